@@ -1,0 +1,10 @@
+//! Each algorithm as a pure transition on integers: no clock, no lock, no key, no I/O.
+
+pub mod fixed_window;
+pub mod integers;
+pub mod leaky_bucket;
+pub mod leaky_queue;
+pub mod sliding_log;
+pub mod sliding_window;
+pub mod token_bucket;
+pub mod transition;

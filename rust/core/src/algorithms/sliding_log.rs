@@ -1,0 +1,99 @@
+//! Sliding window log: never more than the limit in any interval of one period, exactly.
+//!
+//! State is the entries (time, cost) of a key, oldest first; requests of one instant share an entry.
+//! An entry leaves when it is a whole period old. Here a state is a view: the entries stay in their
+//! pool, and `charged` is what this decision adds to them. Times are integers of the limit's unit.
+//! Pure. See docs/algorithms.md#sliding-window-log.
+
+use crate::limit::Limit;
+use crate::log_pool::{Entries, Log};
+
+/// The entries of a key as they stand at one moment, and what is to be added.
+#[derive(Clone)]
+pub struct State<'pool> {
+    /// Entries that still count, oldest first.
+    live: Entries<'pool>,
+    /// How many older entries no longer count.
+    pub gone: usize,
+    /// Units of the live entries and of `charged`.
+    used: i64,
+    /// The time of the newest entry, `charged` included.
+    pub last: Option<i64>,
+    /// What is added to every stored time: not 0 only after a clock that was once far ahead.
+    pub shift: i64,
+    /// Units that this decision charges, at `last`.
+    pub charged: i64,
+}
+
+/// The state as it stands at `now`, or at its last entry if the clock is behind that.
+pub fn roll<'pool>(limit: &Limit, log: Option<Log<'pool>>, now: i64) -> State<'pool> {
+    let Some(log) = log else {
+        return State { live: Entries::none(), gone: 0, used: 0, last: None, shift: 0, charged: 0 };
+    };
+    let mut shift = 0;
+    if log.last - now > 2 * limit.period {
+        // No clock steps back that far: the state is from a clock once far ahead.
+        shift = now - log.last;
+    }
+    let last = log.last + shift;
+    let border = now.max(last) - limit.period;
+    let mut state = State { live: log.entries, gone: 0, used: log.used, last: Some(last), shift, charged: 0 };
+    while let Some((time, cost)) = state.live.first() {
+        if time + shift > border {
+            break;
+        }
+        state.live.next();
+        state.gone += 1;
+        state.used -= cost;
+    }
+    if state.used == 0 {
+        state.last = None;
+    }
+    state
+}
+
+/// How long this cost must wait: 0 to pass now, None for never.
+pub fn admit(limit: &Limit, state: &State, now: i64, cost: i64) -> Option<i64> {
+    if cost == 0 {
+        return Some(0);
+    }
+    if cost > limit.quota {
+        return None;
+    }
+    let excess = state.used + cost - limit.quota;
+    if excess <= 0 {
+        return Some(0);
+    }
+    Some(freed(limit, state, now, excess))
+}
+
+/// The state after an admitted cost.
+pub fn charge<'pool>(_limit: &Limit, state: State<'pool>, now: i64, cost: i64) -> State<'pool> {
+    if cost == 0 {
+        return state;
+    }
+    let last = state.last.map_or(now, |last| last.max(now));
+    State { used: state.used + cost, charged: state.charged + cost, last: Some(last), ..state }
+}
+
+/// (remaining, reset_after, next_after): what is left, when all of it is back, when one more is.
+pub fn measure(limit: &Limit, state: &State, now: i64) -> (i64, i64, i64) {
+    let Some(last) = state.last else {
+        return (limit.quota, 0, 0);
+    };
+    let reset_after = last + limit.period - now;
+    let next_after = freed(limit, state, now, (state.used - limit.quota + 1).max(1));
+    ((limit.quota - state.used).max(0), reset_after, next_after)
+}
+
+/// How long until the oldest entries that hold `needed` units have left.
+fn freed(limit: &Limit, state: &State, now: i64, needed: i64) -> i64 {
+    let mut needed = needed;
+    for (time, cost) in state.live.clone() {
+        needed -= cost;
+        if needed <= 0 {
+            return time + state.shift + limit.period - now;
+        }
+    }
+    state.last.unwrap_or(now) + limit.period - now
+}

@@ -1,0 +1,102 @@
+//! Sliding window counter: this window's count and the share of the last one that still overlaps.
+//!
+//! State is (window, current, previous), or None for a key never seen. `window` is the index of the
+//! window that `current` counts. Times are integers of the limit's unit. Pure.
+//! See docs/algorithms.md#sliding-window-counter.
+
+use crate::algorithms::integers::ceil_div;
+use crate::limit::{LARGEST, Limit};
+
+/// (window, current, previous)
+pub type State = (i64, i64, i64);
+
+/// The state as it stands at `now`. A clock behind the window stays in it: it never admits more.
+#[inline]
+pub fn roll(limit: &Limit, state: Option<State>, now: i64) -> State {
+    let index = now / limit.period;
+    let Some(state) = state else {
+        return (index, 0, 0);
+    };
+    let (window, current, previous) = state;
+    if index == window + 1 {
+        return (index, 0, current);
+    }
+    if index > window {
+        return (index, 0, 0);
+    }
+    if window - index > 2 {
+        // No clock steps back that far: the state is from a clock once far ahead.
+        return (index, current, previous);
+    }
+    state
+}
+
+/// How long this cost must wait: 0 to pass now, None for never.
+#[inline]
+pub fn admit(limit: &Limit, state: State, now: i64, cost: i64) -> Option<i64> {
+    let (window, current, previous) = state;
+    if cost == 0 {
+        return Some(0);
+    }
+    if cost > limit.quota {
+        return None;
+    }
+    let (left, behind) = to_come(limit, window, now);
+    if previous * left + (current + cost) * limit.period <= limit.quota * limit.period {
+        return Some(0);
+    }
+    if current + cost <= limit.quota {
+        return Some(left - (limit.quota - current - cost) * limit.period / previous + behind);
+    }
+    Some(left + (limit.period - (limit.quota - cost) * limit.period / current).max(0) + behind)
+}
+
+/// The state after an admitted cost.
+#[inline]
+pub fn charge(_limit: &Limit, state: State, _now: i64, cost: i64) -> State {
+    let (window, current, previous) = state;
+    (window, current + cost, previous)
+}
+
+/// (remaining, reset_after, next_after): what is left, when all of it is back, when one more is.
+#[inline]
+pub fn measure(limit: &Limit, state: State, now: i64) -> (i64, i64, i64) {
+    let (window, current, previous) = state;
+    let (left, behind) = to_come(limit, window, now);
+    let remaining = (limit.quota - current - ceil_div(previous * left, limit.period)).max(0);
+    let reset_after = if current != 0 {
+        limit.period + left + behind
+    } else if previous != 0 {
+        left + behind
+    } else {
+        return (remaining, 0, 0);
+    };
+    let next_after = admit(limit, state, now, remaining + 1).unwrap_or(reset_after);
+    (remaining, reset_after, next_after)
+}
+
+/// The state of a limit whose numbers were `former`: what counts as used now stays used.
+pub fn convert(limit: &Limit, state: State, now_us: i64, former: &Limit) -> Option<State> {
+    if limit.same_scale(former) {
+        return Some(state);
+    }
+    let now = now_us / former.unit_us;
+    let (window, current, previous) = roll(former, Some(state), now);
+    let (left, behind) = to_come(former, window, now);
+    let used = current + ceil_div(previous * left, former.period);
+    if used == 0 {
+        return None;
+    }
+    let moment = (now + behind) * former.unit_us / limit.unit_us;
+    Some((moment / limit.period, used.min(LARGEST / limit.period), 0))
+}
+
+/// (how much of the window is still to come, how far the clock is behind its start)
+#[inline]
+fn to_come(limit: &Limit, window: i64, now: i64) -> (i64, i64) {
+    let start = window * limit.period;
+    if now < start {
+        return (limit.period, start - now);
+    }
+    (start + limit.period - now, 0)
+}

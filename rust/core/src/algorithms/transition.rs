@@ -1,0 +1,253 @@
+//! What a table needs to know about an algorithm: one door for all of them.
+//!
+//! The table admits all checks of a decision, then charges all or none; each step of that is one
+//! function here. Times at this border are microseconds, inside they are units of each limit. Pure.
+
+use crate::algorithms::{fixed_window, leaky_queue, sliding_log, sliding_window, token_bucket};
+use crate::limit::{Algorithm, Limit};
+use crate::log_pool::Log;
+
+/// A stored state as the table hands it in.
+pub enum Stored<'pool> {
+    /// A key never seen, or one whose state has become the same as none.
+    Nothing,
+    /// Up to three integers, whose meaning is the algorithm's.
+    Numbers(Numbers),
+    /// The entries of a sliding log.
+    Entries(Log<'pool>),
+}
+
+/// A state rolled to the moment of a decision.
+pub enum State<'pool> {
+    /// Of every algorithm but the log.
+    Numbers(Numbers),
+    /// Of a sliding log.
+    Entries(sliding_log::State<'pool>),
+}
+
+/// Up to three integers, whose meaning is the algorithm's.
+pub type Numbers = [i64; 3];
+
+/// What a table keeps of a charged state.
+#[derive(Clone, Copy, Debug)]
+pub enum Kept {
+    /// The new integers.
+    Numbers(Numbers),
+    /// What happens to a log: drop the oldest `gone`, move all by `shift`, add `cost` at `time`.
+    Entries {
+        /// How many of the oldest entries go.
+        gone: usize,
+        /// What is added to all times.
+        shift: i64,
+        /// When the cost is charged.
+        time: i64,
+        /// How much is charged.
+        cost: i64,
+    },
+}
+
+/// The wait of a cost that can never pass.
+pub const NEVER: i64 = -1;
+
+/// One limit's own numbers in an answer; times in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// The greatest cost that would pass now.
+    pub remaining: i64,
+    /// Until the state is the same as none.
+    pub reset_after_us: i64,
+    /// Until this cost would pass: 0 when this limit admits it, `NEVER` where waiting cannot help.
+    pub retry_after_us: i64,
+    /// Until one more unit remains.
+    pub next_after_us: i64,
+    /// How long an admitted caller waits before it proceeds (queues only).
+    pub delay_us: i64,
+}
+
+impl Reading {
+    /// This limit's own verdict.
+    #[inline]
+    pub fn allowed(&self) -> bool {
+        self.retry_after_us == 0
+    }
+}
+
+/// The state as it stands at `now_us`.
+#[inline]
+pub fn roll<'pool>(limit: &Limit, stored: Stored<'pool>, now_us: i64) -> State<'pool> {
+    match stored {
+        Stored::Entries(log) => State::Entries(sliding_log::roll(limit, Some(log), unit_time(limit, now_us))),
+        Stored::Nothing if limit.algorithm == Algorithm::SlidingLog => {
+            State::Entries(sliding_log::roll(limit, None, unit_time(limit, now_us)))
+        }
+        Stored::Nothing => State::Numbers(roll_numbers(limit, None, now_us)),
+        Stored::Numbers(numbers) => State::Numbers(roll_numbers(limit, Some(numbers), now_us)),
+    }
+}
+
+/// `roll` for every algorithm but the log.
+#[inline(always)]
+pub fn roll_numbers(limit: &Limit, numbers: Option<Numbers>, now_us: i64) -> Numbers {
+    let now = unit_time(limit, now_us);
+    match limit.algorithm {
+        Algorithm::FixedWindow => {
+            let (window, count) = fixed_window::roll(limit, numbers.map(|[a, b, _]| (a, b)), now);
+            [window, count, 0]
+        }
+        Algorithm::SlidingWindow => {
+            let (window, current, previous) = sliding_window::roll(limit, numbers.map(|[a, b, c]| (a, b, c)), now);
+            [window, current, previous]
+        }
+        _ => {
+            let (units, updated) = token_bucket::roll(limit, numbers.map(|[a, b, _]| (a, b)), now);
+            [units, updated, 0]
+        }
+    }
+}
+
+/// How long this cost must wait, in microseconds: 0 to pass now, `NEVER` where waiting cannot help.
+#[inline]
+pub fn admit(limit: &Limit, state: &State, now_us: i64, cost: i64) -> i64 {
+    match state {
+        State::Numbers(numbers) => admit_numbers(limit, *numbers, now_us, cost),
+        State::Entries(state) => {
+            wait_us(limit, sliding_log::admit(limit, state, unit_time(limit, now_us), cost), now_us)
+        }
+    }
+}
+
+/// `admit` for every algorithm but the log.
+#[inline(always)]
+pub fn admit_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64) -> i64 {
+    let now = unit_time(limit, now_us);
+    let wait = match limit.algorithm {
+        Algorithm::FixedWindow => fixed_window::admit(limit, (a, b), now, cost),
+        Algorithm::SlidingWindow => sliding_window::admit(limit, (a, b, c), now, cost),
+        _ => token_bucket::admit(limit, (a, b), now, cost),
+    };
+    wait_us(limit, wait, now_us)
+}
+
+/// The state after an admitted cost.
+#[inline]
+pub fn charge<'pool>(limit: &Limit, state: State<'pool>, now_us: i64, cost: i64) -> State<'pool> {
+    match state {
+        State::Numbers(numbers) => State::Numbers(charge_numbers(limit, numbers, now_us, cost)),
+        State::Entries(state) => State::Entries(sliding_log::charge(limit, state, unit_time(limit, now_us), cost)),
+    }
+}
+
+/// `charge` for every algorithm but the log.
+#[inline(always)]
+pub fn charge_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64) -> Numbers {
+    let now = unit_time(limit, now_us);
+    match limit.algorithm {
+        Algorithm::FixedWindow => {
+            let (window, count) = fixed_window::charge(limit, (a, b), now, cost);
+            [window, count, 0]
+        }
+        Algorithm::SlidingWindow => {
+            let (window, current, previous) = sliding_window::charge(limit, (a, b, c), now, cost);
+            [window, current, previous]
+        }
+        _ => {
+            let (units, updated) = token_bucket::charge(limit, (a, b), now, cost);
+            [units, updated, 0]
+        }
+    }
+}
+
+/// (remaining, reset_after_us, next_after_us) of a state.
+#[inline]
+pub fn measure(limit: &Limit, state: &State, now_us: i64) -> (i64, i64, i64) {
+    match state {
+        State::Numbers(numbers) => measure_numbers(limit, *numbers, now_us),
+        State::Entries(state) => {
+            measured_us(limit, sliding_log::measure(limit, state, unit_time(limit, now_us)), now_us)
+        }
+    }
+}
+
+/// `measure` for every algorithm but the log.
+#[inline(always)]
+pub fn measure_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64) -> (i64, i64, i64) {
+    let now = unit_time(limit, now_us);
+    let measured = match limit.algorithm {
+        Algorithm::FixedWindow => fixed_window::measure(limit, (a, b), now),
+        Algorithm::SlidingWindow => sliding_window::measure(limit, (a, b, c), now),
+        _ => token_bucket::measure(limit, (a, b), now),
+    };
+    measured_us(limit, measured, now_us)
+}
+
+/// How long a request admitted onto this state waits before it proceeds, in microseconds.
+#[inline]
+pub fn delay_us(limit: &Limit, state: &State, now_us: i64, cost: i64) -> i64 {
+    match state {
+        State::Numbers(numbers) => delay_us_numbers(limit, *numbers, now_us, cost),
+        State::Entries(_) => 0,
+    }
+}
+
+/// `delay_us` for every algorithm but the log.
+#[inline(always)]
+pub fn delay_us_numbers(limit: &Limit, [a, b, _]: Numbers, now_us: i64, cost: i64) -> i64 {
+    if limit.algorithm != Algorithm::LeakyQueue || cost == 0 {
+        return 0;
+    }
+    until_us(limit, leaky_queue::delay(limit, (a, b), unit_time(limit, now_us)), now_us)
+}
+
+/// What to keep of a charged state.
+#[inline]
+pub fn keep(state: &State) -> Kept {
+    match state {
+        State::Numbers(numbers) => Kept::Numbers(*numbers),
+        State::Entries(state) => Kept::Entries {
+            gone: state.gone,
+            shift: state.shift,
+            time: state.last.unwrap_or_default(),
+            cost: state.charged,
+        },
+    }
+}
+
+/// The numbers of a state whose limit's numbers were `former`; None where nothing of it is left.
+///
+/// A log has no numbers to convert: its entries are moments.
+pub fn convert(limit: &Limit, [a, b, c]: Numbers, now_us: i64, former: &Limit) -> Option<Numbers> {
+    match limit.algorithm {
+        Algorithm::FixedWindow => fixed_window::convert(limit, (a, b), now_us, former).map(|(a, b)| [a, b, 0]),
+        Algorithm::SlidingWindow => {
+            sliding_window::convert(limit, (a, b, c), now_us, former).map(|(a, b, c)| [a, b, c])
+        }
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
+            token_bucket::convert(limit, (a, b), now_us, former).map(|(a, b)| [a, b, 0])
+        }
+        Algorithm::SlidingLog => Some([a, b, c]),
+    }
+}
+
+#[inline(always)]
+fn wait_us(limit: &Limit, wait: Option<i64>, now_us: i64) -> i64 {
+    wait.map_or(NEVER, |wait| until_us(limit, wait, now_us))
+}
+
+#[inline(always)]
+fn measured_us(limit: &Limit, (remaining, reset_after, next_after): (i64, i64, i64), now_us: i64) -> (i64, i64, i64) {
+    (remaining, until_us(limit, reset_after, now_us), until_us(limit, next_after, now_us))
+}
+
+#[inline]
+fn unit_time(limit: &Limit, now_us: i64) -> i64 {
+    if limit.unit_us == 1 { now_us } else { now_us / limit.unit_us }
+}
+
+/// From `now_us` to the first microsecond that is `duration` units after now's unit; 0 stays 0.
+#[inline]
+fn until_us(limit: &Limit, duration: i64, now_us: i64) -> i64 {
+    if duration == 0 || limit.unit_us == 1 {
+        return duration;
+    }
+    (now_us / limit.unit_us + duration) * limit.unit_us - now_us
+}

@@ -1,0 +1,113 @@
+//! What goes into a decision of the table, and what comes out.
+
+use crate::algorithms::transition::{NEVER, Reading};
+use crate::hash::KeyHash;
+use crate::registry::Registered;
+
+/// One limit on one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Check<'limit> {
+    /// The limit.
+    pub limit: &'limit Registered,
+    /// The key.
+    pub key: KeyHash,
+    /// The units asked for, at least 0.
+    pub cost: i64,
+    /// A shadow check is counted for itself and decides nothing.
+    pub shadow: bool,
+}
+
+impl Check<'_> {
+    /// The tag under which the state of this check is kept.
+    #[inline(always)]
+    pub fn tag(&self) -> u64 {
+        self.key.tag_under(self.limit.salt)
+    }
+}
+
+/// How checks are decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Mode {
+    /// Whether an admitted request is charged.
+    pub commit: bool,
+    /// The longest a queue may delay an admitted request; a request it would delay longer is refused.
+    pub max_delay_us: Option<i64>,
+}
+
+impl Mode {
+    /// The wait of a check whose queue would delay it: too long a delay is a refusal.
+    #[inline(always)]
+    pub fn wait_us(self, wait_us: i64, delay_us: i64) -> i64 {
+        match self.max_delay_us {
+            Some(max_delay_us) if wait_us == 0 && delay_us > max_delay_us => delay_us - max_delay_us,
+            _ => wait_us,
+        }
+    }
+}
+
+/// What happens to a new key when the table is full of live ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFull {
+    /// The key that resets soonest is forgotten, unless it is blocked; where all are blocked, refuse.
+    Forget,
+    /// The new key is refused.
+    Refuse,
+    /// The new key passes and is not counted.
+    Pass,
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Whether all enforced checks may pass.
+    pub allowed: bool,
+    /// Set where the table was full and this choice decided instead of the limits.
+    pub full: Option<OnFull>,
+    /// The index of the limit that speaks; None where none is enforced.
+    pub binding: Option<u8>,
+    /// Each check's own numbers, in order.
+    pub readings: Readings,
+}
+
+/// Readings as an answer keeps them: most have one.
+#[derive(Clone, Debug)]
+pub enum Readings {
+    /// Of the only check.
+    One(Reading),
+    /// Of all checks, in order.
+    Many(Box<[Reading]>),
+}
+
+impl Readings {
+    /// Each check's own numbers, in order.
+    #[inline]
+    pub fn all(&self) -> &[Reading] {
+        match self {
+            Self::One(reading) => std::slice::from_ref(reading),
+            Self::Many(readings) => readings,
+        }
+    }
+}
+
+/// The index of the limit that speaks, None where none is enforced; `headgate.decision.binding_of`.
+///
+/// On a refusal the longest wait, the first of equals; else the fewest further requests of this
+/// cost, of equals the one that resets latest.
+pub fn binding_of(checks: &[Check], readings: &[Reading], allowed: bool) -> Option<u8> {
+    let mut best: Option<(u8, (i64, i64))> = None;
+    for (index, (check, reading)) in (0..).zip(checks.iter().zip(readings)) {
+        if check.shadow || (!allowed && reading.allowed()) {
+            continue;
+        }
+        let rank = match (allowed, reading.retry_after_us) {
+            (true, _) if check.cost <= 1 => (-reading.remaining, reading.reset_after_us),
+            (true, _) => (-(reading.remaining / check.cost), reading.reset_after_us),
+            (false, NEVER) => (1, 0),
+            (false, retry_after_us) => (0, retry_after_us),
+        };
+        if best.is_none_or(|(_, best_rank)| rank > best_rank) {
+            best = Some((index, rank));
+        }
+    }
+    best.map(|(index, _)| index)
+}

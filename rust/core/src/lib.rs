@@ -1,0 +1,19 @@
+//! Headgate's native core: the transitions of `src/headgate/algorithms`, and the table that holds states.
+//!
+//! No Python, no I/O, no clock. Unsafe code is in `memory` alone.
+
+#![deny(unsafe_code)]
+
+pub mod algorithms;
+pub mod answer;
+pub mod hash;
+mod lanes;
+pub mod limit;
+pub mod log_pool;
+#[allow(unsafe_code)]
+pub mod memory;
+pub mod registry;
+mod room;
+pub mod slot;
+pub mod stripe;
+pub mod table;

@@ -1,0 +1,88 @@
+//! The integers that a transition computes with, as `headgate.units` compiled them.
+
+/// Below it `floor(a / b)` is exact in doubles as well; no limit names a larger integer.
+pub const LARGEST: i64 = 1 << 52;
+
+/// Which transition a limit follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// See `algorithms::fixed_window`.
+    FixedWindow,
+    /// See `algorithms::sliding_log`.
+    SlidingLog,
+    /// See `algorithms::sliding_window`.
+    SlidingWindow,
+    /// See `algorithms::token_bucket`.
+    TokenBucket,
+    /// See `algorithms::leaky_bucket`.
+    LeakyBucket,
+    /// See `algorithms::leaky_queue`.
+    LeakyQueue,
+}
+
+impl Algorithm {
+    /// The algorithm of a name as the vectors write it.
+    pub fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "fixed_window" => Self::FixedWindow,
+            "sliding_log" => Self::SlidingLog,
+            "sliding_window" => Self::SlidingWindow,
+            "token_bucket" => Self::TokenBucket,
+            "leaky_bucket" => Self::LeakyBucket,
+            "leaky_queue" => Self::LeakyQueue,
+            _ => return None,
+        })
+    }
+}
+
+/// A compiled limit. Times are in units of `unit_us` microseconds; see `headgate.units.CompiledLimit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limit {
+    /// The transition.
+    pub algorithm: Algorithm,
+    /// The length of one unit of time.
+    pub unit_us: i64,
+    /// The limit or the capacity.
+    pub quota: i64,
+    /// The window; for buckets the scaled units of one token.
+    pub period: i64,
+    /// For buckets, the scaled units that flow in a unit of time; 0 for windows.
+    pub refill: i64,
+    /// For buckets, the scaled units of a full bucket.
+    pub full: i64,
+}
+
+impl Limit {
+    /// A limit of these integers, or what is wrong with them.
+    pub fn new(algorithm: Algorithm, unit_us: i64, quota: i64, period: i64, refill: i64) -> Result<Self, &'static str> {
+        if ![1, 1_000, 1_000_000].contains(&unit_us) {
+            return Err("unit_us must be 1, 1000 or 1000000");
+        }
+        if !(0..=LARGEST).contains(&quota) || !(1..=LARGEST).contains(&period) {
+            return Err("quota must be in [0, 2**52] and period in [1, 2**52]");
+        }
+        let mut full = 0;
+        match algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
+                if !(1..=LARGEST).contains(&refill) {
+                    return Err("refill must be in [1, 2**52]");
+                }
+                full = quota.saturating_mul(period);
+                if full.saturating_add(refill) > LARGEST {
+                    return Err("capacity times period passes 2**52");
+                }
+            }
+            Algorithm::SlidingWindow if quota.saturating_mul(period) > LARGEST => {
+                return Err("limit times period passes 2**52");
+            }
+            _ => {}
+        }
+        Ok(Self { algorithm, unit_us, quota, period, refill, full })
+    }
+
+    /// Whether a state under `former` means the same under this limit.
+    #[inline]
+    pub fn same_scale(&self, former: &Self) -> bool {
+        (self.period, self.refill, self.unit_us) == (former.period, former.refill, former.unit_us)
+    }
+}

@@ -1,0 +1,288 @@
+//! The bounds of a table: how it grows, and what happens to a new key when it is full.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::answer::{Check, OnFull};
+use crate::lanes::{Lanes, Locked, Spot};
+use crate::memory::Slots;
+use crate::registry::Registry;
+use crate::stripe::{Place, Stripe, range_for};
+
+/// Homes of a stripe's first range.
+const SMALLEST: usize = 16;
+/// Slots that a full table looks at for one new key.
+const SWEEP: usize = 32;
+
+/// How a table is bounded.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// The most states it holds.
+    pub max_keys: usize,
+    /// The most log blocks it holds.
+    pub max_log_blocks: usize,
+    /// What happens to a new key beyond that.
+    pub on_full: OnFull,
+}
+
+/// A table with no room for a check: until some slot that was looked at is free again.
+pub struct Full {
+    /// Microseconds, at least 1.
+    pub soonest_us: i64,
+}
+
+/// What a table holds and has let go, and the ranges its stripes grow into.
+pub struct Room {
+    bounds: Bounds,
+    keys: AtomicUsize,
+    log_blocks: AtomicUsize,
+    ranges: Mutex<Ranges>,
+    expired: AtomicU64,
+    forgotten: AtomicU64,
+    refused_full: AtomicU64,
+    passed_full: AtomicU64,
+}
+
+/// What a table counts about itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Stats {
+    /// States held now.
+    pub keys: usize,
+    /// Bytes of all slots and log blocks.
+    pub bytes: usize,
+    /// States dropped because they had become the same as none.
+    pub expired: u64,
+    /// Live keys forgotten for new ones.
+    pub forgotten: u64,
+    /// New keys refused because the table was full.
+    pub refused_full: u64,
+    /// New keys passed uncounted because the table was full.
+    pub passed_full: u64,
+}
+
+/// Wider ranges of slots, waiting for the stripes to move into them.
+///
+/// All stripes fill at about the same pace, so one mapping is made for all of them; each moves when
+/// it is crowded itself, so no request waits for more than the move of one stripe.
+struct Ranges {
+    homes: usize,
+    ready: Vec<Option<Slots>>,
+}
+
+impl Room {
+    /// Nothing held yet.
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            keys: AtomicUsize::new(0),
+            log_blocks: AtomicUsize::new(0),
+            ranges: Mutex::new(Ranges { homes: SMALLEST, ready: Vec::new() }),
+            expired: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
+            refused_full: AtomicU64::new(0),
+            passed_full: AtomicU64::new(0),
+        }
+    }
+
+    /// The written choice for a full table.
+    pub fn on_full(&self) -> OnFull {
+        self.bounds.on_full
+    }
+
+    /// What was counted; `bytes` is what the caller knows.
+    pub fn stats(&self, bytes: usize) -> Stats {
+        Stats {
+            keys: self.keys.load(Ordering::Relaxed),
+            bytes,
+            expired: self.expired.load(Ordering::Relaxed),
+            forgotten: self.forgotten.load(Ordering::Relaxed),
+            refused_full: self.refused_full.load(Ordering::Relaxed),
+            passed_full: self.passed_full.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A new key was refused because the table was full.
+    pub fn count_refused(&self) {
+        self.refused_full.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A new key passed uncounted because the table was full.
+    pub fn count_passed(&self) {
+        self.passed_full.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Reserve what the new state of one check takes: a key, a log block, or both.
+    ///
+    /// Slots may move: `Locked::find_again` before they are used.
+    pub fn reserve(
+        &self,
+        check: &Check,
+        locked: &mut Locked<'_>,
+        index: usize,
+        lanes: &Lanes,
+        registry: &Registry,
+        now_us: i64,
+    ) -> Result<(), Full> {
+        let Locked { guards, spots } = locked;
+        let Spot { lane, guard, tag, place } = spots[index];
+        let stripe = &mut *guards[guard];
+        if place == Place::Absent {
+            if !stripe.can_take(tag, spots.len()) {
+                self.widen(lane, stripe, tag, spots.len(), lanes.len(), registry, now_us)?;
+            }
+            if !self.reserve_key(stripe) {
+                let ours = |tag| spots.iter().any(|spot| spot.tag == tag);
+                self.free_one(lane, stripe, lanes, registry, now_us, ours)?;
+                if !self.reserve_key(stripe) {
+                    return Err(Full { soonest_us: 1 });
+                }
+            }
+        }
+        if stripe.needs_block(stripe.find(tag), &check.limit.limit) && !self.reserve_block(stripe) {
+            let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, registry, now_us, |_| true));
+            self.count_expired(swept.expired);
+            if stripe.needs_block(stripe.find(tag), &check.limit.limit) && !self.reserve_block(stripe) {
+                return Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Bring the counts in line with a stripe once its decision is kept: reservations become keys, or lapse.
+    pub fn settle(&self, stripe: &mut Stripe) {
+        stripe.counted_keys = recount(&self.keys, stripe.counted_keys, stripe.len());
+        stripe.counted_blocks = recount(&self.log_blocks, stripe.counted_blocks, stripe.logs.allocated());
+    }
+
+    /// Make a stripe wide enough for `more` slots: without what has expired, or in a wider range.
+    #[allow(clippy::too_many_arguments)] // one caller, and no two of these belong together
+    fn widen(
+        &self,
+        lane: usize,
+        stripe: &mut Stripe,
+        tag: u64,
+        more: usize,
+        lanes: usize,
+        registry: &Registry,
+        now_us: i64,
+    ) -> Result<(), Full> {
+        self.count_expired(self.losing(stripe, |stripe| stripe.drop_expired(registry, now_us)));
+        while stripe.is_crowded() || !stripe.can_take(tag, more) {
+            let wider = self.ranges().wider(lane, lanes, stripe.homes());
+            stripe.move_to(wider.map_err(|_| Full { soonest_us: 1 })?);
+        }
+        Ok(())
+    }
+
+    /// Free one place in a full table: of an expired key, or of one that the written choice lets go.
+    fn free_one(
+        &self,
+        lane: usize,
+        stripe: &mut Stripe,
+        lanes: &Lanes,
+        registry: &Registry,
+        now_us: i64,
+        ours: impl Fn(u64) -> bool,
+    ) -> Result<(), Full> {
+        if !stripe.is_empty() {
+            return self.free_one_of(stripe, registry, now_us, ours);
+        }
+        // Nothing here to let go: take from the next stripe that nobody holds, so that the bound stays.
+        for offset in 1..lanes.len() {
+            if let Some(mut stripe) = lanes.try_lock((lane + offset) % lanes.len())
+                && !stripe.is_empty()
+            {
+                return self.free_one_of(&mut stripe, registry, now_us, ours);
+            }
+        }
+        Err(Full { soonest_us: 1 })
+    }
+
+    fn free_one_of(
+        &self,
+        stripe: &mut Stripe,
+        registry: &Registry,
+        now_us: i64,
+        ours: impl Fn(u64) -> bool,
+    ) -> Result<(), Full> {
+        let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, registry, now_us, ours));
+        self.count_expired(swept.expired);
+        if swept.expired > 0 {
+            return Ok(());
+        }
+        match swept.victim {
+            Some(victim) if self.bounds.on_full == OnFull::Forget => {
+                self.losing(stripe, |stripe| stripe.forget(victim.tag, registry));
+                self.forgotten.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) }),
+        }
+    }
+
+    /// Do what takes slots out of a stripe, and count them out; reservations stay.
+    fn losing<T>(&self, stripe: &mut Stripe, lose: impl FnOnce(&mut Stripe) -> T) -> T {
+        let (keys, blocks) = (stripe.len(), stripe.logs.allocated());
+        let result = lose(stripe);
+        let (keys, blocks) = (keys - stripe.len(), blocks - stripe.logs.allocated());
+        stripe.counted_keys = recount(&self.keys, stripe.counted_keys, stripe.counted_keys - keys);
+        stripe.counted_blocks = recount(&self.log_blocks, stripe.counted_blocks, stripe.counted_blocks - blocks);
+        result
+    }
+
+    fn reserve_key(&self, stripe: &mut Stripe) -> bool {
+        let reserved = reserve(&self.keys, self.bounds.max_keys);
+        stripe.counted_keys += usize::from(reserved);
+        reserved
+    }
+
+    fn reserve_block(&self, stripe: &mut Stripe) -> bool {
+        let reserved = reserve(&self.log_blocks, self.bounds.max_log_blocks);
+        stripe.counted_blocks += usize::from(reserved);
+        reserved
+    }
+
+    fn ranges(&self) -> MutexGuard<'_, Ranges> {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count_expired(&self, expired: usize) {
+        self.expired.fetch_add(expired as u64, Ordering::Relaxed);
+    }
+}
+
+impl Ranges {
+    /// A range with more homes than a stripe has.
+    fn wider(&mut self, lane: usize, lanes: usize, homes: usize) -> io::Result<Slots> {
+        if self.homes > homes
+            && let Some(slots) = self.ready.get_mut(lane).and_then(Option::take)
+        {
+            return Ok(slots);
+        }
+        if homes > 0 {
+            self.homes += self.homes / 3;
+        }
+        self.ready = Slots::map(lanes, range_for(self.homes))?.into_iter().map(Some).collect();
+        self.ready[lane].take().ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+}
+
+/// Count one more, unless that passes the bound.
+fn reserve(counter: &AtomicUsize, most: usize) -> bool {
+    if counter.fetch_add(1, Ordering::Relaxed) < most {
+        return true;
+    }
+    counter.fetch_sub(1, Ordering::Relaxed);
+    false
+}
+
+/// Move a counter by the difference of what was counted and what is to be, and return the latter.
+fn recount(counter: &AtomicUsize, counted: usize, actual: usize) -> usize {
+    if actual >= counted {
+        counter.fetch_add(actual - counted, Ordering::Relaxed);
+    } else {
+        counter.fetch_sub(counted - actual, Ordering::Relaxed);
+    }
+    actual
+}

@@ -1,0 +1,329 @@
+//! A part of the table under one lock: slots sorted by tag, with gaps.
+//!
+//! The home of a tag is `tag * capacity / 2**64`, so the order of tags is the order of homes. Linear
+//! probing that keeps this order finds a key, or the place where it belongs, in one short scan, and
+//! growing is one pass from left to right. There are no tombstones: removal closes the gap.
+
+use crate::algorithms::transition::{self, Kept, Numbers, Stored};
+use crate::limit::{Algorithm, Limit};
+use crate::log_pool::LogPool;
+use crate::memory::Slots;
+use crate::registry::{Registered, Registry};
+use crate::slot::Slot;
+
+/// Slots behind the last home, for runs that start near the end.
+const TAIL: usize = 64;
+
+/// Where a tag is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In this slot.
+    Found(usize),
+    /// Nowhere yet.
+    Absent,
+}
+
+/// A live key that may be forgotten for a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// Its tag.
+    pub tag: u64,
+    /// Until its state would be the same as none.
+    pub reset_after_us: i64,
+}
+
+/// What a sweep saw.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Swept {
+    /// Slots whose state had become the same as none, now free.
+    pub expired: usize,
+    /// The key that resets soonest among those not blocked.
+    pub victim: Option<Victim>,
+    /// The least time until any slot seen is the same as none.
+    pub soonest_us: Option<i64>,
+}
+
+/// Slots and the entries of their logs.
+#[derive(Default)]
+pub struct Stripe {
+    slots: Slots,
+    capacity: usize,
+    used: usize,
+    cursor: usize,
+    /// How many of the slots the table has counted; see `Table::settle`.
+    pub counted_keys: usize,
+    /// How many of the log blocks the table has counted.
+    pub counted_blocks: usize,
+    /// The entries of the sliding logs among these slots.
+    pub logs: LogPool,
+}
+
+impl Stripe {
+    /// Slots in use.
+    pub fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Whether no slot is in use.
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Bytes of slots and log blocks, used or not.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.slots) + self.logs.bytes()
+    }
+
+    /// Where the slots are, and how many homes there are.
+    pub fn slots(&self) -> (*const Slot, usize) {
+        (self.slots.start(), self.capacity)
+    }
+
+    /// Find a tag.
+    #[inline]
+    pub fn find(&self, tag: u64) -> Place {
+        let home = self.home(tag);
+        for (offset, slot) in self.slots[home..].iter().enumerate() {
+            if slot.tag == tag {
+                return Place::Found(home + offset);
+            }
+            if slot.tag == 0 || slot.tag > tag {
+                break;
+            }
+        }
+        Place::Absent
+    }
+
+    /// What is stored at a place, in the terms of `limit`.
+    #[inline]
+    pub fn stored(&self, place: Place, limit: &Registered, registry: &Registry, now_us: i64) -> Stored<'_> {
+        let Place::Found(index) = place else {
+            return Stored::Nothing;
+        };
+        let slot = &self.slots[index];
+        if limit.limit.algorithm == Algorithm::SlidingLog {
+            return Stored::Entries(self.logs.read(slot.fields()));
+        }
+        if slot.limit() == limit.number {
+            return Stored::Numbers(slot.fields());
+        }
+        match transition::convert(&limit.limit, slot.fields(), now_us, &registry.limits()[slot.limit() as usize]) {
+            Some(numbers) => Stored::Numbers(numbers),
+            None => Stored::Nothing,
+        }
+    }
+
+    /// The numbers in a slot, where `limit` itself wrote them.
+    #[inline(always)]
+    pub fn numbers(&self, index: usize, limit: &Registered) -> Option<Numbers> {
+        let slot = &self.slots[index];
+        (slot.limit() == limit.number).then(|| slot.fields())
+    }
+
+    /// Replace the numbers in a slot.
+    #[inline(always)]
+    pub fn overwrite(&mut self, index: usize, tag: u64, limit: &Registered, numbers: Numbers) {
+        self.slots[index] = Slot::new(tag, numbers, limit.number);
+    }
+
+    /// Whether a charge onto this place needs a log block that does not exist yet.
+    pub fn needs_block(&self, place: Place, limit: &Limit) -> bool {
+        limit.algorithm == Algorithm::SlidingLog
+            && self.logs.must_grow(match place {
+                Place::Found(index) => Some(self.slots[index].fields()),
+                Place::Absent => None,
+            })
+    }
+
+    /// Keep a charged state: over the one at `place`, or in a new slot, for which there must be room.
+    #[inline]
+    pub fn keep(&mut self, place: Place, tag: u64, limit: &Registered, kept: Kept) {
+        let fields = match kept {
+            Kept::Numbers(numbers) => numbers,
+            Kept::Entries { gone, shift, time, cost } => {
+                let chain = match place {
+                    Place::Found(index) => Some(self.slots[index].fields()),
+                    Place::Absent => None,
+                };
+                self.logs.record(chain, gone, shift, time, cost)
+            }
+        };
+        let slot = Slot::new(tag, fields, limit.number);
+        match place {
+            Place::Found(index) => self.slots[index] = slot,
+            Place::Absent => self.insert(slot),
+        }
+    }
+
+    /// Remember that the last decision on this place was a refusal.
+    #[inline]
+    pub fn mark_refused(&mut self, place: Place) {
+        if let Place::Found(index) = place {
+            let slot = &mut self.slots[index];
+            if !slot.refused() {
+                slot.mark_refused();
+            }
+        }
+    }
+
+    /// Forget the state of a tag; whether there was one.
+    pub fn forget(&mut self, tag: u64, registry: &Registry) -> bool {
+        match self.find(tag) {
+            Place::Found(index) => {
+                self.remove(index, &registry.limits());
+                true
+            }
+            Place::Absent => false,
+        }
+    }
+
+    /// Whether `more` further slots keep scans short and find gaps in reach of this tag.
+    pub fn can_take(&self, tag: u64, more: usize) -> bool {
+        // A run at the very end may have used up the tail, however many gaps there are elsewhere.
+        let in_reach = self.slots[self.home(tag)..].iter().filter(|slot| slot.tag == 0).take(more).count();
+        (self.used + more) * 5 <= self.capacity * 4 && in_reach == more
+    }
+
+    /// Drop the states that are the same as none; how many there were.
+    pub fn drop_expired(&mut self, registry: &Registry, now_us: i64) -> usize {
+        let limits = registry.limits();
+        let before = self.used;
+        for index in (0..self.slots.len()).rev() {
+            if self.slots[index].tag != 0 && self.reset_after_us(index, &limits, now_us).0 == 0 {
+                self.remove(index, &limits);
+            }
+        }
+        before - self.used
+    }
+
+    /// Whether a move to a range of more homes is due: dropping what had expired has not freed much.
+    pub fn is_crowded(&self) -> bool {
+        self.used * 3 >= self.capacity * 2
+    }
+
+    /// How many homes there are.
+    pub fn homes(&self) -> usize {
+        self.capacity
+    }
+
+    /// Move to a wider range of empty slots.
+    pub fn move_to(&mut self, slots: Slots) {
+        let former = std::mem::replace(&mut self.slots, slots);
+        self.capacity = homes(self.slots.len());
+        self.cursor = 0;
+        let mut next = 0;
+        for slot in former.iter().filter(|slot| slot.tag != 0) {
+            next = next.max(self.home(slot.tag));
+            self.slots[next] = *slot;
+            next += 1;
+        }
+    }
+
+    /// Look at up to `most` used slots, going on where the last sweep ended; frees those that are the same as none.
+    ///
+    /// A tag for which `ours` holds is no victim.
+    pub fn sweep(&mut self, most: usize, registry: &Registry, now_us: i64, ours: impl Fn(u64) -> bool) -> Swept {
+        let limits = registry.limits();
+        let mut swept = Swept::default();
+        let mut to_see = most.min(self.used);
+        let mut steps = self.slots.len();
+        while to_see > 0 && steps > 0 {
+            if self.cursor >= self.slots.len() {
+                self.cursor = 0;
+            }
+            steps -= 1;
+            let slot = self.slots[self.cursor];
+            if slot.tag == 0 {
+                self.cursor += 1;
+                continue;
+            }
+            to_see -= 1;
+            let (reset_after_us, remaining) = self.reset_after_us(self.cursor, &limits, now_us);
+            if reset_after_us == 0 {
+                self.remove(self.cursor, &limits);
+                swept.expired += 1;
+                continue;
+            }
+            self.cursor += 1;
+            swept.soonest_us = Some(swept.soonest_us.map_or(reset_after_us, |soonest| soonest.min(reset_after_us)));
+            let blocked = slot.refused() || remaining == 0 || ours(slot.tag);
+            if !blocked && swept.victim.is_none_or(|victim| reset_after_us < victim.reset_after_us) {
+                swept.victim = Some(Victim { tag: slot.tag, reset_after_us });
+            }
+        }
+        swept
+    }
+
+    /// Forget everything.
+    pub fn clear(&mut self) {
+        self.slots.fill(Slot::default());
+        self.used = 0;
+        self.cursor = 0;
+        self.logs = LogPool::default();
+    }
+
+    /// Put a slot whose tag is not here yet; `can_take` said that there is a gap for it.
+    fn insert(&mut self, slot: Slot) {
+        let index = self.position(slot.tag);
+        let gap = self.slots[index..].iter().position(|other| other.tag == 0).unwrap_or_default();
+        self.slots.copy_within(index..index + gap, index + 1);
+        self.slots[index] = slot;
+        self.used += 1;
+    }
+
+    /// Where a tag that is not here belongs.
+    fn position(&self, tag: u64) -> usize {
+        let home = self.home(tag);
+        let run = self.slots[home..].iter().position(|other| other.tag == 0 || other.tag > tag);
+        run.map_or(self.slots.len(), |run| home + run)
+    }
+
+    /// Take a slot out, give back its log, and close the gap.
+    fn remove(&mut self, index: usize, limits: &[Limit]) {
+        let slot = self.slots[index];
+        if limits[slot.limit() as usize].algorithm == Algorithm::SlidingLog {
+            self.logs.release(slot.fields());
+        }
+        let mut end = index + 1;
+        while end < self.slots.len() && self.slots[end].tag != 0 && self.home(self.slots[end].tag) < end {
+            end += 1;
+        }
+        self.slots.copy_within(index + 1..end, index);
+        self.slots[end - 1] = Slot::default();
+        self.used -= 1;
+    }
+
+    /// (until the slot's state is the same as none, what remains of its limit)
+    fn reset_after_us(&self, index: usize, limits: &[Limit], now_us: i64) -> (i64, i64) {
+        let slot = &self.slots[index];
+        let limit = limits[slot.limit() as usize];
+        let stored = match limit.algorithm {
+            Algorithm::SlidingLog => Stored::Entries(self.logs.read(slot.fields())),
+            _ => Stored::Numbers(slot.fields()),
+        };
+        let (remaining, reset_after_us, _) =
+            transition::measure(&limit, &transition::roll(&limit, stored, now_us), now_us);
+        (reset_after_us, remaining)
+    }
+
+    #[inline]
+    fn home(&self, tag: u64) -> usize {
+        home(tag, self.capacity)
+    }
+}
+
+/// Slots of a range that gives a stripe this many homes.
+pub fn range_for(homes: usize) -> usize {
+    homes + homes.min(TAIL)
+}
+
+/// Homes of a range of this many slots; the inverse of `range_for`.
+fn homes(slots: usize) -> usize {
+    if slots >= 2 * TAIL { slots - TAIL } else { slots / 2 }
+}
+
+/// Where the search for a tag begins among so many homes; never decreases as tags grow.
+#[inline]
+pub fn home(tag: u64, capacity: usize) -> usize {
+    ((u128::from(tag) * capacity as u128) >> 64) as usize
+}

@@ -1,0 +1,273 @@
+//! The table: every key's state under every limit, bounded, safe under threads.
+//!
+//! A key's hash chooses one of many stripes, each under its own lock; all limits of one key are in
+//! the same stripe. A decision locks the stripes of its keys in ascending order, judges all checks,
+//! then charges all or none.
+
+use smallvec::SmallVec;
+
+use crate::algorithms::transition::{self, Kept, Reading, State, Stored};
+use crate::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
+use crate::hash::{KeyHash, Seed};
+use crate::lanes::{Lanes, Locked, Spot};
+use crate::limit::{Algorithm, Limit};
+use crate::registry::{Registered, Registry};
+pub use crate::room::{Bounds, Stats};
+use crate::room::{Full, Room};
+use crate::stripe::Place;
+
+/// How far ahead of its turn a key's slot is fetched when many keys are judged.
+const LOOKAHEAD: usize = 8;
+
+/// The table.
+pub struct Table {
+    seed: Seed,
+    registry: Registry,
+    lanes: Lanes,
+    room: Room,
+}
+
+/// A decision in the making: what each limit answers, and what to keep if it is charged.
+struct Judged {
+    allowed: bool,
+    readings: SmallVec<[Reading; 4]>,
+    kept: SmallVec<[Option<Kept>; 4]>,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(seed: [u8; 16], bounds: Bounds) -> Self {
+        Self {
+            seed: Seed::new(seed),
+            registry: Registry::default(),
+            lanes: Lanes::new(bounds.max_keys),
+            room: Room::new(bounds),
+        }
+    }
+
+    /// How keys are hashed here.
+    pub fn seed(&self) -> &Seed {
+        &self.seed
+    }
+
+    /// Make a limit known. None where the table knows 2**20 limits already.
+    pub fn register(&self, scope: &str, limit: Limit) -> Option<Registered> {
+        self.registry.register(&self.seed, scope, limit)
+    }
+
+    /// Ask for the cache line where a check's state will be looked for. A hint, without any lock.
+    #[inline(always)]
+    pub fn fetch(&self, check: &Check) {
+        self.lanes.fetch(check);
+    }
+
+    /// Decide the checks of one request at one instant: all enforced ones are charged, or none. Atomic.
+    ///
+    /// No two checks may be the same limit on the same key.
+    #[inline]
+    pub fn apply(&self, checks: &[Check], now_us: i64, mode: Mode) -> Answer {
+        if let [check] = checks
+            && let Some(answer) = self.apply_known(check, now_us, mode)
+        {
+            return answer;
+        }
+        self.apply_all(checks, now_us, mode)
+    }
+
+    /// Decide a list of requests one after another, all at one instant; `each` gets every answer in turn.
+    ///
+    /// `requests` holds the same number of checks for each request.
+    pub fn apply_each(
+        &self,
+        requests: &[Check<'_>],
+        checks_each: usize,
+        now_us: i64,
+        mode: Mode,
+        mut each: impl FnMut(Answer),
+    ) {
+        for (index, checks) in requests.chunks(checks_each).enumerate() {
+            if let Some(ahead) = requests.get((index + LOOKAHEAD) * checks_each) {
+                self.fetch(ahead);
+            }
+            each(self.apply(checks, now_us, mode));
+        }
+    }
+
+    /// Forget what is known of a key under a limit; whether anything was.
+    pub fn reset(&self, limit: &Registered, key: KeyHash) -> bool {
+        let mut stripe = self.lanes.lock(self.lanes.of(key));
+        let forgotten = stripe.forget(key.tag_under(limit.salt), &self.registry);
+        self.room.settle(&mut stripe);
+        forgotten
+    }
+
+    /// What is stored of a key under a limit, handed to `read` while the stripe is locked.
+    pub fn read<T>(&self, limit: &Registered, key: KeyHash, now_us: i64, read: impl FnOnce(Stored<'_>) -> T) -> T {
+        let stripe = self.lanes.lock(self.lanes.of(key));
+        let place = stripe.find(key.tag_under(limit.salt));
+        read(stripe.stored(place, limit, &self.registry, now_us))
+    }
+
+    /// Forget everything; limits stay known.
+    pub fn clear(&self) {
+        for lane in 0..self.lanes.len() {
+            let mut stripe = self.lanes.lock(lane);
+            stripe.clear();
+            self.room.settle(&mut stripe);
+        }
+    }
+
+    /// What the table counts about itself.
+    pub fn stats(&self) -> Stats {
+        let held: usize = (0..self.lanes.len()).map(|lane| self.lanes.lock(lane).bytes()).sum();
+        self.room.stats(self.lanes.bytes() + held)
+    }
+
+    /// Decide one check of a key that is known already: `apply_all` without its bookkeeping.
+    ///
+    /// None where there is more to do than to replace three numbers.
+    #[inline(always)]
+    fn apply_known(&self, check: &Check, now_us: i64, mode: Mode) -> Option<Answer> {
+        let limit = &check.limit.limit;
+        if limit.algorithm == Algorithm::SlidingLog {
+            return None;
+        }
+        let mut stripe = self.lanes.lock(self.lanes.of(check.key));
+        let tag = check.tag();
+        let Place::Found(index) = stripe.find(tag) else {
+            return None;
+        };
+        let numbers = transition::roll_numbers(limit, Some(stripe.numbers(index, check.limit)?), now_us);
+        let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
+        let wait_us = mode.wait_us(transition::admit_numbers(limit, numbers, now_us, check.cost), delay_us);
+        let passes = wait_us == 0;
+        let numbers = if passes { transition::charge_numbers(limit, numbers, now_us, check.cost) } else { numbers };
+        if mode.commit && passes && check.cost != 0 {
+            stripe.overwrite(index, tag, check.limit, numbers);
+        } else if mode.commit && wait_us > 0 {
+            stripe.mark_refused(Place::Found(index));
+        }
+        drop(stripe);
+        let (remaining, reset_after_us, next_after_us) = transition::measure_numbers(limit, numbers, now_us);
+        let delay_us = if passes { delay_us } else { 0 };
+        let reading = Reading { remaining, reset_after_us, retry_after_us: wait_us, next_after_us, delay_us };
+        Some(Answer {
+            allowed: check.shadow || passes,
+            full: None,
+            binding: (!check.shadow).then_some(0),
+            readings: Readings::One(reading),
+        })
+    }
+
+    fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Answer {
+        let mut locked = Locked::default();
+        self.lanes.lock_all(checks, &mut locked);
+        let mut judged = Judged { allowed: false, readings: SmallVec::new(), kept: SmallVec::new() };
+        self.judge(checks, &locked, now_us, mode, None, &mut judged);
+        let mut full = None;
+        if mode.commit && !judged.allowed {
+            locked.mark_refused(&judged.readings);
+        } else if mode.commit && locked.needs_room(checks, &judged.kept) {
+            full = self.make_room(checks, &mut locked, &mut judged, now_us, mode);
+            locked.keep(checks, &judged.kept);
+            for Spot { lane, guard, .. } in &locked.spots {
+                self.room.settle(&mut locked.guards[*guard]);
+                self.lanes.note_slots(*lane, &locked.guards[*guard]);
+            }
+        } else if mode.commit {
+            locked.keep(checks, &judged.kept);
+        }
+        let Judged { allowed, readings, .. } = judged;
+        let binding = binding_of(checks, &readings, allowed);
+        let readings =
+            if let [only] = readings[..] { Readings::One(only) } else { Readings::Many(readings[..].into()) };
+        Answer { allowed, full, binding, readings }
+    }
+
+    /// Judge all checks on what is stored. Nothing in the table is changed.
+    ///
+    /// `refuse_for` is the check that the table has no room for, with the time until it may have.
+    fn judge(
+        &self,
+        checks: &[Check],
+        locked: &Locked<'_>,
+        now_us: i64,
+        mode: Mode,
+        refuse_for: Option<(usize, i64)>,
+        judged: &mut Judged,
+    ) {
+        judged.allowed = refuse_for.is_none();
+        judged.readings.clear();
+        judged.kept.clear();
+        for (check, spot) in checks.iter().zip(&locked.spots) {
+            let limit = &check.limit.limit;
+            let state = self.roll(check, locked, spot, now_us);
+            let delay_us = transition::delay_us(limit, &state, now_us, check.cost);
+            let mut wait_us = mode.wait_us(transition::admit(limit, &state, now_us, check.cost), delay_us);
+            if let Some((full, soonest_us)) = refuse_for
+                && full == judged.readings.len()
+            {
+                wait_us = soonest_us.max(1);
+            }
+            judged.allowed &= check.shadow || wait_us == 0;
+            judged.readings.push(Reading { retry_after_us: wait_us, delay_us, ..Reading::default() });
+        }
+        for ((check, spot), reading) in checks.iter().zip(&locked.spots).zip(&mut judged.readings) {
+            let limit = &check.limit.limit;
+            let mut state = self.roll(check, locked, spot, now_us);
+            let charged = judged.allowed && reading.allowed();
+            if charged {
+                state = transition::charge(limit, state, now_us, check.cost);
+            } else {
+                reading.delay_us = 0;
+            }
+            let (remaining, reset_after_us, next_after_us) = transition::measure(limit, &state, now_us);
+            *reading = Reading { remaining, reset_after_us, next_after_us, ..*reading };
+            judged.kept.push((charged && check.cost != 0).then(|| transition::keep(&state)));
+        }
+    }
+
+    /// The state of a check, brought to this moment.
+    #[inline(always)]
+    fn roll<'locked>(&self, check: &Check, locked: &'locked Locked<'_>, spot: &Spot, now_us: i64) -> State<'locked> {
+        let stored = locked.guards[spot.guard].stored(spot.place, check.limit, &self.registry, now_us);
+        transition::roll(&check.limit.limit, stored, now_us)
+    }
+
+    /// Find room for the new states of an admitted decision, or let the written choice decide.
+    #[cold]
+    fn make_room(
+        &self,
+        checks: &[Check],
+        locked: &mut Locked<'_>,
+        judged: &mut Judged,
+        now_us: i64,
+        mode: Mode,
+    ) -> Option<OnFull> {
+        let mut full = None;
+        for (index, check) in checks.iter().enumerate() {
+            if judged.kept[index].is_none() {
+                continue;
+            }
+            let reserved = self.room.reserve(check, locked, index, &self.lanes, &self.registry, now_us);
+            let Err(Full { soonest_us }) = reserved else {
+                continue;
+            };
+            if check.shadow || self.room.on_full() == OnFull::Pass {
+                self.room.count_passed();
+                judged.kept[index] = None;
+                if !check.shadow {
+                    full = Some(OnFull::Pass);
+                }
+                continue;
+            }
+            self.room.count_refused();
+            locked.find_again();
+            self.judge(checks, locked, now_us, mode, Some((index, soonest_us)), judged);
+            return Some(OnFull::Refuse);
+        }
+        // Making room moves slots, and may drop a state of this decision that was the same as none.
+        locked.find_again();
+        full
+    }
+}

@@ -1,0 +1,98 @@
+//! Keys, costs and moments from Python. The common forms are read here; everything else goes to
+//! `headgate.keys`, which knows all forms and writes all messages.
+
+use headgate_core::hash::{KeyHash, Seed};
+use headgate_core::limit::LARGEST;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyInt, PyString, PyTuple};
+use smallvec::SmallVec;
+
+/// Bytes of UTF-8 that a key may have; `headgate.keys.LONGEST_KEY`.
+const LONGEST_KEY: usize = 8192;
+/// `headgate.keys.MOST_PARTS`.
+const MOST_PARTS: usize = 16;
+
+/// Hash a key: text, or a tuple of parts.
+#[inline]
+pub fn hash_key(key: &Bound<'_, PyAny>, seed: &Seed) -> PyResult<KeyHash> {
+    if let Ok(text) = key.cast::<PyString>()
+        && let Ok(text) = text.to_str()
+        && (1..=LONGEST_KEY).contains(&text.len())
+    {
+        return Ok(seed.text(text.as_bytes()));
+    }
+    hash_parts(key, seed)
+}
+
+#[cold]
+fn hash_parts(key: &Bound<'_, PyAny>, seed: &Seed) -> PyResult<KeyHash> {
+    let Ok(tuple) = key.cast::<PyTuple>() else {
+        return Err(complaint(key, "encode_key"));
+    };
+    if !(1..=MOST_PARTS).contains(&tuple.len()) {
+        return Err(complaint(key, "encode_key"));
+    }
+    let mut parts: SmallVec<[Bound<'_, PyString>; 4]> = SmallVec::new();
+    for part in tuple.iter() {
+        if let Ok(text) = part.cast::<PyString>() {
+            parts.push(text.clone());
+        } else if part.is_exact_instance_of::<PyInt>() {
+            if part.extract::<i64>().is_err() {
+                call_keys(key, "encode_key")?; // refuses what is too long to print
+            }
+            parts.push(part.str()?);
+        } else {
+            return Err(complaint(key, "encode_key"));
+        }
+    }
+    let texts: SmallVec<[&str; 4]> = parts.iter().filter_map(|part| part.to_str().ok()).collect();
+    let length: usize = texts.iter().map(|text| text.len()).sum();
+    if texts.len() != parts.len() || texts.iter().any(|text| text.is_empty()) || length > LONGEST_KEY {
+        return Err(complaint(key, "encode_key"));
+    }
+    if let [only] = texts[..] {
+        return Ok(seed.text(only.as_bytes()));
+    }
+    Ok(seed.parts(texts.iter().map(|text| text.as_bytes())))
+}
+
+/// A cost: None is 1.
+#[inline]
+pub fn read_cost(cost: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
+    let Some(cost) = cost else {
+        return Ok(1);
+    };
+    if cost.is_exact_instance_of::<PyInt>()
+        && let Ok(number) = cost.extract::<i64>()
+        && (0..=LARGEST).contains(&number)
+    {
+        return Ok(number);
+    }
+    let checked = call_keys(cost, "check_cost")?;
+    checked.extract()
+}
+
+/// A moment that a Python clock gave.
+#[inline]
+pub fn check_now(now_us: &Bound<'_, PyAny>) -> PyResult<i64> {
+    if now_us.is_exact_instance_of::<PyInt>()
+        && let Ok(number) = now_us.extract::<i64>()
+        && (0..=LARGEST).contains(&number)
+    {
+        return Ok(number);
+    }
+    call_keys(now_us, "check_now")?.extract()
+}
+
+fn call_keys<'py>(value: &Bound<'py, PyAny>, function: &str) -> PyResult<Bound<'py, PyAny>> {
+    value.py().import("headgate.keys")?.call_method1(function, (value,))
+}
+
+/// The error that `headgate.keys` has for a value refused here.
+fn complaint(value: &Bound<'_, PyAny>, function: &str) -> PyErr {
+    match call_keys(value, function) {
+        Err(error) => error,
+        Ok(_) => PyRuntimeError::new_err(format!("headgate.keys.{function} takes what the native core refuses")),
+    }
+}

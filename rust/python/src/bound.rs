@@ -1,0 +1,253 @@
+//! Limits bound to a table and a clock: the hot path.
+
+use std::sync::Arc;
+
+use headgate_core::answer::{Check, Mode};
+use headgate_core::hash::KeyHash;
+use headgate_core::registry::Registered;
+use headgate_core::table;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use smallvec::SmallVec;
+
+use crate::arguments::{check_now, hash_key, read_cost};
+use crate::clock::Clock;
+use crate::decision::Decision;
+use crate::decisions::Decisions;
+use crate::state::read_state;
+use crate::table::{Table, register};
+
+const HIT: Mode = Mode { commit: true, max_delay_us: None };
+const PEEK: Mode = Mode { commit: false, max_delay_us: None };
+/// Keys judged between two moments at which other threads may run.
+const CHUNK: usize = 1024;
+
+type Checks<'limit> = SmallVec<[Check<'limit>; 4]>;
+
+/// One limit of a set.
+struct Member {
+    limit: Registered,
+    shadow: bool,
+    /// Which of a decision's keys and costs it is checked with.
+    group: usize,
+}
+
+/// Limits bound to a table and a clock.
+#[pyclass(frozen, module = "headgate._native")]
+pub struct BoundLimits {
+    table: Arc<table::Table>,
+    definitions: Py<PyTuple>,
+    members: Box<[Member]>,
+    groups: usize,
+    clock: Clock,
+}
+
+#[pymethods]
+impl BoundLimits {
+    #[new]
+    #[pyo3(signature = (table, definitions, clock = None))]
+    fn new(table: &Table, definitions: Bound<'_, PyTuple>, clock: Option<Py<PyAny>>) -> PyResult<Self> {
+        let mut members = Vec::with_capacity(definitions.len());
+        for definition in definitions.iter() {
+            members.push(Member {
+                limit: register(&table.inner, &definition)?,
+                shadow: definition.getattr("shadow")?.extract()?,
+                group: definition.getattr("group")?.extract()?,
+            });
+        }
+        let groups = members.iter().map(|member| member.group + 1).max().unwrap_or(0);
+        Ok(Self {
+            table: Arc::clone(&table.inner),
+            definitions: definitions.unbind(),
+            members: members.into(),
+            groups,
+            clock: Clock::new(clock),
+        })
+    }
+
+    #[pyo3(signature = (key, cost = None))]
+    fn hit(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: Option<&Bound<'_, PyAny>>) -> PyResult<Decision> {
+        self.one(py, key, cost, HIT)
+    }
+
+    #[pyo3(signature = (key, cost = None))]
+    fn peek(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: Option<&Bound<'_, PyAny>>) -> PyResult<Decision> {
+        self.one(py, key, cost, PEEK)
+    }
+
+    #[pyo3(signature = (keys, costs = None))]
+    fn hit_many(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        costs: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Decisions> {
+        let keys = sequence(keys)?;
+        let costs = Costs::read(costs, keys.len())?;
+        // All keys and costs are read before any is charged: bad input costs nobody anything.
+        let mut requests = Vec::with_capacity(keys.len());
+        for start in (0..keys.len()).step_by(CHUNK) {
+            // Taking hold of a chunk of keys first fetches their memory at once, not one after another.
+            let end = keys.len().min(start + CHUNK);
+            let chunk: PyResult<Vec<_>> = (start..end).map(|index| keys.get_item(index)).collect();
+            for (index, key) in (start..end).zip(chunk?) {
+                requests.push((hash_key(&key, self.table.seed())?, costs.at(index)?));
+            }
+        }
+        let now_us = self.clock.now_us(py)?;
+        let mut answers = Vec::with_capacity(requests.len());
+        let mut checks = Vec::with_capacity(CHUNK * self.members.len());
+        for chunk in requests.chunks(CHUNK) {
+            checks.clear();
+            for (key, cost) in chunk {
+                checks.extend(self.members.iter().map(|member| member.check(*key, *cost)));
+            }
+            self.table.apply_each(&checks, self.members.len(), now_us, HIT, |answer| answers.push(answer));
+            // Other threads may run here, and only here: a fork never meets a locked stripe.
+            py.detach(|| ());
+        }
+        Ok(Decisions::new(self.definitions.clone_ref(py), answers))
+    }
+
+    #[pyo3(signature = (keys, costs, *, commit = true, now_us = None, max_delay_us = None))]
+    fn decide(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyTuple>,
+        costs: &Bound<'_, PyTuple>,
+        commit: bool,
+        now_us: Option<&Bound<'_, PyAny>>,
+        max_delay_us: Option<i64>,
+    ) -> PyResult<Decision> {
+        if keys.len() != self.groups || costs.len() != self.groups {
+            return Err(PyValueError::new_err(format!("these limits take {} keys and costs", self.groups)));
+        }
+        let mut groups: SmallVec<[(KeyHash, i64); 4]> = SmallVec::new();
+        for (key, cost) in keys.iter().zip(costs.iter()) {
+            groups.push((hash_key(&key, self.table.seed())?, read_cost(Some(&cost))?));
+        }
+        let checks: Checks<'_> = self
+            .members
+            .iter()
+            .map(|member| {
+                let (key, cost) = groups[member.group];
+                member.check(key, cost)
+            })
+            .collect();
+        let now_us = match now_us {
+            Some(now_us) => check_now(now_us)?,
+            None => self.clock.now_us(py)?,
+        };
+        Ok(self.apply(py, &checks, now_us, Mode { commit, max_delay_us }))
+    }
+
+    fn reset(&self, keys: &Bound<'_, PyTuple>) -> PyResult<bool> {
+        let mut found = false;
+        for member in &self.members {
+            let key = hash_key(&keys.get_item(member.group)?, self.table.seed())?;
+            found |= self.table.reset(&member.limit, key);
+        }
+        Ok(found)
+    }
+
+    #[pyo3(signature = (keys, now_us = None))]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyTuple>,
+        now_us: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let now_us = match now_us {
+            Some(now_us) => check_now(now_us)?,
+            None => self.clock.now_us(py)?,
+        };
+        let states = PyList::empty(py);
+        for member in &self.members {
+            let key = hash_key(&keys.get_item(member.group)?, self.table.seed())?;
+            states.append(read_state(py, &self.table, &member.limit, key, now_us)?)?;
+        }
+        Ok(states)
+    }
+}
+
+impl BoundLimits {
+    #[inline]
+    fn one(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        cost: Option<&Bound<'_, PyAny>>,
+        mode: Mode,
+    ) -> PyResult<Decision> {
+        let key = hash_key(key, self.table.seed())?;
+        let cost = read_cost(cost)?;
+        if let [only] = &*self.members {
+            let check = only.check(key, cost);
+            self.table.fetch(&check);
+            return Ok(self.apply(py, &[check], self.clock.now_us(py)?, mode));
+        }
+        let checks: Checks<'_> = self.members.iter().map(|member| member.check(key, cost)).collect();
+        for check in &checks {
+            self.table.fetch(check);
+        }
+        Ok(self.apply(py, &checks, self.clock.now_us(py)?, mode))
+    }
+
+    #[inline]
+    fn apply(&self, py: Python<'_>, checks: &[Check<'_>], now_us: i64, mode: Mode) -> Decision {
+        Decision::new(self.definitions.clone_ref(py), self.table.apply(checks, now_us, mode))
+    }
+}
+
+impl Member {
+    #[inline]
+    fn check(&self, key: KeyHash, cost: i64) -> Check<'_> {
+        Check { limit: &self.limit, key, cost, shadow: self.shadow }
+    }
+}
+
+/// The costs of many requests: one for all, or one each.
+enum Costs<'py> {
+    All(i64),
+    Each(Bound<'py, PyList>),
+}
+
+impl<'py> Costs<'py> {
+    fn read(costs: Option<&Bound<'py, PyAny>>, requests: usize) -> PyResult<Self> {
+        let Some(costs) = costs else {
+            return Ok(Self::All(1));
+        };
+        if !costs.hasattr("__iter__")? {
+            return Ok(Self::All(read_cost(Some(costs))?));
+        }
+        let costs = sequence(costs)?;
+        if costs.len() != requests {
+            let message = format!("{requests} keys need as many costs, not {}", costs.len());
+            return Err(argument_error(costs.py(), message));
+        }
+        Ok(Self::Each(costs))
+    }
+
+    fn at(&self, index: usize) -> PyResult<i64> {
+        match self {
+            Self::All(cost) => Ok(*cost),
+            Self::Each(costs) => read_cost(Some(&costs.get_item(index)?)),
+        }
+    }
+}
+
+/// Any iterable as a list; a list is taken as it is.
+fn sequence<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    if let Ok(list) = values.cast::<PyList>() {
+        return Ok(list.clone());
+    }
+    values.py().get_type::<PyList>().call1((values,))?.cast_into().map_err(PyErr::from)
+}
+
+fn argument_error(py: Python<'_>, message: String) -> PyErr {
+    match py.import("headgate.errors").and_then(|errors| errors.getattr("ArgumentError")?.call1((message,))) {
+        Ok(error) => PyErr::from_value(error),
+        Err(error) => error,
+    }
+}

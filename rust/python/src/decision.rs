@@ -1,0 +1,200 @@
+//! The answer for one request; the native twin of `headgate.decision.Decision`.
+
+use headgate_core::algorithms::transition::{NEVER, Reading};
+use headgate_core::answer::{Answer, OnFull, Readings};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+
+/// Who may decide where a store does not; `headgate.decision.DEGRADED` without the first.
+const DEGRADED: [&str; 3] = ["local", "open", "closed"];
+
+/// Who decided where the table was full.
+#[inline]
+fn degraded(full: Option<OnFull>) -> &'static str {
+    match full {
+        None => "",
+        Some(OnFull::Pass) => "open",
+        Some(OnFull::Forget | OnFull::Refuse) => "closed",
+    }
+}
+
+/// The answer for one request: yes, not until then, or never.
+#[pyclass(frozen, module = "headgate.decision")]
+pub struct Decision {
+    definitions: Py<PyTuple>,
+    answer: Answer,
+    degraded: &'static str,
+}
+
+impl Decision {
+    /// The answer of a table.
+    #[inline]
+    pub fn new(definitions: Py<PyTuple>, answer: Answer) -> Self {
+        let degraded = degraded(answer.full);
+        Self { definitions, answer, degraded }
+    }
+
+    fn readings(&self) -> &[Reading] {
+        self.answer.readings.all()
+    }
+
+    fn binding_index(&self) -> Option<usize> {
+        self.answer.binding.map(usize::from)
+    }
+
+    fn binding_reading(&self) -> Option<&Reading> {
+        self.binding_index().map(|index| &self.readings()[index])
+    }
+
+    fn definition<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyAny>> {
+        self.definitions.bind(py).get_item(index)
+    }
+
+    fn limit_reading<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyAny>> {
+        let definition = self.definition(py, index)?;
+        let (allowed, remaining, reset_after_us, retry_after_us, next_after_us, delay_us) =
+            fields(&self.readings()[index]);
+        let numbers = (definition, allowed, remaining, reset_after_us, retry_after_us, next_after_us, delay_us);
+        module(py)?.getattr("LimitReading")?.call1(numbers)
+    }
+}
+
+#[pymethods]
+impl Decision {
+    #[new]
+    #[pyo3(signature = (definitions, readings, *, allowed, binding, degraded = ""))]
+    fn from_python(
+        definitions: Py<PyTuple>,
+        readings: Vec<Fields>,
+        allowed: bool,
+        binding: Option<u8>,
+        degraded: &str,
+    ) -> PyResult<Self> {
+        let readings: Vec<Reading> = readings
+            .into_iter()
+            .map(|(_, remaining, reset_after_us, retry_after_us, next_after_us, delay_us)| Reading {
+                remaining,
+                reset_after_us,
+                retry_after_us: retry_after_us.unwrap_or(NEVER),
+                next_after_us,
+                delay_us,
+            })
+            .collect();
+        if binding.is_some_and(|binding| usize::from(binding) >= readings.len()) {
+            return Err(PyValueError::new_err("binding names no reading"));
+        }
+        let degraded = DEGRADED.into_iter().find(|name| *name == degraded).unwrap_or("");
+        let answer = Answer { allowed, full: None, readings: Readings::Many(readings.into()), binding };
+        Ok(Self { definitions, answer, degraded })
+    }
+
+    fn __bool__(&self) -> bool {
+        self.answer.allowed
+    }
+
+    #[getter]
+    fn allowed(&self) -> bool {
+        self.answer.allowed
+    }
+
+    #[getter]
+    fn degraded(&self) -> &'static str {
+        self.degraded
+    }
+
+    #[getter]
+    fn limits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let readings: PyResult<Vec<_>> =
+            (0..self.readings().len()).map(|index| self.limit_reading(py, index)).collect();
+        PyTuple::new(py, readings?)
+    }
+
+    #[getter]
+    fn binding<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.binding_index().map(|index| self.limit_reading(py, index)).transpose()
+    }
+
+    #[getter]
+    fn limit(&self, py: Python<'_>) -> PyResult<Option<i64>> {
+        let Some(index) = self.binding_index() else {
+            return Ok(None);
+        };
+        self.definition(py, index)?.getattr("limit")?.getattr("quota")?.extract()
+    }
+
+    #[getter]
+    fn rule<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.binding_index() {
+            Some(index) => self.definition(py, index)?.getattr("rule"),
+            None => Ok(PyString::new(py, "").into_any()),
+        }
+    }
+
+    #[getter]
+    fn remaining(&self) -> Option<i64> {
+        self.binding_reading().map(|reading| reading.remaining)
+    }
+
+    #[getter]
+    fn reset_after_us(&self) -> Option<i64> {
+        self.binding_reading().map(|reading| reading.reset_after_us)
+    }
+
+    #[getter]
+    fn retry_after_us(&self) -> Option<i64> {
+        if self.answer.allowed { Some(0) } else { self.binding_reading().and_then(retry_after_us) }
+    }
+
+    #[getter]
+    fn delay_us(&self) -> i64 {
+        self.readings().iter().map(|reading| reading.delay_us).max().unwrap_or(0)
+    }
+
+    #[getter]
+    fn reset_after(&self) -> Option<f64> {
+        self.reset_after_us().map(seconds)
+    }
+
+    #[getter]
+    fn retry_after(&self) -> Option<f64> {
+        self.retry_after_us().map(seconds)
+    }
+
+    #[getter]
+    fn delay(&self) -> f64 {
+        seconds(self.delay_us())
+    }
+
+    fn __repr__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        module(slf.py())?.getattr("describe")?.call1((slf,))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let class = module(py)?.getattr("Reading")?;
+        let readings: PyResult<Vec<_>> = self.readings().iter().map(|reading| class.call1(fields(reading))).collect();
+        let readings = PyTuple::new(py, readings?)?;
+        let arguments = (self.definitions.bind(py), readings, self.answer.allowed, self.answer.binding, self.degraded);
+        Ok((module(py)?.getattr("_rebuild")?, arguments.into_pyobject(py)?.into_any()))
+    }
+}
+
+fn module(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import("headgate.decision")
+}
+
+/// A reading as `headgate.decision.Reading` has it.
+type Fields = (bool, i64, i64, Option<i64>, i64, i64);
+
+fn fields(reading: &Reading) -> Fields {
+    let Reading { remaining, reset_after_us, next_after_us, delay_us, .. } = *reading;
+    (reading.allowed(), remaining, reset_after_us, retry_after_us(reading), next_after_us, delay_us)
+}
+
+fn retry_after_us(reading: &Reading) -> Option<i64> {
+    (reading.retry_after_us != NEVER).then_some(reading.retry_after_us)
+}
+
+fn seconds(duration_us: i64) -> f64 {
+    duration_us as f64 / 1e6
+}

@@ -1,0 +1,25 @@
+//! `headgate._native`: the native core as a Python module. What it offers is in `_native.pyi`.
+
+mod arguments;
+mod bound;
+mod clock;
+mod decision;
+mod decisions;
+mod state;
+mod table;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = false)]
+mod _native {
+    #[pymodule_export]
+    use crate::bound::BoundLimits;
+    #[pymodule_export]
+    use crate::clock::now_us;
+    #[pymodule_export]
+    use crate::decision::Decision;
+    #[pymodule_export]
+    use crate::decisions::Decisions;
+    #[pymodule_export]
+    use crate::table::Table;
+}

@@ -1,0 +1,69 @@
+//! The table as Python sees it: its bounds, its counts, and the limits made known to it.
+
+use std::sync::Arc;
+
+use headgate_core::answer::OnFull;
+use headgate_core::limit::{Algorithm, Limit};
+use headgate_core::registry::Registered;
+use headgate_core::table::{self, Bounds};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// Log entries that share a block of the native table.
+const ENTRIES_PER_BLOCK: usize = 7;
+
+/// A bounded table of states, shared by every `BoundLimits` made on it.
+#[pyclass(frozen, module = "headgate._native")]
+pub struct Table {
+    pub inner: Arc<table::Table>,
+}
+
+#[pymethods]
+impl Table {
+    #[new]
+    #[pyo3(signature = (*, max_keys, max_log_entries, on_full, seed))]
+    fn new(max_keys: usize, max_log_entries: usize, on_full: &str, seed: [u8; 16]) -> PyResult<Self> {
+        let on_full = match on_full {
+            "forget" => OnFull::Forget,
+            "refuse" => OnFull::Refuse,
+            "pass" => OnFull::Pass,
+            _ => return Err(PyValueError::new_err("on_full must be forget, refuse or pass")),
+        };
+        let max_log_blocks = max_log_entries.div_ceil(ENTRIES_PER_BLOCK);
+        let bounds = Bounds { max_keys, max_log_blocks, on_full };
+        Ok(Self { inner: Arc::new(table::Table::new(seed, bounds)) })
+    }
+
+    fn clear(&self) {
+        self.inner.clear();
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.inner.stats();
+        let dict = PyDict::new(py);
+        dict.set_item("keys", stats.keys)?;
+        dict.set_item("bytes", stats.bytes)?;
+        dict.set_item("expired", stats.expired)?;
+        dict.set_item("forgotten", stats.forgotten)?;
+        dict.set_item("refused_full", stats.refused_full)?;
+        dict.set_item("passed_full", stats.passed_full)?;
+        Ok(dict)
+    }
+}
+
+/// Read a `headgate.units.CompiledLimit`.
+pub fn read_limit(compiled: &Bound<'_, PyAny>) -> PyResult<Limit> {
+    let name: String = compiled.getattr("algorithm")?.extract()?;
+    let algorithm = Algorithm::named(&name).ok_or_else(|| PyValueError::new_err(format!("no algorithm {name}")))?;
+    let number = |field: &str| compiled.getattr(field)?.extract::<i64>();
+    Limit::new(algorithm, number("unit_us")?, number("quota")?, number("period")?, number("refill")?)
+        .map_err(PyValueError::new_err)
+}
+
+/// Make the limit of a `headgate.decision.NamedLimit` known to a table.
+pub fn register(table: &table::Table, definition: &Bound<'_, PyAny>) -> PyResult<Registered> {
+    let scope: String = definition.getattr("scope")?.extract()?;
+    let limit = read_limit(&definition.getattr("limit")?.getattr("compiled")?)?;
+    table.register(&scope, limit).ok_or_else(|| PyValueError::new_err("this store knows too many limits"))
+}

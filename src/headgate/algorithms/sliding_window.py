@@ -1,0 +1,85 @@
+"""Sliding window counter: this window's count and the share of the last one that still overlaps.
+
+State is (window, current, previous), or None for a key never seen. `window` is the index of the
+window that `current` counts. Times are integers of the limit's unit. Pure.
+See docs/algorithms.md#sliding-window-counter.
+"""
+
+from __future__ import annotations
+
+from headgate.algorithms.integers import ceil_div
+from headgate.units import LARGEST, CompiledLimit
+
+State = tuple[int, int, int]
+
+
+def roll(limit: CompiledLimit, state: State | None, now: int) -> State:
+    """The state as it stands at `now`. A clock behind the window stays in it: it never admits more."""
+    index = now // limit.period
+    if state is None:
+        return (index, 0, 0)
+    window, current, previous = state
+    if index == window + 1:
+        return (index, 0, current)
+    if index > window:
+        return (index, 0, 0)
+    if window - index > 2:  # no clock steps back that far: the state is from a clock once far ahead
+        return (index, current, previous)
+    return state
+
+
+def admit(limit: CompiledLimit, state: State, now: int, cost: int) -> int | None:
+    """How long this cost must wait: 0 to pass now, None for never."""
+    window, current, previous = state
+    if cost == 0:
+        return 0
+    if cost > limit.quota:
+        return None
+    left, behind = _to_come(limit, window, now)
+    if previous * left + (current + cost) * limit.period <= limit.quota * limit.period:
+        return 0
+    if current + cost <= limit.quota:
+        return left - (limit.quota - current - cost) * limit.period // previous + behind
+    return left + max(0, limit.period - (limit.quota - cost) * limit.period // current) + behind
+
+
+def charge(limit: CompiledLimit, state: State, now: int, cost: int) -> State:
+    """The state after an admitted cost."""
+    window, current, previous = state
+    return (window, current + cost, previous)
+
+
+def measure(limit: CompiledLimit, state: State, now: int) -> tuple[int, int, int]:
+    """(remaining, reset_after, next_after): what is left, when all of it is back, when one more is."""
+    window, current, previous = state
+    left, behind = _to_come(limit, window, now)
+    remaining = max(0, limit.quota - current - ceil_div(previous * left, limit.period))
+    if current:
+        reset_after = limit.period + left + behind
+    elif previous:
+        reset_after = left + behind
+    else:
+        return remaining, 0, 0
+    return remaining, reset_after, admit(limit, state, now, remaining + 1) or reset_after
+
+
+def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLimit) -> State | None:
+    """The state of a limit whose numbers were `former`: what counts as used now stays used."""
+    if limit.same_scale(former):
+        return state
+    now = now_us // former.unit_us
+    window, current, previous = roll(former, state, now)
+    left, behind = _to_come(former, window, now)
+    used = current + ceil_div(previous * left, former.period)
+    if used == 0:
+        return None
+    moment = (now + behind) * former.unit_us // limit.unit_us
+    return (moment // limit.period, min(used, LARGEST // limit.period), 0)
+
+
+def _to_come(limit: CompiledLimit, window: int, now: int) -> tuple[int, int]:
+    """(how much of the window is still to come, how far the clock is behind its start)."""
+    start = window * limit.period
+    if now < start:
+        return limit.period, start - now
+    return start + limit.period - now, 0

@@ -1,0 +1,124 @@
+"""The shell around the algorithms: admit all checks, then charge all of them or none.
+
+Stores keep states and call `decide`; everything they need to know about an algorithm is here. Times
+at this border are microseconds, inside they are units of each limit. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from headgate.algorithms import fixed_window, leaky_bucket, leaky_queue, sliding_log, sliding_window, token_bucket
+from headgate.decision import Reading
+from headgate.units import CompiledLimit
+
+State = tuple[Any, ...]
+
+
+class Algorithm(Protocol):
+    """The functions that each algorithm's module has."""
+
+    roll: Callable[[CompiledLimit, Any, int], Any]
+    admit: Callable[[CompiledLimit, Any, int, int], int | None]
+    charge: Callable[[CompiledLimit, Any, int, int], Any]
+    measure: Callable[[CompiledLimit, Any, int], tuple[int, int, int]]
+    convert: Callable[[CompiledLimit, Any, int, CompiledLimit], Any]
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "fixed_window": fixed_window,
+    "sliding_log": sliding_log,
+    "sliding_window": sliding_window,
+    "token_bucket": token_bucket,
+    "leaky_bucket": leaky_bucket,
+    "leaky_queue": leaky_queue,
+}
+
+
+class Step(NamedTuple):
+    """One check as the shell sees it. A `shadow` check is counted for itself and decides nothing."""
+
+    limit: CompiledLimit
+    state: State | None
+    cost: int
+    shadow: bool = False
+
+
+class Outcome(NamedTuple):
+    """Whether all may pass, each limit's reading, and the states to keep (None: leave as it was)."""
+
+    allowed: bool
+    readings: tuple[Reading, ...]
+    states: tuple[State | None, ...]
+
+
+def decide(steps: Sequence[Step], now_us: int, *, commit: bool, max_delay_us: int | None = None) -> Outcome:
+    """Decide several checks at one instant: all enforced ones are charged, or none.
+
+    Without `commit` nothing is charged, and an admitted answer tells what would be left. A request
+    that a queue would delay beyond `max_delay_us` is refused until the queue is that short.
+    """
+    rolled = [ALGORITHMS[step.limit.algorithm].roll(step.limit, step.state, _now(step, now_us)) for step in steps]
+    delays = [_delay_us(step, state, now_us) for step, state in zip(steps, rolled, strict=True)]
+    waits = [
+        _wait_us(step, state, now_us, delay, max_delay_us)
+        for step, state, delay in zip(steps, rolled, delays, strict=True)
+    ]
+    allowed = all(wait == 0 for step, wait in zip(steps, waits, strict=True) if not step.shadow)
+    readings: list[Reading] = []
+    states: list[State | None] = []
+    for step, state, wait, delay in zip(steps, rolled, waits, delays, strict=True):
+        charged = allowed and wait == 0
+        if charged:
+            state = ALGORITHMS[step.limit.algorithm].charge(step.limit, state, _now(step, now_us), step.cost)
+        readings.append(_reading(step, state, now_us, wait, delay if charged else 0))
+        states.append(state if charged and commit and step.cost else None)
+    return Outcome(allowed, tuple(readings), tuple(states))
+
+
+def measure_us(limit: CompiledLimit, state: State, now_us: int) -> tuple[int, int]:
+    """(remaining, reset_after_us) of a stored state; 0 for the latter when it has become the same as none."""
+    algorithm = ALGORITHMS[limit.algorithm]
+    now = now_us // limit.unit_us
+    remaining, reset_after, _ = algorithm.measure(limit, algorithm.roll(limit, state, now), now)
+    return remaining, _until_us(limit, reset_after, now_us)
+
+
+def _reading(step: Step, state: State, now_us: int, wait_us: int | None, delay_us: int) -> Reading:
+    measure = ALGORITHMS[step.limit.algorithm].measure
+    remaining, reset_after, next_after = measure(step.limit, state, _now(step, now_us))
+    return Reading(
+        allowed=wait_us == 0,
+        remaining=remaining,
+        reset_after_us=_until_us(step.limit, reset_after, now_us),
+        retry_after_us=wait_us,
+        next_after_us=_until_us(step.limit, next_after, now_us),
+        delay_us=delay_us,
+    )
+
+
+def _wait_us(step: Step, state: State, now_us: int, delay_us: int, max_delay_us: int | None) -> int | None:
+    wait = ALGORITHMS[step.limit.algorithm].admit(step.limit, state, _now(step, now_us), step.cost)
+    if wait is None:
+        return None
+    if wait == 0 and step.cost and max_delay_us is not None and delay_us > max_delay_us:
+        return delay_us - max_delay_us
+    return _until_us(step.limit, wait, now_us)
+
+
+def _delay_us(step: Step, state: State, now_us: int) -> int:
+    if step.limit.algorithm != "leaky_queue" or step.cost == 0:
+        return 0
+    return _until_us(step.limit, leaky_queue.delay(step.limit, state, _now(step, now_us)), now_us)
+
+
+def _now(step: Step, now_us: int) -> int:
+    return now_us // step.limit.unit_us
+
+
+def _until_us(limit: CompiledLimit, duration: int, now_us: int) -> int:
+    """From `now_us` to the first microsecond that is `duration` units after now's unit; 0 stays 0."""
+    if duration == 0:
+        return 0
+    return (now_us // limit.unit_us + duration) * limit.unit_us - now_us

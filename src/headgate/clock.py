@@ -1,0 +1,53 @@
+"""The only door to time.
+
+Every moment inside Headgate is an integer count of microseconds since the Unix epoch. The system
+clock is anchored to wall time once and then follows the monotonic clock, so it never steps: a host
+whose clock is set back does not refuse for that long, and one set forward hands out nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from headgate import core
+
+US_PER_SECOND = 1_000_000
+
+
+@runtime_checkable
+class Clock(Protocol):
+    """A source of time that a limiter obeys; `headgate.testing.ManualClock` is one for tests."""
+
+    def now_us(self) -> int:
+        """The current moment in microseconds since the Unix epoch."""
+        ...
+
+    def let_pass(self, duration_us: int) -> float:
+        """Let `duration_us` pass; returns the real seconds that the caller must sleep for that."""
+        ...
+
+
+class SystemClock:
+    """Wall time at its first use in the process, carried on by the monotonic clock; never steps."""
+
+    __slots__ = ()
+
+    def now_us(self) -> int:
+        return _now_us()
+
+    def let_pass(self, duration_us: int) -> float:
+        return duration_us / US_PER_SECOND
+
+    def __repr__(self) -> str:
+        return "SystemClock()"
+
+
+def _python_now_us() -> int:
+    return _ANCHOR_US + time.monotonic_ns() // 1000
+
+
+_ANCHOR_US = (time.time_ns() - time.monotonic_ns()) // 1000
+_now_us: Callable[[], int] = core.native.now_us if core.native is not None else _python_now_us
+SYSTEM_CLOCK = SystemClock()

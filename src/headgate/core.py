@@ -1,0 +1,37 @@
+"""Which core decides: the native one where it was built, the Python one everywhere else.
+
+`HEADGATE_CORE=python` or `native` in the environment forces a core. Both give the same answers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+
+from headgate.errors import ConfigError
+
+CHOICES = ("native", "python")
+
+
+def _load(choice: str) -> tuple[ModuleType | None, str]:
+    """The native module, or None and why it is not used."""
+    if choice not in ("", *CHOICES):
+        raise ConfigError(f'HEADGATE_CORE is "native" or "python", not {choice!r}')
+    if choice == "python":
+        return None, "HEADGATE_CORE=python"
+    try:
+        return importlib.import_module("headgate._native"), ""
+    except ImportError as error:
+        if choice == "native":
+            raise ConfigError(
+                f"HEADGATE_CORE=native, but the native core cannot be loaded ({error}); "
+                "install a wheel, or install from source where a Rust toolchain is at hand"
+            ) from error
+        return None, f"the native core cannot be loaded ({error})"
+
+
+native, why_not_native = _load(os.environ.get("HEADGATE_CORE", ""))
+"""The native module or None, and in that case the reason in words."""
+
+CORE = "native" if native is not None else "python"

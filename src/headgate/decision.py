@@ -1,0 +1,281 @@
+"""What an answer looks like.
+
+A `Decision` is made for every request, so where the native core is at hand its class is native; the
+class here gives the same answers and is what type checkers see. Durations are exact integers of
+microseconds (`..._us`) and, at the public edge, seconds as float.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headgate import core
+from headgate.limits import Concurrent, Limit, period_text
+
+DEGRADED = ("", "local", "open", "closed")
+"""Who decided where the store did not: an in-process limiter, or the written choice to pass or refuse."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLimit:
+    """A limit where it is used.
+
+    `scope` is its identity in a store, without its numbers: what was used stays used when a number
+    changes. `name` is what headers and reports call it, `rule` the policy's rule it belongs to.
+    A `shadow` limit is counted for itself and decides nothing. `group` says which of a decision's
+    keys and costs it is checked with.
+    """
+
+    limit: Limit
+    scope: str
+    name: str
+    rule: str = ""
+    shadow: bool = False
+    group: int = 0
+
+
+def name_limits(
+    limits: Sequence[Limit], *, scope: str, name: str, rule: str = "", shadow: bool = False, group: int = 0
+) -> tuple[NamedLimit, ...]:
+    """Limits where they are used, each with a scope and a name of its own.
+
+    A scope names the algorithm and which of its kind it is, not the numbers. One limit has the name
+    `name`; of several, each adds its period: "search.second", "search.hour".
+    """
+    kinds: Counter[str] = Counter()
+    names: Counter[str] = Counter()
+    named = []
+    for limit in limits:
+        kind = f"{limit.algorithm}.{kinds[limit.algorithm]}"
+        kinds[limit.algorithm] += 1
+        own = name if len(limits) == 1 else f"{name}.{_period_name(limit)}"
+        names[own] += 1
+        if names[own] > 1:
+            own = f"{own}-{names[own]}"
+        named.append(NamedLimit(limit, f"{scope}/{kind}", own, rule, shadow, group))
+    return tuple(named)
+
+
+def _period_name(limit: Limit) -> str:
+    if isinstance(limit, Concurrent):
+        return "concurrent"
+    number, unit = period_text(limit.period_us)
+    return unit if number == 1 else f"{number}{unit}s"
+
+
+class Reading(NamedTuple):
+    """One limit's own numbers; times in microseconds, `retry_after_us` None for never."""
+
+    allowed: bool
+    remaining: int
+    reset_after_us: int
+    retry_after_us: int | None
+    next_after_us: int
+    delay_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReading:
+    """One limit's part of a decision.
+
+    After an admitted hit the numbers are those after the charge, after a refusal those of the
+    untouched state; a peek tells what its cost would have left. `next_after_us` is how long until
+    one more unit remains, `definition` the limit with its name and rule.
+    """
+
+    definition: NamedLimit
+    allowed: bool
+    remaining: int
+    reset_after_us: int
+    retry_after_us: int | None
+    next_after_us: int
+    delay_us: int
+
+    @property
+    def limit(self) -> int:
+        """The greatest cost that can ever pass at one instant."""
+        return self.definition.limit.quota
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def rule(self) -> str:
+        return self.definition.rule
+
+    @property
+    def shadow(self) -> bool:
+        return self.definition.shadow
+
+    @property
+    def reset_after(self) -> float:
+        """Seconds until nothing of what was used counts any more."""
+        return self.reset_after_us / 1e6
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until this cost would pass this limit: 0.0 when it does, None for never."""
+        return None if self.retry_after_us is None else self.retry_after_us / 1e6
+
+    @property
+    def delay(self) -> float:
+        """Seconds an admitted caller waits before it proceeds; above 0 only for queues."""
+        return self.delay_us / 1e6
+
+
+class Decision:
+    """The answer for one request: yes, not until then, or never. `bool(decision)` is `allowed`.
+
+    `limit`, `remaining` and `reset_after` are those of `binding`, the limit that speaks: of those
+    that refuse the one with the longest wait, else the one nearest to refusing. They are None where
+    no limit applied. `retry_after` is 0.0 when allowed and None when waiting cannot help.
+    `degraded` says who decided where the store did not, see `DEGRADED`.
+    """
+
+    __slots__ = ("_binding", "_definitions", "_readings", "allowed", "degraded")
+
+    allowed: bool
+    degraded: str
+
+    def __init__(
+        self,
+        definitions: tuple[NamedLimit, ...],
+        readings: Sequence[Reading],
+        *,
+        allowed: bool,
+        binding: int | None,
+        degraded: str = "",
+    ) -> None:
+        self._definitions = definitions
+        self._readings = tuple(readings)
+        self._binding = binding
+        self.allowed = allowed
+        self.degraded = degraded
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    @property
+    def limits(self) -> tuple[LimitReading, ...]:
+        """Every limit's own numbers, in the order of the limits."""
+        return tuple(
+            LimitReading(definition, *reading)
+            for definition, reading in zip(self._definitions, self._readings, strict=True)
+        )
+
+    @property
+    def binding(self) -> LimitReading | None:
+        """The limit that speaks; None where no limit applied."""
+        if self._binding is None:
+            return None
+        return LimitReading(self._definitions[self._binding], *self._readings[self._binding])
+
+    @property
+    def limit(self) -> int | None:
+        """The binding limit's quota."""
+        return None if self._binding is None else self._definitions[self._binding].limit.quota
+
+    @property
+    def rule(self) -> str:
+        """The name of the binding limit's rule; empty outside a policy."""
+        return "" if self._binding is None else self._definitions[self._binding].rule
+
+    @property
+    def remaining(self) -> int | None:
+        """The greatest cost that the binding limit would still admit now."""
+        return None if self._binding is None else self._readings[self._binding].remaining
+
+    @property
+    def reset_after_us(self) -> int | None:
+        """Microseconds until the binding limit is as if never used."""
+        return None if self._binding is None else self._readings[self._binding].reset_after_us
+
+    @property
+    def retry_after_us(self) -> int | None:
+        """Microseconds until this request would pass: 0 when allowed, None for never."""
+        if self.allowed:
+            return 0
+        return None if self._binding is None else self._readings[self._binding].retry_after_us
+
+    @property
+    def delay_us(self) -> int:
+        """Microseconds an admitted caller waits before it proceeds; above 0 only for queues."""
+        return max((reading.delay_us for reading in self._readings), default=0)
+
+    @property
+    def reset_after(self) -> float | None:
+        """Seconds until the binding limit is as if never used."""
+        return None if self.reset_after_us is None else self.reset_after_us / 1e6
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until this request would pass: 0.0 when allowed, None for never."""
+        return None if self.retry_after_us is None else self.retry_after_us / 1e6
+
+    @property
+    def delay(self) -> float:
+        """Seconds an admitted caller waits before it proceeds; above 0 only for queues."""
+        return self.delay_us / 1e6
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (self._definitions, self._readings, self.allowed, self._binding, self.degraded))
+
+
+def binding_of(
+    definitions: Sequence[NamedLimit], readings: Sequence[Reading], costs: Sequence[int], *, allowed: bool
+) -> int | None:
+    """The index of the limit that speaks, None where none is enforced.
+
+    On a refusal the longest wait, the first of equals; else the fewest further requests of this
+    cost, of equals the one that resets latest.
+    """
+    best: int | None = None
+    best_rank: tuple[int, int] = (0, 0)
+    for index, (definition, reading) in enumerate(zip(definitions, readings, strict=True)):
+        if definition.shadow or (not allowed and reading.allowed):
+            continue
+        if allowed:
+            rank = (-(reading.remaining // max(costs[index], 1)), reading.reset_after_us)
+        else:
+            rank = (1, 0) if reading.retry_after_us is None else (0, reading.retry_after_us)
+        if best is None or rank > best_rank:
+            best, best_rank = index, rank
+    return best
+
+
+def describe(decision: Decision) -> str:
+    """A decision in one line, for people."""
+    words = [f"allowed={decision.allowed}"]
+    if decision.rule:
+        words.append(f"rule={decision.rule!r}")
+    if decision.limit is not None:
+        words.append(f"limit={decision.limit}, remaining={decision.remaining}, reset_after={decision.reset_after}")
+    if not decision.allowed:
+        words.append(f"retry_after={decision.retry_after}")
+    if decision.delay_us:
+        words.append(f"delay={decision.delay}")
+    if decision.degraded:
+        words.append(f"degraded={decision.degraded!r}")
+    return f"Decision({', '.join(words)})"
+
+
+def _rebuild(
+    definitions: tuple[NamedLimit, ...],
+    readings: tuple[Reading, ...],
+    allowed: bool,
+    binding: int | None,
+    degraded: str,
+) -> Decision:
+    return Decision(definitions, readings, allowed=allowed, binding=binding, degraded=degraded)
+
+
+PythonDecision = Decision
+if not TYPE_CHECKING and core.native is not None:
+    Decision = core.native.Decision

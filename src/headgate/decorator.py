@@ -1,0 +1,119 @@
+"""Limiting the calls of a function: refuse, wait in line, or do something else instead."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Literal, ParamSpec, TypeVar, cast
+
+from headgate.clock import Clock
+from headgate.decision import Decision
+from headgate.errors import ConfigError, RateLimited
+from headgate.keys import Key, check_cost, encode_key
+from headgate.stores.contract import BoundLimits
+from headgate.waiting import Ask, Lines, Steps, proceed, run, run_async, timeout_us
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+KeyOf = Key | Callable[..., Key]
+CostOf = int | Callable[..., int]
+OnRefusal = Literal["raise", "wait"] | Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimit:
+    """How the calls of one function are limited."""
+
+    bound: BoundLimits
+    lines: Lines
+    clock: Clock
+    key: KeyOf | None
+    cost: CostOf
+    on_refusal: OnRefusal
+    timeout_us: int
+
+    @classmethod
+    def checked(
+        cls,
+        bound: BoundLimits,
+        lines: Lines,
+        clock: Clock,
+        *,
+        key: KeyOf | None,
+        cost: CostOf,
+        on_refusal: OnRefusal,
+        timeout: float | None,
+    ) -> CallLimit:
+        """A call limit, or the error of what cannot be meant."""
+        if key is not None and not callable(key):
+            encode_key(key)
+        if not callable(cost):
+            check_cost(cost)
+        if on_refusal not in ("raise", "wait") and not callable(on_refusal):
+            raise ConfigError(f'on_refusal is "raise", "wait" or a function, not {on_refusal!r}')
+        if timeout is not None and on_refusal != "wait":
+            raise ConfigError('a timeout is for on_refusal="wait"')
+        return cls(bound, lines, clock, key, cost, on_refusal, timeout_us(timeout))
+
+    def around(self, function: Callable[P, R]) -> Callable[P, R]:
+        """The function with its calls limited."""
+        call = self if self.key is not None else self._keyed_by(function)
+        if inspect.iscoroutinefunction(function):
+            return cast(Callable[P, R], call._around_coroutine(function))
+        if inspect.isasyncgenfunction(function):
+            return cast(Callable[P, R], call._around_async_generator(function))
+        return call._around_plain(function)
+
+    def _around_plain(self, function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def limited(*args: P.args, **kwargs: P.kwargs) -> R:
+            decision = run(self._steps(args, kwargs), self.bound)
+            if decision.allowed:
+                return function(*args, **kwargs)
+            return cast(R, self._refused(decision, args, kwargs))
+
+        return limited
+
+    def _around_coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def limited(*args: Any, **kwargs: Any) -> Any:
+            decision = await run_async(self._steps(args, kwargs), self.bound)
+            if decision.allowed:
+                return await function(*args, **kwargs)
+            instead = self._refused(decision, args, kwargs)
+            return await instead if inspect.isawaitable(instead) else instead
+
+        return limited
+
+    def _around_async_generator(self, function: Callable[..., AsyncIterator[Any]]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def limited(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            decision = await run_async(self._steps(args, kwargs), self.bound)
+            values = function(*args, **kwargs) if decision.allowed else self._refused(decision, args, kwargs)
+            async for value in values:
+                yield value
+
+        return limited
+
+    def _steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+        key = self.key(*args, **kwargs) if callable(self.key) else self.key
+        cost = self.cost(*args, **kwargs) if callable(self.cost) else self.cost
+        if self.on_refusal == "wait":
+            return self.lines.steps(key, check_cost(cost), self.timeout_us)
+        return self._ask(key, cost)
+
+    def _ask(self, key: Key, cost: int) -> Generator[Any, Any, Decision]:
+        decision = yield Ask(key, cost, True, None)
+        return (yield from proceed(decision, self.clock))
+
+    def _refused(self, decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if callable(self.on_refusal):
+            return self.on_refusal(*args, **kwargs)
+        raise RateLimited(decision)
+
+    def _keyed_by(self, function: Callable[..., Any]) -> CallLimit:
+        name = f"{function.__module__}.{function.__qualname__}"
+        return CallLimit(self.bound, self.lines, self.clock, name, self.cost, self.on_refusal, self.timeout_us)

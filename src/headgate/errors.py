@@ -1,0 +1,115 @@
+"""The error tree of Headgate: one root, a stable code on every class.
+
+Misuse is an exception, a refusal is not: a client over its limit gets a `Decision`, and only
+`RateLimited` (raised by the decorator, on request) turns one into an exception. Codes never change
+once released; messages may.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from headgate.decision import Decision
+
+
+class HeadgateError(Exception):
+    """Anything that Headgate raises on purpose."""
+
+    code: ClassVar[str] = "headgate"
+
+
+class ConfigError(HeadgateError, ValueError):
+    """A limit, a policy, a store URL or a setting cannot be used as written.
+
+    `path` names the place ("rules[2].limits.free", empty when there is only one place to look).
+    """
+
+    code: ClassVar[str] = "config"
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.message = message
+        self.path = path
+
+
+class LimitSyntaxError(ConfigError):
+    """A limit's text cannot be read; `position` is the 0-based character where it stops making sense."""
+
+    code: ClassVar[str] = "limit-syntax"
+
+    def __init__(self, reason: str, *, text: str, position: int, path: str = "") -> None:
+        shown, column = _excerpt(text, position)
+        pointer = "\n  " + shown + "\n  " + " " * column + "^"
+        super().__init__(f'cannot read "{shown}": {reason}{pointer}', path=path)
+        self.reason = reason
+        self.text = text
+        self.position = position
+
+
+class MissingExtraError(ConfigError):
+    """An optional library is not installed; the message names the command that installs it."""
+
+    code: ClassVar[str] = "missing-extra"
+
+    def __init__(self, purpose: str, *, extra: str) -> None:
+        super().__init__(f"{purpose} needs optional parts that are not installed: pip install 'headgate[{extra}]'")
+        self.extra = extra
+
+
+class ArgumentError(HeadgateError, ValueError):
+    """An argument of a call has no meaning: a negative cost, an empty key, a timeout that is no number."""
+
+    code: ClassVar[str] = "argument"
+
+
+class StoreError(HeadgateError):
+    """The store did not answer. `transient` says whether the same call may succeed later."""
+
+    code: ClassVar[str] = "store"
+    transient: bool = False
+
+
+class StoreTimeout(StoreError):
+    """The store missed its deadline; the call may or may not have been charged."""
+
+    code: ClassVar[str] = "store-timeout"
+    transient = True
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached or refuses work."""
+
+    code: ClassVar[str] = "store-unavailable"
+    transient = True
+
+
+class RateLimited(HeadgateError):
+    """A decorated call was refused; `decision` says by which limit and until when."""
+
+    code: ClassVar[str] = "rate-limited"
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(_refusal(decision))
+        self.decision = decision
+
+    def __reduce__(self) -> tuple[type[RateLimited], tuple[Decision]]:
+        return (type(self), (self.decision,))
+
+
+def brief_number(value: int) -> str:
+    """A number for a message: huge ones by their size, since Python refuses to print the longest."""
+    return str(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
+
+
+def _excerpt(text: str, position: int, width: int = 60) -> tuple[str, int]:
+    """A printable window of `text` around `position`, and the column of `position` in it."""
+    start = max(0, min(position - width // 2, len(text) - width))
+    window = "".join(c if c.isprintable() else "?" for c in text[start : start + width])
+    return window, position - start
+
+
+def _refusal(decision: Decision) -> str:
+    if decision.retry_after is None:
+        return "rate limited: this cost can never pass, waiting does not help"
+    return f"rate limited: retry after {decision.retry_after:.3f} s"

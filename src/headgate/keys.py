@@ -1,0 +1,81 @@
+"""Keys and costs: what callers hand in, checked and brought into one form.
+
+A key is text, or a tuple of parts. `encode_key` gives every key its own text: parts are joined by
+`|`, and what could be taken for a joint or for a Redis hash tag is percent-encoded, so two parts
+cannot run together and no client chooses where its key lands.
+"""
+
+from __future__ import annotations
+
+import re
+
+from headgate.errors import ArgumentError, brief_number
+from headgate.units import LARGEST
+
+Key = str | tuple[str | int, ...]
+
+LONGEST_KEY = 8192
+"""Bytes of UTF-8 that a key may have, all parts together."""
+
+MOST_PARTS = 16
+_SPECIAL = re.compile(r"[%|{}\x00-\x20\x7f]")
+
+
+def encode_key(key: Key) -> str:
+    """The text of a key, different for different keys; raises ArgumentError for what is no key."""
+    parts = (key,) if isinstance(key, str) else key
+    if not isinstance(parts, tuple):
+        raise ArgumentError(f"a key is text or a tuple of parts, not {_kind(key)}")
+    if not 0 < len(parts) <= MOST_PARTS:
+        raise ArgumentError(f"a key has 1 to {MOST_PARTS} parts, not {len(parts)}")
+    texts = [_part(part, index, alone=isinstance(key, str)) for index, part in enumerate(parts)]
+    length = sum(len(text.encode()) for text in texts)
+    if length > LONGEST_KEY:
+        raise ArgumentError(f"a key has at most {LONGEST_KEY} bytes, not {length}; use a digest of it")
+    return "|".join(_SPECIAL.sub(_escape, text) for text in texts)
+
+
+def check_cost(cost: object) -> int:
+    """A cost as a whole number in [0, 2**52]; raises ArgumentError for anything else."""
+    if isinstance(cost, bool) or not isinstance(cost, int):
+        raise ArgumentError(f"a cost is a whole number, not {_kind(cost)}")
+    if cost < 0:
+        raise ArgumentError(f"a cost is at least 0, not {brief_number(cost)}")
+    if cost > LARGEST:
+        raise ArgumentError(f"a cost is at most {LARGEST} (2**52), not {brief_number(cost)}")
+    return cost
+
+
+def check_now(now_us: object) -> int:
+    """A moment that a clock gave, in [0, 2**52] microseconds; raises ArgumentError for anything else."""
+    if isinstance(now_us, bool) or not isinstance(now_us, int):
+        raise ArgumentError(f"a moment is a whole number of microseconds, not {_kind(now_us)}")
+    if not 0 <= now_us <= LARGEST:
+        raise ArgumentError(f"a moment is in [0, {LARGEST}] microseconds since the epoch, not {brief_number(now_us)}")
+    return now_us
+
+
+def _part(part: object, index: int, *, alone: bool) -> str:
+    name = "a key" if alone else f"part {index} of a key"
+    if isinstance(part, int) and not isinstance(part, bool):
+        if part.bit_length() > 1024:
+            raise ArgumentError(f"{name} is {brief_number(part)}: too long for a key")
+        return str(part)
+    if not isinstance(part, str):
+        raise ArgumentError(f"{name} is text or a whole number, not {_kind(part)}")
+    if not part:
+        raise ArgumentError(f"{name} is empty: a missing identity must not mean that nothing is limited")
+    try:
+        part.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"{name} has a lone surrogate at character {error.start}") from None
+    return part
+
+
+def _escape(match: re.Match[str]) -> str:
+    return f"%{ord(match[0]):02X}"
+
+
+def _kind(value: object) -> str:
+    """What a wrong value is, for a message: never the value itself, which may be a secret."""
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,219 @@
+"""Limits bound to a store: the front door of the library.
+
+`Limiter` for threads, `AsyncLimiter` for asyncio; both have the same names and share everything but
+the way they wait.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import ParamSpec, TypeVar
+
+from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.decision import Decision, name_limits
+from headgate.decorator import CallLimit, CostOf, KeyOf, OnRefusal
+from headgate.errors import ConfigError
+from headgate.keys import Key, check_cost
+from headgate.limit_text import MOST_LIMITS, parse_limits
+from headgate.limits import Limit
+from headgate.stores.contract import Decisions, Store
+from headgate.stores.opening import open_store
+from headgate.waiting import Lines, run, run_async, timeout_us
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+class _BoundLimiter:
+    """What the limiters of both colours are made of."""
+
+    def __init__(
+        self,
+        limits: str | Limit | Sequence[Limit],
+        *,
+        store: str | Store = "memory://",
+        name: str = "",
+        clock: Clock | None = None,
+    ) -> None:
+        self.limits = _read_limits(limits)
+        self.name = _check_name(name)
+        self.store = open_store(store) if isinstance(store, str) else store
+        text = "; ".join(str(limit) for limit in self.limits)
+        scope = f"limiter/{name}" if name else f"limits/{text}"
+        self._definitions = name_limits(self.limits, scope=scope, name=name or "default")
+        self._bound = self.store.bind(self._definitions, clock=clock)
+        self._clock = clock or SYSTEM_CLOCK
+        self._lines = Lines(self._definitions, self._clock)
+
+    def limit(
+        self,
+        key: KeyOf | None = None,
+        *,
+        cost: CostOf = 1,
+        on_refusal: OnRefusal = "raise",
+        timeout: float | None = None,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Limit the calls of a function.
+
+        `key` and `cost` are values, or are called with the function's arguments; without a key, all
+        calls of the function count together. A refused call raises RateLimited; with
+        `on_refusal="wait"` it stands in line first, for at most `timeout` seconds; where `on_refusal`
+        is a function, that is called instead, with the same arguments.
+        """
+        call = CallLimit.checked(
+            self._bound, self._lines, self._clock, key=key, cost=cost, on_refusal=on_refusal, timeout=timeout
+        )
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            self._check_colour(function)
+            return call.around(function)
+
+        return decorate
+
+    def _check_colour(self, function: Callable[..., object]) -> None:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        text = "; ".join(str(limit) for limit in self.limits)
+        return f"{type(self).__name__}({text!r}, store={self.store!r})"
+
+
+class Limiter(_BoundLimiter):
+    """Decides for one or several limits, all or none; safe under threads.
+
+    `limits` is text ("10/second burst 100; 1000/hour") or limit values. `store` is a URL or a store;
+    "memory://" gives this limiter a store of its own. Limiters that share a store share what was used
+    if they have the same `name`; without a name, if their limits are written alike. A named limiter's
+    numbers may change without forgetting what was used. `clock` replaces the store's clock.
+
+    Raises ConfigError for limits or stores that cannot be used.
+    """
+
+    def __init__(
+        self,
+        limits: str | Limit | Sequence[Limit],
+        *,
+        store: str | Store = "memory://",
+        name: str = "",
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(limits, store=store, name=name, clock=clock)
+        # A bound method of the store is the shortest way to a decision; a subclass's own way stays.
+        for method in ("hit", "peek", "hit_many"):
+            if getattr(type(self), method) is getattr(Limiter, method):
+                setattr(self, method, getattr(self._bound, method))
+
+    def hit(self, key: Key, cost: int = 1) -> Decision:
+        """Take `cost` units of `key` now, if every limit admits it. A cost of 0 only looks.
+
+        `key` is text or a tuple of parts. Atomic; a refusal changes nothing. Raises ArgumentError for
+        what is no key or cost, StoreError where the store does not answer.
+        """
+        return self._bound.hit(key, cost)
+
+    def peek(self, key: Key, cost: int = 1) -> Decision:
+        """Whether `cost` would pass, and what it would leave; changes nothing. A cost of 0 tells what is left."""
+        return self._bound.peek(key, cost)
+
+    def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
+        """Decide one request after another, all at one instant; each stands for itself.
+
+        `costs` is one for all or one for each. If any key or cost is bad, none is charged.
+        """
+        return self._bound.hit_many(keys, costs)
+
+    def acquire(self, key: Key, cost: int = 1, *, timeout: float | None = None) -> Decision:
+        """Take `cost` units of `key`, waiting for them in line for at most `timeout` seconds.
+
+        Refused at once, with nothing consumed, if the turn would come later than that or never.
+        Blocks only this thread, and only those who wait for the same key stand in its line.
+        """
+        return run(self._lines.steps(key, check_cost(cost), timeout_us(timeout)), self._bound)
+
+    def reset(self, key: Key) -> bool:
+        """Forget what `key` used; whether there was anything."""
+        return self._bound.reset((key,))
+
+    def _check_colour(self, function: Callable[..., object]) -> None:
+        if self.store.blocking and _is_async(function):
+            raise ConfigError(f"{_name_of(function)} is async and this store waits for I/O: use AsyncLimiter")
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    def __enter__(self) -> Limiter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncLimiter(_BoundLimiter):
+    """`Limiter` for asyncio: the same names, awaited.
+
+    Memory never makes a caller wait, so there `hit` decides without giving up the event loop.
+    """
+
+    async def hit(self, key: Key, cost: int = 1) -> Decision:
+        """See `Limiter.hit`."""
+        return self._bound.hit(key, cost)
+
+    async def peek(self, key: Key, cost: int = 1) -> Decision:
+        """See `Limiter.peek`."""
+        return self._bound.peek(key, cost)
+
+    async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
+        """See `Limiter.hit_many`."""
+        return self._bound.hit_many(keys, costs)
+
+    async def acquire(self, key: Key, cost: int = 1, *, timeout: float | None = None) -> Decision:
+        """See `Limiter.acquire`; cancelling it leaves the line."""
+        return await run_async(self._lines.steps(key, check_cost(cost), timeout_us(timeout)), self._bound)
+
+    async def reset(self, key: Key) -> bool:
+        """See `Limiter.reset`."""
+        return self._bound.reset((key,))
+
+    def _check_colour(self, function: Callable[..., object]) -> None:
+        if not _is_async(function):
+            raise ConfigError(f"{_name_of(function)} is not async: use Limiter")
+
+    async def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    async def __aenter__(self) -> AsyncLimiter:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _read_limits(limits: str | Limit | Sequence[Limit]) -> tuple[Limit, ...]:
+    if isinstance(limits, str):
+        return parse_limits(limits)
+    values = (limits,) if isinstance(limits, Limit) else tuple(limits)
+    for value in values:
+        if not isinstance(value, Limit):
+            raise ConfigError(f"limits are text or limit values, not a {type(value).__name__}")
+    if not 0 < len(values) <= MOST_LIMITS:
+        raise ConfigError(f"a limiter has 1 to {MOST_LIMITS} limits, not {len(values)}")
+    return values
+
+
+def _check_name(name: str) -> str:
+    if name and not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise ConfigError(f"a name is a letter and up to 63 more letters, digits, _ . or -, not {name!r}")
+    return name
+
+
+def _is_async(function: Callable[..., object]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    return getattr(function, "__qualname__", repr(function))

@@ -1,0 +1,268 @@
+"""Limits as values: an algorithm with its numbers, checked once, frozen for good.
+
+`str(limit)` is the limit's text form, `headgate.limit_text.parse_limits` reads it back. What the
+algorithms mean is in docs/algorithms.md; how the numbers become integers of one unit is in
+`headgate.units`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from headgate.errors import ConfigError, brief_number
+from headgate.units import LARGEST, CompiledLimit, compile_bucket, compile_window, nearest_bucket, nearest_window
+
+PERIODS_US = {
+    "us": 1,
+    "ms": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+
+class Limit:
+    """What all limits share. `algorithm` is the name the vectors use."""
+
+    __slots__ = ()
+    algorithm: ClassVar[str]
+
+    @property
+    def quota(self) -> int:
+        """The greatest cost that can ever pass at one instant (`q` of the RateLimit-Policy header)."""
+        raise TypeError(f"{type(self).__name__} is not a limit")
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class _Window(Limit):
+    limit: int
+    period_us: int
+    compiled: CompiledLimit = field(compare=False)
+
+    def __init__(self, *, limit: int, period: str | None = None, period_us: int | None = None) -> None:
+        limit = _whole(self, "limit", limit, least=0)
+        period_us = _period_us(self, period, period_us)
+        weighed = self.algorithm == SlidingWindow.algorithm
+        compiled = compile_window(self.algorithm, limit, period_us, weighed=weighed)
+        if compiled is None:
+            raise _too_fine(type(self)(limit=nearest_window(period_us), period_us=period_us))
+        _set(self, limit=limit, period_us=period_us, compiled=compiled)
+
+    @property
+    def quota(self) -> int:
+        return self.limit
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(limit={self.limit}, {_period_argument(self.period_us)})"
+
+
+class FixedWindow(_Window):
+    """At most `limit` units in each window of `period_us`, windows aligned to the Unix epoch.
+
+    Up to twice the limit can pass around a border between two windows.
+    """
+
+    __slots__ = ()
+    algorithm = "fixed_window"
+
+    def __str__(self) -> str:
+        return f"{_rate(self.limit, self.period_us)} fixed"
+
+
+class SlidingLog(_Window):
+    """Never more than `limit` units in any interval of `period_us`: every admitted request is remembered.
+
+    Exact, at the price of 16 bytes for each instant at which requests passed.
+    """
+
+    __slots__ = ()
+    algorithm = "sliding_log"
+
+    def __str__(self) -> str:
+        return f"{_rate(self.limit, self.period_us)} log"
+
+
+class SlidingWindow(_Window):
+    """At most `limit` units a `period_us`, estimated from this window's and the last window's counts.
+
+    The last window weighs as much as of it still overlaps the sliding period. Less than twice the
+    limit can pass in the worst interval; for steady traffic the estimate is close.
+    """
+
+    __slots__ = ()
+    algorithm = "sliding_window"
+
+    def __str__(self) -> str:
+        return _rate(self.limit, self.period_us)
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class _Bucket(Limit):
+    capacity: int
+    refill: int
+    period_us: int
+    compiled: CompiledLimit = field(compare=False)
+
+    def __init__(self, *, capacity: int, refill: int, period: str | None = None, period_us: int | None = None) -> None:
+        capacity = _whole(self, "capacity", capacity, least=0)
+        refill = _whole(self, "refill", refill, least=1)
+        period_us = _period_us(self, period, period_us)
+        compiled = compile_bucket(self.algorithm, capacity, refill, period_us)
+        if compiled is None:
+            near_capacity, near_refill = nearest_bucket(capacity, refill, period_us)
+            raise _too_fine(type(self)(capacity=near_capacity, refill=near_refill, period_us=period_us))
+        _set(self, capacity=capacity, refill=refill, period_us=period_us, compiled=compiled)
+
+    @property
+    def quota(self) -> int:
+        return self.capacity
+
+    def __repr__(self) -> str:
+        numbers = f"capacity={self.capacity}, refill={self.refill}"
+        return f"{type(self).__name__}({numbers}, {_period_argument(self.period_us)})"
+
+
+class TokenBucket(_Bucket):
+    """A burst of `capacity` units, refilled continuously by `refill` units a `period_us`."""
+
+    __slots__ = ()
+    algorithm = "token_bucket"
+
+    def __str__(self) -> str:
+        rate = _rate(self.refill, self.period_us)
+        return f"{rate} bucket" if self.capacity == self.refill else f"{rate} burst {self.capacity}"
+
+
+class LeakyBucket(_Bucket):
+    """A bucket of `capacity` units that leaks `refill` units a `period_us`; what would overflow is refused.
+
+    The meter of ITU-T I.371 (GCRA): the same decisions as a token bucket of the same numbers.
+    """
+
+    __slots__ = ()
+    algorithm = "leaky_bucket"
+
+    def __str__(self) -> str:
+        return f"{_rate(self.refill, self.period_us)} leaky {self.capacity}"
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class LeakyQueue(Limit):
+    """Requests leave evenly spaced, `refill` a `period_us`; up to `queue` units wait their turn.
+
+    An admitted request carries the `delay` after which it may proceed.
+    """
+
+    queue: int
+    refill: int
+    period_us: int
+    compiled: CompiledLimit = field(compare=False)
+    algorithm: ClassVar[str] = "leaky_queue"
+
+    def __init__(self, *, queue: int, refill: int, period: str | None = None, period_us: int | None = None) -> None:
+        queue = _whole(self, "queue", queue, least=0)
+        refill = _whole(self, "refill", refill, least=1)
+        period_us = _period_us(self, period, period_us)
+        compiled = compile_bucket(self.algorithm, queue + 1, refill, period_us)
+        if compiled is None:
+            near_capacity, near_refill = nearest_bucket(queue + 1, refill, period_us)
+            raise _too_fine(LeakyQueue(queue=near_capacity - 1, refill=near_refill, period_us=period_us))
+        _set(self, queue=queue, refill=refill, period_us=period_us, compiled=compiled)
+
+    @property
+    def quota(self) -> int:
+        return self.queue + 1
+
+    def __repr__(self) -> str:
+        return f"LeakyQueue(queue={self.queue}, refill={self.refill}, {_period_argument(self.period_us)})"
+
+    def __str__(self) -> str:
+        return f"{_rate(self.refill, self.period_us)} queue {self.queue}"
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Concurrent(Limit):
+    """At most `limit` units in flight at one time."""
+
+    limit: int
+    algorithm: ClassVar[str] = "concurrent"
+
+    def __init__(self, *, limit: int) -> None:
+        _set(self, limit=_whole(self, "limit", limit, least=0))
+
+    @property
+    def quota(self) -> int:
+        return self.limit
+
+    def __repr__(self) -> str:
+        return f"Concurrent(limit={self.limit})"
+
+    def __str__(self) -> str:
+        return f"{self.limit} concurrent"
+
+
+ALGORITHMS: dict[str, type[Limit]] = {
+    kind.algorithm: kind
+    for kind in (FixedWindow, SlidingLog, SlidingWindow, TokenBucket, LeakyBucket, LeakyQueue, Concurrent)
+}
+
+
+def period_text(period_us: int) -> tuple[int, str]:
+    """A period as a count of the largest unit that divides it: 90_000_000 is (90, "second")."""
+    for unit, unit_us in reversed(PERIODS_US.items()):
+        if period_us % unit_us == 0:
+            return period_us // unit_us, unit
+    raise ConfigError(f"a period is a whole number of microseconds, not {period_us!r}")
+
+
+def _rate(count: int, period_us: int) -> str:
+    number, unit = period_text(period_us)
+    if number == 1:
+        return f"{count}/{unit}"
+    plural = unit if unit in ("us", "ms") else unit + "s"
+    return f"{count} per {number} {plural}"
+
+
+def _period_argument(period_us: int) -> str:
+    number, unit = period_text(period_us)
+    return f'period="{unit}"' if number == 1 else f"period_us={period_us}"
+
+
+def _whole(limit: Limit, name: str, value: object, *, least: int) -> int:
+    """`value` as a whole number in [least, 2**52], or a ConfigError that says what would be right."""
+    kind = type(limit).__name__
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{kind}: {name} must be a whole number, not {value!r}")
+    if value < least:
+        raise ConfigError(f"{kind}: {name} must be at least {least}, not {value}")
+    if value > LARGEST:
+        raise ConfigError(f"{kind}: {name} must be at most {LARGEST} (2**52), not {brief_number(value)}")
+    return value
+
+
+def _period_us(limit: Limit, period: str | None, period_us: int | None) -> int:
+    kind = type(limit).__name__
+    if (period is None) == (period_us is None):
+        raise ConfigError(f'{kind}: give one of period (such as "minute" or "5 minutes") and period_us')
+    if period is None:
+        return _whole(limit, "period_us", period_us, least=1)
+    if not isinstance(period, str):
+        raise ConfigError(f'{kind}: period must be text such as "minute" or "5 minutes", not {period!r}')
+    from headgate.limit_text import parse_period  # the text form is built on these values
+
+    return _whole(limit, "period_us", parse_period(period), least=1)
+
+
+def _too_fine(nearest: Limit) -> ConfigError:
+    return ConfigError(
+        "these numbers are too fine for exact arithmetic (capacity or limit times period passes 2**52); "
+        f'the nearest limit that fits is "{nearest}"'
+    )
+
+
+def _set(value: Limit, /, **fields: object) -> None:
+    """Fill the fields of a frozen limit, once, from its own `__init__`."""
+    for name, field_value in fields.items():
+        object.__setattr__(value, name, field_value)

@@ -1,0 +1,1 @@
+"""Where states live. A store runs checks; it never decides anything else."""

@@ -1,0 +1,127 @@
+"""What every store offers, and what callers may rely on.
+
+A store keeps one state for each limit on each key and runs checks on them. `BoundLimits.decide` is
+atomic over all its checks: it admits all and charges all, or charges none. Everything that comes
+later is built on that one call: a middleware is one `decide` with several groups, a reservation is
+a `decide` whose charge is corrected when the truth is known, a lease is a `decide` for many units at
+once. A store that has to wait for I/O says so with `blocking`, so that no event loop calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from headgate.clock import Clock
+from headgate.decision import Decision, NamedLimit
+from headgate.keys import Key
+
+
+class StoreStats(NamedTuple):
+    """What a store counts about itself.
+
+    `expired` are states dropped because they had become the same as none. The last three count new
+    keys that met a full store: what was forgotten for them, how many were refused, how many passed
+    without being counted.
+    """
+
+    keys: int
+    bytes: int
+    max_keys: int
+    expired: int
+    forgotten: int
+    refused_full: int
+    passed_full: int
+
+
+class Decisions(Protocol):
+    """The answers for many requests at once, a sequence in the order of the keys."""
+
+    @property
+    def allowed(self) -> list[bool]:
+        """Which requests may pass."""
+        ...
+
+    @property
+    def allowed_count(self) -> int:
+        """How many requests may pass."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Decision: ...
+
+
+class BoundLimits(Protocol):
+    """Limits bound to a store and a clock.
+
+    The limits are checked with one key and one cost for each of their groups; `hit`, `peek` and
+    `hit_many` use the same key and cost for all. All raise ArgumentError for what is no key or cost,
+    before anything is charged.
+    """
+
+    def hit(self, key: Key, cost: int = 1) -> Decision:
+        """Decide and charge."""
+        ...
+
+    def peek(self, key: Key, cost: int = 1) -> Decision:
+        """Decide and change nothing; the numbers are those that this cost would leave."""
+        ...
+
+    def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
+        """Decide and charge one request after another, all at the same instant."""
+        ...
+
+    def decide(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        /,
+        *,
+        commit: bool = True,
+        now_us: int | None = None,
+        max_delay_us: int | None = None,
+    ) -> Decision:
+        """Decide with a key and a cost for each group, at `now_us` or at the clock's moment.
+
+        Without `commit` nothing is charged. A request that a queue would delay for longer than
+        `max_delay_us` is refused instead.
+        """
+        ...
+
+    def reset(self, keys: tuple[Key, ...], /) -> bool:
+        """Forget what was used; whether anything was."""
+        ...
+
+    def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
+        """Each limit's stored state as its transition writes it, None where there is none."""
+        ...
+
+
+class Store(Protocol):
+    """A place where states live."""
+
+    @property
+    def blocking(self) -> bool:
+        """Whether a call may wait for I/O: then it must not be made on an event loop."""
+        ...
+
+    def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
+        """The limits, ready to be asked. `clock` replaces the store's own clock."""
+        ...
+
+    def stats(self) -> StoreStats:
+        """What the store counts about itself."""
+        ...
+
+    def clear(self) -> None:
+        """Forget everything."""
+        ...
+
+    def ping(self) -> None:
+        """Return if the store answers; raise StoreError if it does not."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections and mappings; the states stay where they can."""
+        ...

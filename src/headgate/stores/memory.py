@@ -1,0 +1,125 @@
+"""The memory store: one process, all its threads, no server. The default.
+
+`MemoryStore` keeps at most `max_keys` states. A state is dropped when it has become the same as
+none; when the table is full of live ones, `on_full` says what happens to a new key:
+
+- "forget": the key that resets soonest, of up to 32 looked at, is forgotten. A key that is blocked
+  never is; where all are blocked, the new key is refused.
+- "refuse": the new key is refused until there is room. The decision says `degraded="closed"`.
+- "pass": the new key passes and is not counted. The decision says `degraded="open"`.
+
+All three are counted, see `stats`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from headgate import core
+from headgate.clock import Clock, SystemClock
+from headgate.decision import NamedLimit
+from headgate.errors import ConfigError
+from headgate.limits import Concurrent
+from headgate.stores.contract import BoundLimits, StoreStats
+from headgate.stores.python_table import PythonBoundLimits, PythonTable
+
+DEFAULT_MAX_KEYS = 1_000_000
+MOST_KEYS = 1 << 32
+ON_FULL = ("forget", "refuse", "pass")
+_LOG_ENTRIES_PER_KEY = 16
+
+
+class MemoryStore:
+    """States in this process's memory, exact under threads, bounded by `max_keys`.
+
+    `max_log_entries` bounds what all sliding logs together remember, 16 entries for each of
+    `max_keys` by default. `core` forces the "native" or the "python" table.
+    """
+
+    blocking = False
+
+    def __init__(
+        self,
+        *,
+        max_keys: int = DEFAULT_MAX_KEYS,
+        on_full: Literal["forget", "refuse", "pass"] = "forget",
+        max_log_entries: int | None = None,
+        core: Literal["native", "python"] | None = None,
+    ) -> None:
+        self.max_keys = _bound("max_keys", max_keys)
+        self.on_full = on_full
+        self.core = _core(core)
+        if on_full not in ON_FULL:
+            raise ConfigError(f"on_full is one of {', '.join(ON_FULL)}, not {on_full!r}")
+        entries = max_keys * _LOG_ENTRIES_PER_KEY if max_log_entries is None else max_log_entries
+        self.max_log_entries = _bound("max_log_entries", entries, most=MOST_KEYS * _LOG_ENTRIES_PER_KEY)
+        self._table = self._new_table()
+
+    def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
+        """The limits, ready to be asked."""
+        definitions = tuple(limits)
+        for definition in definitions:
+            if isinstance(definition.limit, Concurrent):
+                raise ConfigError(
+                    f'"{definition.limit}" counts requests in flight, which end: '
+                    "it cannot be asked by hit; give a rate such as 20/second"
+                )
+        if self.core == "native":
+            own = None if clock is None or isinstance(clock, SystemClock) else clock
+            bound: BoundLimits = _native().BoundLimits(self._table, definitions, own)
+            return bound
+        return PythonBoundLimits(self._table, definitions, clock)
+
+    def stats(self) -> StoreStats:
+        """What the store counts about itself."""
+        return StoreStats(max_keys=self.max_keys, **self._table.stats())
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._table.clear()
+
+    def ping(self) -> None:
+        """Memory always answers."""
+
+    def close(self) -> None:
+        """Forget everything: memory has no life of its own."""
+        self.clear()
+
+    def _new_table(self) -> Any:
+        bounds: dict[str, Any] = {
+            "max_keys": self.max_keys,
+            "max_log_entries": self.max_log_entries,
+            "on_full": self.on_full,
+        }
+        if self.core == "native":
+            return _native().Table(seed=os.urandom(16), **bounds)
+        return PythonTable(**bounds)
+
+    def __repr__(self) -> str:
+        return f"MemoryStore(max_keys={self.max_keys}, on_full={self.on_full!r}, core={self.core!r})"
+
+
+def _native() -> Any:
+    if core.native is None:
+        raise ConfigError(f"the native core is asked for, but is not here: {core.why_not_native}")
+    return core.native
+
+
+def _core(choice: str | None) -> str:
+    if choice is None:
+        return core.CORE
+    if choice not in core.CHOICES:
+        raise ConfigError(f'core is "native" or "python", not {choice!r}')
+    if choice == "native":
+        _native()
+    return choice
+
+
+def _bound(name: str, value: object, *, most: int = MOST_KEYS) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name} is a whole number, not {value!r}")
+    if not 1 <= value <= most:
+        raise ConfigError(f"{name} is in [1, {most}], not {value}")
+    return value

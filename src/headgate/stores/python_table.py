@@ -1,0 +1,312 @@
+"""The table in Python: for where the native core is not at hand. Same rules, same answers, slower.
+
+What differs is only what nobody can observe through decisions: keys are kept as text, and which 32
+states a full table looks at.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.algorithms.transition import ALGORITHMS, Outcome, State, Step, decide, measure_us
+from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.decision import Decision, NamedLimit, Reading, binding_of
+from headgate.errors import ArgumentError
+from headgate.keys import Key, check_cost, check_now, encode_key
+from headgate.units import CompiledLimit
+
+_SWEEP = 32
+"""States that a full table looks at for one new key."""
+
+_TIDY = 2
+"""States that every new key looks at, so that what has expired does not pile up."""
+
+_BYTES_PER_STATE = 400
+"""About what one entry takes in CPython, its key text and state included."""
+
+Address = tuple[str, str]
+"""A state's place: the scope of its limit and the text of its key."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    limit: CompiledLimit
+    state: State
+    refused: bool = False
+
+    @property
+    def log_entries(self) -> int:
+        return len(self.state) if self.limit.algorithm == "sliding_log" else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Full:
+    """There is no room for a check; until some state that was looked at has expired."""
+
+    soonest_us: int
+
+
+class PythonTable:
+    """A bounded table of states, safe under threads."""
+
+    def __init__(self, *, max_keys: int, max_log_entries: int, on_full: str) -> None:
+        self._max_keys = max_keys
+        self._max_log_entries = max_log_entries
+        self._on_full = on_full
+        self._entries: OrderedDict[Address, _Entry] = OrderedDict()
+        self._log_entries = 0
+        self._lock = threading.Lock()
+        self._counts = {"expired": 0, "forgotten": 0, "refused_full": 0, "passed_full": 0}
+
+    def stats(self) -> dict[str, int]:
+        with self._lock:
+            size = sys.getsizeof(self._entries) + len(self._entries) * _BYTES_PER_STATE + self._log_entries * 100
+            return {"keys": len(self._entries), "bytes": size, **self._counts}
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self._log_entries = 0
+
+    def apply(
+        self,
+        limits: Sequence[NamedLimit],
+        addresses: Sequence[Address],
+        costs: Sequence[int],
+        now_us: int,
+        *,
+        commit: bool,
+        max_delay_us: int | None,
+    ) -> Decision:
+        """Decide the checks of one request at one instant: all enforced ones are charged, or none."""
+        with self._lock:
+            steps = [
+                Step(limit.limit.compiled, self._stored(address, limit.limit.compiled, now_us), cost, limit.shadow)
+                for limit, address, cost in zip(limits, addresses, costs, strict=True)
+            ]
+            outcome = decide(steps, now_us, commit=commit, max_delay_us=max_delay_us)
+            degraded = ""
+            if commit and outcome.allowed:
+                outcome, degraded = self._make_room(steps, addresses, outcome, now_us)
+                for address, step, state in zip(addresses, steps, outcome.states, strict=True):
+                    if state is not None:
+                        self._keep(address, step.limit, state)
+            elif commit:
+                self._mark_refused(addresses, outcome.readings)
+        binding = binding_of(limits, outcome.readings, costs, allowed=outcome.allowed)
+        return Decision(
+            tuple(limits), outcome.readings, allowed=outcome.allowed, binding=binding, degraded=degraded
+        )
+
+    def reset(self, addresses: Iterable[Address]) -> bool:
+        with self._lock:
+            return any([self._drop(address) for address in addresses])
+
+    def read(self, address: Address, limit: CompiledLimit, now_us: int) -> State | None:
+        with self._lock:
+            return self._stored(address, limit, now_us)
+
+    def _stored(self, address: Address, limit: CompiledLimit, now_us: int) -> State | None:
+        entry = self._entries.get(address)
+        if entry is None:
+            return None
+        if entry.limit is limit or entry.limit == limit:
+            return entry.state
+        converted: State | None = ALGORITHMS[limit.algorithm].convert(limit, entry.state, now_us, entry.limit)
+        return converted
+
+    def _keep(self, address: Address, limit: CompiledLimit, state: State) -> None:
+        former = self._entries.get(address)
+        self._log_entries -= former.log_entries if former else 0
+        entry = _Entry(limit, state)
+        self._entries[address] = entry
+        self._log_entries += entry.log_entries
+
+    def _drop(self, address: Address) -> bool:
+        entry = self._entries.pop(address, None)
+        if entry is None:
+            return False
+        self._log_entries -= entry.log_entries
+        return True
+
+    def _mark_refused(self, addresses: Sequence[Address], readings: Sequence[Reading]) -> None:
+        for address, reading in zip(addresses, readings, strict=True):
+            entry = self._entries.get(address)
+            if entry is not None and reading.retry_after_us:
+                entry.refused = True
+
+    def _make_room(
+        self, steps: Sequence[Step], addresses: Sequence[Address], outcome: Outcome, now_us: int
+    ) -> tuple[Outcome, str]:
+        """Find room for the new states of an admitted decision, or let the written choice decide."""
+        states = list(outcome.states)
+        degraded = ""
+        new = 0
+        for index, (step, address) in enumerate(zip(steps, addresses, strict=True)):
+            if states[index] is None:
+                continue
+            full = self._reserve(step, address, addresses, new, now_us)
+            if full is None:
+                new += address not in self._entries
+            elif step.shadow or self._on_full == "pass":
+                self._counts["passed_full"] += 1
+                states[index] = None
+                degraded = degraded if step.shadow else "open"
+            else:
+                self._counts["refused_full"] += 1
+                return self._refusal(steps, index, full, now_us), "closed"
+        return outcome._replace(states=tuple(states)), degraded
+
+    def _refusal(self, steps: Sequence[Step], index: int, full: _Full, now_us: int) -> Outcome:
+        """The decision as it is when the store has no room for one check: nothing is charged."""
+        untouched = decide([step._replace(cost=0) for step in steps], now_us, commit=False)
+        waits = decide(steps, now_us, commit=False)
+        readings = [
+            reading._replace(allowed=wait.allowed, retry_after_us=wait.retry_after_us)
+            for reading, wait in zip(untouched.readings, waits.readings, strict=True)
+        ]
+        readings[index] = readings[index]._replace(allowed=False, retry_after_us=max(1, full.soonest_us))
+        return Outcome(False, tuple(readings), (None,) * len(steps))
+
+    def _reserve(
+        self, step: Step, address: Address, ours: Sequence[Address], new: int, now_us: int
+    ) -> _Full | None:
+        """Make sure that one more state, or one more log entry, has room; None if it has."""
+        if address not in self._entries:
+            self._sweep(_TIDY, now_us, ours)
+            if len(self._entries) + new >= self._max_keys:
+                full = self._free_one(now_us, ours)
+                if full is not None:
+                    return full
+        if step.limit.algorithm == "sliding_log" and self._log_entries >= self._max_log_entries:
+            soonest_us, _ = self._sweep(_SWEEP, now_us, ours)
+            if self._log_entries >= self._max_log_entries:
+                return _Full(soonest_us)
+        return None
+
+    def _free_one(self, now_us: int, ours: Sequence[Address]) -> _Full | None:
+        before = len(self._entries)
+        soonest_us, victim = self._sweep(_SWEEP, now_us, ours)
+        if len(self._entries) < before:
+            return None
+        if victim is None or self._on_full != "forget":
+            return _Full(soonest_us)
+        self._drop(victim)
+        self._counts["forgotten"] += 1
+        return None
+
+    def _sweep(self, most: int, now_us: int, ours: Sequence[Address]) -> tuple[int, Address | None]:
+        """Look at up to `most` states, going on where the last sweep ended, and drop what has expired.
+
+        Returns how soon one of the others will have, and the one that resets soonest among those not blocked.
+        """
+        soonest_us = 0
+        victim: tuple[int, Address] | None = None
+        for _ in range(min(most, len(self._entries))):
+            address, entry = next(iter(self._entries.items()))
+            remaining, reset_after_us = measure_us(entry.limit, entry.state, now_us)
+            if reset_after_us == 0:
+                self._drop(address)
+                self._counts["expired"] += 1
+                continue
+            self._entries.move_to_end(address)
+            soonest_us = min(soonest_us or reset_after_us, reset_after_us)
+            blocked = entry.refused or remaining == 0 or address in ours
+            if not blocked and (victim is None or reset_after_us < victim[0]):
+                victim = (reset_after_us, address)
+        return max(1, soonest_us), victim[1] if victim else None
+
+
+class PythonDecisions(list[Decision]):
+    """The answers for many requests at once, in the order of the keys."""
+
+    @property
+    def allowed(self) -> list[bool]:
+        return [decision.allowed for decision in self]
+
+    @property
+    def allowed_count(self) -> int:
+        return sum(decision.allowed for decision in self)
+
+
+class PythonBoundLimits:
+    """Limits bound to a Python table and a clock; see `headgate.stores.contract.BoundLimits`."""
+
+    def __init__(self, table: PythonTable, limits: tuple[NamedLimit, ...], clock: Clock | None = None) -> None:
+        self._table = table
+        self._limits = limits
+        self._groups = max((limit.group + 1 for limit in limits), default=0)
+        self._now_us: Callable[[], int] = (clock or SYSTEM_CLOCK).now_us
+
+    def hit(self, key: Key, cost: int = 1) -> Decision:
+        return self.decide((key,) * self._groups, (cost,) * self._groups)
+
+    def peek(self, key: Key, cost: int = 1) -> Decision:
+        return self.decide((key,) * self._groups, (cost,) * self._groups, commit=False)
+
+    def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
+        texts = [encode_key(key) for key in keys]
+        if costs is None:
+            costs = 1
+        all_costs = [check_cost(cost) for cost in costs] if isinstance(costs, Iterable) else [check_cost(costs)] * len(texts)
+        if len(all_costs) != len(texts):
+            raise ArgumentError(f"{len(texts)} keys need as many costs, not {len(all_costs)}")
+        now_us = check_now(self._now_us())
+        return PythonDecisions(
+            self._apply((text,) * self._groups, (cost,) * self._groups, now_us)
+            for text, cost in zip(texts, all_costs, strict=True)
+        )
+
+    def decide(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        /,
+        *,
+        commit: bool = True,
+        now_us: int | None = None,
+        max_delay_us: int | None = None,
+    ) -> Decision:
+        if len(keys) != self._groups or len(costs) != self._groups:
+            raise ValueError(f"these limits take {self._groups} keys and costs")
+        texts = tuple(encode_key(key) for key in keys)
+        checked = tuple(check_cost(cost) for cost in costs)
+        moment = check_now(self._now_us() if now_us is None else now_us)
+        return self._apply(texts, checked, moment, commit=commit, max_delay_us=max_delay_us)
+
+    def reset(self, keys: tuple[Key, ...], /) -> bool:
+        return self._table.reset(self._addresses([encode_key(key) for key in keys]))
+
+    def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
+        moment = check_now(self._now_us() if now_us is None else now_us)
+        addresses = self._addresses([encode_key(key) for key in keys])
+        return [
+            self._table.read(address, limit.limit.compiled, moment)
+            for address, limit in zip(addresses, self._limits, strict=True)
+        ]
+
+    def _apply(
+        self,
+        texts: Sequence[str],
+        costs: Sequence[int],
+        now_us: int,
+        *,
+        commit: bool = True,
+        max_delay_us: int | None = None,
+    ) -> Decision:
+        return self._table.apply(
+            self._limits,
+            self._addresses(texts),
+            [costs[limit.group] for limit in self._limits],
+            now_us,
+            commit=commit,
+            max_delay_us=max_delay_us,
+        )
+
+    def _addresses(self, texts: Sequence[str]) -> list[Address]:
+        return [(limit.scope, texts[limit.group]) for limit in self._limits]

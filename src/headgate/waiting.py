@@ -1,0 +1,293 @@
+"""Waiting for a turn: first come, first served for each key, without a thread or a timer of its own.
+
+Those who wait for one key stand in a line. Only the first of a line asks the store again, so a
+small request never overtakes a big one; lines of different keys know nothing of each other. When
+somebody joins, a plan tells when their turn will come: too late, and they are refused at once, with
+nothing consumed. `hit` does not stand in line: it takes what is there.
+
+The steps of waiting are a generator without colour; `run` and `run_async` drive it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from headgate.algorithms.transition import State, Step, decide
+from headgate.clock import US_PER_SECOND, Clock
+from headgate.decision import Decision, NamedLimit, Reading, binding_of
+from headgate.errors import ArgumentError
+from headgate.keys import Key, encode_key
+from headgate.stores.contract import BoundLimits
+
+FOREVER_US = 1 << 51
+"""No timeout: about 71 years."""
+
+
+class Ask(NamedTuple):
+    """A step: let the store decide; the answer is a Decision."""
+
+    key: Key
+    cost: int
+    commit: bool
+    max_delay_us: int | None
+
+
+class Read(NamedTuple):
+    """A step: read the store's states; the answer is what `BoundLimits.read` gives."""
+
+    key: Key
+
+
+class Sleep(NamedTuple):
+    """A step: sleep for so many real seconds."""
+
+    seconds: float
+
+
+class Stand(NamedTuple):
+    """A step: stand in line until called, or until so many seconds have passed."""
+
+    ticket: Ticket
+    seconds: float
+
+
+Steps = Generator[Ask | Read | Sleep | Stand, Any, Decision]
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """A place in a line. `call` wakes who holds it; until someone waits, it only notes the call."""
+
+    cost: int
+    called: bool = False
+    wake: Callable[[], None] | None = None
+
+    def call(self) -> None:
+        self.called = True
+        if self.wake is not None:
+            self.wake()
+
+
+class Plan:
+    """When those who stand in line will pass, one after another, if nobody else takes anything."""
+
+    def __init__(self, limits: Sequence[NamedLimit], states: Sequence[State | None], now_us: int) -> None:
+        self._limits = limits
+        self._states = tuple(states)
+        self._moment_us = now_us
+
+    def turn_us(self, cost: int, now_us: int, *, join: bool) -> int | None:
+        """The moment at which one more request may proceed, None for never; with `join` it stands last in line."""
+        moment_us = max(self._moment_us, now_us)
+        while True:
+            steps = [
+                Step(limit.limit.compiled, state, cost, limit.shadow)
+                for limit, state in zip(self._limits, self._states, strict=True)
+            ]
+            outcome = decide(steps, moment_us, commit=True)
+            if outcome.allowed:
+                break
+            waits = [
+                reading.retry_after_us
+                for limit, reading in zip(self._limits, outcome.readings, strict=True)
+                if not limit.shadow
+            ]
+            if None in waits:
+                return None
+            moment_us += max(wait for wait in waits if wait is not None)
+        if join:
+            self._states = tuple(new or old for new, old in zip(outcome.states, self._states, strict=True))
+            self._moment_us = moment_us
+        return moment_us + max(reading.delay_us for reading in outcome.readings)
+
+
+@dataclass(slots=True)
+class _Line:
+    tickets: deque[Ticket] = field(default_factory=deque)
+    plan: Plan | None = None
+
+
+class Lines:
+    """The lines of one limiter, one for each key that somebody waits for."""
+
+    def __init__(self, limits: Sequence[NamedLimit], clock: Clock) -> None:
+        self._limits = tuple(limits)
+        self._clock = clock
+        self._lines: dict[str, _Line] = {}
+        self._lock = threading.Lock()
+
+    def steps(self, key: Key, cost: int, timeout_us: int) -> Steps:
+        """Wait for a turn of `key`, at most `timeout_us`; the generator's result is the decision."""
+        name = encode_key(key)
+        deadline_us = self._clock.now_us() + timeout_us
+        if name not in self._lines:
+            decision: Decision = yield Ask(key, cost, True, timeout_us)
+            if decision.allowed or _hopeless(decision, timeout_us):
+                return (yield from proceed(decision, self._clock))
+        ticket, wait_us = self._join(name, cost, (yield Read(key)), timeout_us)
+        if ticket is None:
+            return (yield from self._refuse(key, cost, wait_us))
+        admitted = False
+        try:
+            if not ticket.called:
+                yield Stand(ticket, timeout_us / US_PER_SECOND)
+            if not ticket.called:
+                return (yield from self._refuse(key, cost, 1))
+            while True:
+                left_us = max(0, deadline_us - self._clock.now_us())
+                decision = yield Ask(key, cost, True, left_us)
+                admitted = decision.allowed
+                if admitted or _hopeless(decision, left_us):
+                    break
+                self._drop_plan(name)
+                yield Sleep(self._clock.let_pass(decision.retry_after_us or 0))
+        finally:
+            self._leave(name, ticket, as_planned=admitted)
+        return (yield from proceed(decision, self._clock))
+
+    def _refuse(self, key: Key, cost: int, wait_us: int | None) -> Steps:
+        """The refusal of a request whose turn comes in `wait_us` (None: never): nothing was consumed."""
+        untouched: Decision = yield Ask(key, 0, False, None)
+        asked: Decision = yield Ask(key, cost, False, None)
+        readings = [
+            Reading(
+                reading.allowed,
+                whole.remaining,
+                whole.reset_after_us,
+                reading.retry_after_us,
+                whole.next_after_us,
+                0,
+            )
+            for whole, reading in zip(untouched.limits, asked.limits, strict=True)
+        ]
+        costs = [cost] * len(readings)
+        speaking = binding_of(self._limits, readings, costs, allowed=asked.allowed)
+        if speaking is not None:
+            own_us = readings[speaking].retry_after_us
+            late_us = None if wait_us is None or own_us is None else max(wait_us, own_us, 1)
+            readings[speaking] = readings[speaking]._replace(allowed=False, retry_after_us=late_us)
+        return Decision(self._limits, readings, allowed=False, binding=speaking, degraded=asked.degraded)
+
+    def _join(
+        self, name: str, cost: int, states: Sequence[State | None], timeout_us: int
+    ) -> tuple[Ticket | None, int | None]:
+        """Stand in line; no ticket, and the wait, for who would come too late."""
+        now_us = self._clock.now_us()
+        with self._lock:
+            line = self._lines.setdefault(name, _Line())
+            if line.plan is None:
+                line.plan = Plan(self._limits, states, now_us)
+                for waiting in line.tickets:
+                    line.plan.turn_us(waiting.cost, now_us, join=True)
+            turn_us = line.plan.turn_us(cost, now_us, join=False)
+            if turn_us is None or turn_us - now_us > timeout_us:
+                if not line.tickets:
+                    del self._lines[name]
+                return None, None if turn_us is None else turn_us - now_us
+            line.plan.turn_us(cost, now_us, join=True)
+            ticket = Ticket(cost, called=not line.tickets)
+            line.tickets.append(ticket)
+            return ticket, turn_us - now_us
+
+    def _leave(self, name: str, ticket: Ticket, *, as_planned: bool) -> None:
+        """Step out of the line and call the next."""
+        with self._lock:
+            line = self._lines[name]
+            line.tickets.remove(ticket)
+            if not as_planned:
+                line.plan = None
+            if not line.tickets:
+                del self._lines[name]
+            elif not line.tickets[0].called:
+                line.tickets[0].call()
+
+    def _drop_plan(self, name: str) -> None:
+        with self._lock:
+            self._lines[name].plan = None
+
+
+def proceed(decision: Decision, clock: Clock) -> Steps:
+    """Wait as long as a queue delays an admitted request."""
+    if decision.allowed and decision.delay_us:
+        yield Sleep(clock.let_pass(decision.delay_us))
+    return decision
+
+
+def run(steps: Steps, bound: BoundLimits) -> Decision:
+    """Drive the steps in this thread."""
+    answer: Any = None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as stop:
+            decision: Decision = stop.value
+            return decision
+        match step:
+            case Ask(key, cost, commit, max_delay_us):
+                answer = bound.decide((key,), (cost,), commit=commit, max_delay_us=max_delay_us)
+            case Read(key):
+                answer = bound.read((key,))
+            case Sleep(seconds):
+                time.sleep(seconds)
+            case Stand(ticket, seconds):
+                event = threading.Event()
+                ticket.wake = event.set
+                if not ticket.called:
+                    event.wait(seconds if seconds < threading.TIMEOUT_MAX else None)
+
+
+async def run_async(steps: Steps, bound: BoundLimits) -> Decision:
+    """Drive the steps in this task; the event loop is never blocked."""
+    answer: Any = None
+    try:
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as stop:
+                decision: Decision = stop.value
+                return decision
+            match step:
+                case Ask(key, cost, commit, max_delay_us):
+                    answer = bound.decide((key,), (cost,), commit=commit, max_delay_us=max_delay_us)
+                case Read(key):
+                    answer = bound.read((key,))
+                case Sleep(seconds):
+                    await asyncio.sleep(seconds)
+                case Stand(ticket, seconds):
+                    await _stand(ticket, seconds)
+    finally:
+        steps.close()
+
+
+async def _stand(ticket: Ticket, seconds: float) -> None:
+    called = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    ticket.wake = lambda: loop.call_soon_threadsafe(called.set)
+    if not ticket.called:
+        try:
+            async with asyncio.timeout(seconds):
+                await called.wait()
+        except TimeoutError:
+            return
+
+
+def timeout_us(timeout: float | None) -> int:
+    """A timeout in seconds as microseconds, None as forever; raises ArgumentError for what is neither."""
+    if timeout is None:
+        return FOREVER_US
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise ArgumentError(f"a timeout is a number of seconds or None, not a {type(timeout).__name__}")
+    if not timeout >= 0:  # not a number is refused here too
+        raise ArgumentError(f"a timeout is at least 0 seconds, not {timeout}")
+    return FOREVER_US if timeout * US_PER_SECOND >= FOREVER_US else int(timeout * US_PER_SECOND)
+
+
+def _hopeless(decision: Decision, left_us: int) -> bool:
+    """Whether a refused request should not wait: its turn comes too late, or never."""
+    return decision.retry_after_us is None or decision.retry_after_us > left_us
