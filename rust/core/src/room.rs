@@ -213,7 +213,7 @@ impl Room {
         }
         match swept.victim {
             Some(victim) if self.bounds.on_full == OnFull::Forget => {
-                self.losing(stripe, |stripe| stripe.forget(victim.tag, registry));
+                self.losing(stripe, |stripe| stripe.forget(victim.tag, registry, now_us));
                 self.forgotten.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }

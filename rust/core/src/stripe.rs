@@ -166,15 +166,15 @@ impl Stripe {
         }
     }
 
-    /// Forget the state of a tag; whether there was one.
-    pub fn forget(&mut self, tag: u64, registry: &Registry) -> bool {
-        match self.find(tag) {
-            Place::Found(index) => {
-                self.remove(index, &registry.limits());
-                true
-            }
-            Place::Absent => false,
-        }
+    /// Forget the state of a tag; whether it was anything but the same as none.
+    pub fn forget(&mut self, tag: u64, registry: &Registry, now_us: i64) -> bool {
+        let Place::Found(index) = self.find(tag) else {
+            return false;
+        };
+        let limits = registry.limits();
+        let (reset_after_us, _) = self.reset_after_us(index, &limits, now_us);
+        self.remove(index, &limits);
+        reset_after_us > 0
     }
 
     /// Whether `more` further slots keep scans short and find gaps in reach of this tag.

@@ -93,12 +93,12 @@ impl Table {
         }
     }
 
-    /// Forget what is known of a key under a limit; whether anything was.
-    pub fn reset(&self, limit: &Registered, key: KeyHash) -> bool {
+    /// Forget what is known of a key under a limit; whether that was more than nothing.
+    pub fn reset(&self, limit: &Registered, key: KeyHash, now_us: i64) -> bool {
         let mut stripe = self.lanes.lock(self.lanes.of(key));
-        let forgotten = stripe.forget(key.tag_under(limit.salt), &self.registry);
+        let live = stripe.forget(key.tag_under(limit.salt), &self.registry, now_us);
         self.room.settle(&mut stripe);
-        forgotten
+        live
     }
 
     /// What is stored of a key under a limit, handed to `read` while the stripe is locked.

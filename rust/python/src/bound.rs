@@ -142,11 +142,12 @@ impl BoundLimits {
         Ok(self.apply(py, &checks, now_us, Mode { commit, max_delay_us }))
     }
 
-    fn reset(&self, keys: &Bound<'_, PyTuple>) -> PyResult<bool> {
+    fn reset(&self, py: Python<'_>, keys: &Bound<'_, PyTuple>) -> PyResult<bool> {
+        let now_us = self.clock.now_us(py)?;
         let mut found = false;
         for member in &self.members {
             let key = hash_key(&keys.get_item(member.group)?, self.table.seed())?;
-            found |= self.table.reset(&member.limit, key);
+            found |= self.table.reset(&member.limit, key, now_us);
         }
         Ok(found)
     }

@@ -24,7 +24,7 @@ def roll(limit: CompiledLimit, state: State | None, now: int) -> State:
     if index > window:
         return (index, 0, 0)
     if window - index > 2:  # no clock steps back that far: the state is from a clock once far ahead
-        return (index, current, previous)
+        return (index + 1, current, previous)  # the start of a window, where all of `previous` counts
     return state
 
 

@@ -103,9 +103,16 @@ class PythonTable:
             tuple(limits), outcome.readings, allowed=outcome.allowed, binding=binding, degraded=degraded
         )
 
-    def reset(self, addresses: Iterable[Address]) -> bool:
+    def reset(self, addresses: Iterable[Address], now_us: int) -> bool:
+        """Forget these states; whether one was anything but the same as none."""
         with self._lock:
-            return any([self._drop(address) for address in addresses])
+            live = False
+            for address in addresses:
+                entry = self._entries.get(address)
+                if entry is not None:
+                    live |= measure_us(entry.limit, entry.state, now_us)[1] > 0
+                    self._drop(address)
+            return live
 
     def read(self, address: Address, limit: CompiledLimit, now_us: int) -> State | None:
         with self._lock:
@@ -127,12 +134,8 @@ class PythonTable:
         self._entries[address] = entry
         self._log_entries += entry.log_entries
 
-    def _drop(self, address: Address) -> bool:
-        entry = self._entries.pop(address, None)
-        if entry is None:
-            return False
-        self._log_entries -= entry.log_entries
-        return True
+    def _drop(self, address: Address) -> None:
+        self._log_entries -= self._entries.pop(address).log_entries
 
     def _mark_refused(self, addresses: Sequence[Address], readings: Sequence[Reading]) -> None:
         for address, reading in zip(addresses, readings, strict=True):
@@ -280,7 +283,7 @@ class PythonBoundLimits:
         return self._apply(texts, checked, moment, commit=commit, max_delay_us=max_delay_us)
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:
-        return self._table.reset(self._addresses([encode_key(key) for key in keys]))
+        return self._table.reset(self._addresses([encode_key(key) for key in keys]), check_now(self._now_us()))
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
         moment = check_now(self._now_us() if now_us is None else now_us)

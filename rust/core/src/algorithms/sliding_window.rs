@@ -26,7 +26,7 @@ pub fn roll(limit: &Limit, state: Option<State>, now: i64) -> State {
     }
     if window - index > 2 {
         // No clock steps back that far: the state is from a clock once far ahead.
-        return (index, current, previous);
+        return (index + 1, current, previous); // the start of a window, where all of `previous` counts
     }
     state
 }

@@ -1,0 +1,68 @@
+"""Generated limits and histories for the laws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from headgate.errors import ConfigError
+from headgate.limits import FixedWindow, LeakyBucket, LeakyQueue, Limit, SlidingLog, SlidingWindow, TokenBucket
+
+PERIODS_US = st.one_of(
+    st.integers(1, 50),
+    st.integers(1, 10**7),
+    st.sampled_from([1000, 10**6, 3 * 10**6, 60 * 10**6, 3_600 * 10**6, 86_400 * 10**6, 7 * 86_400 * 10**6]),
+)
+SMALL = st.integers(0, 12)
+NUMBERS = st.one_of(SMALL, st.integers(0, 1000), st.integers(0, 10**9))
+"""Small numbers refuse soon; large ones need milliseconds or seconds as their unit."""
+
+REFILLS = st.one_of(st.integers(1, 12), st.integers(1, 10**6))
+
+
+def fitting(kind: type[Limit], **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Limit]:
+    """Limits of a kind, without those that fit no unit."""
+
+    def build(numbers: dict[str, Any]) -> Limit | None:
+        try:
+            return kind(**numbers)
+        except ConfigError:
+            return None
+
+    return st.fixed_dictionaries(fields).map(build).filter(lambda limit: limit is not None)  # type: ignore[arg-type, return-value]
+
+
+ONE_LIMIT: st.SearchStrategy[Limit] = st.one_of(
+    fitting(FixedWindow, limit=NUMBERS, period_us=PERIODS_US),
+    fitting(SlidingLog, limit=NUMBERS, period_us=PERIODS_US),
+    fitting(SlidingWindow, limit=NUMBERS, period_us=PERIODS_US),
+    fitting(TokenBucket, capacity=NUMBERS, refill=REFILLS, period_us=PERIODS_US),
+    fitting(LeakyBucket, capacity=NUMBERS, refill=REFILLS, period_us=PERIODS_US),
+    fitting(LeakyQueue, queue=NUMBERS, refill=REFILLS, period_us=PERIODS_US),
+)
+SEVERAL_LIMITS = st.lists(ONE_LIMIT, min_size=1, max_size=4)
+WAITS = st.one_of(st.just(0), st.integers(0, 100), st.integers(0, 10**8), st.integers(0, 10**12))
+
+
+def quota_of(limit: Limit) -> int:
+    return limit.quota
+
+
+def longest_us(limits: list[Limit]) -> int:
+    """A time in which every one of these limits forgets."""
+    return max(2 * limit.period_us * max(1, limit.quota) for limit in limits)  # type: ignore[attr-defined]
+
+
+@st.composite
+def history_of(
+    draw: st.DrawFn, limits: list[Limit], *, max_size: int = 25, back: bool = False
+) -> list[tuple[int, int]]:
+    """Steps (wait_us, cost) at the scale of these limits; with `back` some waits are negative."""
+    scale = draw(st.sampled_from([limit.period_us for limit in limits]))  # type: ignore[attr-defined]
+    quota = draw(st.sampled_from([limit.quota for limit in limits]))
+    waits = st.one_of(st.just(0), st.integers(0, max(1, scale // 4)), st.integers(0, 3 * scale), st.just(scale))
+    if back:
+        waits = st.one_of(waits, st.integers(-scale, -1))
+    costs = st.one_of(st.integers(0, 3), st.integers(0, quota + 1), st.just(quota), st.just(max(1, quota // 3)))
+    return draw(st.lists(st.tuples(waits, costs), max_size=max_size))

@@ -1,0 +1,35 @@
+"""The things under test, made the same way everywhere."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+from headgate import Limiter, MemoryStore
+from headgate import core as cores
+from headgate.decision import Decision
+from headgate.limits import Limit
+from headgate.testing import ManualClock
+
+CORES = ("native", "python") if cores.native is not None else ("python",)
+START_US = 1_800_000_000_000_000
+
+
+def make_limiter(core: str, limits: str | Limit | list[Limit], clock: ManualClock, **options: Any) -> Limiter:
+    """A limiter on a memory store of this core and on this clock."""
+    store = MemoryStore(core=cast(Literal["native", "python"], core), **options)
+    return Limiter(limits, store=store, clock=clock)
+
+
+def numbers(decision: Decision) -> dict[str, object]:
+    """All that a decision says, as plain values."""
+    return {
+        "allowed": decision.allowed,
+        "degraded": decision.degraded,
+        "limit": decision.limit,
+        "remaining": decision.remaining,
+        "reset_after_us": decision.reset_after_us,
+        "retry_after_us": decision.retry_after_us,
+        "delay_us": decision.delay_us,
+        "binding": decision.binding,
+        "limits": decision.limits,
+    }
