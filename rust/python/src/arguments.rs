@@ -57,20 +57,23 @@ fn hash_parts(key: &Bound<'_, PyAny>, seed: &Seed) -> PyResult<KeyHash> {
     Ok(seed.parts(texts.iter().map(|text| text.as_bytes())))
 }
 
-/// A cost: None is 1.
-#[inline]
-pub fn read_cost(cost: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
-    let Some(cost) = cost else {
-        return Ok(1);
-    };
-    if cost.is_exact_instance_of::<PyInt>()
-        && let Ok(number) = cost.extract::<i64>()
-        && (0..=LARGEST).contains(&number)
-    {
-        return Ok(number);
+/// The units that a request asks for.
+#[derive(Clone, Copy)]
+pub struct Cost(pub i64);
+
+impl<'py> FromPyObject<'_, 'py> for Cost {
+    type Error = PyErr;
+
+    #[inline]
+    fn extract(cost: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if cost.is_exact_instance_of::<PyInt>()
+            && let Ok(number) = cost.extract::<i64>()
+            && (0..=LARGEST).contains(&number)
+        {
+            return Ok(Self(number));
+        }
+        call_keys(&cost, "check_cost")?.extract::<i64>().map(Self)
     }
-    let checked = call_keys(cost, "check_cost")?;
-    checked.extract()
 }
 
 /// A moment that a Python clock gave.

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use smallvec::SmallVec;
 
-use crate::arguments::{check_now, hash_key, read_cost};
+use crate::arguments::{Cost, check_now, hash_key};
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::decisions::Decisions;
@@ -66,13 +66,13 @@ impl BoundLimits {
         })
     }
 
-    #[pyo3(signature = (key, cost = None))]
-    fn hit(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: Option<&Bound<'_, PyAny>>) -> PyResult<Decision> {
+    #[pyo3(signature = (key, cost = Cost(1)))]
+    fn hit(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: Cost) -> PyResult<Decision> {
         self.one(py, key, cost, HIT)
     }
 
-    #[pyo3(signature = (key, cost = None))]
-    fn peek(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: Option<&Bound<'_, PyAny>>) -> PyResult<Decision> {
+    #[pyo3(signature = (key, cost = Cost(1)))]
+    fn peek(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: Cost) -> PyResult<Decision> {
         self.one(py, key, cost, PEEK)
     }
 
@@ -125,7 +125,7 @@ impl BoundLimits {
         }
         let mut groups: SmallVec<[(KeyHash, i64); 4]> = SmallVec::new();
         for (key, cost) in keys.iter().zip(costs.iter()) {
-            groups.push((hash_key(&key, self.table.seed())?, read_cost(Some(&cost))?));
+            groups.push((hash_key(&key, self.table.seed())?, cost.extract::<Cost>()?.0));
         }
         let checks: Checks<'_> = self
             .members
@@ -174,15 +174,8 @@ impl BoundLimits {
 
 impl BoundLimits {
     #[inline]
-    fn one(
-        &self,
-        py: Python<'_>,
-        key: &Bound<'_, PyAny>,
-        cost: Option<&Bound<'_, PyAny>>,
-        mode: Mode,
-    ) -> PyResult<Decision> {
+    fn one(&self, py: Python<'_>, key: &Bound<'_, PyAny>, Cost(cost): Cost, mode: Mode) -> PyResult<Decision> {
         let key = hash_key(key, self.table.seed())?;
-        let cost = read_cost(cost)?;
         if let [only] = &*self.members {
             let check = only.check(key, cost);
             self.table.fetch(&check);
@@ -220,7 +213,7 @@ impl<'py> Costs<'py> {
             return Ok(Self::All(1));
         };
         if !costs.hasattr("__iter__")? {
-            return Ok(Self::All(read_cost(Some(costs))?));
+            return Ok(Self::All(costs.extract::<Cost>()?.0));
         }
         let costs = sequence(costs)?;
         if costs.len() != requests {
@@ -233,7 +226,7 @@ impl<'py> Costs<'py> {
     fn at(&self, index: usize) -> PyResult<i64> {
         match self {
             Self::All(cost) => Ok(*cost),
-            Self::Each(costs) => read_cost(Some(&costs.get_item(index)?)),
+            Self::Each(costs) => Ok(costs.get_item(index)?.extract::<Cost>()?.0),
         }
     }
 }

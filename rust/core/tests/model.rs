@@ -1,0 +1,153 @@
+//! The parts of the table against plain models, under long random histories.
+
+use std::collections::{HashMap, VecDeque};
+
+use headgate_core::algorithms::transition::Kept;
+use headgate_core::limit::{Algorithm, Limit};
+use headgate_core::log_pool::{Chain, LogPool};
+use headgate_core::memory::Slots;
+use headgate_core::registry::{Registered, Registry};
+use headgate_core::slot::Slot;
+use headgate_core::stripe::{Place, Stripe, range_for};
+use headgate_core::{hash::Seed, slot::MOST_LIMITS};
+
+/// A small generator (xorshift64*), so that a failure repeats.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+fn registered(registry: &Registry) -> Registered {
+    let limit = Limit::new(Algorithm::FixedWindow, 1, 100, 1_000_000, 0).expect("a limit");
+    registry.register(&Seed::new([1; 16]), "scope", limit).expect("room for a limit")
+}
+
+#[test]
+fn a_slot_gives_back_what_was_put_in() {
+    let most = (1_i64 << 53) - 1;
+    for fields in [[0, 0, 0], [most, -most - 1, most], [-1, 1, -1], [1 << 52, -(1 << 52), 7]] {
+        for limit in [0, 1, 1023, 1024, MOST_LIMITS as u32 - 1] {
+            let mut slot = Slot::new(u64::MAX, fields, limit);
+            assert_eq!((slot.fields(), slot.limit(), slot.refused()), (fields, limit, false));
+            slot.mark_refused();
+            assert_eq!((slot.fields(), slot.limit(), slot.refused()), (fields, limit, true));
+        }
+    }
+    assert_eq!((size_of::<Slot>(), align_of::<Slot>()), (32, 32));
+}
+
+#[test]
+fn a_stripe_finds_exactly_what_it_holds() {
+    for seed in 1..40_u64 {
+        let mut random = Random(seed);
+        let registry = Registry::default();
+        let limit = registered(&registry);
+        let mut stripe = Stripe::default();
+        let mut model: HashMap<u64, i64> = HashMap::new();
+        // Tags of a narrow range crowd together and run into the tail; wide ones spread.
+        let spread = if seed % 3 == 0 { 1 << 20 } else { u64::MAX };
+        let base = if seed % 2 == 0 { u64::MAX - spread } else { 1 };
+        for step in 1..4000 {
+            let tag = if !model.is_empty() && random.below(3) == 0 {
+                *model.keys().nth(random.below(model.len() as u64) as usize).expect("a tag")
+            } else {
+                base + random.below(spread)
+            };
+            if random.below(4) == 0 {
+                let gone = stripe.forget(tag, &registry, 0);
+                assert_eq!(gone, model.remove(&tag).is_some(), "seed {seed} step {step}");
+            } else {
+                while stripe.find(tag) == Place::Absent && !stripe.can_take(tag, 1) {
+                    let homes = (stripe.homes() * 4 / 3).max(8);
+                    let slots = Slots::map(1, range_for(homes)).expect("memory").remove(0);
+                    stripe.move_to(slots);
+                }
+                let place = stripe.find(tag);
+                stripe.keep(place, tag, &limit, Kept::Numbers([5, step, 0]));
+                model.insert(tag, step);
+            }
+            assert_eq!(stripe.len(), model.len());
+        }
+        for (tag, step) in &model {
+            let Place::Found(index) = stripe.find(*tag) else { panic!("seed {seed}: tag {tag} is lost") };
+            assert_eq!(stripe.numbers(index, &limit), Some([5, *step, 0]));
+        }
+    }
+}
+
+#[test]
+fn a_sweep_sees_every_slot_in_turn_and_frees_the_expired() {
+    let registry = Registry::default();
+    let limit = registered(&registry);
+    let mut stripe = Stripe::default();
+    stripe.move_to(Slots::map(1, range_for(200)).expect("memory").remove(0));
+    let mut random = Random(9);
+    for number in 0..120 {
+        let tag = random.next() | 1;
+        // Half of the states are of window 0, which has passed at the moment of the sweep.
+        stripe.keep(Place::Absent, tag, &limit, Kept::Numbers([number % 2 * 5, 1, 0]));
+    }
+    let mut expired = 0;
+    for _ in 0..12 {
+        expired += stripe.sweep(10, &registry, 5_500_000, |_| false).expired;
+    }
+    assert_eq!((expired, stripe.len()), (60, 60));
+}
+
+#[test]
+fn log_chains_hold_what_a_queue_holds() {
+    for seed in 1..30 {
+        let mut random = Random(seed);
+        let mut pool = LogPool::default();
+        let mut chains: Vec<Option<Chain>> = vec![None; 5];
+        let mut models: Vec<VecDeque<(i64, i64)>> = vec![VecDeque::new(); 5];
+        for time in 0..3000 {
+            let key = random.below(5) as usize;
+            let model = &mut models[key];
+            match random.below(12) {
+                0 => {
+                    if let Some(chain) = chains[key].take() {
+                        pool.release(chain);
+                    }
+                    model.clear();
+                }
+                action => {
+                    let gone = random.below(model.len() as u64 + 1) as usize * usize::from(action < 4);
+                    let shift = if action == 5 && gone < model.len() { -1 } else { 0 };
+                    let cost = random.below(9) as i64 + 1;
+                    let time = time / 3 + shift;
+                    model.drain(..gone);
+                    for entry in model.iter_mut() {
+                        entry.0 += shift;
+                    }
+                    match model.back_mut() {
+                        Some(newest) if newest.0 == time => newest.1 += cost,
+                        _ => model.push_back((time, cost)),
+                    }
+                    chains[key] = Some(pool.record(chains[key], gone, shift, time, cost));
+                }
+            }
+            for (chain, model) in chains.iter().zip(&models) {
+                let Some(chain) = chain else { continue };
+                let log = pool.read(*chain);
+                assert_eq!(log.entries.collect::<Vec<_>>(), Vec::from(model.clone()), "seed {seed}");
+                assert_eq!(log.used, model.iter().map(|(_, cost)| cost).sum::<i64>());
+                assert_eq!(Some(log.last), model.back().map(|(time, _)| *time));
+            }
+        }
+        for chain in chains.into_iter().flatten() {
+            pool.release(chain);
+        }
+        assert_eq!(pool.allocated(), 0, "blocks are lost");
+    }
+}

@@ -1,0 +1,137 @@
+//! The table as its callers see it: exact under threads, bounded, and deaf to chosen keys.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use headgate_core::answer::{Check, Mode, OnFull};
+use headgate_core::limit::{Algorithm, Limit};
+use headgate_core::registry::Registered;
+use headgate_core::table::{Bounds, Table};
+
+const NOW_US: i64 = 1_800_000_000_000_000;
+const HIT: Mode = Mode { commit: true, max_delay_us: None };
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::FixedWindow,
+    Algorithm::SlidingLog,
+    Algorithm::SlidingWindow,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::LeakyQueue,
+];
+
+fn table(max_keys: usize, on_full: OnFull) -> Table {
+    Table::new([7; 16], Bounds { max_keys, max_log_blocks: 1_000_000, on_full })
+}
+
+fn limit(table: &Table, scope: &str, algorithm: Algorithm, quota: i64) -> Registered {
+    let refill = if matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::SlidingWindow) {
+        0
+    } else {
+        1
+    };
+    let limit = Limit::new(algorithm, 1, quota, 3_600_000_000, refill).expect("a limit");
+    table.register(scope, limit).expect("room for a limit")
+}
+
+fn check<'limit>(table: &Table, limit: &'limit Registered, key: &str) -> Check<'limit> {
+    Check { limit, key: table.seed().text(key.as_bytes()), cost: 1, shadow: false }
+}
+
+#[test]
+fn threads_that_ask_at_once_pass_exactly_the_limit() {
+    for algorithm in ALGORITHMS {
+        for round in 0..20 {
+            let table = table(100_000, OnFull::Forget);
+            let narrow = limit(&table, "narrow", algorithm, 1000);
+            let wide = limit(&table, "wide", Algorithm::TokenBucket, 100_000);
+            let (passed, start) = (AtomicUsize::new(0), Barrier::new(4));
+            thread::scope(|scope| {
+                for thread in 0..4 {
+                    let (table, narrow, wide, passed, start) = (&table, &narrow, &wide, &passed, &start);
+                    scope.spawn(move || {
+                        start.wait();
+                        for number in 0..600 {
+                            // Two keys in two stripes, locked in either order by the callers.
+                            let own = format!("key-{thread}-{number}");
+                            let mut checks = [check(table, narrow, "shared"), check(table, wide, &own)];
+                            if (number + round) % 2 == 0 {
+                                checks.reverse();
+                            }
+                            passed.fetch_add(usize::from(table.apply(&checks, NOW_US, HIT).allowed), Ordering::Relaxed);
+                        }
+                    });
+                }
+            });
+            assert_eq!(passed.into_inner(), 1000, "{algorithm:?}");
+            assert_eq!(table.stats().keys, 1001, "a refused request left something behind");
+        }
+    }
+}
+
+#[test]
+fn threads_with_new_keys_stay_within_the_bound() {
+    for on_full in [OnFull::Forget, OnFull::Refuse, OnFull::Pass] {
+        let table = table(20_000, on_full);
+        let limit = limit(&table, "limit", Algorithm::SlidingWindow, 5);
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let (table, limit) = (&table, &limit);
+                scope.spawn(move || {
+                    for number in 0..20_000 {
+                        let key = format!("{thread}-{number}");
+                        table.apply(&[check(table, limit, &key)], NOW_US, HIT);
+                        assert!(table.stats().keys <= 20_000);
+                    }
+                });
+            }
+        });
+        let stats = table.stats();
+        assert_eq!(stats.keys, 20_000);
+        assert_eq!(stats.forgotten + stats.refused_full + stats.passed_full, 60_000);
+    }
+}
+
+#[test]
+fn growing_moves_every_state() {
+    let table = table(300_000, OnFull::Refuse);
+    let limits = ALGORITHMS.map(|algorithm| limit(&table, &format!("{algorithm:?}"), algorithm, 5));
+    for round in 1..=2 {
+        for number in 0..50_000 {
+            let key = format!("user:{number}");
+            let checks = limits.each_ref().map(|limit| check(&table, limit, &key));
+            let answer = table.apply(&checks, NOW_US + round, HIT);
+            assert!(answer.allowed);
+            for reading in answer.readings.all() {
+                assert_eq!(reading.remaining, 5 - round);
+            }
+        }
+        assert_eq!(table.stats().keys, 300_000);
+    }
+}
+
+#[test]
+fn memory_is_64_bytes_a_key_at_most_at_any_size() {
+    let table = table(1_000_000, OnFull::Refuse);
+    let limit = limit(&table, "limit", Algorithm::SlidingWindow, 5);
+    for number in 1..=400_000 {
+        table.apply(&[check(&table, &limit, &number.to_string())], NOW_US, HIT);
+        if number % 10_007 == 0 && number > 50_000 {
+            let stats = table.stats();
+            assert!(stats.bytes <= 64 * stats.keys, "{} bytes for {} keys", stats.bytes, stats.keys);
+        }
+    }
+}
+
+#[test]
+fn the_seed_decides_where_keys_fall() {
+    let tables = [[1; 16], [2; 16]]
+        .map(|seed| Table::new(seed, Bounds { max_keys: 10, max_log_blocks: 10, on_full: OnFull::Refuse }));
+    let keys: Vec<String> = (0..1000).map(|number| format!("user:{number}")).collect();
+    let order = |table: &Table| {
+        let mut keys = keys.clone();
+        keys.sort_by_key(|key| table.seed().text(key.as_bytes()).tag);
+        keys
+    };
+    assert_ne!(order(&tables[0]), order(&tables[1]));
+}

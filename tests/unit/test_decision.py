@@ -1,0 +1,122 @@
+"""What a decision says: which limit speaks, in which units, and as a value."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from subjects import make_limiter, numbers
+
+from headgate import Decision, LimitReading
+from headgate.decision import NamedLimit, PythonDecision, Reading, binding_of, name_limits
+from headgate.limit_text import parse_limits
+from headgate.testing import ManualClock
+
+
+def test_a_decision_is_true_when_it_allows(core: str) -> None:
+    limiter = make_limiter(core, "1/hour", ManualClock())
+    decision = limiter.hit("key")
+    assert decision
+    assert isinstance(decision, (Decision, PythonDecision))
+    assert not limiter.hit("key")
+
+
+def test_seconds_are_floats_and_microseconds_integers(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "3/second bucket", clock)
+    limiter.hit("key", 3)
+    decision = limiter.hit("key", 2)
+    assert (decision.retry_after_us, decision.retry_after) == (666_667, 0.666667)
+    assert (decision.reset_after_us, decision.reset_after) == (1_000_000, 1.0)
+    assert (decision.delay_us, decision.delay) == (0, 0.0)
+    assert (limiter.hit("key", 9).retry_after_us, limiter.hit("key", 9).retry_after) == (None, None)
+    assert (limiter.hit("key", 0).retry_after_us, limiter.hit("key", 0).retry_after) == (0, 0.0)
+
+
+def test_on_a_refusal_the_limit_with_the_longest_wait_speaks(core: str) -> None:
+    limiter = make_limiter(core, "5/second bucket; 6/minute bucket; 1000/hour bucket", ManualClock())
+    limiter.hit("key", 5)
+    decision = limiter.hit("key", 4)
+    assert decision.binding is not None
+    assert decision.binding.name == "default.minute"
+    assert decision.retry_after_us == decision.limits[1].retry_after_us
+    assert (decision.limit, decision.remaining) == (6, 1)
+    never = limiter.hit("key", 6)
+    assert never.binding is not None
+    assert never.binding.name == "default.second"
+    assert never.retry_after is None
+
+
+def test_when_allowed_the_limit_with_the_fewest_further_requests_speaks(core: str) -> None:
+    limiter = make_limiter(core, "10/second bucket; 12/minute bucket", ManualClock())
+    first = limiter.hit("key", 2)
+    assert first.binding is not None
+    assert first.binding.name == "default.second"
+    # Of equals the one that resets latest: 4 further requests of cost 2 under both.
+    limiter.reset("key")
+    limiter.hit("key", 1)
+    equal = limiter.hit("key", 1)
+    assert equal.binding is not None
+    assert [reading.remaining for reading in equal.limits] == [8, 10]
+
+
+def test_every_limits_own_numbers_are_there_in_order(core: str) -> None:
+    decision = make_limiter(core, "10/second burst 100; 1000/hour", ManualClock()).hit("key", 7)
+    assert [(reading.limit, reading.remaining) for reading in decision.limits] == [(100, 93), (1000, 993)]
+    assert [reading.name for reading in decision.limits] == ["default.second", "default.hour"]
+    assert all(isinstance(reading, LimitReading) for reading in decision.limits)
+    assert decision.limits[0].reset_after == 0.7
+
+
+@pytest.mark.parametrize("implementation", [Decision, PythonDecision])
+def test_a_decision_can_be_made_from_readings(implementation: type[Decision]) -> None:
+    definitions = name_limits(parse_limits("5/second; 7/minute"), scope="x", name="api", rule="login")
+    readings = [Reading(True, 4, 10, 0, 10, 0), Reading(False, 0, 99, 50, 50, 3)]
+    decision = implementation(definitions, readings, allowed=False, binding=1, degraded="local")
+    assert decision.binding == LimitReading(definitions[1], *readings[1])
+    assert decision.limits == tuple(
+        LimitReading(definition, *reading) for definition, reading in zip(definitions, readings, strict=True)
+    )
+    assert (decision.limit, decision.remaining, decision.rule, decision.degraded) == (7, 0, "login", "local")
+    assert (decision.retry_after_us, decision.reset_after_us, decision.delay_us) == (50, 99, 3)
+    for clone in (pickle.loads(pickle.dumps(decision)), copy.deepcopy(decision)):
+        assert numbers(clone) == numbers(decision)
+    expected = (
+        "Decision(allowed=False, rule='login', limit=7, remaining=0, reset_after=9.9e-05, retry_after=5e-05, "
+        "delay=3e-06, degraded='local')"
+    )
+    assert repr(decision) == expected
+
+
+@pytest.mark.parametrize("implementation", [Decision, PythonDecision])
+def test_where_no_limit_applied_nothing_speaks(implementation: type[Decision]) -> None:
+    decision = implementation((), (), allowed=True, binding=None)
+    assert decision
+    assert (decision.limit, decision.remaining, decision.reset_after, decision.binding) == (None, None, None, None)
+    assert (decision.retry_after, decision.delay, decision.limits, decision.rule) == (0.0, 0.0, (), "")
+    refused = implementation((), (), allowed=False, binding=None, degraded="closed")
+    assert refused.retry_after is None
+
+
+def test_a_shadow_limit_never_speaks() -> None:
+    (limit,) = parse_limits("5/second")
+    definitions = [NamedLimit(limit, "a", "a", shadow=True), NamedLimit(limit, "b", "b")]
+    readings = [Reading(False, 0, 9, 9, 9, 0), Reading(True, 4, 9, 0, 9, 0)]
+    assert binding_of(definitions, readings, [1, 1], allowed=True) == 1
+    assert binding_of(definitions[:1], readings[:1], [1], allowed=True) is None
+
+
+def test_names_tell_limits_apart() -> None:
+    limits = parse_limits("1/second; 2/hour; 3/hour; 4 per 30 seconds; 20 concurrent")
+    names = [limit.name for limit in name_limits(limits, scope="s", name="api")]
+    assert names == ["api.second", "api.hour", "api.hour-2", "api.30seconds", "api.concurrent"]
+    assert [limit.name for limit in name_limits(limits[:1], scope="s", name="api")] == ["api"]
+    scopes = [limit.scope for limit in name_limits(limits, scope="s", name="api")]
+    assert scopes == [
+        "s/sliding_window.0",
+        "s/sliding_window.1",
+        "s/sliding_window.2",
+        "s/sliding_window.3",
+        "s/concurrent.0",
+    ]

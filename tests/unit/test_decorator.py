@@ -1,0 +1,214 @@
+"""The decorator: raise, wait or fall back, on every kind of function."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pickle
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from subjects import make_limiter
+
+from headgate import ArgumentError, AsyncLimiter, ConfigError, MemoryStore, RateLimited
+from headgate.testing import ManualClock
+
+
+def make_async(core: str, text: str) -> AsyncLimiter:
+    return AsyncLimiter(text, store=MemoryStore(core=core), clock=ManualClock())  # type: ignore[arg-type]
+
+
+def test_a_refused_call_raises_with_the_decision_and_does_not_run(core: str) -> None:
+    calls = []
+    limiter = make_limiter(core, "2/second bucket", ManualClock())
+
+    @limiter.limit("key")
+    def work(value: int) -> int:
+        """Work."""
+        calls.append(value)
+        return value * 2
+
+    assert [work(1), work(value=2)] == [2, 4]
+    with pytest.raises(RateLimited, match=r"retry after 0.500 s") as caught:
+        work(3)
+    assert caught.value.decision.retry_after == 0.5
+    assert calls == [1, 2]
+    assert (work.__name__, work.__doc__) == ("work", "Work.")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_cost_that_can_never_pass_says_so(core: str) -> None:
+    @make_limiter(core, "2/second", ManualClock()).limit("key", cost=3)
+    def work() -> None: ...
+
+    with pytest.raises(RateLimited, match="can never pass"):
+        work()
+
+
+def test_key_and_cost_are_made_from_the_arguments(core: str) -> None:
+    limiter = make_limiter(core, "3/hour", ManualClock())
+
+    class Service:
+        @limiter.limit(key=lambda self, user, size: ("user", user), cost=lambda self, user, size: size)
+        def store(self, user: str, size: int) -> str:
+            return user
+
+    assert Service().store("ann", size=3) == "ann"
+    assert Service().store("bob", 2) == "bob"
+    with pytest.raises(RateLimited):
+        Service().store("ann", 1)
+    assert limiter.peek(("user", "bob"), 0).remaining == 1
+
+
+def test_without_a_key_all_calls_of_one_function_count_together(core: str) -> None:
+    limiter = make_limiter(core, "1/hour", ManualClock())
+
+    @limiter.limit()
+    def one() -> None: ...
+
+    @limiter.limit()
+    def other() -> None: ...
+
+    one()
+    other()
+    with pytest.raises(RateLimited):
+        one()
+
+
+def test_wait_waits_in_line(core: str) -> None:
+    clock = ManualClock()
+
+    @make_limiter(core, "2/second bucket", clock).limit("key", on_refusal="wait", timeout=1)
+    def work() -> int:
+        return clock.now_us()
+
+    start_us = clock.now_us()
+    assert [work() - start_us for _ in range(4)] == [0, 0, 500_000, 1_000_000]
+
+
+def test_wait_raises_when_the_turn_is_too_late(core: str) -> None:
+    @make_limiter(core, "1/hour", ManualClock()).limit("key", on_refusal="wait", timeout=1)
+    def work() -> None: ...
+
+    work()
+    with pytest.raises(RateLimited):
+        work()
+
+
+def test_a_fallback_answers_instead(core: str) -> None:
+    def cached(value: int) -> str:
+        return f"cached {value}"
+
+    @make_limiter(core, "1/hour", ManualClock()).limit("key", on_refusal=cached)
+    def fresh(value: int) -> str:
+        return f"fresh {value}"
+
+    assert [fresh(1), fresh(2)] == ["fresh 1", "cached 2"]
+
+
+def test_an_admitted_call_waits_out_the_delay_of_a_queue(core: str) -> None:
+    clock = ManualClock()
+
+    @make_limiter(core, "2/second queue 5", clock).limit("key")
+    def work() -> int:
+        return clock.now_us()
+
+    start_us = clock.now_us()
+    assert [work() - start_us for _ in range(3)] == [0, 500_000, 1_000_000]
+
+
+@pytest.mark.parametrize("colour", ["sync limiter", "async limiter"])
+def test_coroutine_functions_are_limited_too(core: str, colour: str) -> None:
+    text = "2/second bucket"
+    limiter: Any = make_limiter(core, text, ManualClock()) if colour == "sync limiter" else make_async(core, text)
+
+    async def instead(value: int) -> int:
+        return -value
+
+    @limiter.limit("raise")
+    async def raises(value: int) -> int:
+        return value
+
+    @limiter.limit("fall back", on_refusal=instead)
+    async def falls_back(value: int) -> int:
+        return value
+
+    @limiter.limit("fall back plainly", on_refusal=lambda value: -value)
+    async def falls_back_plainly(value: int) -> int:
+        return value
+
+    @limiter.limit("wait", on_refusal="wait")
+    async def waits(value: int) -> int:
+        return value
+
+    async def main() -> None:
+        assert inspect.iscoroutinefunction(raises)
+        assert [await raises(1), await raises(2)] == [1, 2]
+        with pytest.raises(RateLimited):
+            await raises(3)
+        assert [await falls_back(value) for value in (1, 2, 3)] == [1, 2, -3]
+        assert [await falls_back_plainly(value) for value in (1, 2, 3)] == [1, 2, -3]
+        assert [await waits(value) for value in (1, 2, 3, 4)] == [1, 2, 3, 4]
+
+    asyncio.run(main())
+
+
+def test_generators_are_limited_when_they_are_called(core: str) -> None:
+    limiter = make_limiter(core, "1/hour", ManualClock())
+
+    @limiter.limit("plain")
+    def numbers() -> Iterator[int]:
+        yield from (1, 2)
+
+    @limiter.limit("async")
+    async def later_numbers() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+    async def main() -> None:
+        assert [number async for number in later_numbers()] == [1, 2]
+        with pytest.raises(RateLimited):
+            assert [number async for number in later_numbers()]
+
+    assert list(numbers()) == [1, 2]
+    with pytest.raises(RateLimited):
+        numbers()
+    asyncio.run(main())
+
+
+def test_what_cannot_be_meant_is_refused_where_it_is_written(core: str) -> None:
+    limiter = make_limiter(core, "1/hour", ManualClock())
+    with pytest.raises(ConfigError, match='on_refusal is "raise", "wait" or a function'):
+        limiter.limit("key", on_refusal="explode")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match='a timeout is for on_refusal="wait"'):
+        limiter.limit("key", timeout=1)
+    with pytest.raises(ArgumentError, match="a key is empty"):
+        limiter.limit("")
+    with pytest.raises(ArgumentError, match="a cost is at least 0"):
+        limiter.limit("key", cost=-1)
+    with pytest.raises(ConfigError, match="is not async: use Limiter"):
+
+        @make_async(core, "1/hour").limit("key")
+        def work() -> None: ...
+
+
+def test_a_key_made_from_the_arguments_that_is_none_is_an_error_not_a_free_pass(core: str) -> None:
+    @make_limiter(core, "1/hour", ManualClock()).limit(key=lambda user: user)
+    def work(user: str | None) -> None: ...
+
+    for _ in range(3):
+        with pytest.raises(ArgumentError, match="a key is text or a tuple of parts, not None"):
+            work(None)
+
+
+def test_a_sync_limiter_on_a_store_that_blocks_refuses_coroutines(core: str) -> None:
+    class Blocking(MemoryStore):
+        blocking = True
+
+    from headgate import Limiter
+
+    with pytest.raises(ConfigError, match="use AsyncLimiter"):
+
+        @Limiter("1/hour", store=Blocking()).limit("key")
+        async def work() -> None: ...

@@ -1,0 +1,181 @@
+"""The text form of limits: parsing and printing are inverse, and an error points at the place."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import ONE_LIMIT
+
+from headgate import (
+    Concurrent,
+    ConfigError,
+    FixedWindow,
+    LeakyBucket,
+    LeakyQueue,
+    Limit,
+    LimitSyntaxError,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+    parse_limits,
+)
+from headgate.units import LARGEST
+
+EXAMPLES = {
+    "100/minute": SlidingWindow(limit=100, period="minute"),
+    "5 per 30 seconds": SlidingWindow(limit=5, period_us=30_000_000),
+    "1_000_000/hour": SlidingWindow(limit=1_000_000, period="hour"),
+    "100/minute fixed": FixedWindow(limit=100, period="minute"),
+    "100/minute log": SlidingLog(limit=100, period="minute"),
+    "10/second burst 100": TokenBucket(capacity=100, refill=10, period="second"),
+    "10/second bucket": TokenBucket(capacity=10, refill=10, period="second"),
+    "50/second leaky 200": LeakyBucket(capacity=200, refill=50, period="second"),
+    "50/second queue 200": LeakyQueue(queue=200, refill=50, period="second"),
+    "20 concurrent": Concurrent(limit=20),
+    "7/90min": SlidingWindow(limit=7, period="90 minutes"),
+    "3 PER 2 Weeks FIXED": FixedWindow(limit=3, period="2 weeks"),
+    "  1 / ms  ": SlidingWindow(limit=1, period_us=1000),
+    "250/us": SlidingWindow(limit=250, period_us=1),
+    "0/day": SlidingWindow(limit=0, period="day"),
+}
+
+
+@pytest.mark.parametrize(("text", "limit"), EXAMPLES.items())
+def test_a_text_is_read_as_this_limit(text: str, limit: Limit) -> None:
+    assert parse_limits(text) == (limit,)
+
+
+@pytest.mark.parametrize("unit", ["s", "sec", "secs", "second", "seconds"])
+def test_units_have_their_usual_short_forms(unit: str) -> None:
+    assert parse_limits(f"3/{unit}") == (SlidingWindow(limit=3, period="second"),)
+
+
+def test_several_limits_are_read_in_order() -> None:
+    limits = parse_limits("10/second burst 100; 1000/hour;")
+    assert limits == (
+        TokenBucket(capacity=100, refill=10, period="second"),
+        SlidingWindow(limit=1000, period="hour"),
+    )
+
+
+@given(limits=st.lists(st.one_of(ONE_LIMIT, st.builds(Concurrent, limit=st.integers(0, 10**9))), min_size=1, max_size=5))
+def test_parsing_and_printing_are_inverse(limits: list[Limit]) -> None:
+    text = "; ".join(str(limit) for limit in limits)
+    assert parse_limits(text) == tuple(limits)
+    assert "; ".join(str(limit) for limit in parse_limits(text)) == text
+
+
+@given(text=st.text(max_size=40))
+def test_any_text_is_read_or_refused_with_a_position_in_it(text: str) -> None:
+    try:
+        parse_limits(text)
+    except LimitSyntaxError as error:
+        assert 0 <= error.position <= len(text)
+
+
+ERRORS = [
+    ("", 0, 'expected a number such as 100 in "100/minute"'),
+    ("   ", 3, 'expected a number such as 100 in "100/minute"'),
+    ("abc", 0, "expected a number"),
+    ("-5/minute", 0, "expected a number"),
+    ("10/fortnight", 3, "units are ms, second, minute, hour, day, week"),
+    ("10/minut", 3, 'did you mean "minute"?'),
+    ("10", 2, '"/" or "per" and a unit, or "concurrent"'),
+    ("10 per", 6, "units are"),
+    ("10//minute", 3, "units are"),
+    ("1.5/second", 1, '"/" or "per"'),
+    ("10/second burst", 15, 'the capacity after "burst"'),
+    ("10/second queue x", 16, "how many may wait"),
+    ("10/second brst 4", 10, 'did you mean "burst"?'),
+    ("5/minute;;", 9, "expected a number"),
+    ("5/0 s", 4, "a period is at least 1"),
+    ("0/second bucket", 0, "refill must be at least 1"),
+    ("99999999999999999999/day", 0, "numbers go up to 4503599627370496"),
+    ("5 per 9999999999 weeks", 17, "at most 4503599627370496 microseconds"),
+    ("999999999999/day", 0, 'the nearest limit that fits is "52124995687/day"'),
+    ("٣/minute", 0, "expected a number"),
+    ("10/sec\n\x00", 7, 'expected ";"'),
+    ("; ".join(["1/s"] * 17), 80, "at most 16 limits"),
+    ("1/s" + " " * 5000, 0, "at most 4096 characters"),
+]
+
+
+@pytest.mark.parametrize(("text", "position", "reason"), ERRORS)
+def test_an_error_points_at_the_character_and_says_what_would_be_right(text: str, position: int, reason: str) -> None:
+    with pytest.raises(LimitSyntaxError) as caught:
+        parse_limits(text)
+    assert caught.value.position == position
+    assert reason in str(caught.value)
+    assert str(caught.value).endswith("^")
+
+
+def test_an_error_shows_the_place_on_a_line_of_its_own() -> None:
+    with pytest.raises(LimitSyntaxError) as caught:
+        parse_limits("10/fortnight")
+    assert str(caught.value) == (
+        'cannot read "10/fortnight": units are ms, second, minute, hour, day, week\n  10/fortnight\n     ^'
+    )
+
+
+@pytest.mark.parametrize("value", [None, 5, b"5/minute", ["5/minute"]])
+def test_what_is_no_text_is_refused(value: object) -> None:
+    with pytest.raises(ConfigError, match="limits are text"):
+        parse_limits(value)  # type: ignore[arg-type]
+
+
+@given(limit=ONE_LIMIT)
+def test_limits_are_values(limit: Limit) -> None:
+    assert pickle.loads(pickle.dumps(limit)) == limit
+    assert eval(repr(limit), vars(__import__("headgate"))) == limit
+    assert hash(limit) == hash(parse_limits(str(limit))[0])
+    with pytest.raises(AttributeError):
+        limit.period_us = 5  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("value", [-1, True, 1.0, "5", None, LARGEST + 1, 10**5000], ids=lambda value: type(value).__name__)
+def test_numbers_that_are_no_limit_are_refused_by_name_and_value(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"SlidingWindow: limit must be"):
+        SlidingWindow(limit=value, period="minute")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"TokenBucket: refill must be"):
+        TokenBucket(capacity=5, refill=value, period="minute")  # type: ignore[arg-type]
+
+
+def test_a_period_is_given_once_as_text_or_in_microseconds() -> None:
+    for arguments in ({}, {"period": "minute", "period_us": 5}):
+        with pytest.raises(ConfigError, match="give one of period"):
+            FixedWindow(limit=1, **arguments)  # type: ignore[arg-type]
+    for period in ("", "0 minutes", "minute minute", "fortnight", "5"):
+        with pytest.raises(ConfigError, match="cannot read"):
+            FixedWindow(limit=1, period=period)
+    with pytest.raises(ConfigError, match="period must be text"):
+        FixedWindow(limit=1, period=5)  # type: ignore[arg-type]
+
+
+TOO_FINE = [
+    lambda: SlidingWindow(limit=10**12, period="day"),
+    lambda: SlidingWindow(limit=10**9, period_us=86_400_000_001),
+    lambda: TokenBucket(capacity=10**11, refill=999_983, period="week"),
+    lambda: LeakyQueue(queue=10**12, refill=7, period="day"),
+    lambda: LeakyBucket(capacity=4 * 10**15, refill=3, period_us=86_400_000_001),
+]
+
+
+@pytest.mark.parametrize("build", TOO_FINE)
+def test_a_limit_that_fits_no_unit_names_the_nearest_that_does(build: object) -> None:
+    with pytest.raises(ConfigError, match="too fine") as caught:
+        build()  # type: ignore[operator]
+    nearest = str(caught.value).rsplit('"', 2)[1]
+    (limit,) = parse_limits(nearest)
+    assert limit.quota > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "unit_us"),
+    [("100/minute", 1), ("999983/day burst 999983", 1_000), ("99999830/day", 1_000_000), ("7/second bucket", 1)],
+)
+def test_each_limit_is_counted_in_the_finest_unit_that_fits(text: str, unit_us: int) -> None:
+    (limit,) = parse_limits(text)
+    assert limit.compiled.unit_us == unit_us  # type: ignore[attr-defined]

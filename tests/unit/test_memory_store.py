@@ -1,0 +1,256 @@
+"""The memory store is bounded, says what it lets go, and never frees a blocked key for a new one."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from subjects import make_limiter
+
+from headgate import ConfigError, Limiter, MemoryStore
+from headgate.stores.memory import ON_FULL
+from headgate.testing import ManualClock
+
+HOUR_US = 3_600_000_000
+
+
+def fill(limiter: Limiter, count: int, name: str = "old") -> None:
+    assert all(limiter.hit_many([f"{name}{index}" for index in range(count)]).allowed)
+
+
+def test_states_are_dropped_when_they_have_become_the_same_as_none(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "10/second bucket", clock, max_keys=100)
+    for round_number in range(50):
+        fill(limiter, 100, f"round{round_number}-")
+        clock.advance(1_000_000)
+    stats = limiter.store.stats()
+    assert stats.keys <= 100
+    assert stats.expired >= 4000
+    assert (stats.forgotten, stats.refused_full, stats.passed_full) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("on_full", ON_FULL)
+@pytest.mark.parametrize("max_keys", [1, 2, 33, 1000, 9_000])
+def test_a_store_never_holds_more_than_max_keys(core: str, on_full: str, max_keys: int) -> None:
+    limiter = make_limiter(core, "5/hour", ManualClock(), max_keys=max_keys, on_full=on_full)
+    for start in range(0, 3 * max_keys, 500):
+        limiter.hit_many([f"key{index}" for index in range(start, start + 500)])
+        assert limiter.store.stats().keys <= max_keys
+    assert limiter.store.stats().keys == max_keys
+
+
+def test_forget_gives_up_the_key_that_resets_soonest(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "10/hour bucket", clock, max_keys=20)
+    for index in range(20):
+        limiter.hit(f"key{index}", 2 if index == 7 else 3)
+    assert limiter.hit("new")
+    assert limiter.peek("key7", 0).remaining == 10
+    assert all(limiter.peek(f"key{index}", 0).remaining == 7 for index in range(20) if index != 7)
+    assert limiter.store.stats().forgotten == 1
+
+
+@pytest.mark.parametrize("spent", ["exhausted", "refused"])
+@pytest.mark.parametrize("text", ["5/hour", "5/hour fixed", "5/hour log", "5/hour bucket", "5/hour leaky 5"])
+def test_a_flood_of_new_keys_never_frees_a_blocked_one(core: str, text: str, spent: str) -> None:
+    limiter = make_limiter(core, text, ManualClock(), max_keys=200)
+    if spent == "exhausted":
+        limiter.hit("blocked", 5)
+    else:
+        limiter.hit("blocked", 4)
+        assert not limiter.hit("blocked", 2)
+    for start in range(0, 10_000, 1000):
+        limiter.hit_many([f"flood{index}" for index in range(start, start + 1000)])
+    assert not limiter.hit("blocked", 5 if spent == "exhausted" else 2)
+    assert limiter.peek("blocked", 0).remaining == (0 if spent == "exhausted" else 1)
+    assert limiter.store.stats().forgotten >= 9_000
+
+
+def test_where_every_key_is_blocked_a_new_one_is_refused_until_one_resets(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "1/hour bucket", clock, max_keys=10)
+    fill(limiter, 10)
+    clock.advance(HOUR_US // 2)
+    decision = limiter.hit("new")
+    assert not decision.allowed
+    assert decision.degraded == "closed"
+    assert decision.retry_after_us == HOUR_US // 2
+    assert decision.remaining == 1
+    assert limiter.store.stats().refused_full == 1
+    clock.advance(HOUR_US // 2)
+    assert limiter.hit("new").degraded == ""
+
+
+def test_refuse_refuses_new_keys_and_keeps_the_old(core: str) -> None:
+    limiter = make_limiter(core, "5/hour", ManualClock(), max_keys=10, on_full="refuse")
+    fill(limiter, 10)
+    decision = limiter.hit("new")
+    assert (decision.allowed, decision.degraded) == (False, "closed")
+    assert decision.retry_after_us is not None
+    assert decision.retry_after_us > 0
+    assert limiter.hit("old3").remaining == 3
+    assert limiter.store.stats().refused_full == 1
+
+
+def test_pass_passes_new_keys_without_counting_them(core: str) -> None:
+    limiter = make_limiter(core, "5/hour", ManualClock(), max_keys=10, on_full="pass")
+    fill(limiter, 10)
+    for _ in range(9):
+        decision = limiter.hit("new")
+        assert (decision.allowed, decision.degraded, decision.remaining) == (True, "open", 4)
+    assert limiter.store.stats().passed_full == 9
+
+
+def test_a_refused_request_takes_nobodys_place(core: str) -> None:
+    limiter = make_limiter(core, "5/hour; 3/minute", ManualClock(), max_keys=10)
+    for index in range(5):
+        limiter.hit(f"old{index}")
+    assert not limiter.hit("new", 4)
+    assert limiter.store.stats().forgotten == 0
+    assert limiter.store.stats().keys == 10
+
+
+def test_all_limits_of_a_request_find_room_or_none_is_charged(core: str) -> None:
+    limiter = make_limiter(core, "5/hour; 3/minute", ManualClock(), max_keys=3, on_full="refuse")
+    assert limiter.hit("a")
+    assert not limiter.hit("b")
+    assert limiter.store.stats().keys == 2
+    assert [reading.remaining for reading in limiter.peek("b", 0).limits] == [5, 3]
+
+
+def test_logs_are_bounded_together(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "1000/hour log", clock, max_log_entries=140)
+    passed = 0
+    for index in range(400):
+        clock.advance(1)
+        passed += limiter.hit(f"key{index % 4}").allowed
+    assert 100 <= passed <= 200
+    assert limiter.store.stats().refused_full == 400 - passed
+    clock.advance(HOUR_US)
+    assert limiter.hit("key0").degraded == ""
+
+
+def test_logs_free_what_leaves_their_window(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "50/second log", clock, max_log_entries=200)
+    for _ in range(5000):
+        clock.advance(25_000)
+        decision = limiter.hit("key")
+        assert decision.allowed
+        assert decision.degraded == ""
+
+
+def test_clear_and_close_forget_everything(core: str) -> None:
+    limiter = make_limiter(core, "5/hour; 9/hour log", ManualClock(), max_keys=100)
+    for forget in (limiter.store.clear, limiter.close):
+        fill(limiter, 40)
+        forget()
+        assert limiter.store.stats().keys == 0
+        fill(limiter, 40)
+        forget()
+
+
+def test_a_limiter_closes_its_store_at_the_end_of_a_with_block(core: str) -> None:
+    with make_limiter(core, "5/hour", ManualClock()) as limiter:
+        limiter.hit("key")
+    assert limiter.store.stats().keys == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["100/hour", "100/hour fixed", "100/hour log", "100/hour bucket", "100/hour leaky 100", "100/hour queue 99"]
+)
+def test_threads_together_pass_exactly_the_limit(core: str, text: str) -> None:
+    previous = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(5):
+            limiter = make_limiter(core, f"{text}; 1000/hour", ManualClock())
+            start = threading.Barrier(8)
+
+            def ask(limiter: Limiter = limiter, start: threading.Barrier = start) -> int:
+                start.wait()
+                singly = sum(limiter.hit("key").allowed for _ in range(40))
+                return singly + limiter.hit_many(["key"] * 40).allowed_count
+
+            with ThreadPoolExecutor(8) as pool:
+                assert sum(future.result() for future in [pool.submit(ask) for _ in range(8)]) == 100
+    finally:
+        sys.setswitchinterval(previous)
+
+
+def test_threads_with_new_keys_never_pass_the_bound(core: str) -> None:
+    limiter = make_limiter(core, "5/hour", ManualClock(), max_keys=5000)
+
+    def ask(thread: int) -> None:
+        for start in range(0, 4000, 100):
+            limiter.hit_many([f"{thread}-{index}" for index in range(start, start + 100)])
+            assert limiter.store.stats().keys <= 5000
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, range(8)))
+    assert limiter.store.stats().keys == 5000
+
+
+def test_a_store_can_serve_several_limiters_without_mixing_them(core: str) -> None:
+    store = MemoryStore(core=core)  # type: ignore[arg-type]
+    clock = ManualClock()
+    login = Limiter("1/hour", store=store, name="login", clock=clock)
+    search = Limiter("1/hour", store=store, name="search", clock=clock)
+    unnamed = Limiter("1/hour", store=store, clock=clock)
+    assert login.hit("key") and search.hit("key") and unnamed.hit("key")
+    assert not Limiter("1/hour", store=store, name="login", clock=clock).hit("key")
+    assert not Limiter("1/hour", store=store, clock=clock).hit("key")
+    assert Limiter("2/hour", store=store, clock=clock).hit("key")
+
+
+BAD_STORES: list[tuple[dict[str, Any], str]] = [
+    ({"max_keys": 0}, r"max_keys is in \[1, 4294967296\], not 0"),
+    ({"max_keys": True}, "max_keys is a whole number, not True"),
+    ({"max_keys": 1e6}, "max_keys is a whole number"),
+    ({"max_keys": 1 << 40}, "max_keys is in"),
+    ({"max_log_entries": -1}, "max_log_entries is in"),
+    ({"on_full": "evict"}, "on_full is one of forget, refuse, pass, not 'evict'"),
+    ({"core": "rust"}, 'core is "native" or "python"'),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_STORES, ids=[message for _, message in BAD_STORES])
+def test_a_store_that_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        MemoryStore(**arguments)
+
+
+def test_a_store_url_names_its_bounds() -> None:
+    store = Limiter("5/hour", store="memory://?max_keys=1_000&on_full=pass&max_log_entries=70").store
+    assert isinstance(store, MemoryStore)
+    assert (store.max_keys, store.on_full, store.max_log_entries) == (1000, "pass", 70)
+
+
+BAD_URLS = [
+    ("", "a store is one of memory://"),
+    ("memory:", "a store is one of memory://"),
+    ("mysql://root:hunter2@db/limits", r"not 'mysql://\*\*\*@db/limits'"),
+    ("memory://host", 'the memory store is "memory://"'),
+    ("memory://?max_key=5", 'not "max_key"'),
+    ("memory://?max_keys=x", "max_keys is a whole number, not 'x'"),
+    ("memory://?max_keys=1&max_keys=2", '"max_keys" is given twice'),
+    ("memory://?max_keys", "cannot read the options"),
+    ("memory://?on_full=never", "on_full is one of"),
+]
+
+
+@pytest.mark.parametrize(("url", "message"), BAD_URLS, ids=[url for url, _ in BAD_URLS])
+def test_a_store_url_that_cannot_be_read_is_refused_without_showing_secrets(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        Limiter("5/hour", store=url)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_requests_in_flight_are_no_rate(core: str) -> None:
+    with pytest.raises(ConfigError, match="requests in flight"):
+        make_limiter(core, "20 concurrent", ManualClock())

@@ -1,0 +1,323 @@
+"""Waiting for a turn: in order, for no longer than asked, and consuming nothing when it is too late."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import SEVERAL_LIMITS, history_of
+from subjects import make_limiter
+
+from headgate import ArgumentError, AsyncLimiter, Decision, Limiter, MemoryStore
+from headgate.limits import Limit
+from headgate.testing import ManualClock
+from headgate.waiting import Ask, Plan, Read, Sleep, Stand, Steps
+
+
+def run(main: Any) -> Any:
+    return asyncio.run(main)
+
+
+class SteppedClock(ManualClock):
+    """A clock on which waiting really waits: each real millisecond is ten milliseconds."""
+
+    def let_pass(self, duration_us: int) -> float:
+        return duration_us / 10_000_000
+
+    def now_us(self) -> int:
+        return super().now_us() + int(time.monotonic() * 10_000_000)
+
+
+def test_acquire_takes_at_once_what_is_there(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "5/second bucket", clock)
+    start_us = clock.now_us()
+    assert all(limiter.acquire("key", timeout=0) for _ in range(5))
+    assert clock.now_us() == start_us
+
+
+def test_acquire_waits_exactly_until_the_cost_is_there(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "5/second bucket; 7/minute fixed", clock)
+    start_us = clock.now_us()
+    limiter.hit("key", 5)
+    assert limiter.acquire("key", 2)
+    assert clock.now_us() - start_us == 400_000
+    assert limiter.acquire("key")
+    assert (clock.now_us() - start_us) % 60_000_000 == 0
+
+
+def test_acquire_refuses_at_once_and_consumes_nothing_when_the_turn_is_too_late(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "5/second bucket", clock)
+    limiter.hit("key", 5)
+    before = clock.now_us()
+    decision = limiter.acquire("key", 3, timeout=0.599999)
+    assert not decision.allowed
+    assert decision.retry_after_us == 600_000
+    assert decision.remaining == 0
+    assert clock.now_us() == before
+    clock.advance(600_000)
+    assert limiter.peek("key", 0).remaining == 3
+    assert limiter.acquire("key", 3, timeout=0).allowed
+
+
+def test_acquire_refuses_at_once_what_can_never_pass(core: str) -> None:
+    clock = ManualClock()
+    decision = make_limiter(core, "5/second bucket", clock).acquire("key", 6)
+    assert (decision.allowed, decision.retry_after) == (False, None)
+
+
+def test_acquire_waits_out_the_delay_of_a_queue(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "5/second queue 3", clock)
+    start_us = clock.now_us()
+    for place in range(3):
+        assert limiter.hit("key").delay_us == place * 200_000
+    assert limiter.acquire("key").delay_us == 600_000
+    assert clock.now_us() - start_us == 600_000
+
+
+def test_acquire_refuses_a_delay_longer_than_its_timeout_without_joining_the_queue(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "5/second queue 3", clock)
+    for _ in range(3):
+        limiter.hit("key")
+    decision = limiter.acquire("key", timeout=0.5)
+    assert not decision.allowed
+    assert decision.retry_after_us == 600_000  # when it could have gone on
+    assert limiter.peek("key", 0).remaining == 1
+    clock.advance(100_000)
+    assert limiter.acquire("key", timeout=0.5).delay_us == 500_000
+
+
+def wait_in_threads(limiter: Limiter, costs: list[int], **arguments: Any) -> list[int]:
+    """Let one thread for each cost join in this order; the order in which they got through."""
+    passed: list[int] = []
+    threads = []
+    for place, cost in enumerate(costs):
+
+        def wait(place: int = place, cost: int = cost) -> None:
+            if limiter.acquire("key", cost, **arguments):
+                passed.append(place)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        threads.append(thread)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline and thread.is_alive() and tickets(limiter) <= place:
+            time.sleep(0.0005)
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    return passed
+
+
+def tickets(limiter: Limiter) -> int:
+    return sum(len(line.tickets) for line in limiter._lines._lines.values())
+
+
+def test_threads_get_through_in_the_order_in_which_they_came(core: str) -> None:
+    limiter = make_limiter(core, "20/second bucket", SteppedClock())
+    limiter.hit("key", 20)
+    # The big one at the head is not overtaken by the small ones behind it.
+    assert wait_in_threads(limiter, [10, 1, 5, 1, 3]) == [0, 1, 2, 3, 4]
+    assert tickets(limiter) == 0
+
+
+def test_a_waiter_of_one_key_does_not_hold_up_another_key(core: str) -> None:
+    limiter = make_limiter(core, "1/hour", ManualClock())
+    limiter.hit("busy")
+    release = threading.Event()
+
+    class Held(ManualClock):
+        def let_pass(self, duration_us: int) -> float:
+            release.wait(5)
+            return super().let_pass(duration_us)
+
+    held = Limiter("1/hour", store=limiter.store, clock=Held())
+    waiter = threading.Thread(target=held.acquire, args=("busy",))
+    waiter.start()
+    try:
+        assert held.acquire("idle", timeout=0)
+        assert waiter.is_alive()
+    finally:
+        release.set()
+        waiter.join(5)
+
+
+def test_tasks_get_through_in_the_order_in_which_they_came(core: str) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        limiter = AsyncLimiter("5/second bucket", store=MemoryStore(core=core), clock=clock)  # type: ignore[arg-type]
+        await limiter.hit("key", 5)
+        start_us = clock.now_us()
+        passed: list[tuple[int, int]] = []
+
+        async def wait(place: int, cost: int) -> None:
+            assert await limiter.acquire("key", cost)
+            passed.append((place, clock.now_us() - start_us))
+
+        async with asyncio.TaskGroup() as group:
+            for place, cost in enumerate([5, 1, 2, 1]):
+                group.create_task(wait(place, cost))
+                await asyncio.sleep(0)
+        assert passed == [(0, 1_000_000), (1, 1_200_000), (2, 1_600_000), (3, 1_800_000)]
+
+    run(main())
+
+
+def test_who_would_come_too_late_is_refused_at_once_though_others_wait(core: str) -> None:
+    async def main() -> None:
+        limiter = AsyncLimiter("10/second burst 2", store=MemoryStore(core=core), clock=SteppedClock())  # type: ignore[arg-type]
+        await limiter.hit("key", 2)
+        answers = await asyncio.gather(*(limiter.acquire("key", timeout=0.55) for _ in range(9)))
+        assert [decision.allowed for decision in answers] == [True] * 5 + [False] * 4
+        assert all(0.4 < (decision.retry_after or 0) <= 0.65 for decision in answers[5:])
+        assert (await limiter.peek("key", 0)).remaining == 0
+
+    run(main())
+
+
+def test_a_cancelled_waiter_leaves_the_line_and_consumes_nothing(core: str) -> None:
+    async def main() -> None:
+        clock = SteppedClock()
+        limiter = AsyncLimiter("10/second burst 1", store=MemoryStore(core=core), clock=clock)  # type: ignore[arg-type]
+        await limiter.hit("key")
+        tasks = [asyncio.create_task(limiter.acquire("key")) for _ in range(4)]
+        await asyncio.sleep(0.001)
+        for place in (0, 2):
+            tasks[place].cancel()
+        start = time.monotonic()
+        assert (await tasks[1]).allowed
+        assert (await tasks[3]).allowed
+        # Two turns of 100 ms each on the clock, which runs ten times as fast: not four.
+        assert time.monotonic() - start < 0.039
+        assert not limiter._lines._lines
+        for place in (0, 2):
+            with pytest.raises(asyncio.CancelledError):
+                await tasks[place]
+
+    run(main())
+
+
+def test_waiting_never_blocks_the_event_loop(core: str) -> None:
+    async def main() -> None:
+        limiter = Limiter("10/second burst 1", store=MemoryStore(core=core))  # type: ignore[arg-type]
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.005)
+
+        @limiter.limit("key", on_refusal="wait")
+        async def limited() -> None: ...
+
+        ticking = asyncio.create_task(tick())
+        await limited()
+        await limited()
+        await limited()
+        ticking.cancel()
+        assert ticks > 15
+
+    run(main())
+
+
+def drive(steps: Steps, limiter: Limiter) -> Sleep | Stand | Decision:
+    """Run steps up to the next that takes time, or to the end."""
+    answer: Any = None
+    try:
+        while True:
+            step = steps.send(answer)
+            if isinstance(step, Ask):
+                answer = limiter._bound.decide((step.key,), (step.cost,), commit=step.commit)
+            elif isinstance(step, Read):
+                answer = limiter._bound.read((step.key,))
+            else:
+                return step
+    except StopIteration as stop:
+        decision: Decision = stop.value
+        return decision
+
+
+def test_standing_in_line_ends_with_the_timeout(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "10/second burst 1", clock)
+    limiter.hit("key")
+    first = limiter._lines.steps("key", 1, 10_000_000)
+    second = limiter._lines.steps("key", 1, 250_000)
+    assert isinstance(drive(first, limiter), Sleep)
+    standing = drive(second, limiter)
+    assert isinstance(standing, Stand)
+    assert standing.seconds == 0.25
+    # Somebody who does not stand in line takes what the first waits for, and the second's time is up.
+    clock.advance(250_000)
+    limiter.hit("key")
+    refusal = drive(second, limiter)
+    assert isinstance(refusal, Decision)
+    assert not refusal.allowed
+    assert refusal.retry_after_us == 100_000
+    assert tickets(limiter) == 1
+    first.close()
+    assert tickets(limiter) == 0
+
+
+def test_whoever_leaves_calls_the_next(core: str) -> None:
+    limiter = make_limiter(core, "10/second burst 1", ManualClock())
+    limiter.hit("key")
+    first, second, third = (limiter._lines.steps("key", 1, 10_000_000) for _ in range(3))
+    drive(first, limiter)
+    standing, behind = drive(second, limiter), drive(third, limiter)
+    assert isinstance(standing, Stand)
+    assert isinstance(behind, Stand)
+    first.close()
+    assert standing.ticket.called
+    assert not behind.ticket.called
+    second.close()
+    assert behind.ticket.called
+
+
+BAD_TIMEOUTS = [-1, -0.001, float("nan"), True, "1", b""]
+
+
+@pytest.mark.parametrize("timeout", BAD_TIMEOUTS, ids=repr)
+def test_what_is_no_timeout_is_refused(core: str, timeout: Any) -> None:
+    limiter = make_limiter(core, "5/second", ManualClock())
+    with pytest.raises(ArgumentError, match="a timeout is"):
+        limiter.acquire("key", timeout=timeout)
+    assert limiter.peek("key", 0).remaining == 5
+
+
+def test_an_endless_timeout_is_one(core: str) -> None:
+    limiter = make_limiter(core, "5/second", ManualClock())
+    assert limiter.acquire("key", timeout=float("inf"))
+    assert limiter.acquire("key", timeout=1e300)
+
+
+@given(limits=SEVERAL_LIMITS, data=st.data())
+def test_a_plan_foretells_when_each_waiter_passes(core: str, limits: list[Limit], data: st.DataObject) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, limits, clock)
+    for wait_us, cost in data.draw(history_of(limits)):
+        clock.advance(wait_us)
+        limiter.hit("key", cost)
+    plan = Plan(limiter._definitions, limiter._bound.read(("key",)), clock.now_us())
+    least = min(limit.quota for limit in limits)
+    for cost in data.draw(st.lists(st.integers(1, max(1, min(least, 20))), max_size=5)):
+        foretold = plan.turn_us(cost, clock.now_us(), join=False)
+        assert plan.turn_us(cost, clock.now_us(), join=True) == foretold
+        # A queue lets the next one join while this one still waits out its delay.
+        joined_us = clock.now_us()
+        decision = limiter.hit("key", cost)
+        while not decision.allowed and decision.retry_after_us is not None:
+            clock.advance(decision.retry_after_us)
+            joined_us = clock.now_us()
+            decision = limiter.hit("key", cost)
+        assert foretold == (joined_us + decision.delay_us if decision.allowed else None)
