@@ -145,12 +145,23 @@ impl Locked<'_> {
         })
     }
 
-    /// Keep what a decision charged.
+    /// Keep what a decision charged, where every state has its slot already.
     #[inline]
     pub fn keep(&mut self, checks: &[Check], kept: &[Option<Kept>]) {
         for ((check, spot), kept) in checks.iter().zip(&self.spots).zip(kept) {
             if let Some(kept) = kept {
                 self.guards[spot.guard].keep(spot.place, spot.tag, check.limit, *kept);
+            }
+        }
+    }
+
+    /// Keep what a decision charged, in new slots too: each of those moves its neighbours.
+    pub fn keep_growing(&mut self, checks: &[Check], kept: &[Option<Kept>]) {
+        for ((check, spot), kept) in checks.iter().zip(&self.spots).zip(kept) {
+            if let Some(kept) = kept {
+                let stripe = &mut self.guards[spot.guard];
+                let place = stripe.find(spot.tag);
+                stripe.keep(place, spot.tag, check.limit, *kept);
             }
         }
     }

@@ -169,7 +169,7 @@ impl Table {
             locked.mark_refused(&judged.readings);
         } else if mode.commit && locked.needs_room(checks, &judged.kept) {
             full = self.make_room(checks, &mut locked, &mut judged, now_us, mode);
-            locked.keep(checks, &judged.kept);
+            locked.keep_growing(checks, &judged.kept);
             for Spot { lane, guard, .. } in &locked.spots {
                 self.room.settle(&mut locked.guards[*guard]);
                 self.lanes.note_slots(*lane, &locked.guards[*guard]);
@@ -266,8 +266,6 @@ impl Table {
             self.judge(checks, locked, now_us, mode, Some((index, soonest_us)), judged);
             return Some(OnFull::Refuse);
         }
-        // Making room moves slots, and may drop a state of this decision that was the same as none.
-        locked.find_again();
         full
     }
 }
