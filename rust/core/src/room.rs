@@ -270,11 +270,8 @@ impl Ranges {
 
 /// Count one more, unless that passes the bound.
 fn reserve(counter: &AtomicUsize, most: usize) -> bool {
-    if counter.fetch_add(1, Ordering::Relaxed) < most {
-        return true;
-    }
-    counter.fetch_sub(1, Ordering::Relaxed);
-    false
+    let one_more = |held| (held < most).then_some(held + 1);
+    counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
 }
 
 /// Move a counter by the difference of what was counted and what is to be, and return the latter.

@@ -70,6 +70,25 @@ fn threads_that_ask_at_once_pass_exactly_the_limit() {
 }
 
 #[test]
+fn a_new_state_beside_known_ones_disturbs_none() {
+    let table = table(4000, OnFull::Refuse);
+    let known: Vec<Registered> =
+        ALGORITHMS.iter().map(|algorithm| limit(&table, &format!("{algorithm:?}"), *algorithm, 2000)).collect();
+    let fresh = limit(&table, "fresh", Algorithm::TokenBucket, 1);
+    for number in 1..=1000 {
+        // The new state comes first, between or last among the known ones, in the same stripe.
+        let mut checks: Vec<Check> = known.iter().map(|limit| check(&table, limit, "known")).collect();
+        checks.insert(number % 7, check(&table, &fresh, &format!("new-{number}")));
+        let answer = table.apply(&checks, NOW_US + number as i64 / 100, HIT);
+        assert!(answer.allowed);
+        for (check, reading) in checks.iter().zip(answer.readings.all()) {
+            let expected = if std::ptr::eq(check.limit, &raw const fresh) { 0 } else { 2000 - number as i64 };
+            assert_eq!(reading.remaining, expected, "{:?}", check.limit.limit.algorithm);
+        }
+    }
+}
+
+#[test]
 fn threads_with_new_keys_stay_within_the_bound() {
     for on_full in [OnFull::Forget, OnFull::Refuse, OnFull::Pass] {
         let table = table(20_000, on_full);
