@@ -168,6 +168,11 @@ class Decision:
         )
 
     @property
+    def refusals(self) -> tuple[LimitReading, ...]:
+        """The limits that refuse by themselves, shadow limits among them; none of them on most answers."""
+        return tuple(reading for reading in self.limits if not reading.allowed)
+
+    @property
     def binding(self) -> LimitReading | None:
         """The limit that speaks; None where no limit applied."""
         if self._binding is None:

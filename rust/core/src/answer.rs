@@ -64,7 +64,7 @@ pub struct Answer {
     /// Set where the table was full and this choice decided instead of the limits.
     pub full: Option<OnFull>,
     /// The index of the limit that speaks; None where none is enforced.
-    pub binding: Option<u8>,
+    pub binding: Option<u16>,
     /// Each check's own numbers, in order.
     pub readings: Readings,
 }
@@ -93,8 +93,8 @@ impl Readings {
 ///
 /// On a refusal the longest wait, the first of equals; else the fewest further requests of this
 /// cost, of equals the one that resets latest.
-pub fn binding_of(checks: &[Check], readings: &[Reading], allowed: bool) -> Option<u8> {
-    let mut best: Option<(u8, (i64, i64))> = None;
+pub fn binding_of(checks: &[Check], readings: &[Reading], allowed: bool) -> Option<u16> {
+    let mut best: Option<(u16, (i64, i64))> = None;
     for (index, (check, reading)) in (0..).zip(checks.iter().zip(readings)) {
         if check.shadow || (!allowed && reading.allowed()) {
             continue;

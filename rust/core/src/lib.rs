@@ -9,6 +9,7 @@ pub mod answer;
 pub mod hash;
 mod lanes;
 pub mod limit;
+pub mod log_line;
 pub mod log_pool;
 #[allow(unsafe_code)]
 pub mod memory;

@@ -135,6 +135,9 @@ impl BoundLimits {
                 member.check(key, cost)
             })
             .collect();
+        for check in &checks {
+            self.table.fetch(check);
+        }
         let now_us = match now_us {
             Some(now_us) => check_now(now_us)?,
             None => self.clock.now_us(py)?,

@@ -68,7 +68,7 @@ impl Decision {
         definitions: Py<PyTuple>,
         readings: Vec<Fields>,
         allowed: bool,
-        binding: Option<u8>,
+        binding: Option<u16>,
         degraded: &str,
     ) -> PyResult<Self> {
         let readings: Vec<Reading> = readings
@@ -107,6 +107,13 @@ impl Decision {
     fn limits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let readings: PyResult<Vec<_>> =
             (0..self.readings().len()).map(|index| self.limit_reading(py, index)).collect();
+        PyTuple::new(py, readings?)
+    }
+
+    #[getter]
+    fn refusals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let refusing = self.readings().iter().enumerate().filter(|(_, reading)| !reading.allowed());
+        let readings: PyResult<Vec<_>> = refusing.map(|(index, _)| self.limit_reading(py, index)).collect();
         PyTuple::new(py, readings?)
     }
 

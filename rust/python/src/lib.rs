@@ -5,6 +5,7 @@ mod bound;
 mod clock;
 mod decision;
 mod decisions;
+mod log_lines;
 mod state;
 mod table;
 
@@ -20,6 +21,8 @@ mod _native {
     use crate::decision::Decision;
     #[pymodule_export]
     use crate::decisions::Decisions;
+    #[pymodule_export]
+    use crate::log_lines::read_common_lines;
     #[pymodule_export]
     use crate::table::Table;
 }

@@ -8,25 +8,35 @@ from urllib.parse import parse_qsl, urlsplit
 
 from headgate.errors import ConfigError
 from headgate.stores.contract import Store
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory import ON_FULL, MemoryStore
 
 
 def open_store(url: str) -> Store:
     """The store of a URL; raises ConfigError that says what is wrong and never shows a password."""
-    scheme = url.partition(":")[0].lower()
-    opener = _OPENERS.get(scheme) if "://" in url else None
-    if opener is None:
-        known = ", ".join(f"{name}://" for name in _OPENERS)
-        raise ConfigError(f"a store is one of {known}, not {_without_secrets(url)!r}")
-    return opener(url)
+    read_options, build = _kind_of(url)
+    return build(**read_options(url))
+
+
+def check_store_url(url: str) -> None:
+    """Raise ConfigError for a URL that names no store; nothing is opened."""
+    read_options, _ = _kind_of(url)
+    read_options(url)
 
 
 def store_schemes() -> tuple[str, ...]:
     """The kinds of stores that a URL can name here."""
-    return tuple(_OPENERS)
+    return tuple(_KINDS)
 
 
-def _open_memory(url: str) -> Store:
+def _kind_of(url: str) -> tuple[Callable[[str], dict[str, Any]], Callable[..., Store]]:
+    kind = _KINDS.get(url.partition(":")[0].lower()) if "://" in url else None
+    if kind is None:
+        known = ", ".join(f"{name}://" for name in _KINDS)
+        raise ConfigError(f"a store is one of {known}, not {_without_secrets(url)!r}")
+    return kind
+
+
+def _memory_options(url: str) -> dict[str, Any]:
     parts = urlsplit(url)
     if parts.netloc or parts.path not in ("", "/") or parts.fragment:
         raise ConfigError(f'the memory store is "memory://", with options after "?", not {_without_secrets(url)!r}')
@@ -35,10 +45,12 @@ def _open_memory(url: str) -> Store:
         if name in ("max_keys", "max_log_entries"):
             options[name] = _number(name, value)
         elif name == "on_full":
+            if value not in ON_FULL:
+                raise ConfigError(f"on_full is one of {', '.join(ON_FULL)}, not {value[:40]!r}")
             options[name] = value
         else:
             raise ConfigError(f'the memory store has the options max_keys, max_log_entries and on_full, not "{name}"')
-    return MemoryStore(**options)
+    return options
 
 
 def _options(query: str, url: str) -> list[tuple[str, str]]:
@@ -67,4 +79,6 @@ def _without_secrets(url: str) -> str:
     return shown[:120]
 
 
-_OPENERS: dict[str, Callable[[str], Store]] = {"memory": _open_memory}
+_KINDS: dict[str, tuple[Callable[[str], dict[str, Any]], Callable[..., Store]]] = {
+    "memory": (_memory_options, MemoryStore),
+}

@@ -1,0 +1,34 @@
+//! Blocks of a common log as the entries of `headgate.replay.entries`.
+
+use headgate_core::log_line::read_head;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyInt, PyList, PyString, PyTuple};
+
+/// The lines of a block: an entry where the line has no surprises, else the line itself.
+#[pyfunction]
+pub fn read_common_lines<'py>(
+    py: Python<'py>,
+    block: &str,
+    naive_is_utc: bool,
+    no_headers: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyList>> {
+    let no_host = PyString::intern(py, "");
+    let entries = PyList::empty(py);
+    for line in block.split('\n') {
+        match read_head(line, naive_is_utc) {
+            Some(head) => {
+                let fields = [
+                    PyInt::new(py, head.time_us).into_any(),
+                    PyString::new(py, head.client).into_any(),
+                    PyString::intern(py, head.method).into_any(),
+                    PyString::new(py, head.path).into_any(),
+                    no_host.clone().into_any(),
+                    no_headers.clone().into_any(),
+                ];
+                entries.append(PyTuple::new(py, fields)?)?;
+            }
+            None => entries.append(line)?,
+        }
+    }
+    Ok(entries)
+}

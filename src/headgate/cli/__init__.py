@@ -1,0 +1,16 @@
+"""The command `headgate`."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command; where its optional parts are missing, say which command installs them."""
+    try:
+        from headgate.cli.commands import headgate
+    except ImportError as error:
+        # Also where headgate's own message says so already: it names a smaller extra.
+        print(f"headgate: the command needs optional parts ({error.name or error}): pip install 'headgate[all]'", file=sys.stderr)
+        sys.exit(2)
+    headgate(prog_name="headgate")

@@ -1,0 +1,186 @@
+"""What the command offers. Results go to stdout, words for people to stderr; a failure exits with 1, misuse with 2."""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+import headgate as package
+from headgate import core
+from headgate.errors import ConfigError, HeadgateError
+from headgate.stores.opening import store_schemes
+
+
+class _Group(click.Group):
+    """Commands whose errors are messages, not tracebacks."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with messages():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def messages() -> Iterator[None]:
+    """Turn what went wrong on purpose into a message and an exit code."""
+    try:
+        yield
+    except HeadgateError as error:
+        click.echo(f"headgate: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"headgate: {place}{error.strerror or error}", err=True)
+        sys.exit(1)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package.__version__, prog_name="headgate")
+def headgate() -> None:
+    """Exact rate limits for Python programs and for the gateways in front of them."""
+
+
+@headgate.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(as_json: bool) -> None:
+    """Show the version, the core that decides, and the stores."""
+    facts = {
+        "version": package.__version__,
+        "core": core.CORE,
+        "why_not_native": core.why_not_native,
+        "stores": [f"{scheme}://" for scheme in store_schemes()],
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    click.echo(f"headgate {facts['version']}")
+    click.echo(f"core     {core.CORE}{f' ({core.why_not_native})' if core.why_not_native else ''}")
+    click.echo(f"stores   {', '.join(store_schemes())}")
+    click.echo(f"python   {facts['python']} on {facts['platform']}")
+
+
+@headgate.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def validate(file: Path) -> None:
+    """Check a policy FILE; all that is wrong is shown, each with its place."""
+    from headgate.policy.gate import read_policy
+    from headgate.policy.problems import PolicyError
+
+    try:
+        policy = read_policy(file)
+    except PolicyError as error:
+        click.echo(str(error), err=True)
+        count = len(error.problems)
+        click.echo(f"headgate: {file}: {count} problem{'s' if count > 1 else ''}", err=True)
+        sys.exit(1)
+    click.echo(f"{file}: {len(policy.rules)} rules of {policy.namespace}, no problems")
+
+
+@headgate.command()
+def schema() -> None:
+    """Print the JSON Schema of policy files, for editors."""
+    from headgate.policy.model import policy_schema
+
+    click.echo(json.dumps(policy_schema(), indent=2))
+
+
+def _request_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--host", default="", help="The host that the request is sent to."),
+        click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="A header; may be repeated."),
+        click.option("--ip", default="", metavar="ADDRESS", help="The address of the peer."),
+        click.option("--path", default="/", show_default=True, help="The path, with its query."),
+        click.option("--method", default="GET", show_default=True),
+    ):
+        command = option(command)
+    return command
+
+
+@headgate.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@_request_options
+def explain(file: Path, method: str, path: str, ip: str, headers: tuple[str, ...], host: str) -> None:
+    """Tell which rules of the policy FILE a request meets, by which keys, under which limits, and why."""
+    from headgate.cli.explaining import explanation_text
+    from headgate.policy.explain import explain as explain_request
+    from headgate.policy.gate import read_policy
+    from headgate.policy.request import Request
+
+    request = Request(method, path, headers=[_header(header) for header in headers], client_ip=ip, host=host)
+    click.echo(explanation_text(request, explain_request(read_policy(file), request)))
+
+
+@headgate.command()
+@click.argument("policy", type=click.Path(path_type=Path), required=False)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--store", metavar="URL", help="A store in place of the policy's own, such as memory://?max_keys=100000.")
+@click.option(
+    "--drain", "drain_s", default=0.0, show_default=True, type=click.FloatRange(0, 3600), metavar="SECONDS",
+    help="How long SIGTERM keeps answering, as not ready, before the port is closed.",
+)  # fmt: skip
+def serve(policy: Path | None, host: str, port: int, store: str | None, drain_s: float) -> None:
+    """Answer checks over HTTP by a POLICY file, ./headgate.yaml or else a built-in example.
+
+    A changed file is taken up at once; SIGHUP takes it up again. SIGTERM finishes what has begun.
+    """
+    from headgate.policy.gate import Gate
+    from headgate.service.server import serve as run_service
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="headgate: %(message)s")
+    file = _policy_file(policy)
+    gate = Gate(file, store=store)
+
+    def announce(address: str) -> None:
+        click.echo(f"headgate: {file} on {address}, {core.CORE} core; ctrl-c ends it", err=True)
+
+    run_service(
+        gate, policy_file=file, own_store=store is None, host=host, port=port, drain_s=drain_s, announce=announce
+    )
+
+
+@headgate.command()
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@click.option("--policy", required=True, type=click.Path(path_type=Path), help="The policy file to judge by.")
+@click.option("--compare", type=click.Path(path_type=Path), help="Another policy file, side by side.")
+@click.option(
+    "--format", default="auto", show_default=True, type=click.Choice(["auto", "common", "json", "csv", "tsv"]),
+    help="common is also combined and their kin.",
+)  # fmt: skip
+@click.option("--field", "fields", multiple=True, metavar="NAME=FIELD", help="Which field of the log is time, client, method, path, request or host.")
+@click.option("--header", "headers", multiple=True, metavar="HEADER=FIELD", help="Take a header's value from a field of the log.")
+@click.option("--timezone", default="UTC", show_default=True, help="The zone of times that name none.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--report", "report_file", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page with charts.")
+@click.option("--top", default=10, show_default=True, type=click.IntRange(1, 1000), help="How many keys to list.")
+def replay(logs: tuple[str, ...], **options: Any) -> None:
+    """Tell what a policy would have done with the traffic of LOGs (- is standard input).
+
+    Plain, gzip, xz, bzip2 or zstd; lines out of order are put in order; times are the log's own.
+    """
+    from headgate.cli.replaying import run_replay
+
+    run_replay(logs, **options)
+
+
+def _policy_file(policy: Path | None) -> Path:
+    if policy is not None:
+        return policy
+    own = Path("headgate.yaml")
+    return own if own.exists() else Path(__file__).parents[1] / "service" / "example.yaml"
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition(":")
+    if not separator or not name.strip():
+        raise ConfigError(f"a header is written NAME:VALUE, not {text[:60]!r}")
+    return name.strip(), value.strip()

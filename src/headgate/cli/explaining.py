@@ -1,0 +1,34 @@
+"""An explanation as people read it."""
+
+from __future__ import annotations
+
+from headgate.policy.explain import Explanation, RuleVerdict
+from headgate.policy.request import Request
+
+
+def explanation_text(request: Request, explanation: Explanation) -> str:
+    """Which rules apply, for whom and under which limits; and of the others, why not."""
+    lines = [f"{request.method} {request.path}" + (f" from {request.client_ip}" if request.client_ip else "")]
+    if explanation.tier:
+        lines.append(f"tier {explanation.tier}")
+    if explanation.exempt:
+        lines.append(f"exempt: {explanation.exempt}, so it passes uncounted")
+    width = max(len(verdict.name) for verdict in explanation.verdicts)
+    for verdict in explanation.verdicts:
+        mark = "+" if verdict.applies else "-"
+        lines.append(f"{mark} {verdict.name:{width}}  {verdict.reason}")
+        if verdict.applies:
+            lines.extend(f"  {'':{width}}  {line}" for line in _details(verdict))
+    if not any(verdict.applies for verdict in explanation.verdicts) and not explanation.exempt:
+        lines.append("no rule applies: it passes uncounted")
+    return "\n".join(lines)
+
+
+def _details(verdict: RuleVerdict) -> list[str]:
+    by = " and ".join(verdict.counted_by) or "everyone together"
+    if verdict.key is None:
+        return [f"counted by {by}: an identity is missing, so it is refused"]
+    cost = f", cost {verdict.cost}" if verdict.cost != 1 else ""
+    limits = "; ".join(str(limit) for limit in verdict.limits)
+    shadow = " (shadow: counted and reported, never refuses)" if verdict.shadow else ""
+    return [f"counted by {by}: key {verdict.key}{cost}", f"limits {limits}{shadow}"]

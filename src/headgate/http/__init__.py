@@ -1,0 +1,1 @@
+"""Decisions as HTTP says them: headers, statuses, bodies. No framework is imported here."""

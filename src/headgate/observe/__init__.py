@@ -1,0 +1,1 @@
+"""Hooks out: what others may know of decisions."""

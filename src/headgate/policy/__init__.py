@@ -1,0 +1,1 @@
+"""The policy: which requests, counted by whom, under which limits."""

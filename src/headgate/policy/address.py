@@ -1,0 +1,171 @@
+"""The client's address: which of the addresses that a request names may be believed.
+
+Only what a trusted proxy added counts. A header that the client may have written is read from the
+right, as far as the hops are trusted. Exactly one header is looked at. Source: RFC 7239, and the
+behaviour of nginx's `real_ip_recursive`; see docs/policy.md#client-addresses.
+
+Addresses are packed bytes here, 4 or 16 of them: every request has one, and `ipaddress` would take
+longer than the rest of a decision.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_network
+from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
+
+from headgate.errors import ConfigError
+
+Address = bytes
+"""An address in network order: 4 bytes or 16."""
+
+UNIX = "unix"
+"""What a list of trusted proxies calls the peers of a Unix socket, which have no address."""
+
+_MOST_ELEMENTS = 64
+_LONGEST_HEADER = 4096
+_MAPPED = bytes(10) + b"\xff\xff"
+"""How an IPv4 address begins that is written as IPv6, `::ffff:203.0.113.9`."""
+
+_PORT = re.compile(r":[0-9]{1,5}")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A range of addresses of one length, in bytes."""
+
+    length: int
+    first: int
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddressRules:
+    """Whom to believe, and how much of an address tells clients apart.
+
+    Without trusted proxies the address is the peer's. With `hops` the header's element at that place
+    from the right is taken, whoever wrote the others.
+    """
+
+    header: str = ""
+    trusted: tuple[Network, ...] = ()
+    trust_unix: bool = False
+    hops: int = 0
+    ipv4_prefix: int = 32
+    ipv6_prefix: int = 64
+
+    def client(self, peer: str, header: str) -> str:
+        """What tells the client apart: its address or its network; the peer's own text where that is neither."""
+        address = parse_address(peer)
+        if self.header and (self.trusts(address) if address is not None else self.trust_unix and peer in ("", UNIX)):
+            address = self._believed(address, self._elements(header))
+        return peer if address is None else self._network(address)
+
+    def _network(self, address: Address) -> str:
+        """`203.0.113.9`, `2001:db8:0:1::/64`"""
+        bits = 8 * len(address)
+        prefix = self.ipv4_prefix if bits == 32 else self.ipv6_prefix
+        if prefix == bits:
+            return address_text(address)
+        kept = int.from_bytes(address) >> (bits - prefix) << (bits - prefix)
+        return f"{address_text(kept.to_bytes(len(address)))}/{prefix}"
+
+    def trusts(self, address: Address) -> bool:
+        """Whether what this address says of others is believed; counting hops alone trusts every peer."""
+        if self.hops and not self.trusted:
+            return True
+        length, number = len(address), int.from_bytes(address)
+        for network in self.trusted:
+            if network.length == length and number & network.mask == network.first:
+                return True
+        return False
+
+    def _believed(self, peer: Address | None, elements: Sequence[str]) -> Address | None:
+        if self.hops:
+            chosen = parse_address(elements[-self.hops]) if len(elements) >= self.hops else None
+            return peer if chosen is None else chosen
+        current = peer
+        for element in reversed(elements):
+            if current is not None and not self.trusts(current):
+                break
+            address = parse_address(element)
+            if address is None:  # keep the last address that a trusted proxy vouched for
+                break
+            current = address
+        return current
+
+    def _elements(self, header: str) -> list[str]:
+        if not header or len(header) > _LONGEST_HEADER:
+            return []
+        elements = forwarded_for(header) if self.header == "forwarded" else header.split(",")
+        return elements if len(elements) <= _MOST_ELEMENTS else []
+
+
+def parse_network(text: str) -> Network:
+    """A network, `10.0.0.0/8`, or a single address; raises ConfigError for anything else."""
+    try:
+        network = ip_network(text, strict=True)
+    except ValueError as error:
+        raise ConfigError(f'a network is written as "10.0.0.0/8" or "fd00::/8": {error}') from error
+    return Network(network.max_prefixlen // 8, int(network.network_address), int(network.netmask))
+
+
+def parse_address(text: str) -> Address | None:
+    """An address as headers write it: with a port, in brackets, with a zone; None for anything else."""
+    try:
+        return inet_pton(AF_INET, text)  # most are written like this
+    except (OSError, ValueError):
+        pass
+    text = text.strip()
+    if text.startswith("["):
+        text, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not _PORT.fullmatch(rest)):
+            return None
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    text = text.partition("%")[0]
+    try:
+        address = inet_pton(AF_INET6 if ":" in text else AF_INET, text)
+    except (OSError, ValueError):
+        return None
+    return address[12:] if address.startswith(_MAPPED) else address
+
+
+def address_text(address: Address) -> str:
+    """An address as text, each in one form only."""
+    return inet_ntop(AF_INET if len(address) == 4 else AF_INET6, address)
+
+
+def forwarded_for(value: str) -> list[str]:
+    """The `for` of each element of a Forwarded header (RFC 7239), "" where an element has none."""
+    nodes = []
+    for element in _split(value, ","):
+        node = ""
+        for pair in _split(element, ";"):
+            name, _, content = pair.partition("=")
+            if name.strip().lower() == "for":
+                quoted = _QUOTED.fullmatch(content.strip())
+                node = re.sub(r"\\(.)", r"\1", quoted[1]) if quoted else content.strip()
+        nodes.append(node)
+    return nodes
+
+
+def _split(text: str, separator: str) -> Iterator[str]:
+    """Split at a separator that is not inside quotes."""
+    part, quoted, escaped = "", False, False
+    for character in text:
+        if character == separator and not quoted:
+            yield part
+            part = ""
+            continue
+        if escaped:
+            escaped = False
+        elif quoted and character == "\\":
+            escaped = True
+        elif character == '"':
+            quoted = not quoted
+        part += character
+    yield part

@@ -1,0 +1,117 @@
+"""Why a request meets the limits that it meets: each rule, whether it applies, for whom, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headgate.keys import encode_key
+from headgate.limits import Limit
+from headgate.policy.identity import host_of
+from headgate.policy.paths import PathTree
+from headgate.policy.request import Request
+from headgate.policy.rules import ANY_TIER, Candidate, Conditions, Policy, Rule, without_idle_defaults
+
+
+@dataclass(frozen=True, slots=True)
+class RuleVerdict:
+    """What one rule says of a request. `key` is None where the request is refused for lack of an identity."""
+
+    name: str
+    applies: bool
+    reason: str
+    shadow: bool = False
+    cost: int = 1
+    counted_by: tuple[str, ...] = ()
+    key: str | None = None
+    tier: str = ANY_TIER
+    limits: tuple[Limit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a policy says of a request. `exempt` tells why no rule applies, "" where the request is not exempt."""
+
+    tier: str
+    exempt: str
+    verdicts: tuple[RuleVerdict, ...]
+
+
+def explain(policy: Policy, request: Request) -> Explanation:
+    """Go through all rules for a request; nothing is counted."""
+    exempt = _exemption(policy, request)
+    tier = policy.tier_of(request)
+    candidates = policy.candidates(request.method, request.host, request.path)
+    matched = [one for one in candidates.rules if not one.rule.conditions.why_not_headers(request.headers)]
+    applying = () if exempt else without_idle_defaults(matched)
+    by_name = {candidate.rule.name: candidate for candidate in applying}
+    verdicts = []
+    for rule in policy.rules:
+        if rule.name in by_name:
+            verdicts.append(_applying(rule, by_name[rule.name], request, tier))
+        else:
+            reason = "the request is exempt" if exempt else _why_not(rule, request, matched)
+            verdicts.append(RuleVerdict(rule.name, False, reason, shadow=rule.shadow))
+    return Explanation(tier, exempt, tuple(verdicts))
+
+
+def _applying(rule: Rule, candidate: Candidate, request: Request, tier: str) -> RuleVerdict:
+    own = rule.tier(tier)
+    parts = candidate.keyed.whole(request) if rule.by else ("everyone",)
+    return RuleVerdict(
+        rule.name,
+        True,
+        "; ".join(_reasons(rule, own, tier)) or "it is for every request",
+        shadow=rule.shadow,
+        cost=rule.cost,
+        counted_by=rule.by,
+        key=None if parts is None else encode_key(parts),
+        tier=own,
+        limits=tuple(named.limit for named in rule.limits[own]),
+    )
+
+
+def _reasons(rule: Rule, own: str, tier: str) -> Iterator[str]:
+    conditions = rule.conditions
+    if conditions.methods:
+        yield f"method {' or '.join(sorted(conditions.methods))}"
+    if conditions.paths:
+        yield f"path {' or '.join(conditions.paths)}"
+    if conditions.hosts or conditions.parent_hosts:
+        yield "host"
+    if conditions.headers:
+        yield "headers"
+    if rule.default:
+        yield "default: no other rule matched"
+    if rule.is_tiered:
+        yield f"tier {own}" if own else f"the default tier, as {tier!r} is none of this rule's" if tier else "the default tier"
+
+
+def _why_not(rule: Rule, request: Request, matched: list[Candidate]) -> str:
+    conditions = rule.conditions
+    reason = conditions.why_not(request.method, host_of(request.host)) or _why_not_path(conditions, request)
+    reason = reason or conditions.why_not_headers(request.headers)
+    others = [one.name for one, _ in matched if not (one.default or one.shadow)]
+    return reason or f"it is a default, and {', '.join(others)} matched"
+
+
+def _why_not_path(conditions: Conditions, request: Request) -> str:
+    if not conditions.paths or _matches(conditions, request):
+        return ""
+    return f"path {request.path.partition('?')[0]} does not match {' or '.join(conditions.paths)}"
+
+
+def _exemption(policy: Policy, request: Request) -> str:
+    for index, conditions in enumerate(policy.exempt):
+        reason = conditions.why_not(request.method, host_of(request.host))
+        reason = reason or conditions.why_not_headers(request.headers)
+        if not reason and (not conditions.paths or _matches(conditions, request)):
+            return f"exempt[{index}] matches"
+    return ""
+
+
+def _matches(conditions: Conditions, request: Request) -> bool:
+    tree = PathTree()
+    for template in conditions.paths:
+        tree.add(template, 0)
+    return bool(tree.find(request.path))

@@ -1,0 +1,286 @@
+"""A policy bound to a store: ask it for a request, and it answers.
+
+`Gate` for threads, `AsyncGate` for asyncio. All rules that apply to a request are decided together,
+all or none, in one call of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from pathlib import Path as FilePath
+from typing import Any
+
+from headgate.clock import Clock
+from headgate.decision import Decision, NamedLimit, Reading, binding_of
+from headgate.errors import ConfigError
+from headgate.keys import check_cost
+from headgate.policy.identity import Extract, Parts
+from headgate.policy.request import Request
+from headgate.policy.rules import ALL_RULES, ANY_TIER, Candidate, Candidates, Policy
+from headgate.stores.contract import BoundLimits, Store, StoreStats
+from headgate.stores.opening import open_store
+
+_MOST_PLANS = 8192
+_MOST_BOUND = 4096
+_LONGEST_REMEMBERED = 512
+_FREE = Decision((), (), allowed=True, binding=None)
+"""The answer where no rule applies."""
+
+
+def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
+    """A policy from a file's path or from values; raises PolicyError, or OSError for a file that cannot be read."""
+    if isinstance(policy, Policy):
+        return policy
+    from headgate.policy import load  # needs the extra `policy`, which a policy at hand does not
+
+    if isinstance(policy, Mapping):
+        return Policy(load.build_policy(policy))
+    return Policy(load.load_policy(policy))
+
+
+@dataclass(slots=True, eq=False)
+class _Plan:
+    """What is known in advance of requests of one method, host and path."""
+
+    candidates: Candidates
+    always: tuple[Candidate, ...] | None
+    """The rules that apply whatever the headers; None where headers decide."""
+
+    bound: BoundLimits | None
+    """The limits of `always`, where they depend on no tier."""
+
+    quick: tuple[Extract, ...]
+    """What gives the keys of `always`, each once: most rules count by the same identity."""
+
+    spread: Callable[[list[Parts | None]], tuple[Parts | None, ...]]
+    """From what `quick` gave to one key for each rule."""
+
+    costs: tuple[int, ...]
+
+
+Judged = tuple[Decision, BoundLimits | None, tuple[Candidate, ...], tuple[Parts | None, ...]]
+"""A decision, the limits that made it (None: the store was not asked), and the rules with their keys."""
+
+
+class _Bindings:
+    """One policy on one store: immutable but for what it remembers, which is bounded."""
+
+    def __init__(self, policy: Policy, store: Store, clock: Clock | None) -> None:
+        self.policy = policy
+        self._looks_at_hosts = policy.looks_at_hosts
+        self._store = store
+        self._clock = clock
+        self._plans: dict[tuple[str, str, str, str], _Plan] = {}
+        self._bound: dict[tuple[tuple[str, str], ...], BoundLimits] = {}
+
+    def judge(self, request: Request, cost: int, ruleset: str, *, commit: bool = True) -> Decision:
+        """Decide for a request."""
+        bound, chosen, keys, costs = self.resolve(request, cost, ruleset)
+        if bound is None:
+            return _refuse_missing(chosen, keys) if chosen else _FREE
+        return bound.decide(keys, costs) if commit else bound.decide(keys, costs, commit=False)
+
+    def judge_at(self, request: Request, now_us: int) -> Judged:
+        """Decide for a request as of a moment, and tell what was asked of the store."""
+        bound, chosen, keys, costs = self.resolve(request, 1, ALL_RULES)
+        if bound is None:
+            return _refuse_missing(chosen, keys) if chosen else _FREE, None, chosen, keys
+        return bound.decide(keys, costs, now_us=now_us), bound, chosen, keys
+
+    def resolve(
+        self, request: Request, cost: int, ruleset: str
+    ) -> tuple[BoundLimits | None, tuple[Candidate, ...], tuple[Any, ...], tuple[int, ...]]:
+        """(the limits to ask, the rules they are of, each rule's key, each rule's cost).
+
+        No limits where no rule applies, or where a rule insists on an identity that is missing: its key is None.
+        """
+        path = request.path
+        if "?" in path:
+            path = path.partition("?")[0]
+        host = request.host if self._looks_at_hosts else ""
+        plan = self._plans.get((request.method, host, path, ruleset))
+        if plan is None:
+            plan = self._plan(request.method, host, path, ruleset)
+        bound, chosen, costs = plan.bound, plan.always, plan.costs
+        if bound is not None and chosen is not None and cost == 1:
+            keys: tuple[Parts | None, ...] = plan.spread([quick(request) for quick in plan.quick])
+        else:
+            chosen = plan.candidates.select(request) if chosen is None else chosen
+            if not chosen:
+                return None, (), (), ()
+            costs = tuple([rule.cost * check_cost(cost) for rule, _ in chosen])
+            bound = bound or self._bound_for(chosen, request)
+            keys = tuple([keyed.quick(request) for _, keyed in chosen])
+        if not all(keys):
+            keys = tuple([keyed.whole(request) for _, keyed in chosen])
+            if not all(keys):
+                return None, chosen, keys, costs
+        return bound, chosen, keys, costs
+
+    def _bound_for(self, chosen: tuple[Candidate, ...], request: Request) -> BoundLimits:
+        """The limits of these rules for the request's tier."""
+        tier = self.policy.tier_of(request) if any(rule.is_tiered for rule, _ in chosen) else ANY_TIER
+        return self._bind(chosen, tier)
+
+    def _bind(self, chosen: tuple[Candidate, ...], tier: str) -> BoundLimits:
+        name = tuple((rule.name, rule.tier(tier)) for rule, _ in chosen)
+        bound = self._bound.get(name)
+        if bound is None:
+            bound = self._store.bind(limits_of(chosen, tier), clock=self._clock)
+            _remember(self._bound, name, bound, _MOST_BOUND)
+        return bound
+
+    def _plan(self, method: str, host: str, path: str, ruleset: str) -> _Plan:
+        """What is known in advance of requests of this kind, remembered if that is not too long."""
+        if ruleset not in self.policy.rulesets:
+            known = ", ".join(self.policy.rulesets)
+            raise ConfigError(f"no ruleset is named {ruleset[:60]!r}; there are {known}")
+        plan = self._make_plan(self.policy.candidates(method, host, path, ruleset))
+        if len(path) + len(host) + len(method) <= _LONGEST_REMEMBERED:
+            _remember(self._plans, (method, host, path, ruleset), plan, _MOST_PLANS)
+        return plan
+
+    def _make_plan(self, candidates: Candidates) -> _Plan:
+        if candidates.look_at_headers:
+            return _Plan(candidates, None, None, (), tuple, ())
+        chosen = candidates.select(Request())
+        tiered = any(rule.is_tiered for rule, _ in chosen)
+        quick = tuple(dict.fromkeys(keyed.quick for _, keyed in chosen))
+        return _Plan(
+            candidates,
+            always=chosen,
+            bound=self._bind(chosen, ANY_TIER) if chosen and not tiered else None,
+            quick=quick,
+            spread=_spread([quick.index(keyed.quick) for _, keyed in chosen]),
+            costs=tuple(rule.cost for rule, _ in chosen),
+        )
+
+
+def _spread(places: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    """What picks these places of a list, in C."""
+    if places == list(range(len(places))):
+        return tuple
+    return itemgetter(*places)
+
+
+def _refuse_missing(chosen: tuple[Candidate, ...], keys: tuple[Parts | None, ...]) -> Decision:
+    """The refusal of a request that lacks an identity which a rule insists on: its quota is nothing."""
+    definitions = limits_of(chosen, ANY_TIER)
+    readings = [
+        Reading(False, 0, 0, None, 0, 0)
+        if keys[limit.group] is None
+        else Reading(True, limit.limit.quota, 0, 0, 0, 0)
+        for limit in definitions
+    ]
+    binding = binding_of(definitions, readings, [1] * len(readings), allowed=False)
+    return Decision(definitions, readings, allowed=False, binding=binding)
+
+
+def limits_of(chosen: tuple[Candidate, ...], tier: str) -> tuple[NamedLimit, ...]:
+    """The limits of these rules for a tier, each with its rule's place among them."""
+    return tuple(
+        replace(limit, group=group)
+        for group, (rule, _) in enumerate(chosen)
+        for limit in rule.limits[rule.tier(tier)]
+    )
+
+
+class _BoundPolicy:
+    """What the gates of both colours are made of."""
+
+    def __init__(
+        self,
+        policy: Policy | Mapping[str, Any] | str | FilePath,
+        *,
+        store: str | Store | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        compiled = read_policy(policy)
+        chosen = compiled.store if store is None else store
+        self.store = open_store(chosen) if isinstance(chosen, str) else chosen
+        self._clock = clock
+        self._bindings = _Bindings(compiled, self.store, clock)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._bindings.policy
+
+    def reload(self, policy: Policy | Mapping[str, Any] | str | FilePath) -> None:
+        """Put another policy in force, whole or not at all; what was used stays used.
+
+        Raises PolicyError for a policy that cannot be used; then the old one stays.
+        """
+        self._bindings = _Bindings(read_policy(policy), self.store, self._clock)
+
+    def stats(self) -> StoreStats:
+        """What the store counts about itself."""
+        return self.store.stats()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.policy.namespace!r}, store={self.store!r})"
+
+
+class Gate(_BoundPolicy):
+    """A policy bound to a store; safe under threads.
+
+    `policy` is the path of a policy file, its values as a mapping, or a Policy. `store` (a URL or a
+    store) stands in for the one that the policy names. Raises PolicyError with all that is wrong.
+    """
+
+    def hit(self, request: Request, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
+        """Decide for a request and charge it: `cost` times the cost of each rule, all rules or none.
+
+        Only the rules of `ruleset` are asked. The decision's `rule` is the one that speaks. A request
+        that no rule is for, or that is exempt, passes with `limits` empty.
+        """
+        return self._bindings.judge(request, cost, ruleset)
+
+    def peek(self, request: Request, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
+        """Decide for a request and change nothing."""
+        return self._bindings.judge(request, cost, ruleset, commit=False)
+
+    def judge_at(self, request: Request, now_us: int) -> Judged:
+        """Decide for a request as of a moment, in microseconds since the epoch, and tell how: for a replay."""
+        return self._bindings.judge_at(request, now_us)
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncGate(_BoundPolicy):
+    """`Gate` for asyncio: the same names, awaited."""
+
+    async def hit(self, request: Request, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
+        """See `Gate.hit`."""
+        return self._bindings.judge(request, cost, ruleset)
+
+    async def peek(self, request: Request, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
+        """See `Gate.peek`."""
+        return self._bindings.judge(request, cost, ruleset, commit=False)
+
+    async def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    async def __aenter__(self) -> AsyncGate:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _remember(memory: dict[Any, Any], name: Any, value: Any, most: int) -> None:
+    """Keep a value for later; a memory that is full begins anew."""
+    if len(memory) >= most:
+        memory.clear()
+    memory[name] = value

@@ -1,0 +1,137 @@
+"""Who is counted: the parts of a rule's key, taken from a request.
+
+A part is text of bounded length. What was marked secret is replaced by a digest before anything else
+sees it. A missing identity is never a free pass: it is `None` here, and the rule says what happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+
+from headgate.policy.address import AddressRules
+from headgate.policy.request import Request
+
+Parts = tuple[str, ...]
+Extract = Callable[[Request], Parts | None]
+"""The parts of a key that one identity gives; None where the request lacks it."""
+
+BUILT_IN = ("ip", "endpoint", "host", "method")
+ANONYMOUS = "anonymous"
+"""Starts the parts of a missing identity; no identity can have this name."""
+
+EVERYONE: Parts = ("everyone",)
+"""The key of a rule that counts all requests together."""
+
+_LONGEST_VALUE = 256
+_ADDRESSES_REMEMBERED = 65536
+
+
+def from_header(name: str, *, secret: bool) -> Extract:
+    """The value of a header."""
+    lower = name.lower()
+
+    def extract_secret(request: Request) -> Parts | None:
+        value = request.headers.get(lower, "").strip()
+        return (_digest(value),) if value else None
+
+    def extract(request: Request) -> Parts | None:
+        value = request.headers.get(lower, "").strip()
+        if not value:
+            return None
+        return (value,) if value.isascii() and len(value) <= _LONGEST_VALUE else (_bounded(value),)
+
+    return extract_secret if secret else extract
+
+
+def from_cookie(name: str, *, secret: bool) -> Extract:
+    """The value of a cookie."""
+    read = _digest if secret else _bounded
+
+    def extract(request: Request) -> Parts | None:
+        value = request.cookie(name)
+        return (read(value),) if value else None
+
+    return extract
+
+
+def from_query(name: str, *, secret: bool) -> Extract:
+    """The value of a query parameter."""
+    read = _digest if secret else _bounded
+
+    def extract(request: Request) -> Parts | None:
+        value = request.query(name)
+        return (read(value),) if value else None
+
+    return extract
+
+
+def from_address(rules: AddressRules) -> Extract:
+    """The client's network, by the policy's rules on whom to believe."""
+    header = rules.header
+
+    @lru_cache(maxsize=_ADDRESSES_REMEMBERED)
+    def parts_of(peer: str, value: str) -> Parts | None:
+        client = rules.client(peer, value)
+        return (_bounded(client),) if client else None
+
+    def from_peer(request: Request) -> Parts | None:
+        return parts_of(request.client_ip, "")
+
+    def from_peer_or_header(request: Request) -> Parts | None:
+        return parts_of(request.client_ip, request.headers.get(header, ""))
+
+    return from_peer_or_header if header else from_peer
+
+
+def from_method(request: Request) -> Parts | None:
+    """The request's method."""
+    return (_bounded(request.method),) if request.method else None
+
+
+def from_host(request: Request) -> Parts | None:
+    """The host that the request was sent to, without its port, in lower case."""
+    host = host_of(request.host)
+    return (_bounded(host),) if host else None
+
+
+def first_of(names: Sequence[str], identities: Sequence[Extract]) -> Extract:
+    """The first identity that the request has, with its name: user 7 is not key 7."""
+    pairs = tuple(zip(names, identities, strict=True))
+
+    def extract(request: Request) -> Parts | None:
+        for name, identity in pairs:
+            parts = identity(request)
+            if parts is not None:
+                return (name, *parts)
+        return None
+
+    return extract
+
+
+def host_of(host: str) -> str:
+    """A host without its port, in lower case."""
+    name = host.strip().lower()
+    if name.startswith("["):
+        return name.partition("]")[0] + "]"
+    return name.partition(":")[0].rstrip(".")
+
+
+def _bounded(value: str) -> str:
+    """A value as a part of a key: long ones, and those that are no text, by their digest."""
+    if len(value) <= _LONGEST_VALUE and (value.isascii() or _is_text(value)):
+        return value
+    return "digest-" + _digest(value)
+
+
+def _digest(value: str) -> str:
+    """128 bits in hexadecimal, the same in every process; nobody reads the value back from it."""
+    return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16, person=b"headgate").hexdigest()
+
+
+def _is_text(value: str) -> bool:
+    try:
+        return len(value.encode()) <= 4 * _LONGEST_VALUE
+    except UnicodeEncodeError:
+        return False

@@ -1,0 +1,255 @@
+"""Load a policy with every error at once, each with its path, its line and what would be right.
+
+Three passes over one text: it is read (`document`), each field is checked by the model, and what no
+field can see by itself, such as names that must be known, is checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from headgate.policy.document import Document, read_document
+from headgate.policy.identity import ANONYMOUS, BUILT_IN
+from headgate.policy.model import (
+    ClientIpModel,
+    FieldFaults,
+    IdentityModel,
+    IpModel,
+    MatchModel,
+    PolicyModel,
+    RuleModel,
+    TiersModel,
+    TierSourceModel,
+)
+from headgate.policy.problems import Path, PolicyError, Problem
+
+_WANTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a map",
+    "model_type": "a map",
+    "model_attributes_type": "a map",
+}
+_COMPARISONS = {
+    "greater_than_equal": ("ge", "at least"),
+    "less_than_equal": ("le", "at most"),
+    "too_short": ("min_length", "a list of at least"),
+    "string_too_short": ("min_length", "a text of at least"),
+}
+
+
+def load_policy(path: str | FilePath) -> PolicyModel:
+    """The policy of a file; raises PolicyError, or OSError where the file cannot be read."""
+    file = FilePath(path)
+    return parse_policy(file.read_bytes(), source=str(path))
+
+
+def parse_policy(text: bytes | str, *, source: str = "policy") -> PolicyModel:
+    """The policy of a text; raises PolicyError with all that is wrong."""
+    return check_policy(read_document(text, source))
+
+
+def build_policy(value: Mapping[str, Any], *, source: str = "policy") -> PolicyModel:
+    """The policy of values as a file would hold them; raises PolicyError with all that is wrong."""
+    return check_policy(Document(source, value))
+
+
+def check_policy(document: Document) -> PolicyModel:
+    """The policy of values that were read."""
+    problems = list(document.problems)
+    model: PolicyModel | None = None
+    if not isinstance(document.value, Mapping):
+        problems.append(document.problem((), f"a policy is a map that begins with version: 1, not {_shown(document.value)}"))
+    else:
+        try:
+            model = PolicyModel.model_validate(document.value)
+        except ValidationError as error:
+            problems.extend(_model_problems(document, error))
+        problems.extend(document.problem(path, message) for path, message in _connections(document.value))
+    if problems or model is None:
+        raise PolicyError(document.source, problems)
+    return model
+
+
+def _model_problems(document: Document, error: ValidationError) -> Iterator[Problem]:
+    for fault in error.errors(include_url=False):
+        path = tuple(part for part in fault["loc"] if part != "[key]")
+        cause = fault.get("ctx", {}).get("error")
+        if isinstance(cause, FieldFaults):
+            for name, message in cause.faults.items():
+                yield document.problem((*path, name), message)
+        else:
+            yield document.problem(path, _message(path, fault))
+
+
+def _message(path: Path, fault: Any) -> str:
+    """What is wrong, the value seen, and what would be right."""
+    kind: str = fault["type"]
+    value = fault["input"]
+    context = fault.get("ctx", {})
+    if kind == "missing":
+        return "is missing"
+    if kind == "extra_forbidden":
+        return _unknown_field(path)
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        return f"must be {context['expected']}, not {_shown(value)}"
+    if kind == "string_pattern_mismatch":
+        return f"a name is a lower-case letter and up to 63 more of a-z 0-9 _ . -, not {_shown(value)}"
+    if kind in _WANTED:
+        return f"must be {_WANTED[kind]}, not {_shown(value)}"
+    if kind in _COMPARISONS:
+        bound, words = _COMPARISONS[kind]
+        return f"must be {words} {context[bound]}, not {_shown(value)}"
+    return f"{fault['msg'][:1].lower()}{fault['msg'][1:]}, not {_shown(value)}"
+
+
+def _unknown_field(path: Path) -> str:
+    name = str(path[-1])
+    model = _model_at(path[:-1])
+    known = [field.alias or own for own, field in model.model_fields.items()] if model else []
+    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}" if known else ""
+    return f"no such field{hint}"
+
+
+def _model_at(path: Path) -> type[BaseModel] | None:
+    """The model whose fields stand at a path."""
+    match path:
+        case ():
+            return PolicyModel
+        case ("rules", int()):
+            return RuleModel
+        case ("rules", int(), "match") | ("exempt", int()):
+            return MatchModel
+        case ("identities", str()):
+            return IdentityModel
+        case ("identities", str(), "ip"):
+            return IpModel
+        case ("client_ip",):
+            return ClientIpModel
+        case ("tiers",):
+            return TiersModel
+        case ("tiers", "from"):
+            return TierSourceModel
+        case _:
+            return None
+
+
+def _connections(policy: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """What no field can see by itself. Works on values that may be of any shape: shapes are the model's concern."""
+    identities = _map(policy.get("identities"))
+    known = {*identities, *BUILT_IN}
+    yield from _identity_connections(identities, known)
+    yield from _tier_connections(_map(policy.get("tiers")), known)
+    names: dict[str, int] = {}
+    for index, rule in _maps(policy.get("rules")):
+        path: Path = ("rules", index)
+        yield from _rule_connections(path, rule, known, policy.get("tiers"))
+        name = rule.get("name")
+        if isinstance(name, str):
+            if name in names:
+                yield (*path, "name"), f"rules[{names[name]}] is named {name!r} too: state is kept by name"
+            names.setdefault(name, index)
+    for index, match in _maps(policy.get("exempt")):
+        if not match:
+            yield ("exempt", index), "needs a condition: an empty one would exempt every request"
+    for ruleset, members in _map(policy.get("rulesets")).items():
+        for place, member in _texts(members):
+            if member not in names:
+                yield ("rulesets", ruleset, place), _unknown("rule", member, names)
+
+
+def _identity_connections(identities: Mapping[str, Any], known: Iterable[str]) -> Iterator[tuple[Path, str]]:
+    for name, identity in identities.items():
+        path: Path = ("identities", name)
+        if name in BUILT_IN or name in (ANONYMOUS, "everyone"):
+            yield path, f"{name!r} is built in: choose another name"
+        for place, member in _texts(_map(identity).get("first_of")):
+            if member not in known:
+                yield (*path, "first_of", place), _unknown("identity", member, known)
+            elif _reaches(member, name, identities):
+                yield (*path, "first_of", place), f"{member!r} comes back to {name!r} itself"
+
+
+def _reaches(start: str, goal: str, identities: Mapping[str, Any]) -> bool:
+    """Whether following `first_of` from one identity comes to another."""
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        name = waiting.pop()
+        if name == goal:
+            return True
+        if name not in seen:
+            seen.add(name)
+            waiting.extend(member for _, member in _texts(_map(identities.get(name)).get("first_of")))
+    return False
+
+
+def _tier_connections(tiers: Mapping[str, Any], known: Iterable[str]) -> Iterator[tuple[Path, str]]:
+    identity = _map(tiers.get("from")).get("identity")
+    if isinstance(identity, str) and identity not in known:
+        yield ("tiers", "from", "identity"), _unknown("identity", identity, known)
+    if identity is not None and "map" not in tiers:
+        yield ("tiers",), "a tier from an identity needs map, from its values to tiers"
+
+
+def _rule_connections(
+    path: Path, rule: Mapping[str, Any], known: Iterable[str], tiers: object
+) -> Iterator[tuple[Path, str]]:
+    counted: list[str] = []
+    for place, name in _texts(rule.get("by")):
+        if name not in known:
+            yield (*path, "by", place), _unknown("identity", name, known)
+        elif name in counted:
+            yield (*path, "by", place), f"{name!r} is there twice"
+        counted.append(name)
+    limits = rule.get("limits")
+    if isinstance(limits, Mapping):
+        if not isinstance(tiers, Mapping):
+            yield (*path, "limits"), "limits by tier need tiers: where a request's tier is read from"
+        elif isinstance(tiers.get("default"), str) and tiers["default"] not in limits:
+            yield (*path, "limits"), f"has no limits for the default tier {tiers['default']!r}"
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names[:20]) or 'none'}"
+    return f"no {kind} is named {_shown(name)}{hint}"
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _maps(value: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for index, item in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(item, Mapping):
+            yield index, item
+
+
+def _texts(value: object) -> Iterator[tuple[int, str]]:
+    for index, item in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(item, str):
+            yield index, item
+
+
+def _shown(value: object) -> str:
+    """A value for a message: short, and kinds instead of contents for what is long."""
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "a map"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:56]}...'"

@@ -1,0 +1,56 @@
+"""What is wrong with a policy: every problem at once, each with its place and what would be right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from headgate.errors import ConfigError
+
+Path = tuple[str | int, ...]
+_PLAIN = re.compile(r"[A-Za-z_<][A-Za-z0-9_<-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong. `path` leads to it in the policy, `line` and `column` (from 1) in the file."""
+
+    path: Path
+    message: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        place = path_text(self.path)
+        return f"{place}: {self.message}" if place else self.message
+
+
+class PolicyError(ConfigError):
+    """A policy that cannot be used; `problems` lists everything that is wrong with it."""
+
+    code: ClassVar[str] = "policy"
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        self.source = source
+        self.problems = tuple(sorted(problems, key=lambda problem: (problem.line, problem.column)))
+        super().__init__("\n".join(self._lines()))
+
+    def _lines(self) -> Iterable[str]:
+        for problem in self.problems:
+            place = f"{self.source}:{problem.line}:{problem.column}" if problem.line else self.source
+            yield f"{place}: {problem}"
+
+
+def path_text(path: Path) -> str:
+    """A path as people write it: `rules[2].limits.free`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif _PLAIN.fullmatch(part):
+            text += f".{part}" if text else part
+        else:
+            text += f"[{part[:60]!r}]"
+    return text

@@ -1,0 +1,370 @@
+"""A policy made ready to be asked: compiled once, then only looked up.
+
+Which rules may be for a request depends on its method, host and path alone; what is left open then
+are headers and the tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from headgate.decision import NamedLimit, name_limits
+from headgate.policy.address import UNIX, AddressRules
+from headgate.policy.identity import (
+    ANONYMOUS,
+    EVERYONE,
+    Extract,
+    Parts,
+    first_of,
+    from_address,
+    from_cookie,
+    from_header,
+    from_host,
+    from_method,
+    from_query,
+    host_of,
+)
+from headgate.policy.paths import PathTree
+from headgate.policy.request import Request
+
+if TYPE_CHECKING:
+    from headgate.policy.model import ClientIpModel, IdentityModel, MatchModel, PolicyModel, RuleModel, TiersModel
+
+ALL_RULES = "default"
+"""The ruleset that holds every rule, unless the policy gives the name to another."""
+
+ANY_TIER = ""
+"""The tier of limits that hold for everybody, and for tiers that a rule does not name."""
+
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a match asks of a request beyond its path."""
+
+    methods: frozenset[str]
+    hosts: frozenset[str]
+    parent_hosts: tuple[str, ...]
+    headers: tuple[tuple[str, frozenset[str] | None], ...]
+    paths: tuple[str, ...]
+
+    @classmethod
+    def of(cls, match: MatchModel | None) -> Conditions:
+        """The conditions of a match; none at all where there is no match."""
+        if match is None:
+            return cls(frozenset(), frozenset(), (), (), ())
+        hosts = [host.lower() for host in match.host or ()]
+        headers = (match.header or {}).items()
+        return cls(
+            methods=frozenset(match.method or ()),
+            hosts=frozenset(host for host in hosts if not host.startswith("*.")),
+            parent_hosts=tuple(host[1:] for host in hosts if host.startswith("*.")),
+            headers=tuple(
+                (name.lower(), None if values is True else frozenset(values)) for name, values in headers
+            ),
+            paths=match.path or (),
+        )
+
+    def why_not(self, method: str, host: str) -> str:
+        """Why a request of this method and host is not meant, "" where it is."""
+        if self.methods and method not in self.methods:
+            return f"method {method} is not {' or '.join(sorted(self.methods))}"
+        if (self.hosts or self.parent_hosts) and not self._is_host(host):
+            wanted = [*sorted(self.hosts), *("*" + parent for parent in self.parent_hosts)]
+            return f"host {host or '(none)'} is not {' or '.join(wanted)}"
+        return ""
+
+    def why_not_headers(self, headers: Mapping[str, str]) -> str:
+        """Why a request with these headers is not meant, "" where it is."""
+        for name, values in self.headers:
+            value = headers.get(name)
+            if value is None:
+                return f"header {name} is not there"
+            if values is not None and value.strip() not in values:
+                return f"header {name} is not {' or '.join(sorted(values))}"
+        return ""
+
+    def _is_host(self, host: str) -> bool:
+        return host in self.hosts or any(host.endswith(parent) for parent in self.parent_hosts)
+
+
+class Keyed(NamedTuple):
+    """The key of a request. `quick` may give None for lack of an identity; then `whole` has the last word."""
+
+    quick: Extract
+    whole: Extract
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule:
+    """A rule, compiled. `limits` has an entry for each tier it names, and one for all others under ""."""
+
+    name: str
+    conditions: Conditions
+    by: tuple[str, ...]
+    identities: Mapping[str, Extract]
+    limits: Mapping[str, tuple[NamedLimit, ...]]
+    cost: int
+    default: bool
+    shadow: bool
+    refuse_missing: bool
+    on_store_error: Literal["local", "open", "closed"]
+
+    def keyed(self, template: str) -> Keyed:
+        """How requests whose path matched `template` are counted."""
+        extracts = tuple(_template(template) if name == "endpoint" else self.identities[name] for name in self.by)
+        whole = partial(self._whole_key, extracts)
+        if not extracts:
+            return Keyed(_everyone, whole)
+        if len(extracts) == 1:
+            return Keyed(extracts[0], whole)
+        if len(extracts) > 2:
+            return Keyed(whole, whole)
+        first, second = extracts
+
+        def pair(request: Request) -> Parts | None:
+            one, other = first(request), second(request)
+            return one + other if one and other else None
+
+        return Keyed(pair, whole)
+
+    def _whole_key(self, extracts: Sequence[Extract], request: Request) -> Parts | None:
+        """The key with what stands in for a missing identity; None where the rule refuses instead."""
+        key: list[str] = []
+        for name, extract in zip(self.by, extracts, strict=True):
+            parts = extract(request)
+            if parts is None:
+                if self.refuse_missing:
+                    return None
+                parts = (ANONYMOUS, name)
+            key.extend(parts)
+        return tuple(key)
+
+    def tier(self, tier: str) -> str:
+        """The entry of `limits` that holds for a request's tier."""
+        return tier if tier in self.limits else ANY_TIER
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether the limits depend on the request's tier."""
+        return len(self.limits) > 1
+
+
+class Candidate(NamedTuple):
+    """A rule that may be for a request, and how it counts requests of this path."""
+
+    rule: Rule
+    keyed: Keyed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """What method, host and path of a request leave open."""
+
+    exempt: tuple[Conditions, ...]
+    rules: tuple[Candidate, ...]
+
+    @property
+    def look_at_headers(self) -> bool:
+        """Whether headers decide which of these apply."""
+        return any(conditions.headers for conditions in self.exempt) or any(
+            rule.conditions.headers for rule, _ in self.rules
+        )
+
+    def select(self, request: Request) -> tuple[Candidate, ...]:
+        """The rules that apply to a request; none where it is exempt."""
+        headers = request.headers
+        if any(not conditions.why_not_headers(headers) for conditions in self.exempt):
+            return ()
+        matched = [candidate for candidate in self.rules if not candidate.rule.conditions.why_not_headers(headers)]
+        return without_idle_defaults(matched)
+
+
+def without_idle_defaults(matched: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """What applies of the rules that match: default rules only where no other enforced one is there."""
+    if any(not (rule.default or rule.shadow) for rule, _ in matched):
+        return tuple(candidate for candidate in matched if not candidate.rule.default)
+    return tuple(matched)
+
+
+class Policy:
+    """The rules of one system, ready to be asked. Immutable."""
+
+    def __init__(self, model: PolicyModel) -> None:
+        self.namespace = model.namespace
+        self.generation = model.generation
+        self.store = model.store
+        self.model = model
+        addresses = _address_rules(model.client_ip)
+        identities = _identities(model.identities, addresses)
+        self.rules = tuple(_rule(rule, model, identities) for rule in model.rules)
+        self.exempt = tuple(Conditions.of(match) for match in model.exempt)
+        self.rulesets = {ALL_RULES: tuple(rule.name for rule in self.rules), **_tuples(model.rulesets)}
+        self.tier_of = _tier_source(model.tiers, identities)
+        self.headers = _headers(model)
+        self.counts_by_address = any(_is_address(name, model.identities) for rule in self.rules for name in rule.by)
+        self.looks_at_hosts = any(
+            conditions.hosts or conditions.parent_hosts
+            for conditions in (*self.exempt, *(rule.conditions for rule in self.rules))
+        )
+        self._rules_by_path = _path_tree([rule.conditions for rule in self.rules])
+        self._exempt_by_path = _path_tree(self.exempt)
+
+    def candidates(self, method: str, host: str, path: str, ruleset: str = ALL_RULES) -> Candidates:
+        """What may apply to requests of this method, host and path, of the rules of a ruleset."""
+        names = self.rulesets[ruleset]
+        host = host_of(host)
+        matched = self._rules_by_path.find(path)
+        rules = [
+            Candidate(rule, rule.keyed(matched.get(index, "/**")))
+            for index, rule in enumerate(self.rules)
+            if rule.name in names
+            and (index in matched or not rule.conditions.paths)
+            and not rule.conditions.why_not(method, host)
+        ]
+        spared = self._exempt_by_path.find(path)
+        exempt = tuple(
+            conditions
+            for index, conditions in enumerate(self.exempt)
+            if (index in spared or not conditions.paths) and not conditions.why_not(method, host)
+        )
+        return Candidates(exempt, tuple(rules))
+
+
+def _is_address(name: str, models: Mapping[str, IdentityModel]) -> bool:
+    """Whether an identity may be the client's address."""
+    model = models.get(name)
+    if model is None:
+        return name == "ip"
+    return model.ip is not None or any(_is_address(member, models) for member in model.first_of or ())
+
+
+def _headers(model: PolicyModel) -> frozenset[str]:
+    """The headers, in lower case, that a policy looks at."""
+    matches = [*model.exempt, *(rule.match for rule in model.rules)]
+    names = {name for match in matches if match is not None for name in match.header or ()}
+    sources = [*model.identities.values(), *([model.tiers.source] if model.tiers else ())]
+    names |= {source.header for source in sources if source.header}
+    names |= {"cookie" for source in sources if source.cookie}
+    names |= {model.client_ip.header} if model.client_ip.header else set()
+    return frozenset(name.lower() for name in names)
+
+
+def _path_tree(all_conditions: Sequence[Conditions]) -> PathTree:
+    tree = PathTree()
+    for index, conditions in enumerate(all_conditions):
+        for template in conditions.paths:
+            tree.add(template, index)
+    return tree
+
+
+def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Extract]) -> Rule:
+    scope = f"{policy.namespace}/{policy.generation}/{model.name}"
+    limits: dict[str, tuple[NamedLimit, ...]] = {
+        tier: name_limits(values, scope=scope, name=model.name, rule=model.name, shadow=model.shadow)
+        for tier, values in model.limits.items()
+    }
+    if ANY_TIER not in limits and policy.tiers is not None:
+        limits[ANY_TIER] = limits[policy.tiers.default]
+    return Rule(
+        name=model.name,
+        conditions=Conditions.of(model.match),
+        by=tuple(model.by),
+        identities=identities,
+        limits=limits,
+        cost=model.cost,
+        default=model.default,
+        shadow=model.shadow,
+        refuse_missing=model.missing == "refuse" and not model.shadow,
+        on_store_error=model.on_store_error or policy.on_store_error,
+    )
+
+
+def _address_rules(model: ClientIpModel) -> AddressRules:
+    return AddressRules(
+        header=(model.header or "").lower(),
+        trusted=tuple(network for network in model.trusted_proxies if network != UNIX),
+        trust_unix=UNIX in model.trusted_proxies,
+        hops=model.trusted_hops or 0,
+        ipv4_prefix=model.ipv4_prefix,
+        ipv6_prefix=model.ipv6_prefix,
+    )
+
+
+def _identities(models: Mapping[str, IdentityModel], addresses: AddressRules) -> dict[str, Extract]:
+    """Every identity by its name; those made of others come after them."""
+    known: dict[str, Extract] = {
+        "ip": from_address(addresses),
+        "host": from_host,
+        "method": from_method,
+        "endpoint": _no_endpoint,
+    }
+
+    def resolve(name: str) -> Extract:
+        if name not in known:
+            model = models[name]
+            if model.first_of is not None:
+                known[name] = first_of(model.first_of, [resolve(member) for member in model.first_of])
+            else:
+                known[name] = _plain_identity(model, addresses)
+        return known[name]
+
+    for name in models:
+        resolve(name)
+    return known
+
+
+def _plain_identity(model: IdentityModel, addresses: AddressRules) -> Extract:
+    if model.header is not None:
+        return from_header(model.header, secret=model.secret)
+    if model.cookie is not None:
+        return from_cookie(model.cookie, secret=model.secret)
+    if model.query is not None:
+        return from_query(model.query, secret=model.secret)
+    if model.ip is None:
+        raise AssertionError("the model has one source for every identity")
+    return from_address(replace(addresses, ipv4_prefix=model.ip.ipv4_prefix, ipv6_prefix=model.ip.ipv6_prefix))
+
+
+def _tier_source(model: TiersModel | None, identities: Mapping[str, Extract]) -> Callable[[Request], str]:
+    """How a request's tier is found; a tier that nobody knows holds no surprise, see `Rule.tier`."""
+    if model is None:
+        return lambda request: ANY_TIER
+    source = model.source
+    if source.header is not None:
+        extract = from_header(source.header, secret=False)
+    elif source.cookie is not None:
+        extract = from_cookie(source.cookie, secret=False)
+    else:
+        extract = identities[source.identity or ""]
+    tiers = model.map
+
+    def tier_of(request: Request) -> str:
+        parts = extract(request)
+        if parts is None:
+            return ANY_TIER
+        return parts[-1] if tiers is None else tiers.get(parts[-1], ANY_TIER)
+
+    return tier_of
+
+
+def _everyone(request: Request) -> Parts:
+    return EVERYONE
+
+
+def _template(template: str) -> Extract:
+    """The endpoint of a request: the framework's, else the template that its path matched."""
+    parts = (template,)
+    return lambda request: (request.endpoint,) if request.endpoint else parts
+
+
+def _no_endpoint(request: Request) -> Parts | None:
+    """An endpoint inside `first_of`, where no rule's template is known: the framework's, if it gave one."""
+    return (request.endpoint,) if request.endpoint else None
+
+
+def _tuples(lists: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(values) for name, values in lists.items()}

@@ -1,0 +1,1 @@
+"""Logs in: what a policy would have done with traffic that has been."""

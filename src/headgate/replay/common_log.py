@@ -1,0 +1,102 @@
+"""The common and combined log formats and their extended kin.
+
+`client ident user [time] "request" status bytes "referer" "agent"` and whatever follows; a virtual
+host may stand in front. Only the client, the time and the request must be there. A quote that is
+never closed is a line that was cut off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from headgate import core
+from headgate.replay.entries import LONGEST_LINE, Entry, Unreadable
+from headgate.replay.times import TimeReader
+
+_QUOTED = r'"((?:[^"\\]|\\.)*)"'
+_HEAD = re.compile(r'(\S+) [^\["]*\[([^\]"]{1,64})\] "([A-Z]{1,32}) (/[^ "]*) HTTP/[0-9.]{1,3}" ')
+"""A line without surprises, as far as it matters when no header is asked for."""
+
+_LINE = re.compile(
+    rf"(?:(?P<vhost>[^\s\[\"]+:\d+) (?=\S+ \S+ \S))?(?P<client>\S+) (?P<ident>[^\s\[]+) (?P<user>[^\[]*?) ?"
+    rf"\[(?P<time>[^\]]{{1,64}})\] {_QUOTED.replace('(', '(?P<request>', 1)}"
+    rf"(?: (?P<status>\d{{3}}|-))?(?: (?P<bytes>\d+|-))?"
+    rf"(?: {_QUOTED.replace('(', '(?P<referer>', 1)} {_QUOTED.replace('(', '(?P<agent>', 1)})?(?P<rest>.*)",
+    re.DOTALL,
+)
+_QUOTES_OF_REST = re.compile(rf'[^"]*(?:{_QUOTED}[^"]*)*')
+_METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+_UNESCAPED = {'\\"': '"', "\\\\": "\\"}
+
+FIELDS = ("client", "ident", "user", "time", "request", "status", "bytes", "referer", "agent", "vhost")
+"""What a line offers to stand for a header."""
+
+
+def common_reader(read_time: TimeReader, headers: Mapping[str, str]) -> Callable[[str], Entry]:
+    """A reader of lines. `headers` maps names of headers to the FIELDS that they are read from."""
+
+    def read(line: str) -> Entry:
+        if not headers:
+            # Most lines are read by their head alone: no escape anywhere, and every quote closed.
+            match = _HEAD.match(line)
+            if match is not None and "\\" not in line and not line.count('"') & 1:
+                client, time, method, path = match.groups()
+                return (read_time(time), client, method, path, "", _NO_HEADERS)
+        return _read_whole(line, read_time, headers)
+
+    return read
+
+
+def split_block(block: str, read_time: TimeReader, headers: Mapping[str, str]) -> Sequence[Entry | str]:
+    """The lines of a block; those that can be read natively as entries already."""
+    if headers or core.native is None:
+        return block.split("\n")
+    entries: Sequence[Entry | str] = core.native.read_common_lines(block, read_time.naive_is_utc, _NO_HEADERS)
+    return entries
+
+
+def split_request(request: str) -> tuple[str, str]:
+    """Method and path of a request line; "" for what it does not have."""
+    parts = request.split(" ")
+    method = parts[0].upper() if _METHOD.fullmatch(parts[0]) else ""
+    if not method or len(parts) < 2:
+        return method, ""
+    target = " ".join(parts[1:-1]) if len(parts) > 2 and parts[-1].startswith("HTTP/") else parts[1]
+    return method, path_of(target)
+
+
+def path_of(target: str) -> str:
+    """The path and query of a request target, which may be a whole URL; "" for what has none."""
+    if target.startswith("/"):
+        return target
+    _, scheme, rest = target.partition("://")
+    if not scheme:
+        return ""
+    slash = rest.find("/")
+    return rest[slash:] if slash >= 0 else "/"
+
+
+def _read_whole(line: str, read_time: TimeReader, headers: Mapping[str, str]) -> Entry:
+    if len(line) > LONGEST_LINE:
+        raise Unreadable(f"the line is longer than {LONGEST_LINE} characters")
+    match = _LINE.fullmatch(line)
+    if match is None:
+        raise Unreadable('it is not: client ident user [time] "request" ...')
+    if not _QUOTES_OF_REST.fullmatch(match["rest"]):
+        raise Unreadable("it is cut off inside a quoted field")
+    method, path = split_request(_unescape(match["request"]))
+    found = {}
+    for name, field in headers.items():
+        value = match[field]
+        if value and value != "-":
+            found[name] = _unescape(value)
+    host = (match["vhost"] or "").rpartition(":")[0]
+    return (read_time(match["time"]), match["client"], method, path, host, found)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r'\\["\\]', lambda match: _UNESCAPED[match[0]], text) if "\\" in text else text
+
+
+_NO_HEADERS: dict[str, str] = {}

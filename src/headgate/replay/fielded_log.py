@@ -1,0 +1,152 @@
+"""Logs whose fields have names: JSON lines, and CSV or TSV with a header line.
+
+The usual names are known; others are told. A JSON log may nest: `request.method` is the field
+`method` of `request`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from headgate.replay.common_log import path_of, split_request
+from headgate.replay.entries import LONGEST_LINE, Entry, Unreadable
+from headgate.replay.times import TimeReader
+
+KNOWN_NAMES: dict[str, tuple[str, ...]] = {
+    "time": (
+        "time", "timestamp", "@timestamp", "ts", "time_local", "time_iso8601", "msec", "datetime", "date_time",
+        "startutc", "start_time", "epoch", "requesttime", "eventtime",
+    ),
+    "client": (
+        "client", "client_ip", "clientip", "ip", "remote_addr", "remote_ip", "remote_host", "remoteaddr", "host_ip",
+        "c-ip", "clienthost", "client_addr", "downstream_remote_address", "request.remote_ip", "request.client_ip",
+        "source_ip", "src_ip", "remote", "address", "host",
+    ),
+    "method": ("method", "request_method", "http_method", "requestmethod", "cs-method", "verb", "request.method"),
+    "path": (
+        "path", "uri", "url", "request_uri", "request_path", "requestpath", "cs-uri-stem", "target", "request.uri",
+        "request.url", "request.path",
+    ),
+    "request": ("request", "request_line"),
+    "host": ("vhost", "server_name", "http_host", "authority", "requesthost", "cs-host", "request.host"),
+}  # fmt: skip
+"""What fields are usually called, without regard to case; the first that is there is taken."""
+
+Getter = Callable[[Any], object]
+
+
+class FieldNames:
+    """Which field of a log stands for what: told names first, then the usual ones."""
+
+    def __init__(self, told: Mapping[str, str], *, needs_client: bool) -> None:
+        self._told = told
+        self.needed = ("time", "client") if needs_client else ("time",)
+
+    def resolve(self, there: Iterable[str]) -> dict[str, str]:
+        """The log's own names for time, client, method, path, request and host, as far as it has them."""
+        by_lower = {name.lower(): name for name in reversed(list(there))}
+        resolved = {}
+        for role, usual in KNOWN_NAMES.items():
+            wanted = (self._told[role],) if role in self._told else usual
+            name = next((by_lower[one.lower()] for one in wanted if one.lower() in by_lower), None)
+            if name is not None:
+                resolved[role] = name
+        return resolved
+
+
+def entry_of(
+    roles: Mapping[str, object], needed: Iterable[str], read_time: TimeReader, headers: dict[str, str]
+) -> Entry:
+    """An entry from the values of its roles; raises Unreadable for lack of a needed one."""
+    for role in needed:
+        if roles.get(role) in (None, ""):
+            raise Unreadable(f"it has no {role}")
+    method, path = str(roles.get("method") or ""), str(roles.get("path") or "")
+    request = roles.get("request")
+    if isinstance(request, str) and not (method and path):
+        own_method, own_path = split_request(request)
+        method, path = method or own_method, path or own_path
+    host = str(roles.get("host") or "")
+    client = str(roles.get("client") or "")
+    return (read_time(_time_text(roles["time"])), client, method.upper(), path_of(path), host, headers)
+
+
+def json_reader(names: FieldNames, read_time: TimeReader, headers: Mapping[str, str]) -> Callable[[str], Entry]:
+    """A reader of JSON lines. `headers` maps names of headers to the fields they are read from."""
+
+    def read(line: str) -> Entry:
+        if len(line) > LONGEST_LINE:
+            raise Unreadable(f"the line is longer than {LONGEST_LINE} characters")
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise Unreadable("it is not JSON") from error
+        if not isinstance(value, dict):
+            raise Unreadable("it is no JSON object")
+        flat = _flatten(value)
+        resolved = names.resolve(flat)
+        roles = {role: flat[name] for role, name in resolved.items()}
+        by_lower = {name.lower(): content for name, content in flat.items()}
+        found = {}
+        for header, field in headers.items():
+            content = by_lower.get(field.lower())
+            if content not in (None, "", "-"):
+                found[header] = str(content)
+        return entry_of(roles, names.needed, read_time, found)
+
+    return read
+
+
+def row_reader(
+    columns: Sequence[str], names: FieldNames, read_time: TimeReader, headers: Mapping[str, str]
+) -> Callable[[Sequence[str]], Entry]:
+    """A reader of rows under these columns; raises Unreadable where time or client have no column."""
+    resolved = names.resolve(columns)
+    for role in names.needed:
+        if role not in resolved:
+            raise Unreadable(
+                f"no column is named like a {role}: there are {', '.join(filter(None, columns))[:200]}; "
+                f"say which with --field {role}=COLUMN"
+            )
+    places = {role: list(columns).index(name) for role, name in resolved.items()}
+    by_lower = {name.lower(): place for place, name in enumerate(columns)}
+    header_places = {header: by_lower[field.lower()] for header, field in headers.items() if field.lower() in by_lower}
+
+    def read(row: Sequence[str]) -> Entry:
+        try:
+            roles: dict[str, object] = {role: row[place] for role, place in places.items()}
+            found = {header: row[place] for header, place in header_places.items() if row[place] not in ("", "-")}
+        except IndexError:
+            raise Unreadable(f"it has {len(row)} of {len(columns)} columns") from None
+        return entry_of(roles, names.needed, read_time, found)
+
+    return read
+
+
+def _flatten(value: Mapping[str, Any]) -> dict[str, object]:
+    """Plain fields by their names; those of objects inside by `outer.inner`, two levels deep."""
+    flat: dict[str, object] = {}
+    for name, content in value.items():
+        if not isinstance(content, dict):
+            flat[name] = content
+            continue
+        for inner, inner_content in content.items():
+            if isinstance(inner_content, dict):
+                for innermost, last in inner_content.items():
+                    flat[f"{name}.{inner}.{innermost}"] = _plain(last)
+            else:
+                flat[f"{name}.{inner}"] = inner_content
+    return flat
+
+
+def _plain(value: object) -> object:
+    """The first of a list of texts: how some servers write a header's values."""
+    return value[0] if isinstance(value, list) and value else value
+
+
+def _time_text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6f}"
+    return str(value)

@@ -1,0 +1,211 @@
+"""What a policy would have done: every entry is judged at its own moment by the engine itself."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass, field
+
+from headgate.decision import Decision
+from headgate.keys import encode_key
+from headgate.policy.gate import Gate
+from headgate.policy.identity import Parts
+from headgate.policy.request import Request
+from headgate.policy.rules import ANY_TIER, Policy, Rule
+from headgate.replay.entries import Entry
+from headgate.stores.memory import MOST_KEYS, MemoryStore
+
+MINUTE_US = 60_000_000
+
+
+STEPS_S = (1, 2, 10, 30, 60, 120, 600, 1800, 3600, 7200, 21600, 43200, 86400, 604800, 1209600, 4838400, 38707200)
+"""Round lengths of time in seconds; each divides the next."""
+
+
+class Series:
+    """Counts over time, in steps of STEPS_S that grow so that there are never more than a few hundred."""
+
+    MOST = 512
+
+    def __init__(self) -> None:
+        self._level = 0
+        self.step_us = STEPS_S[0] * 1_000_000
+        self.counts: dict[int, list[int]] = {}
+
+    def add(self, time_us: int, passed: int, refused: int) -> None:
+        """Count requests of a moment."""
+        index = time_us // self.step_us
+        counts = self.counts.get(index)
+        if counts is None:
+            self.counts[index] = [passed, refused]
+            while max(self.counts) - min(self.counts) >= self.MOST and self._level + 1 < len(STEPS_S):
+                self._widen()
+        else:
+            counts[0] += passed
+            counts[1] += refused
+
+    def _widen(self) -> None:
+        self._level += 1
+        ratio = STEPS_S[self._level] // STEPS_S[self._level - 1]
+        self.step_us *= ratio
+        narrow, self.counts = self.counts, {}
+        for index, (passed, refused) in narrow.items():
+            counts = self.counts.setdefault(index // ratio, [0, 0])
+            counts[0] += passed
+            counts[1] += refused
+
+
+@dataclass(slots=True)
+class RuleResult:
+    """What one rule did. `refused` counts what it refused by itself, whatever other rules said."""
+
+    name: str
+    shadow: bool
+    limits: str
+    matched: int = 0
+    refused: int = 0
+    hits: Counter[Parts | None] = field(default_factory=Counter)
+    refusals: Counter[Parts | None] = field(default_factory=Counter)
+    refused_minutes: Counter[int] = field(default_factory=Counter)
+    series: Series = field(default_factory=Series)
+
+    @property
+    def allowed(self) -> int:
+        return self.matched - self.refused
+
+    @property
+    def keys(self) -> int:
+        """How many different keys were counted."""
+        return len(self.hits)
+
+    def busiest(self, most: int) -> list[tuple[str, int]]:
+        """The keys with the most requests."""
+        return _top(self.hits, most)
+
+    def most_refused(self, most: int) -> list[tuple[str, int]]:
+        """The keys that were refused most often."""
+        return _top(self.refusals, most)
+
+    def worst_minute(self) -> tuple[int, int] | None:
+        """(its start in microseconds, refusals) of the minute with the most refusals."""
+        if not self.refused_minutes:
+            return None
+        minute, count = max(self.refused_minutes.items(), key=lambda item: (item[1], -item[0]))
+        return minute * MINUTE_US, count
+
+
+@dataclass(slots=True)
+class Result:
+    """What a policy would have done with all entries."""
+
+    name: str
+    rules: list[RuleResult]
+    allowed: int = 0
+    denied: int = 0
+    series: Series = field(default_factory=Series)
+
+    @property
+    def requests(self) -> int:
+        return self.allowed + self.denied
+
+
+@dataclass(slots=True)
+class _Combination:
+    """The rules that were asked together. What passes quietly is counted here and handed on in sums."""
+
+    rules: tuple[RuleResult, ...]
+    quiet: int = 0
+    keys: dict[tuple[Parts | None, ...], int] = field(default_factory=dict)
+
+
+class Judge:
+    """A policy, asked for one entry after another, none earlier than the one before it."""
+
+    def __init__(self, policy: Policy, name: str) -> None:
+        # Room for every key there may be: a replay must not forget what the real thing might.
+        store = MemoryStore(max_keys=MOST_KEYS, on_full="refuse")
+        self._gate = Gate(policy, store=store)
+        self._request = Request()
+        self._rules = {rule.name: RuleResult(rule.name, rule.shadow, _limits_text(rule)) for rule in policy.rules}
+        self._combinations: dict[object, _Combination] = {}
+        self._result = Result(name, list(self._rules.values()))
+        self._since_us = self._until_us = 0
+        self._quiet = 0
+
+    def judge(self, entry: Entry) -> bool:
+        """Judge an entry; whether it would have passed."""
+        time_us, client, method, path, host, headers = entry
+        if not self._since_us <= time_us < self._until_us:
+            self._hand_on()
+            step_us = self._result.series.step_us
+            self._since_us = time_us // step_us * step_us
+            self._until_us = self._since_us + step_us
+        request = self._request
+        request.start_anew(method, path, headers, client, host)
+        decision, bound, rules, keys = self._gate.judge_at(request, time_us)
+        combination = self._combinations.get(bound)
+        if combination is None:
+            combination = _Combination(tuple([self._rules[rule.name] for rule, _ in rules]))
+            if bound is not None or not rules:
+                self._combinations[bound] = combination
+        seen = combination.keys
+        seen[keys] = seen.get(keys, 0) + 1
+        if decision.refusals:
+            self._refused(decision, combination, keys, time_us)
+        else:
+            combination.quiet += 1
+            self._quiet += 1
+        return decision.allowed
+
+    def finish(self) -> Result:
+        """The result of all that was judged."""
+        self._hand_on()
+        for combination in self._combinations.values():
+            for keys, count in combination.keys.items():
+                for rule, key in zip(combination.rules, keys, strict=True):
+                    rule.hits[key] += count
+        return self._result
+
+    def _hand_on(self) -> None:
+        """Add what passed quietly in the last step of time to the results."""
+        time_us = self._since_us
+        if self._quiet:
+            self._result.allowed += self._quiet
+            self._result.series.add(time_us, self._quiet, 0)
+            self._quiet = 0
+        for combination in self._combinations.values():
+            if combination.quiet:
+                for rule in combination.rules:
+                    rule.matched += combination.quiet
+                    rule.series.add(time_us, combination.quiet, 0)
+                combination.quiet = 0
+
+    def _refused(
+        self, decision: Decision, combination: _Combination, keys: tuple[Parts | None, ...], time_us: int
+    ) -> None:
+        """Count a decision in which some rule refused, if only a shadow rule."""
+        refusing = {reading.rule for reading in decision.refusals}
+        self._result.allowed += decision.allowed
+        self._result.denied += not decision.allowed
+        self._result.series.add(time_us, decision.allowed, not decision.allowed)
+        for rule, key in zip(combination.rules, keys, strict=True):
+            refuses = rule.name in refusing
+            rule.matched += 1
+            rule.series.add(time_us, not refuses, refuses)
+            if refuses:
+                rule.refused += 1
+                rule.refusals[key] += 1
+                rule.refused_minutes[time_us // MINUTE_US] += 1
+
+
+def _top(counts: Counter[Parts | None], most: int) -> list[tuple[str, int]]:
+    ranked = heapq.nsmallest(most, counts.items(), key=lambda item: (-item[1], item[0] or ()))
+    return [(encode_key(key) if key else "(no identity)", count) for key, count in ranked]
+
+
+def _limits_text(rule: Rule) -> str:
+    """A rule's limits in short: those of each tier it names."""
+    texts = {tier: "; ".join(str(named.limit) for named in limits) for tier, limits in rule.limits.items()}
+    if not rule.is_tiered:
+        return texts[ANY_TIER]
+    return ", ".join(f"{tier}: {text}" for tier, text in texts.items() if tier != ANY_TIER)

@@ -1,0 +1,92 @@
+"""Entries in the order of their times, in flat memory.
+
+Logs are nearly sorted: a server writes a line when a request ends. A window of a hundred thousand
+entries puts such a log in order while it streams by. A log that is further out of order is sorted
+through temporary files instead, from its beginning; the result is the same. Entries of one moment
+keep the order of their lines, and of the logs as they were named.
+"""
+
+from __future__ import annotations
+
+import heapq
+import marshal
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import IO
+
+from headgate.replay.entries import Entry
+
+_WINDOW = 50_000
+_RUN = 200_000
+_BLOCK = 2_000
+_time = itemgetter(0)
+
+
+class FarOutOfOrder(Exception):
+    """An entry is older than one that has already left the window."""
+
+
+def ordered(streams: Sequence[Iterable[Entry]]) -> Iterator[Entry]:
+    """The entries of nearly sorted streams, merged; raises FarOutOfOrder for what a window cannot mend."""
+    windows = [_windowed(stream) for stream in streams]
+    return windows[0] if len(windows) == 1 else heapq.merge(*windows, key=_time)
+
+
+def sorted_on_disk(streams: Sequence[Iterable[Entry]], folder: Path) -> Iterator[Entry]:
+    """The entries of any streams, in order, through files in `folder`."""
+    runs: list[Iterator[Entry]] = []
+    for stream in streams:
+        for run in _runs(stream):
+            run.sort(key=_time)
+            runs.append(_written(run, folder))
+    return heapq.merge(*runs, key=_time)
+
+
+def _windowed(stream: Iterable[Entry]) -> Iterator[Entry]:
+    window: list[Entry] = []
+    latest = -1
+    for entry in stream:
+        window.append(entry)
+        if len(window) >= 2 * _WINDOW:
+            window.sort(key=_time)
+            if window[0][0] < latest:
+                raise FarOutOfOrder
+            yield from window[:_WINDOW]
+            latest = window[_WINDOW - 1][0]
+            del window[:_WINDOW]
+    window.sort(key=_time)
+    if window and window[0][0] < latest:
+        raise FarOutOfOrder
+    yield from window
+
+
+def _runs(stream: Iterable[Entry]) -> Iterator[list[Entry]]:
+    run: list[Entry] = []
+    for entry in stream:
+        run.append(entry)
+        if len(run) >= _RUN:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _written(run: list[Entry], folder: Path) -> Iterator[Entry]:
+    """A sorted run, written now and read back as it is asked for."""
+    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - the reader closes it
+    for start in range(0, len(run), _BLOCK):
+        marshal.dump(run[start : start + _BLOCK], file)
+    file.seek(0)
+    return _read_back(file)
+
+
+def _read_back(file: IO[bytes]) -> Iterator[Entry]:
+    with file:
+        while True:
+            try:
+                block = marshal.load(file)
+            except EOFError:
+                return
+            yield from block

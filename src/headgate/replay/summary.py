@@ -1,0 +1,51 @@
+"""The result of a replay as JSON values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.replay.judging import Result, RuleResult
+from headgate.replay.replay import Outcome
+from headgate.replay.times import iso_time
+
+
+def summary(outcome: Outcome, top: int) -> dict[str, Any]:
+    """`requests`, `allowed`, `denied`, `unparsed`, `first`, `last` and `rules`; with two policies, `compare` too."""
+    first = _result(outcome.results[0], outcome, top)
+    if len(outcome.results) > 1:
+        first["compare"] = {
+            **_result(outcome.results[1], outcome, top),
+            "newly_denied": outcome.newly_denied,
+            "newly_allowed": outcome.newly_allowed,
+        }
+    first["unparsed_lines"] = [unread._asdict() for unread in outcome.unread.shown]
+    return first
+
+
+def _result(result: Result, outcome: Outcome, top: int) -> dict[str, Any]:
+    return {
+        "policy": result.name,
+        "requests": result.requests,
+        "allowed": result.allowed,
+        "denied": result.denied,
+        "unparsed": outcome.unread.count,
+        "first": None if outcome.first_us is None else iso_time(outcome.first_us),
+        "last": None if outcome.last_us is None else iso_time(outcome.last_us),
+        "rules": [_rule(rule, top) for rule in result.rules],
+    }
+
+
+def _rule(rule: RuleResult, top: int) -> dict[str, Any]:
+    worst = rule.worst_minute()
+    return {
+        "name": rule.name,
+        "shadow": rule.shadow,
+        "limits": rule.limits,
+        "matched": rule.matched,
+        "allowed": rule.allowed,
+        "denied": rule.refused,
+        "keys": rule.keys,
+        "top": [{"key": key, "denied": count} for key, count in rule.most_refused(top)],
+        "busiest": [{"key": key, "requests": count} for key, count in rule.busiest(top)],
+        "worst_minute": None if worst is None else {"start": iso_time(worst[0]), "denied": worst[1]},
+    }

@@ -1,0 +1,93 @@
+"""The page at `/`: what runs here, and how to ask it."""
+
+from __future__ import annotations
+
+from html import escape
+
+import headgate
+from headgate import core
+from headgate.policy.gate import Gate
+from headgate.policy.rules import ANY_TIER, Conditions, Rule
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8885; --soft: #8881; --accent: #0b7a75; }
+body { font: 16px/1.55 system-ui, sans-serif; max-width: 60rem; margin: 3rem auto; padding: 0 1.25rem; }
+h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
+p.lead { margin-top: 0; opacity: .8; } a { color: var(--accent); }
+table { border-collapse: collapse; width: 100%; font-size: .92rem; }
+th, td { text-align: left; vertical-align: top; padding: .45rem .8rem .45rem 0; border-bottom: 1px solid var(--line); }
+th { font-weight: 600; white-space: nowrap; } code, pre { font: .88rem/1.5 ui-monospace, monospace; }
+pre { background: var(--soft); border-left: 3px solid var(--accent); padding: .8rem 1rem; overflow-x: auto; }
+.tag { font-size: .75rem; border: 1px solid var(--line); border-radius: .6rem; padding: 0 .5rem; margin-left: .4rem; }
+"""
+
+
+def page(gate: Gate, host: str) -> str:
+    """The page for a gate that is asked under this host."""
+    policy, stats = gate.policy, gate.stats()
+    base = f"http://{host}"
+    rows = "\n".join(_row(rule) for rule in policy.rules)
+    exempt = ", ".join(f"<code>{escape(_match(conditions))}</code>" for conditions in policy.exempt) or "nothing"
+    rulesets = ", ".join(f"<code>{escape(name)}</code>" for name in policy.rulesets)
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Headgate: {escape(policy.namespace)}</title><style>{_STYLE}</style></head><body>
+<h1>Headgate</h1>
+<p class="lead">{headgate.__version__}, {core.CORE} core, limits requests for <b>{escape(policy.namespace)}</b>.
+{stats.keys:,} of at most {stats.max_keys:,} states are held.</p>
+
+<h2>Rules</h2>
+<table><thead><tr><th>Rule</th><th>For</th><th>Counted by</th><th>Limits</th></tr></thead><tbody>
+{rows}
+</tbody></table>
+<p>Exempt: {exempt}. Rulesets: {rulesets}.</p>
+
+<h2>Ask with a body</h2>
+<pre>curl -s {escape(base)}/v1/check -d '{{"request": {{"method": "POST", "path": "/api/login",
+  "client_ip": "203.0.113.9", "headers": {{"X-Tier": "pro"}}}}, "cost": 1}}'</pre>
+<p>The answer says <code>allowed</code>, <code>remaining</code>, <code>retry_after</code> and each limit's numbers, and gives
+the headers to send on. <code>{{"requests": [...]}}</code> asks for up to 1,000 at once.</p>
+
+<h2>Ask from a gateway</h2>
+<pre>curl -i {escape(base)}/check/default -H 'X-Forwarded-Method: GET' -H 'X-Forwarded-Uri: /api/search/cats' \\
+  -H 'X-Forwarded-For: 203.0.113.9'</pre>
+<p>200 lets the request pass, 429 refuses it, with RateLimit headers, Retry-After and a problem body. nginx asks
+<code>/check-403/default</code>.</p>
+
+<h2>Watch it</h2>
+<p><a href="/metrics">/metrics</a> for Prometheus, <a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a>.</p>
+</body></html>
+"""
+
+
+def _row(rule: Rule) -> str:
+    tags = "".join(
+        f'<span class="tag">{tag}</span>' for tag, there in (("default", rule.default), ("shadow", rule.shadow)) if there
+    )
+    cost = f"<br>cost {rule.cost}" if rule.cost != 1 else ""
+    by = ", ".join(rule.by) or "everyone together"
+    return (
+        f"<tr><td><b>{escape(rule.name)}</b>{tags}</td><td><code>{escape(_match(rule.conditions))}</code></td>"
+        f"<td>{escape(by)}{cost}</td><td>{_limits(rule)}</td></tr>"
+    )
+
+
+def _limits(rule: Rule) -> str:
+    lines = []
+    for tier, limits in rule.limits.items():
+        if tier == ANY_TIER and rule.is_tiered:
+            continue
+        text = escape("; ".join(str(named.limit) for named in limits))
+        lines.append(f"{escape(tier)}: <code>{text}</code>" if tier else f"<code>{text}</code>")
+    return "<br>".join(lines)
+
+
+def _match(conditions: Conditions) -> str:
+    """A match in short, as people write it."""
+    methods = "|".join(sorted(conditions.methods))
+    hosts = "|".join([*sorted(conditions.hosts), *("*" + parent for parent in conditions.parent_hosts)])
+    headers = " ".join(
+        f"{name}: {'|'.join(sorted(values)) if values else '*'}" for name, values in conditions.headers
+    )
+    paths = "|".join(conditions.paths)
+    return " ".join(part for part in (methods, hosts + paths, headers) if part) or "any request"
