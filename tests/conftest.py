@@ -6,6 +6,7 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+
 from subjects import CORES
 
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)

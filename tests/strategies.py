@@ -30,17 +30,18 @@ def fitting(kind: type[Limit], **fields: st.SearchStrategy[Any]) -> st.SearchStr
         except ConfigError:
             return None
 
-    return st.fixed_dictionaries(fields).map(build).filter(lambda limit: limit is not None)  # type: ignore[arg-type, return-value]
+    return st.fixed_dictionaries(fields).map(build).filter(lambda limit: limit is not None)  # type: ignore[return-value]
 
 
-ONE_LIMIT: st.SearchStrategy[Limit] = st.one_of(
-    fitting(FixedWindow, limit=NUMBERS, period_us=PERIODS_US),
-    fitting(SlidingLog, limit=NUMBERS, period_us=PERIODS_US),
-    fitting(SlidingWindow, limit=NUMBERS, period_us=PERIODS_US),
-    fitting(TokenBucket, capacity=NUMBERS, refill=REFILLS, period_us=PERIODS_US),
-    fitting(LeakyBucket, capacity=NUMBERS, refill=REFILLS, period_us=PERIODS_US),
-    fitting(LeakyQueue, queue=NUMBERS, refill=REFILLS, period_us=PERIODS_US),
-)
+ONE_OF_A_KIND: dict[type[Limit], st.SearchStrategy[Limit]] = {
+    FixedWindow: fitting(FixedWindow, limit=NUMBERS, period_us=PERIODS_US),
+    SlidingLog: fitting(SlidingLog, limit=NUMBERS, period_us=PERIODS_US),
+    SlidingWindow: fitting(SlidingWindow, limit=NUMBERS, period_us=PERIODS_US),
+    TokenBucket: fitting(TokenBucket, capacity=NUMBERS, refill=REFILLS, period_us=PERIODS_US),
+    LeakyBucket: fitting(LeakyBucket, capacity=NUMBERS, refill=REFILLS, period_us=PERIODS_US),
+    LeakyQueue: fitting(LeakyQueue, queue=NUMBERS, refill=REFILLS, period_us=PERIODS_US),
+}
+ONE_LIMIT: st.SearchStrategy[Limit] = st.one_of(*ONE_OF_A_KIND.values())
 SEVERAL_LIMITS = st.lists(ONE_LIMIT, min_size=1, max_size=4)
 WAITS = st.one_of(st.just(0), st.integers(0, 100), st.integers(0, 10**8), st.integers(0, 10**12))
 
@@ -51,7 +52,7 @@ def quota_of(limit: Limit) -> int:
 
 def longest_us(limits: list[Limit]) -> int:
     """A time in which every one of these limits forgets."""
-    return max(2 * limit.period_us * max(1, limit.quota) for limit in limits)  # type: ignore[attr-defined]
+    return max(2 * limit.period_us * max(1, limit.quota) for limit in limits)
 
 
 @st.composite
@@ -59,7 +60,7 @@ def history_of(
     draw: st.DrawFn, limits: list[Limit], *, max_size: int = 25, back: bool = False
 ) -> list[tuple[int, int]]:
     """Steps (wait_us, cost) at the scale of these limits; with `back` some waits are negative."""
-    scale = draw(st.sampled_from([limit.period_us for limit in limits]))  # type: ignore[attr-defined]
+    scale = draw(st.sampled_from([limit.period_us for limit in limits]))
     quota = draw(st.sampled_from([limit.quota for limit in limits]))
     waits = st.one_of(st.just(0), st.integers(0, max(1, scale // 4)), st.integers(0, 3 * scale), st.just(scale))
     if back:

@@ -99,7 +99,7 @@ class CallLimit:
         return limited
 
     def _steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
-        key = self.key(*args, **kwargs) if callable(self.key) else self.key
+        key = self.key(*args, **kwargs) if callable(self.key) else self.key or ""
         cost = self.cost(*args, **kwargs) if callable(self.cost) else self.cost
         if self.on_refusal == "wait":
             return self.lines.steps(key, check_cost(cost), self.timeout_us)

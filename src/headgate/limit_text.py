@@ -19,7 +19,6 @@ from typing import NoReturn
 
 from headgate.errors import ConfigError, LimitSyntaxError
 from headgate.limits import (
-    LARGEST,
     PERIODS_US,
     Concurrent,
     FixedWindow,
@@ -30,6 +29,7 @@ from headgate.limits import (
     SlidingWindow,
     TokenBucket,
 )
+from headgate.units import LARGEST
 
 LONGEST_TEXT = 4096
 MOST_LIMITS = 16

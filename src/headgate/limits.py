@@ -23,6 +23,7 @@ PERIODS_US = {
     "week": 604_800_000_000,
 }
 
+
 class Limit:
     """What all limits share. `algorithm` is the name the vectors use."""
 
@@ -34,12 +35,25 @@ class Limit:
         """The greatest cost that can ever pass at one instant (`q` of the RateLimit-Policy header)."""
         raise TypeError(f"{type(self).__name__} is not a limit")
 
+    @property
+    def period_us(self) -> int:
+        """The period of a rate, in microseconds; raises ConfigError for a limit that is no rate."""
+        raise self._no_rate()
+
+    @property
+    def compiled(self) -> CompiledLimit:
+        """The integers that a transition computes with; raises ConfigError for a limit that is no rate."""
+        raise self._no_rate()
+
+    def _no_rate(self) -> ConfigError:
+        return ConfigError(f'"{self}" counts requests in flight, which end: here a rate is needed, such as 20/second')
+
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class _Window(Limit):
     limit: int
-    period_us: int
-    compiled: CompiledLimit = field(compare=False)
+    period_us: int = field()  # pyright: ignore[reportIncompatibleMethodOverride] - a frozen field is read-only too
+    compiled: CompiledLimit = field(compare=False)  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __init__(self, *, limit: int, period: str | None = None, period_us: int | None = None) -> None:
         limit = _whole(self, "limit", limit, least=0)
@@ -102,8 +116,8 @@ class SlidingWindow(_Window):
 class _Bucket(Limit):
     capacity: int
     refill: int
-    period_us: int
-    compiled: CompiledLimit = field(compare=False)
+    period_us: int = field()  # pyright: ignore[reportIncompatibleMethodOverride] - a frozen field is read-only too
+    compiled: CompiledLimit = field(compare=False)  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __init__(self, *, capacity: int, refill: int, period: str | None = None, period_us: int | None = None) -> None:
         capacity = _whole(self, "capacity", capacity, least=0)
@@ -157,8 +171,8 @@ class LeakyQueue(Limit):
 
     queue: int
     refill: int
-    period_us: int
-    compiled: CompiledLimit = field(compare=False)
+    period_us: int = field()  # pyright: ignore[reportIncompatibleMethodOverride] - a frozen field is read-only too
+    compiled: CompiledLimit = field(compare=False)  # pyright: ignore[reportIncompatibleMethodOverride]
     algorithm: ClassVar[str] = "leaky_queue"
 
     def __init__(self, *, queue: int, refill: int, period: str | None = None, period_us: int | None = None) -> None:

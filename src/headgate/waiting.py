@@ -66,7 +66,7 @@ class Ticket:
 
     cost: int
     called: bool = False
-    wake: Callable[[], None] | None = None
+    wake: Callable[[], object] | None = None
 
     def call(self) -> None:
         self.called = True

@@ -5,13 +5,10 @@ Each test is one law of docs/algorithms.md#laws and checks it for generated limi
 
 from __future__ import annotations
 
-
 from itertools import pairwise
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import ONE_LIMIT, SEVERAL_LIMITS, WAITS, history_of, longest_us, quota_of
-from subjects import START_US, make_limiter, numbers
 
 from headgate import Limiter
 from headgate.limits import (
@@ -24,6 +21,8 @@ from headgate.limits import (
     TokenBucket,
 )
 from headgate.testing import ManualClock
+from strategies import ONE_LIMIT, SEVERAL_LIMITS, WAITS, history_of, longest_us, quota_of
+from subjects import make_limiter, numbers
 
 
 def play(limiter: Limiter, clock: ManualClock, history: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -72,7 +71,7 @@ def test_rate_in_any_interval_each_algorithms_own_bound_holds(core: str, limit: 
     clock = ManualClock()
     limiter = make_limiter(core, limit, clock)
     passed = play(limiter, clock, data.draw(history_of([limit], max_size=60)))
-    unit_us = limit.compiled.unit_us  # type: ignore[attr-defined]
+    unit_us = limit.compiled.unit_us
     for first in range(len(passed)):
         total = 0
         for moment_us, cost in passed[first:]:
@@ -150,7 +149,7 @@ def test_additive_a_cost_of_n_is_n_times_a_cost_of_1_at_one_instant(
         assert all(one_by_one.hit("key") for _ in range(cost))
         assert numbers(at_once.peek("key", 0)) == numbers(one_by_one.peek("key", 0))
     else:
-        assert not all([one_by_one.hit("key").allowed for _ in range(cost)])
+        assert sum(one_by_one.hit("key").allowed for _ in range(cost)) < cost
 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from strategies import NUMBERS, ONE_LIMIT, PERIODS_US, SEVERAL_LIMITS, history_of, longest_us
-from subjects import CORES, make_limiter, numbers
 
 from headgate import ConfigError, Limiter, MemoryStore
 from headgate.limits import FixedWindow, LeakyBucket, LeakyQueue, Limit, SlidingLog, SlidingWindow, TokenBucket
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
+from strategies import NUMBERS, ONE_LIMIT, ONE_OF_A_KIND, PERIODS_US, SEVERAL_LIMITS, history_of, longest_us
+from subjects import CORES, make_limiter, numbers
 
 needs_both = pytest.mark.skipif(len(CORES) < 2, reason="only the Python core is here")
 KEYS = st.sampled_from(["a", "b", ("a", "b"), ("a", 1), "ab", "ключ"])
@@ -64,7 +64,7 @@ class BothCores(RuleBasedStateMachine):
     def let_time_pass(self, share: int) -> None:
         # Never back: what a store has dropped because it had expired is not there any more, and the
         # cores drop at different moments. Steps back are in a test of their own, below.
-        scale = max(limit.period_us for limit in self.limits)  # type: ignore[attr-defined]
+        scale = max(limit.period_us for limit in self.limits)
         self.clock.set(min(LARGEST, self.clock.now_us() + scale * share // 1000))
 
     @rule(leap=st.integers(0, 10))
@@ -75,8 +75,7 @@ class BothCores(RuleBasedStateMachine):
     def change_the_numbers(self, data: st.DataObject) -> None:
         changed = []
         for limit in self.limits:
-            other = data.draw(ONE_LIMIT.filter(lambda other, kind=type(limit): isinstance(other, kind)))  # type: ignore[misc]
-            changed.append(other)
+            changed.append(data.draw(ONE_OF_A_KIND[type(limit)]))
         self.limits = changed
         self.use(changed)
 
@@ -104,6 +103,10 @@ def test_both_cores_agree_when_the_clock_steps_back(limits: list[Limit], data: s
         clock.set(min(LARGEST, max(0, clock.now_us() + wait_us * data.draw(st.sampled_from([1, 1, 1, 5])))))
         assert numbers(native.hit("key", cost)) == numbers(python.hit("key", cost))
         assert native._bound.read(("key",)) == python._bound.read(("key",))
+
+
+def in_microseconds(limit: Limit) -> bool:
+    return limit.compiled.unit_us == 1
 
 
 class BruteForce:
@@ -134,7 +137,7 @@ class BruteForce:
 
     def refilled(self, now_us: int) -> Fraction:
         refill = self.limit.refill  # type: ignore[attr-defined]
-        period_us = self.limit.period_us  # type: ignore[attr-defined]
+        period_us = self.limit.period_us
         if self.tokens is None:
             return Fraction(self.limit.quota)
         flowed = Fraction(refill * (now_us - self.updated), period_us)
@@ -156,7 +159,7 @@ class BruteForce:
         return True, self.room(now_us), delay_us
 
 
-@given(limit=ONE_LIMIT.filter(lambda limit: limit.compiled.unit_us == 1), data=st.data())  # type: ignore[attr-defined]
+@given(limit=ONE_LIMIT.filter(in_microseconds), data=st.data())
 def test_every_algorithm_is_its_definition(core: str, limit: Limit, data: st.DataObject) -> None:
     clock = ManualClock()
     limiter, brute = make_limiter(core, limit, clock), BruteForce(limit)

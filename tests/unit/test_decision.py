@@ -6,12 +6,12 @@ import copy
 import pickle
 
 import pytest
-from subjects import make_limiter, numbers
 
 from headgate import Decision, LimitReading
 from headgate.decision import NamedLimit, PythonDecision, Reading, binding_of, name_limits
 from headgate.limit_text import parse_limits
 from headgate.testing import ManualClock
+from subjects import make_limiter, numbers
 
 
 def test_a_decision_is_true_when_it_allows(core: str) -> None:

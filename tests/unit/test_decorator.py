@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from subjects import make_limiter
 
 from headgate import ArgumentError, AsyncLimiter, ConfigError, MemoryStore, RateLimited
 from headgate.testing import ManualClock
+from subjects import make_limiter
 
 
 def make_async(core: str, text: str) -> AsyncLimiter:
@@ -121,7 +121,7 @@ def test_an_admitted_call_waits_out_the_delay_of_a_queue(core: str) -> None:
 @pytest.mark.parametrize("colour", ["sync limiter", "async limiter"])
 def test_coroutine_functions_are_limited_too(core: str, colour: str) -> None:
     text = "2/second bucket"
-    limiter: Any = make_limiter(core, text, ManualClock()) if colour == "sync limiter" else make_async(core, text)
+    limiter = make_limiter(core, text, ManualClock()) if colour == "sync limiter" else make_async(core, text)
 
     async def instead(value: int) -> int:
         return -value

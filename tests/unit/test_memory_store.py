@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from subjects import make_limiter
 
 from headgate import ConfigError, Limiter, MemoryStore
 from headgate.stores.memory import ON_FULL
 from headgate.testing import ManualClock
+from subjects import make_limiter
 
 HOUR_US = 3_600_000_000
 

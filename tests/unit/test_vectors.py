@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from subjects import make_limiter
 
 from headgate.limits import ALGORITHMS, Limit
 from headgate.testing import ManualClock
+from subjects import make_limiter
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 

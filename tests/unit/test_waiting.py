@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import SEVERAL_LIMITS, history_of
-from subjects import make_limiter
 
 from headgate import ArgumentError, AsyncLimiter, Decision, Limiter, MemoryStore
 from headgate.limits import Limit
 from headgate.testing import ManualClock
 from headgate.waiting import Ask, Plan, Read, Sleep, Stand, Steps
+from strategies import SEVERAL_LIMITS, history_of
+from subjects import make_limiter
 
 
 def run(main: Any) -> Any:

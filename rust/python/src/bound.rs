@@ -66,12 +66,12 @@ impl BoundLimits {
         })
     }
 
-    #[pyo3(signature = (key, cost = Cost(1)))]
+    #[pyo3(signature = (key, cost = Cost(1)), text_signature = "($self, key, cost=1)")]
     fn hit(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: Cost) -> PyResult<Decision> {
         self.one(py, key, cost, HIT)
     }
 
-    #[pyo3(signature = (key, cost = Cost(1)))]
+    #[pyo3(signature = (key, cost = Cost(1)), text_signature = "($self, key, cost=1)")]
     fn peek(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: Cost) -> PyResult<Decision> {
         self.one(py, key, cost, PEEK)
     }

@@ -6,7 +6,7 @@ at this border are microseconds, inside they are units of each limit. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from headgate.algorithms import fixed_window, leaky_bucket, leaky_queue, sliding_log, sliding_window, token_bucket
@@ -19,11 +19,11 @@ State = tuple[Any, ...]
 class Algorithm(Protocol):
     """The functions that each algorithm's module has."""
 
-    roll: Callable[[CompiledLimit, Any, int], Any]
-    admit: Callable[[CompiledLimit, Any, int, int], int | None]
-    charge: Callable[[CompiledLimit, Any, int, int], Any]
-    measure: Callable[[CompiledLimit, Any, int], tuple[int, int, int]]
-    convert: Callable[[CompiledLimit, Any, int, CompiledLimit], Any]
+    def roll(self, limit: CompiledLimit, state: Any, now: int) -> Any: ...
+    def admit(self, limit: CompiledLimit, state: Any, now: int, cost: int) -> int | None: ...
+    def charge(self, limit: CompiledLimit, state: Any, now: int, cost: int) -> Any: ...
+    def measure(self, limit: CompiledLimit, state: Any, now: int) -> tuple[int, int, int]: ...
+    def convert(self, limit: CompiledLimit, state: Any, now_us: int, former: CompiledLimit) -> Any: ...
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -68,12 +68,12 @@ def decide(steps: Sequence[Step], now_us: int, *, commit: bool, max_delay_us: in
     allowed = all(wait == 0 for step, wait in zip(steps, waits, strict=True) if not step.shadow)
     readings: list[Reading] = []
     states: list[State | None] = []
-    for step, state, wait, delay in zip(steps, rolled, waits, delays, strict=True):
+    for step, before, wait, delay in zip(steps, rolled, waits, delays, strict=True):
         charged = allowed and wait == 0
-        if charged:
-            state = ALGORITHMS[step.limit.algorithm].charge(step.limit, state, _now(step, now_us), step.cost)
-        readings.append(_reading(step, state, now_us, wait, delay if charged else 0))
-        states.append(state if charged and commit and step.cost else None)
+        charge = ALGORITHMS[step.limit.algorithm].charge
+        after = charge(step.limit, before, _now(step, now_us), step.cost) if charged else before
+        readings.append(_reading(step, after, now_us, wait, delay if charged else 0))
+        states.append(after if charged and commit and step.cost else None)
     return Outcome(allowed, tuple(readings), tuple(states))
 
 

@@ -11,6 +11,9 @@ def main() -> None:
         from headgate.cli.commands import headgate
     except ImportError as error:
         # Also where headgate's own message says so already: it names a smaller extra.
-        print(f"headgate: the command needs optional parts ({error.name or error}): pip install 'headgate[all]'", file=sys.stderr)
+        print(
+            f"headgate: the command needs optional parts ({error.name or error}): pip install 'headgate[all]'",
+            file=sys.stderr,
+        )
         sys.exit(2)
     headgate(prog_name="headgate")

@@ -156,11 +156,21 @@ def serve(policy: Path | None, host: str, port: int, store: str | None, drain_s:
     "--format", default="auto", show_default=True, type=click.Choice(["auto", "common", "json", "csv", "tsv"]),
     help="common is also combined and their kin.",
 )  # fmt: skip
-@click.option("--field", "fields", multiple=True, metavar="NAME=FIELD", help="Which field of the log is time, client, method, path, request or host.")
-@click.option("--header", "headers", multiple=True, metavar="HEADER=FIELD", help="Take a header's value from a field of the log.")
+@click.option(
+    "--field",
+    "fields",
+    multiple=True,
+    metavar="NAME=FIELD",
+    help="Which field of the log is time, client, method, path, request or host.",
+)
+@click.option(
+    "--header", "headers", multiple=True, metavar="HEADER=FIELD", help="Take a header's value from a field of the log."
+)
 @click.option("--timezone", default="UTC", show_default=True, help="The zone of times that name none.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--report", "report_file", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page with charts.")
+@click.option(
+    "--report", "report_file", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page with charts."
+)
 @click.option("--top", default=10, show_default=True, type=click.IntRange(1, 1000), help="How many keys to list.")
 def replay(logs: tuple[str, ...], **options: Any) -> None:
     """Tell what a policy would have done with the traffic of LOGs (- is standard input).

@@ -83,8 +83,7 @@ def _window_us(reading: LimitReading) -> int:
     limit = reading.definition.limit
     if isinstance(limit, TokenBucket | LeakyBucket | LeakyQueue):
         return -(-limit.quota * limit.period_us // limit.refill)
-    period_us: int = limit.period_us  # type: ignore[attr-defined]
-    return period_us
+    return limit.period_us
 
 
 def _seconds(duration_us: int) -> int:
@@ -93,5 +92,3 @@ def _seconds(duration_us: int) -> int:
 
 def _integer(value: int) -> int:
     return min(value, LARGEST_INTEGER)
-
-

@@ -29,7 +29,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._decisions = Counter(
             "headgate_decisions",
-            "Decisions of each rule: allowed, refused, held_back (another rule refused), or what a shadow rule would say",
+            "Decisions of each rule: allowed, refused, held_back (another rule refused), or a shadow rule's own",
             ["rule", "result"],
             registry=self.registry,
         )

@@ -78,10 +78,7 @@ class AddressRules:
         if self.hops and not self.trusted:
             return True
         length, number = len(address), int.from_bytes(address)
-        for network in self.trusted:
-            if network.length == length and number & network.mask == network.first:
-                return True
-        return False
+        return any(network.length == length and number & network.mask == network.first for network in self.trusted)
 
     def _believed(self, peer: Address | None, elements: Sequence[str]) -> Address | None:
         if self.hops:

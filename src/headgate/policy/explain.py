@@ -84,7 +84,13 @@ def _reasons(rule: Rule, own: str, tier: str) -> Iterator[str]:
     if rule.default:
         yield "default: no other rule matched"
     if rule.is_tiered:
-        yield f"tier {own}" if own else f"the default tier, as {tier!r} is none of this rule's" if tier else "the default tier"
+        yield (
+            f"tier {own}"
+            if own
+            else f"the default tier, as {tier!r} is none of this rule's"
+            if tier
+            else "the default tier"
+        )
 
 
 def _why_not(rule: Rule, request: Request, matched: list[Candidate]) -> str:

@@ -169,9 +169,7 @@ def _refuse_missing(chosen: tuple[Candidate, ...], keys: tuple[Parts | None, ...
     """The refusal of a request that lacks an identity which a rule insists on: its quota is nothing."""
     definitions = limits_of(chosen, ANY_TIER)
     readings = [
-        Reading(False, 0, 0, None, 0, 0)
-        if keys[limit.group] is None
-        else Reading(True, limit.limit.quota, 0, 0, 0, 0)
+        Reading(False, 0, 0, None, 0, 0) if keys[limit.group] is None else Reading(True, limit.limit.quota, 0, 0, 0, 0)
         for limit in definitions
     ]
     binding = binding_of(definitions, readings, [1] * len(readings), allowed=False)
@@ -181,9 +179,7 @@ def _refuse_missing(chosen: tuple[Candidate, ...], keys: tuple[Parts | None, ...
 def limits_of(chosen: tuple[Candidate, ...], tier: str) -> tuple[NamedLimit, ...]:
     """The limits of these rules for a tier, each with its rule's place among them."""
     return tuple(
-        replace(limit, group=group)
-        for group, (rule, _) in enumerate(chosen)
-        for limit in rule.limits[rule.tier(tier)]
+        replace(limit, group=group) for group, (rule, _) in enumerate(chosen) for limit in rule.limits[rule.tier(tier)]
     )
 
 

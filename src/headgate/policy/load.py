@@ -66,7 +66,9 @@ def check_policy(document: Document) -> PolicyModel:
     problems = list(document.problems)
     model: PolicyModel | None = None
     if not isinstance(document.value, Mapping):
-        problems.append(document.problem((), f"a policy is a map that begins with version: 1, not {_shown(document.value)}"))
+        problems.append(
+            document.problem((), f"a policy is a map that begins with version: 1, not {_shown(document.value)}")
+        )
     else:
         try:
             model = PolicyModel.model_validate(document.value)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.limit_text import parse_limits
-from headgate.limits import Concurrent, Limit
+from headgate.limits import Limit
 from headgate.policy.address import UNIX, Network, parse_network
 from headgate.policy.paths import template_segments
 from headgate.policy.rules import ANY_TIER
@@ -37,7 +37,6 @@ class FieldFaults(ValueError):
     def __init__(self, faults: dict[str, str]) -> None:
         super().__init__("; ".join(faults.values()))
         self.faults = faults
-
 
 
 def _list_of_texts(value: object) -> tuple[str, ...]:
@@ -104,8 +103,7 @@ def _parse(text: object) -> tuple[Limit, ...]:
         raise ConfigError(f'must be text such as "100/minute", not {text!r}')
     limits = parse_limits(text)
     for limit in limits:
-        if isinstance(limit, Concurrent):
-            raise ConfigError(f'"{limit}" counts requests in flight: a rule takes rates such as 20/second')
+        _ = limit.compiled  # what is no rate is refused here
     return limits
 
 
@@ -252,10 +250,12 @@ class PolicyModel(_Part):
 
     version: Literal[1]
     namespace: Name = "default"
-    generation: Annotated[int, Field(ge=1, le=1_000_000_000)] = Field(1, description="a new one starts all state afresh")
+    generation: Annotated[int, Field(ge=1, le=1_000_000_000)] = Field(
+        1, description="a new one starts all state afresh"
+    )
     store: Annotated[str, AfterValidator(_store)] = "memory://"
     on_store_error: OnStoreError = "local"
-    client_ip: ClientIpModel = ClientIpModel()
+    client_ip: ClientIpModel = Field(default_factory=lambda: ClientIpModel.model_validate({}))
     identities: dict[Name, IdentityModel] = {}
     tiers: TiersModel | None = None
     rules: Annotated[list[RuleModel], Field(min_length=1)]

@@ -55,7 +55,7 @@ def template_segments(template: str) -> list[str]:
         elif set("{}*") & set(segment):
             raise ConfigError(
                 f'cannot read the segment "{segment}": a segment is literal, {{name}} for any one segment, '
-                'or ** at the end for any number of them'
+                "or ** at the end for any number of them"
             )
     return [unquote(segment) for segment in segments]
 

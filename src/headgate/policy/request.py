@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import cast
 from urllib.parse import parse_qsl
 
 from headgate.errors import ArgumentError
@@ -67,8 +68,9 @@ class Request:
 
 
 def _by_lower_name(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, str]:
+    pairs: Collection[tuple[str, str]]
     if type(headers) is dict or isinstance(headers, Mapping):
-        pairs: Collection[tuple[str, str]] = headers.items()
+        pairs = cast(Mapping[str, str], headers).items()
     else:
         pairs = list(headers)
     try:

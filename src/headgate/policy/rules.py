@@ -40,7 +40,6 @@ ANY_TIER = ""
 """The tier of limits that hold for everybody, and for tiers that a rule does not name."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """What a match asks of a request beyond its path."""
@@ -62,9 +61,7 @@ class Conditions:
             methods=frozenset(match.method or ()),
             hosts=frozenset(host for host in hosts if not host.startswith("*.")),
             parent_hosts=tuple(host[1:] for host in hosts if host.startswith("*.")),
-            headers=tuple(
-                (name.lower(), None if values is True else frozenset(values)) for name, values in headers
-            ),
+            headers=tuple((name.lower(), None if values is True else frozenset(values)) for name, values in headers),
             paths=match.path or (),
         )
 
@@ -115,7 +112,7 @@ class Rule:
 
     def keyed(self, template: str) -> Keyed:
         """How requests whose path matched `template` are counted."""
-        extracts = tuple(_template(template) if name == "endpoint" else self.identities[name] for name in self.by)
+        extracts = [_template(template) if name == "endpoint" else self.identities[name] for name in self.by]
         whole = partial(self._whole_key, extracts)
         if not extracts:
             return Keyed(_everyone, whole)

@@ -50,7 +50,9 @@ def time_chart(bars: Sequence[Bar], step_us: int, *, height: int, label: str) ->
     for share in (0, 0.5, 1):
         y = _TOP + plot_height * (1 - share)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(top * share)}</text>')
+        parts.append(
+            f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(top * share)}</text>'
+        )
     for place, bar in enumerate(bars):
         if bar.passed + bar.refused:
             parts.append(_bar(bar, _LEFT + place * slot, max(1.0, slot - 1), top, plot_height))
@@ -87,7 +89,9 @@ def _bar(bar: Bar, x: float, width: float, top: int, plot_height: float) -> str:
     title = f"{iso_time(bar.start_us)}: {bar.passed:,} passed, {bar.refused:,} refused"
     rects = ""
     if bar.passed:
-        rects += f'<rect class="passed" x="{x:.1f}" y="{floor - passed:.1f}" width="{width:.1f}" height="{passed:.1f}"/>'
+        rects += (
+            f'<rect class="passed" x="{x:.1f}" y="{floor - passed:.1f}" width="{width:.1f}" height="{passed:.1f}"/>'
+        )
     if bar.refused:
         y = floor - passed - refused
         rects += f'<rect class="refused" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{max(refused, 1.5):.1f}"/>'
@@ -105,7 +109,13 @@ def _time_ticks(bars: Sequence[Bar], step_us: int, slot: float, height: int) -> 
     while tick_us < end_us:
         x = _LEFT + (tick_us - bars[0].start_us) / step_us * slot
         text = iso_time(tick_us)
-        shown = text[:10] if every_s >= 86400 else f"{text[5:10]} {text[11:16]}" if span_s > 86400 else text[11:16 if every_s >= 60 else 19]
+        shown = (
+            text[:10]
+            if every_s >= 86400
+            else f"{text[5:10]} {text[11:16]}"
+            if span_s > 86400
+            else text[11 : 16 if every_s >= 60 else 19]
+        )
         if x < _WIDTH - 40:
             ticks.append(f'<text class="tick" x="{x:.1f}" y="{height - 8}" text-anchor="middle">{shown}</text>')
         tick_us += every_s * _SECOND_US

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,7 +51,6 @@ def replay(logs: Sequence[Log], policies: Sequence[tuple[str, Policy]], progress
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="headgate-replay-") as folder:
         return _judge(sorted_on_disk([log.entries(tally, progress) for log in logs], Path(folder)), policies, tally)
-
 
 
 def _judge(entries: Iterator[Entry], policies: Sequence[tuple[str, Policy]], tally: Tally) -> Outcome:

@@ -33,7 +33,7 @@ td.num, th.num { text-align: right; font-variant-numeric: tabular-nums; white-sp
 .two { display: grid; grid-template-columns: repeat(auto-fill, minmax(22rem, 1fr)); gap: 0 2.5rem; }
 .keys td { border: 0; padding: .15rem .6rem .15rem 0; } .keys .key { font: .85rem ui-monospace, monospace; width: 45%; }
 .keys .bar { width: 40%; } .keys .bar i { display: block; height: .8em; border-radius: 2px; min-width: 2px; }
-.tag { font-size: .75rem; font-weight: 400; border: 1px solid var(--line); border-radius: .6rem; padding: .05rem .5rem; }
+.tag { font-size: .75rem; font-weight: 400; border: 1px solid var(--line); border-radius: .6rem; padding: 0 .5rem; }
 h3 { font-size: .95rem; margin: 1rem 0 .2rem; color: var(--dim); font-weight: 600; }
 """
 
@@ -78,9 +78,8 @@ def _result(result: Result, outcome: Outcome, top: int, *, several: bool) -> str
     if outcome.first_us is None or outcome.last_us is None:
         return "\n".join(parts)
     bars, step_us = bars_of(result.series, outcome.first_us, outcome.last_us)
-    parts.append(
-        f'<p class="legend dim">Requests per {step_text(step_us)}<i class="passed"></i>passed<i class="refused"></i>refused</p>'
-    )
+    legend = '<i class="passed"></i>passed<i class="refused"></i>refused'
+    parts.append(f'<p class="legend dim">Requests per {step_text(step_us)}{legend}</p>')
     parts.append(time_chart(bars, step_us, height=260, label="requests over time"))
     parts.append(_rule_table(result))
     parts.extend(_rule(rule, outcome.first_us, outcome.last_us, top) for rule in result.rules if rule.matched)
@@ -90,8 +89,8 @@ def _result(result: Result, outcome: Outcome, top: int, *, several: bool) -> str
 def _rule_table(result: Result) -> str:
     rows = "".join(
         f"<tr><td><b>{escape(rule.name)}</b>{_tag(rule)}</td><td><code>{escape(rule.limits)}</code></td>"
-        f'<td class="num">{rule.matched:,}</td><td class="num">{rule.allowed:,}</td><td class="num">{rule.refused:,}</td>'
-        f'<td class="num">{rule.keys:,}</td><td class="num">{_worst(rule)}</td></tr>'
+        f"{_numbers(rule.matched, rule.allowed, rule.refused, rule.keys)}"
+        f'<td class="num">{_worst(rule)}</td></tr>'
         for rule in result.rules
     )
     return (
@@ -120,8 +119,8 @@ def _comparison(outcome: Outcome) -> str:
     return (
         "<h2>Side by side</h2><table><thead><tr><th></th>"
         f'<th class="num">{escape(one.name)}</th><th class="num">{escape(other.name)}</th></tr></thead><tbody>'
-        f'<tr><td>passed</td><td class="num">{one.allowed:,}</td><td class="num">{other.allowed:,}</td></tr>'
-        f'<tr><td>refused</td><td class="num">{one.denied:,}</td><td class="num">{other.denied:,}</td></tr></tbody></table>'
+        f"<tr><td>passed</td>{_numbers(one.allowed, other.allowed)}</tr>"
+        f"<tr><td>refused</td>{_numbers(one.denied, other.denied)}</tr></tbody></table>"
         f"<p>{escape(other.name)} refuses {outcome.newly_denied:,} requests that {escape(one.name)} lets pass, "
         f"and lets {outcome.newly_allowed:,} pass that it refuses.</p>"
     )
@@ -135,7 +134,13 @@ def _unread(outcome: Outcome) -> str:
         f"<td><code>{escape(unread.text[:100])}</code></td></tr>"
         for unread in outcome.unread.shown
     )
-    return f"<h2>Lines that could not be read</h2><p>{outcome.unread.count:,} in all; the first:</p><table>{rows}</table>"
+    return (
+        f"<h2>Lines that could not be read</h2><p>{outcome.unread.count:,} in all; the first:</p><table>{rows}</table>"
+    )
+
+
+def _numbers(*counts: int) -> str:
+    return "".join(f'<td class="num">{count:,}</td>' for count in counts)
 
 
 def _tag(rule: RuleResult) -> str:

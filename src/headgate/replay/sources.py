@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, cast
 
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.replay.common_log import FIELDS, common_reader, split_block
@@ -94,9 +94,15 @@ class Log:
         rows = csv.reader(flat, delimiter=delimiter, quoting=csv.QUOTE_NONE if kind == "tsv" else csv.QUOTE_MINIMAL)
         columns = [name.strip() for name in next(rows, [])]
         try:
-            read = row_reader(columns, FieldNames(reading.fields, needs_client=reading.needs_client), reading.read_time, reading.headers)
+            read = row_reader(
+                columns,
+                FieldNames(reading.fields, needs_client=reading.needs_client),
+                reading.read_time,
+                reading.headers,
+            )
         except Unreadable as error:
             raise ConfigError(f"{self.name}: {error}") from error
+        row: list[str] = []
         while True:
             try:
                 row = next(rows)
@@ -171,7 +177,9 @@ def detect_format(sample: bytes) -> Format | None:
         except (Unreadable, UnknownTime):
             continue
         return "common"
-    columns = FieldNames({}, needs_client=True).resolve(next(csv.reader([lines[0]], delimiter="\t" if "\t" in lines[0] else _csv_delimiter(sample))))
+    columns = FieldNames({}, needs_client=True).resolve(
+        next(csv.reader([lines[0]], delimiter="\t" if "\t" in lines[0] else _csv_delimiter(sample)))
+    )
     if "\t" in lines[0]:
         return "tsv"
     return "csv" if columns else None
@@ -181,18 +189,18 @@ def _decompressed(raw: IO[bytes], name: str) -> IO[bytes]:
     head = raw.peek(8) if isinstance(raw, io.BufferedReader) else b""
     kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
     if kind == "gzip":
-        return gzip.open(raw)  # type: ignore[return-value]
+        return cast(IO[bytes], gzip.open(raw))
     if kind == "xz":
-        return lzma.open(raw)  # type: ignore[return-value]
+        return lzma.open(raw)
     if kind == "bzip2":
-        return bz2.open(raw)  # type: ignore[return-value]
+        return bz2.open(raw)
     if kind == "zstd":
         try:
             import zstandard
         except ImportError as error:
             raise MissingExtraError(f"reading {name}, which zstd compressed,", extra="replay") from error
         stream: Any = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-        return stream  # type: ignore[no-any-return]
+        return cast(IO[bytes], stream)
     return raw
 
 

@@ -74,7 +74,7 @@ class Service:
 
     def _check_forwarded(self, scope: Scope) -> Response:
         """Judge the request that a gateway asks about: 200, 429 or 503; under /check-403/, 403 for 429."""
-        _, form, ruleset, rest = (scope["path"].split("/", 3) + [""])[:4]
+        _, form, ruleset, rest = [*scope["path"].split("/", 3), ""][:4]
         if ruleset not in self.gate.policy.rulesets:
             known = ", ".join(self.gate.policy.rulesets)
             return _problem(404, "Not Found", f"no ruleset is named {ruleset[:60]!r}; there are {known}")
@@ -139,16 +139,16 @@ async def _lifespan(receive: Receive, send: Send) -> None:
 
 
 async def _read(receive: Receive) -> bytes:
-    body = b""
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return body
+            return bytes(body)
         body += message.get("body", b"")
         if len(body) > LARGEST_BODY:
             raise BodyTooLarge
         if not message.get("more_body", False):
-            return body
+            return bytes(body)
 
 
 async def _send(send: Send, response: Response, *, head: bool, close: bool) -> None:

@@ -117,7 +117,9 @@ def _read_asked(place: str, value: object, cost: object) -> Asked:
     if not isinstance(value, dict):
         _refuse(place, 'a map such as {"method": "GET", "path": "/", "client_ip": "203.0.113.9"}', value)
     _known_fields(place, value, ("method", "path", "headers", "client_ip", "host"))
-    texts = {name: _text(f"{place}.{name}", value[name]) for name in ("method", "path", "client_ip", "host") if name in value}
+    texts = {
+        name: _text(f"{place}.{name}", value[name]) for name in ("method", "path", "client_ip", "host") if name in value
+    }
     if not texts.get("path", "/").startswith("/"):
         _refuse(f"{place}.path", 'a path that begins with "/"', texts["path"])
     try:

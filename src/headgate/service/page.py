@@ -45,8 +45,8 @@ def page(gate: Gate, host: str) -> str:
 <h2>Ask with a body</h2>
 <pre>curl -s {escape(base)}/v1/check -d '{{"request": {{"method": "POST", "path": "/api/login",
   "client_ip": "203.0.113.9", "headers": {{"X-Tier": "pro"}}}}, "cost": 1}}'</pre>
-<p>The answer says <code>allowed</code>, <code>remaining</code>, <code>retry_after</code> and each limit's numbers, and gives
-the headers to send on. <code>{{"requests": [...]}}</code> asks for up to 1,000 at once.</p>
+<p>The answer says <code>allowed</code>, <code>remaining</code>, <code>retry_after</code> and each limit's numbers,
+and gives the headers to send on. <code>{{"requests": [...]}}</code> asks for up to 1,000 at once.</p>
 
 <h2>Ask from a gateway</h2>
 <pre>curl -i {escape(base)}/check/default -H 'X-Forwarded-Method: GET' -H 'X-Forwarded-Uri: /api/search/cats' \\
@@ -62,7 +62,9 @@ the headers to send on. <code>{{"requests": [...]}}</code> asks for up to 1,000 
 
 def _row(rule: Rule) -> str:
     tags = "".join(
-        f'<span class="tag">{tag}</span>' for tag, there in (("default", rule.default), ("shadow", rule.shadow)) if there
+        f'<span class="tag">{tag}</span>'
+        for tag, there in (("default", rule.default), ("shadow", rule.shadow))
+        if there
     )
     cost = f"<br>cost {rule.cost}" if rule.cost != 1 else ""
     by = ", ".join(rule.by) or "everyone together"
@@ -86,8 +88,6 @@ def _match(conditions: Conditions) -> str:
     """A match in short, as people write it."""
     methods = "|".join(sorted(conditions.methods))
     hosts = "|".join([*sorted(conditions.hosts), *("*" + parent for parent in conditions.parent_hosts)])
-    headers = " ".join(
-        f"{name}: {'|'.join(sorted(values)) if values else '*'}" for name, values in conditions.headers
-    )
+    headers = " ".join(f"{name}: {'|'.join(sorted(values)) if values else '*'}" for name, values in conditions.headers)
     paths = "|".join(conditions.paths)
     return " ".join(part for part in (methods, hosts + paths, headers) if part) or "any request"

@@ -61,10 +61,16 @@ class PolicyWatch:
 class _Server(uvicorn.Server):
     """A server whose SIGTERM drains: not ready at once, closed when `drain_s` have passed."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, drain_s: float, announce: Callable[[], None]) -> None:
         super().__init__(config)
         self._service = service
         self._drain_s = drain_s
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._announce()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self._service.draining or sig == signal.SIGINT or not self._drain_s:
@@ -101,21 +107,17 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=_FINISH_WITHIN_S,
     )
-    server = _Server(config, service, drain_s)
+    server = _Server(config, service, drain_s, lambda: announce(_address(listener)))
 
     async def main() -> None:
         watch = PolicyWatch(policy_file, service, own_store=own_store) if policy_file else None
         watching = asyncio.create_task(watch.run()) if watch else None
         if watch:
             on_hangup = watch.take_up
-            asyncio.get_running_loop().add_signal_handler(
-                signal.SIGHUP, lambda: asyncio.ensure_future(on_hangup())
-            )
-        announcing = asyncio.create_task(_announce_when_started(server, listener, announce))
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: asyncio.ensure_future(on_hangup()))
         try:
             await server.serve(sockets=[listener])
         finally:
-            announcing.cancel()
             if watching:
                 watching.cancel()
             gate.close()
@@ -134,11 +136,9 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _announce_when_started(server: _Server, listener: socket.socket, announce: Callable[[str], None]) -> None:
-    while not server.started:
-        await asyncio.sleep(0.01)
+def _address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    announce(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:

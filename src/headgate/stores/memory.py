@@ -21,7 +21,6 @@ from headgate import core
 from headgate.clock import Clock, SystemClock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError
-from headgate.limits import Concurrent
 from headgate.stores.contract import BoundLimits, StoreStats
 from headgate.stores.python_table import PythonBoundLimits, PythonTable
 
@@ -61,11 +60,7 @@ class MemoryStore:
         """The limits, ready to be asked."""
         definitions = tuple(limits)
         for definition in definitions:
-            if isinstance(definition.limit, Concurrent):
-                raise ConfigError(
-                    f'"{definition.limit}" counts requests in flight, which end: '
-                    "it cannot be asked by hit; give a rate such as 20/second"
-                )
+            _ = definition.limit.compiled  # what is no rate is refused here, not at the first request
         if self.core == "native":
             own = None if clock is None or isinstance(clock, SystemClock) else clock
             bound: BoundLimits = _native().BoundLimits(self._table, definitions, own)

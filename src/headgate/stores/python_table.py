@@ -99,9 +99,7 @@ class PythonTable:
             elif commit:
                 self._mark_refused(addresses, outcome.readings)
         binding = binding_of(limits, outcome.readings, costs, allowed=outcome.allowed)
-        return Decision(
-            tuple(limits), outcome.readings, allowed=outcome.allowed, binding=binding, degraded=degraded
-        )
+        return Decision(tuple(limits), outcome.readings, allowed=outcome.allowed, binding=binding, degraded=degraded)
 
     def reset(self, addresses: Iterable[Address], now_us: int) -> bool:
         """Forget these states; whether one was anything but the same as none."""
@@ -176,9 +174,7 @@ class PythonTable:
         readings[index] = readings[index]._replace(allowed=False, retry_after_us=max(1, full.soonest_us))
         return Outcome(False, tuple(readings), (None,) * len(steps))
 
-    def _reserve(
-        self, step: Step, address: Address, ours: Sequence[Address], new: int, now_us: int
-    ) -> _Full | None:
+    def _reserve(self, step: Step, address: Address, ours: Sequence[Address], new: int, now_us: int) -> _Full | None:
         """Make sure that one more state, or one more log entry, has room; None if it has."""
         if address not in self._entries:
             self._sweep(_TIDY, now_us, ours)
@@ -256,7 +252,9 @@ class PythonBoundLimits:
         texts = [encode_key(key) for key in keys]
         if costs is None:
             costs = 1
-        all_costs = [check_cost(cost) for cost in costs] if isinstance(costs, Iterable) else [check_cost(costs)] * len(texts)
+        all_costs = (
+            [check_cost(cost) for cost in costs] if isinstance(costs, Iterable) else [check_cost(costs)] * len(texts)
+        )
         if len(all_costs) != len(texts):
             raise ArgumentError(f"{len(texts)} keys need as many costs, not {len(all_costs)}")
         now_us = check_now(self._now_us())
