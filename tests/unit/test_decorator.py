@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import pickle
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import pytest
 

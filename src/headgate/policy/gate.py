@@ -25,6 +25,9 @@ from headgate.stores.opening import open_store
 _MOST_PLANS = 8192
 _MOST_BOUND = 4096
 _LONGEST_REMEMBERED = 512
+_ONE = 1
+"""The usual cost. Compared by identity: True and 1.0 are equal to it, and are no costs."""
+
 _FREE = Decision((), (), allowed=True, binding=None)
 """The answer where no rule applies."""
 
@@ -104,7 +107,7 @@ class _Bindings:
         if plan is None:
             plan = self._plan(request.method, host, path, ruleset)
         bound, chosen, costs = plan.bound, plan.always, plan.costs
-        if bound is not None and chosen is not None and cost == 1:
+        if bound is not None and chosen is not None and cost is _ONE:
             keys: tuple[Parts | None, ...] = plan.spread([quick(request) for quick in plan.quick])
         else:
             chosen = plan.candidates.select(request) if chosen is None else chosen

@@ -215,7 +215,7 @@ def _rule_connections(
             yield (*path, "by", place), f"{name!r} is there twice"
         counted.append(name)
     limits = rule.get("limits")
-    if isinstance(limits, Mapping):
+    if isinstance(limits, Mapping) and limits:
         if not isinstance(tiers, Mapping):
             yield (*path, "limits"), "limits by tier need tiers: where a request's tier is read from"
         elif isinstance(tiers.get("default"), str) and tiers["default"] not in limits:

@@ -1,0 +1,64 @@
+"""An explanation says of each rule whether it applies, by which key, under which limits, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headgate.cli.explaining import explanation_text
+from headgate.policy.explain import explain
+from headgate.policy.gate import Gate, read_policy
+from headgate.policy.request import Request
+
+SHOP = Path(__file__).parents[2] / "examples" / "shop.yaml"
+
+
+def explained(request: Request) -> str:
+    return explanation_text(request, explain(read_policy(SHOP), request))
+
+
+def test_each_rule_is_explained() -> None:
+    request = Request("POST", "/api/login", client_ip="203.0.113.9", headers={"X-Tier": "pro"})
+    assert explained(request) == (
+        "POST /api/login from 203.0.113.9\n"
+        "tier pro\n"
+        "+ login      method POST; path /api/login\n"
+        "             counted by ip: key 203.0.113.9\n"
+        "             limits 5/minute\n"
+        "- search     path /api/login does not match /api/search/**\n"
+        "- everyone   it is a default, and login matched\n"
+        "+ candidate  it is for every request\n"
+        "             counted by ip: key 203.0.113.9\n"
+        "             limits 100/minute (shadow: counted and reported, never refuses)"
+    )
+
+
+def test_a_secret_is_not_shown() -> None:
+    text = explained(Request("GET", "/api/search/x", headers={"X-API-Key": "hunter2"}))
+    assert "hunter2" not in text
+    assert "counted by caller: key api_key|" in text
+    assert "the default tier" in text
+
+
+def test_an_unknown_tier_and_an_exemption_are_explained() -> None:
+    text = explained(Request("GET", "/api/search/x", client_ip="1.1.1.1", headers={"X-Tier": "gold"}))
+    assert "the default tier, as 'gold' is none of this rule's" in text
+    assert "exempt: exempt[0] matches, so it passes uncounted" in explained(Request("GET", "/health"))
+
+
+def test_where_nothing_applies_that_is_said() -> None:
+    policy = {"version": 1, "rules": [{"name": "a", "by": ["ip"], "limits": "1/s", "match": {"header": {"X": "1"}}}]}
+    text = explanation_text(Request(), explain(read_policy(policy), Request()))
+    assert "- a  header x is not there" in text
+    assert "no rule applies: it passes uncounted" in text
+
+
+def test_an_explanation_agrees_with_the_gate() -> None:
+    gate = Gate(SHOP)
+    for method in ("GET", "POST"):
+        for path in ("/", "/api/login", "/api/search/x", "/health", "*"):
+            for headers in ({}, {"X-Tier": "pro"}, {"X-User-Id": "7"}):
+                request = Request(method, path, client_ip="203.0.113.9", headers=headers)
+                told = [verdict.name for verdict in explain(gate.policy, request).verdicts if verdict.applies]
+                assert told == [
+                    reading.rule for reading in gate.peek(request).limits if not reading.name.endswith(".minute")
+                ]

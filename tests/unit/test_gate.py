@@ -1,0 +1,310 @@
+"""A gate judges a request by all rules that are for it, together, all or none."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from subjects import START_US
+
+from headgate import ArgumentError, ConfigError, Decision, MemoryStore
+from headgate.policy.gate import AsyncGate, Gate
+from headgate.policy.problems import PolicyError
+from headgate.policy.request import Request
+from headgate.testing import ManualClock
+
+SHOP = Path(__file__).parents[2] / "examples" / "shop.yaml"
+
+
+def make_gate(core: str, *rules: dict[str, Any], clock: ManualClock | None = None, **policy: Any) -> Gate:
+    store = MemoryStore(core=core)  # type: ignore[arg-type]
+    return Gate({"version": 1, "rules": list(rules), **policy}, store=store, clock=clock or ManualClock())
+
+
+def rule(
+    name: str = "all", limits: Any = "2/minute bucket", by: list[str] | None = None, **more: Any
+) -> dict[str, Any]:
+    return {"name": name, "limits": limits, "by": ["ip"] if by is None else by, **more}
+
+
+def names(decision: Decision) -> list[str]:
+    return [reading.rule for reading in decision.limits]
+
+
+def test_all_rules_that_match_apply_and_all_are_charged_or_none(core: str) -> None:
+    gate = make_gate(core, rule("narrow", "2/minute bucket"), rule("wide", "100/hour bucket", match={"path": "/a"}))
+    request = Request("GET", "/a", client_ip="203.0.113.9")
+    assert [gate.hit(request).allowed for _ in range(5)] == [True, True, False, False, False]
+    refused = gate.hit(request)
+    assert refused.rule == "narrow"
+    assert [reading.remaining for reading in refused.limits] == [0, 98]
+
+
+def test_a_request_that_no_rule_is_for_passes_with_no_limits(core: str) -> None:
+    gate = make_gate(core, rule(match={"path": "/a"}))
+    decision = gate.hit(Request("GET", "/b", client_ip="203.0.113.9"))
+    assert decision.allowed
+    assert decision.limits == ()
+    assert gate.stats().keys == 0
+
+
+def test_exempt_requests_pass_uncounted(core: str) -> None:
+    gate = make_gate(core, rule(limits="0/hour"), exempt=[{"path": "/health"}, {"header": {"X-Probe": "1"}}])
+    assert gate.hit(Request("GET", "/health", client_ip="203.0.113.9"))
+    assert gate.hit(Request("GET", "/x", client_ip="203.0.113.9", headers={"x-probe": "1"}))
+    assert not gate.hit(Request("GET", "/x", client_ip="203.0.113.9", headers={"x-probe": "2"}))
+
+
+def test_default_rules_apply_only_where_no_other_enforced_rule_matched(core: str) -> None:
+    gate = make_gate(
+        core,
+        rule("login", match={"path": "/login"}),
+        rule("everyone", default=True),
+        rule("candidate", shadow=True),
+    )
+    assert names(gate.peek(Request("GET", "/login", client_ip="203.0.113.9"))) == ["login", "candidate"]
+    assert names(gate.peek(Request("GET", "/other", client_ip="203.0.113.9"))) == ["everyone", "candidate"]
+
+
+def test_shadow_rules_count_and_never_refuse(core: str) -> None:
+    gate = make_gate(core, rule("real", "5/minute bucket"), rule("candidate", "2/minute bucket", shadow=True))
+    request = Request(client_ip="203.0.113.9")
+    decisions = [gate.hit(request) for _ in range(6)]
+    assert [decision.allowed for decision in decisions] == [True] * 5 + [False]
+    assert [[reading.rule for reading in decision.refusals] for decision in decisions] == [
+        [], [], ["candidate"], ["candidate"], ["candidate"], ["real", "candidate"],
+    ]  # fmt: skip
+    assert {decision.rule for decision in decisions} == {"real"}
+    only_shadow = make_gate(core, rule("candidate", "1/minute bucket", shadow=True))
+    assert [only_shadow.hit(request).allowed for _ in range(3)] == [True] * 3
+
+
+def test_rules_match_by_method_path_host_and_header(core: str) -> None:
+    gate = make_gate(
+        core,
+        rule("m", match={"method": ["POST", "PUT"]}),
+        rule("p", match={"path": ["/a", "/b/{id}"]}),
+        rule("h", match={"host": ["api.example.com", "*.example.org"]}),
+        rule("f", match={"header": {"X-Plan": ["a", "b"], "X-Any": True}}),
+    )
+
+    def matching(**request: Any) -> list[str]:
+        return names(gate.peek(Request(client_ip="203.0.113.9", **request)))
+
+    assert matching() == []
+    assert matching(method="post") == ["m"]
+    assert matching(path="/b/7?x=1") == ["p"]
+    assert matching(host="API.example.com:8080") == ["h"]
+    assert matching(headers={"Host": "a.b.example.org."}) == ["h"]
+    assert matching(host="example.org") == []
+    assert matching(headers={"x-plan": "b", "X-ANY": ""}) == ["f"]
+    assert matching(headers={"x-plan": "c", "X-ANY": ""}) == []
+    assert matching(method="PUT", path="/a", host="x.example.org", headers={"x-plan": "a", "x-any": "1"}) == [
+        "m", "p", "h", "f",
+    ]  # fmt: skip
+
+
+def counted_apart(gate: Gate, one: Request, other: Request) -> bool:
+    """Whether two requests have budgets of their own."""
+    gate.store.clear()
+    gate.hit(one)
+    apart = gate.peek(other, 0).limits[0].remaining == 2
+    assert gate.peek(one, 0).limits[0].remaining == 1
+    return apart
+
+
+def test_identities_tell_requests_apart(core: str) -> None:
+    identities = {
+        "user": {"header": "X-User"},
+        "session": {"cookie": "sid"},
+        "token": {"query": "token"},
+        "site": {"ip": {"ipv4_prefix": 24, "ipv6_prefix": 48}},
+    }
+    cases: list[tuple[list[str], dict[str, Any], dict[str, Any]]] = [
+        (["ip"], {"client_ip": "203.0.113.1"}, {"client_ip": "203.0.113.2"}),
+        (["user"], {"headers": {"X-User": "a"}}, {"headers": {"x-user": "b"}}),
+        (["session"], {"headers": {"Cookie": "a=1; sid=x"}}, {"headers": {"Cookie": "sid=y; a=1"}}),
+        (["token"], {"path": "/?token=a"}, {"path": "/?token=b&token=a"}),
+        (["site"], {"client_ip": "203.0.113.1"}, {"client_ip": "203.0.114.1"}),
+        (["host"], {"host": "a.example.com"}, {"host": "b.example.com"}),
+        (["method"], {"method": "GET"}, {"method": "POST"}),
+        (["user", "ip"], {"headers": {"X-User": "a"}, "client_ip": "1.1.1.1"}, {"headers": {"X-User": "a"}, "client_ip": "1.1.1.2"}),
+    ]  # fmt: skip
+    for by, one, other in cases:
+        gate = make_gate(core, rule(by=by), identities=identities)
+        assert counted_apart(gate, Request(**one), Request(**other)), by
+
+
+def test_identities_put_together_what_belongs_together(core: str) -> None:
+    gate = make_gate(core, rule(by=["ip"]))
+    one = Request(client_ip="2001:db8:1:2::1")
+    assert not counted_apart(gate, one, Request(client_ip="2001:db8:1:2:ffff::9"))
+    assert counted_apart(gate, one, Request(client_ip="2001:db8:1:3::1"))
+    everyone = make_gate(core, rule(by=[]))
+    assert not counted_apart(everyone, one, Request("POST", "/x", client_ip="203.0.113.9"))
+
+
+def test_an_endpoint_is_the_template_not_the_path(core: str) -> None:
+    gate = make_gate(core, rule(by=["endpoint"], match={"path": ["/users/{id}", "/posts/{id}"]}))
+    assert not counted_apart(gate, Request(path="/users/1"), Request(path="/users/2"))
+    assert counted_apart(gate, Request(path="/users/1"), Request(path="/posts/1"))
+    assert counted_apart(gate, Request(path="/users/1", endpoint="/v1/a"), Request(path="/users/1", endpoint="/v2/a"))
+
+
+def test_first_of_takes_the_first_identity_and_keeps_kinds_apart(core: str) -> None:
+    identities = {"user": {"header": "X-User"}, "caller": {"first_of": ["user", "ip"]}}
+    gate = make_gate(core, rule(by=["caller"]), identities=identities)
+    by_address = Request(client_ip="203.0.113.9")
+    assert not counted_apart(gate, by_address, Request(client_ip="203.0.113.9", headers={"X-User": " "}))
+    # A user who calls himself like an address does not share its budget.
+    assert counted_apart(gate, by_address, Request(client_ip="1.1.1.1", headers={"X-User": "203.0.113.9"}))
+
+
+def test_a_missing_identity_is_counted_as_anonymous_and_never_passes_free(core: str) -> None:
+    gate = make_gate(core, rule(by=["user"]), identities={"user": {"header": "X-User"}})
+    missing = [Request(client_ip=f"203.0.113.{number}") for number in range(4)]
+    assert [gate.hit(request).allowed for request in missing] == [True, True, False, False]
+    assert gate.hit(Request(headers={"X-User": "anonymous"}))
+
+
+def test_a_missing_identity_is_refused_where_the_rule_says_so(core: str) -> None:
+    gate = make_gate(
+        core, rule(by=["user"], missing="refuse"), rule("other"), identities={"user": {"header": "X-User"}}
+    )
+    decision = gate.hit(Request(client_ip="203.0.113.9"))
+    assert (decision.allowed, decision.rule, decision.retry_after) == (False, "all", None)
+    assert gate.stats().keys == 0
+    assert gate.hit(Request(client_ip="203.0.113.9", headers={"X-User": "a"}))
+    shadow = make_gate(
+        core, rule(by=["user"], missing="refuse", shadow=True), identities={"user": {"header": "X-User"}}
+    )
+    assert shadow.hit(Request())
+
+
+def test_parts_of_a_key_cannot_run_together(core: str) -> None:
+    identities = {"a": {"header": "A"}, "b": {"header": "B"}}
+    gate = make_gate(core, rule(by=["a", "b"]), identities=identities)
+    for one, other in [(("x|y", "z"), ("x", "y|z")), (("x", "anonymous"), ("x", "")), (("", "x"), ("anonymous", "x"))]:
+        requests = [Request(headers={"A": pair[0], "B": pair[1]}) for pair in (one, other)]
+        assert counted_apart(gate, *requests), (one, other)
+
+
+@pytest.mark.parametrize("value", ["x" * 100_000, "\ud800", "é" * 300, "a\r\nb", "{tag}", "|", "%00"])
+def test_no_identity_that_a_client_can_send_is_an_error(core: str, value: str) -> None:
+    gate = make_gate(core, rule(by=["user"]), identities={"user": {"header": "X-User"}})
+    assert counted_apart(gate, Request(headers={"X-User": value}), Request(headers={"X-User": value + "x"}))
+
+
+def test_a_secret_is_hashed_before_anything_sees_it(core: str) -> None:
+    gate = make_gate(core, rule(by=["key"]), identities={"key": {"header": "X-Key", "secret": True}})
+    request = Request(headers={"X-Key": "hunter2"})
+    _, _, rules, keys = gate.judge_at(request, START_US)
+    assert "hunter2" not in str(keys)
+    assert "hunter2" not in str(rules)
+    assert counted_apart(gate, request, Request(headers={"X-Key": "hunter3"}))
+
+
+def test_tiers_choose_the_limits_and_share_what_was_used(core: str) -> None:
+    gate = make_gate(
+        core,
+        rule(limits={"free": "2/hour bucket", "pro": "10/hour bucket"}),
+        tiers={"from": {"header": "X-Tier"}, "default": "free"},
+    )
+
+    def limit(**headers: str) -> tuple[int | None, int | None]:
+        decision = gate.peek(Request(client_ip="203.0.113.9", headers=headers), 0)
+        return decision.limit, decision.remaining
+
+    assert limit() == (2, 2)
+    assert limit(**{"X-Tier": "pro"}) == (10, 10)
+    assert limit(**{"X-Tier": "no such tier"}) == (2, 2)
+    gate.hit(Request(client_ip="203.0.113.9"), 2)
+    assert limit() == (2, 0)
+    # Whoever calls himself pro from now on starts from what he has used, not afresh.
+    assert limit(**{"X-Tier": "pro"}) == (10, 0)
+
+
+def test_tiers_can_come_from_an_identity_by_a_map(core: str) -> None:
+    gate = make_gate(
+        core,
+        rule(by=["user"], limits={"free": "2/hour", "pro": "10/hour"}),
+        identities={"user": {"header": "X-User"}},
+        tiers={"from": {"identity": "user"}, "map": {"ann": "pro"}, "default": "free"},
+    )
+    assert gate.peek(Request(headers={"X-User": "ann"})).limit == 10
+    assert gate.peek(Request(headers={"X-User": "bob"})).limit == 2
+    assert gate.peek(Request()).limit == 2
+
+
+def test_costs_multiply_and_are_checked(core: str) -> None:
+    gate = make_gate(core, rule("a", "10/hour", cost=3), rule("b", "100/hour"))
+    assert [reading.remaining for reading in gate.hit(Request(client_ip="1.1.1.1"), 2).limits] == [4, 98]
+    for cost in (-1, True, 1.5, 10**30):
+        with pytest.raises(ArgumentError, match="a cost is"):
+            gate.hit(Request(client_ip="1.1.1.1"), cost)  # type: ignore[arg-type]
+
+
+def test_rulesets_ask_some_of_the_rules(core: str) -> None:
+    gate = make_gate(core, rule("a"), rule("b"), rule("c", default=True), rulesets={"login": ["a"], "rest": ["b", "c"]})
+    request = Request(client_ip="1.1.1.1")
+    assert names(gate.peek(request)) == ["a", "b"]
+    assert names(gate.peek(request, ruleset="login")) == ["a"]
+    assert names(gate.peek(request, ruleset="rest")) == ["b"]
+    with pytest.raises(ConfigError, match="no ruleset is named 'nope'; there are default, login, rest"):
+        gate.hit(request, ruleset="nope")
+
+
+def test_a_reload_keeps_what_was_used_and_a_new_generation_does_not(core: str) -> None:
+    gate = make_gate(core, rule(limits="10/hour bucket"))
+    request = Request(client_ip="1.1.1.1")
+    gate.hit(request, 4)
+    gate.reload({"version": 1, "rules": [rule(limits="8/hour bucket"), rule("new", "3/hour")]})
+    assert [reading.remaining for reading in gate.peek(request, 0).limits] == [6, 3]
+    gate.reload({"version": 1, "generation": 2, "rules": [rule(limits="8/hour bucket")]})
+    assert gate.peek(request, 0).remaining == 8
+
+
+def test_a_broken_policy_leaves_the_old_one_in_force(core: str) -> None:
+    gate = make_gate(core, rule(limits="10/hour bucket"))
+    with pytest.raises(PolicyError):
+        gate.reload({"version": 1, "rules": [rule(limits="10/fortnight")]})
+    assert gate.hit(Request(client_ip="1.1.1.1")).limit == 10
+
+
+def test_more_kinds_of_requests_than_a_gate_remembers_are_judged_all_the_same(core: str) -> None:
+    gate = make_gate(core, rule(limits="5/hour", match={"path": "/a/**"}))
+    for number in range(9000):
+        gate.peek(Request(path=f"/a/{number}", client_ip="1.1.1.1"))
+    gate.peek(Request(path="/a/" + "x" * 5000, client_ip="1.1.1.1"))
+    assert gate.hit(Request(path="/a/1", client_ip="1.1.1.1")).remaining == 4
+
+
+def test_the_async_gate_answers_alike(core: str) -> None:
+    async def main() -> None:
+        store = MemoryStore(core=core)  # type: ignore[arg-type]
+        async with AsyncGate({"version": 1, "rules": [rule()]}, store=store, clock=ManualClock()) as gate:
+            request = Request(client_ip="1.1.1.1")
+            assert (await gate.peek(request)).remaining == 1
+            assert [(await gate.hit(request)).allowed for _ in range(3)] == [True, True, False]
+            with pytest.raises(ConfigError, match="no ruleset"):
+                await gate.hit(request, ruleset="nope")
+
+    asyncio.run(main())
+
+
+def test_a_gate_opens_the_store_that_its_policy_names() -> None:
+    with Gate({"version": 1, "store": "memory://?max_keys=7", "rules": [rule()]}) as gate:
+        assert gate.stats().max_keys == 7
+    with Gate(SHOP, store="memory://?max_keys=9") as gate:
+        assert gate.stats().max_keys == 9
+
+
+def test_a_request_is_text(core: str) -> None:
+    with pytest.raises(ArgumentError, match="method, path and client_ip"):
+        Request(5)  # type: ignore[arg-type]
+    for headers in ({"a": 1}, {1: "a"}, [("a", b"b")]):
+        with pytest.raises(ArgumentError, match="names and values of headers are text"):
+            Request(headers=headers)  # type: ignore[arg-type]
+    assert Request(headers=[("A", "1"), ("a", "2")]).headers == {"a": "1, 2"}

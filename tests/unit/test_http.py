@@ -1,0 +1,161 @@
+"""Decisions as headers and bodies: the RateLimit fields of draft 11, Retry-After, problem bodies."""
+
+from __future__ import annotations
+
+import math
+
+import http_sf
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import SEVERAL_LIMITS, history_of
+from subjects import START_US, make_limiter
+
+from headgate import Decision, Limiter
+from headgate.decision import NamedLimit, Reading, name_limits
+from headgate.http.ratelimit_headers import ratelimit_fields, retry_after_seconds
+from headgate.http.refusal import answer_of
+from headgate.limit_text import parse_limits
+from headgate.limits import Limit
+from headgate.testing import ManualClock
+
+
+def fields(decision: Decision) -> dict[str, str]:
+    return dict(ratelimit_fields(decision))
+
+
+def renamed(decision: Decision, *names: str) -> Decision:
+    """The decision with its limits named otherwise."""
+    definitions = tuple(
+        NamedLimit(reading.definition.limit, reading.definition.scope, name)
+        for reading, name in zip(decision.limits, names, strict=True)
+    )
+    readings = [
+        Reading(
+            reading.allowed,
+            reading.remaining,
+            reading.reset_after_us,
+            reading.retry_after_us,
+            reading.next_after_us,
+            reading.delay_us,
+        )
+        for reading in decision.limits
+    ]
+    binding = next((i for i, reading in enumerate(readings) if not reading.allowed), 0)
+    return Decision(definitions, readings, allowed=decision.allowed, binding=binding)
+
+
+def test_the_worked_example_of_two_policies_is_byte_exact(core: str) -> None:
+    clock = ManualClock(START_US - START_US % 86_400_000_000 + 16_400_000)
+    limiter = make_limiter(core, "10/second burst 20; 5000/day log", clock)
+    assert fields(renamed(limiter.hit("key"), "burst", "daily")) == {
+        "RateLimit-Policy": '"burst";q=20;w=2, "daily";q=5000;w=86400',
+        "RateLimit": '"burst";r=19;t=2, "daily";r=4999;t=86400',
+    }
+    limiter.hit("key", 19)
+    refused = renamed(limiter.hit("key"), "burst", "daily")
+    answer = answer_of(refused)
+    assert answer.status == 429
+    assert answer.headers == [
+        ("Retry-After", "1"),
+        ("RateLimit-Policy", '"burst";q=20;w=2, "daily";q=5000;w=86400'),
+        ("RateLimit", '"burst";r=0;t=1'),
+    ]
+    assert answer.problem == {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": 429,
+        "detail": "over the limit of burst; come back in 1 s",
+        "retry-after-ms": 100,
+        "violated-policies": ["burst"],
+    }
+
+
+EXAMPLES = [
+    ("10/minute fixed", 3, '"default";q=10;w=60', '"default";r=7;t=60'),
+    ("10/minute bucket", 3, '"default";q=10;w=60', '"default";r=7;t=42'),
+    ("10/minute leaky 30", 3, '"default";q=30;w=180', '"default";r=27;t=162'),
+    ("10/minute queue 29", 3, '"default";q=30;w=180', '"default";r=27;t=162'),
+    ("10/minute log", 3, '"default";q=10;w=60', '"default";r=7;t=60'),
+    ("10 per 100 ms", 3, '"default";q=10', '"default";r=7;t=1'),
+    ("1 per 1500 ms bucket", 1, '"default";q=1;w=2', '"default";r=0;t=2'),
+]
+
+
+@pytest.mark.parametrize(("text", "cost", "policy", "state"), EXAMPLES, ids=[text for text, *_ in EXAMPLES])
+def test_each_algorithm_has_its_quota_and_window(core: str, text: str, cost: int, policy: str, state: str) -> None:
+    clock = ManualClock(START_US - START_US % 60_000_000)
+    assert fields(make_limiter(core, text, clock).hit("key", cost)) == {"RateLimit-Policy": policy, "RateLimit": state}
+
+
+def test_retry_after_is_omitted_where_waiting_cannot_help(core: str) -> None:
+    answer = answer_of(make_limiter(core, "5/minute", ManualClock()).hit("key", 6))
+    assert answer.status == 429
+    assert "Retry-After" not in dict(answer.headers)
+    assert answer.problem is not None
+    assert "waiting does not help" in answer.problem["detail"]
+    assert "retry-after-ms" not in answer.problem
+
+
+def test_retry_after_is_rounded_up_and_never_0(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "1000/second bucket", clock)
+    limiter.hit("key", 1000)
+    assert retry_after_seconds(limiter.hit("key")) == 1
+    slow = make_limiter(core, "1 per 2100 ms bucket", clock)
+    slow.hit("key")
+    assert retry_after_seconds(slow.hit("key")) == 3
+
+
+def test_a_refusal_for_lack_of_room_is_503_not_429(core: str) -> None:
+    limiter = make_limiter(core, "1/hour bucket", ManualClock(), max_keys=1, on_full="refuse")
+    limiter.hit("a")
+    answer = answer_of(limiter.hit("b"))
+    assert answer.status == 503
+    assert dict(answer.headers)["X-RateLimit-Degraded"] == "closed"
+    assert dict(answer.headers)["Retry-After"] == "3600"
+    assert answer.problem is not None
+    assert answer.problem["type"].endswith("#temporary-reduced-capacity")
+
+
+def test_what_passed_uncounted_says_so(core: str) -> None:
+    limiter = make_limiter(core, "1/hour bucket", ManualClock(), max_keys=1, on_full="pass")
+    limiter.hit("a")
+    answer = answer_of(limiter.hit("b"))
+    assert (answer.status, dict(answer.headers)["X-RateLimit-Degraded"]) == (200, "open")
+
+
+def test_shadow_limits_are_in_no_header() -> None:
+    definitions = (
+        *name_limits(parse_limits("5/second"), scope="a", name="real"),
+        *name_limits(parse_limits("1/second"), scope="b", name="candidate", shadow=True),
+    )
+    readings = [Reading(True, 4, 1, 0, 1, 0), Reading(False, 0, 1, 1, 1, 0)]
+    decision = Decision(definitions, readings, allowed=True, binding=0)
+    assert "candidate" not in str(ratelimit_fields(decision))
+    assert ratelimit_fields(Decision((), (), allowed=True, binding=None)) == []
+
+
+@given(limits=SEVERAL_LIMITS, data=st.data())
+def test_every_field_parses_and_keeps_the_rules_of_the_draft(
+    core: str, limits: list[Limit], data: st.DataObject
+) -> None:
+    clock = ManualClock()
+    limiter: Limiter = make_limiter(core, limits, clock)
+    for wait_us, cost in data.draw(history_of(limits)):
+        clock.advance(wait_us)
+        decision = limiter.hit("key", cost)
+        parsed = {name: http_sf.parse(value.encode(), tltype="list") for name, value in ratelimit_fields(decision)}
+        policies = {item[0]: item[1] for item in parsed["RateLimit-Policy"]}
+        assert list(policies) == [reading.name for reading in decision.limits]
+        for name, parameters in parsed["RateLimit"]:
+            reading = next(reading for reading in decision.limits if reading.name == name)
+            assert 0 <= parameters["r"] <= policies[name]["q"]
+            assert parameters["t"] >= 0
+            if not decision.allowed:
+                assert not reading.allowed
+                assert parameters["t"] >= 1
+            if decision.retry_after_us is not None and not decision.allowed:
+                seconds = retry_after_seconds(decision)
+                assert seconds is not None
+                assert parameters["t"] <= seconds == max(1, math.ceil(decision.retry_after_us / 1e6))

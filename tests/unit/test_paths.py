@@ -1,0 +1,79 @@
+"""Templates match the paths they mean, in whatever form a client writes them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.policy.paths import PathTree, segments_of
+
+MATCHES = [
+    ("/", "/", True),
+    ("/", "/a", False),
+    ("/api/login", "/api/login", True),
+    ("/api/login", "/api/login/", True),
+    ("/api/login", "//api///login", True),
+    ("/api/login", "/api/./login", True),
+    ("/api/login", "/api/x/../login", True),
+    ("/api/login", "/../../api/login", True),
+    ("/api/login", "/api/%6Cogin", True),
+    ("/api/login", "/api%2Flogin", True),
+    ("/api/login", "/api/login?next=/", True),
+    ("/api/login", "/api/Login", False),
+    ("/api/login", "/api/login/x", False),
+    ("/api/login", "/api", False),
+    ("/users/{id}", "/users/42", True),
+    ("/users/{id}", "/users/", False),
+    ("/users/{id}", "/users/42/posts", False),
+    ("/users/{id}/posts", "/users/42/posts", True),
+    ("/users/{id}/posts/{post}", "/users/42/posts/7", True),
+    ("/api/**", "/api", True),
+    ("/api/**", "/api/", True),
+    ("/api/**", "/api/a/b/c", True),
+    ("/api/**", "/apis", False),
+    ("/api/{v}/**", "/api/v1/x", True),
+    ("/api/{v}/**", "/api", False),
+    ("/**", "/", True),
+    ("/**", "/anything/at/all", True),
+    ("/**", "*", False),
+    ("/**", "", False),
+    ("/caf%C3%A9", "/café", True),
+    ("/café", "/caf%c3%a9", True),
+]
+
+
+@pytest.mark.parametrize(("template", "path", "matches"), MATCHES, ids=[f"{t} {p}" for t, p, _ in MATCHES])
+def test_a_template_matches(template: str, path: str, matches: bool) -> None:
+    tree = PathTree()
+    tree.add(template, 7)
+    assert tree.find(path) == ({7: template} if matches else {})
+
+
+def test_all_templates_that_match_are_found_each_owner_with_its_first() -> None:
+    tree = PathTree()
+    for owner, template in enumerate(["/a/b", "/a/{x}", "/{y}/b", "/**", "/a/**", "/c"]):
+        tree.add(template, owner)
+    tree.add("/a/b", 3)
+    assert tree.find("/a/b") == {0: "/a/b", 1: "/a/{x}", 2: "/{y}/b", 3: "/**", 4: "/a/**"}
+
+
+@given(path=st.text(alphabet="ab/.%2Ff?é", max_size=30))
+def test_any_path_comes_into_a_form_without_detours(path: str) -> None:
+    segments = segments_of(path)
+    assert not {"", ".", ".."} & set(segments)
+    assert segments_of("/" + "/".join(segments).replace("%", "%25").replace("?", "%3F")) == segments
+
+
+@given(path=st.text(max_size=60))
+def test_no_path_is_an_error(path: str) -> None:
+    tree = PathTree()
+    tree.add("/a/{b}/**", 0)
+    tree.find(path)
+
+
+def test_a_thousand_templates_cost_what_the_path_costs() -> None:
+    tree = PathTree()
+    for owner in range(1000):
+        tree.add(f"/r{owner}/{{id}}", owner)
+    assert tree.find("/r500/x") == {500: "/r500/{id}"}

@@ -1,0 +1,258 @@
+"""A policy loads whole, or every problem is told at once with its place and what would be right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.policy.document import LARGEST_BYTES, read_document
+from headgate.policy.load import build_policy, load_policy, parse_policy
+from headgate.policy.model import policy_schema
+from headgate.policy.problems import PolicyError
+
+SHOP = Path(__file__).parents[2] / "examples" / "shop.yaml"
+RULE = {"name": "all", "by": ["ip"], "limits": "5/minute"}
+
+
+def problems_of(text: str | bytes) -> list[str]:
+    with pytest.raises(PolicyError) as caught:
+        parse_policy(text, source="p.yaml")
+    return str(caught.value).split("\n")
+
+
+def problem_with(change: dict[str, Any], rule: dict[str, Any] | None = None) -> str:
+    """The only problem of a good policy with something changed."""
+    policy = {"version": 1, "rules": [{**RULE, **(rule or {})}], **change}
+    with pytest.raises(PolicyError) as caught:
+        build_policy(policy)
+    assert len(caught.value.problems) == 1, caught.value
+    return str(caught.value.problems[0])
+
+
+def test_the_example_policy_loads() -> None:
+    policy = load_policy(SHOP)
+    assert [rule.name for rule in policy.rules] == ["login", "search", "everyone", "candidate"]
+
+
+def test_all_problems_are_told_at_once_each_with_its_line_and_path() -> None:
+    text = """\
+version: 2
+namespce: x
+identities:
+  user: {header: X User}
+  caller: {first_of: [usr, caller]}
+tiers: {from: {header: X-Tier}, default: gold}
+rules:
+  - name: a
+    by: [usr, ip, ip]
+    limits: {free: 10/fortnight, pro: 5}
+    match: {path: api/**, method: get, hst: x}
+  - name: a
+    limits: 5/minute
+    limits: 6/minute
+    cost: 0
+    shadow: yes
+  - 5
+exempt: [{}]
+"""
+    assert problems_of(text) == [
+        "p.yaml:1:1: version: must be 1, not 2",
+        "p.yaml:2:1: namespce: no such field; did you mean 'namespace'?",
+        "p.yaml:4:10: identities.user.header: 'X User' is no name of a header",
+        "p.yaml:5:23: identities.caller.first_of[0]: no identity is named 'usr'; did you mean 'user'?",
+        "p.yaml:5:28: identities.caller.first_of[1]: 'caller' comes back to 'caller' itself",
+        "p.yaml:9:10: rules[0].by[0]: no identity is named 'usr'; did you mean 'user'?",
+        "p.yaml:9:19: rules[0].by[2]: 'ip' is there twice",
+        "p.yaml:10:5: rules[0].limits: has no limits for the default tier 'gold'",
+        'p.yaml:10:14: rules[0].limits.free: cannot read "10/fortnight": units are ms, second, minute, hour, day, week',
+        "  10/fortnight",
+        "     ^",
+        'p.yaml:10:34: rules[0].limits.pro: must be text such as "100/minute", not 5',
+        'p.yaml:11:13: rules[0].match.path: a path begins with "/", not \'a\': write "/api/**"',
+        'p.yaml:11:27: rules[0].match.method: "get" is no method: methods are written GET, POST, DELETE',
+        "p.yaml:11:40: rules[0].match.hst: no such field; did you mean 'host'?",
+        "p.yaml:12:5: rules[1].by: is missing",
+        "p.yaml:12:5: rules[1].name: rules[0] is named 'a' too: state is kept by name",
+        "p.yaml:14:5: rules[1].limits: the field 'limits' is given twice, first in line 13",
+        "p.yaml:15:5: rules[1].cost: must be at least 1, not 0",
+        "p.yaml:16:5: rules[1].shadow: must be true or false, not 'yes'",
+        "p.yaml:17:5: rules[2]: must be a map, not 5",
+        "p.yaml:18:10: exempt[0]: needs a condition: an empty one would exempt every request",
+    ]
+
+
+CHANGES: list[tuple[dict[str, Any], str]] = [
+    ({"version": "1"}, "version: must be 1, not '1'"),
+    ({"namespace": "Shop"}, "namespace: a name is a lower-case letter"),
+    ({"generation": 0}, "generation: must be at least 1, not 0"),
+    ({"generation": True}, "generation: must be a whole number, not true"),
+    ({"store": "redis+nonsense://user:hunter2@host"}, "store: a store is one of memory://"),
+    ({"store": "memory://?max_keys=no"}, "store: the store option max_keys is a whole number, not 'no'"),
+    ({"store": "memory://?on_full=maybe"}, "store: on_full is one of forget, refuse, pass, not 'maybe'"),
+    ({"on_store_error": "panic"}, "on_store_error: must be 'local', 'open' or 'closed', not 'panic'"),
+    ({"client_ip": {"header": "X-Forwarded-For"}}, "client_ip: header needs trusted_proxies"),
+    ({"client_ip": {"trusted_proxies": ["10.0.0.0/8"]}}, "client_ip: header needs trusted_proxies"),
+    (
+        {"client_ip": {"header": "X-F", "trusted_proxies": ["10.0.0.1/8"]}},
+        'client_ip.trusted_proxies[0]: a network is written as "10.0.0.0/8"',
+    ),
+    ({"client_ip": {"header": "X-F", "trusted_proxies": [5]}}, "client_ip.trusted_proxies[0]: must be text"),
+    ({"client_ip": {"ipv6_prefix": 129}}, "client_ip.ipv6_prefix: must be at most 128, not 129"),
+    ({"identities": {"user": {}}}, "identities.user: an identity has exactly one source"),
+    ({"identities": {"user": {"header": "a", "cookie": "b"}}}, "identities.user: an identity has exactly one source"),
+    ({"identities": {"user": {"ip": {}, "secret": True}}}, "identities.user: secret is for the value of a header"),
+    ({"identities": {"User": {"header": "a"}}}, "identities.User: a name is a lower-case letter"),
+    ({"identities": {"ip": {"header": "a"}}}, "identities.ip: 'ip' is built in"),
+    ({"identities": {"anonymous": {"header": "a"}}}, "identities.anonymous: 'anonymous' is built in"),
+    (
+        {"identities": {"a": {"first_of": ["b"]}, "b": {"first_of": ["c"]}, "c": {"first_of": ["ip", "b"]}}},
+        "identities.b.first_of[0]: 'c' comes back to 'b' itself",
+    ),
+    ({"tiers": {"from": {}, "default": "free"}}, "tiers.from: a tier has exactly one source"),
+    ({"tiers": {"from": {"header": "X-Tier"}}}, "tiers.default: is missing"),
+    ({"tiers": {"from": {"identity": "ip"}, "default": "a"}}, "tiers: a tier from an identity needs map"),
+    ({"tiers": {"from": {"identity": "usr"}, "default": "a", "map": {}}}, "tiers.from.identity: no identity is named"),
+    ({"rules": []}, "rules: must be a list of at least 1, not an empty list"),
+    ({"rules": {}}, "rules: must be a list, not a map"),
+    ({"exempt": {"path": "/"}}, "exempt: must be a list, not a map"),
+    ({"rulesets": {"a": ["al"]}}, "rulesets.a[0]: no rule is named 'al'; did you mean 'all'?"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES, ids=[message for _, message in CHANGES])
+def test_a_problem_names_the_place_the_value_and_what_would_be_right(change: dict[str, Any], message: str) -> None:
+    if "first_of" in str(change):
+        with pytest.raises(PolicyError) as caught:
+            build_policy({"version": 1, "rules": [RULE], **change})
+        assert message in str(caught.value)
+    else:
+        assert problem_with(change).startswith(message)
+
+
+def test_no_message_shows_a_password() -> None:
+    assert "hunter2" not in problem_with({"store": "redis+nonsense://user:hunter2@host"})
+
+
+RULE_CHANGES: list[tuple[dict[str, Any], str]] = [
+    ({"name": "A"}, "rules[0].name: a name is a lower-case letter"),
+    ({"name": "x" * 65}, "rules[0].name: a name is a lower-case letter"),
+    ({"by": "ip"}, "rules[0].by: must be a list, not 'ip'"),
+    ({"by": ["user"]}, "rules[0].by[0]: no identity is named 'user'"),
+    ({"limits": 5}, 'rules[0].limits: must be text such as "100/minute", or a map from tier to text'),
+    ({"limits": {}}, 'rules[0].limits: must be text such as "100/minute", or a map from tier to text'),
+    ({"limits": {"free": "5/minute"}}, "rules[0].limits: limits by tier need tiers"),
+    ({"limits": "20 concurrent"}, 'rules[0].limits: "20 concurrent" counts requests in flight'),
+    ({"limits": ""}, 'rules[0].limits: cannot read "": expected a number'),
+    ({"cost": 1.5}, "rules[0].cost: must be a whole number, not 1.5"),
+    ({"cost": -1}, "rules[0].cost: must be at least 1, not -1"),
+    ({"missing": "pass"}, "rules[0].missing: must be 'anonymous' or 'refuse', not 'pass'"),
+    ({"match": []}, "rules[0].match: must be a map, not an empty list"),
+    ({"match": {"method": []}}, "rules[0].match.method: must be text or a list of texts"),
+    ({"match": {"method": ["GET", 5]}}, "rules[0].match.method: must be text or a list of texts, not a list with 5"),
+    ({"match": {"path": ""}}, 'rules[0].match.path: a path begins with "/"'),
+    ({"match": {"path": "/a/**/b"}}, 'rules[0].match.path: "**" stands for all that follows'),
+    ({"match": {"path": "/a/{id"}}, 'rules[0].match.path: cannot read the segment "{id"'),
+    ({"match": {"path": "/a/{}/b"}}, 'rules[0].match.path: cannot read the segment "{}"'),
+    ({"match": {"path": "/a/*.html"}}, 'rules[0].match.path: cannot read the segment "*.html"'),
+    ({"match": {"path": "/{id}/{id}"}}, 'rules[0].match.path: "{id}" is there twice'),
+    ({"match": {"path": "/a/../b"}}, 'rules[0].match.path: ".." never matches'),
+    ({"match": {"path": "/a?b=1"}}, 'rules[0].match.path: a path ends before "?"'),
+    ({"match": {"path": "/" + "a" * 2000}}, "rules[0].match.path: a path has at most 1024 characters"),
+    ({"match": {"host": "Example.com"}}, 'rules[0].match.host: "Example.com" is no host'),
+    ({"match": {"host": "example.com:80"}}, "rules[0].match.host"),
+    ({"match": {"header": {"X Y": "1"}}}, "rules[0].match.header.X Y: 'X Y' is no name of a header"),
+    ({"match": {"header": {"X": 5}}}, "rules[0].match.header.X: must be text or a list of texts"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), RULE_CHANGES, ids=[message for _, message in RULE_CHANGES])
+def test_a_problem_of_a_rule_names_its_place(change: dict[str, Any], message: str) -> None:
+    assert problem_with({}, change).replace("['X Y']", ".X Y").startswith(message)
+
+
+BOMB = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "\n".join(
+    f"{name}: &{name} [{','.join(['*' + before] * 10)}]" for before, name in zip("abcdefg", "bcdefgh", strict=True)
+)
+
+UNREADABLE: list[tuple[str | bytes, str]] = [
+    ("", "p.yaml: the policy is empty; it begins with version: 1"),
+    ("# only a comment\n", "p.yaml: the policy is empty"),
+    ("null", "p.yaml:1:1: a policy is a map that begins with version: 1, not nothing"),
+    ("- 1", "p.yaml:1:1: a policy is a map that begins with version: 1, not a list"),
+    ("version: 1\nrules: [", "this is not YAML: while parsing a flow node"),
+    ("version: 1\n  rules: []", "p.yaml:2:8: this is not YAML: mapping values are not allowed"),
+    ("a: 1\n---\nb: 2", "p.yaml:2:1: a policy is one document"),
+    (b"version: 1\n# \xff", "p.yaml:2:1: a policy is UTF-8 text: byte 13 is 0xff"),
+    ("a: \x01", "p.yaml: cannot read the text: control characters are not allowed"),
+    ("[" * 5000, "p.yaml:1:66: [0]: nested deeper than 64 levels"),
+    ("a: " * 100, "p.yaml:1:5: this is not YAML"),
+    ("a: &x [*x]", "p.yaml:1:8: a[0]: the alias *x names nothing that is complete here"),
+    ("a: *b", "p.yaml:1:4: a: the alias *b names nothing"),
+    ("? [a]\n: b", "p.yaml:1:3: the name of a field is text"),
+    ("x: !!python/object/apply:os.system [ls]", "p.yaml:1:1"),
+    ("x: !custom 5", "p.yaml:1:4: x: the tag !custom means nothing here"),
+    (BOMB, "unfolds into more than 100000 values"),
+    ("x" * (LARGEST_BYTES + 1), f"p.yaml: a policy has at most {LARGEST_BYTES} bytes"),
+    (b"\xef\xbb\xbfversion: 3\nrules: [" + b"{name: a, by: [], limits: 1/s}]", "p.yaml:1:1: version: must be 1, not 3"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), UNREADABLE, ids=[message for _, message in UNREADABLE])
+def test_a_text_that_is_no_policy_is_refused_with_its_place(text: str | bytes, message: str) -> None:
+    assert message in "\n".join(problems_of(text))
+
+
+@given(text=st.one_of(st.text(max_size=200), st.binary(max_size=200)))
+def test_any_text_is_a_policy_or_a_policy_error(text: str | bytes) -> None:
+    with pytest.raises(PolicyError):
+        parse_policy(text)
+
+
+@given(value=st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.text()), st.lists, max_leaves=9))
+def test_any_value_in_any_place_is_refused_or_fits(value: Any) -> None:
+    for field in ("version", "store", "client_ip", "identities", "tiers", "rules", "exempt", "rulesets"):
+        try:
+            build_policy({"version": 1, "rules": [RULE], field: value})
+        except PolicyError as error:
+            assert error.problems
+    for field in ("name", "match", "by", "limits", "cost", "missing", "default", "shadow", "on_store_error"):
+        try:
+            build_policy({"version": 1, "rules": [{**RULE, field: value}]})
+        except PolicyError as error:
+            assert error.problems
+
+
+def test_words_that_yaml_once_took_for_true_are_text() -> None:
+    value = read_document("a: NO\nb: 12:30\nc: 0x1F\nd: 1_000\ne: on\nf: ~\ng: 'true'\nh: 2.5\ni: -3", "x").value
+    assert value == {
+        "a": "NO", "b": "12:30", "c": "0x1F", "d": "1_000", "e": "on", "f": None, "g": "true", "h": 2.5, "i": -3,
+    }  # fmt: skip
+
+
+def test_an_alias_stands_for_what_it_names() -> None:
+    policy = parse_policy(
+        "version: 1\nrules:\n  - {name: a, by: [ip], limits: &l 5/minute}\n  - {name: b, by: [ip], limits: *l}\n"
+    )
+    assert policy.rules[0].limits == policy.rules[1].limits
+
+
+def test_json_is_a_policy_too() -> None:
+    assert parse_policy(json.dumps({"version": 1, "rules": [RULE]})).rules[0].name == "all"
+
+
+def test_the_schema_takes_what_loads_and_refuses_what_is_misspelt() -> None:
+    schema = policy_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    good = read_document(SHOP.read_bytes(), "shop").value
+    assert list(validator.iter_errors(good)) == []
+    for bad in ({**good, "rulez": []}, {**good, "version": 2}, {"version": 1}):
+        assert list(validator.iter_errors(bad))
+    good["rules"][0]["limits"] = 5
+    assert list(validator.iter_errors(good))
