@@ -26,7 +26,9 @@ pub fn read_head(line: &str, naive_is_utc: bool) -> Option<Head<'_>> {
     }
     let client_end = bytes.iter().position(|byte| *byte == b' ')?;
     let client = &line[..client_end];
-    if client.is_empty() || !client.bytes().all(|byte| byte.is_ascii_graphic()) {
+    // One colon is that of a virtual host and its port.
+    let colons = client.bytes().filter(|byte| *byte == b':').count();
+    if client.is_empty() || colons == 1 || !client.bytes().all(|byte| byte.is_ascii_graphic()) {
         return None;
     }
     let bracket = client_end + 1 + bytes[client_end + 1..].iter().position(|byte| matches!(byte, b'[' | b'"'))?;

@@ -19,7 +19,7 @@ _HEAD = re.compile(r'(\S+) [^\["]*\[([^\]"]{1,64})\] "([A-Z]{1,32}) (/[^ "]*) HT
 """A line without surprises, as far as it matters when no header is asked for."""
 
 _LINE = re.compile(
-    rf"(?:(?P<vhost>[^\s\[\"]+:\d+) (?=\S+ \S+ \S))?(?P<client>\S+) (?P<ident>[^\s\[]+) (?P<user>[^\[]*?) ?"
+    rf"(?:(?P<vhost>[^\s\[\":]+:\d+) (?=[^\s\[]+ [^\s\[]+ [^\s\[]))?(?P<client>\S+) (?P<ident>[^\s\[]+) (?P<user>[^\[]*?) ?"
     rf"\[(?P<time>[^\]]{{1,64}})\] {_QUOTED.replace('(', '(?P<request>', 1)}"
     rf"(?: (?P<status>\d{{3}}|-))?(?: (?P<bytes>\d+|-))?"
     rf"(?: {_QUOTED.replace('(', '(?P<referer>', 1)} {_QUOTED.replace('(', '(?P<agent>', 1)})?(?P<rest>.*)",
@@ -42,7 +42,8 @@ def common_reader(read_time: TimeReader, headers: Mapping[str, str]) -> Callable
             match = _HEAD.match(line)
             if match is not None and "\\" not in line and not line.count('"') & 1:
                 client, time, method, path = match.groups()
-                return (read_time(time), client, method, path, "", _NO_HEADERS)
+                if client.count(":") != 1:  # one colon: a virtual host and its port
+                    return (read_time(time), client, method, path, "", _NO_HEADERS)
         return _read_whole(line, read_time, headers)
 
     return read

@@ -143,11 +143,11 @@ class Judge:
         request = self._request
         request.start_anew(method, path, headers, client, host)
         decision, bound, rules, keys = self._gate.judge_at(request, time_us)
-        combination = self._combinations.get(bound)
+        name = tuple([rule.name for rule, _ in rules]) if bound is None else bound
+        combination = self._combinations.get(name)
         if combination is None:
             combination = _Combination(tuple([self._rules[rule.name] for rule, _ in rules]))
-            if bound is not None or not rules:
-                self._combinations[bound] = combination
+            self._combinations[name] = combination
         seen = combination.keys
         seen[keys] = seen.get(keys, 0) + 1
         if decision.refusals:

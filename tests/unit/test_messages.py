@@ -1,0 +1,122 @@
+"""The service's messages: what it takes, and that every other body is refused with its place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.service.forwarded import forwarded_request
+from headgate.service.messages import MOST_REQUESTS, BadBody, read_body
+
+
+def body(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def test_a_request_is_read() -> None:
+    (asked,), several = read_body(
+        body(
+            {
+                "request": {
+                    "method": "post",
+                    "path": "/a?b=1",
+                    "headers": {"X-User": "7", "X-Forwarded-For": ["1.1.1.1", "2.2.2.2"]},
+                    "client_ip": "203.0.113.9",
+                },
+                "cost": 3,
+            }
+        )
+    )
+    assert not several
+    assert asked.cost == 3
+    assert (asked.request.method, asked.request.path, asked.request.client_ip) == ("POST", "/a?b=1", "203.0.113.9")
+    assert asked.request.headers == {"x-user": "7", "x-forwarded-for": "1.1.1.1, 2.2.2.2"}
+
+
+def test_several_requests_are_read_with_their_costs() -> None:
+    asked, several = read_body(body({"requests": [{"path": "/a"}, {"request": {"path": "/b"}, "cost": 5}]}))
+    assert several
+    assert [(one.request.path, one.cost) for one in asked] == [("/a", 1), ("/b", 5)]
+
+
+BAD: list[tuple[bytes, str]] = [
+    (b"", "the body is empty"),
+    (b"nonsense", "the body is not JSON: expecting value at byte 0"),
+    (b'{"request": {}', "the body is not JSON"),
+    (b"\xff\xfe{", "the body is not"),
+    (b"[" * 100_000, "nested too deep"),
+    (b'{"request": {"a": ' + b"[" * 5000, "nested too deep"),
+    (b"null", "the body must be a map"),
+    (b"[]", "the body must be a map"),
+    (b"5", "the body must be a map"),
+    (b"{}", 'give one of "request" and "requests"'),
+    (body({"request": {}, "requests": []}), 'give one of "request" and "requests"'),
+    (body({"reqest": {}}), "no such field 'reqest'; there are request, requests, cost"),
+    (body({"request": []}), "request must be a map"),
+    (body({"request": {"pth": "/"}}), "request: no such field 'pth'"),
+    (body({"request": {"path": 5}}), "request.path must be text of at most 8192 characters, not a number"),
+    (body({"request": {"path": "api"}}), 'request.path must be a path that begins with "/", not text'),
+    (body({"request": {"path": "/" + "x" * 9000}}), "request.path must be text of at most 8192 characters"),
+    (body({"request": {"method": None}}), "request.method must be text of at most 8192 characters, not null"),
+    (body({"request": {"headers": []}}), "request.headers must be a map of at most 256 headers, not a list"),
+    (body({"request": {"headers": {"a": 5}}}), "request.headers.a must be text"),
+    (body({"request": {"headers": {"a": [None]}}}), "request.headers.a must be text"),
+    (body({"request": {"headers": {str(n): "" for n in range(257)}}}), "request.headers must be a map of at most 256"),
+    (body({"request": {}, "cost": -1}), "request: a cost is at least 0, not -1"),
+    (body({"request": {}, "cost": True}), "request: a cost is a whole number, not a bool"),
+    (body({"request": {}, "cost": 1.5}), "request: a cost is a whole number, not a float"),
+    (body({"request": {}, "cost": 10**30}), "request: a cost is at most"),
+    (b'{"request": {}, "cost": 1e400}', "request: a cost is a whole number, not a float"),
+    (b'{"request": {}, "cost": NaN}', "NaN is no JSON number"),
+    (b'{"request": {}, "cost": ' + b"9" * 5000 + b"}", "limit"),
+    (b'{"request": {}, "request": {}}', "the field 'request' is given twice"),
+    (b'{"request": {"path": "/", "path": "/x"}}', "the field 'path' is given twice"),
+    (body({"requests": []}), f"requests must be a list of 1 to {MOST_REQUESTS} requests, not a list"),
+    (body({"requests": [{}] * (MOST_REQUESTS + 1)}), f"requests must be a list of 1 to {MOST_REQUESTS} requests"),
+    (body({"requests": [{}], "cost": 2}), '"cost" belongs to each of "requests"'),
+    (body({"requests": [{}, {"request": {"path": 5}}]}), "requests[1].request.path must be text"),
+    (body({"requests": [5]}), "requests[0] must be a map"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD, ids=[message for _, message in BAD])
+def test_a_bad_body_is_refused_with_the_place_and_what_would_be_right(text: bytes, message: str) -> None:
+    with pytest.raises(BadBody) as caught:
+        read_body(text)
+    assert message in str(caught.value)
+
+
+@given(text=st.one_of(st.binary(max_size=200), st.recursive(st.none() | st.integers() | st.text(), st.lists).map(body)))
+def test_any_body_is_read_or_refused(text: bytes) -> None:
+    with pytest.raises(BadBody):
+        read_body(text)
+
+
+FORWARDED = [
+    ({}, ("GET", "/", "")),
+    ({"x-forwarded-method": "post", "x-forwarded-uri": "/a?b=1"}, ("POST", "/a?b=1", "")),
+    ({"x-original-method": "PUT", "x-original-uri": "/b"}, ("PUT", "/b", "")),
+    ({"x-forwarded-uri": "http://example.com/a?b=1"}, ("GET", "/a?b=1", "")),
+    ({"x-forwarded-uri": "example.com:443"}, ("GET", "/", "")),
+    ({"x-forwarded-uri": "http://[bad/"}, ("GET", "/", "")),
+    ({"x-forwarded-host": "a.example.com, b", "host": "checker"}, ("GET", "/", "a.example.com")),
+    ({"host": "example.com"}, ("GET", "/", "example.com")),
+]
+
+
+@pytest.mark.parametrize(("headers", "expected"), FORWARDED, ids=[str(headers) for headers, _ in FORWARDED])
+def test_the_request_that_asks_is_the_one_its_headers_tell(
+    headers: dict[str, str], expected: tuple[str, str, str]
+) -> None:
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    request = forwarded_request("GET", "10.0.0.1", "/", pairs)
+    assert (request.method, request.path, request.host) == expected
+    assert request.client_ip == "10.0.0.1"
+
+
+def test_what_follows_the_ruleset_is_the_path_where_no_header_tells() -> None:
+    assert forwarded_request("GET", "", "/api/x", []).path == "/api/x"
