@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from subjects import START_US
 
 from headgate import ArgumentError, ConfigError, Decision, MemoryStore
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.problems import PolicyError
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
+from subjects import START_US
 
 SHOP = Path(__file__).parents[2] / "examples" / "shop.yaml"
 
@@ -130,7 +130,8 @@ def test_identities_tell_requests_apart(core: str) -> None:
         (["site"], {"client_ip": "203.0.113.1"}, {"client_ip": "203.0.114.1"}),
         (["host"], {"host": "a.example.com"}, {"host": "b.example.com"}),
         (["method"], {"method": "GET"}, {"method": "POST"}),
-        (["user", "ip"], {"headers": {"X-User": "a"}, "client_ip": "1.1.1.1"}, {"headers": {"X-User": "a"}, "client_ip": "1.1.1.2"}),
+        (["user", "ip"], {"headers": {"X-User": "a"}, "client_ip": "1.1.1.1"},
+         {"headers": {"X-User": "a"}, "client_ip": "1.1.1.2"}),
     ]  # fmt: skip
     for by, one, other in cases:
         gate = make_gate(core, rule(by=by), identities=identities)

@@ -8,8 +8,6 @@ import http_sf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import SEVERAL_LIMITS, history_of
-from subjects import START_US, make_limiter
 
 from headgate import Decision, Limiter
 from headgate.decision import NamedLimit, Reading, name_limits
@@ -18,6 +16,8 @@ from headgate.http.refusal import answer_of
 from headgate.limit_text import parse_limits
 from headgate.limits import Limit
 from headgate.testing import ManualClock
+from strategies import SEVERAL_LIMITS, history_of
+from subjects import START_US, make_limiter
 
 
 def fields(decision: Decision) -> dict[str, str]:

@@ -1,0 +1,372 @@
+"""The service as its users meet it: a real process, a real port, real requests."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import http_sf
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from running import RunningService, headgate_command, run_headgate, running_service
+
+pytestmark = pytest.mark.integration
+
+POLICY = """\
+version: 1
+namespace: test
+client_ip: {header: X-Forwarded-For, trusted_proxies: [127.0.0.0/8]}
+identities:
+  key: {header: X-API-Key, secret: true}
+rules:
+  - {name: login, match: {method: POST, path: /api/login}, by: [ip], limits: 3/hour bucket}
+  - {name: api, match: {path: /api/**}, by: [key], limits: 10/second burst 20; 100/day, cost: 2}
+  - {name: everyone, by: [ip], limits: 50/hour bucket, default: true}
+  - {name: candidate, by: [ip], limits: 1/hour bucket, shadow: true, match: {path: /shadow}}
+exempt: [{path: /health}]
+rulesets: {login-only: [login]}
+"""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    policy = tmp_path_factory.mktemp("service") / "policy.yaml"
+    policy.write_text(POLICY)
+    with running_service(policy) as running:
+        yield running
+
+
+def metrics(service: RunningService) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and the values of its labels."""
+    families = text_string_to_metric_families(service.client.get("/metrics").text)
+    return {(sample.name, *sorted(sample.labels.values())): sample.value for one in families for sample in one.samples}
+
+
+def test_200_with_ratelimit_headers_then_429_with_a_true_retry_after(service: RunningService) -> None:
+    answers = [service.check("/api/login", "POST", "198.51.100.1") for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert answers[0].headers["content-length"] == "0"
+    assert answers[0].content == b""
+    policies = http_sf.parse(answers[0].headers["ratelimit-policy"].encode(), tltype="list")
+    assert [name for name, _ in policies] == ["login", "api.second", "api.day"]
+    refused = answers[3]
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert 1 <= int(refused.headers["retry-after"]) <= 1200
+    assert dict(http_sf.parse(refused.headers["ratelimit"].encode(), tltype="list")).keys() == {"login"}
+    problem = refused.json()
+    assert problem["status"] == 429
+    assert problem["violated-policies"] == ["login"]
+
+
+def test_the_moment_that_retry_after_tells_lets_in(service: RunningService, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("version: 1\nrules:\n  - {name: all, by: [ip], limits: 2/second bucket}\n")
+    with running_service(policy) as quick:
+        assert [quick.check().status_code for _ in range(3)] == [200, 200, 429]
+        time.sleep(quick.check().json()["retry-after-ms"] / 1000)
+        assert quick.check().status_code == 200
+
+
+def test_every_method_is_judged_and_the_body_ignored(service: RunningService) -> None:
+    for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        answer = service.client.request(method, "/check/default", content=b"x" if method != "HEAD" else None)
+        assert answer.status_code == 200, method
+
+
+def test_nginx_gets_403_with_the_problem_in_a_header(service: RunningService) -> None:
+    headers = {"X-Forwarded-Method": "POST", "X-Forwarded-Uri": "/api/login", "X-Forwarded-For": "198.51.100.2"}
+    answers = [service.client.get("/check-403/default", headers=headers) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 403]
+    problem = json.loads(answers[3].headers["x-ratelimit-problem"])
+    assert problem["status"] == 429
+    assert "retry-after" in answers[3].headers
+
+
+def test_nothing_in_the_query_of_the_question_counts(service: RunningService) -> None:
+    headers = {"X-Forwarded-Method": "POST", "X-Forwarded-Uri": "/api/login", "X-Forwarded-For": "198.51.100.3",
+               "X-RateLimit-Cost": "0", "Cost": "0"}  # fmt: skip
+    answers = [service.client.get("/check/default?cost=0&path=/health", headers=headers) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+
+
+def test_a_ruleset_is_asked_by_its_name(service: RunningService) -> None:
+    headers = {"X-Forwarded-Uri": "/other", "X-Forwarded-For": "198.51.100.4"}
+    assert "ratelimit" not in service.client.get("/check/login-only", headers=headers).headers
+    unknown = service.client.get("/check/nope", headers=headers)
+    assert unknown.status_code == 404
+    assert unknown.json()["detail"] == "no ruleset is named 'nope'; there are default, login-only"
+
+
+def test_what_follows_the_ruleset_is_the_path(service: RunningService) -> None:
+    answer = service.client.post("/check/default/api/login", headers={"X-Forwarded-For": "198.51.100.5"})
+    assert '"login"' in answer.headers["ratelimit"]
+
+
+def test_exempt_requests_pass_without_headers(service: RunningService) -> None:
+    answer = service.check("/health")
+    assert answer.status_code == 200
+    assert "ratelimit" not in answer.headers
+
+
+def test_a_body_is_judged(service: RunningService) -> None:
+    request = {"method": "POST", "path": "/api/login", "client_ip": "198.51.100.6", "headers": {"X-API-Key": "hunter2"}}
+    answers = [service.client.post("/v1/check", json={"request": request}).json() for _ in range(4)]
+    assert [answer["allowed"] for answer in answers] == [True, True, True, False]
+    first, last = answers[0], answers[3]
+    assert {name: first[name] for name in ("rule", "limit", "remaining", "retry_after", "degraded")} == {
+        "rule": "login", "limit": 3, "remaining": 2, "retry_after": 0.0, "degraded": "",
+    }  # fmt: skip
+    assert [limit["name"] for limit in first["limits"]] == ["login", "api.second", "api.day"]
+    assert next(limit["remaining"] for limit in last["limits"]) == 0
+    assert 0 < last["retry_after"] <= 1200
+    assert last["headers"]["Retry-After"] == str(-(-int(last["retry_after"] * 1e6) // 1_000_000))
+    assert "hunter2" not in str(answers)
+
+
+def test_several_requests_are_judged_in_one_call(service: RunningService) -> None:
+    request = {"method": "POST", "path": "/api/login", "client_ip": "198.51.100.7", "headers": {"X-API-Key": "several"}}
+    body = {"requests": [request, {"request": request, "cost": 3}, request, {"path": "/health"}]}
+    decisions = service.client.post("/v1/check", json=body).json()["decisions"]
+    assert [decision["allowed"] for decision in decisions] == [True, False, True, True]
+    assert decisions[3]["rule"] is None
+
+
+BAD_BODIES: list[tuple[bytes, int, str]] = [
+    (b"", 400, "the body is empty"),
+    (b"{", 400, "the body is not JSON"),
+    (b"[" * 100_000, 400, "nested too deep"),
+    (b"\x00\xff", 400, "the body is not"),
+    (b'{"request": {"path": 5}}', 400, "request.path must be text"),
+    (b'{"request": {}, "cost": -1}', 400, "a cost is at least 0, not -1"),
+    (b'{"request": {}, "cost": 99999999999999999999999999}', 400, "a cost is at most"),
+    (b"x" * ((1 << 20) + 1), 413, "a body has at most 1048576 bytes"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "detail"), BAD_BODIES, ids=[detail for _, _, detail in BAD_BODIES])
+def test_a_bad_body_gets_a_problem(service: RunningService, body: bytes, status: int, detail: str) -> None:
+    answer = service.client.post("/v1/check", content=body)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == status
+    assert detail in answer.json()["detail"]
+
+
+def test_a_wrong_path_or_method_gets_a_problem(service: RunningService) -> None:
+    assert service.client.get("/nope").status_code == 404
+    for path, method, allow in (("/v1/check", "GET", "POST"), ("/metrics", "POST", "GET, HEAD")):
+        answer = service.client.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allow)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\n\x00\xff: x\r\n\r\n", b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n",
+     b"\x16\x03\x01"],
+    ids=["no request", "bad header", "long target", "a TLS hello"],
+)  # fmt: skip
+def test_what_is_no_http_harms_nobody(service: RunningService, text: bytes) -> None:
+    address = httpx.URL(service.url)
+    with socket.create_connection((address.host, address.port or 80), timeout=5) as connection:
+        connection.sendall(text)
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(4096)
+    assert service.client.get("/healthz").status_code == 200
+
+
+def test_odd_headers_are_judged_or_refused_and_never_an_error(service: RunningService) -> None:
+    for value in ("\xff\xfe", "a" * 8000, "{x}|%", "::1, garbage"):
+        for name in ("X-API-Key", "X-Forwarded-For", "X-Forwarded-Uri", "X-Forwarded-Host"):
+            answer = service.client.get("/check/default", headers={name: value.encode("latin-1")})
+            assert answer.status_code in (200, 429), (name, value)
+
+
+def test_exactly_the_limit_passes_when_more_ask_at_once(service: RunningService) -> None:
+    def ask(_: int) -> int:
+        return service.check("/burst", client="198.51.100.8").status_code
+
+    with ThreadPoolExecutor(16) as pool:
+        statuses = list(pool.map(ask, range(300)))
+    assert statuses.count(200) == 50
+    assert statuses.count(429) == 250
+
+
+def test_metrics_count_decisions_by_rule_and_result_and_never_a_key(service: RunningService) -> None:
+    before = metrics(service)
+    for _ in range(4):
+        service.check("/api/login", "POST", "198.51.100.9", **{"X-API-Key": "hunter2"})
+    for _ in range(2):
+        service.check("/shadow", client="198.51.100.10")
+    service.check("/health")
+    after = metrics(service)
+
+    def counted(*labels: str) -> float:
+        name = ("headgate_decisions_total", *labels)
+        return after.get(name, 0) - before.get(name, 0)
+
+    assert counted("allowed", "login") == 3
+    assert counted("login", "refused") == 1
+    assert counted("allowed", "api") == 3
+    assert counted("api", "held_back") == 1
+    assert counted("candidate", "shadow_allowed") == 1
+    assert counted("candidate", "shadow_refused") == 1
+    assert counted("allowed", "none") == 1
+    assert after["headgate_decision_seconds_count",] - before["headgate_decision_seconds_count",] == 7
+    assert after["headgate_store_keys",] > 0
+    assert after["headgate_store_max_keys",] == 1_000_000
+    text = service.client.get("/metrics").text
+    for secret in ("hunter2", "198.51.100", "203.0.113"):
+        assert secret not in text
+
+
+def test_the_page_tells_what_runs_and_how_to_ask(service: RunningService) -> None:
+    answer = service.client.get("/")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    for words in (
+        "limits requests for <b>test</b>",
+        "login",
+        "3/hour bucket",
+        "curl",
+        "/v1/check",
+        f"{service.url}/check",
+    ):
+        assert words in answer.text
+
+
+def test_health_and_readiness(service: RunningService) -> None:
+    assert service.client.get("/healthz").text == "ok\n"
+    assert service.client.get("/readyz").text == "ready\n"
+    assert service.client.head("/healthz").content == b""
+
+
+def write(policy: Path, limits: str) -> None:
+    policy.write_text(
+        "version: 1\nclient_ip: {header: X-Forwarded-For, trusted_proxies: [127.0.0.0/8]}\n"
+        f"rules:\n  - {{name: all, by: [ip], limits: {limits}}}\n"
+    )
+
+
+def test_a_changed_policy_is_taken_up_at_once_and_keeps_what_was_used(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    write(policy, "10/hour bucket")
+    with running_service(policy) as service:
+        assert service.check().headers["ratelimit"].startswith('"all";r=9')
+        write(policy, "20/hour bucket")
+        service.wait_for("the changed policy is in force: 1 rules", within_s=5)
+        assert service.check().headers["ratelimit-policy"].startswith('"all";q=20')
+        assert service.check().headers["ratelimit"].startswith('"all";r=7')
+
+
+def test_a_broken_policy_is_refused_and_the_old_one_stays(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    write(policy, "10/hour bucket")
+    with running_service(policy) as service:
+        for broken, reason in (
+            ("version: 1\nrules: [", "this is not YAML"),
+            (
+                "version: 1\nstore: memory://?max_keys=5\nrules: [{name: all, by: [ip], limits: 5/s}]",
+                "store: cannot change",
+            ),
+            ("", "the policy is empty"),
+        ):
+            seen = len(service.lines)
+            policy.write_text(broken)
+            service.wait_for("the changed policy is refused, the old one stays", seen, within_s=5)
+            service.wait_for(reason, seen, within_s=5)
+            assert service.check().headers["ratelimit-policy"].startswith('"all";q=10')
+        seen = len(service.lines)
+        policy.unlink()
+        service.wait_for("No such file", seen, within_s=5)
+        seen = len(service.lines)
+        write(policy, "30/hour bucket")
+        service.wait_for("is in force", seen, within_s=5)
+        assert service.check().headers["ratelimit-policy"].startswith('"all";q=30')
+        assert metrics(service)["headgate_policy_reloads_total", "refused"] == 4
+        seen = len(service.lines)
+        service.process.send_signal(signal.SIGHUP)
+        service.wait_for("is in force", seen, within_s=5)
+
+
+def test_sigterm_finishes_what_has_begun_and_ends_well(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    write(policy, "10000/hour bucket")
+    with running_service(policy) as service:
+        address = httpx.URL(service.url)
+        with socket.create_connection((address.host, address.port or 80), timeout=10) as slow:
+            body = b'{"request": {"path": "/"}}'
+            slow.sendall(b"POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
+            time.sleep(0.2)
+            service.process.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+            slow.sendall(body)
+            assert b" 200 OK" in slow.recv(4096)
+        assert service.process.wait(10) in (0, -signal.SIGTERM)
+
+
+def test_draining_tells_balancers_before_the_port_closes(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    write(policy, "10000/hour bucket")
+    with running_service(policy, "--drain", "2") as service:
+        assert service.client.get("/readyz").status_code == 200
+        service.process.send_signal(signal.SIGTERM)
+        service.wait_for("draining for 2 s")
+        assert service.client.get("/readyz").status_code == 503
+        answer = service.check()
+        assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+        assert service.process.wait(10) in (0, -signal.SIGTERM)
+
+
+def test_what_cannot_be_served_is_told_in_a_message(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    write(policy, "5/fortnight")
+    broken = run_headgate("serve", str(policy), "--port", "0")
+    assert (broken.returncode, broken.stdout) == (1, "")
+    assert "rules[0].limits: cannot read" in broken.stderr
+    write(policy, "5/minute")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        busy = run_headgate("serve", str(policy), "--port", str(taken.getsockname()[1]))
+    assert busy.returncode == 1
+    assert "cannot listen on 127.0.0.1" in busy.stderr
+    nowhere = run_headgate("serve", str(policy), "--port", "0", "--host", "no.such.host.invalid")
+    assert "cannot listen on no.such.host.invalid" in nowhere.stderr
+    store = run_headgate("serve", str(policy), "--store", "mysql://u:hunter2@h")
+    assert "a store is one of memory://" in store.stderr
+    assert "hunter2" not in store.stderr
+    for process in (broken, busy, nowhere, store):
+        assert "Traceback" not in process.stderr
+
+
+def test_without_a_policy_the_one_in_this_folder_or_an_example_is_served(tmp_path: Path) -> None:
+    def limits(folder: Path) -> str:
+        process = subprocess.Popen(
+            headgate_command("serve", "--port", "0"), cwd=folder, stderr=subprocess.PIPE, text=True
+        )
+        service = RunningService(process)
+        try:
+            return str(service.check().headers["ratelimit-policy"])
+        finally:
+            service.stop()
+
+    assert '"everyone.minute";q=200' in limits(tmp_path)
+    write(tmp_path / "headgate.yaml", "7/hour")
+    assert limits(tmp_path) == '"all";q=7;w=3600'
+
+
+def test_the_store_of_the_command_line_stands_in_for_the_policys(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    write(policy, "5/hour")
+    with running_service(policy, "--store", "memory://?max_keys=3&on_full=refuse") as service:
+        statuses = [service.check(client=f"198.51.100.{number}").status_code for number in range(5)]
+        assert statuses == [200, 200, 200, 503, 503]
+        answer = service.check(client="198.51.100.4")
+        assert answer.headers["x-ratelimit-degraded"] == "closed"
+        assert re.fullmatch(r"\d+", answer.headers["retry-after"])
+        assert metrics(service)["headgate_store_full_total", "refused"] == 3
