@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, cast
 
+import http_sf
+
 from headgate import Limiter, MemoryStore
 from headgate import core as cores
 from headgate.decision import Decision
@@ -18,6 +20,12 @@ def make_limiter(core: str, limits: str | Limit | list[Limit], clock: ManualCloc
     """A limiter on a memory store of this core and on this clock."""
     store = MemoryStore(core=cast(Literal["native", "python"], core), **options)
     return Limiter(limits, store=store, clock=clock)
+
+
+def parse_list(field: str) -> list[tuple[str, dict[str, Any]]]:
+    """A List of RFC 9651 whose members are strings with parameters, by an independent parser."""
+    members: Any = http_sf.parse(field.encode(), tltype="list")
+    return [(str(name), dict(parameters)) for name, parameters in members]
 
 
 def numbers(decision: Decision) -> dict[str, object]:

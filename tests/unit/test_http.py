@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import http_sf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +16,7 @@ from headgate.limit_text import parse_limits
 from headgate.limits import Limit
 from headgate.testing import ManualClock
 from strategies import SEVERAL_LIMITS, history_of
-from subjects import START_US, make_limiter
+from subjects import START_US, make_limiter, parse_list
 
 
 def fields(decision: Decision) -> dict[str, str]:
@@ -145,8 +144,8 @@ def test_every_field_parses_and_keeps_the_rules_of_the_draft(
     for wait_us, cost in data.draw(history_of(limits)):
         clock.advance(wait_us)
         decision = limiter.hit("key", cost)
-        parsed = {name: http_sf.parse(value.encode(), tltype="list") for name, value in ratelimit_fields(decision)}
-        policies = {item[0]: item[1] for item in parsed["RateLimit-Policy"]}
+        parsed = {name: parse_list(value) for name, value in ratelimit_fields(decision)}
+        policies = dict(parsed["RateLimit-Policy"])
         assert list(policies) == [reading.name for reading in decision.limits]
         for name, parameters in parsed["RateLimit"]:
             reading = next(reading for reading in decision.limits if reading.name == name)

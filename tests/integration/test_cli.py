@@ -1,0 +1,160 @@
+"""The command as people run it: results on stdout, words on stderr, exit codes, no traceback."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from running import run_headgate
+
+import headgate
+from headgate import core
+
+pytestmark = pytest.mark.integration
+
+SHOP = str(Path(__file__).parents[2] / "examples" / "shop.yaml")
+LINE = '203.0.113.9 - - [17/May/2015:10:05:{:02d} +0000] "POST /api/login HTTP/1.1" 200 5 "-" "agent"'
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "access.log"
+    path.write_text("\n".join([LINE.format(second) for second in range(12)] + ["a broken line \x1b[31m", ""]))
+    return path
+
+
+def test_info_shows_version_core_and_stores() -> None:
+    told = run_headgate("info")
+    assert told.returncode == 0
+    assert f"headgate {headgate.__version__}" in told.stdout
+    assert core.CORE in told.stdout
+    assert "memory" in told.stdout
+    facts = json.loads(run_headgate("info", "--json", HEADGATE_CORE="python").stdout)
+    assert (facts["core"], facts["why_not_native"]) == ("python", "HEADGATE_CORE=python")
+    assert facts["stores"] == ["memory://"]
+
+
+def test_a_core_that_is_none_is_refused() -> None:
+    refused = run_headgate("info", HEADGATE_CORE="rust")
+    assert refused.returncode != 0
+    assert "HEADGATE_CORE is" in refused.stderr
+
+
+def test_validate_says_what_is_good_and_all_that_is_not(tmp_path: Path) -> None:
+    good = run_headgate("validate", SHOP)
+    assert (good.returncode, good.stderr) == (0, "")
+    assert "4 rules of shop, no problems" in good.stdout
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("version: 1\nrules:\n  - {name: a, by: [usr], limits: 5/minut}\n  - {name: b}\n")
+    told = run_headgate("validate", str(bad))
+    assert (told.returncode, told.stdout) == (1, "")
+    assert f"{bad}:3:20: rules[0].by[0]: no identity is named 'usr'" in told.stderr
+    assert f"{bad}:3:26: rules[0].limits: cannot read" in told.stderr
+    assert "4 problems" in told.stderr
+
+
+def test_schema_prints_a_json_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(json.loads(run_headgate("schema").stdout))
+
+
+def test_explain_tells_which_rules_which_keys_which_limits_and_why() -> None:
+    told = run_headgate("explain", SHOP, "--method", "POST", "--path", "/api/login", "--ip", "203.0.113.9",
+                        "--header", "X-Tier:pro")  # fmt: skip
+    assert told.returncode == 0
+    assert "+ login      method POST; path /api/login" in told.stdout
+    assert "counted by ip: key 203.0.113.9" in told.stdout
+    assert "limits 5/minute" in told.stdout
+    assert "- everyone   it is a default, and login matched" in told.stdout
+
+
+def test_replay_tells_in_a_table_what_would_have_been_stopped(log: Path) -> None:
+    told = run_headgate("replay", str(log), "--policy", SHOP)
+    assert told.returncode == 0
+    assert "12 requests, 5 passed, 7 refused (58.33 %)" in told.stdout
+    assert "login refused most often: 203.0.113.9 (7)" in told.stdout
+    assert "1 lines could not be read" in told.stderr
+    assert "access.log:13: it is not: client ident user" in told.stderr
+    assert "\x1b" not in told.stdout + told.stderr
+
+
+def test_replay_prints_json(log: Path) -> None:
+    told = json.loads(run_headgate("replay", str(log), "--policy", SHOP, "--json").stdout)
+    assert {name: told[name] for name in ("requests", "allowed", "denied", "unparsed")} == {
+        "requests": 12, "allowed": 5, "denied": 7, "unparsed": 1,
+    }  # fmt: skip
+    login = told["rules"][0]
+    assert (login["name"], login["keys"], login["top"]) == ("login", 1, [{"key": "203.0.113.9", "denied": 7}])
+
+
+def test_replay_reads_standard_input_compressed_or_not(log: Path) -> None:
+    for data in (log.read_bytes(), gzip.compress(log.read_bytes())):
+        told = subprocess.run(
+            [sys.executable, "-m", "headgate", "replay", "-", "--policy", SHOP, "--json"],
+            input=data,
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+        assert json.loads(told.stdout)["requests"] == 12
+
+
+def test_replay_writes_a_report_and_compares(log: Path, tmp_path: Path) -> None:
+    wider = tmp_path / "wider.yaml"
+    wider.write_text("version: 1\nrules:\n  - {name: login, by: [ip], limits: 8/minute log}\n")
+    page = tmp_path / "report.html"
+    told = run_headgate("replay", str(log), "--policy", SHOP, "--compare", str(wider), "--report", str(page))
+    assert told.returncode == 0
+    assert f"report in {page}" in told.stderr.replace("\n", "")
+    assert "Side by side" in page.read_text()
+    text = run_headgate("replay", str(log), "--policy", SHOP, "--compare", str(wider)).stdout
+    assert f"{wider} refuses 0 requests that {SHOP} lets pass, and lets 3 pass that it refuses" in text
+
+
+def test_replay_takes_headers_and_fields_from_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text(
+        "when,who,url,key\n" + "".join(f"{second},1.1.1.1,/api/search/x,k{second % 2}\n" for second in range(8))
+    )
+    told = run_headgate("replay", str(log), "--policy", SHOP, "--json", "--field", "time=when", "--field",
+                        "client=who", "--header", "X-API-Key=key")  # fmt: skip
+    search = json.loads(told.stdout)["rules"][1]
+    assert (search["matched"], search["keys"]) == (8, 2)
+
+
+BAD_CALLS = [
+    (["replay", "no-such.log", "--policy", SHOP], 1, "no-such.log: No such file or directory"),
+    (["replay", SHOP, "--policy", "no-such.yaml"], 1, "no-such.yaml: No such file or directory"),
+    (["replay", SHOP, "--policy", SHOP, "--field", "when=x"], 1, "NAME is one of time, client"),
+    (
+        ["replay", SHOP, "--policy", SHOP, "--format", "common", "--header", "X=nope"],
+        1,
+        "the common format has the fields",
+    ),
+    (["replay", SHOP, "--policy", SHOP, "--timezone", "Mars/Base"], 1, "no time zone is named 'Mars/Base'"),
+    (["replay", "--policy", SHOP], 2, "Missing argument"),
+    (["replay", SHOP], 2, "Missing option '--policy'"),
+    (["explain", SHOP, "--header", "nonsense"], 1, "a header is written NAME:VALUE"),
+    (["validate", "no-such.yaml"], 1, "no-such.yaml: No such file or directory"),
+    (["validate", "/"], 1, "Is a directory"),
+    (["frobnicate"], 2, "No such command"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), BAD_CALLS, ids=[message for _, _, message in BAD_CALLS])
+def test_what_goes_wrong_is_a_message_and_an_exit_code(arguments: list[str], code: int, message: str) -> None:
+    told = run_headgate(*arguments)
+    assert told.returncode == code
+    assert message in told.stderr
+    assert "Traceback" not in told.stderr
+    assert told.stdout == ""
+
+
+def test_a_reader_that_goes_away_is_no_error(log: Path) -> None:
+    command = f"{sys.executable} -m headgate replay {log} --policy {SHOP} --json | head -c 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
