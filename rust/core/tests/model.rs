@@ -1,5 +1,7 @@
 //! The parts of the table against plain models, under long random histories.
 
+#![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
+
 use std::collections::{HashMap, VecDeque};
 
 use headgate_core::algorithms::transition::Kept;

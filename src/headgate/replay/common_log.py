@@ -19,7 +19,8 @@ _HEAD = re.compile(r'(\S+) [^\["]*\[([^\]"]{1,64})\] "([A-Z]{1,32}) (/[^ "]*) HT
 """A line without surprises, as far as it matters when no header is asked for."""
 
 _LINE = re.compile(
-    rf"(?:(?P<vhost>[^\s\[\":]+:\d+) (?=[^\s\[]+ [^\s\[]+ [^\s\[]))?(?P<client>\S+) (?P<ident>[^\s\[]+) (?P<user>[^\[]*?) ?"
+    r"(?:(?P<vhost>[^\s\[\":]+:\d+) (?=[^\s\[]+ [^\s\[]+ [^\s\[]))?"
+    r"(?P<client>\S+) (?P<ident>[^\s\[]+) (?P<user>[^\[]*?) ?"
     rf"\[(?P<time>[^\]]{{1,64}})\] {_QUOTED.replace('(', '(?P<request>', 1)}"
     rf"(?: (?P<status>\d{{3}}|-))?(?: (?P<bytes>\d+|-))?"
     rf"(?: {_QUOTED.replace('(', '(?P<referer>', 1)} {_QUOTED.replace('(', '(?P<agent>', 1)})?(?P<rest>.*)",

@@ -1,0 +1,61 @@
+# The only commands anybody needs. `make help` lists them.
+
+PYTHON ?= $(shell scripts/find-python 3.11 || scripts/find-python 3.12 || scripts/find-python 3.13 || echo python3)
+BIN := .venv/bin
+NATIVE := $(shell find rust -name target -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print)
+OTHER_PYTHONS := 3.12 3.13
+
+.PHONY: help install serve test test-native test-python test-pythons check format bench docs clean
+
+help: ## Show the commands.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: .venv/.installed ## Build .venv with everything: the package, its extras, and what tests need.
+
+.venv/.installed: pyproject.toml constraints.txt $(NATIVE)
+	@scripts/system-packages
+	@test -d .venv || "$(PYTHON)" -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip setuptools
+	@PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CURDIR)/constraints.txt" $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@scripts/check-core $(BIN)/python
+	@touch $@
+
+serve: install ## Serve the example policy on http://127.0.0.1:8080, on the embedded store.
+	@$(BIN)/headgate serve examples/shop.yaml $(ARGS)
+
+test: test-native test-pythons test-python ## Run all tests, on every Python that is at hand.
+
+test-native: install
+	@if command -v cargo >/dev/null; then cargo test --quiet --release --manifest-path rust/Cargo.toml --package headgate-core; \
+	else echo "no Rust toolchain: the native core's own tests are left out"; fi
+
+test-python: install
+	@$(BIN)/pytest --quiet -n 2 tests/unit tests/laws
+	@$(BIN)/pytest --quiet tests/integration
+
+test-pythons: install
+	@for version in $(OTHER_PYTHONS); do scripts/test-with $$version || exit 1; done
+
+check: install ## Check format, lint and types, of Python and Rust.
+	@$(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/pyright --warnings
+	@if command -v cargo >/dev/null; then \
+	    cargo fmt --check --manifest-path rust/Cargo.toml --all && \
+	    cargo clippy --quiet --release --manifest-path rust/Cargo.toml --all-targets -- -D warnings && \
+	    $(BIN)/stubtest headgate._native; fi
+
+format: install ## Bring the code into its form.
+	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
+	@if command -v cargo >/dev/null; then cargo fmt --manifest-path rust/Cargo.toml --all; fi
+
+bench: install ## Measure speed and memory against peers; writes docs/benchmarks.md.
+	@scripts/system-packages bench
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+docs: install ## Draw the pictures of the docs.
+	@$(BIN)/python docs/pictures.py
+
+clean: ## Remove what was built.
+	@rm -rf .venv .venv-* rust/target build dist src/headgate/_native*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

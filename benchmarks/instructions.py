@@ -1,0 +1,68 @@
+"""Instructions of the native hot path, counted by callgrind: the same on every machine, however busy."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from benchmarks.measuring import Section, Target
+
+RUST = Path(__file__).parents[1] / "rust"
+DECISIONS = 20_000
+MOST = {
+    "fixed_window": 400,
+    "sliding_window": 400,
+    "token_bucket": 400,
+    "sliding_log": 1100,
+    "three_limits": 1500,
+    "new_keys": 2200,
+}
+"""What one decision may take. A change that needs more says why, here."""
+
+
+def count(path: Path, kind: str, decisions: int, folder: Path) -> int:
+    """All instructions of a run."""
+    out = folder / "callgrind.out"
+    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", str(path), kind, str(decisions)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    match = re.search(r"Collected : (\d+)", told.stderr)
+    assert match, told.stderr
+    return int(match[1])
+
+
+def run(quick: bool) -> Section:
+    """Count a decision as the difference of two runs of different length."""
+    text = "Instructions that one decision takes in the native core (hash of the key, table, transition, answer)."
+    columns = ("decision", "instructions", "at most")
+    if not (shutil.which("valgrind") and shutil.which("cargo")):
+        return Section("Instructions", text + " Not counted: valgrind or cargo is not at hand.", columns, [])
+    build = [
+        "cargo",
+        "build",
+        "--quiet",
+        "--release",
+        "--manifest-path",
+        str(RUST / "Cargo.toml"),
+        "--example",
+        "hot_path",
+    ]
+    subprocess.run(build, check=True)
+    program = RUST / "target" / "release" / "examples" / "hot_path"
+    rows = []
+    held = True
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, most in MOST.items():
+            more, fewer = (count(program, kind, share * DECISIONS, Path(folder)) for share in (2, 1))
+            each = (more - fewer) / DECISIONS
+            held &= each <= most
+            rows.append((kind.replace("_", " "), f"{each:,.0f}", f"{most:,}"))
+    return Section(
+        "Instructions",
+        text,
+        columns,
+        rows,
+        (Target("no decision takes more instructions than its bound", "see the table", held),),
+    )

@@ -1,0 +1,42 @@
+//! Decisions of one kind, for counting the instructions that they take: `hot_path token_bucket 20000`.
+
+#![allow(clippy::expect_used, clippy::panic)] // a tool of the benchmarks, not part of the core
+
+use headgate_core::answer::{Check, Mode, OnFull};
+use headgate_core::limit::{Algorithm, Limit};
+use headgate_core::registry::Registered;
+use headgate_core::table::{Bounds, Table};
+
+const NOW_US: i64 = 1_800_000_000_000_000;
+const HIT: Mode = Mode { commit: true, max_delay_us: None };
+
+fn register(table: &Table, scope: &str, algorithm: Algorithm) -> Registered {
+    let windowed = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog);
+    let refill = if windowed { 0 } else { 7 };
+    let limit = Limit::new(algorithm, 1, 100_000, 60_000_000, refill).expect("a limit");
+    table.register(scope, limit).expect("room")
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let kind = arguments.next().expect("a kind of decision");
+    let decisions: i64 = arguments.next().and_then(|count| count.parse().ok()).expect("a number of decisions");
+    let table = Table::new([7; 16], Bounds { max_keys: 1_000_000, max_log_blocks: 1_000_000, on_full: OnFull::Forget });
+    let algorithms: &[Algorithm] = match kind.as_str() {
+        "fixed_window" => &[Algorithm::FixedWindow],
+        "sliding_window" => &[Algorithm::SlidingWindow],
+        "token_bucket" | "new_keys" => &[Algorithm::TokenBucket],
+        "sliding_log" => &[Algorithm::SlidingLog],
+        "three_limits" => &[Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::TokenBucket],
+        _ => panic!("no such kind of decision: {kind}"),
+    };
+    let limits: Vec<Registered> = algorithms.iter().map(|one| register(&table, &format!("{one:?}"), *one)).collect();
+    let mut allowed = 0;
+    for number in 0..decisions {
+        let name = if kind == "new_keys" { format!("user:{number}") } else { "user:42".to_owned() };
+        let key = table.seed().text(name.as_bytes());
+        let checks: Vec<Check> = limits.iter().map(|limit| Check { limit, key, cost: 1, shadow: false }).collect();
+        allowed += i64::from(table.apply(&checks, NOW_US + number * 1000, HIT).allowed);
+    }
+    println!("{allowed}");
+}
