@@ -66,10 +66,10 @@ def run(quick: bool) -> Section:
             log = Path(folder) / f"{lines}.log"
             write_log(log, lines)
             runs = [replay(log) for _ in range(2 if quick else 5)]
-            seconds = [one for one, _ in runs]
-            results[lines] = (median(seconds), max(memory for _, memory in runs))
-            spread = f"{median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
-            rows.append((f"{lines:,}", spread, f"{lines / median(seconds):,.0f}", f"{results[lines][1]:.0f} MB"))
+            times = [one for one, _ in runs]
+            results[lines] = (median(times), max(memory for _, memory in runs))
+            spread = f"{median(times):.2f} s ({min(times):.2f} to {max(times):.2f})"
+            rows.append((f"{lines:,}", spread, f"{lines / median(times):,.0f}", f"{results[lines][1]:.0f} MB"))
     seconds, memory = results[million]
     return Section(
         "A replay",

@@ -31,11 +31,13 @@ fn main() {
         _ => panic!("no such kind of decision: {kind}"),
     };
     let limits: Vec<Registered> = algorithms.iter().map(|one| register(&table, &format!("{one:?}"), *one)).collect();
+    let key = table.seed().text(b"user:42");
+    let mut checks: Vec<Check> = limits.iter().map(|limit| Check { limit, key, cost: 1, shadow: false }).collect();
     let mut allowed = 0;
     for number in 0..decisions {
-        let name = if kind == "new_keys" { format!("user:{number}") } else { "user:42".to_owned() };
-        let key = table.seed().text(name.as_bytes());
-        let checks: Vec<Check> = limits.iter().map(|limit| Check { limit, key, cost: 1, shadow: false }).collect();
+        let name = if kind == "new_keys" { number.to_le_bytes() } else { *b"user:042" };
+        let key = table.seed().text(&name);
+        checks.iter_mut().for_each(|check| check.key = key);
         allowed += i64::from(table.apply(&checks, NOW_US + number * 1000, HIT).allowed);
     }
     println!("{allowed}");

@@ -69,6 +69,19 @@ pub struct Answer {
     pub readings: Readings,
 }
 
+impl Answer {
+    /// The answer of a decision with one check.
+    #[inline(always)]
+    pub fn of_one(check: &Check, reading: Reading) -> Self {
+        Self {
+            allowed: check.shadow || reading.allowed(),
+            full: None,
+            binding: (!check.shadow).then_some(0),
+            readings: Readings::One(reading),
+        }
+    }
+}
+
 /// Readings as an answer keeps them: most have one.
 #[derive(Clone, Debug)]
 pub enum Readings {

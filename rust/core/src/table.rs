@@ -66,12 +66,14 @@ impl Table {
     /// No two checks may be the same limit on the same key.
     #[inline]
     pub fn apply(&self, checks: &[Check], now_us: i64, mode: Mode) -> Answer {
-        if let [check] = checks
-            && let Some(answer) = self.apply_known(check, now_us, mode)
-        {
-            return answer;
-        }
-        self.apply_all(checks, now_us, mode)
+        let known = match checks {
+            [check] if check.limit.limit.algorithm == Algorithm::SlidingLog => {
+                self.apply_known_log(check, now_us, mode)
+            }
+            [check] => self.apply_known(check, now_us, mode),
+            _ => None,
+        };
+        known.unwrap_or_else(|| self.apply_all(checks, now_us, mode))
     }
 
     /// Decide a list of requests one after another, all at one instant; `each` gets every answer in turn.
@@ -123,15 +125,12 @@ impl Table {
         self.room.stats(self.lanes.bytes() + held)
     }
 
-    /// Decide one check of a key that is known already: `apply_all` without its bookkeeping.
+    /// Decide one check of a key that is known already: `apply_all` without its bookkeeping. Not for logs.
     ///
     /// None where there is more to do than to replace three numbers.
     #[inline(always)]
     fn apply_known(&self, check: &Check, now_us: i64, mode: Mode) -> Option<Answer> {
         let limit = &check.limit.limit;
-        if limit.algorithm == Algorithm::SlidingLog {
-            return None;
-        }
         let mut stripe = self.lanes.lock(self.lanes.of(check.key));
         let tag = check.tag();
         let Place::Found(index) = stripe.find(tag) else {
@@ -151,12 +150,32 @@ impl Table {
         let (remaining, reset_after_us, next_after_us) = transition::measure_numbers(limit, numbers, now_us);
         let delay_us = if passes { delay_us } else { 0 };
         let reading = Reading { remaining, reset_after_us, retry_after_us: wait_us, next_after_us, delay_us };
-        Some(Answer {
-            allowed: check.shadow || passes,
-            full: None,
-            binding: (!check.shadow).then_some(0),
-            readings: Readings::One(reading),
-        })
+        Some(Answer::of_one(check, reading))
+    }
+
+    /// `apply_known` for a log. None where the key is new or its log needs another block.
+    #[inline]
+    fn apply_known_log(&self, check: &Check, now_us: i64, mode: Mode) -> Option<Answer> {
+        let limit = &check.limit.limit;
+        let mut stripe = self.lanes.lock(self.lanes.of(check.key));
+        let place = stripe.find(check.tag());
+        if place == Place::Absent || stripe.needs_block(place, limit) {
+            return None;
+        }
+        let mut state = transition::roll(limit, stripe.stored(place, check.limit, &self.registry, now_us), now_us);
+        let retry_after_us = transition::admit(limit, &state, now_us, check.cost);
+        if retry_after_us == 0 {
+            state = transition::charge(limit, state, now_us, check.cost);
+        }
+        let (remaining, reset_after_us, next_after_us) = transition::measure(limit, &state, now_us);
+        let kept = transition::keep(&state);
+        if mode.commit && retry_after_us == 0 && check.cost != 0 {
+            stripe.keep(place, check.tag(), check.limit, kept);
+        } else if mode.commit && retry_after_us > 0 {
+            stripe.mark_refused(place);
+        }
+        let reading = Reading { remaining, reset_after_us, retry_after_us, next_after_us, delay_us: 0 };
+        Some(Answer::of_one(check, reading))
     }
 
     fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Answer {

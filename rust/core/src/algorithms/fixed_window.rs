@@ -9,7 +9,7 @@ use crate::limit::{LARGEST, Limit};
 pub type State = (i64, i64);
 
 /// The state as it stands at `now`. A clock behind the window stays in it: it never admits more.
-#[inline]
+#[inline(always)]
 pub fn roll(limit: &Limit, state: Option<State>, now: i64) -> State {
     let index = now / limit.period;
     let Some(state) = state else {
@@ -27,7 +27,7 @@ pub fn roll(limit: &Limit, state: Option<State>, now: i64) -> State {
 }
 
 /// How long this cost must wait: 0 to pass now, None for never.
-#[inline]
+#[inline(always)]
 pub fn admit(limit: &Limit, state: State, now: i64, cost: i64) -> Option<i64> {
     let (window, count) = state;
     if cost == 0 || (cost <= limit.quota && count + cost <= limit.quota) {
@@ -40,14 +40,14 @@ pub fn admit(limit: &Limit, state: State, now: i64, cost: i64) -> Option<i64> {
 }
 
 /// The state after an admitted cost.
-#[inline]
+#[inline(always)]
 pub fn charge(_limit: &Limit, state: State, _now: i64, cost: i64) -> State {
     let (window, count) = state;
     (window, count + cost)
 }
 
 /// (remaining, reset_after, next_after): what is left, when all of it is back, when one more is.
-#[inline]
+#[inline(always)]
 pub fn measure(limit: &Limit, state: State, now: i64) -> (i64, i64, i64) {
     let (window, count) = state;
     let reset_after = if count != 0 { (window + 1) * limit.period - now } else { 0 };

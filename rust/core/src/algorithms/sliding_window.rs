@@ -11,7 +11,7 @@ use crate::limit::{LARGEST, Limit};
 pub type State = (i64, i64, i64);
 
 /// The state as it stands at `now`. A clock behind the window stays in it: it never admits more.
-#[inline]
+#[inline(always)]
 pub fn roll(limit: &Limit, state: Option<State>, now: i64) -> State {
     let index = now / limit.period;
     let Some(state) = state else {
@@ -32,7 +32,7 @@ pub fn roll(limit: &Limit, state: Option<State>, now: i64) -> State {
 }
 
 /// How long this cost must wait: 0 to pass now, None for never.
-#[inline]
+#[inline(always)]
 pub fn admit(limit: &Limit, state: State, now: i64, cost: i64) -> Option<i64> {
     let (window, current, previous) = state;
     if cost == 0 {
@@ -52,14 +52,14 @@ pub fn admit(limit: &Limit, state: State, now: i64, cost: i64) -> Option<i64> {
 }
 
 /// The state after an admitted cost.
-#[inline]
+#[inline(always)]
 pub fn charge(_limit: &Limit, state: State, _now: i64, cost: i64) -> State {
     let (window, current, previous) = state;
     (window, current + cost, previous)
 }
 
 /// (remaining, reset_after, next_after): what is left, when all of it is back, when one more is.
-#[inline]
+#[inline(always)]
 pub fn measure(limit: &Limit, state: State, now: i64) -> (i64, i64, i64) {
     let (window, current, previous) = state;
     let (left, behind) = to_come(limit, window, now);
@@ -92,7 +92,7 @@ pub fn convert(limit: &Limit, state: State, now_us: i64, former: &Limit) -> Opti
 }
 
 /// (how much of the window is still to come, how far the clock is behind its start)
-#[inline]
+#[inline(always)]
 fn to_come(limit: &Limit, window: i64, now: i64) -> (i64, i64) {
     let start = window * limit.period;
     if now < start {

@@ -12,7 +12,7 @@ use crate::limit::Limit;
 pub type State = (i64, i64);
 
 /// The state as it stands at `now`. While the clock is behind, nothing flows in.
-#[inline]
+#[inline(always)]
 pub fn roll(limit: &Limit, state: Option<State>, now: i64) -> State {
     let full = limit.full;
     let Some(state) = state else {
@@ -34,7 +34,7 @@ pub fn roll(limit: &Limit, state: Option<State>, now: i64) -> State {
 }
 
 /// How long this cost must wait: 0 to pass now, None for never.
-#[inline]
+#[inline(always)]
 pub fn admit(limit: &Limit, state: State, now: i64, cost: i64) -> Option<i64> {
     let (units, updated) = state;
     if cost == 0 {
@@ -51,14 +51,14 @@ pub fn admit(limit: &Limit, state: State, now: i64, cost: i64) -> Option<i64> {
 }
 
 /// The state after an admitted cost.
-#[inline]
+#[inline(always)]
 pub fn charge(limit: &Limit, state: State, _now: i64, cost: i64) -> State {
     let (units, updated) = state;
     (units - cost * limit.period, updated)
 }
 
 /// (remaining, reset_after, next_after): what is left, when all of it is back, when one more is.
-#[inline]
+#[inline(always)]
 pub fn measure(limit: &Limit, state: State, now: i64) -> (i64, i64, i64) {
     let (units, updated) = state;
     let missing = limit.full - units;
@@ -88,7 +88,7 @@ pub fn convert(limit: &Limit, state: State, now_us: i64, former: &Limit) -> Opti
 }
 
 /// How far a clock may fall behind a state before the state is held to be wrong.
-#[inline]
+#[inline(always)]
 fn horizon(limit: &Limit) -> i64 {
     ceil_div(limit.full, limit.refill)
 }
