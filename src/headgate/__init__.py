@@ -24,17 +24,22 @@ from headgate.limits import (
     SlidingWindow,
     TokenBucket,
 )
+from headgate.policy.gate import AsyncGate, Gate
+from headgate.policy.problems import PolicyError
+from headgate.policy.request import Request
 from headgate.stores.memory import MemoryStore
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",
+    "AsyncGate",
     "AsyncLimiter",
     "Concurrent",
     "ConfigError",
     "Decision",
     "FixedWindow",
+    "Gate",
     "HeadgateError",
     "LeakyBucket",
     "LeakyQueue",
@@ -44,7 +49,9 @@ __all__ = [
     "Limiter",
     "MemoryStore",
     "MissingExtraError",
+    "PolicyError",
     "RateLimited",
+    "Request",
     "SlidingLog",
     "SlidingWindow",
     "StoreError",

@@ -34,6 +34,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert shutil.which("cargo", path=environment["PATH"]) is None
     told = subprocess.run(
         [binaries / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", source],
+        check=False,
         env=environment,
         capture_output=True,
         text=True,
@@ -44,7 +45,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(python: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     names = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE")}
-    return subprocess.run([python, *arguments], env=names, cwd=python.parent, capture_output=True, text=True)
+    return subprocess.run(
+        [python, *arguments], check=False, env=names, cwd=python.parent, capture_output=True, text=True
+    )
 
 
 def test_every_vector_is_answered_without_the_native_core(python: Path) -> None:

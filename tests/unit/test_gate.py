@@ -50,6 +50,13 @@ def test_a_request_that_no_rule_is_for_passes_with_no_limits(core: str) -> None:
     assert gate.stats().keys == 0
 
 
+def test_a_cost_beyond_all_bounds_is_refused_for_ever(core: str) -> None:
+    gate = make_gate(core, rule(cost=1000))
+    refused = gate.hit(Request("GET", "/a", client_ip="203.0.113.9"), 2**52)
+    assert not refused.allowed
+    assert refused.retry_after is None
+
+
 def test_exempt_requests_pass_uncounted(core: str) -> None:
     gate = make_gate(core, rule(limits="0/hour"), exempt=[{"path": "/health"}, {"header": {"X-Probe": "1"}}])
     assert gate.hit(Request("GET", "/health", client_ip="203.0.113.9"))

@@ -21,6 +21,7 @@ from headgate.policy.request import Request
 from headgate.policy.rules import ALL_RULES, ANY_TIER, Candidate, Candidates, Policy
 from headgate.stores.contract import BoundLimits, Store, StoreStats
 from headgate.stores.opening import open_store
+from headgate.units import LARGEST
 
 _MOST_PLANS = 8192
 _MOST_BOUND = 4096
@@ -113,7 +114,8 @@ class _Bindings:
             chosen = plan.candidates.select(request) if chosen is None else chosen
             if not chosen:
                 return None, (), (), ()
-            costs = tuple([rule.cost * check_cost(cost) for rule, _ in chosen])
+            cost = check_cost(cost)
+            costs = tuple([min(rule.cost * cost, LARGEST) for rule, _ in chosen])
             bound = bound or self._bound_for(chosen, request)
             keys = tuple([keyed.quick(request) for _, keyed in chosen])
         if not all(keys):
@@ -232,6 +234,7 @@ class Gate(_BoundPolicy):
     def hit(self, request: Request, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """Decide for a request and charge it: `cost` times the cost of each rule, all rules or none.
 
+        `cost` is a whole number from 0 to 2**52; with a rule's own cost it counts as 2**52 at the most.
         Only the rules of `ruleset` are asked. The decision's `rule` is the one that speaks. A request
         that no rule is for, or that is exempt, passes with `limits` empty.
         """

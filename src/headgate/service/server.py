@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from headgate.errors import ConfigError, HeadgateError, MissingExtraError
+from headgate.observe.metrics import leave_out_creation_times
 from headgate.policy.gate import Gate, read_policy
 from headgate.service.app import Service
 
@@ -94,6 +95,7 @@ def serve(
     announce: Callable[[str], None],
 ) -> None:
     """Serve until told to stop. `announce` gets the address once requests are answered."""
+    leave_out_creation_times()
     service = Service(gate)
     listener = listen(host, port)
     config = uvicorn.Config(
