@@ -16,8 +16,8 @@ from headgate.testing import ManualClock
 
 def read_vectors(folder: Path) -> Iterator[dict[str, Any]]:
     """All vectors of a folder."""
-    for name in ("by_hand.jsonl", "histories.jsonl"):
-        with (folder / name).open() as lines:
+    for file in sorted(folder.glob("*.jsonl")):
+        with file.open() as lines:
             yield from map(json.loads, lines)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headgate.algorithms import fixed_window, leaky_bucket, leaky_queue, sliding_log, sliding_window, token_bucket
 from headgate.decision import Reading
-from headgate.units import CompiledLimit
+from headgate.units import LARGEST, CompiledLimit
 
 State = tuple[Any, ...]
 
@@ -118,7 +118,11 @@ def _now(step: Step, now_us: int) -> int:
 
 
 def _until_us(limit: CompiledLimit, duration: int, now_us: int) -> int:
-    """From `now_us` to the first microsecond that is `duration` units after now's unit; 0 stays 0."""
+    """From `now_us` to the first microsecond that is `duration` units after now's unit; 0 stays 0.
+
+    No clock reaches beyond LARGEST, so a longer time is told as that: 142 years.
+    """
     if duration == 0:
         return 0
-    return (now_us // limit.unit_us + duration) * limit.unit_us - now_us
+    moment_us = (now_us // limit.unit_us + duration) * limit.unit_us
+    return min(moment_us - now_us, LARGEST)

@@ -4,7 +4,7 @@
 //! function here. Times at this border are microseconds, inside they are units of each limit. Pure.
 
 use crate::algorithms::{fixed_window, leaky_queue, sliding_log, sliding_window, token_bucket};
-use crate::limit::{Algorithm, Limit};
+use crate::limit::{Algorithm, LARGEST, Limit};
 use crate::log_pool::Log;
 
 /// A stored state as the table hands it in.
@@ -244,10 +244,13 @@ fn unit_time(limit: &Limit, now_us: i64) -> i64 {
 }
 
 /// From `now_us` to the first microsecond that is `duration` units after now's unit; 0 stays 0.
+///
+/// No clock reaches beyond `LARGEST`, so a longer time is told as that: 142 years.
 #[inline]
 fn until_us(limit: &Limit, duration: i64, now_us: i64) -> i64 {
     if duration == 0 || limit.unit_us == 1 {
-        return duration;
+        return duration.min(LARGEST);
     }
-    (now_us / limit.unit_us + duration) * limit.unit_us - now_us
+    let moment_us = (now_us / limit.unit_us + duration).saturating_mul(limit.unit_us);
+    (moment_us - now_us).min(LARGEST)
 }
