@@ -16,10 +16,12 @@ CORES = ("native", "python") if cores.native is not None else ("python",)
 START_US = 1_800_000_000_000_000
 
 
-def make_limiter(core: str, limits: str | Limit | list[Limit], clock: ManualClock, **options: Any) -> Limiter:
+def make_limiter(
+    core: str, limits: str | Limit | list[Limit], clock: ManualClock, *, name: str = "", **options: Any
+) -> Limiter:
     """A limiter on a memory store of this core and on this clock."""
     store = MemoryStore(core=cast(Literal["native", "python"], core), **options)
-    return Limiter(limits, store=store, clock=clock)
+    return Limiter(limits, store=store, name=name, clock=clock)
 
 
 def parse_list(field: str) -> list[tuple[str, dict[str, Any]]]:

@@ -22,7 +22,7 @@ from headgate.limits import (
 )
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
-from strategies import ONE_LIMIT, SEVERAL_LIMITS, WAITS, history_of, longest_us, quota_of
+from strategies import ONE_LIMIT, ONE_OF_A_KIND, SEVERAL_LIMITS, WAITS, history_of, longest_us, quota_of
 from subjects import make_limiter, numbers
 
 
@@ -98,6 +98,26 @@ def test_exact_wait_refused_just_before_and_admitted_at_retry_after(
     assert not limiter.peek("key", cost).allowed
     clock.advance(1)
     assert limiter.hit("key", cost).allowed
+
+
+@given(kind=st.sampled_from(list(ONE_OF_A_KIND)), data=st.data())
+def test_exact_wait_holds_when_the_numbers_of_a_limit_have_changed(
+    core: str, kind: type[Limit], data: st.DataObject
+) -> None:
+    clock = ManualClock()
+    former, latter = data.draw(ONE_OF_A_KIND[kind]), data.draw(ONE_OF_A_KIND[kind])
+    limiter = make_limiter(core, former, clock, name="changed")
+    play(limiter, clock, data.draw(history_of([former])))
+    changed = Limiter(latter, store=limiter.store, clock=clock, name="changed")
+    cost = data.draw(st.integers(1, max(1, latter.quota)))
+    refusal = changed.hit("key", cost)
+    assume(not refusal.allowed and refusal.retry_after_us is not None)
+    assert refusal.retry_after_us is not None
+    assume(clock.now_us() + refusal.retry_after_us < LARGEST)
+    clock.advance(refusal.retry_after_us - 1)
+    assert not changed.hit("key", cost).allowed
+    clock.advance(1)
+    assert changed.hit("key", cost).allowed
 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())

@@ -51,7 +51,7 @@ def test_a_request_that_no_rule_is_for_passes_with_no_limits(core: str) -> None:
 
 
 def test_a_cost_beyond_all_bounds_is_refused_for_ever(core: str) -> None:
-    gate = make_gate(core, rule(cost=1000))
+    gate = make_gate(core, rule(cost=1000, limits="2000/minute bucket"))
     refused = gate.hit(Request("GET", "/a", client_ip="203.0.113.9"), 2**52)
     assert not refused.allowed
     assert refused.retry_after is None

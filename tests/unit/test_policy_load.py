@@ -222,6 +222,16 @@ def test_any_value_in_any_place_is_refused_or_fits(value: Any) -> None:
         assert loads_or_tells({"version": 1, "rules": [{**RULE, field: value}]})
 
 
+def test_a_cost_that_can_never_pass_is_a_problem_and_a_limit_of_zero_is_not() -> None:
+    limits = {"free": "60/hour burst 10; 100/minute", "pro": "1000/hour"}
+    policy = {"version": 1, "tiers": {"from": {"header": "X-Tier"}, "default": "free"}}
+    with pytest.raises(PolicyError) as caught:
+        build_policy({**policy, "rules": [{**RULE, "limits": limits, "cost": 20}]})
+    told = [(problem.path, problem.message) for problem in caught.value.problems]
+    assert told == [(("rules", 0, "cost"), 'can never pass limits.free: "60/hour burst 10" admits 10 at the most')]
+    assert build_policy({"version": 1, "rules": [{**RULE, "limits": "0/minute", "cost": 20}]})
+
+
 def loads_or_tells(policy: dict[str, Any]) -> bool:
     try:
         build_policy(policy)

@@ -9,6 +9,7 @@ use crate::algorithms::transition::{Kept, Reading};
 use crate::answer::Check;
 use crate::hash::KeyHash;
 use crate::memory::prefetch;
+use crate::registry::Registry;
 use crate::slot::Slot;
 use crate::stripe::{Place, Stripe, home};
 
@@ -136,6 +137,14 @@ pub struct Locked<'table> {
 }
 
 impl Locked<'_> {
+    /// Bring all states into the numbers that their limits have now.
+    #[inline]
+    pub fn adopt(&mut self, checks: &[Check], registry: &Registry, now_us: i64) {
+        for (check, spot) in checks.iter().zip(&self.spots) {
+            self.guards[spot.guard].adopt(spot.place, check.limit, registry, now_us);
+        }
+    }
+
     /// Whether keeping these states takes a slot or a log block more than there is.
     #[inline]
     pub fn needs_room(&self, checks: &[Check], kept: &[Option<Kept>]) -> bool {

@@ -126,6 +126,25 @@ impl Stripe {
         self.slots[index] = Slot::new(tag, numbers, limit.number);
     }
 
+    /// Bring what another version of this limit wrote into the numbers of this one, for good: a wait
+    /// that is told from here on is counted in them.
+    pub fn adopt(&mut self, place: Place, limit: &Registered, registry: &Registry, now_us: i64) {
+        let Place::Found(index) = place else {
+            return;
+        };
+        let slot = self.slots[index];
+        if slot.limit() == limit.number {
+            return;
+        }
+        let former = registry.limits()[slot.limit() as usize];
+        if let Some(numbers) = transition::convert(&limit.limit, slot.fields(), now_us, &former) {
+            self.slots[index] = Slot::new(slot.tag, numbers, limit.number);
+            if slot.refused() {
+                self.slots[index].mark_refused();
+            }
+        }
+    }
+
     /// Whether a charge onto this place needs a log block that does not exist yet.
     pub fn needs_block(&self, place: Place, limit: &Limit) -> bool {
         limit.algorithm == Algorithm::SlidingLog

@@ -181,6 +181,9 @@ impl Table {
     fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Answer {
         let mut locked = Locked::default();
         self.lanes.lock_all(checks, &mut locked);
+        if mode.commit {
+            locked.adopt(checks, &self.registry, now_us);
+        }
         let mut judged = Judged { allowed: false, readings: SmallVec::new(), kept: SmallVec::new() };
         self.judge(checks, &locked, now_us, mode, None, &mut judged);
         let mut full = None;

@@ -69,7 +69,7 @@ def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLim
     if units == former.full:
         return None
     tokens = units * limit.period // former.period
-    return (max(-limit.full, min(tokens, limit.full)), updated * former.unit_us // limit.unit_us)
+    return (max(-limit.full, min(tokens, limit.full)), ceil_div(updated * former.unit_us, limit.unit_us))
 
 
 def _horizon(limit: CompiledLimit) -> int:

@@ -27,6 +27,7 @@ from headgate.policy.model import (
     TierSourceModel,
 )
 from headgate.policy.problems import Path, PolicyError, Problem
+from headgate.policy.rules import ANY_TIER
 
 _WANTED = {
     "string_type": "text",
@@ -74,6 +75,8 @@ def check_policy(document: Document) -> PolicyModel:
             model = PolicyModel.model_validate(document.value)
         except ValidationError as error:
             problems.extend(_model_problems(document, error))
+        else:
+            problems.extend(document.problem(path, message) for path, message in _costs(model))
         problems.extend(document.problem(path, message) for path, message in _connections(document.value))
     if problems or model is None:
         raise PolicyError(document.source, problems)
@@ -220,6 +223,16 @@ def _rule_connections(
             yield (*path, "limits"), "limits by tier need tiers: where a request's tier is read from"
         elif isinstance(tiers.get("default"), str) and tiers["default"] not in limits:
             yield (*path, "limits"), f"has no limits for the default tier {tiers['default']!r}"
+
+
+def _costs(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
+    """Costs above what a limit can ever admit; a limit of 0, which admits nothing, is meant."""
+    for index, rule in enumerate(policy.rules):
+        for tier, limits in rule.limits.items():
+            for limit in limits:
+                if 0 < limit.quota < rule.cost:
+                    place = f"limits.{tier}" if tier != ANY_TIER else "limits"
+                    yield ("rules", index, "cost"), f'can never pass {place}: "{limit}" admits {limit.quota} at the most'
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:

@@ -85,6 +85,9 @@ class PythonTable:
     ) -> Decision:
         """Decide the checks of one request at one instant: all enforced ones are charged, or none."""
         with self._lock:
+            if commit:
+                for limit, address in zip(limits, addresses, strict=True):
+                    self._adopt(address, limit.limit.compiled, now_us)
             steps = [
                 Step(limit.limit.compiled, self._stored(address, limit.limit.compiled, now_us), cost, limit.shadow)
                 for limit, address, cost in zip(limits, addresses, costs, strict=True)
@@ -124,6 +127,18 @@ class PythonTable:
             return entry.state
         converted: State | None = ALGORITHMS[limit.algorithm].convert(limit, entry.state, now_us, entry.limit)
         return converted
+
+    def _adopt(self, address: Address, limit: CompiledLimit, now_us: int) -> None:
+        """Bring what another version of this limit wrote into the numbers of this one, for good.
+
+        A wait that is told from here on is counted in them.
+        """
+        entry = self._entries.get(address)
+        if entry is None or entry.limit is limit or entry.limit == limit:
+            return
+        state = self._stored(address, limit, now_us)
+        if state is not None:
+            entry.limit, entry.state = limit, state
 
     def _keep(self, address: Address, limit: CompiledLimit, state: State) -> None:
         former = self._entries.get(address)

@@ -84,7 +84,7 @@ pub fn convert(limit: &Limit, state: State, now_us: i64, former: &Limit) -> Opti
     // Wider than 64 bits only here: both factors may reach 2**52.
     let tokens = (i128::from(units) * i128::from(limit.period)).div_euclid(i128::from(former.period));
     let full = i128::from(limit.full);
-    Some((tokens.clamp(-full, full) as i64, updated * former.unit_us / limit.unit_us))
+    Some((tokens.clamp(-full, full) as i64, ceil_div(updated * former.unit_us, limit.unit_us)))
 }
 
 /// How far a clock may fall behind a state before the state is held to be wrong.
