@@ -254,3 +254,17 @@ def test_a_store_url_that_cannot_be_read_is_refused_without_showing_secrets(url:
 def test_requests_in_flight_are_no_rate(core: str) -> None:
     with pytest.raises(ConfigError, match="requests in flight"):
         make_limiter(core, "20 concurrent", ManualClock())
+
+
+@pytest.mark.parametrize("text", ["2 per {} fixed", "2 per {}", "2 per {} log", "2 per {} bucket"])
+def test_a_key_refused_under_changed_numbers_is_not_forgotten_by_the_former_ones(core: str, text: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, text.format("2 seconds"), clock, name="changed", max_keys=8)
+    limiter.hit("blocked", 2)
+    changed = Limiter(text.format("2 hours"), store=limiter.store, clock=clock, name="changed")
+    assert not changed.hit("blocked")
+    clock.advance(10_000_000)  # under the former numbers nothing would be left of it
+    flood = Limiter("5/hour", store=limiter.store, clock=clock, name="flood")
+    for number in range(100):
+        flood.hit(f"new-{number}")
+    assert not changed.peek("blocked")

@@ -228,7 +228,7 @@ def test_a_cost_that_can_never_pass_is_a_problem_and_a_limit_of_zero_is_not() ->
     with pytest.raises(PolicyError) as caught:
         build_policy({**policy, "rules": [{**RULE, "limits": limits, "cost": 20}]})
     told = [(problem.path, problem.message) for problem in caught.value.problems]
-    assert told == [(("rules", 0, "cost"), 'can never pass limits.free: "60/hour burst 10" admits 10 at the most')]
+    assert told == [(("rules", 0, "cost"), 'can never pass limits.free: "60/hour burst 10" admits 10 at most')]
     assert build_policy({"version": 1, "rules": [{**RULE, "limits": "0/minute", "cost": 20}]})
 
 

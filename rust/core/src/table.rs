@@ -153,13 +153,16 @@ impl Table {
         Some(Answer::of_one(check, reading))
     }
 
-    /// `apply_known` for a log. None where the key is new or its log needs another block.
+    /// `apply_known` for a log. None where the key is new, its limit has changed, or its log needs another block.
     #[inline]
     fn apply_known_log(&self, check: &Check, now_us: i64, mode: Mode) -> Option<Answer> {
         let limit = &check.limit.limit;
         let mut stripe = self.lanes.lock(self.lanes.of(check.key));
         let place = stripe.find(check.tag());
-        if place == Place::Absent || stripe.needs_block(place, limit) {
+        let Place::Found(index) = place else {
+            return None;
+        };
+        if stripe.numbers(index, check.limit).is_none() || stripe.needs_block(place, limit) {
             return None;
         }
         let mut state = transition::roll(limit, stripe.stored(place, check.limit, &self.registry, now_us), now_us);

@@ -232,7 +232,7 @@ def _costs(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
             for limit in limits:
                 if 0 < limit.quota < rule.cost:
                     place = f"limits.{tier}" if tier != ANY_TIER else "limits"
-                    yield ("rules", index, "cost"), f'can never pass {place}: "{limit}" admits {limit.quota} at the most'
+                    yield ("rules", index, "cost"), f'can never pass {place}: "{limit}" admits {limit.quota} at most'
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
