@@ -268,5 +268,5 @@ IdentityModel.model_rebuild()
 
 def policy_schema() -> dict[str, Any]:
     """The JSON Schema of a policy file (draft 2020-12)."""
-    schema = PolicyModel.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Headgate policy", **schema}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Headgate policy"}
+    return head | PolicyModel.model_json_schema() | head
