@@ -77,7 +77,7 @@ def test_replay_tells_in_a_table_what_would_have_been_stopped(log: Path) -> None
     assert told.returncode == 0
     assert "12 requests, 5 passed, 7 refused (58.33 %)" in told.stdout
     assert "login refused most often: 203.0.113.9 (7)" in told.stdout
-    assert "1 lines could not be read" in told.stderr
+    assert "1 line could not be read" in told.stderr
     assert "access.log:13: it is not: client ident user" in told.stderr
     assert "\x1b" not in told.stdout + told.stderr
 

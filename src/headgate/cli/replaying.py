@@ -140,7 +140,8 @@ def _worst(rule: RuleResult) -> str:
 def _tell_unread(console: Console, tally: Tally) -> None:
     if not tally.count:
         return
-    console.print(f"{tally.count:,} lines could not be read; the first:", highlight=False)
+    lines = "1 line" if tally.count == 1 else f"{tally.count:,} lines"
+    console.print(f"{lines} could not be read; the first:", highlight=False)
     for unread in tally.shown:
         shown = "".join(c if c.isprintable() else "?" for c in unread.text[:120])
         console.print(
