@@ -30,6 +30,7 @@ test-native: install
 	else echo "no Rust toolchain: the native core's own tests are left out"; fi
 
 test-python: install
+	@scripts/system-packages test
 	@$(BIN)/pytest --quiet -n 2 tests/unit tests/laws
 	@$(BIN)/pytest --quiet tests/integration
 

@@ -1,0 +1,150 @@
+"""The configurations that docs/service.md shows work: real gateways ask before they let a request through."""
+
+from __future__ import annotations
+
+import http.server
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from documents import ROOT, blocks
+from running import RunningService, running_service
+
+pytestmark = pytest.mark.integration
+
+POLICY = """
+version: 1
+client_ip: {header: X-Forwarded-For, trusted_proxies: [127.0.0.0/8]}
+rules:
+  - {name: login, match: {method: POST, path: /api/login}, by: [ip], limits: 3/minute log}
+"""
+
+
+class Upstream(http.server.BaseHTTPRequestHandler):
+    """What the gateway stands in front of."""
+
+    def answer(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    do_GET = do_POST = answer  # noqa: N815 - names of the standard library
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def upstream() -> Iterator[int]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[RunningService]:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    with running_service(policy) as running:
+        yield running
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def shown(language: str, service: RunningService, upstream: int) -> str:
+    """The configuration as the page shows it, for the ports of this test."""
+    [block] = [block for block in blocks(ROOT / "docs" / "service.md") if block.language == language]
+    address = service.url.removeprefix("http://")
+    return block.text.replace("127.0.0.1:8080", address).replace("127.0.0.1:9000", f"127.0.0.1:{upstream}")
+
+
+@contextmanager
+def running(command: list[str], port: int, home: Path) -> Iterator[str]:
+    """A gateway, until the end of the block; its address."""
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(home)}
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment, cwd=home
+    )
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            said = process.stderr.read() if process.poll() is not None and process.stderr else ""
+            assert not said and time.monotonic() < deadline, said
+            time.sleep(0.02)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+@pytest.fixture
+def nginx(tmp_path: Path, service: RunningService, upstream: int) -> Iterator[str]:
+    binary = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
+    assert binary, "nginx is not here: run scripts/system-packages test"
+    port = free_port()
+    scratch = "".join(
+        f"{kind}_temp_path {tmp_path / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (tmp_path / "nginx.conf").write_text(
+        f"daemon off; pid {tmp_path}/nginx.pid; error_log stderr warn; events {{}}\n"
+        f"http {{ access_log off; {scratch} server {{ listen 127.0.0.1:{port};\n"
+        f"{shown('nginx', service, upstream)}\n}} }}\n"
+    )
+    with running(
+        [binary, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf"), "-e", "stderr"], port, tmp_path
+    ) as url:
+        yield url
+
+
+@pytest.fixture
+def caddy(tmp_path: Path, service: RunningService, upstream: int) -> Iterator[str]:
+    binary = shutil.which("caddy")
+    assert binary, "caddy is not here: run scripts/system-packages test"
+    port = free_port()
+    site = shown("caddy", service, upstream).replace("example.com {", f"http://127.0.0.1:{port} {{", 1)
+    (tmp_path / "Caddyfile").write_text(f"{{\n admin off\n}}\n{site}")
+    with running(
+        [binary, "run", "--config", str(tmp_path / "Caddyfile"), "--adapter", "caddyfile"], port, tmp_path
+    ) as url:
+        yield url
+
+
+@pytest.mark.parametrize("gateway", ["nginx", "caddy"])
+def test_the_shown_configuration_lets_through_the_limit_and_refuses_the_rest(
+    request: pytest.FixtureRequest, gateway: str, service: RunningService
+) -> None:
+    url = request.getfixturevalue(gateway)
+    with httpx.Client(base_url=url, timeout=10) as client:
+        answers = [client.post("/api/login?user=ann", content=b"a body") for _ in range(5)]
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
+        assert answers[0].text == "hello"
+        refusal = answers[3]
+        assert 1 <= int(refusal.headers["Retry-After"]) <= 60
+        assert refusal.headers["Content-Type"] == "application/problem+json"
+        assert refusal.json()["violated-policies"] == ["login"]
+        assert client.get("/api/login").status_code == 200  # another method, which no rule is for
+        # What a client claims about itself is overwritten by the gateway.
+        claims = {"X-Forwarded-For": "198.51.100.1", "X-Forwarded-Method": "GET", "X-Forwarded-Uri": "/"}
+        assert client.post("/api/login", headers=claims).status_code == 429
+    metrics = service.client.get("/metrics").text
+    assert 'headgate_decisions_total{result="refused",rule="login"} 3.0' in metrics
