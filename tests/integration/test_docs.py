@@ -1,0 +1,136 @@
+"""What README and docs show is true: every example runs and gives what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from documents import PAGES, ROOT, RUN, Block, Command, blocks, commands, says
+from running import running_service
+
+from headgate.policy.load import parse_policy
+
+pytestmark = pytest.mark.integration
+
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+SERVICE = "127.0.0.1:8080"
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that looks like the repository, where examples may leave files."""
+    folder = tmp_path_factory.mktemp("docs")
+    for part in ("examples", "vectors"):
+        shutil.copytree(ROOT / part, folder / part)
+    return folder
+
+
+@pytest.fixture(params=PAGES, ids=NAMES)
+def page(request: pytest.FixtureRequest) -> Path:
+    page: Path = request.param
+    return page
+
+
+def of_language(page: Path, language: str) -> list[Block]:
+    return [block for block in blocks(page) if block.language == language]
+
+
+def test_python_examples_run(page: Path, place: Path) -> None:
+    examples = of_language(page, "python")
+    # One program a page, each example where it stands in its page, so that a traceback names its line.
+    program = ["import pathlib"]
+    for block in examples:
+        program.append(f"exec(compile('\\n' * {block.line - 1} + {block.text!r}, {str(page)!r}, 'exec'))")
+    told = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "\n".join(program)],
+        check=False,
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert told.returncode == 0, told.stderr
+
+
+def test_policies_have_no_problems(page: Path) -> None:
+    for block in of_language(page, "yaml"):
+        parse_policy(block.text, source=f"{page.name}:{block.line}")
+
+
+def test_commands_print_what_the_page_says(page: Path, place: Path) -> None:
+    shown = [command for block in of_language(page, "console") for command in commands(block)]
+    with service_for(shown) as address:
+        for command in shown:
+            told = subprocess.run(
+                ["bash", "-c", command.command.replace(SERVICE, address)],
+                check=False,
+                cwd=place,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=60,
+                env=environment(),
+            )
+            printed = "".join(f"{line.rstrip()}\n" for line in told.stdout.strip().splitlines())
+            printed = printed.replace(address, SERVICE)
+            assert says(command.output).fullmatch(printed), (
+                f"{page.name}:{command.line}: {command.command}\nprints\n{printed}\nnot\n{command.output}"
+            )
+
+
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in LINK.findall(page.read_text()):
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), f"{page.name}: nothing is at {target}"
+        if anchor and file.suffix == ".md":
+            assert anchor[1:] in anchors(file), f"{page.name}: {target} has no heading for {anchor}"
+
+
+def test_code_refers_to_headings_that_exist() -> None:
+    sources = [*(ROOT / "src").rglob("*.py*"), *(ROOT / "rust").glob("*/src/**/*.rs")]
+    for source in sources:
+        if source.suffix in (".py", ".pyi", ".rs"):
+            for name, anchor in re.findall(r"docs/([a-z-]+\.md)#([a-z0-9-]+)", source.read_text()):
+                assert anchor in anchors(ROOT / "docs" / name), f"{source}: docs/{name} has no heading for #{anchor}"
+
+
+def test_every_example_policy_has_no_problems() -> None:
+    for file in (ROOT / "examples").glob("*.yaml"):
+        parse_policy(file.read_bytes(), source=str(file))
+
+
+def test_blocks_that_look_like_examples_are_run(page: Path) -> None:
+    """A language of a block is one that is run, or one that is known to be for other programs."""
+    for block in blocks(page):
+        assert block.language in (*RUN, "sh", "text", "json", "ini", "nginx", "caddy", "http", "haproxy", "toml"), (
+            f"{page.name}:{block.line}: nobody knows whether {block.language!r} is run"
+        )
+
+
+@contextmanager
+def service_for(shown: list[Command]) -> Iterator[str]:
+    """The address of a fresh service, where one of these commands asks one."""
+    if not any(SERVICE in command.command for command in shown):
+        yield SERVICE
+        return
+    with running_service(ROOT / "examples" / "shop.yaml") as service:
+        yield service.url.removeprefix("http://")
+
+
+def anchors(file: Path) -> Iterator[str]:
+    for heading in HEADING.findall(file.read_text()):
+        yield re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def environment() -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "120"}
