@@ -58,11 +58,11 @@ class Metrics:
         self._seconds.observe(seconds)
         if decision.degraded:
             self._degraded.labels(decision.degraded).inc()
-        counted = set()
+        counted: dict[tuple[str, str], None] = {}  # in the order of the rules
         for reading in decision.limits:
             refusing = not reading.allowed
             name = (reading.rule, _result(decision.allowed, refusing, shadow=reading.shadow))
-            counted.add(name)
+            counted[name] = None
         # A rule with several limits refuses if one of them does.
         for rule, result in counted:
             if result in ("held_back", "shadow_allowed") and (rule, _REFUSALS[result]) in counted:
