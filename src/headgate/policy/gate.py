@@ -56,7 +56,10 @@ class _Plan:
     """The limits of `always`, where they depend on no tier."""
 
     quick: tuple[Extract, ...]
-    """What gives the keys of `always`, each once: most rules count by the same identity."""
+    """What gives the keys of `always`, each once."""
+
+    only: Extract | None
+    """The only one of `quick`: most rules count by the same identity."""
 
     spread: Callable[[list[Parts | None]], tuple[Parts | None, ...]]
     """From what `quick` gave to one key for each rule."""
@@ -108,8 +111,12 @@ class _Bindings:
         if plan is None:
             plan = self._plan(request.method, host, path, ruleset)
         bound, chosen, costs = plan.bound, plan.always, plan.costs
+        keys: tuple[Parts | None, ...]
         if bound is not None and chosen is not None and cost is _ONE:
-            keys: tuple[Parts | None, ...] = plan.spread([quick(request) for quick in plan.quick])
+            if plan.only is not None:
+                keys = (plan.only(request),) * len(chosen)
+            else:
+                keys = plan.spread([quick(request) for quick in plan.quick])
         else:
             chosen = plan.candidates.select(request) if chosen is None else chosen
             if not chosen:
@@ -149,7 +156,7 @@ class _Bindings:
 
     def _make_plan(self, candidates: Candidates) -> _Plan:
         if candidates.look_at_headers:
-            return _Plan(candidates, None, None, (), tuple, ())
+            return _Plan(candidates, None, None, (), None, tuple, ())
         chosen = candidates.select(Request())
         tiered = any(rule.is_tiered for rule, _ in chosen)
         quick = tuple(dict.fromkeys(keyed.quick for _, keyed in chosen))
@@ -158,6 +165,7 @@ class _Bindings:
             always=chosen,
             bound=self._bind(chosen, ANY_TIER) if chosen and not tiered else None,
             quick=quick,
+            only=quick[0] if len(quick) == 1 else None,
             spread=_spread([quick.index(keyed.quick) for _, keyed in chosen]),
             costs=tuple(rule.cost for rule, _ in chosen),
         )
