@@ -126,6 +126,27 @@ def test_replay_takes_headers_and_fields_from_the_log(tmp_path: Path) -> None:
     assert (search["matched"], search["keys"]) == (8, 2)
 
 
+def test_replay_shows_texts_of_the_log_as_they_are(tmp_path: Path) -> None:
+    log = tmp_path / "log[bold].log"
+    log.write_text("".join(LINE.format(second).replace("203.0.113.9", "[/a][red]x") + "\n" for second in range(9)))
+    policy = tmp_path / "p[red].yaml"
+    policy.write_text("version: 1\nrules:\n  - {name: all, by: [ip], limits: 3/minute}\n")
+    told = run_headgate("replay", str(log), "--policy", str(policy), "--format", "common")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert f"{policy}: 9 requests" in told.stdout
+    assert "[/a][red]x (9)" in told.stdout
+    assert "[/a][red]x (6)" in told.stdout
+
+
+def test_a_log_of_which_nothing_can_be_read_is_a_failure(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_text("no log at all\nnor this\n")
+    told = run_headgate("replay", str(log), "--policy", SHOP, "--format", "common")
+    assert told.returncode == 1
+    assert "2 lines could not be read" in told.stderr
+    assert "no line could be read" in told.stderr
+
+
 BAD_CALLS = [
     (["replay", "no-such.log", "--policy", SHOP], 1, "no-such.log: No such file or directory"),
     (["replay", SHOP, "--policy", "no-such.yaml"], 1, "no-such.yaml: No such file or directory"),

@@ -58,6 +58,9 @@ def test_counting_hops_takes_the_element_at_that_place_from_the_right() -> None:
 def test_peers_of_a_unix_socket_are_trusted_only_where_that_is_written() -> None:
     assert AddressRules(header="x-forwarded-for", trust_unix=True).client("unix", "203.0.113.9") == "203.0.113.9"
     assert LIST.client("unix", "203.0.113.9") == "unix"
+    hops = AddressRules(header="x-forwarded-for", trust_unix=True, hops=1)
+    assert hops.client("unix", "6.6.6.6, 203.0.113.9") == "203.0.113.9"
+    assert hops.client("192.0.2.1", "203.0.113.9") == "192.0.2.1"
 
 
 def test_prefixes_tell_clients_apart_more_coarsely() -> None:

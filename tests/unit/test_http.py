@@ -96,6 +96,11 @@ def test_retry_after_is_omitted_where_waiting_cannot_help(core: str) -> None:
     assert "retry-after-ms" not in answer.problem
 
 
+def test_where_nothing_ever_passes_no_time_is_told(core: str) -> None:
+    answer = answer_of(make_limiter(core, "0/minute", ManualClock()).hit("key"))
+    assert dict(answer.headers)["RateLimit"] == '"default";r=0'
+
+
 def test_retry_after_is_rounded_up_and_never_0(core: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(core, "1000/second bucket", clock)
@@ -150,6 +155,9 @@ def test_every_field_parses_and_keeps_the_rules_of_the_draft(
         for name, parameters in parsed["RateLimit"]:
             reading = next(reading for reading in decision.limits if reading.name == name)
             assert 0 <= parameters["r"] <= policies[name]["q"]
+            if reading.retry_after_us is None and not reading.remaining:
+                assert "t" not in parameters  # nothing will be there at any time
+                continue
             assert parameters["t"] >= 0
             if not decision.allowed:
                 assert not reading.allowed

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.policy.paths import PathTree, segments_of
+from headgate.policy.paths import PathTree, forms_of
 
 MATCHES = [
     ("/", "/", True),
@@ -50,19 +50,43 @@ def test_a_template_matches(template: str, path: str, matches: bool) -> None:
     assert tree.find(path) == ({7: template} if matches else {})
 
 
-def test_all_templates_that_match_are_found_each_owner_with_its_first() -> None:
+def test_all_templates_that_match_are_found_each_owner_with_its_own() -> None:
     tree = PathTree()
     for owner, template in enumerate(["/a/b", "/a/{x}", "/{y}/b", "/**", "/a/**", "/c"]):
         tree.add(template, owner)
     tree.add("/a/b", 3)
-    assert tree.find("/a/b") == {0: "/a/b", 1: "/a/{x}", 2: "/{y}/b", 3: "/**", 4: "/a/**"}
+    assert tree.find("/a/b") == {0: "/a/b", 1: "/a/{x}", 2: "/{y}/b", 3: "/a/b", 4: "/a/**"}
 
 
 @given(path=st.text(alphabet="ab/.%2Ff?é", max_size=30))
 def test_any_path_comes_into_a_form_without_detours(path: str) -> None:
-    segments = segments_of(path)
-    assert not {"", ".", ".."} & set(segments)
-    assert segments_of("/" + "/".join(segments).replace("%", "%25").replace("?", "%3F")) == segments
+    for segments in forms_of(f"/{path}")[:1]:
+        assert not {"", ".", ".."} & set(segments)
+        assert forms_of("/" + "/".join(segments).replace("%", "%25").replace("?", "%3F")) == [segments]
+
+
+@pytest.mark.parametrize("path", ["/api/x/../../health", "/api/..%2fhealth", "/api/%2e%2e/health", "/api/.%2e/health"])
+def test_a_path_with_detours_meets_the_rules_of_both_its_forms_and_is_exempt_in_neither_alone(path: str) -> None:
+    tree = PathTree()
+    for owner, template in enumerate(["/health", "/api/**", "/**", "/other"]):
+        tree.add(template, owner)
+    assert tree.find(path) == {0: "/health", 1: "/api/**", 2: "/**"}
+    assert tree.find_surely(path) == {2}
+    assert tree.find_surely("/health") == {0, 2}
+
+
+def test_of_several_templates_of_one_owner_the_most_literal_names_the_endpoint() -> None:
+    tree = PathTree()
+    for template in ["/**", "/api/**", "/api/{version}/login", "/api/v1/login", "/api/v1/{page}"]:
+        tree.add(template, 7)
+    found = {path: tree.find(path)[7] for path in ("/x", "/api/a/b", "/api/v2/login", "/api/v1/login", "/api/v1/x")}
+    assert found == {
+        "/x": "/**",
+        "/api/a/b": "/api/**",
+        "/api/v2/login": "/api/{version}/login",
+        "/api/v1/login": "/api/v1/login",
+        "/api/v1/x": "/api/v1/{page}",
+    }
 
 
 @given(path=st.text(max_size=60))

@@ -232,6 +232,18 @@ def test_a_cost_that_can_never_pass_is_a_problem_and_a_limit_of_zero_is_not() ->
     assert build_policy({"version": 1, "rules": [{**RULE, "limits": "0/minute", "cost": 20}]})
 
 
+def test_a_key_of_too_many_parts_is_a_problem() -> None:
+    headers = {f"h{number}": {"header": f"H{number}"} for number in range(9)}
+    nested = {"inner": {"first_of": ["h0", "ip"]}, "outer": {"first_of": ["inner", "h1"]}}
+    policy = {"version": 1, "identities": {**headers, **nested}}
+    assert build_policy({**policy, "rules": [{**RULE, "by": [*list(headers)[:5], "outer", "method"]}]})
+    for by, parts in ((list(headers), 18), ([*list(headers)[:5], "outer", "inner", "method"], 17)):
+        with pytest.raises(PolicyError) as caught:
+            build_policy({**policy, "rules": [{**RULE, "by": by}]})
+        told = [(problem.path, problem.message) for problem in caught.value.problems]
+        assert told == [(("rules", 0, "by"), f"makes a key of up to {parts} parts, which has 16 at the most")]
+
+
 def loads_or_tells(policy: dict[str, Any]) -> bool:
     try:
         build_policy(policy)

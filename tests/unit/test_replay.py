@@ -258,6 +258,31 @@ def test_a_table_without_the_columns_that_are_needed_is_refused_by_their_names(t
     assert read_all(log, needs_client=False)[0] == [(5_000_000, "", "", "", "", {})]
 
 
+def test_a_table_without_the_column_of_a_header_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("time,ip\n5,1.2.3.4\n")
+    with pytest.raises(ConfigError, match=r"no column is named 'user' for the header x-user: there are time, ip"):
+        read_all(log, headers={"x-user": "user"})
+
+
+def test_a_host_is_who_asks_in_a_table_and_who_answers_in_json(tmp_path: Path) -> None:
+    table = tmp_path / "log.csv"
+    table.write_text("time,Host\n5,1.2.3.4\n")
+    assert read_all(table)[0] == [(5_000_000, "1.2.3.4", "", "", "", {})]
+    lines = tmp_path / "log.json"
+    lines.write_text('{"time": 5, "host": "api.example"}\n')
+    assert read_all(lines)[0] == []
+
+
+def test_a_long_line_is_refused_whoever_reads_it(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    head = '1.2.3.4 - - [17/May/2015:10:05:00 +0000] "GET /'
+    log.write_text(f'{head} HTTP/1.1" 200 5 "-" "-"\n{head}{"a" * 70_000} HTTP/1.1" 200 5 "-" "-"\n')
+    for headers in ({}, {"user-agent": "agent"}):
+        entries, tally = read_all(log, headers=headers)
+        assert (len(entries), tally.count) == (1, 1)
+
+
 COMPRESSIONS: list[tuple[str, Callable[[bytes], bytes]]] = [
     ("plain", lambda data: data),
     ("gzip", gzip.compress),

@@ -3,6 +3,9 @@
 //! Only lines without surprises are read: all else is left to `headgate.replay.common_log`, which gives
 //! the same answer for every line that is read here.
 
+/// `headgate.replay.entries.LONGEST_LINE`.
+const LONGEST_LINE: usize = 65_536;
+
 /// What a replay needs of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head<'line> {
@@ -21,7 +24,7 @@ pub struct Head<'line> {
 /// `naive_is_utc` says that a time without a zone is in UTC.
 pub fn read_head(line: &str, naive_is_utc: bool) -> Option<Head<'_>> {
     let bytes = line.as_bytes();
-    if bytes.contains(&b'\\') || bytes.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
+    if bytes.len() > LONGEST_LINE || bytes.contains(&b'\\') || bytes.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
         return None;
     }
     let client_end = bytes.iter().position(|byte| *byte == b' ')?;

@@ -82,7 +82,8 @@ def validate(file: Path) -> None:
         count = len(error.problems)
         click.echo(f"headgate: {file}: {count} problem{'s' if count > 1 else ''}", err=True)
         sys.exit(1)
-    click.echo(f"{file}: {len(policy.rules)} rules of {policy.namespace}, no problems")
+    rules = "1 rule" if len(policy.rules) == 1 else f"{len(policy.rules)} rules"
+    click.echo(f"{file}: {rules} of {policy.namespace}, no problems")
 
 
 @headgate.command()

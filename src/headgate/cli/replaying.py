@@ -14,6 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from headgate.errors import ConfigError
 from headgate.policy.gate import read_policy
@@ -65,6 +66,8 @@ def run_replay(
         click.echo(json.dumps(summary(outcome, top)))
     elif report_file is None:
         _tell(outcome, top)
+    if outcome.first_us is None and outcome.unread.count:
+        raise ConfigError("no line could be read; say how with --format")
 
 
 def _progress(console: Console) -> Progress:
@@ -84,7 +87,7 @@ def _tell(outcome: Outcome, top: int) -> None:
     if not console.is_terminal:
         console.width = 160  # nobody wraps a file
     for result in outcome.results:
-        console.print(_headline(result, outcome), soft_wrap=True)
+        console.print(_headline(result, outcome), soft_wrap=True, markup=False)
         console.print(_rule_table(result))
         for rule in result.rules:
             refused = ", ".join(f"{key} ({count:,})" for key, count in rule.most_refused(top))
@@ -120,9 +123,9 @@ def _rule_table(result: Result) -> Table:
         name = f"{rule.name} (shadow)" if rule.shadow else rule.name
         table.add_row(
             name,
-            rule.limits,
+            Text(rule.limits),
             *(f"{count:,}" for count in (rule.matched, rule.allowed, rule.refused, rule.keys)),
-            _busiest(rule),
+            Text(_busiest(rule)),
             _worst(rule),
         )
     return table

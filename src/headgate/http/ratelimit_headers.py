@@ -49,8 +49,9 @@ def policy_item(reading: LimitReading) -> str:
 def limit_item(reading: LimitReading) -> str:
     """A member of RateLimit: `"burst";r=19;t=2`."""
     remaining = f'"{reading.name}";r={_integer(reading.remaining)}'
-    if isinstance(reading.definition.limit, Concurrent):
-        return remaining
+    never = reading.retry_after_us is None and not reading.remaining
+    if never or isinstance(reading.definition.limit, Concurrent):
+        return remaining  # no time helps, or none is known
     return f"{remaining};t={_integer(effective_seconds(reading))}"
 
 

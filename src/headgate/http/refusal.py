@@ -57,7 +57,9 @@ def problem_of(decision: Decision, seconds: int | None) -> dict[str, Any]:
         }
         detail = f"over the limit of {', '.join(violated)}"
     if seconds is None:
-        body["detail"] = f"{detail}; waiting does not help, this request is more than the quota can ever hold"
+        body["detail"] = (
+            f"{detail}; waiting does not help: it is more than the quota ever holds, or lacks what it is counted by"
+        )
     else:
         body["detail"] = f"{detail}; come back in {seconds} s"
         body["retry-after-ms"] = -(-(decision.retry_after_us or 0) // 1000)

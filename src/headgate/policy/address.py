@@ -75,7 +75,7 @@ class AddressRules:
 
     def trusts(self, address: Address) -> bool:
         """Whether what this address says of others is believed; counting hops alone trusts every peer."""
-        if self.hops and not self.trusted:
+        if self.hops and not self.trusted and not self.trust_unix:
             return True
         length, number = len(address), int.from_bytes(address)
         return any(network.length == length and number & network.mask == network.first for network in self.trusted)

@@ -10,7 +10,7 @@ from headgate.limits import Limit
 from headgate.policy.identity import host_of
 from headgate.policy.paths import PathTree
 from headgate.policy.request import Request
-from headgate.policy.rules import ANY_TIER, Candidate, Conditions, Policy, Rule, without_idle_defaults
+from headgate.policy.rules import ALL_RULES, ANY_TIER, Candidate, Conditions, Policy, Rule, without_idle_defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def explain(policy: Policy, request: Request) -> Explanation:
         if rule.name in by_name:
             verdicts.append(_applying(rule, by_name[rule.name], request, tier))
         else:
-            reason = "the request is exempt" if exempt else _why_not(rule, request, matched)
+            reason = "the request is exempt" if exempt else _why_not(policy, rule, request, matched)
             verdicts.append(RuleVerdict(rule.name, False, reason, shadow=rule.shadow))
     return Explanation(tier, exempt, tuple(verdicts))
 
@@ -93,16 +93,18 @@ def _reasons(rule: Rule, own: str, tier: str) -> Iterator[str]:
         )
 
 
-def _why_not(rule: Rule, request: Request, matched: list[Candidate]) -> str:
+def _why_not(policy: Policy, rule: Rule, request: Request, matched: list[Candidate]) -> str:
     conditions = rule.conditions
     reason = conditions.why_not(request.method, host_of(request.host)) or _why_not_path(conditions, request)
     reason = reason or conditions.why_not_headers(request.headers)
+    if not reason and rule.name not in policy.rulesets[ALL_RULES]:
+        return f"it is not in the ruleset {ALL_RULES}"
     others = [one.name for one, _ in matched if not (one.default or one.shadow)]
     return reason or f"it is a default, and {', '.join(others)} matched"
 
 
 def _why_not_path(conditions: Conditions, request: Request) -> str:
-    if not conditions.paths or _matches(conditions, request):
+    if not conditions.paths or _tree(conditions).find(request.path):
         return ""
     return f"path {request.path.partition('?')[0]} does not match {' or '.join(conditions.paths)}"
 
@@ -111,13 +113,13 @@ def _exemption(policy: Policy, request: Request) -> str:
     for index, conditions in enumerate(policy.exempt):
         reason = conditions.why_not(request.method, host_of(request.host))
         reason = reason or conditions.why_not_headers(request.headers)
-        if not reason and (not conditions.paths or _matches(conditions, request)):
+        if not reason and (not conditions.paths or _tree(conditions).find_surely(request.path)):
             return f"exempt[{index}] matches"
     return ""
 
 
-def _matches(conditions: Conditions, request: Request) -> bool:
+def _tree(conditions: Conditions) -> PathTree:
     tree = PathTree()
     for template in conditions.paths:
         tree.add(template, 0)
-    return bool(tree.find(request.path))
+    return tree

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from headgate.keys import MOST_PARTS
 from headgate.policy.document import Document, read_document
 from headgate.policy.identity import ANONYMOUS, BUILT_IN
 from headgate.policy.model import (
@@ -158,7 +159,7 @@ def _connections(policy: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     names: dict[str, int] = {}
     for index, rule in _maps(policy.get("rules")):
         path: Path = ("rules", index)
-        yield from _rule_connections(path, rule, known, policy.get("tiers"))
+        yield from _rule_connections(path, rule, identities, policy.get("tiers"))
         name = rule.get("name")
         if isinstance(name, str):
             if name in names:
@@ -207,9 +208,18 @@ def _tier_connections(tiers: Mapping[str, Any], known: Iterable[str]) -> Iterato
         yield ("tiers",), "a tier from an identity needs map, from its values to tiers"
 
 
+def _parts(name: str, identities: Mapping[str, Any], depth: int = 0) -> int:
+    """The most parts of a key that an identity gives: its own, or its name's and a member's."""
+    members = [member for _, member in _texts(_map(identities.get(name)).get("first_of"))]
+    if not members or depth > MOST_PARTS:  # one that comes back to itself is a problem of its own
+        return 1
+    return 1 + max(_parts(member, identities, depth + 1) for member in members)
+
+
 def _rule_connections(
-    path: Path, rule: Mapping[str, Any], known: Iterable[str], tiers: object
+    path: Path, rule: Mapping[str, Any], identities: Mapping[str, Any], tiers: object
 ) -> Iterator[tuple[Path, str]]:
+    known = {*identities, *BUILT_IN}
     counted: list[str] = []
     for place, name in _texts(rule.get("by")):
         if name not in known:
@@ -217,6 +227,9 @@ def _rule_connections(
         elif name in counted:
             yield (*path, "by", place), f"{name!r} is there twice"
         counted.append(name)
+    parts = sum(max(_parts(name, identities), 2) for name in counted)  # a missing identity has two
+    if parts > MOST_PARTS:
+        yield (*path, "by"), f"makes a key of up to {parts} parts, which has {MOST_PARTS} at the most"
     limits = rule.get("limits")
     if isinstance(limits, Mapping) and limits:
         if not isinstance(tiers, Mapping):

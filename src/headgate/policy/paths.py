@@ -2,7 +2,8 @@
 
 A request's path is brought into one form before it is matched: what is percent-encoded is decoded
 once, empty and `.` segments fall away, `..` goes up, and so does a trailing slash. Otherwise
-`/api//login/` or `/api/%6Cogin` would slip past a rule for `/api/login`.
+`/api//login/` or `/api/%6Cogin` would slip past a rule for `/api/login`. A path with `..` is also taken
+as it stands, for there are servers that do: a rule is for it in either form, an exemption in both.
 
 A template is a path whose segments are literal, `{name}` for any one segment, or at the end `**` for
 any number of segments, none included.
@@ -11,7 +12,6 @@ any number of segments, none included.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -21,15 +21,24 @@ _PARAMETER = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
 _LONGEST_TEMPLATE = 1024
 
 
-def segments_of(path: str) -> list[str]:
-    """The segments of a request's path, decoded and without detours."""
-    segments: list[str] = []
-    for segment in unquote(path.partition("?")[0], errors="replace").split("/"):
+def forms_of(path: str) -> list[list[str]]:
+    """The segments of a request's path, decoded: without detours, and where it has any also with them.
+
+    What does not begin with "/", such as the `*` of OPTIONS, has no path.
+    """
+    if not path.startswith("/"):
+        return []
+    decoded = unquote(path.partition("?")[0], errors="replace").split("/")
+    plain = [segment for segment in decoded if segment not in ("", ".")]
+    if ".." not in plain:
+        return [plain]
+    resolved: list[str] = []
+    for segment in plain:
         if segment == "..":
-            del segments[-1:]
-        elif segment not in ("", "."):
-            segments.append(segment)
-    return segments
+            del resolved[-1:]
+        else:
+            resolved.append(segment)
+    return [resolved, plain]
 
 
 def template_segments(template: str) -> list[str]:
@@ -89,32 +98,35 @@ class PathTree:
         node.here.append((owner, template))
 
     def find(self, path: str) -> dict[int, str]:
-        """The owners whose templates match, each with the first of its templates that does.
-
-        What does not begin with "/", such as the `*` of OPTIONS, has no path and matches none.
-        """
-        if not path.startswith("/"):
-            return {}
+        """The owners whose templates match a path in any form, each with the most literal that does."""
         found: dict[int, str] = {}
+        for segments in reversed(forms_of(path)):
+            self._find(segments, found)
+        return found
+
+    def find_surely(self, path: str) -> set[int]:
+        """The owners whose templates match a path in every form."""
+        forms = forms_of(path)
+        return set.intersection(*(set(self._find(segments, {})) for segments in forms)) if forms else set()
+
+    def _find(self, segments: list[str], found: dict[int, str]) -> dict[int, str]:
+        """Add the owners whose templates match; what is found later is more literal, and stands."""
         nodes = [self._root]
-        for segment in segments_of(path):
+        for segment in segments:
             following: list[_Node] = []
             for node in nodes:
-                _collect(found, node.below)
+                found.update(reversed(node.below))
+                if node.any is not None:
+                    following.append(node.any)
+            for node in nodes:
                 child = node.literal.get(segment)
                 if child is not None:
                     following.append(child)
-                if node.any is not None:
-                    following.append(node.any)
             nodes = following
             if not nodes:
                 return found
         for node in nodes:
-            _collect(found, node.here)
-            _collect(found, node.below)
+            found.update(reversed(node.below))
+        for node in nodes:
+            found.update(reversed(node.here))
         return found
-
-
-def _collect(found: dict[int, str], owners: Iterable[tuple[int, str]]) -> None:
-    for owner, template in owners:
-        found.setdefault(owner, template)

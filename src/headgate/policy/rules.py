@@ -222,7 +222,7 @@ class Policy:
             and (index in matched or not rule.conditions.paths)
             and not rule.conditions.why_not(method, host)
         ]
-        spared = self._exempt_by_path.find(path)
+        spared = self._exempt_by_path.find_surely(path)
         exempt = tuple(
             conditions
             for index, conditions in enumerate(self.exempt)

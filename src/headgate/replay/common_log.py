@@ -38,7 +38,7 @@ def common_reader(read_time: TimeReader, headers: Mapping[str, str]) -> Callable
     """A reader of lines. `headers` maps names of headers to the FIELDS that they are read from."""
 
     def read(line: str) -> Entry:
-        if not headers:
+        if not headers and len(line) <= LONGEST_LINE:
             # Most lines are read by their head alone: no escape anywhere, and every quote closed.
             match = _HEAD.match(line)
             if match is not None and "\\" not in line and not line.count('"') & 1:

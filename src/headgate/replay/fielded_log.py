@@ -22,7 +22,7 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     "client": (
         "client", "client_ip", "clientip", "ip", "remote_addr", "remote_ip", "remote_host", "remoteaddr", "host_ip",
         "c-ip", "clienthost", "client_addr", "downstream_remote_address", "request.remote_ip", "request.client_ip",
-        "source_ip", "src_ip", "remote", "address", "host",
+        "source_ip", "src_ip", "remote", "address",
     ),
     "method": ("method", "request_method", "http_method", "requestmethod", "cs-method", "verb", "request.method"),
     "path": (
@@ -104,15 +104,19 @@ def row_reader(
 ) -> Callable[[Sequence[str]], Entry]:
     """A reader of rows under these columns; raises Unreadable where time or client have no column."""
     resolved = names.resolve(columns)
+    if "client" not in resolved:  # in tables a host is who asks, in JSON it is who answers
+        resolved.update(("client", name) for name in columns if name.lower() == "host")
     for role in names.needed:
         if role not in resolved:
             raise Unreadable(
-                f"no column is named like a {role}: there are {', '.join(filter(None, columns))[:200]}; "
-                f"say which with --field {role}=COLUMN"
+                f"no column is named like a {role}: there are {_named(columns)}; say which with --field {role}=COLUMN"
             )
     places = {role: list(columns).index(name) for role, name in resolved.items()}
     by_lower = {name.lower(): place for place, name in enumerate(columns)}
-    header_places = {header: by_lower[field.lower()] for header, field in headers.items() if field.lower() in by_lower}
+    for header, field in headers.items():
+        if field.lower() not in by_lower:
+            raise Unreadable(f"no column is named {field!r} for the header {header}: there are {_named(columns)}")
+    header_places = {header: by_lower[field.lower()] for header, field in headers.items()}
 
     def read(row: Sequence[str]) -> Entry:
         try:
@@ -123,6 +127,10 @@ def row_reader(
         return entry_of(roles, names.needed, read_time, found)
 
     return read
+
+
+def _named(columns: Sequence[str]) -> str:
+    return ", ".join(filter(None, columns))[:200]
 
 
 def _flatten(value: Mapping[str, Any]) -> dict[str, object]:

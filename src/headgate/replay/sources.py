@@ -82,6 +82,8 @@ class Log:
         if kind == "json":
             names = FieldNames(reading.fields, needs_client=reading.needs_client)
             return json_reader(names, reading.read_time, reading.headers), lambda block: block.split("\n")
+        if reading.fields:
+            raise ConfigError(f"{self.name}: a common log has fields of its own: --field is for json, csv and tsv")
         headers = _common_fields(reading.headers)
         return common_reader(reading.read_time, headers), partial(
             split_block, read_time=reading.read_time, headers=headers

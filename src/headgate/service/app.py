@@ -74,7 +74,9 @@ class Service:
 
     def _check_forwarded(self, scope: Scope) -> Response:
         """Judge the request that a gateway asks about: 200, 429 or 503; under /check-403/, 403 for 429."""
-        _, form, ruleset, rest = [*scope["path"].split("/", 3), ""][:4]
+        # The path as it was sent: the policy decodes it, once.
+        sent = scope.get("raw_path") or scope["path"].encode()
+        _, form, ruleset, rest = [*sent.decode("latin-1").split("/", 3), ""][:4]
         if ruleset not in self.gate.policy.rulesets:
             known = ", ".join(self.gate.policy.rulesets)
             return _problem(404, "Not Found", f"no ruleset is named {ruleset[:60]!r}; there are {known}")

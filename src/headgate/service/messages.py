@@ -156,4 +156,6 @@ def _known_fields(place: str, value: Mapping[str, Any], known: tuple[str, ...]) 
 def _refuse(place: str, wanted: str, value: object) -> NoReturn:
     kind = {dict: "a map", list: "a list", str: "text", bool: "true or false", type(None): "null"}
     seen = kind.get(type(value), "a number")
+    if isinstance(value, list):
+        seen = f"a list of {len(value)}"
     raise BadBody(f"{place or 'the body'} must be {wanted}, not {seen}")

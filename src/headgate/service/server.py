@@ -56,7 +56,7 @@ class PolicyWatch:
             log.error("the changed policy is refused, the old one stays:\n%s", error)
         else:
             self._service.metrics.reloaded(taken_up=True)
-            log.info("the changed policy is in force: %d rules", len(policy.rules))
+            log.info("the changed policy is in force; its rules are %s", ", ".join(rule.name for rule in policy.rules))
 
 
 class _Server(uvicorn.Server):
