@@ -8,10 +8,14 @@ use smallvec::SmallVec;
 use crate::algorithms::transition::{Kept, Reading};
 use crate::answer::Check;
 use crate::hash::KeyHash;
+use crate::heap::Heap;
 use crate::memory::prefetch;
 use crate::registry::Registry;
 use crate::slot::Slot;
-use crate::stripe::{Place, Stripe, home};
+use crate::stripe::{self, Place, home};
+
+/// A stripe in the memory of this process.
+type Stripe = stripe::Stripe<Heap>;
 
 /// Keys that one stripe is meant for.
 const KEYS_PER_STRIPE: usize = 4096;
@@ -108,9 +112,8 @@ impl Lanes {
 
     /// Note where a stripe's slots are now.
     pub fn note_slots(&self, lane: usize, stripe: &Stripe) {
-        let (slots, homes) = stripe.slots();
-        self.lanes[lane].slots.store(slots.cast_mut(), Ordering::Relaxed);
-        self.lanes[lane].homes.store(homes, Ordering::Relaxed);
+        self.lanes[lane].slots.store(stripe.ground.start().cast_mut(), Ordering::Relaxed);
+        self.lanes[lane].homes.store(stripe.homes(), Ordering::Relaxed);
     }
 }
 

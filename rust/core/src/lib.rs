@@ -6,7 +6,9 @@
 
 pub mod algorithms;
 pub mod answer;
+pub mod ground;
 pub mod hash;
+pub mod heap;
 mod lanes;
 pub mod limit;
 pub mod log_line;

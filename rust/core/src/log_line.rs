@@ -24,7 +24,10 @@ pub struct Head<'line> {
 /// `naive_is_utc` says that a time without a zone is in UTC.
 pub fn read_head(line: &str, naive_is_utc: bool) -> Option<Head<'_>> {
     let bytes = line.as_bytes();
-    if bytes.len() > LONGEST_LINE || bytes.contains(&b'\\') || bytes.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
+    if bytes.len() > LONGEST_LINE
+        || bytes.contains(&b'\\')
+        || bytes.iter().filter(|byte| **byte == b'"').count() % 2 == 1
+    {
         return None;
     }
     let client_end = bytes.iter().position(|byte| *byte == b' ')?;

@@ -1,19 +1,31 @@
-//! Where the entries of sliding logs live: chains of small blocks in one vector, linked by index.
+//! Where the entries of sliding logs live: chains of small blocks, linked by index.
 //!
 //! A chain is named by two positions, so it fits into the words of a slot, and nothing here is an
 //! address: the same layout works in memory that several processes map.
 
+use crate::ground::Ground;
+
 /// Entries of one block.
 const PER_BLOCK: usize = 7;
-const NIL: u32 = u32::MAX;
+/// The number of no block.
+pub const NIL: u32 = u32::MAX;
 
 /// (time, cost) in units of the limit.
 pub type Entry = (i64, i64);
 
-#[derive(Clone, Copy)]
-struct Block {
-    next: u32,
-    entries: [Entry; PER_BLOCK],
+/// A few entries of one key, and where its next ones are.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Block {
+    /// The next block of the chain, or of those that are free.
+    pub next: u32,
+    /// Oldest first.
+    pub entries: [[i64; 2]; PER_BLOCK],
+}
+
+impl Block {
+    /// A block of no chain.
+    pub const EMPTY: Self = Self { next: NIL, entries: [[0, 0]; PER_BLOCK] };
 }
 
 /// The place of one entry.
@@ -31,10 +43,21 @@ impl Position {
     fn unpack(word: i64) -> Self {
         Self { block: (word >> 3) as u32, index: (word & 7) as usize }
     }
+
+    fn after(self, blocks: &[Block]) -> Self {
+        if self.index + 1 < PER_BLOCK {
+            Self { index: self.index + 1, ..self }
+        } else {
+            Self { block: blocks[self.block as usize].next, index: 0 }
+        }
+    }
 }
 
 /// A key's chain as a slot stores it: the oldest entry, the units of all entries, the newest entry.
 pub type Chain = [i64; 3];
+
+/// The chain of a key without entries.
+pub const NO_CHAIN: Chain = [-1, 0, -1];
 
 /// A key's entries, to be read.
 pub struct Log<'pool> {
@@ -49,7 +72,7 @@ pub struct Log<'pool> {
 /// An iterator over the entries of a chain, oldest first.
 #[derive(Clone)]
 pub struct Entries<'pool> {
-    pool: Option<&'pool LogPool>,
+    blocks: &'pool [Block],
     at: Position,
     end: Position,
 }
@@ -58,12 +81,12 @@ impl Entries<'_> {
     /// No entries.
     pub fn none() -> Self {
         let nowhere = Position { block: NIL, index: 0 };
-        Self { pool: None, at: nowhere, end: nowhere }
+        Self { blocks: &[], at: nowhere, end: nowhere }
     }
 
     /// The oldest entry that is left.
     pub fn first(&self) -> Option<Entry> {
-        self.pool.map(|pool| pool.entry(self.at))
+        (!self.blocks.is_empty()).then(|| entry(self.blocks, self.at))
     }
 }
 
@@ -71,150 +94,148 @@ impl Iterator for Entries<'_> {
     type Item = Entry;
 
     fn next(&mut self) -> Option<Entry> {
-        let pool = self.pool?;
-        let entry = pool.entry(self.at);
+        let entry = self.first()?;
         if self.at == self.end {
-            self.pool = None;
+            self.blocks = &[];
         } else {
-            self.at = pool.after(self.at);
+            self.at = self.at.after(self.blocks);
         }
         Some(entry)
     }
 }
 
-/// The blocks of one stripe.
-#[derive(Default)]
-pub struct LogPool {
-    blocks: Vec<Block>,
-    free: Vec<u32>,
+/// A key's entries; None where it has none.
+pub fn read(blocks: &[Block], chain: Chain) -> Option<Log<'_>> {
+    if chain == NO_CHAIN {
+        return None;
+    }
+    let [first, used, last] = chain;
+    let end = Position::unpack(last);
+    let entries = Entries { blocks, at: Position::unpack(first), end };
+    Some(Log { entries, used, last: entry(blocks, end).0 })
 }
 
-impl LogPool {
-    /// A key's entries.
-    pub fn read(&self, chain: Chain) -> Log<'_> {
-        let [first, used, last] = chain;
-        let end = Position::unpack(last);
-        let entries = Entries { pool: Some(self), at: Position::unpack(first), end };
-        Log { entries, used, last: self.entry(end).0 }
-    }
+/// Whether the next entry of this chain takes another block.
+pub fn takes_block(chain: Chain) -> bool {
+    chain == NO_CHAIN || Position::unpack(chain[2]).index == PER_BLOCK - 1
+}
 
-    /// How many blocks exist, used or free.
-    pub fn allocated(&self) -> usize {
-        self.blocks.len()
+/// Drop the `gone` oldest entries, move all times by `shift`, and add `cost` at `time`.
+///
+/// Entries of one instant are merged, so a burst at one microsecond takes one entry.
+pub fn record<G: Ground>(ground: &mut G, chain: Chain, gone: usize, shift: i64, time: i64, cost: i64) -> Chain {
+    let chain = drop_oldest(ground, chain, gone);
+    if chain == NO_CHAIN {
+        let only = Position { block: take_block(ground), index: 0 };
+        put(ground, only, (time, cost));
+        return [only.pack(), cost, only.pack()];
     }
-
-    /// Bytes of all blocks.
-    pub fn bytes(&self) -> usize {
-        self.blocks.capacity() * size_of::<Block>() + self.free.capacity() * size_of::<u32>()
+    if shift != 0 {
+        shift_all(ground, chain, shift);
     }
-
-    /// Whether the next entry of this chain (None: of a new one) needs a block that does not exist yet.
-    pub fn must_grow(&self, chain: Option<Chain>) -> bool {
-        let last_block_full = chain.is_none_or(|[_, _, last]| Position::unpack(last).index == PER_BLOCK - 1);
-        last_block_full && self.free.is_empty()
+    let [first, used, last] = chain;
+    let newest = Position::unpack(last);
+    let (newest_time, newest_cost) = entry(ground.blocks(), newest);
+    if newest_time == time {
+        put(ground, newest, (time, newest_cost + cost));
+        return [first, used + cost, last];
     }
+    let mut next = Position { block: newest.block, index: newest.index + 1 };
+    if next.index == PER_BLOCK {
+        next = Position { block: take_block(ground), index: 0 };
+        link(ground, newest.block, next.block);
+    }
+    put(ground, next, (time, cost));
+    [first, used + cost, next.pack()]
+}
 
-    /// Drop the `gone` oldest entries, move all times by `shift`, and add `cost` at `time`.
-    ///
-    /// Entries of one instant are merged, so a burst at one microsecond takes one entry.
-    pub fn record(&mut self, chain: Option<Chain>, gone: usize, shift: i64, time: i64, cost: i64) -> Chain {
-        let Some(chain) = chain.and_then(|chain| self.drop_oldest(chain, gone)) else {
-            let block = self.take_block();
-            let only = Position { block, index: 0 };
-            *self.entry_mut(only) = (time, cost);
-            return [only.pack(), cost, only.pack()];
-        };
-        if shift != 0 {
-            self.shift(chain, shift);
+/// Give back all blocks of a chain.
+pub fn release<G: Ground>(ground: &mut G, chain: Chain) {
+    if chain != NO_CHAIN {
+        give_back(ground, Position::unpack(chain[0]).block, Position::unpack(chain[2]).block);
+    }
+    if ground.head().held == 0 {
+        ground.drop_blocks();
+    }
+}
+
+/// The chain without its oldest entries; blocks that held only those are given back.
+fn drop_oldest<G: Ground>(ground: &mut G, chain: Chain, gone: usize) -> Chain {
+    if gone == 0 || chain == NO_CHAIN {
+        return chain;
+    }
+    let [first, mut used, last] = chain;
+    let start = Position::unpack(first);
+    let (mut at, mut left) = (start, None);
+    for _ in 0..gone {
+        used -= entry(ground.blocks(), at).1;
+        if at.pack() == last {
+            give_back(ground, start.block, at.block);
+            return NO_CHAIN;
         }
-        let [first, used, last] = chain;
-        let newest = Position::unpack(last);
-        if self.entry(newest).0 == time {
-            self.entry_mut(newest).1 += cost;
-            return [first, used + cost, last];
+        let next = at.after(ground.blocks());
+        if next.block != at.block {
+            left = Some(at.block);
         }
-        let mut next = Position { block: newest.block, index: newest.index + 1 };
-        if next.index == PER_BLOCK {
-            next = Position { block: self.take_block(), index: 0 };
-            self.block_mut(newest.block).next = next.block;
+        at = next;
+    }
+    if let Some(end) = left {
+        give_back(ground, start.block, end);
+    }
+    [at.pack(), used, last]
+}
+
+fn shift_all<G: Ground>(ground: &mut G, chain: Chain, shift: i64) {
+    let mut at = Position::unpack(chain[0]);
+    loop {
+        let (time, cost) = entry(ground.blocks(), at);
+        put(ground, at, (time + shift, cost));
+        if at.pack() == chain[2] {
+            return;
         }
-        *self.entry_mut(next) = (time, cost);
-        [first, used + cost, next.pack()]
+        at = at.after(ground.blocks());
     }
+}
 
-    /// Give back all blocks of a chain.
-    pub fn release(&mut self, chain: Chain) {
-        let end = Position::unpack(chain[2]).block;
-        let mut block = Position::unpack(chain[0]).block;
-        while block != end {
-            let next = self.block(block).next;
-            self.free.push(block);
-            block = next;
-        }
-        self.free.push(end);
-        if self.free.len() == self.blocks.len() {
-            *self = Self::default();
-        }
+fn take_block<G: Ground>(ground: &mut G) -> u32 {
+    let free = ground.head().free;
+    if free == NIL {
+        let block = ground.take_new_block();
+        ground.head_mut().held += 1;
+        return block;
     }
+    ground.save_block(free, None);
+    ground.head_mut().free = ground.blocks()[free as usize].next;
+    ground.head_mut().held += 1;
+    free
+}
 
-    fn drop_oldest(&mut self, chain: Chain, gone: usize) -> Option<Chain> {
-        let [first, mut used, last] = chain;
-        let mut at = Position::unpack(first);
-        for _ in 0..gone {
-            used -= self.entry(at).1;
-            if at.pack() == last {
-                self.free.push(at.block);
-                return None;
-            }
-            let next = self.after(at);
-            if next.block != at.block {
-                self.free.push(at.block);
-            }
-            at = next;
-        }
-        Some([at.pack(), used, last])
+/// Give back the blocks from `first` to `last`, which are linked.
+fn give_back<G: Ground>(ground: &mut G, first: u32, last: u32) {
+    let mut count = 1;
+    let mut at = first;
+    while at != last {
+        at = ground.blocks()[at as usize].next;
+        count += 1;
     }
+    let free = ground.head().free;
+    link(ground, last, free);
+    ground.head_mut().free = first;
+    ground.head_mut().held -= count;
+}
 
-    fn shift(&mut self, chain: Chain, shift: i64) {
-        let mut at = Position::unpack(chain[0]);
-        loop {
-            self.entry_mut(at).0 += shift;
-            if at.pack() == chain[2] {
-                return;
-            }
-            at = self.after(at);
-        }
-    }
+fn link<G: Ground>(ground: &mut G, block: u32, next: u32) {
+    ground.save_block(block, None);
+    ground.blocks_mut()[block as usize].next = next;
+}
 
-    fn take_block(&mut self) -> u32 {
-        if let Some(block) = self.free.pop() {
-            return block;
-        }
-        self.blocks.push(Block { next: NIL, entries: [(0, 0); PER_BLOCK] });
-        (self.blocks.len() - 1) as u32
-    }
+fn put<G: Ground>(ground: &mut G, at: Position, (time, cost): Entry) {
+    ground.save_block(at.block, Some(at.index));
+    ground.blocks_mut()[at.block as usize].entries[at.index] = [time, cost];
+}
 
-    fn after(&self, at: Position) -> Position {
-        if at.index + 1 < PER_BLOCK {
-            Position { index: at.index + 1, ..at }
-        } else {
-            Position { block: self.block(at.block).next, index: 0 }
-        }
-    }
-
-    fn block(&self, block: u32) -> &Block {
-        &self.blocks[block as usize]
-    }
-
-    fn block_mut(&mut self, block: u32) -> &mut Block {
-        &mut self.blocks[block as usize]
-    }
-
-    fn entry(&self, at: Position) -> Entry {
-        self.block(at.block).entries[at.index]
-    }
-
-    fn entry_mut(&mut self, at: Position) -> &mut Entry {
-        &mut self.block_mut(at.block).entries[at.index]
-    }
+#[inline]
+fn entry(blocks: &[Block], at: Position) -> Entry {
+    let [time, cost] = blocks[at.block as usize].entries[at.index];
+    (time, cost)
 }

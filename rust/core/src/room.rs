@@ -5,10 +5,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::answer::{Check, OnFull};
+use crate::heap::{Heap, range_for};
 use crate::lanes::{Lanes, Locked, Spot};
 use crate::memory::Slots;
 use crate::registry::Registry;
-use crate::stripe::{Place, Stripe, range_for};
+use crate::stripe::{self, Place};
+
+/// A stripe in the memory of this process.
+type Stripe = stripe::Stripe<Heap>;
 
 /// Homes of a stripe's first range.
 const SMALLEST: usize = 16;
@@ -151,8 +155,9 @@ impl Room {
 
     /// Bring the counts in line with a stripe once its decision is kept: reservations become keys, or lapse.
     pub fn settle(&self, stripe: &mut Stripe) {
-        stripe.counted_keys = recount(&self.keys, stripe.counted_keys, stripe.len());
-        stripe.counted_blocks = recount(&self.log_blocks, stripe.counted_blocks, stripe.logs.allocated());
+        stripe.ground.counted_keys = recount(&self.keys, stripe.ground.counted_keys, stripe.len());
+        stripe.ground.counted_blocks =
+            recount(&self.log_blocks, stripe.ground.counted_blocks, stripe.ground.made_blocks());
     }
 
     /// Make a stripe wide enough for `more` slots: without what has expired, or in a wider range.
@@ -223,23 +228,24 @@ impl Room {
 
     /// Do what takes slots out of a stripe, and count them out; reservations stay.
     fn losing<T>(&self, stripe: &mut Stripe, lose: impl FnOnce(&mut Stripe) -> T) -> T {
-        let (keys, blocks) = (stripe.len(), stripe.logs.allocated());
+        let (keys, blocks) = (stripe.len(), stripe.ground.made_blocks());
         let result = lose(stripe);
-        let (keys, blocks) = (keys - stripe.len(), blocks - stripe.logs.allocated());
-        stripe.counted_keys = recount(&self.keys, stripe.counted_keys, stripe.counted_keys - keys);
-        stripe.counted_blocks = recount(&self.log_blocks, stripe.counted_blocks, stripe.counted_blocks - blocks);
+        let (keys, blocks) = (keys - stripe.len(), blocks - stripe.ground.made_blocks());
+        stripe.ground.counted_keys = recount(&self.keys, stripe.ground.counted_keys, stripe.ground.counted_keys - keys);
+        stripe.ground.counted_blocks =
+            recount(&self.log_blocks, stripe.ground.counted_blocks, stripe.ground.counted_blocks - blocks);
         result
     }
 
     fn reserve_key(&self, stripe: &mut Stripe) -> bool {
         let reserved = reserve(&self.keys, self.bounds.max_keys);
-        stripe.counted_keys += usize::from(reserved);
+        stripe.ground.counted_keys += usize::from(reserved);
         reserved
     }
 
     fn reserve_block(&self, stripe: &mut Stripe) -> bool {
         let reserved = reserve(&self.log_blocks, self.bounds.max_log_blocks);
-        stripe.counted_blocks += usize::from(reserved);
+        stripe.ground.counted_blocks += usize::from(reserved);
         reserved
     }
 

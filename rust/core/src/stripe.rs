@@ -5,14 +5,11 @@
 //! growing is one pass from left to right. There are no tombstones: removal closes the gap.
 
 use crate::algorithms::transition::{self, Kept, Numbers, Stored};
+use crate::ground::Ground;
 use crate::limit::{Algorithm, Limit};
-use crate::log_pool::LogPool;
-use crate::memory::Slots;
+use crate::log_pool::{self, Chain, NIL, NO_CHAIN};
 use crate::registry::{Registered, Registry};
 use crate::slot::Slot;
-
-/// Slots behind the last home, for runs that start near the end.
-const TAIL: usize = 64;
 
 /// Where a tag is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,47 +40,29 @@ pub struct Swept {
     pub soonest_us: Option<i64>,
 }
 
-/// Slots and the entries of their logs.
+/// Slots and the entries of their logs, wherever they lie.
 #[derive(Default)]
-pub struct Stripe {
-    slots: Slots,
-    capacity: usize,
-    used: usize,
-    cursor: usize,
-    /// How many of the slots the table has counted; see `Table::settle`.
-    pub counted_keys: usize,
-    /// How many of the log blocks the table has counted.
-    pub counted_blocks: usize,
-    /// The entries of the sliding logs among these slots.
-    pub logs: LogPool,
+pub struct Stripe<G> {
+    /// Where they lie.
+    pub ground: G,
 }
 
-impl Stripe {
+impl<G: Ground> Stripe<G> {
     /// Slots in use.
     pub fn len(&self) -> usize {
-        self.used
+        self.ground.head().used
     }
 
     /// Whether no slot is in use.
     pub fn is_empty(&self) -> bool {
-        self.used == 0
-    }
-
-    /// Bytes of slots and log blocks, used or not.
-    pub fn bytes(&self) -> usize {
-        size_of_val(&*self.slots) + self.logs.bytes()
-    }
-
-    /// Where the slots are, and how many homes there are.
-    pub fn slots(&self) -> (*const Slot, usize) {
-        (self.slots.start(), self.capacity)
+        self.len() == 0
     }
 
     /// Find a tag.
     #[inline]
     pub fn find(&self, tag: u64) -> Place {
         let home = self.home(tag);
-        for (offset, slot) in self.slots[home..].iter().enumerate() {
+        for (offset, slot) in self.ground.slots()[home..].iter().enumerate() {
             if slot.tag == tag {
                 return Place::Found(home + offset);
             }
@@ -100,9 +79,9 @@ impl Stripe {
         let Place::Found(index) = place else {
             return Stored::Nothing;
         };
-        let slot = &self.slots[index];
+        let slot = &self.ground.slots()[index];
         if limit.limit.algorithm == Algorithm::SlidingLog {
-            return Stored::Entries(self.logs.read(slot.fields()));
+            return log_pool::read(self.ground.blocks(), slot.fields()).map_or(Stored::Nothing, Stored::Entries);
         }
         if slot.limit() == limit.number {
             return Stored::Numbers(slot.fields());
@@ -116,14 +95,14 @@ impl Stripe {
     /// The numbers in a slot, where `limit` itself wrote them.
     #[inline(always)]
     pub fn numbers(&self, index: usize, limit: &Registered) -> Option<Numbers> {
-        let slot = &self.slots[index];
+        let slot = &self.ground.slots()[index];
         (slot.limit() == limit.number).then(|| slot.fields())
     }
 
     /// Replace the numbers in a slot.
     #[inline(always)]
     pub fn overwrite(&mut self, index: usize, tag: u64, limit: &Registered, numbers: Numbers) {
-        self.slots[index] = Slot::new(tag, numbers, limit.number);
+        self.write(index, Slot::new(tag, numbers, limit.number));
     }
 
     /// Bring what another version of this limit wrote into the numbers of this one, for good: a wait
@@ -132,26 +111,26 @@ impl Stripe {
         let Place::Found(index) = place else {
             return;
         };
-        let slot = self.slots[index];
-        if slot.limit() == limit.number {
+        let former = self.ground.slots()[index];
+        if former.limit() == limit.number {
             return;
         }
-        let former = registry.limits()[slot.limit() as usize];
-        if let Some(numbers) = transition::convert(&limit.limit, slot.fields(), now_us, &former) {
-            self.slots[index] = Slot::new(slot.tag, numbers, limit.number);
-            if slot.refused() {
-                self.slots[index].mark_refused();
+        let former_limit = registry.limits()[former.limit() as usize];
+        if let Some(numbers) = transition::convert(&limit.limit, former.fields(), now_us, &former_limit) {
+            let mut slot = Slot::new(former.tag, numbers, limit.number);
+            if former.refused() {
+                slot.mark_refused();
             }
+            self.write(index, slot);
         }
     }
 
     /// Whether a charge onto this place needs a log block that does not exist yet.
     pub fn needs_block(&self, place: Place, limit: &Limit) -> bool {
         limit.algorithm == Algorithm::SlidingLog
-            && self.logs.must_grow(match place {
-                Place::Found(index) => Some(self.slots[index].fields()),
-                Place::Absent => None,
-            })
+            && self.ground.head().free == NIL
+            && !self.ground.has_new_block()
+            && log_pool::takes_block(self.chain(place))
     }
 
     /// Keep a charged state: over the one at `place`, or in a new slot, for which there must be room.
@@ -160,16 +139,13 @@ impl Stripe {
         let fields = match kept {
             Kept::Numbers(numbers) => numbers,
             Kept::Entries { gone, shift, time, cost } => {
-                let chain = match place {
-                    Place::Found(index) => Some(self.slots[index].fields()),
-                    Place::Absent => None,
-                };
-                self.logs.record(chain, gone, shift, time, cost)
+                let chain = self.chain(place);
+                log_pool::record(&mut self.ground, chain, gone, shift, time, cost)
             }
         };
         let slot = Slot::new(tag, fields, limit.number);
         match place {
-            Place::Found(index) => self.slots[index] = slot,
+            Place::Found(index) => self.write(index, slot),
             Place::Absent => self.insert(slot),
         }
     }
@@ -178,7 +154,7 @@ impl Stripe {
     #[inline]
     pub fn mark_refused(&mut self, place: Place) {
         if let Place::Found(index) = place {
-            let slot = &mut self.slots[index];
+            let slot = &mut self.ground.slots_mut()[index];
             if !slot.refused() {
                 slot.mark_refused();
             }
@@ -199,43 +175,30 @@ impl Stripe {
     /// Whether `more` further slots keep scans short and find gaps in reach of this tag.
     pub fn can_take(&self, tag: u64, more: usize) -> bool {
         // A run at the very end may have used up the tail, however many gaps there are elsewhere.
-        let in_reach = self.slots[self.home(tag)..].iter().filter(|slot| slot.tag == 0).take(more).count();
-        (self.used + more) * 5 <= self.capacity * 4 && in_reach == more
+        let in_reach = self.ground.slots()[self.home(tag)..].iter().filter(|slot| slot.tag == 0).take(more).count();
+        (self.len() + more) * 5 <= self.homes() * 4 && in_reach == more
     }
 
     /// Drop the states that are the same as none; how many there were.
     pub fn drop_expired(&mut self, registry: &Registry, now_us: i64) -> usize {
         let limits = registry.limits();
-        let before = self.used;
-        for index in (0..self.slots.len()).rev() {
-            if self.slots[index].tag != 0 && self.reset_after_us(index, &limits, now_us).0 == 0 {
+        let before = self.len();
+        for index in (0..self.ground.slots().len()).rev() {
+            if self.ground.slots()[index].tag != 0 && self.reset_after_us(index, &limits, now_us).0 == 0 {
                 self.remove(index, &limits);
             }
         }
-        before - self.used
+        before - self.len()
     }
 
     /// Whether a move to a range of more homes is due: dropping what had expired has not freed much.
     pub fn is_crowded(&self) -> bool {
-        self.used * 3 >= self.capacity * 2
+        self.len() * 3 >= self.homes() * 2
     }
 
     /// How many homes there are.
     pub fn homes(&self) -> usize {
-        self.capacity
-    }
-
-    /// Move to a wider range of empty slots.
-    pub fn move_to(&mut self, slots: Slots) {
-        let former = std::mem::replace(&mut self.slots, slots);
-        self.capacity = homes(self.slots.len());
-        self.cursor = 0;
-        let mut next = 0;
-        for slot in former.iter().filter(|slot| slot.tag != 0) {
-            next = next.max(self.home(slot.tag));
-            self.slots[next] = *slot;
-            next += 1;
-        }
+        self.ground.homes()
     }
 
     /// Look at up to `most` used slots, going on where the last sweep ended; frees those that are the same as none.
@@ -244,80 +207,97 @@ impl Stripe {
     pub fn sweep(&mut self, most: usize, registry: &Registry, now_us: i64, ours: impl Fn(u64) -> bool) -> Swept {
         let limits = registry.limits();
         let mut swept = Swept::default();
-        let mut to_see = most.min(self.used);
-        let mut steps = self.slots.len();
+        let mut to_see = most.min(self.len());
+        let mut steps = self.ground.slots().len();
+        let mut cursor = self.ground.head().cursor;
         while to_see > 0 && steps > 0 {
-            if self.cursor >= self.slots.len() {
-                self.cursor = 0;
+            if cursor >= self.ground.slots().len() {
+                cursor = 0;
             }
             steps -= 1;
-            let slot = self.slots[self.cursor];
+            let slot = self.ground.slots()[cursor];
             if slot.tag == 0 {
-                self.cursor += 1;
+                cursor += 1;
                 continue;
             }
             to_see -= 1;
-            let (reset_after_us, remaining) = self.reset_after_us(self.cursor, &limits, now_us);
+            let (reset_after_us, remaining) = self.reset_after_us(cursor, &limits, now_us);
             if reset_after_us == 0 {
-                self.remove(self.cursor, &limits);
+                self.remove(cursor, &limits);
                 swept.expired += 1;
                 continue;
             }
-            self.cursor += 1;
+            cursor += 1;
             swept.soonest_us = Some(swept.soonest_us.map_or(reset_after_us, |soonest| soonest.min(reset_after_us)));
             let blocked = slot.refused() || remaining == 0 || ours(slot.tag);
             if !blocked && swept.victim.is_none_or(|victim| reset_after_us < victim.reset_after_us) {
                 swept.victim = Some(Victim { tag: slot.tag, reset_after_us });
             }
         }
+        self.ground.head_mut().cursor = cursor;
         swept
     }
 
     /// Forget everything.
     pub fn clear(&mut self) {
-        self.slots.fill(Slot::default());
-        self.used = 0;
-        self.cursor = 0;
-        self.logs = LogPool::default();
+        self.ground.clear();
+    }
+
+    /// Overwrite a slot as part of a decision.
+    #[inline(always)]
+    fn write(&mut self, index: usize, slot: Slot) {
+        self.ground.save_slot(index);
+        self.ground.slots_mut()[index] = slot;
+    }
+
+    /// The chain of a log, of no entries where there is none yet.
+    #[inline]
+    fn chain(&self, place: Place) -> Chain {
+        match place {
+            Place::Found(index) => self.ground.slots()[index].fields(),
+            Place::Absent => NO_CHAIN,
+        }
     }
 
     /// Put a slot whose tag is not here yet; `can_take` said that there is a gap for it.
     fn insert(&mut self, slot: Slot) {
         let index = self.position(slot.tag);
-        let gap = self.slots[index..].iter().position(|other| other.tag == 0).unwrap_or_default();
-        self.slots.copy_within(index..index + gap, index + 1);
-        self.slots[index] = slot;
-        self.used += 1;
+        let gap = self.ground.slots()[index..].iter().position(|other| other.tag == 0).unwrap_or_default();
+        self.ground.open_gap(index, gap, slot);
+        self.ground.head_mut().used += 1;
     }
 
     /// Where a tag that is not here belongs.
     fn position(&self, tag: u64) -> usize {
         let home = self.home(tag);
-        let run = self.slots[home..].iter().position(|other| other.tag == 0 || other.tag > tag);
-        run.map_or(self.slots.len(), |run| home + run)
+        let slots = self.ground.slots();
+        let run = slots[home..].iter().position(|other| other.tag == 0 || other.tag > tag);
+        run.map_or(slots.len(), |run| home + run)
     }
 
     /// Take a slot out, give back its log, and close the gap.
     fn remove(&mut self, index: usize, limits: &[Limit]) {
-        let slot = self.slots[index];
+        let slot = self.ground.slots()[index];
         if limits[slot.limit() as usize].algorithm == Algorithm::SlidingLog {
-            self.logs.release(slot.fields());
+            log_pool::release(&mut self.ground, slot.fields());
         }
+        let slots = self.ground.slots();
         let mut end = index + 1;
-        while end < self.slots.len() && self.slots[end].tag != 0 && self.home(self.slots[end].tag) < end {
+        while end < slots.len() && slots[end].tag != 0 && self.home(slots[end].tag) < end {
             end += 1;
         }
-        self.slots.copy_within(index + 1..end, index);
-        self.slots[end - 1] = Slot::default();
-        self.used -= 1;
+        self.ground.close_gap(index, end);
+        self.ground.head_mut().used -= 1;
     }
 
     /// (until the slot's state is the same as none, what remains of its limit)
     fn reset_after_us(&self, index: usize, limits: &[Limit], now_us: i64) -> (i64, i64) {
-        let slot = &self.slots[index];
+        let slot = &self.ground.slots()[index];
         let limit = limits[slot.limit() as usize];
         let stored = match limit.algorithm {
-            Algorithm::SlidingLog => Stored::Entries(self.logs.read(slot.fields())),
+            Algorithm::SlidingLog => {
+                log_pool::read(self.ground.blocks(), slot.fields()).map_or(Stored::Nothing, Stored::Entries)
+            }
             _ => Stored::Numbers(slot.fields()),
         };
         let (remaining, reset_after_us, _) =
@@ -327,18 +307,8 @@ impl Stripe {
 
     #[inline]
     fn home(&self, tag: u64) -> usize {
-        home(tag, self.capacity)
+        home(tag, self.homes())
     }
-}
-
-/// Slots of a range that gives a stripe this many homes.
-pub fn range_for(homes: usize) -> usize {
-    homes + homes.min(TAIL)
-}
-
-/// Homes of a range of this many slots; the inverse of `range_for`.
-fn homes(slots: usize) -> usize {
-    if slots >= 2 * TAIL { slots - TAIL } else { slots / 2 }
 }
 
 /// Where the search for a tag begins among so many homes; never decreases as tags grow.

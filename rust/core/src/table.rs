@@ -121,7 +121,7 @@ impl Table {
 
     /// What the table counts about itself.
     pub fn stats(&self) -> Stats {
-        let held: usize = (0..self.lanes.len()).map(|lane| self.lanes.lock(lane).bytes()).sum();
+        let held: usize = (0..self.lanes.len()).map(|lane| self.lanes.lock(lane).ground.bytes()).sum();
         self.room.stats(self.lanes.bytes() + held)
     }
 

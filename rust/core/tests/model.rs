@@ -5,12 +5,14 @@
 use std::collections::{HashMap, VecDeque};
 
 use headgate_core::algorithms::transition::Kept;
+use headgate_core::ground::Ground;
+use headgate_core::heap::{Heap, range_for};
 use headgate_core::limit::{Algorithm, Limit};
-use headgate_core::log_pool::{Chain, LogPool};
+use headgate_core::log_pool::{self, Chain, NO_CHAIN};
 use headgate_core::memory::Slots;
 use headgate_core::registry::{Registered, Registry};
 use headgate_core::slot::Slot;
-use headgate_core::stripe::{Place, Stripe, range_for};
+use headgate_core::stripe::{Place, Stripe};
 use headgate_core::{hash::Seed, slot::MOST_LIMITS};
 
 /// A small generator (xorshift64*), so that a failure repeats.
@@ -54,7 +56,7 @@ fn a_stripe_finds_exactly_what_it_holds() {
         let mut random = Random(seed);
         let registry = Registry::default();
         let limit = registered(&registry);
-        let mut stripe = Stripe::default();
+        let mut stripe: Stripe<Heap> = Stripe::default();
         let mut model: HashMap<u64, i64> = HashMap::new();
         // Tags of a narrow range crowd together and run into the tail; wide ones spread.
         let spread = if seed % 3 == 0 { 1 << 60 } else { u64::MAX - 1 };
@@ -91,7 +93,7 @@ fn a_stripe_finds_exactly_what_it_holds() {
 fn a_sweep_sees_every_slot_in_turn_and_frees_the_expired() {
     let registry = Registry::default();
     let limit = registered(&registry);
-    let mut stripe = Stripe::default();
+    let mut stripe: Stripe<Heap> = Stripe::default();
     stripe.move_to(Slots::map(1, range_for(200)).expect("memory").remove(0));
     let mut random = Random(9);
     for number in 0..120 {
@@ -110,17 +112,15 @@ fn a_sweep_sees_every_slot_in_turn_and_frees_the_expired() {
 fn log_chains_hold_what_a_queue_holds() {
     for seed in 1..30 {
         let mut random = Random(seed);
-        let mut pool = LogPool::default();
-        let mut chains: Vec<Option<Chain>> = vec![None; 5];
+        let mut heap = Heap::default();
+        let mut chains: Vec<Chain> = vec![NO_CHAIN; 5];
         let mut models: Vec<VecDeque<(i64, i64)>> = vec![VecDeque::new(); 5];
         for time in 0..3000 {
             let key = random.below(5) as usize;
             let model = &mut models[key];
             match random.below(12) {
                 0 => {
-                    if let Some(chain) = chains[key].take() {
-                        pool.release(chain);
-                    }
+                    log_pool::release(&mut heap, std::mem::replace(&mut chains[key], NO_CHAIN));
                     model.clear();
                 }
                 action => {
@@ -136,20 +136,19 @@ fn log_chains_hold_what_a_queue_holds() {
                         Some(newest) if newest.0 == time => newest.1 += cost,
                         _ => model.push_back((time, cost)),
                     }
-                    chains[key] = Some(pool.record(chains[key], gone, shift, time, cost));
+                    chains[key] = log_pool::record(&mut heap, chains[key], gone, shift, time, cost);
                 }
             }
             for (chain, model) in chains.iter().zip(&models) {
-                let Some(chain) = chain else { continue };
-                let log = pool.read(*chain);
+                let Some(log) = log_pool::read(heap.blocks(), *chain) else { continue };
                 assert_eq!(log.entries.collect::<Vec<_>>(), Vec::from(model.clone()), "seed {seed}");
                 assert_eq!(log.used, model.iter().map(|(_, cost)| cost).sum::<i64>());
                 assert_eq!(Some(log.last), model.back().map(|(time, _)| *time));
             }
         }
-        for chain in chains.into_iter().flatten() {
-            pool.release(chain);
+        for chain in chains {
+            log_pool::release(&mut heap, chain);
         }
-        assert_eq!(pool.allocated(), 0, "blocks are lost");
+        assert_eq!((heap.head().held, heap.made_blocks()), (0, 0), "blocks are lost");
     }
 }

@@ -1,0 +1,146 @@
+//! The ground of a stripe in the memory of one process: it grows, and dies with the process.
+
+use crate::ground::{Ground, Head};
+use crate::log_pool::Block;
+use crate::memory::Slots;
+use crate::slot::Slot;
+use crate::stripe::{Stripe, home};
+
+/// Slots behind the last home, for runs that start near the end.
+const TAIL: usize = 64;
+
+/// Slots and blocks in the memory of one process.
+#[derive(Default)]
+pub struct Heap {
+    slots: Slots,
+    homes: usize,
+    head: Head,
+    blocks: Vec<Block>,
+    /// How many of the slots the table has counted; see `Room::settle`.
+    pub counted_keys: usize,
+    /// How many of the log blocks the table has counted.
+    pub counted_blocks: usize,
+}
+
+impl Heap {
+    /// Bytes of slots and log blocks, used or not.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.slots) + self.blocks.capacity() * size_of::<Block>()
+    }
+
+    /// Where the slots begin, for fetching them ahead.
+    pub fn start(&self) -> *const Slot {
+        self.slots.start()
+    }
+
+    /// Log blocks that exist, held or free.
+    pub fn made_blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Take another range of slots, and give the former one.
+    fn replace_slots(&mut self, slots: Slots) -> Slots {
+        self.homes = homes(slots.len());
+        self.head.cursor = 0;
+        std::mem::replace(&mut self.slots, slots)
+    }
+}
+
+impl Ground for Heap {
+    #[inline(always)]
+    fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    #[inline(always)]
+    fn slots_mut(&mut self) -> &mut [Slot] {
+        &mut self.slots
+    }
+
+    #[inline(always)]
+    fn homes(&self) -> usize {
+        self.homes
+    }
+
+    #[inline(always)]
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    #[inline(always)]
+    fn head_mut(&mut self) -> &mut Head {
+        &mut self.head
+    }
+
+    #[inline(always)]
+    fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    #[inline(always)]
+    fn blocks_mut(&mut self) -> &mut [Block] {
+        &mut self.blocks
+    }
+
+    /// The room of the table counts blocks before they are made.
+    fn has_new_block(&self) -> bool {
+        false
+    }
+
+    fn take_new_block(&mut self) -> u32 {
+        self.blocks.push(Block::EMPTY);
+        (self.blocks.len() - 1) as u32
+    }
+
+    fn drop_blocks(&mut self) {
+        self.blocks = Vec::new();
+        self.head.free = Head::default().free;
+    }
+
+    /// Nobody survives the process to see a charge half written.
+    #[inline(always)]
+    fn save_slot(&mut self, _index: usize) {}
+
+    #[inline(always)]
+    fn save_block(&mut self, _block: u32, _entry: Option<usize>) {}
+
+    fn open_gap(&mut self, index: usize, gap: usize, slot: Slot) {
+        self.slots.copy_within(index..index + gap, index + 1);
+        self.slots[index] = slot;
+    }
+
+    fn close_gap(&mut self, index: usize, end: usize) {
+        self.slots.copy_within(index + 1..end, index);
+        self.slots[end - 1] = Slot::default();
+    }
+
+    fn clear(&mut self) {
+        self.slots.fill(Slot::default());
+        self.head = Head::default();
+        self.blocks = Vec::new();
+    }
+}
+
+impl Stripe<Heap> {
+    /// Move to a wider range of empty slots.
+    pub fn move_to(&mut self, slots: Slots) {
+        let former = self.ground.replace_slots(slots);
+        let homes = self.homes();
+        let mut next = 0;
+        for slot in former.iter().filter(|slot| slot.tag != 0) {
+            next = next.max(home(slot.tag, homes));
+            self.ground.slots[next] = *slot;
+            next += 1;
+        }
+    }
+}
+
+/// Slots of a range that gives a stripe this many homes.
+pub fn range_for(homes: usize) -> usize {
+    homes + homes.min(TAIL)
+}
+
+/// Homes of a range of this many slots; the inverse of `range_for`.
+fn homes(slots: usize) -> usize {
+    if slots >= 2 * TAIL { slots - TAIL } else { slots / 2 }
+}
