@@ -22,6 +22,15 @@ pub fn hash_key(key: &Bound<'_, PyAny>, seed: &Seed) -> PyResult<KeyHash> {
     {
         return Ok(seed.text(text.as_bytes()));
     }
+    if let Ok(tuple) = key.cast::<PyTuple>()
+        && tuple.len() == 1
+        && let Ok(only) = tuple.get_borrowed_item(0)
+        && let Ok(text) = only.cast::<PyString>()
+        && let Ok(text) = text.to_str()
+        && (1..=LONGEST_KEY).contains(&text.len())
+    {
+        return Ok(seed.text(text.as_bytes()));
+    }
     hash_parts(key, seed)
 }
 

@@ -6,6 +6,7 @@ use headgate_core::answer::{Check, Mode};
 use headgate_core::hash::KeyHash;
 use headgate_core::registry::Registered;
 use headgate_core::table;
+use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -124,8 +125,15 @@ impl BoundLimits {
             return Err(PyValueError::new_err(format!("these limits take {} keys and costs", self.groups)));
         }
         let mut groups: SmallVec<[(KeyHash, i64); 4]> = SmallVec::new();
-        for (key, cost) in keys.iter().zip(costs.iter()) {
-            groups.push((hash_key(&key, self.table.seed())?, cost.extract::<Cost>()?.0));
+        let mut last: Option<(Borrowed<'_, '_, PyAny>, KeyHash)> = None;
+        for (key, cost) in keys.iter_borrowed().zip(costs.iter_borrowed()) {
+            // Rules that count by the same identity hand in the same object.
+            let hash = match last {
+                Some((same, hash)) if same.is(key) => hash,
+                _ => hash_key(&key, self.table.seed())?,
+            };
+            last = Some((key, hash));
+            groups.push((hash, cost.extract::<Cost>()?.0));
         }
         let checks: Checks<'_> = self
             .members

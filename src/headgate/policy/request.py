@@ -20,6 +20,9 @@ class Request:
 
     __slots__ = ("_cookies", "_query", "client_ip", "endpoint", "headers", "host", "method", "path")
 
+    headers: Mapping[str, str]
+    """By name in lower case."""
+
     def __init__(
         self,
         method: str = "GET",
@@ -38,30 +41,20 @@ class Request:
         self.endpoint = endpoint
         self.headers = _by_lower_name(headers) if headers else {}
         self.host = host or self.headers.get("host", "")
-        self._cookies: dict[str, str] | None = None
-        self._query: dict[str, str] | None = None
-
-    def start_anew(self, method: str, path: str, headers: dict[str, str], client_ip: str, host: str) -> None:
-        """Become another request; names of headers must be in lower case. Spares a replay millions of objects."""
-        self.method = method
-        self.path = path
-        self.headers = headers
-        self.client_ip = client_ip
-        self.host = host
-        self._cookies = None
-        self._query = None
+        self._cookies: tuple[Mapping[str, str], dict[str, str]] | None = None
+        self._query: tuple[str, dict[str, str]] | None = None
 
     def cookie(self, name: str) -> str:
         """A cookie's value, "" where there is none."""
-        if self._cookies is None:
-            self._cookies = _read_cookies(self.headers.get("cookie", ""))
-        return self._cookies.get(name, "")
+        if self._cookies is None or self._cookies[0] is not self.headers:
+            self._cookies = (self.headers, _read_cookies(self.headers.get("cookie", "")))
+        return self._cookies[1].get(name, "")
 
     def query(self, name: str) -> str:
         """A query parameter's value, the first if it is there several times, "" where there is none."""
-        if self._query is None:
-            self._query = _read_query(self.path.partition("?")[2])
-        return self._query.get(name, "")
+        if self._query is None or self._query[0] is not self.path:
+            self._query = (self.path, _read_query(self.path.partition("?")[2]))
+        return self._query[1].get(name, "")
 
     def __repr__(self) -> str:
         return f"Request({self.method!r}, {self.path.partition('?')[0]!r}, client_ip={self.client_ip!r})"

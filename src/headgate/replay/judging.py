@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from headgate.decision import Decision
@@ -129,33 +130,44 @@ class Judge:
         self._rules = {rule.name: RuleResult(rule.name, rule.shadow, _limits_text(rule)) for rule in policy.rules}
         self._combinations: dict[object, _Combination] = {}
         self._result = Result(name, list(self._rules.values()))
-        self._since_us = self._until_us = 0
+        self._since_us = 0
+        self.first_us: int | None = None
+        self.last_us: int | None = None
         self._quiet = 0
 
-    def judge(self, entry: Entry) -> bool:
-        """Judge an entry; whether it would have passed."""
-        time_us, client, method, path, host, headers = entry
-        if not self._since_us <= time_us < self._until_us:
-            self._hand_on()
-            step_us = self._result.series.step_us
-            self._since_us = time_us // step_us * step_us
-            self._until_us = self._since_us + step_us
-        request = self._request
-        request.start_anew(method, path, headers, client, host)
-        decision, bound, rules, keys = self._gate.judge_at(request, time_us)
-        name = tuple([rule.name for rule, _ in rules]) if bound is None else bound
-        combination = self._combinations.get(name)
-        if combination is None:
-            combination = _Combination(tuple([self._rules[rule.name] for rule, _ in rules]))
-            self._combinations[name] = combination
-        seen = combination.keys
-        seen[keys] = seen.get(keys, 0) + 1
-        if decision.refusals:
-            self._refused(decision, combination, keys, time_us)
-        else:
-            combination.quiet += 1
-            self._quiet += 1
-        return decision.allowed
+    def judged(self, entries: Iterable[Entry]) -> Iterator[bool]:
+        """Judge entries in turn; whether each would have passed."""
+        request, judge_at, combinations = self._request, self._gate.judge_at, self._combinations
+        since_us = until_us = time_us = 0
+        for time_us, client, method, path, host, headers in entries:
+            if not since_us <= time_us < until_us:
+                self._hand_on()
+                if self.first_us is None:
+                    self.first_us = time_us
+                step_us = self._result.series.step_us
+                self._since_us = since_us = time_us // step_us * step_us
+                until_us = since_us + step_us
+            request.method = method
+            request.path = path
+            request.headers = headers
+            request.client_ip = client
+            request.host = host
+            decision, bound, rules, keys = judge_at(request, time_us)
+            name = tuple([rule.name for rule, _ in rules]) if bound is None else bound
+            combination = combinations.get(name)
+            if combination is None:
+                combination = _Combination(tuple([self._rules[rule.name] for rule, _ in rules]))
+                combinations[name] = combination
+            seen = combination.keys
+            seen[keys] = seen.get(keys, 0) + 1
+            if decision.refusals:
+                self._refused(decision, combination, keys, time_us)
+            else:
+                combination.quiet += 1
+                self._quiet += 1
+            yield decision.allowed
+        if self.first_us is not None:
+            self.last_us = time_us
 
     def finish(self) -> Result:
         """The result of all that was judged."""

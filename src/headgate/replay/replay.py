@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import tee
 from pathlib import Path
 
 from headgate.policy.rules import Policy
@@ -57,31 +59,12 @@ def _judge(entries: Iterator[Entry], policies: Sequence[tuple[str, Policy]], tal
     judges = [Judge(policy, name) for name, policy in policies]
     outcome = Outcome([], tally)
     if len(judges) == 1:
-        _judge_alone(entries, judges[0], outcome)
+        deque(judges[0].judged(entries), maxlen=0)
     else:
-        _judge_side_by_side(entries, judges[0], judges[1], outcome)
+        one, other = tee(entries)
+        for before, after in zip(judges[0].judged(one), judges[1].judged(other), strict=True):
+            outcome.newly_denied += before and not after
+            outcome.newly_allowed += after and not before
     outcome.results = [judge.finish() for judge in judges]
+    outcome.first_us, outcome.last_us = judges[0].first_us, judges[0].last_us
     return outcome
-
-
-def _judge_alone(entries: Iterator[Entry], judge: Judge, outcome: Outcome) -> None:
-    ask = judge.judge
-    entry: Entry | None = None
-    for entry in entries:
-        if outcome.first_us is None:
-            outcome.first_us = entry[0]
-        ask(entry)
-    if entry is not None:
-        outcome.last_us = entry[0]
-
-
-def _judge_side_by_side(entries: Iterator[Entry], one: Judge, other: Judge, outcome: Outcome) -> None:
-    for entry in entries:
-        if outcome.first_us is None:
-            outcome.first_us = entry[0]
-        outcome.last_us = entry[0]
-        before, after = one.judge(entry), other.judge(entry)
-        if before and not after:
-            outcome.newly_denied += 1
-        elif after and not before:
-            outcome.newly_allowed += 1
