@@ -21,9 +21,9 @@ SECTIONS: dict[str, Callable[[bool], Section]] = {
     "hits": hits.run,
     "batches": batches.run,
     "gates": gates.run,
-    "memory": memory.run,
-    "sizes": memory.run_sizes,
     "replays": replays.run,
+    "memory": memory.run,
+    "sizes": memory.run_sizes,  # leaves the machine with little warm memory: last of what is timed
     "instructions": instructions.run,
 }
 PEERS = ("limits", "throttled-py", "pyrate-limiter", "aiolimiter")

@@ -252,9 +252,13 @@ class Gate(_BoundPolicy):
         """Decide for a request and change nothing."""
         return self._bindings.judge(request, cost, ruleset, commit=False)
 
-    def judge_at(self, request: Request, now_us: int) -> Judged:
-        """Decide for a request as of a moment, in microseconds since the epoch, and tell how: for a replay."""
-        return self._bindings.judge_at(request, now_us)
+    @property
+    def judge_at(self) -> Callable[[Request, int], Judged]:
+        """What decides for a request as of a moment, in microseconds since the epoch, and tells how: for a replay.
+
+        It holds to the policy that is in force when it is taken.
+        """
+        return self._bindings.judge_at
 
     def close(self) -> None:
         """Close the store."""
