@@ -120,6 +120,26 @@ def test_exact_wait_holds_when_the_numbers_of_a_limit_have_changed(
     assert changed.hit("key", cost).allowed
 
 
+@given(kind=st.sampled_from(list(ONE_OF_A_KIND)), data=st.data())
+def test_what_was_forgotten_under_former_numbers_stays_forgotten_under_others(
+    core: str, kind: type[Limit], data: st.DataObject
+) -> None:
+    clock = ManualClock()
+    former, latter = data.draw(ONE_OF_A_KIND[kind]), data.draw(ONE_OF_A_KIND[kind])
+    limiter = make_limiter(core, former, clock, name="changed")
+    play(limiter, clock, data.draw(history_of([former])))
+    reset_after_us = limiter.peek("key", 0).reset_after_us
+    assert reset_after_us is not None
+    assume(clock.now_us() + reset_after_us < LARGEST - 10**14)
+    clock.advance(reset_after_us)
+    changed = Limiter(latter, store=limiter.store, clock=clock, name="changed")
+    fresh = make_limiter(core, latter, clock, name="changed")
+    for wait_us, cost in data.draw(history_of([latter])):
+        clock.advance(wait_us)
+        assert numbers(changed.peek("key", cost)) == numbers(fresh.peek("key", cost))
+        assert numbers(changed.hit("key", cost)) == numbers(fresh.hit("key", cost))
+
+
 @given(limits=SEVERAL_LIMITS, data=st.data())
 def test_never_a_cost_above_a_quota_has_no_retry_after_and_any_other_has(
     core: str, limits: list[Limit], data: st.DataObject

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headgate import ConfigError, Limiter, MemoryStore
+from headgate.decision import name_limits
+from headgate.keys import Key
 from headgate.limits import FixedWindow, LeakyBucket, LeakyQueue, Limit, SlidingLog, SlidingWindow, TokenBucket
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
@@ -19,7 +21,7 @@ from strategies import NUMBERS, ONE_LIMIT, ONE_OF_A_KIND, PERIODS_US, SEVERAL_LI
 from subjects import CORES, make_limiter, numbers
 
 needs_both = pytest.mark.skipif(len(CORES) < 2, reason="only the Python core is here")
-KEYS = st.sampled_from(["a", "b", ("a", "b"), ("a", 1), "ab", "ключ"])
+KEYS: st.SearchStrategy[Key] = st.sampled_from(["a", "b", ("a", "b"), ("a", 1), "ab", "ключ"])
 
 
 @needs_both
@@ -103,6 +105,38 @@ def test_both_cores_agree_when_the_clock_steps_back(limits: list[Limit], data: s
         clock.set(min(LARGEST, max(0, clock.now_us() + wait_us * data.draw(st.sampled_from([1, 1, 1, 5])))))
         assert numbers(native.hit("key", cost)) == numbers(python.hit("key", cost))
         assert native._bound.read(("key",)) == python._bound.read(("key",))
+
+
+@needs_both
+@given(data=st.data())
+def test_both_cores_agree_on_groups_shadows_delays_and_changed_numbers(data: st.DataObject) -> None:
+    clock = ManualClock()
+    stores = [MemoryStore(core=core) for core in CORES]  # type: ignore[arg-type]
+    groups = data.draw(st.integers(1, 3))
+    versions = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        definitions = tuple(
+            named
+            for group in range(groups)
+            for named in name_limits(
+                data.draw(st.lists(ONE_LIMIT, min_size=1, max_size=2)),
+                scope=f"scope {group}", name=f"rule{group}", shadow=data.draw(st.booleans()), group=group,
+            )
+        )  # fmt: skip
+        versions.append((definitions, [store.bind(definitions, clock=clock) for store in stores]))
+    for _ in range(data.draw(st.integers(0, 25))):
+        definitions, both = data.draw(st.sampled_from(versions))
+        limit = data.draw(st.sampled_from([named.limit for named in definitions]))
+        period_us = limit.period_us
+        wait_us = data.draw(st.one_of(st.sampled_from([0, 1, period_us, 2 * period_us]), st.integers(0, period_us)))
+        clock.set(min(LARGEST, clock.now_us() + wait_us))
+        keys = tuple(data.draw(KEYS) for _ in range(groups))
+        near = st.sampled_from([limit.quota // 3, limit.quota, min(LARGEST, limit.quota + 1)])
+        costs = tuple(data.draw(st.one_of(st.integers(0, 3), near)) for _ in range(groups))
+        commit = data.draw(st.booleans())
+        max_delay_us = data.draw(st.one_of(st.none(), st.integers(0, period_us)))
+        native, python = (bound.decide(keys, costs, commit=commit, max_delay_us=max_delay_us) for bound in both)
+        assert numbers(native) == numbers(python)
 
 
 def in_microseconds(limit: Limit) -> bool:

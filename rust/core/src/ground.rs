@@ -1,8 +1,8 @@
-//! Where the slots and log blocks of a stripe lie: in the memory of one process, or in a mapped file.
+//! Where the slots and log blocks of a stripe lie. Today that is the memory of one process, `heap`.
 //!
-//! A stripe changes its ground in two ways. What a decision charges is written in place, each part
-//! saved before it is overwritten, so that a ground which outlives its process can take a half-written
-//! charge back. What moves slots opens or closes a gap, one step of the ground's own.
+//! A stripe changes its ground in two ways. What a decision charges is written in place, and said
+//! before: a ground that outlives its process can then take a half-written charge back. What moves
+//! slots opens or closes a gap, one step of the ground's own.
 
 use crate::log_pool::{Block, NIL};
 use crate::slot::Slot;

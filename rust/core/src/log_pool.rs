@@ -67,6 +67,8 @@ pub struct Log<'pool> {
     pub used: i64,
     /// The time of the newest entry.
     pub last: i64,
+    /// What is added to all stored times, `last` among them.
+    pub shift: i64,
 }
 
 /// An iterator over the entries of a chain, oldest first.
@@ -112,7 +114,7 @@ pub fn read(blocks: &[Block], chain: Chain) -> Option<Log<'_>> {
     let [first, used, last] = chain;
     let end = Position::unpack(last);
     let entries = Entries { blocks, at: Position::unpack(first), end };
-    Some(Log { entries, used, last: entry(blocks, end).0 })
+    Some(Log { entries, used, last: entry(blocks, end).0, shift: 0 })
 }
 
 /// Whether the next entry of this chain takes another block.
@@ -120,18 +122,24 @@ pub fn takes_block(chain: Chain) -> bool {
     chain == NO_CHAIN || Position::unpack(chain[2]).index == PER_BLOCK - 1
 }
 
+/// The chain without its `gone` oldest entries, all times moved by `shift`.
+pub fn settle<G: Ground>(ground: &mut G, chain: Chain, gone: usize, shift: i64) -> Chain {
+    let chain = drop_oldest(ground, chain, gone);
+    if shift != 0 && chain != NO_CHAIN {
+        shift_all(ground, chain, shift);
+    }
+    chain
+}
+
 /// Drop the `gone` oldest entries, move all times by `shift`, and add `cost` at `time`.
 ///
 /// Entries of one instant are merged, so a burst at one microsecond takes one entry.
 pub fn record<G: Ground>(ground: &mut G, chain: Chain, gone: usize, shift: i64, time: i64, cost: i64) -> Chain {
-    let chain = drop_oldest(ground, chain, gone);
+    let chain = settle(ground, chain, gone, shift);
     if chain == NO_CHAIN {
         let only = Position { block: take_block(ground), index: 0 };
         put(ground, only, (time, cost));
         return [only.pack(), cost, only.pack()];
-    }
-    if shift != 0 {
-        shift_all(ground, chain, shift);
     }
     let [first, used, last] = chain;
     let newest = Position::unpack(last);

@@ -4,6 +4,7 @@
 //! probing that keeps this order finds a key, or the place where it belongs, in one short scan, and
 //! growing is one pass from left to right. There are no tombstones: removal closes the gap.
 
+use crate::algorithms::sliding_log::{self, State};
 use crate::algorithms::transition::{self, Kept, Numbers, Stored};
 use crate::ground::Ground;
 use crate::limit::{Algorithm, Limit};
@@ -81,7 +82,14 @@ impl<G: Ground> Stripe<G> {
         };
         let slot = &self.ground.slots()[index];
         if limit.limit.algorithm == Algorithm::SlidingLog {
-            return log_pool::read(self.ground.blocks(), slot.fields()).map_or(Stored::Nothing, Stored::Entries);
+            let log = log_pool::read(self.ground.blocks(), slot.fields());
+            let log = match log {
+                Some(log) if slot.limit() != limit.number => {
+                    sliding_log::convert(&limit.limit, log, now_us, &registry.limits()[slot.limit() as usize])
+                }
+                log => log,
+            };
+            return log.map_or(Stored::Nothing, Stored::Entries);
         }
         if slot.limit() == limit.number {
             return Stored::Numbers(slot.fields());
@@ -116,7 +124,14 @@ impl<G: Ground> Stripe<G> {
             return;
         }
         let former_limit = registry.limits()[former.limit() as usize];
-        if let Some(numbers) = transition::convert(&limit.limit, former.fields(), now_us, &former_limit) {
+        let numbers = if former_limit.algorithm == Algorithm::SlidingLog {
+            let log = log_pool::read(self.ground.blocks(), former.fields());
+            let State { gone, shift, .. } = sliding_log::roll(&former_limit, log, now_us / former_limit.unit_us);
+            Some(log_pool::settle(&mut self.ground, former.fields(), gone, shift))
+        } else {
+            transition::convert(&limit.limit, former.fields(), now_us, &former_limit)
+        };
+        if let Some(numbers) = numbers {
             let mut slot = Slot::new(former.tag, numbers, limit.number);
             if former.refused() {
                 slot.mark_refused();

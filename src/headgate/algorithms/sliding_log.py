@@ -58,8 +58,8 @@ def measure(limit: CompiledLimit, state: State, now: int) -> tuple[int, int, int
 
 
 def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLimit) -> State | None:
-    """The state of a limit whose numbers were `former`: entries are moments, they stay as they are."""
-    return state
+    """The state of a limit whose numbers were `former`: what had left under those is gone, the rest stays."""
+    return roll(former, state, now_us // former.unit_us) or None
 
 
 def _used(state: State) -> int:

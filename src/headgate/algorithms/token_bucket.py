@@ -63,11 +63,11 @@ def measure(limit: CompiledLimit, state: State, now: int) -> tuple[int, int, int
 
 def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLimit) -> State | None:
     """The state of a limit whose numbers were `former`: the tokens left stay, up to the new capacity."""
-    if limit.same_scale(former):
-        return state
     units, updated = roll(former, state, now_us // former.unit_us)
     if units == former.full:
         return None
+    if limit.same_scale(former):
+        return state
     tokens = units * limit.period // former.period
     return (max(-limit.full, min(tokens, limit.full)), ceil_div(updated * former.unit_us, limit.unit_us))
 

@@ -30,8 +30,8 @@ pub fn roll<'pool>(limit: &Limit, log: Option<Log<'pool>>, now: i64) -> State<'p
     let Some(log) = log else {
         return State { live: Entries::none(), gone: 0, used: 0, last: None, shift: 0, charged: 0 };
     };
-    let mut shift = 0;
-    if log.last - now > 2 * limit.period {
+    let mut shift = log.shift;
+    if log.last + shift - now > 2 * limit.period {
         // No clock steps back that far: the state is from a clock once far ahead.
         shift = now - log.last;
     }
@@ -84,6 +84,13 @@ pub fn measure(limit: &Limit, state: &State, now: i64) -> (i64, i64, i64) {
     let reset_after = last + limit.period - now;
     let next_after = freed(limit, state, now, (state.used - limit.quota + 1).max(1));
     ((limit.quota - state.used).max(0), reset_after, next_after)
+}
+
+/// The log of a limit whose numbers were `former`: what had left under those is gone, the rest stays.
+pub fn convert<'pool>(_limit: &Limit, log: Log<'pool>, now_us: i64, former: &Limit) -> Option<Log<'pool>> {
+    let state = roll(former, Some(log), now_us / former.unit_us);
+    let last = state.last? - state.shift;
+    Some(Log { entries: state.live, used: state.used, last, shift: state.shift })
 }
 
 /// How long until the oldest entries that hold `needed` units have left.

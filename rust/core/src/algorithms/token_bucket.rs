@@ -74,12 +74,12 @@ pub fn measure(limit: &Limit, state: State, now: i64) -> (i64, i64, i64) {
 
 /// The state of a limit whose numbers were `former`: the tokens left stay, up to the new capacity.
 pub fn convert(limit: &Limit, state: State, now_us: i64, former: &Limit) -> Option<State> {
-    if limit.same_scale(former) {
-        return Some(state);
-    }
     let (units, updated) = roll(former, Some(state), now_us / former.unit_us);
     if units == former.full {
         return None;
+    }
+    if limit.same_scale(former) {
+        return Some(state);
     }
     // Wider than 64 bits only here: both factors may reach 2**52.
     let tokens = (i128::from(units) * i128::from(limit.period)).div_euclid(i128::from(former.period));

@@ -214,7 +214,7 @@ pub fn keep(state: &State) -> Kept {
 
 /// The numbers of a state whose limit's numbers were `former`; None where nothing of it is left.
 ///
-/// A log has no numbers to convert: its entries are moments.
+/// A log has no numbers to convert: see `sliding_log::convert`.
 pub fn convert(limit: &Limit, [a, b, c]: Numbers, now_us: i64, former: &Limit) -> Option<Numbers> {
     match limit.algorithm {
         Algorithm::FixedWindow => fixed_window::convert(limit, (a, b), now_us, former).map(|(a, b)| [a, b, 0]),
