@@ -4,8 +4,11 @@
 
 use headgate_core::answer::{Check, Mode, OnFull};
 use headgate_core::limit::{Algorithm, Limit};
+use headgate_core::private::{Bounds, Private};
 use headgate_core::registry::Registered;
-use headgate_core::table::{Bounds, Table};
+use headgate_core::table;
+
+type Table = table::Table<Private>;
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
@@ -14,14 +17,17 @@ fn register(table: &Table, scope: &str, algorithm: Algorithm) -> Registered {
     let windowed = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog);
     let refill = if windowed { 0 } else { 7 };
     let limit = Limit::new(algorithm, 1, 100_000, 60_000_000, refill).expect("a limit");
-    table.register(scope, limit).expect("room")
+    table.register(scope, limit).expect("a lock").expect("room")
 }
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let kind = arguments.next().expect("a kind of decision");
     let decisions: i64 = arguments.next().and_then(|count| count.parse().ok()).expect("a number of decisions");
-    let table = Table::new([7; 16], Bounds { max_keys: 1_000_000, max_log_blocks: 1_000_000, on_full: OnFull::Forget });
+    let table = Table::new(
+        [7; 16],
+        Private::new(Bounds { max_keys: 1_000_000, max_log_blocks: 1_000_000, on_full: OnFull::Forget }),
+    );
     let algorithms: &[Algorithm] = match kind.as_str() {
         "fixed_window" => &[Algorithm::FixedWindow],
         "sliding_window" => &[Algorithm::SlidingWindow],
@@ -38,7 +44,7 @@ fn main() {
         let name = if kind == "new_keys" { number.to_le_bytes() } else { *b"user:042" };
         let key = table.seed().text(&name);
         checks.iter_mut().for_each(|check| check.key = key);
-        allowed += i64::from(table.apply(&checks, NOW_US + number * 1000, HIT).allowed);
+        allowed += i64::from(table.apply(&checks, NOW_US + number * 1000, HIT).expect("a lock").allowed);
     }
     println!("{allowed}");
 }

@@ -1,10 +1,12 @@
-//! Where the slots and log blocks of a stripe lie. Today that is the memory of one process, `heap`.
+//! Where the slots and log blocks of a stripe lie: the memory of one process, `heap`, or a file that
+//! many processes map, `region`.
 //!
-//! A stripe changes its ground in two ways. What a decision charges is written in place, and said
-//! before: a ground that outlives its process can then take a half-written charge back. What moves
-//! slots opens or closes a gap, one step of the ground's own.
+//! A stripe changes its ground in three ways. What a decision charges is written piece by piece and
+//! then committed: a ground that outlives its processes takes back what was written and not committed.
+//! What moves slots opens or closes a gap, and what moves the times of a log is one step as well: such
+//! a ground carries those on. All the rest changes one word.
 
-use crate::log_pool::{Block, NIL};
+use crate::log_pool::{Block, Chain, Entry, NIL};
 use crate::slot::Slot;
 
 /// What a stripe knows about its slots and blocks.
@@ -32,44 +34,53 @@ pub trait Ground {
     /// All slots, used or not.
     fn slots(&self) -> &[Slot];
 
-    /// All slots, to be changed.
-    fn slots_mut(&mut self) -> &mut [Slot];
-
     /// How many homes tags have among the slots.
     fn homes(&self) -> usize;
 
     /// What is known of slots and blocks.
     fn head(&self) -> &Head;
 
-    /// What is known of slots and blocks, to be changed.
-    fn head_mut(&mut self) -> &mut Head;
-
     /// All blocks that were ever taken.
     fn blocks(&self) -> &[Block];
-
-    /// All blocks that were ever taken, to be changed.
-    fn blocks_mut(&mut self) -> &mut [Block];
 
     /// Whether there is a block that was never taken.
     fn has_new_block(&self) -> bool;
 
-    /// A block that was never taken; there must be one.
+    /// Overwrite a slot in use; counts when it is committed.
+    fn write_slot(&mut self, index: usize, slot: Slot);
+
+    /// Overwrite an entry of a block; counts when it is committed.
+    fn write_entry(&mut self, block: u32, index: usize, entry: Entry);
+
+    /// Link a block to the next; counts when it is committed.
+    fn write_link(&mut self, block: u32, next: u32);
+
+    /// Take up another free list and count of held blocks; counts when it is committed.
+    fn write_free(&mut self, free: u32, held: u32);
+
+    /// A block that was never taken, now held; there must be one. Counts when it is committed.
     fn take_new_block(&mut self) -> u32;
 
-    /// No chain holds a block any more.
-    fn drop_blocks(&mut self);
+    /// What was written counts from here on.
+    fn commit(&mut self);
 
-    /// A slot is about to be overwritten by a charge.
-    fn save_slot(&mut self, index: usize);
+    /// Mark the state in a slot as refused.
+    fn mark_refused(&mut self, index: usize);
 
-    /// The link of a block, one of its entries (None: no entry) and the head's blocks are about to be changed.
-    fn save_block(&mut self, block: u32, entry: Option<usize>);
+    /// Note where the next sweep begins.
+    fn set_cursor(&mut self, cursor: usize);
 
     /// Move the slots of `index..index + gap` one place to the right, into an empty one, and put `slot` at `index`.
     fn open_gap(&mut self, index: usize, gap: usize, slot: Slot);
 
     /// Move the slots behind `index`, up to `end`, one place to the left, over that at `index`.
     fn close_gap(&mut self, index: usize, end: usize);
+
+    /// Move the times of all entries of a chain by `shift`.
+    fn shift(&mut self, chain: Chain, shift: i64);
+
+    /// No chain holds a block any more.
+    fn drop_blocks(&mut self);
 
     /// Empty all slots and forget all blocks.
     fn clear(&mut self);

@@ -1,7 +1,7 @@
 //! The ground of a stripe in the memory of one process: it grows, and dies with the process.
 
 use crate::ground::{Ground, Head};
-use crate::log_pool::Block;
+use crate::log_pool::{Block, Chain, Entry, places};
 use crate::memory::Slots;
 use crate::slot::Slot;
 use crate::stripe::{Stripe, home};
@@ -53,11 +53,6 @@ impl Ground for Heap {
     }
 
     #[inline(always)]
-    fn slots_mut(&mut self) -> &mut [Slot] {
-        &mut self.slots
-    }
-
-    #[inline(always)]
     fn homes(&self) -> usize {
         self.homes
     }
@@ -68,18 +63,8 @@ impl Ground for Heap {
     }
 
     #[inline(always)]
-    fn head_mut(&mut self) -> &mut Head {
-        &mut self.head
-    }
-
-    #[inline(always)]
     fn blocks(&self) -> &[Block] {
         &self.blocks
-    }
-
-    #[inline(always)]
-    fn blocks_mut(&mut self) -> &mut [Block] {
-        &mut self.blocks
     }
 
     /// The room of the table counts blocks before they are made.
@@ -87,31 +72,69 @@ impl Ground for Heap {
         false
     }
 
-    fn take_new_block(&mut self) -> u32 {
-        self.blocks.push(Block::EMPTY);
-        (self.blocks.len() - 1) as u32
+    #[inline(always)]
+    fn write_slot(&mut self, index: usize, slot: Slot) {
+        self.slots[index] = slot;
     }
 
-    fn drop_blocks(&mut self) {
-        self.blocks = Vec::new();
-        self.head.free = Head::default().free;
+    #[inline(always)]
+    fn write_entry(&mut self, block: u32, index: usize, (time, cost): Entry) {
+        self.blocks[block as usize].entries[index] = [time, cost];
+    }
+
+    #[inline(always)]
+    fn write_link(&mut self, block: u32, next: u32) {
+        self.blocks[block as usize].next = next;
+    }
+
+    #[inline(always)]
+    fn write_free(&mut self, free: u32, held: u32) {
+        self.head.free = free;
+        self.head.held = held;
+    }
+
+    fn take_new_block(&mut self) -> u32 {
+        self.blocks.push(Block::EMPTY);
+        self.head.held += 1;
+        (self.blocks.len() - 1) as u32
     }
 
     /// Nobody survives the process to see a charge half written.
     #[inline(always)]
-    fn save_slot(&mut self, _index: usize) {}
+    fn commit(&mut self) {}
 
     #[inline(always)]
-    fn save_block(&mut self, _block: u32, _entry: Option<usize>) {}
+    fn mark_refused(&mut self, index: usize) {
+        self.slots[index].mark_refused();
+    }
+
+    #[inline(always)]
+    fn set_cursor(&mut self, cursor: usize) {
+        self.head.cursor = cursor;
+    }
 
     fn open_gap(&mut self, index: usize, gap: usize, slot: Slot) {
         self.slots.copy_within(index..index + gap, index + 1);
         self.slots[index] = slot;
+        self.head.used += 1;
     }
 
     fn close_gap(&mut self, index: usize, end: usize) {
         self.slots.copy_within(index + 1..end, index);
         self.slots[end - 1] = Slot::default();
+        self.head.used -= 1;
+    }
+
+    #[cold]
+    fn shift(&mut self, chain: Chain, shift: i64) {
+        for (block, index) in places(&self.blocks, chain).collect::<Vec<_>>() {
+            self.blocks[block as usize].entries[index][0] += shift;
+        }
+    }
+
+    fn drop_blocks(&mut self) {
+        self.blocks = Vec::new();
+        self.head.free = Head::default().free;
     }
 
     fn clear(&mut self) {

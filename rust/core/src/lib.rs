@@ -11,12 +11,15 @@ pub mod hash;
 pub mod heap;
 mod lanes;
 pub mod limit;
+pub mod locked;
 pub mod log_line;
 pub mod log_pool;
 #[allow(unsafe_code)]
 pub mod memory;
+pub mod private;
 pub mod registry;
 mod room;
 pub mod slot;
+pub mod storage;
 pub mod stripe;
 pub mod table;

@@ -3,10 +3,10 @@
 //! A chain is named by two positions, so it fits into the words of a slot, and nothing here is an
 //! address: the same layout works in memory that several processes map.
 
-use crate::ground::Ground;
+use crate::ground::{Ground, Head};
 
 /// Entries of one block.
-const PER_BLOCK: usize = 7;
+pub const PER_BLOCK: usize = 7;
 /// The number of no block.
 pub const NIL: u32 = u32::MAX;
 
@@ -122,20 +122,22 @@ pub fn takes_block(chain: Chain) -> bool {
     chain == NO_CHAIN || Position::unpack(chain[2]).index == PER_BLOCK - 1
 }
 
-/// The chain without its `gone` oldest entries, all times moved by `shift`.
-pub fn settle<G: Ground>(ground: &mut G, chain: Chain, gone: usize, shift: i64) -> Chain {
-    let chain = drop_oldest(ground, chain, gone);
-    if shift != 0 && chain != NO_CHAIN {
-        shift_all(ground, chain, shift);
-    }
-    chain
+/// The places of all entries of a chain, oldest first, as (block, index).
+pub fn places(blocks: &[Block], chain: Chain) -> impl Iterator<Item = (u32, usize)> {
+    let mut next = (chain != NO_CHAIN).then(|| Position::unpack(chain[0]));
+    std::iter::from_fn(move || {
+        let at = next?;
+        next = (at.pack() != chain[2]).then(|| at.after(blocks));
+        Some((at.block, at.index))
+    })
 }
 
-/// Drop the `gone` oldest entries, move all times by `shift`, and add `cost` at `time`.
+/// Drop the `gone` oldest entries and add `cost` at `time`.
 ///
 /// Entries of one instant are merged, so a burst at one microsecond takes one entry.
-pub fn record<G: Ground>(ground: &mut G, chain: Chain, gone: usize, shift: i64, time: i64, cost: i64) -> Chain {
-    let chain = settle(ground, chain, gone, shift);
+#[inline]
+pub fn record<G: Ground>(ground: &mut G, chain: Chain, gone: usize, time: i64, cost: i64) -> Chain {
+    let chain = drop_oldest(ground, chain, gone);
     if chain == NO_CHAIN {
         let only = Position { block: take_block(ground), index: 0 };
         put(ground, only, (time, cost));
@@ -151,7 +153,7 @@ pub fn record<G: Ground>(ground: &mut G, chain: Chain, gone: usize, shift: i64, 
     let mut next = Position { block: newest.block, index: newest.index + 1 };
     if next.index == PER_BLOCK {
         next = Position { block: take_block(ground), index: 0 };
-        link(ground, newest.block, next.block);
+        ground.write_link(newest.block, next.block);
     }
     put(ground, next, (time, cost));
     [first, used + cost, next.pack()]
@@ -168,10 +170,12 @@ pub fn release<G: Ground>(ground: &mut G, chain: Chain) {
 }
 
 /// The chain without its oldest entries; blocks that held only those are given back.
-fn drop_oldest<G: Ground>(ground: &mut G, chain: Chain, gone: usize) -> Chain {
-    if gone == 0 || chain == NO_CHAIN {
-        return chain;
-    }
+#[inline]
+pub fn drop_oldest<G: Ground>(ground: &mut G, chain: Chain, gone: usize) -> Chain {
+    if gone == 0 || chain == NO_CHAIN { chain } else { drop_some(ground, chain, gone) }
+}
+
+fn drop_some<G: Ground>(ground: &mut G, chain: Chain, gone: usize) -> Chain {
     let [first, mut used, last] = chain;
     let start = Position::unpack(first);
     let (mut at, mut left) = (start, None);
@@ -193,28 +197,13 @@ fn drop_oldest<G: Ground>(ground: &mut G, chain: Chain, gone: usize) -> Chain {
     [at.pack(), used, last]
 }
 
-fn shift_all<G: Ground>(ground: &mut G, chain: Chain, shift: i64) {
-    let mut at = Position::unpack(chain[0]);
-    loop {
-        let (time, cost) = entry(ground.blocks(), at);
-        put(ground, at, (time + shift, cost));
-        if at.pack() == chain[2] {
-            return;
-        }
-        at = at.after(ground.blocks());
-    }
-}
-
 fn take_block<G: Ground>(ground: &mut G) -> u32 {
-    let free = ground.head().free;
+    let Head { free, held, .. } = *ground.head();
     if free == NIL {
-        let block = ground.take_new_block();
-        ground.head_mut().held += 1;
-        return block;
+        return ground.take_new_block();
     }
-    ground.save_block(free, None);
-    ground.head_mut().free = ground.blocks()[free as usize].next;
-    ground.head_mut().held += 1;
+    let next = ground.blocks()[free as usize].next;
+    ground.write_free(next, held + 1);
     free
 }
 
@@ -226,20 +215,13 @@ fn give_back<G: Ground>(ground: &mut G, first: u32, last: u32) {
         at = ground.blocks()[at as usize].next;
         count += 1;
     }
-    let free = ground.head().free;
-    link(ground, last, free);
-    ground.head_mut().free = first;
-    ground.head_mut().held -= count;
+    let Head { free, held, .. } = *ground.head();
+    ground.write_link(last, free);
+    ground.write_free(first, held - count);
 }
 
-fn link<G: Ground>(ground: &mut G, block: u32, next: u32) {
-    ground.save_block(block, None);
-    ground.blocks_mut()[block as usize].next = next;
-}
-
-fn put<G: Ground>(ground: &mut G, at: Position, (time, cost): Entry) {
-    ground.save_block(at.block, Some(at.index));
-    ground.blocks_mut()[at.block as usize].entries[at.index] = [time, cost];
+fn put<G: Ground>(ground: &mut G, at: Position, entry: Entry) {
+    ground.write_entry(at.block, at.index, entry);
 }
 
 #[inline]

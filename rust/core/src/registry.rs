@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use crate::hash::Seed;
 use crate::limit::Limit;
 use crate::slot::MOST_LIMITS;
+use crate::storage::TooMany;
 
 /// A limit as a table knows it.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,12 @@ pub struct Registered {
     pub salt: u64,
 }
 
+/// Limits by the numbers that slots name them by.
+pub trait Limits {
+    /// The limit of a number that a slot names.
+    fn of(&self, number: u32) -> Limit;
+}
+
 /// All limits of a table, in the order in which it met them. Nothing is ever taken out.
 #[derive(Default)]
 pub struct Registry {
@@ -29,25 +36,42 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// The number and salt of a limit in a scope; None where a table knows too many limits already.
-    pub fn register(&self, seed: &Seed, scope: &str, limit: Limit) -> Option<Registered> {
+    /// The number and salt of a limit in a scope.
+    pub fn register(&self, seed: &Seed, scope: &str, limit: Limit) -> Result<Registered, TooMany> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (scope.to_owned(), limit);
         if let Some(registered) = known.get(&key) {
-            return Some(*registered);
+            return Ok(*registered);
         }
         let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
         if limits.len() == MOST_LIMITS {
-            return None;
+            return Err(TooMany::Limits(MOST_LIMITS));
         }
         let registered = Registered { limit, number: limits.len() as u32, salt: seed.salt(scope) };
         limits.push(limit);
         known.insert(key, registered);
-        Some(registered)
+        Ok(registered)
     }
 
-    /// The limits by their numbers.
-    pub fn limits(&self) -> RwLockReadGuard<'_, Vec<Limit>> {
-        self.limits.read().unwrap_or_else(PoisonError::into_inner)
+    /// The limits, held: for who needs many of them.
+    pub fn hold(&self) -> Held<'_> {
+        Held(self.limits.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Limits for Registry {
+    #[cold]
+    fn of(&self, number: u32) -> Limit {
+        self.hold().of(number)
+    }
+}
+
+/// All limits, while no other can be registered.
+pub struct Held<'registry>(RwLockReadGuard<'registry, Vec<Limit>>);
+
+impl Limits for Held<'_> {
+    #[inline]
+    fn of(&self, number: u32) -> Limit {
+        self.0[number as usize]
     }
 }

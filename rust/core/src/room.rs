@@ -6,9 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::answer::{Check, OnFull};
 use crate::heap::{Heap, range_for};
-use crate::lanes::{Lanes, Locked, Spot};
+use crate::lanes::Lanes;
+use crate::locked::{Locked, Spot};
 use crate::memory::Slots;
+use crate::private::Private;
 use crate::registry::Registry;
+use crate::storage::{Full, Stats};
 use crate::stripe::{self, Place};
 
 /// A stripe in the memory of this process.
@@ -30,12 +33,6 @@ pub struct Bounds {
     pub on_full: OnFull,
 }
 
-/// A table with no room for a check: until some slot that was looked at is free again.
-pub struct Full {
-    /// Microseconds, at least 1.
-    pub soonest_us: i64,
-}
-
 /// What a table holds and has let go, and the ranges its stripes grow into.
 pub struct Room {
     bounds: Bounds,
@@ -46,23 +43,6 @@ pub struct Room {
     forgotten: AtomicU64,
     refused_full: AtomicU64,
     passed_full: AtomicU64,
-}
-
-/// What a table counts about itself.
-#[derive(Clone, Copy, Debug)]
-pub struct Stats {
-    /// States held now.
-    pub keys: usize,
-    /// Bytes of all slots and log blocks.
-    pub bytes: usize,
-    /// States dropped because they had become the same as none.
-    pub expired: u64,
-    /// Live keys forgotten for new ones.
-    pub forgotten: u64,
-    /// New keys refused because the table was full.
-    pub refused_full: u64,
-    /// New keys passed uncounted because the table was full.
-    pub passed_full: u64,
 }
 
 /// Wider ranges of slots, waiting for the stripes to move into them.
@@ -122,13 +102,13 @@ impl Room {
     pub fn reserve(
         &self,
         check: &Check,
-        locked: &mut Locked<'_>,
+        locked: &mut Locked<'_, Private>,
         index: usize,
         lanes: &Lanes,
         registry: &Registry,
         now_us: i64,
     ) -> Result<(), Full> {
-        let Locked { guards, spots } = locked;
+        let Locked { guards, spots, .. } = locked;
         let Spot { lane, guard, tag, place } = spots[index];
         let stripe = &mut *guards[guard];
         if place == Place::Absent {
@@ -144,7 +124,7 @@ impl Room {
             }
         }
         if stripe.needs_block(stripe.find(tag), &check.limit.limit) && !self.reserve_block(stripe) {
-            let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, registry, now_us, |_| true));
+            let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, &registry.hold(), now_us, |_| true));
             self.count_expired(swept.expired);
             if stripe.needs_block(stripe.find(tag), &check.limit.limit) && !self.reserve_block(stripe) {
                 return Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) });
@@ -172,7 +152,7 @@ impl Room {
         registry: &Registry,
         now_us: i64,
     ) -> Result<(), Full> {
-        self.count_expired(self.losing(stripe, |stripe| stripe.drop_expired(registry, now_us)));
+        self.count_expired(self.losing(stripe, |stripe| stripe.drop_expired(&registry.hold(), now_us)));
         while stripe.is_crowded() || !stripe.can_take(tag, more) {
             let wider = self.ranges().wider(lane, lanes, stripe.homes());
             stripe.move_to(wider.map_err(|_| Full { soonest_us: 1 })?);
@@ -211,7 +191,7 @@ impl Room {
         now_us: i64,
         ours: impl Fn(u64) -> bool,
     ) -> Result<(), Full> {
-        let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, registry, now_us, ours));
+        let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, &registry.hold(), now_us, ours));
         self.count_expired(swept.expired);
         if swept.expired > 0 {
             return Ok(());

@@ -9,7 +9,7 @@ use crate::algorithms::transition::{self, Kept, Numbers, Stored};
 use crate::ground::Ground;
 use crate::limit::{Algorithm, Limit};
 use crate::log_pool::{self, Chain, NIL, NO_CHAIN};
-use crate::registry::{Registered, Registry};
+use crate::registry::{Limits, Registered};
 use crate::slot::Slot;
 
 /// Where a tag is.
@@ -75,29 +75,31 @@ impl<G: Ground> Stripe<G> {
     }
 
     /// What is stored at a place, in the terms of `limit`.
-    #[inline]
-    pub fn stored(&self, place: Place, limit: &Registered, registry: &Registry, now_us: i64) -> Stored<'_> {
+    #[inline(always)]
+    pub fn stored(&self, place: Place, limit: &Registered, limits: &impl Limits, now_us: i64) -> Stored<'_> {
         let Place::Found(index) = place else {
             return Stored::Nothing;
         };
         let slot = &self.ground.slots()[index];
+        if slot.limit() != limit.number {
+            return self.converted(slot, limit, limits, now_us);
+        }
         if limit.limit.algorithm == Algorithm::SlidingLog {
-            let log = log_pool::read(self.ground.blocks(), slot.fields());
-            let log = match log {
-                Some(log) if slot.limit() != limit.number => {
-                    sliding_log::convert(&limit.limit, log, now_us, &registry.limits()[slot.limit() as usize])
-                }
-                log => log,
-            };
-            return log.map_or(Stored::Nothing, Stored::Entries);
+            return log_pool::read(self.ground.blocks(), slot.fields()).map_or(Stored::Nothing, Stored::Entries);
         }
-        if slot.limit() == limit.number {
-            return Stored::Numbers(slot.fields());
+        Stored::Numbers(slot.fields())
+    }
+
+    /// What is stored in a slot that another version of `limit` wrote.
+    #[cold]
+    fn converted(&self, slot: &Slot, limit: &Registered, limits: &impl Limits, now_us: i64) -> Stored<'_> {
+        let former = limits.of(slot.limit());
+        if limit.limit.algorithm == Algorithm::SlidingLog {
+            return log_pool::read(self.ground.blocks(), slot.fields())
+                .and_then(|log| sliding_log::convert(&limit.limit, log, now_us, &former))
+                .map_or(Stored::Nothing, Stored::Entries);
         }
-        match transition::convert(&limit.limit, slot.fields(), now_us, &registry.limits()[slot.limit() as usize]) {
-            Some(numbers) => Stored::Numbers(numbers),
-            None => Stored::Nothing,
-        }
+        transition::convert(&limit.limit, slot.fields(), now_us, &former).map_or(Stored::Nothing, Stored::Numbers)
     }
 
     /// The numbers in a slot, where `limit` itself wrote them.
@@ -110,12 +112,12 @@ impl<G: Ground> Stripe<G> {
     /// Replace the numbers in a slot.
     #[inline(always)]
     pub fn overwrite(&mut self, index: usize, tag: u64, limit: &Registered, numbers: Numbers) {
-        self.write(index, Slot::new(tag, numbers, limit.number));
+        self.ground.write_slot(index, Slot::new(tag, numbers, limit.number));
     }
 
     /// Bring what another version of this limit wrote into the numbers of this one, for good: a wait
     /// that is told from here on is counted in them.
-    pub fn adopt(&mut self, place: Place, limit: &Registered, registry: &Registry, now_us: i64) {
+    pub fn adopt(&mut self, place: Place, limit: &Registered, limits: &impl Limits, now_us: i64) {
         let Place::Found(index) = place else {
             return;
         };
@@ -123,11 +125,12 @@ impl<G: Ground> Stripe<G> {
         if former.limit() == limit.number {
             return;
         }
-        let former_limit = registry.limits()[former.limit() as usize];
+        let former_limit = limits.of(former.limit());
         let numbers = if former_limit.algorithm == Algorithm::SlidingLog {
             let log = log_pool::read(self.ground.blocks(), former.fields());
             let State { gone, shift, .. } = sliding_log::roll(&former_limit, log, now_us / former_limit.unit_us);
-            Some(log_pool::settle(&mut self.ground, former.fields(), gone, shift))
+            self.shift(place, shift);
+            Some(log_pool::drop_oldest(&mut self.ground, former.fields(), gone))
         } else {
             transition::convert(&limit.limit, former.fields(), now_us, &former_limit)
         };
@@ -136,7 +139,15 @@ impl<G: Ground> Stripe<G> {
             if former.refused() {
                 slot.mark_refused();
             }
-            self.write(index, slot);
+            self.ground.write_slot(index, slot);
+        }
+        self.ground.commit();
+    }
+
+    /// Move the times of a log that is about to be charged: a clock was once far ahead.
+    pub fn shift(&mut self, place: Place, shift: i64) {
+        if shift != 0 {
+            self.ground.shift(self.chain(place), shift);
         }
     }
 
@@ -149,18 +160,20 @@ impl<G: Ground> Stripe<G> {
     }
 
     /// Keep a charged state: over the one at `place`, or in a new slot, for which there must be room.
+    ///
+    /// The times of its log are moved already, see `shift`.
     #[inline]
     pub fn keep(&mut self, place: Place, tag: u64, limit: &Registered, kept: Kept) {
         let fields = match kept {
             Kept::Numbers(numbers) => numbers,
-            Kept::Entries { gone, shift, time, cost } => {
+            Kept::Entries { gone, time, cost, .. } => {
                 let chain = self.chain(place);
-                log_pool::record(&mut self.ground, chain, gone, shift, time, cost)
+                log_pool::record(&mut self.ground, chain, gone, time, cost)
             }
         };
         let slot = Slot::new(tag, fields, limit.number);
         match place {
-            Place::Found(index) => self.write(index, slot),
+            Place::Found(index) => self.ground.write_slot(index, slot),
             Place::Absent => self.insert(slot),
         }
     }
@@ -168,22 +181,20 @@ impl<G: Ground> Stripe<G> {
     /// Remember that the last decision on this place was a refusal.
     #[inline]
     pub fn mark_refused(&mut self, place: Place) {
-        if let Place::Found(index) = place {
-            let slot = &mut self.ground.slots_mut()[index];
-            if !slot.refused() {
-                slot.mark_refused();
-            }
+        if let Place::Found(index) = place
+            && !self.ground.slots()[index].refused()
+        {
+            self.ground.mark_refused(index);
         }
     }
 
     /// Forget the state of a tag; whether it was anything but the same as none.
-    pub fn forget(&mut self, tag: u64, registry: &Registry, now_us: i64) -> bool {
+    pub fn forget(&mut self, tag: u64, limits: &impl Limits, now_us: i64) -> bool {
         let Place::Found(index) = self.find(tag) else {
             return false;
         };
-        let limits = registry.limits();
-        let (reset_after_us, _) = self.reset_after_us(index, &limits, now_us);
-        self.remove(index, &limits);
+        let (reset_after_us, _) = self.reset_after_us(index, limits, now_us);
+        self.remove(index, limits);
         reset_after_us > 0
     }
 
@@ -195,12 +206,11 @@ impl<G: Ground> Stripe<G> {
     }
 
     /// Drop the states that are the same as none; how many there were.
-    pub fn drop_expired(&mut self, registry: &Registry, now_us: i64) -> usize {
-        let limits = registry.limits();
+    pub fn drop_expired(&mut self, limits: &impl Limits, now_us: i64) -> usize {
         let before = self.len();
         for index in (0..self.ground.slots().len()).rev() {
-            if self.ground.slots()[index].tag != 0 && self.reset_after_us(index, &limits, now_us).0 == 0 {
-                self.remove(index, &limits);
+            if self.ground.slots()[index].tag != 0 && self.reset_after_us(index, limits, now_us).0 == 0 {
+                self.remove(index, limits);
             }
         }
         before - self.len()
@@ -219,8 +229,7 @@ impl<G: Ground> Stripe<G> {
     /// Look at up to `most` used slots, going on where the last sweep ended; frees those that are the same as none.
     ///
     /// A tag for which `ours` holds is no victim.
-    pub fn sweep(&mut self, most: usize, registry: &Registry, now_us: i64, ours: impl Fn(u64) -> bool) -> Swept {
-        let limits = registry.limits();
+    pub fn sweep(&mut self, most: usize, limits: &impl Limits, now_us: i64, ours: impl Fn(u64) -> bool) -> Swept {
         let mut swept = Swept::default();
         let mut to_see = most.min(self.len());
         let mut steps = self.ground.slots().len();
@@ -236,9 +245,9 @@ impl<G: Ground> Stripe<G> {
                 continue;
             }
             to_see -= 1;
-            let (reset_after_us, remaining) = self.reset_after_us(cursor, &limits, now_us);
+            let (reset_after_us, remaining) = self.reset_after_us(cursor, limits, now_us);
             if reset_after_us == 0 {
-                self.remove(cursor, &limits);
+                self.remove(cursor, limits);
                 swept.expired += 1;
                 continue;
             }
@@ -249,20 +258,13 @@ impl<G: Ground> Stripe<G> {
                 swept.victim = Some(Victim { tag: slot.tag, reset_after_us });
             }
         }
-        self.ground.head_mut().cursor = cursor;
+        self.ground.set_cursor(cursor);
         swept
     }
 
     /// Forget everything.
     pub fn clear(&mut self) {
         self.ground.clear();
-    }
-
-    /// Overwrite a slot as part of a decision.
-    #[inline(always)]
-    fn write(&mut self, index: usize, slot: Slot) {
-        self.ground.save_slot(index);
-        self.ground.slots_mut()[index] = slot;
     }
 
     /// The chain of a log, of no entries where there is none yet.
@@ -279,7 +281,6 @@ impl<G: Ground> Stripe<G> {
         let index = self.position(slot.tag);
         let gap = self.ground.slots()[index..].iter().position(|other| other.tag == 0).unwrap_or_default();
         self.ground.open_gap(index, gap, slot);
-        self.ground.head_mut().used += 1;
     }
 
     /// Where a tag that is not here belongs.
@@ -291,10 +292,12 @@ impl<G: Ground> Stripe<G> {
     }
 
     /// Take a slot out, give back its log, and close the gap.
-    fn remove(&mut self, index: usize, limits: &[Limit]) {
+    fn remove(&mut self, index: usize, limits: &impl Limits) {
         let slot = self.ground.slots()[index];
-        if limits[slot.limit() as usize].algorithm == Algorithm::SlidingLog {
+        if limits.of(slot.limit()).algorithm == Algorithm::SlidingLog {
             log_pool::release(&mut self.ground, slot.fields());
+            self.ground.write_slot(index, Slot::new(slot.tag, NO_CHAIN, slot.limit()));
+            self.ground.commit();
         }
         let slots = self.ground.slots();
         let mut end = index + 1;
@@ -302,13 +305,12 @@ impl<G: Ground> Stripe<G> {
             end += 1;
         }
         self.ground.close_gap(index, end);
-        self.ground.head_mut().used -= 1;
     }
 
     /// (until the slot's state is the same as none, what remains of its limit)
-    fn reset_after_us(&self, index: usize, limits: &[Limit], now_us: i64) -> (i64, i64) {
+    fn reset_after_us(&self, index: usize, limits: &impl Limits, now_us: i64) -> (i64, i64) {
         let slot = &self.ground.slots()[index];
-        let limit = limits[slot.limit() as usize];
+        let limit = limits.of(slot.limit());
         let stored = match limit.algorithm {
             Algorithm::SlidingLog => {
                 log_pool::read(self.ground.blocks(), slot.fields()).map_or(Stored::Nothing, Stored::Entries)

@@ -8,23 +8,21 @@ use smallvec::SmallVec;
 
 use crate::algorithms::transition::{self, Kept, Reading, State, Stored};
 use crate::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
+use crate::ground::Ground;
 use crate::hash::{KeyHash, Seed};
-use crate::lanes::{Lanes, Locked, Spot};
 use crate::limit::{Algorithm, Limit};
-use crate::registry::{Registered, Registry};
-pub use crate::room::{Bounds, Stats};
-use crate::room::{Full, Room};
+use crate::locked::{Locked, Spot};
+use crate::registry::Registered;
+use crate::storage::{Full, Stats, Storage, TooMany};
 use crate::stripe::Place;
 
 /// How far ahead of its turn a key's slot is fetched when many keys are judged.
 const LOOKAHEAD: usize = 8;
 
-/// The table.
-pub struct Table {
+/// The table, on a storage.
+pub struct Table<S> {
     seed: Seed,
-    registry: Registry,
-    lanes: Lanes,
-    room: Room,
+    storage: S,
 }
 
 /// A decision in the making: what each limit answers, and what to keep if it is charged.
@@ -34,15 +32,15 @@ struct Judged {
     kept: SmallVec<[Option<Kept>; 4]>,
 }
 
-impl Table {
-    /// An empty table.
-    pub fn new(seed: [u8; 16], bounds: Bounds) -> Self {
-        Self {
-            seed: Seed::new(seed),
-            registry: Registry::default(),
-            lanes: Lanes::new(bounds.max_keys),
-            room: Room::new(bounds),
-        }
+impl<S: Storage> Table<S> {
+    /// A table of what a storage holds.
+    pub fn new(seed: [u8; 16], storage: S) -> Self {
+        Self { seed: Seed::new(seed), storage }
+    }
+
+    /// Where its states are.
+    pub fn storage(&self) -> &S {
+        &self.storage
     }
 
     /// How keys are hashed here.
@@ -50,33 +48,38 @@ impl Table {
         &self.seed
     }
 
-    /// Make a limit known. None where the table knows 2**20 limits already.
-    pub fn register(&self, scope: &str, limit: Limit) -> Option<Registered> {
-        self.registry.register(&self.seed, scope, limit)
+    /// Make a limit known.
+    pub fn register(&self, scope: &str, limit: Limit) -> Result<Result<Registered, TooMany>, S::Error> {
+        self.storage.register(&self.seed, scope, limit)
     }
 
     /// Ask for the cache line where a check's state will be looked for. A hint, without any lock.
     #[inline(always)]
     pub fn fetch(&self, check: &Check) {
-        self.lanes.fetch(check);
+        self.storage.fetch(check);
     }
 
     /// Decide the checks of one request at one instant: all enforced ones are charged, or none. Atomic.
     ///
     /// No two checks may be the same limit on the same key.
     #[inline]
-    pub fn apply(&self, checks: &[Check], now_us: i64, mode: Mode) -> Answer {
+    pub fn apply(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let known = match checks {
             [check] if check.limit.limit.algorithm == Algorithm::SlidingLog => {
-                self.apply_known_log(check, now_us, mode)
+                self.apply_known_log(check, now_us, mode)?
             }
-            [check] => self.apply_known(check, now_us, mode),
+            [check] => self.apply_known(check, now_us, mode)?,
             _ => None,
         };
-        known.unwrap_or_else(|| self.apply_all(checks, now_us, mode))
+        match known {
+            Some(answer) => Ok(answer),
+            None => self.apply_all(checks, now_us, mode),
+        }
     }
 
     /// Decide a list of requests one after another, all at one instant; `each` gets every answer in turn.
+    ///
+    /// An error ends it: what was answered before stays charged.
     ///
     /// `requests` holds the same number of checks for each request.
     pub fn apply_each(
@@ -86,63 +89,75 @@ impl Table {
         now_us: i64,
         mode: Mode,
         mut each: impl FnMut(Answer),
-    ) {
+    ) -> Result<(), S::Error> {
         for (index, checks) in requests.chunks(checks_each).enumerate() {
             if let Some(ahead) = requests.get((index + LOOKAHEAD) * checks_each) {
                 self.fetch(ahead);
             }
-            each(self.apply(checks, now_us, mode));
+            each(self.apply(checks, now_us, mode)?);
         }
+        Ok(())
     }
 
     /// Forget what is known of a key under a limit; whether that was more than nothing.
-    pub fn reset(&self, limit: &Registered, key: KeyHash, now_us: i64) -> bool {
-        let mut stripe = self.lanes.lock(self.lanes.of(key));
-        let live = stripe.forget(key.tag_under(limit.salt), &self.registry, now_us);
-        self.room.settle(&mut stripe);
-        live
+    pub fn reset(&self, limit: &Registered, key: KeyHash, now_us: i64) -> Result<bool, S::Error> {
+        let lane = self.storage.lane_of(key);
+        let mut stripe = self.storage.lock(lane)?;
+        let live = stripe.forget(key.tag_under(limit.salt), self.storage.limits(), now_us);
+        self.storage.settle(lane, &mut stripe);
+        Ok(live)
     }
 
     /// What is stored of a key under a limit, handed to `read` while the stripe is locked.
-    pub fn read<T>(&self, limit: &Registered, key: KeyHash, now_us: i64, read: impl FnOnce(Stored<'_>) -> T) -> T {
-        let stripe = self.lanes.lock(self.lanes.of(key));
+    pub fn read<T>(
+        &self,
+        limit: &Registered,
+        key: KeyHash,
+        now_us: i64,
+        read: impl FnOnce(Stored<'_>) -> T,
+    ) -> Result<T, S::Error> {
+        let stripe = self.storage.lock(self.storage.lane_of(key))?;
         let place = stripe.find(key.tag_under(limit.salt));
-        read(stripe.stored(place, limit, &self.registry, now_us))
+        Ok(read(stripe.stored(place, limit, self.storage.limits(), now_us)))
     }
 
     /// Forget everything; limits stay known.
-    pub fn clear(&self) {
-        for lane in 0..self.lanes.len() {
-            let mut stripe = self.lanes.lock(lane);
+    pub fn clear(&self) -> Result<(), S::Error> {
+        for lane in 0..self.storage.lanes() {
+            let mut stripe = self.storage.lock(lane)?;
             stripe.clear();
-            self.room.settle(&mut stripe);
+            self.storage.settle(lane, &mut stripe);
         }
+        Ok(())
     }
 
     /// What the table counts about itself.
-    pub fn stats(&self) -> Stats {
-        let held: usize = (0..self.lanes.len()).map(|lane| self.lanes.lock(lane).ground.bytes()).sum();
-        self.room.stats(self.lanes.bytes() + held)
+    pub fn stats(&self) -> Result<Stats, S::Error> {
+        self.storage.stats()
     }
 
     /// Decide one check of a key that is known already: `apply_all` without its bookkeeping. Not for logs.
     ///
     /// None where there is more to do than to replace three numbers.
     #[inline(always)]
-    fn apply_known(&self, check: &Check, now_us: i64, mode: Mode) -> Option<Answer> {
+    fn apply_known(&self, check: &Check, now_us: i64, mode: Mode) -> Result<Option<Answer>, S::Error> {
         let limit = &check.limit.limit;
-        let mut stripe = self.lanes.lock(self.lanes.of(check.key));
+        let mut stripe = self.storage.lock(self.storage.lane_of(check.key))?;
         let tag = check.tag();
         let Place::Found(index) = stripe.find(tag) else {
-            return None;
+            return Ok(None);
         };
-        let numbers = transition::roll_numbers(limit, Some(stripe.numbers(index, check.limit)?), now_us);
+        let Some(numbers) = stripe.numbers(index, check.limit) else {
+            return Ok(None);
+        };
+        let numbers = transition::roll_numbers(limit, Some(numbers), now_us);
         let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
         let wait_us = mode.wait_us(transition::admit_numbers(limit, numbers, now_us, check.cost), delay_us);
         let passes = wait_us == 0;
         let numbers = if passes { transition::charge_numbers(limit, numbers, now_us, check.cost) } else { numbers };
         if mode.commit && passes && check.cost != 0 {
             stripe.overwrite(index, tag, check.limit, numbers);
+            stripe.ground.commit();
         } else if mode.commit && wait_us > 0 {
             stripe.mark_refused(Place::Found(index));
         }
@@ -150,22 +165,27 @@ impl Table {
         let (remaining, reset_after_us, next_after_us) = transition::measure_numbers(limit, numbers, now_us);
         let delay_us = if passes { delay_us } else { 0 };
         let reading = Reading { remaining, reset_after_us, retry_after_us: wait_us, next_after_us, delay_us };
-        Some(Answer::of_one(check, reading))
+        Ok(Some(Answer::of_one(check, reading)))
     }
 
-    /// `apply_known` for a log. None where the key is new, its limit has changed, or its log needs another block.
+    /// `apply_known` for a log. None where the key is new, its limit has changed, its times are to be moved, or
+    /// it needs another block.
     #[inline]
-    fn apply_known_log(&self, check: &Check, now_us: i64, mode: Mode) -> Option<Answer> {
+    fn apply_known_log(&self, check: &Check, now_us: i64, mode: Mode) -> Result<Option<Answer>, S::Error> {
         let limit = &check.limit.limit;
-        let mut stripe = self.lanes.lock(self.lanes.of(check.key));
+        let mut stripe = self.storage.lock(self.storage.lane_of(check.key))?;
         let place = stripe.find(check.tag());
         let Place::Found(index) = place else {
-            return None;
+            return Ok(None);
         };
         if stripe.numbers(index, check.limit).is_none() || stripe.needs_block(place, limit) {
-            return None;
+            return Ok(None);
         }
-        let mut state = transition::roll(limit, stripe.stored(place, check.limit, &self.registry, now_us), now_us);
+        let stored = stripe.stored(place, check.limit, self.storage.limits(), now_us);
+        let mut state = transition::roll(limit, stored, now_us);
+        if matches!(&state, State::Entries(log) if log.shift != 0) {
+            return Ok(None);
+        }
         let retry_after_us = transition::admit(limit, &state, now_us, check.cost);
         if retry_after_us == 0 {
             state = transition::charge(limit, state, now_us, check.cost);
@@ -174,18 +194,19 @@ impl Table {
         let kept = transition::keep(&state);
         if mode.commit && retry_after_us == 0 && check.cost != 0 {
             stripe.keep(place, check.tag(), check.limit, kept);
+            stripe.ground.commit();
         } else if mode.commit && retry_after_us > 0 {
             stripe.mark_refused(place);
         }
         let reading = Reading { remaining, reset_after_us, retry_after_us, next_after_us, delay_us: 0 };
-        Some(Answer::of_one(check, reading))
+        Ok(Some(Answer::of_one(check, reading)))
     }
 
-    fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Answer {
-        let mut locked = Locked::default();
-        self.lanes.lock_all(checks, &mut locked);
+    fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
+        let mut locked = Locked::none();
+        locked.lock(&self.storage, checks)?;
         if mode.commit {
-            locked.adopt(checks, &self.registry, now_us);
+            locked.adopt(&self.storage, checks, now_us);
         }
         let mut judged = Judged { allowed: false, readings: SmallVec::new(), kept: SmallVec::new() };
         self.judge(checks, &locked, now_us, mode, None, &mut judged);
@@ -194,19 +215,22 @@ impl Table {
             locked.mark_refused(&judged.readings);
         } else if mode.commit && locked.needs_room(checks, &judged.kept) {
             full = self.make_room(checks, &mut locked, &mut judged, now_us, mode);
-            locked.keep_growing(checks, &judged.kept);
+            if judged.allowed {
+                locked.keep_growing(&self.storage, checks, &judged.kept);
+            } else {
+                self.storage.give_back(&mut locked, now_us);
+            }
             for Spot { lane, guard, .. } in &locked.spots {
-                self.room.settle(&mut locked.guards[*guard]);
-                self.lanes.note_slots(*lane, &locked.guards[*guard]);
+                self.storage.settle(*lane, &mut locked.guards[*guard]);
             }
         } else if mode.commit {
-            locked.keep(checks, &judged.kept);
+            locked.keep(&self.storage, checks, &judged.kept);
         }
         let Judged { allowed, readings, .. } = judged;
         let binding = binding_of(checks, &readings, allowed);
         let readings =
             if let [only] = readings[..] { Readings::One(only) } else { Readings::Many(readings[..].into()) };
-        Answer { allowed, full, binding, readings }
+        Ok(Answer { allowed, full, binding, readings })
     }
 
     /// Judge all checks on what is stored. Nothing in the table is changed.
@@ -215,7 +239,7 @@ impl Table {
     fn judge(
         &self,
         checks: &[Check],
-        locked: &Locked<'_>,
+        locked: &Locked<'_, S>,
         now_us: i64,
         mode: Mode,
         refuse_for: Option<(usize, i64)>,
@@ -254,8 +278,8 @@ impl Table {
 
     /// The state of a check, brought to this moment.
     #[inline(always)]
-    fn roll<'locked>(&self, check: &Check, locked: &'locked Locked<'_>, spot: &Spot, now_us: i64) -> State<'locked> {
-        let stored = locked.guards[spot.guard].stored(spot.place, check.limit, &self.registry, now_us);
+    fn roll<'locked>(&self, check: &Check, locked: &'locked Locked<'_, S>, spot: &Spot, now_us: i64) -> State<'locked> {
+        let stored = locked.guards[spot.guard].stored(spot.place, check.limit, self.storage.limits(), now_us);
         transition::roll(&check.limit.limit, stored, now_us)
     }
 
@@ -264,7 +288,7 @@ impl Table {
     fn make_room(
         &self,
         checks: &[Check],
-        locked: &mut Locked<'_>,
+        locked: &mut Locked<'_, S>,
         judged: &mut Judged,
         now_us: i64,
         mode: Mode,
@@ -274,19 +298,19 @@ impl Table {
             if judged.kept[index].is_none() {
                 continue;
             }
-            let reserved = self.room.reserve(check, locked, index, &self.lanes, &self.registry, now_us);
+            let reserved = self.storage.reserve(check, locked, index, now_us);
             let Err(Full { soonest_us }) = reserved else {
                 continue;
             };
-            if check.shadow || self.room.on_full() == OnFull::Pass {
-                self.room.count_passed();
+            if check.shadow || self.storage.on_full() == OnFull::Pass {
+                self.storage.count_passed();
                 judged.kept[index] = None;
                 if !check.shadow {
                     full = Some(OnFull::Pass);
                 }
                 continue;
             }
-            self.room.count_refused();
+            self.storage.count_refused();
             locked.find_again();
             self.judge(checks, locked, now_us, mode, Some((index, soonest_us)), judged);
             return Some(OnFull::Refuse);

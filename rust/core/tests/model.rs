@@ -136,7 +136,10 @@ fn log_chains_hold_what_a_queue_holds() {
                         Some(newest) if newest.0 == time => newest.1 += cost,
                         _ => model.push_back((time, cost)),
                     }
-                    chains[key] = log_pool::record(&mut heap, chains[key], gone, shift, time, cost);
+                    chains[key] = {
+                        heap.shift(chains[key], shift);
+                        log_pool::record(&mut heap, chains[key], gone, time, cost)
+                    };
                 }
             }
             for (chain, model) in chains.iter().zip(&models) {

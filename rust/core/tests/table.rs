@@ -2,14 +2,18 @@
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
+use std::convert::Infallible;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use headgate_core::answer::{Check, Mode, OnFull};
 use headgate_core::limit::{Algorithm, Limit};
+use headgate_core::private::{Bounds, Private};
 use headgate_core::registry::Registered;
-use headgate_core::table::{Bounds, Table};
+use headgate_core::table;
+
+type Table = table::Table<Private>;
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
@@ -22,8 +26,14 @@ const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::LeakyQueue,
 ];
 
+/// What no lock of this process can refuse.
+fn sure<T>(result: Result<T, Infallible>) -> T {
+    let Ok(value) = result;
+    value
+}
+
 fn table(max_keys: usize, on_full: OnFull) -> Table {
-    Table::new([7; 16], Bounds { max_keys, max_log_blocks: 1_000_000, on_full })
+    Table::new([7; 16], Private::new(Bounds { max_keys, max_log_blocks: 1_000_000, on_full }))
 }
 
 fn limit(table: &Table, scope: &str, algorithm: Algorithm, quota: i64) -> Registered {
@@ -33,7 +43,7 @@ fn limit(table: &Table, scope: &str, algorithm: Algorithm, quota: i64) -> Regist
         1
     };
     let limit = Limit::new(algorithm, 1, quota, 3_600_000_000, refill).expect("a limit");
-    table.register(scope, limit).expect("room for a limit")
+    sure(table.register(scope, limit)).expect("room for a limit")
 }
 
 fn check<'limit>(table: &Table, limit: &'limit Registered, key: &str) -> Check<'limit> {
@@ -60,13 +70,16 @@ fn threads_that_ask_at_once_pass_exactly_the_limit() {
                             if (number + round) % 2 == 0 {
                                 checks.reverse();
                             }
-                            passed.fetch_add(usize::from(table.apply(&checks, NOW_US, HIT).allowed), Ordering::Relaxed);
+                            passed.fetch_add(
+                                usize::from(sure(table.apply(&checks, NOW_US, HIT)).allowed),
+                                Ordering::Relaxed,
+                            );
                         }
                     });
                 }
             });
             assert_eq!(passed.into_inner(), 1000, "{algorithm:?}");
-            assert_eq!(table.stats().keys, 1001, "a refused request left something behind");
+            assert_eq!(sure(table.stats()).keys, 1001, "a refused request left something behind");
         }
     }
 }
@@ -81,7 +94,7 @@ fn a_new_state_beside_known_ones_disturbs_none() {
         // The new state comes first, between or last among the known ones, in the same stripe.
         let mut checks: Vec<Check> = known.iter().map(|limit| check(&table, limit, "known")).collect();
         checks.insert(number % 7, check(&table, &fresh, &format!("new-{number}")));
-        let answer = table.apply(&checks, NOW_US + number as i64 / 100, HIT);
+        let answer = sure(table.apply(&checks, NOW_US + number as i64 / 100, HIT));
         assert!(answer.allowed);
         for (check, reading) in checks.iter().zip(answer.readings.all()) {
             let expected = if std::ptr::eq(check.limit, &raw const fresh) { 0 } else { 2000 - number as i64 };
@@ -101,13 +114,13 @@ fn threads_with_new_keys_stay_within_the_bound() {
                 scope.spawn(move || {
                     for number in 0..20_000 {
                         let key = format!("{thread}-{number}");
-                        table.apply(&[check(table, limit, &key)], NOW_US, HIT);
-                        assert!(table.stats().keys <= 20_000);
+                        sure(table.apply(&[check(table, limit, &key)], NOW_US, HIT));
+                        assert!(sure(table.stats()).keys <= 20_000);
                     }
                 });
             }
         });
-        let stats = table.stats();
+        let stats = sure(table.stats());
         assert_eq!(stats.keys, 20_000);
         assert_eq!(stats.forgotten + stats.refused_full + stats.passed_full, 60_000);
     }
@@ -121,13 +134,13 @@ fn growing_moves_every_state() {
         for number in 0..50_000 {
             let key = format!("user:{number}");
             let checks = limits.each_ref().map(|limit| check(&table, limit, &key));
-            let answer = table.apply(&checks, NOW_US + round, HIT);
+            let answer = sure(table.apply(&checks, NOW_US + round, HIT));
             assert!(answer.allowed);
             for reading in answer.readings.all() {
                 assert_eq!(reading.remaining, 5 - round);
             }
         }
-        assert_eq!(table.stats().keys, 300_000);
+        assert_eq!(sure(table.stats()).keys, 300_000);
     }
 }
 
@@ -136,9 +149,9 @@ fn memory_is_64_bytes_a_key_at_most_at_any_size() {
     let table = table(1_000_000, OnFull::Refuse);
     let limit = limit(&table, "limit", Algorithm::SlidingWindow, 5);
     for number in 1..=400_000 {
-        table.apply(&[check(&table, &limit, &number.to_string())], NOW_US, HIT);
+        sure(table.apply(&[check(&table, &limit, &number.to_string())], NOW_US, HIT));
         if number % 10_007 == 0 && number > 50_000 {
-            let stats = table.stats();
+            let stats = sure(table.stats());
             assert!(stats.bytes <= 64 * stats.keys, "{} bytes for {} keys", stats.bytes, stats.keys);
         }
     }
@@ -146,8 +159,9 @@ fn memory_is_64_bytes_a_key_at_most_at_any_size() {
 
 #[test]
 fn the_seed_decides_where_keys_fall() {
-    let tables = [[1; 16], [2; 16]]
-        .map(|seed| Table::new(seed, Bounds { max_keys: 10, max_log_blocks: 10, on_full: OnFull::Refuse }));
+    let tables = [[1; 16], [2; 16]].map(|seed| {
+        Table::new(seed, Private::new(Bounds { max_keys: 10, max_log_blocks: 10, on_full: OnFull::Refuse }))
+    });
     let keys: Vec<String> = (0..1000).map(|number| format!("user:{number}")).collect();
     let order = |table: &Table| {
         let mut keys = keys.clone();

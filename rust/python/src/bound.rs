@@ -5,13 +5,13 @@ use std::sync::Arc;
 use headgate_core::answer::{Check, Mode};
 use headgate_core::hash::KeyHash;
 use headgate_core::registry::Registered;
-use headgate_core::table;
 use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use smallvec::SmallVec;
 
+use crate::any_table::AnyTable;
 use crate::arguments::{Cost, check_now, hash_key};
 use crate::clock::Clock;
 use crate::decision::Decision;
@@ -37,7 +37,7 @@ struct Member {
 /// Limits bound to a table and a clock.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct BoundLimits {
-    table: Arc<table::Table>,
+    table: Arc<AnyTable>,
     definitions: Py<PyTuple>,
     members: Box<[Member]>,
     groups: usize,
@@ -104,7 +104,7 @@ impl BoundLimits {
             for (key, cost) in chunk {
                 checks.extend(self.members.iter().map(|member| member.check(*key, *cost)));
             }
-            self.table.apply_each(&checks, self.members.len(), now_us, HIT, |answer| answers.push(answer));
+            self.table.apply_each(&checks, self.members.len(), now_us, HIT, |answer| answers.push(answer))?;
             // Other threads may run here, and only here: a fork never meets a locked stripe.
             py.detach(|| ());
         }
@@ -150,7 +150,7 @@ impl BoundLimits {
             Some(now_us) => check_now(now_us)?,
             None => self.clock.now_us(py)?,
         };
-        Ok(self.apply(py, &checks, now_us, Mode { commit, max_delay_us }))
+        self.apply(py, &checks, now_us, Mode { commit, max_delay_us })
     }
 
     fn reset(&self, py: Python<'_>, keys: &Bound<'_, PyTuple>) -> PyResult<bool> {
@@ -158,7 +158,7 @@ impl BoundLimits {
         let mut found = false;
         for member in &self.members {
             let key = hash_key(&keys.get_item(member.group)?, self.table.seed())?;
-            found |= self.table.reset(&member.limit, key, now_us);
+            found |= self.table.reset(&member.limit, key, now_us)?;
         }
         Ok(found)
     }
@@ -190,18 +190,19 @@ impl BoundLimits {
         if let [only] = &*self.members {
             let check = only.check(key, cost);
             self.table.fetch(&check);
-            return Ok(self.apply(py, &[check], self.clock.now_us(py)?, mode));
+            return self.apply(py, &[check], self.clock.now_us(py)?, mode);
         }
         let checks: Checks<'_> = self.members.iter().map(|member| member.check(key, cost)).collect();
         for check in &checks {
             self.table.fetch(check);
         }
-        Ok(self.apply(py, &checks, self.clock.now_us(py)?, mode))
+        self.apply(py, &checks, self.clock.now_us(py)?, mode)
     }
 
     #[inline]
-    fn apply(&self, py: Python<'_>, checks: &[Check<'_>], now_us: i64, mode: Mode) -> Decision {
-        Decision::new(self.definitions.clone_ref(py), self.table.apply(checks, now_us, mode))
+    fn apply(&self, py: Python<'_>, checks: &[Check<'_>], now_us: i64, mode: Mode) -> PyResult<Decision> {
+        let answer = self.table.apply(checks, now_us, mode)?;
+        Ok(Decision::new(self.definitions.clone_ref(py), answer))
     }
 }
 

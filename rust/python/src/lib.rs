@@ -1,5 +1,6 @@
 //! `headgate._native`: the native core as a Python module. What it offers is in `_native.pyi`.
 
+mod any_table;
 mod arguments;
 mod bound;
 mod clock;

@@ -4,9 +4,10 @@ use headgate_core::algorithms::transition::Stored;
 use headgate_core::hash::KeyHash;
 use headgate_core::limit::Algorithm;
 use headgate_core::registry::Registered;
-use headgate_core::table::Table;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+
+use crate::any_table::AnyTable;
 
 /// A state, taken out of the table: no lock is held while Python objects are made.
 enum Owned {
@@ -18,7 +19,7 @@ enum Owned {
 /// What a table holds of a key under a limit, as the Python transition writes it; None for nothing.
 pub fn read_state<'py>(
     py: Python<'py>,
-    table: &Table,
+    table: &AnyTable,
     limit: &Registered,
     key: KeyHash,
     now_us: i64,
@@ -28,7 +29,7 @@ pub fn read_state<'py>(
         (Stored::Numbers(numbers), Algorithm::SlidingWindow) => Owned::Numbers(numbers.to_vec()),
         (Stored::Numbers([a, b, _]), _) => Owned::Numbers(vec![a, b]),
         (Stored::Entries(log), _) => Owned::Entries(log.entries.collect()),
-    });
+    })?;
     Ok(match owned {
         Owned::Nothing => None,
         Owned::Numbers(numbers) => Some(PyTuple::new(py, numbers)?),

@@ -4,19 +4,21 @@ use std::sync::Arc;
 
 use headgate_core::answer::OnFull;
 use headgate_core::limit::{Algorithm, Limit};
+use headgate_core::log_pool::PER_BLOCK;
+use headgate_core::private::{Bounds, Private};
 use headgate_core::registry::Registered;
-use headgate_core::table::{self, Bounds};
+use headgate_core::storage::TooMany;
+use headgate_core::table;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Log entries that share a block of the native table.
-const ENTRIES_PER_BLOCK: usize = 7;
+use crate::any_table::AnyTable;
 
 /// A bounded table of states, shared by every `BoundLimits` made on it.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct Table {
-    pub inner: Arc<table::Table>,
+    pub inner: Arc<AnyTable>,
 }
 
 #[pymethods]
@@ -30,17 +32,18 @@ impl Table {
             "pass" => OnFull::Pass,
             _ => return Err(PyValueError::new_err("on_full must be forget, refuse or pass")),
         };
-        let max_log_blocks = max_log_entries.div_ceil(ENTRIES_PER_BLOCK);
+        let max_log_blocks = max_log_entries.div_ceil(PER_BLOCK);
         let bounds = Bounds { max_keys, max_log_blocks, on_full };
-        Ok(Self { inner: Arc::new(table::Table::new(seed, bounds)) })
+        let table = table::Table::new(seed, Private::new(bounds));
+        Ok(Self { inner: Arc::new(AnyTable::Private(table)) })
     }
 
-    fn clear(&self) {
-        self.inner.clear();
+    fn clear(&self) -> PyResult<()> {
+        self.inner.clear()
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.inner.stats();
+        let stats = self.inner.stats()?;
         let dict = PyDict::new(py);
         dict.set_item("keys", stats.keys)?;
         dict.set_item("bytes", stats.bytes)?;
@@ -62,8 +65,10 @@ pub fn read_limit(compiled: &Bound<'_, PyAny>) -> PyResult<Limit> {
 }
 
 /// Make the limit of a `headgate.decision.NamedLimit` known to a table.
-pub fn register(table: &table::Table, definition: &Bound<'_, PyAny>) -> PyResult<Registered> {
+pub fn register(table: &AnyTable, definition: &Bound<'_, PyAny>) -> PyResult<Registered> {
     let scope: String = definition.getattr("scope")?.extract()?;
     let limit = read_limit(&definition.getattr("limit")?.getattr("compiled")?)?;
-    table.register(&scope, limit).ok_or_else(|| PyValueError::new_err("this store knows too many limits"))
+    table.register(&scope, limit)?.map_err(|TooMany::Limits(most)| {
+        PyValueError::new_err(format!("this store knows {most} limits already, which is all it can"))
+    })
 }

@@ -73,7 +73,7 @@ impl Reading {
 }
 
 /// The state as it stands at `now_us`.
-#[inline]
+#[inline(always)]
 pub fn roll<'pool>(limit: &Limit, stored: Stored<'pool>, now_us: i64) -> State<'pool> {
     match stored {
         Stored::Entries(log) => State::Entries(sliding_log::roll(limit, Some(log), unit_time(limit, now_us))),
@@ -106,7 +106,7 @@ pub fn roll_numbers(limit: &Limit, numbers: Option<Numbers>, now_us: i64) -> Num
 }
 
 /// How long this cost must wait, in microseconds: 0 to pass now, `NEVER` where waiting cannot help.
-#[inline]
+#[inline(always)]
 pub fn admit(limit: &Limit, state: &State, now_us: i64, cost: i64) -> i64 {
     match state {
         State::Numbers(numbers) => admit_numbers(limit, *numbers, now_us, cost),
@@ -129,7 +129,7 @@ pub fn admit_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64) 
 }
 
 /// The state after an admitted cost.
-#[inline]
+#[inline(always)]
 pub fn charge<'pool>(limit: &Limit, state: State<'pool>, now_us: i64, cost: i64) -> State<'pool> {
     match state {
         State::Numbers(numbers) => State::Numbers(charge_numbers(limit, numbers, now_us, cost)),
@@ -158,7 +158,7 @@ pub fn charge_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64)
 }
 
 /// (remaining, reset_after_us, next_after_us) of a state.
-#[inline]
+#[inline(always)]
 pub fn measure(limit: &Limit, state: &State, now_us: i64) -> (i64, i64, i64) {
     match state {
         State::Numbers(numbers) => measure_numbers(limit, *numbers, now_us),

@@ -1,0 +1,133 @@
+//! The stripes that one decision holds, and where each check's state is in them.
+
+use smallvec::SmallVec;
+
+use crate::algorithms::transition::{Kept, Reading};
+use crate::answer::Check;
+use crate::storage::Storage;
+use crate::stripe::Place;
+
+/// Where a check's state is: which of the locked stripes, under which tag, in which place.
+#[derive(Clone, Copy)]
+pub struct Spot {
+    /// The stripe's number.
+    pub lane: usize,
+    /// The index of its guard.
+    pub guard: usize,
+    /// The tag.
+    pub tag: u64,
+    /// Where the tag is.
+    pub place: Place,
+}
+
+/// The stripes of a decision, locked, and where each check's state is in them.
+pub struct Locked<'table, S: Storage + 'table> {
+    /// The stripes, in ascending order.
+    pub guards: SmallVec<[S::Guard<'table>; 4]>,
+    /// Where each check's state is, in the order of the checks.
+    pub spots: SmallVec<[Spot; 4]>,
+}
+
+impl<'table, S: Storage> Locked<'table, S> {
+    /// No stripes yet.
+    #[inline(always)]
+    pub fn none() -> Self {
+        Self { guards: SmallVec::new(), spots: SmallVec::new() }
+    }
+
+    /// Lock the stripes of all checks, in ascending order, and find their states.
+    #[inline(always)]
+    pub fn lock(&mut self, storage: &'table S, checks: &[Check]) -> Result<(), S::Error> {
+        let mut lanes: SmallVec<[usize; 8]> = SmallVec::new();
+        for check in checks {
+            let lane = storage.lane_of(check.key);
+            if lanes.last() != Some(&lane) {
+                lanes.push(lane);
+            }
+        }
+        if lanes.len() > 1 {
+            lanes.sort_unstable();
+            lanes.dedup();
+        }
+        for lane in &lanes {
+            self.guards.push(storage.lock(*lane)?);
+        }
+        for check in checks {
+            let (lane, tag) = (storage.lane_of(check.key), check.tag());
+            let guard = if lanes.len() == 1 { 0 } else { lanes.partition_point(|other| *other < lane) };
+            let place = self.guards[guard].find(tag);
+            self.spots.push(Spot { lane, guard, tag, place });
+        }
+        Ok(())
+    }
+
+    /// Bring all states into the numbers that their limits have now.
+    #[inline]
+    pub fn adopt(&mut self, storage: &S, checks: &[Check], now_us: i64) {
+        for (check, spot) in checks.iter().zip(&self.spots) {
+            self.guards[spot.guard].adopt(spot.place, check.limit, storage.limits(), now_us);
+        }
+    }
+
+    /// Whether keeping these states takes a slot or a log block more than there is.
+    #[inline]
+    pub fn needs_room(&self, checks: &[Check], kept: &[Option<Kept>]) -> bool {
+        checks.iter().zip(&self.spots).zip(kept).any(|((check, spot), kept)| {
+            kept.is_some()
+                && (spot.place == Place::Absent || self.guards[spot.guard].needs_block(spot.place, &check.limit.limit))
+        })
+    }
+
+    /// Keep what a decision charged, in the places that are known.
+    #[inline]
+    pub fn keep(&mut self, storage: &S, checks: &[Check], kept: &[Option<Kept>]) {
+        for (spot, kept) in self.spots.iter().zip(kept) {
+            if let Some(Kept::Entries { shift, .. }) = kept {
+                self.guards[spot.guard].shift(spot.place, *shift);
+            }
+        }
+        storage.begin(self);
+        for ((check, spot), kept) in checks.iter().zip(&self.spots).zip(kept) {
+            if let Some(kept) = kept {
+                self.guards[spot.guard].keep(spot.place, spot.tag, check.limit, *kept);
+            }
+        }
+        storage.commit(self);
+    }
+
+    /// Keep what a decision charged, in new slots too: each of those moves its neighbours.
+    pub fn keep_growing(&mut self, storage: &S, checks: &[Check], kept: &[Option<Kept>]) {
+        for (spot, kept) in self.spots.iter().zip(kept) {
+            if let Some(Kept::Entries { shift, .. }) = kept {
+                let stripe = &mut self.guards[spot.guard];
+                let place = stripe.find(spot.tag);
+                stripe.shift(place, *shift);
+            }
+        }
+        storage.begin(self);
+        for ((check, spot), kept) in checks.iter().zip(&self.spots).zip(kept) {
+            if let Some(kept) = kept {
+                let stripe = &mut self.guards[spot.guard];
+                let place = stripe.find(spot.tag);
+                stripe.keep(place, spot.tag, check.limit, *kept);
+            }
+        }
+        storage.commit(self);
+    }
+
+    /// Remember which states refused although waiting would help.
+    pub fn mark_refused(&mut self, readings: &[Reading]) {
+        for (spot, reading) in self.spots.iter().zip(readings) {
+            if reading.retry_after_us > 0 {
+                self.guards[spot.guard].mark_refused(spot.place);
+            }
+        }
+    }
+
+    /// Find all states again, after slots were moved.
+    pub fn find_again(&mut self) {
+        for spot in &mut self.spots {
+            spot.place = self.guards[spot.guard].find(spot.tag);
+        }
+    }
+}

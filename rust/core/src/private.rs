@@ -1,0 +1,98 @@
+//! Stripes in the memory of one process: they grow, and die with it.
+
+use std::convert::Infallible;
+
+use crate::answer::{Check, OnFull};
+use crate::hash::{KeyHash, Seed};
+use crate::heap::Heap;
+use crate::lanes::{self, Lanes};
+use crate::limit::Limit;
+use crate::locked::Locked;
+use crate::registry::{Limits, Registered, Registry};
+pub use crate::room::Bounds;
+use crate::room::Room;
+use crate::storage::{Full, Stats, Storage, TooMany};
+use crate::stripe::Stripe;
+
+/// The storage of a table that one process has for itself.
+pub struct Private {
+    registry: Registry,
+    lanes: Lanes,
+    room: Room,
+}
+
+impl Private {
+    /// Nothing stored yet.
+    pub fn new(bounds: Bounds) -> Self {
+        Self { registry: Registry::default(), lanes: Lanes::new(bounds.max_keys), room: Room::new(bounds) }
+    }
+}
+
+impl Storage for Private {
+    type Ground = Heap;
+    type Guard<'table> = lanes::Guard<'table>;
+    type Error = Infallible;
+
+    fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    #[inline(always)]
+    fn lane_of(&self, key: KeyHash) -> usize {
+        self.lanes.of(key)
+    }
+
+    #[inline(always)]
+    fn lock(&self, lane: usize) -> Result<Self::Guard<'_>, Infallible> {
+        Ok(self.lanes.lock(lane))
+    }
+
+    #[inline(always)]
+    fn fetch(&self, check: &Check) {
+        self.lanes.fetch(check);
+    }
+
+    fn register(&self, seed: &Seed, scope: &str, limit: Limit) -> Result<Result<Registered, TooMany>, Infallible> {
+        Ok(self.registry.register(seed, scope, limit))
+    }
+
+    #[inline(always)]
+    fn limits(&self) -> &impl Limits {
+        &self.registry
+    }
+
+    fn on_full(&self) -> OnFull {
+        self.room.on_full()
+    }
+
+    fn reserve(&self, check: &Check, locked: &mut Locked<'_, Self>, index: usize, now_us: i64) -> Result<(), Full> {
+        self.room.reserve(check, locked, index, &self.lanes, &self.registry, now_us)
+    }
+
+    /// Reservations lapse when the stripe is settled.
+    fn give_back(&self, _locked: &mut Locked<'_, Self>, _now_us: i64) {}
+
+    #[inline(always)]
+    fn begin(&self, _locked: &mut Locked<'_, Self>) {}
+
+    #[inline(always)]
+    fn commit(&self, _locked: &mut Locked<'_, Self>) {}
+
+    fn settle(&self, lane: usize, stripe: &mut Stripe<Heap>) {
+        self.room.settle(stripe);
+        self.lanes.note_slots(lane, stripe);
+    }
+
+    fn count_refused(&self) {
+        self.room.count_refused();
+    }
+
+    fn count_passed(&self) {
+        self.room.count_passed();
+    }
+
+    fn stats(&self) -> Result<Stats, Infallible> {
+        let held: usize = (0..self.lanes.len()).map(|lane| self.lanes.lock(lane).ground.bytes()).sum();
+        Ok(self.room.stats(self.lanes.bytes() + held))
+    }
+}

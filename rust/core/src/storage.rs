@@ -1,0 +1,104 @@
+//! Where the stripes of a table are, and how they are locked, bounded and shared: the memory of one
+//! process, `private`, or a file that all processes of a host map, `zone`.
+
+use std::ops::DerefMut;
+
+use crate::answer::{Check, OnFull};
+use crate::ground::Ground;
+use crate::hash::{KeyHash, Seed};
+use crate::limit::Limit;
+use crate::locked::Locked;
+use crate::registry::{Limits, Registered};
+use crate::stripe::Stripe;
+
+/// A table with no room for a check: until some slot that was looked at is free again.
+pub struct Full {
+    /// Microseconds, at least 1.
+    pub soonest_us: i64,
+}
+
+/// What a table counts about itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Stats {
+    /// States held now.
+    pub keys: usize,
+    /// Bytes of all slots and log blocks.
+    pub bytes: usize,
+    /// States dropped because they had become the same as none.
+    pub expired: u64,
+    /// Live keys forgotten for new ones.
+    pub forgotten: u64,
+    /// New keys refused because the table was full.
+    pub refused_full: u64,
+    /// New keys passed uncounted because the table was full.
+    pub passed_full: u64,
+}
+
+/// Why no limit can be made known any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TooMany {
+    /// So many are known already.
+    Limits(usize),
+}
+
+/// A stripe of a storage, locked.
+pub type Guard<'table, S> = <S as Storage>::Guard<'table>;
+
+/// Where the stripes of a table are. A key's hash chooses one; all limits of one key are in the same.
+pub trait Storage: Sized {
+    /// Where the slots and blocks of a stripe lie.
+    type Ground: Ground;
+    /// A stripe, locked until this is dropped.
+    type Guard<'table>: DerefMut<Target = Stripe<Self::Ground>>
+    where
+        Self: 'table;
+    /// Why a stripe could not be locked.
+    type Error;
+
+    /// How many stripes there are.
+    fn lanes(&self) -> usize;
+
+    /// The stripe of a key.
+    fn lane_of(&self, key: KeyHash) -> usize;
+
+    /// Lock a stripe.
+    fn lock(&self, lane: usize) -> Result<Self::Guard<'_>, Self::Error>;
+
+    /// Ask for the cache line where a check's state will be looked for. A hint, without any lock.
+    fn fetch(&self, check: &Check);
+
+    /// Make a limit known.
+    fn register(&self, seed: &Seed, scope: &str, limit: Limit) -> Result<Result<Registered, TooMany>, Self::Error>;
+
+    /// The limits by the numbers that slots name them by.
+    fn limits(&self) -> &impl Limits;
+
+    /// The written choice for a full table.
+    fn on_full(&self) -> OnFull;
+
+    /// Reserve what the new state of one check takes: a slot, a log block, or both.
+    ///
+    /// Slots may move: `Locked::find_again` before they are used.
+    fn reserve(&self, check: &Check, locked: &mut Locked<'_, Self>, index: usize, now_us: i64) -> Result<(), Full>;
+
+    /// Give back what was reserved for a decision that is not kept after all.
+    fn give_back(&self, locked: &mut Locked<'_, Self>, now_us: i64);
+
+    /// The charges of a decision begin; what its guards write from here on counts together.
+    fn begin(&self, locked: &mut Locked<'_, Self>);
+
+    /// All charges of a decision are written, and count.
+    fn commit(&self, locked: &mut Locked<'_, Self>);
+
+    /// Bring what the table counts in line with a stripe that was changed.
+    fn settle(&self, lane: usize, stripe: &mut Stripe<Self::Ground>);
+
+    /// A new key was refused because the table was full.
+    fn count_refused(&self);
+
+    /// A new key passed uncounted because the table was full.
+    fn count_passed(&self);
+
+    /// What the table counts about itself.
+    fn stats(&self) -> Result<Stats, Self::Error>;
+}
