@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from subjects import CORES
+from subjects import CORES, KINDS
 
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile(
@@ -17,6 +17,8 @@ settings.load_profile(os.environ.get("HEADGATE_LAWS", "ci"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that asks for `core` runs on each core that is here."""
+    """A test that asks for `core` runs on each core that is here, one for `kind` on each kind of store."""
     if "core" in metafunc.fixturenames:
         metafunc.parametrize("core", CORES)
+    if "kind" in metafunc.fixturenames:
+        metafunc.parametrize("kind", KINDS)

@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, Literal, cast
+from uuid import uuid4
 
 import http_sf
 
-from headgate import Limiter, MemoryStore
+from headgate import Limiter, MemoryStore, SharedStore
 from headgate import core as cores
 from headgate.decision import Decision
 from headgate.limits import Limit
+from headgate.stores.contract import Store
 from headgate.testing import ManualClock
 
 CORES = ("native", "python") if cores.native is not None else ("python",)
+KINDS = (*CORES, "shared") if hasattr(cores.native, "Zone") else CORES
+"""Where states can be: a memory store of each core, and a shared zone."""
+
 START_US = 1_800_000_000_000_000
 
 
 def make_limiter(
-    core: str, limits: str | Limit | list[Limit], clock: ManualClock, *, name: str = "", **options: Any
+    kind: str, limits: str | Limit | list[Limit], clock: ManualClock, *, name: str = "", **options: Any
 ) -> Limiter:
-    """A limiter on a memory store of this core and on this clock."""
-    store = MemoryStore(core=cast(Literal["native", "python"], core), **options)
-    return Limiter(limits, store=store, name=name, clock=clock)
+    """A limiter on a store of this kind and on this clock."""
+    return Limiter(limits, store=make_store(kind, **options), name=name, clock=clock)
+
+
+def make_store(kind: str, **options: Any) -> Store:
+    """A store of this kind that nobody else has."""
+    if kind == "shared":
+        return make_zone(**options)
+    return MemoryStore(core=cast(Literal["native", "python"], kind), **options)
+
+
+def make_zone(size: int = 256 << 10, **options: Any) -> SharedStore:
+    """A shared store in a file that has no name any more: it goes with the store."""
+    path = Path("/dev/shm") / f"headgate-test-{os.getpid()}-{uuid4().hex}"
+    store = SharedStore(path, size=size, **options)
+    path.unlink()
+    return store
 
 
 def parse_list(field: str) -> list[tuple[str, dict[str, Any]]]:

@@ -28,6 +28,7 @@ from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.problems import PolicyError
 from headgate.policy.request import Request
 from headgate.stores.memory import MemoryStore
+from headgate.stores.shared import SharedStore
 
 __version__ = "0.1.0"
 
@@ -52,6 +53,7 @@ __all__ = [
     "PolicyError",
     "RateLimited",
     "Request",
+    "SharedStore",
     "SlidingLog",
     "SlidingWindow",
     "StoreError",

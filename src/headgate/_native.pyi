@@ -11,7 +11,7 @@ from headgate.clock import Clock
 from headgate.decision import LimitReading, NamedLimit
 from headgate.keys import Key
 
-__all__ = ["BoundLimits", "Decision", "Decisions", "Table", "now_us", "read_common_lines"]
+__all__ = ["BoundLimits", "Decision", "Decisions", "Table", "Zone", "now_us", "read_common_lines"]
 
 def now_us() -> int:
     """The system clock: wall time at its first use, carried on by the monotonic clock; never steps."""
@@ -41,13 +41,60 @@ class Table:
         """`keys`, `bytes`, `expired`, `forgotten`, `refused_full`, `passed_full`."""
 
 @final
-class BoundLimits:
-    """Limits bound to a table and a clock (None: the system clock); see `headgate.stores.contract.BoundLimits`.
+class Zone:
+    """A table in a file that all processes of a host map; Linux alone. See `headgate.stores.shared`.
 
-    Raises ConfigError for a limit that is no rate, ValueError for more than 2**20 limits on one table.
+    Made of a file's descriptor, of which it keeps one of its own, with the same locks. Raises
+    ConfigError for a file that is no zone of this version. All that looks at states raises
+    StoreTimeout where a part of the table is held for more than 250 ms.
     """
 
-    def __new__(cls, table: Table, definitions: tuple[NamedLimit, ...], clock: Clock | None = None) -> BoundLimits: ...
+    def __new__(cls, descriptor: int, *, on_full: str) -> Zone: ...
+    @staticmethod
+    def format(descriptor: int, *, size: int, log_percent: int, seed: bytes, boot: bytes) -> None:
+        """Make a file of `size` zeroes a zone; nobody else may have it yet. `seed` and `boot` have 16 bytes."""
+
+    @property
+    def boot(self) -> bytes:
+        """The run of the system that it was made in, as `format` was told."""
+
+    def now_us(self) -> int:
+        """The zone's clock: the same for all processes."""
+
+    def check(self) -> str | None:
+        """Go through everything it holds; what does not fit together, None if all does."""
+
+    def clear(self) -> None:
+        """Forget everything."""
+
+    def stats(self) -> dict[str, int]:
+        """As `Table.stats`."""
+
+    def info(self) -> dict[str, int]:
+        """`size`, `log_percent`, `lanes`, `max_keys`, `max_log_entries_per_key`, `log_blocks`, `log_blocks_held`,
+        `max_limits`, `created_us`, `mended`."""
+
+    def known(self) -> list[tuple[str, str]]:
+        """(scope, text) of each limit that was ever bound, by its number."""
+
+    def look(self, key: Key, now_us: int | None = None) -> list[dict[str, int]]:
+        """What is held of a key: `limit` (a number), `remaining`, `reset_after_us`, `next_after_us`, `refused`."""
+
+    def forget(self, key: Key, now_us: int | None = None) -> bool:
+        """Forget what a key used under all limits; whether it had used anything."""
+
+@final
+class BoundLimits:
+    """Limits bound to a table and a clock (None: the table's own); see `headgate.stores.contract.BoundLimits`.
+
+    Raises ConfigError for a limit that is no rate, for more limits than a table can know, and for more
+    at once than a zone can charge. On a zone all but `bind` raise StoreTimeout where a part of it is
+    held for too long: nothing is charged then, but for the requests of `hit_many` that came before.
+    """
+
+    def __new__(
+        cls, table: Table | Zone, definitions: tuple[NamedLimit, ...], clock: Clock | None = None
+    ) -> BoundLimits: ...
     def hit(self, key: Key, cost: int = 1) -> Decision:
         """Decide and charge. Raises ArgumentError for what is no key or cost."""
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
-from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.clock import Clock
 from headgate.decision import Decision, name_limits
 from headgate.decorator import CallLimit, CostOf, KeyOf, OnRefusal
 from headgate.errors import ConfigError
@@ -45,7 +45,7 @@ class _BoundLimiter:
         scope = f"limiter/{name}" if name else f"limits/{text}"
         self._definitions = name_limits(self.limits, scope=scope, name=name or "default")
         self._bound = self.store.bind(self._definitions, clock=clock)
-        self._clock = clock or SYSTEM_CLOCK
+        self._clock = clock or self.store.clock
         self._lines = Lines(self._definitions, self._clock)
 
     def limit(

@@ -17,7 +17,7 @@ fn register(table: &Table, scope: &str, algorithm: Algorithm) -> Registered {
     let windowed = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog);
     let refill = if windowed { 0 } else { 7 };
     let limit = Limit::new(algorithm, 1, 100_000, 60_000_000, refill).expect("a limit");
-    table.register(scope, limit).expect("a lock").expect("room")
+    table.register(scope, "", limit).expect("a lock").expect("room")
 }
 
 fn main() {

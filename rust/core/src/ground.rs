@@ -38,13 +38,13 @@ pub trait Ground {
     fn homes(&self) -> usize;
 
     /// What is known of slots and blocks.
-    fn head(&self) -> &Head;
+    fn head(&self) -> Head;
 
     /// All blocks that were ever taken.
     fn blocks(&self) -> &[Block];
 
-    /// Whether there is a block that was never taken.
-    fn has_new_block(&self) -> bool;
+    /// Blocks that exist and that no chain holds.
+    fn spare_blocks(&self) -> usize;
 
     /// Overwrite a slot in use; counts when it is committed.
     fn write_slot(&mut self, index: usize, slot: Slot);

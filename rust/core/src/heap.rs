@@ -58,8 +58,8 @@ impl Ground for Heap {
     }
 
     #[inline(always)]
-    fn head(&self) -> &Head {
-        &self.head
+    fn head(&self) -> Head {
+        self.head
     }
 
     #[inline(always)]
@@ -67,9 +67,10 @@ impl Ground for Heap {
         &self.blocks
     }
 
-    /// The room of the table counts blocks before they are made.
-    fn has_new_block(&self) -> bool {
-        false
+    /// Without those that can be made: the room of the table counts them first.
+    #[inline(always)]
+    fn spare_blocks(&self) -> usize {
+        self.blocks.len() - self.head.held as usize
     }
 
     #[inline(always)]

@@ -6,10 +6,16 @@
 
 pub mod algorithms;
 pub mod answer;
+#[cfg(target_os = "linux")]
+pub mod catalog;
 pub mod ground;
 pub mod hash;
+#[cfg(target_os = "linux")]
+pub mod header;
 pub mod heap;
 mod lanes;
+#[cfg(target_os = "linux")]
+pub mod layout;
 pub mod limit;
 pub mod locked;
 pub mod log_line;
@@ -17,9 +23,13 @@ pub mod log_pool;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod private;
+#[cfg(target_os = "linux")]
+pub mod region;
 pub mod registry;
 mod room;
 pub mod slot;
 pub mod storage;
 pub mod stripe;
 pub mod table;
+#[cfg(target_os = "linux")]
+pub mod zone;

@@ -21,6 +21,16 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// All of them. Zones name them by their places here: new ones come last.
+    pub const ALL: [Self; 6] = [
+        Self::FixedWindow,
+        Self::SlidingLog,
+        Self::SlidingWindow,
+        Self::TokenBucket,
+        Self::LeakyBucket,
+        Self::LeakyQueue,
+    ];
+
     /// The algorithm of a name as the vectors write it.
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
@@ -53,6 +63,10 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// A limit that admits nothing and whose states are always the same as none.
+    pub const NOTHING: Self =
+        Self { algorithm: Algorithm::FixedWindow, unit_us: 1, quota: 0, period: 1, refill: 0, full: 0 };
+
     /// A limit of these integers, or what is wrong with them.
     pub fn new(algorithm: Algorithm, unit_us: i64, quota: i64, period: i64, refill: i64) -> Result<Self, &'static str> {
         if ![1, 1_000, 1_000_000].contains(&unit_us) {

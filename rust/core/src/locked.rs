@@ -72,10 +72,24 @@ impl<'table, S: Storage> Locked<'table, S> {
     /// Whether keeping these states takes a slot or a log block more than there is.
     #[inline]
     pub fn needs_room(&self, checks: &[Check], kept: &[Option<Kept>]) -> bool {
-        checks.iter().zip(&self.spots).zip(kept).any(|((check, spot), kept)| {
-            kept.is_some()
-                && (spot.place == Place::Absent || self.guards[spot.guard].needs_block(spot.place, &check.limit.limit))
+        (0..checks.len()).any(|index| {
+            let Spot { guard, place, .. } = self.spots[index];
+            let (stripe, limit) = (&self.guards[guard], &checks[index].limit.limit);
+            kept[index].is_some()
+                && (place == Place::Absent
+                    || stripe.takes_block(place, limit)
+                        && stripe.needs_block(place, limit, self.blocks_before(checks, kept, index)))
         })
+    }
+
+    /// Log blocks that the checks before this one take in the same stripe.
+    pub fn blocks_before(&self, checks: &[Check], kept: &[Option<Kept>], index: usize) -> usize {
+        let guard = self.spots[index].guard;
+        let stripe = &self.guards[guard];
+        (0..index)
+            .filter(|other| kept[*other].is_some() && self.spots[*other].guard == guard)
+            .filter(|other| stripe.takes_block(stripe.find(self.spots[*other].tag), &checks[*other].limit.limit))
+            .count()
     }
 
     /// Keep what a decision charged, in the places that are known.

@@ -198,7 +198,7 @@ fn drop_some<G: Ground>(ground: &mut G, chain: Chain, gone: usize) -> Chain {
 }
 
 fn take_block<G: Ground>(ground: &mut G) -> u32 {
-    let Head { free, held, .. } = *ground.head();
+    let Head { free, held, .. } = ground.head();
     if free == NIL {
         return ground.take_new_block();
     }
@@ -215,7 +215,7 @@ fn give_back<G: Ground>(ground: &mut G, first: u32, last: u32) {
         at = ground.blocks()[at as usize].next;
         count += 1;
     }
-    let Head { free, held, .. } = *ground.head();
+    let Head { free, held, .. } = ground.head();
     ground.write_link(last, free);
     ground.write_free(first, held - count);
 }

@@ -1,8 +1,9 @@
 //! Raw memory: the only unsafe code of Headgate.
 //!
-//! The slots of all stripes lie in one mapping, cut into ranges that do not overlap. A mapping costs
-//! nothing until it is touched, large ones get large pages, and what a stripe leaves behind goes back
-//! to the system at once.
+//! In the memory of one process the slots of all stripes lie in one mapping, cut into ranges that do
+//! not overlap. A mapping costs nothing until it is touched, large ones get large pages, and what a
+//! stripe leaves behind goes back to the system at once. A file that many processes map is cut into
+//! lanes, each with a lock that all of them obey and that outlives a holder that dies; see `shared`.
 
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
@@ -117,4 +118,287 @@ pub fn prefetch<T>(place: *const T) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = place;
+}
+
+#[cfg(target_os = "linux")]
+pub mod shared {
+    //! A file that many processes map at once.
+    //!
+    //! It is cut into lanes. Whoever holds the lock of a lane has its slots and blocks for itself, in
+    //! all processes; everything else that is shared is read and written as atomic words.
+
+    use std::cell::UnsafeCell;
+    use std::fs::File;
+    use std::io;
+    use std::marker::PhantomData;
+    use std::os::fd::{FromRawFd, RawFd};
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
+
+    use memmap2::{MmapOptions, MmapRaw};
+
+    use crate::log_pool::Block;
+    use crate::slot::Slot;
+
+    /// Bytes that a lock takes, whatever the C library needs of them.
+    pub const LOCK_BYTES: usize = 48;
+    /// Words of a lane beside its lock.
+    pub const LANE_WORDS: usize = 26;
+    /// Records of a lane.
+    pub const RECORDS: usize = 256;
+    /// Where the records begin in a lane.
+    pub const RECORDS_AT: usize = LOCK_BYTES + LANE_WORDS * size_of::<u64>();
+    /// Where the slots begin in a lane.
+    pub const SLOTS_AT: usize = RECORDS_AT + size_of::<Records>();
+
+    /// Words that all processes read and write.
+    pub type Words<const N: usize> = [AtomicU64; N];
+    /// What a lane notes of writes that do not count yet.
+    pub type Records = [[AtomicU64; 4]; RECORDS];
+
+    const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= LOCK_BYTES && align_of::<libc::pthread_mutex_t>() <= 8);
+    const _: () = assert!(RECORDS_AT % 64 == 0 && SLOTS_AT % 64 == 0);
+
+    /// How a mapped file is cut into lanes. All in bytes, but for the counts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Lanes {
+        /// How many there are.
+        pub count: usize,
+        /// Where the first begins.
+        pub first: usize,
+        /// From one to the next.
+        pub stride: usize,
+        /// Slots of each.
+        pub slots: usize,
+        /// Log blocks of each, behind its slots.
+        pub blocks: usize,
+    }
+
+    impl Lanes {
+        /// Where the blocks begin in a lane.
+        fn blocks_at(&self) -> usize {
+            SLOTS_AT + self.slots * size_of::<Slot>()
+        }
+
+        /// Whether all lanes lie in a mapping of so many bytes, each on its own and in line.
+        fn fit(&self, bytes: usize) -> bool {
+            let end = self.blocks_at().checked_add(self.blocks.saturating_mul(size_of::<Block>()));
+            let all = self.count.checked_mul(self.stride).and_then(|all| all.checked_add(self.first));
+            self.first % 64 == 0
+                && self.stride % 64 == 0
+                && end.is_some_and(|end| end <= self.stride)
+                && all.is_some_and(|all| all <= bytes)
+        }
+    }
+
+    /// A lock for all processes that map it; where its holder dies, the next one gets it.
+    #[repr(C)]
+    pub struct Lock {
+        mutex: UnsafeCell<libc::pthread_mutex_t>,
+    }
+
+    // SAFETY: a process-shared mutex is made to be used by many threads at once, through pointers.
+    unsafe impl Sync for Lock {}
+
+    impl Lock {
+        /// Make it a lock. Nobody else may use the memory yet.
+        fn init(&self) -> io::Result<()> {
+            let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
+            // SAFETY: `attributes` is initialized by the first call before the others read it, and
+            // destroyed once; the mutex is memory of the right size and alignment that nobody uses.
+            unsafe {
+                checked(libc::pthread_mutexattr_init(attributes.as_mut_ptr()))?;
+                checked(libc::pthread_mutexattr_setpshared(attributes.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED))?;
+                checked(libc::pthread_mutexattr_setrobust(attributes.as_mut_ptr(), libc::PTHREAD_MUTEX_ROBUST))?;
+                checked(libc::pthread_mutex_init(self.mutex.get(), attributes.as_ptr()))?;
+                checked(libc::pthread_mutexattr_destroy(attributes.as_mut_ptr()))
+            }
+        }
+
+        /// Take it, unless somebody holds it. Where its holder has died it is taken over.
+        #[inline(always)]
+        fn take(&self) -> bool {
+            // SAFETY: the mutex was initialized before its mapping was handed out.
+            match unsafe { libc::pthread_mutex_trylock(self.mutex.get()) } {
+                0 => true,
+                libc::EOWNERDEAD => self.take_over(),
+                _ => false,
+            }
+        }
+
+        #[cold]
+        fn take_over(&self) -> bool {
+            // SAFETY: this thread holds the mutex, and its state is the one that this call is for. What
+            // its holder left half done is told by the words of the lane, not by the mutex.
+            unsafe { libc::pthread_mutex_consistent(self.mutex.get()) == 0 }
+        }
+
+        /// Give it back. This thread holds it.
+        #[inline(always)]
+        fn give(&self) {
+            // SAFETY: the mutex is initialized, and `Held` and `Taken` exist only while their thread holds it.
+            unsafe { libc::pthread_mutex_unlock(self.mutex.get()) };
+        }
+    }
+
+    /// A lock that this thread holds until it drops this.
+    pub struct Taken<'map> {
+        lock: &'map Lock,
+        /// Only the thread that took a mutex may give it back.
+        not_send: PhantomData<*const ()>,
+    }
+
+    impl Drop for Taken<'_> {
+        #[inline(always)]
+        fn drop(&mut self) {
+            self.lock.give();
+        }
+    }
+
+    /// A lane that this thread holds, and that no other thread of any process reaches until this is dropped.
+    pub struct Held<'map> {
+        /// All its slots.
+        pub slots: &'map mut [Slot],
+        /// All its log blocks.
+        pub blocks: &'map mut [Block],
+        /// Its words.
+        pub words: &'map Words<LANE_WORDS>,
+        /// Its records.
+        pub records: &'map Records,
+        _taken: Taken<'map>,
+    }
+
+    /// A mapped file.
+    pub struct SharedMap {
+        map: MmapRaw,
+        lanes: Lanes,
+    }
+
+    impl SharedMap {
+        /// Map a file that has at least `bytes` bytes. Locks are to be initialized, once, by `init_locks`.
+        pub fn map(file: &File, bytes: usize, lanes: Lanes) -> io::Result<Self> {
+            if !lanes.fit(bytes) {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            let map = MmapOptions::new().len(bytes).map_raw(file)?;
+            Ok(Self { map, lanes })
+        }
+
+        /// Initialize the locks of all lanes and those at these places. Nobody else may have mapped the file yet.
+        pub fn init_locks(&self, others: &[usize]) -> io::Result<()> {
+            for lane in 0..self.lanes.count {
+                self.lock_at(self.lanes.first + lane * self.lanes.stride).init()?;
+            }
+            others.iter().try_for_each(|place| self.lock_at(*place).init())
+        }
+
+        /// Words at a place outside the lanes.
+        #[inline]
+        pub fn words<const N: usize>(&self, place: usize) -> &Words<N> {
+            assert!(place % 8 == 0 && place + N * size_of::<u64>() <= self.lanes.first);
+            // SAFETY: inside the mapping (`fit`: the lanes begin in it), aligned for words since mappings
+            // begin on a page, and outside the lanes, where nothing is ever viewed as anything else.
+            unsafe { &*self.map.as_ptr().add(place).cast() }
+        }
+
+        /// Take the lock at a place outside the lanes, unless somebody holds it.
+        pub fn take(&self, place: usize) -> Option<Taken<'_>> {
+            let lock = self.lock_at(place);
+            lock.take().then_some(Taken { lock, not_send: PhantomData })
+        }
+
+        /// Take a lane, unless somebody holds it.
+        #[inline(always)]
+        pub fn hold(&self, lane: usize) -> Option<Held<'_>> {
+            let lanes = &self.lanes;
+            let lock = self.lock_at(self.place_of(lane));
+            if !lock.take() {
+                return None;
+            }
+            let taken = Taken { lock, not_send: PhantomData };
+            // SAFETY: `fit` said that the lane lies in the mapping, in line for slots and blocks, and apart
+            // from all others; any bytes are valid slots and blocks, which are integers. This thread holds
+            // the lane's lock, and the only way to slots and blocks is through `Held`, which holds it on.
+            unsafe {
+                let start = self.map.as_mut_ptr().add(self.place_of(lane));
+                Some(Held {
+                    slots: std::slice::from_raw_parts_mut(start.add(SLOTS_AT).cast(), lanes.slots),
+                    blocks: std::slice::from_raw_parts_mut(start.add(lanes.blocks_at()).cast(), lanes.blocks),
+                    words: self.lane_words(lane),
+                    records: &*start.add(RECORDS_AT).cast(),
+                    _taken: taken,
+                })
+            }
+        }
+
+        /// The words of a lane, which anybody may read.
+        #[inline(always)]
+        pub fn lane_words(&self, lane: usize) -> &Words<LANE_WORDS> {
+            // SAFETY: as in `hold`; and words are atomic, so that no lock is needed to look at them.
+            unsafe { &*self.map.as_ptr().add(self.place_of(lane) + LOCK_BYTES).cast() }
+        }
+
+        /// Where a slot of a lane is, for fetching it ahead.
+        #[inline(always)]
+        pub fn slot_place(&self, lane: usize, index: usize) -> *const Slot {
+            self.map.as_ptr().wrapping_add(self.place_of(lane) + SLOTS_AT).cast::<Slot>().wrapping_add(index)
+        }
+
+        /// The number of the thread that seems to hold a lane, for a message; 0 for none.
+        pub fn holder(&self, lane: usize) -> u32 {
+            const THREAD: u32 = 0x3fff_ffff;
+            // SAFETY: in the mapping and aligned. Both C libraries that Linux knows begin a mutex with the
+            // word that the kernel looks at, which holds the thread's number; it is read, nothing more.
+            let word: &AtomicU32 = unsafe { &*self.map.as_ptr().add(self.place_of(lane)).cast() };
+            word.load(Ordering::Relaxed) & THREAD
+        }
+
+        #[inline(always)]
+        fn place_of(&self, lane: usize) -> usize {
+            assert!(lane < self.lanes.count);
+            self.lanes.first + lane * self.lanes.stride
+        }
+
+        #[inline(always)]
+        fn lock_at(&self, place: usize) -> &Lock {
+            assert!(place % 8 == 0 && place + LOCK_BYTES <= self.map.len());
+            // SAFETY: in the mapping and aligned; locks are at the places that `init_locks` was given, and
+            // a lock may be looked at by all.
+            unsafe { &*self.map.as_ptr().add(place).cast() }
+        }
+    }
+
+    /// Write a value after all that was written before, and before all that is written later.
+    ///
+    /// A process that is killed has done all that stands before some point of its program, and nothing
+    /// behind it: its processor keeps to that. The compiler has to be told.
+    #[inline(always)]
+    pub fn put<T: Copy>(place: &mut T, value: T) {
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: a reference that may be written through.
+        unsafe { std::ptr::write_volatile(place, value) };
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// `put` for a word.
+    #[inline(always)]
+    pub fn set(word: &AtomicU64, value: u64) {
+        compiler_fence(Ordering::SeqCst);
+        word.store(value, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// A file that somebody else has opened, to be kept open on our own. A lock on it stays until both close it.
+    pub fn same_file(descriptor: RawFd) -> io::Result<File> {
+        // SAFETY: the call looks at a number, and fails where that is no open file.
+        let ours = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
+        if ours < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new, so nobody else closes it.
+        Ok(unsafe { File::from_raw_fd(ours) })
+    }
+
+    fn checked(code: i32) -> io::Result<()> {
+        if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
+    }
 }

@@ -12,7 +12,6 @@ use crate::registry::{Limits, Registered, Registry};
 pub use crate::room::Bounds;
 use crate::room::Room;
 use crate::storage::{Full, Stats, Storage, TooMany};
-use crate::stripe::Stripe;
 
 /// The storage of a table that one process has for itself.
 pub struct Private {
@@ -29,7 +28,7 @@ impl Private {
 }
 
 impl Storage for Private {
-    type Ground = Heap;
+    type Ground<'table> = Heap;
     type Guard<'table> = lanes::Guard<'table>;
     type Error = Infallible;
 
@@ -52,7 +51,13 @@ impl Storage for Private {
         self.lanes.fetch(check);
     }
 
-    fn register(&self, seed: &Seed, scope: &str, limit: Limit) -> Result<Result<Registered, TooMany>, Infallible> {
+    fn register(
+        &self,
+        seed: &Seed,
+        scope: &str,
+        _text: &str,
+        limit: Limit,
+    ) -> Result<Result<Registered, TooMany>, Infallible> {
         Ok(self.registry.register(seed, scope, limit))
     }
 
@@ -65,8 +70,15 @@ impl Storage for Private {
         self.room.on_full()
     }
 
-    fn reserve(&self, check: &Check, locked: &mut Locked<'_, Self>, index: usize, now_us: i64) -> Result<(), Full> {
-        self.room.reserve(check, locked, index, &self.lanes, &self.registry, now_us)
+    fn reserve(
+        &self,
+        check: &Check,
+        locked: &mut Locked<'_, Self>,
+        index: usize,
+        before: usize,
+        now_us: i64,
+    ) -> Result<(), Full> {
+        self.room.reserve(check, locked, index, before, &self.lanes, &self.registry, now_us)
     }
 
     /// Reservations lapse when the stripe is settled.
@@ -78,7 +90,7 @@ impl Storage for Private {
     #[inline(always)]
     fn commit(&self, _locked: &mut Locked<'_, Self>) {}
 
-    fn settle(&self, lane: usize, stripe: &mut Stripe<Heap>) {
+    fn settle(&self, lane: usize, stripe: &mut Self::Guard<'_>) {
         self.room.settle(stripe);
         self.lanes.note_slots(lane, stripe);
     }

@@ -99,11 +99,13 @@ impl Room {
     /// Reserve what the new state of one check takes: a key, a log block, or both.
     ///
     /// Slots may move: `Locked::find_again` before they are used.
+    #[allow(clippy::too_many_arguments)] // one caller, and no two of these belong together
     pub fn reserve(
         &self,
         check: &Check,
         locked: &mut Locked<'_, Private>,
         index: usize,
+        before: usize,
         lanes: &Lanes,
         registry: &Registry,
         now_us: i64,
@@ -111,22 +113,23 @@ impl Room {
         let Locked { guards, spots, .. } = locked;
         let Spot { lane, guard, tag, place } = spots[index];
         let stripe = &mut *guards[guard];
+        let ours = |tag| spots.iter().any(|spot| spot.tag == tag);
         if place == Place::Absent {
             if !stripe.can_take(tag, spots.len()) {
                 self.widen(lane, stripe, tag, spots.len(), lanes.len(), registry, now_us)?;
             }
             if !self.reserve_key(stripe) {
-                let ours = |tag| spots.iter().any(|spot| spot.tag == tag);
                 self.free_one(lane, stripe, lanes, registry, now_us, ours)?;
                 if !self.reserve_key(stripe) {
                     return Err(Full { soonest_us: 1 });
                 }
             }
         }
-        if stripe.needs_block(stripe.find(tag), &check.limit.limit) && !self.reserve_block(stripe) {
-            let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, &registry.hold(), now_us, |_| true));
+        let limit = &check.limit.limit;
+        if stripe.needs_block(stripe.find(tag), limit, before) && !self.reserve_block(stripe) {
+            let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, &registry.hold(), now_us, ours));
             self.count_expired(swept.expired);
-            if stripe.needs_block(stripe.find(tag), &check.limit.limit) && !self.reserve_block(stripe) {
+            if stripe.needs_block(stripe.find(tag), limit, before) && !self.reserve_block(stripe) {
                 return Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) });
             }
         }

@@ -48,6 +48,18 @@ impl Slot {
         (self.words[0] & LOW_MASK | (self.words[1] & LOW_MASK) << FIELD_SHIFT) as u32
     }
 
+    /// The words beside the tag, as they are.
+    #[inline]
+    pub fn words(&self) -> [i64; 3] {
+        self.words
+    }
+
+    /// A slot of words that another one had.
+    #[inline]
+    pub fn of_words(tag: u64, words: [i64; 3]) -> Self {
+        Self { tag, words }
+    }
+
     /// Whether the last decision on this state was a refusal: such a key is never forgotten early.
     #[inline]
     pub fn refused(&self) -> bool {

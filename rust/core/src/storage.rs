@@ -39,17 +39,18 @@ pub struct Stats {
 pub enum TooMany {
     /// So many are known already.
     Limits(usize),
+    /// The texts that name them take so many bytes already.
+    Bytes(usize),
 }
-
-/// A stripe of a storage, locked.
-pub type Guard<'table, S> = <S as Storage>::Guard<'table>;
 
 /// Where the stripes of a table are. A key's hash chooses one; all limits of one key are in the same.
 pub trait Storage: Sized {
     /// Where the slots and blocks of a stripe lie.
-    type Ground: Ground;
+    type Ground<'table>: Ground
+    where
+        Self: 'table;
     /// A stripe, locked until this is dropped.
-    type Guard<'table>: DerefMut<Target = Stripe<Self::Ground>>
+    type Guard<'table>: DerefMut<Target = Stripe<Self::Ground<'table>>>
     where
         Self: 'table;
     /// Why a stripe could not be locked.
@@ -67,8 +68,14 @@ pub trait Storage: Sized {
     /// Ask for the cache line where a check's state will be looked for. A hint, without any lock.
     fn fetch(&self, check: &Check);
 
-    /// Make a limit known.
-    fn register(&self, seed: &Seed, scope: &str, limit: Limit) -> Result<Result<Registered, TooMany>, Self::Error>;
+    /// Make a limit known; `text` is how people write it.
+    fn register(
+        &self,
+        seed: &Seed,
+        scope: &str,
+        text: &str,
+        limit: Limit,
+    ) -> Result<Result<Registered, TooMany>, Self::Error>;
 
     /// The limits by the numbers that slots name them by.
     fn limits(&self) -> &impl Limits;
@@ -76,10 +83,18 @@ pub trait Storage: Sized {
     /// The written choice for a full table.
     fn on_full(&self) -> OnFull;
 
-    /// Reserve what the new state of one check takes: a slot, a log block, or both.
+    /// Reserve what the new state of the check at `index` takes: a slot, a log block, or both.
     ///
-    /// Slots may move: `Locked::find_again` before they are used.
-    fn reserve(&self, check: &Check, locked: &mut Locked<'_, Self>, index: usize, now_us: i64) -> Result<(), Full>;
+    /// `before` are the log blocks that the checks before it take in the same stripe. Slots may move:
+    /// `Locked::find_again` before they are used.
+    fn reserve(
+        &self,
+        check: &Check,
+        locked: &mut Locked<'_, Self>,
+        index: usize,
+        before: usize,
+        now_us: i64,
+    ) -> Result<(), Full>;
 
     /// Give back what was reserved for a decision that is not kept after all.
     fn give_back(&self, locked: &mut Locked<'_, Self>, now_us: i64);
@@ -91,7 +106,7 @@ pub trait Storage: Sized {
     fn commit(&self, locked: &mut Locked<'_, Self>);
 
     /// Bring what the table counts in line with a stripe that was changed.
-    fn settle(&self, lane: usize, stripe: &mut Stripe<Self::Ground>);
+    fn settle(&self, lane: usize, stripe: &mut Self::Guard<'_>);
 
     /// A new key was refused because the table was full.
     fn count_refused(&self);

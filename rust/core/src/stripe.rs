@@ -8,7 +8,7 @@ use crate::algorithms::sliding_log::{self, State};
 use crate::algorithms::transition::{self, Kept, Numbers, Stored};
 use crate::ground::Ground;
 use crate::limit::{Algorithm, Limit};
-use crate::log_pool::{self, Chain, NIL, NO_CHAIN};
+use crate::log_pool::{self, Chain, NO_CHAIN};
 use crate::registry::{Limits, Registered};
 use crate::slot::Slot;
 
@@ -151,12 +151,16 @@ impl<G: Ground> Stripe<G> {
         }
     }
 
-    /// Whether a charge onto this place needs a log block that does not exist yet.
-    pub fn needs_block(&self, place: Place, limit: &Limit) -> bool {
-        limit.algorithm == Algorithm::SlidingLog
-            && self.ground.head().free == NIL
-            && !self.ground.has_new_block()
-            && log_pool::takes_block(self.chain(place))
+    /// Whether a charge onto this place takes a log block.
+    #[inline]
+    pub fn takes_block(&self, place: Place, limit: &Limit) -> bool {
+        limit.algorithm == Algorithm::SlidingLog && log_pool::takes_block(self.chain(place))
+    }
+
+    /// Whether a charge onto this place needs a log block that does not exist yet, after `before` others were taken.
+    #[inline]
+    pub fn needs_block(&self, place: Place, limit: &Limit, before: usize) -> bool {
+        self.takes_block(place, limit) && self.ground.spare_blocks() <= before
     }
 
     /// Keep a charged state: over the one at `place`, or in a new slot, for which there must be room.
@@ -175,6 +179,20 @@ impl<G: Ground> Stripe<G> {
         match place {
             Place::Found(index) => self.ground.write_slot(index, slot),
             Place::Absent => self.insert(slot),
+        }
+    }
+
+    /// Put a slot with a state that is the same as none; `can_take` said that there is room.
+    pub fn put_nothing(&mut self, tag: u64, limit: &Registered) {
+        self.insert(Slot::new(tag, transition::nothing(&limit.limit), limit.number));
+    }
+
+    /// Take out the slot of a tag if its state is the same as none.
+    pub fn drop_nothing(&mut self, tag: u64, limits: &impl Limits, now_us: i64) {
+        if let Place::Found(index) = self.find(tag)
+            && self.reset_after_us(index, limits, now_us).0 == 0
+        {
+            self.remove(index, limits);
         }
     }
 
@@ -228,7 +246,7 @@ impl<G: Ground> Stripe<G> {
 
     /// Look at up to `most` used slots, going on where the last sweep ended; frees those that are the same as none.
     ///
-    /// A tag for which `ours` holds is no victim.
+    /// A tag for which `ours` holds is no victim, and its slot stays where it is known to be.
     pub fn sweep(&mut self, most: usize, limits: &impl Limits, now_us: i64, ours: impl Fn(u64) -> bool) -> Swept {
         let mut swept = Swept::default();
         let mut to_see = most.min(self.len());
@@ -246,12 +264,15 @@ impl<G: Ground> Stripe<G> {
             }
             to_see -= 1;
             let (reset_after_us, remaining) = self.reset_after_us(cursor, limits, now_us);
-            if reset_after_us == 0 {
+            if reset_after_us == 0 && !ours(slot.tag) {
                 self.remove(cursor, limits);
                 swept.expired += 1;
                 continue;
             }
             cursor += 1;
+            if reset_after_us == 0 {
+                continue;
+            }
             swept.soonest_us = Some(swept.soonest_us.map_or(reset_after_us, |soonest| soonest.min(reset_after_us)));
             let blocked = slot.refused() || remaining == 0 || ours(slot.tag);
             if !blocked && swept.victim.is_none_or(|victim| reset_after_us < victim.reset_after_us) {

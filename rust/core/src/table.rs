@@ -48,9 +48,9 @@ impl<S: Storage> Table<S> {
         &self.seed
     }
 
-    /// Make a limit known.
-    pub fn register(&self, scope: &str, limit: Limit) -> Result<Result<Registered, TooMany>, S::Error> {
-        self.storage.register(&self.seed, scope, limit)
+    /// Make a limit known; `text` is how people write it.
+    pub fn register(&self, scope: &str, text: &str, limit: Limit) -> Result<Result<Registered, TooMany>, S::Error> {
+        self.storage.register(&self.seed, scope, text, limit)
     }
 
     /// Ask for the cache line where a check's state will be looked for. A hint, without any lock.
@@ -178,7 +178,7 @@ impl<S: Storage> Table<S> {
         let Place::Found(index) = place else {
             return Ok(None);
         };
-        if stripe.numbers(index, check.limit).is_none() || stripe.needs_block(place, limit) {
+        if stripe.numbers(index, check.limit).is_none() || stripe.needs_block(place, limit, 0) {
             return Ok(None);
         }
         let stored = stripe.stored(place, check.limit, self.storage.limits(), now_us);
@@ -298,7 +298,8 @@ impl<S: Storage> Table<S> {
             if judged.kept[index].is_none() {
                 continue;
             }
-            let reserved = self.storage.reserve(check, locked, index, now_us);
+            let before = locked.blocks_before(checks, &judged.kept, index);
+            let reserved = self.storage.reserve(check, locked, index, before, now_us);
             let Err(Full { soonest_us }) = reserved else {
                 continue;
             };

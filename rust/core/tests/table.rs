@@ -43,7 +43,7 @@ fn limit(table: &Table, scope: &str, algorithm: Algorithm, quota: i64) -> Regist
         1
     };
     let limit = Limit::new(algorithm, 1, quota, 3_600_000_000, refill).expect("a limit");
-    sure(table.register(scope, limit)).expect("room for a limit")
+    sure(table.register(scope, "", limit)).expect("room for a limit")
 }
 
 fn check<'limit>(table: &Table, limit: &'limit Registered, key: &str) -> Check<'limit> {

@@ -10,12 +10,17 @@ use headgate_core::private::Private;
 use headgate_core::registry::Registered;
 use headgate_core::storage::{Stats, TooMany};
 use headgate_core::table::Table;
+#[cfg(target_os = "linux")]
+use headgate_core::zone::{PATIENCE, Stuck, Zone};
 use pyo3::prelude::*;
 
-/// A table of one process.
+/// A table.
 pub enum AnyTable {
     /// In the memory of this process.
     Private(Table<Private>),
+    /// In a file that all processes of a host map.
+    #[cfg(target_os = "linux")]
+    Shared(Table<Zone>),
 }
 
 impl AnyTable {
@@ -24,13 +29,35 @@ impl AnyTable {
     pub fn seed(&self) -> &Seed {
         match self {
             Self::Private(table) => table.seed(),
+            #[cfg(target_os = "linux")]
+            Self::Shared(table) => table.seed(),
         }
     }
 
-    /// Make a limit known.
-    pub fn register(&self, scope: &str, limit: Limit) -> PyResult<Result<Registered, TooMany>> {
+    /// What is added to the monotonic clock to have this table's time; None: the time of the process.
+    pub fn anchor_us(&self) -> Option<i64> {
         match self {
-            Self::Private(table) => Ok(sure(table.register(scope, limit))),
+            Self::Private(_) => None,
+            #[cfg(target_os = "linux")]
+            Self::Shared(table) => Some(table.storage().birth().anchor_us),
+        }
+    }
+
+    /// Make a limit known; `text` is how people write it.
+    pub fn register(&self, scope: &str, text: &str, limit: Limit) -> PyResult<Result<Registered, TooMany>> {
+        match self {
+            Self::Private(table) => Ok(sure(table.register(scope, text, limit))),
+            #[cfg(target_os = "linux")]
+            Self::Shared(table) => table.register(scope, text, limit).map_err(stuck),
+        }
+    }
+
+    /// Raise ConfigError for limits that cannot be asked together here.
+    pub fn check_fit<'limit>(&self, limits: impl Iterator<Item = &'limit Limit> + Clone) -> PyResult<()> {
+        match self {
+            Self::Private(_) => Ok(()),
+            #[cfg(target_os = "linux")]
+            Self::Shared(_) => Zone::check_fit(limits).map_err(|fault| headgate_error("ConfigError", fault)),
         }
     }
 
@@ -39,6 +66,8 @@ impl AnyTable {
     pub fn fetch(&self, check: &Check) {
         match self {
             Self::Private(table) => table.fetch(check),
+            #[cfg(target_os = "linux")]
+            Self::Shared(table) => table.fetch(check),
         }
     }
 
@@ -47,6 +76,8 @@ impl AnyTable {
     pub fn apply(&self, checks: &[Check], now_us: i64, mode: Mode) -> PyResult<Answer> {
         match self {
             Self::Private(table) => Ok(sure(table.apply(checks, now_us, mode))),
+            #[cfg(target_os = "linux")]
+            Self::Shared(table) => table.apply(checks, now_us, mode).map_err(stuck),
         }
     }
 
@@ -64,6 +95,8 @@ impl AnyTable {
                 sure(table.apply_each(requests, checks_each, now_us, mode, each));
                 Ok(())
             }
+            #[cfg(target_os = "linux")]
+            Self::Shared(table) => table.apply_each(requests, checks_each, now_us, mode, each).map_err(stuck),
         }
     }
 
@@ -71,6 +104,8 @@ impl AnyTable {
     pub fn reset(&self, limit: &Registered, key: KeyHash, now_us: i64) -> PyResult<bool> {
         match self {
             Self::Private(table) => Ok(sure(table.reset(limit, key, now_us))),
+            #[cfg(target_os = "linux")]
+            Self::Shared(table) => table.reset(limit, key, now_us).map_err(stuck),
         }
     }
 
@@ -84,6 +119,8 @@ impl AnyTable {
     ) -> PyResult<T> {
         match self {
             Self::Private(table) => Ok(sure(table.read(limit, key, now_us, read))),
+            #[cfg(target_os = "linux")]
+            Self::Shared(table) => table.read(limit, key, now_us, read).map_err(stuck),
         }
     }
 
@@ -94,6 +131,8 @@ impl AnyTable {
                 sure(table.clear());
                 Ok(())
             }
+            #[cfg(target_os = "linux")]
+            Self::Shared(table) => table.clear().map_err(stuck),
         }
     }
 
@@ -101,6 +140,8 @@ impl AnyTable {
     pub fn stats(&self) -> PyResult<Stats> {
         match self {
             Self::Private(table) => Ok(sure(table.stats())),
+            #[cfg(target_os = "linux")]
+            Self::Shared(table) => table.stats().map_err(stuck),
         }
     }
 }
@@ -110,4 +151,25 @@ impl AnyTable {
 fn sure<T>(result: Result<T, Infallible>) -> T {
     let Ok(value) = result;
     value
+}
+
+/// The error of a lane that is not to be had.
+#[cfg(target_os = "linux")]
+#[cold]
+pub fn stuck(stuck: Stuck) -> PyErr {
+    let who = if stuck.thread == 0 { String::new() } else { format!(" by thread {}", stuck.thread) };
+    let message = format!(
+        "a part of the shared zone is held{who} for more than {} ms: is that process stopped, or starved of CPU?",
+        PATIENCE.as_millis()
+    );
+    headgate_error("StoreTimeout", message)
+}
+
+/// An error of `headgate.errors`, by its name.
+#[cold]
+pub fn headgate_error(name: &str, message: String) -> PyErr {
+    Python::attach(|py| {
+        let error = py.import("headgate.errors").and_then(|errors| errors.getattr(name)?.call1((message,)));
+        error.map_or_else(|error| error, PyErr::from_value)
+    })
 }

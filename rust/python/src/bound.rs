@@ -11,13 +11,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use smallvec::SmallVec;
 
-use crate::any_table::AnyTable;
+use crate::any_table::{AnyTable, headgate_error};
 use crate::arguments::{Cost, check_now, hash_key};
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::decisions::Decisions;
 use crate::state::read_state;
-use crate::table::{Table, register};
+use crate::table::{register, table_of};
 
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
 const PEEK: Mode = Mode { commit: false, max_delay_us: None };
@@ -48,22 +48,24 @@ pub struct BoundLimits {
 impl BoundLimits {
     #[new]
     #[pyo3(signature = (table, definitions, clock = None))]
-    fn new(table: &Table, definitions: Bound<'_, PyTuple>, clock: Option<Py<PyAny>>) -> PyResult<Self> {
+    fn new(table: &Bound<'_, PyAny>, definitions: Bound<'_, PyTuple>, clock: Option<Py<PyAny>>) -> PyResult<Self> {
+        let table = table_of(table)?;
         let mut members = Vec::with_capacity(definitions.len());
         for definition in definitions.iter() {
             members.push(Member {
-                limit: register(&table.inner, &definition)?,
+                limit: register(&table, &definition)?,
                 shadow: definition.getattr("shadow")?.extract()?,
                 group: definition.getattr("group")?.extract()?,
             });
         }
+        table.check_fit(members.iter().map(|member| &member.limit.limit))?;
         let groups = members.iter().map(|member| member.group + 1).max().unwrap_or(0);
         Ok(Self {
-            table: Arc::clone(&table.inner),
+            clock: Clock::new(clock, table.anchor_us()),
+            table,
             definitions: definitions.unbind(),
             members: members.into(),
             groups,
-            clock: Clock::new(clock),
         })
     }
 
@@ -230,7 +232,7 @@ impl<'py> Costs<'py> {
         let costs = sequence(costs)?;
         if costs.len() != requests {
             let message = format!("{requests} keys need as many costs, not {}", costs.len());
-            return Err(argument_error(costs.py(), message));
+            return Err(headgate_error("ArgumentError", message));
         }
         Ok(Self::Each(costs))
     }
@@ -249,11 +251,4 @@ fn sequence<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         return Ok(list.clone());
     }
     values.py().get_type::<PyList>().call1((values,))?.cast_into().map_err(PyErr::from)
-}
-
-fn argument_error(py: Python<'_>, message: String) -> PyErr {
-    match py.import("headgate.errors").and_then(|errors| errors.getattr("ArgumentError")?.call1((message,))) {
-        Ok(error) => PyErr::from_value(error),
-        Err(error) => error,
-    }
 }

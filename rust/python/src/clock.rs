@@ -9,10 +9,12 @@ use pyo3::prelude::*;
 use crate::arguments::check_now;
 
 /// What is added to the monotonic clock to have microseconds since the epoch.
-static EPOCH_US: LazyLock<i64> = LazyLock::new(|| {
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    wall.as_micros() as i64 - monotonic_us()
-});
+static EPOCH_US: LazyLock<i64> = LazyLock::new(|| wall_us() - monotonic_us());
+
+/// The host's wall time, which may step.
+pub fn wall_us() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as i64
+}
 
 /// The system clock: wall time at its first use, carried on by the monotonic clock; never steps.
 #[pyfunction]
@@ -24,13 +26,13 @@ pub fn now_us() -> i64 {
 /// The monotonic clock; `Instant` would subtract an anchor from it, at a fifth of the whole price.
 #[cfg(unix)]
 #[inline]
-fn monotonic_us() -> i64 {
+pub fn monotonic_us() -> i64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec * 1_000_000 + now.tv_nsec / 1_000
 }
 
 #[cfg(not(unix))]
-fn monotonic_us() -> i64 {
+pub fn monotonic_us() -> i64 {
     use std::time::Instant;
     static ANCHOR: LazyLock<Instant> = LazyLock::new(Instant::now);
     ANCHOR.elapsed().as_micros() as i64
@@ -40,14 +42,20 @@ fn monotonic_us() -> i64 {
 pub enum Clock {
     /// The system clock.
     System,
+    /// The system's monotonic clock with this many microseconds added: the time of a zone.
+    Anchored(i64),
     /// An object with a method `now_us`.
     Python(Py<PyAny>),
 }
 
 impl Clock {
-    /// The clock of an argument: None is the system clock.
-    pub fn new(clock: Option<Py<PyAny>>) -> Self {
-        clock.map_or(Self::System, Self::Python)
+    /// The clock of an argument: None is the one of a zone that has this anchor, else the system clock.
+    pub fn new(clock: Option<Py<PyAny>>, anchor_us: Option<i64>) -> Self {
+        match (clock, anchor_us) {
+            (Some(clock), _) => Self::Python(clock),
+            (None, Some(anchor_us)) => Self::Anchored(anchor_us),
+            (None, None) => Self::System,
+        }
     }
 
     /// The current moment in microseconds since the epoch.
@@ -55,6 +63,7 @@ impl Clock {
     pub fn now_us(&self, py: Python<'_>) -> PyResult<i64> {
         match self {
             Self::System => Ok(now_us()),
+            Self::Anchored(anchor_us) => Ok(anchor_us + monotonic_us()),
             Self::Python(clock) => check_now(&clock.bind(py).call_method0(intern!(py, "now_us"))?),
         }
     }

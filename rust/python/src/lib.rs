@@ -9,6 +9,8 @@ mod decisions;
 mod log_lines;
 mod state;
 mod table;
+#[cfg(target_os = "linux")]
+mod zone;
 
 use pyo3::prelude::*;
 
@@ -26,4 +28,7 @@ mod _native {
     use crate::log_lines::read_common_lines;
     #[pymodule_export]
     use crate::table::Table;
+    #[cfg(target_os = "linux")]
+    #[pymodule_export]
+    use crate::zone::Zone;
 }

@@ -7,13 +7,13 @@ use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::log_pool::PER_BLOCK;
 use headgate_core::private::{Bounds, Private};
 use headgate_core::registry::Registered;
-use headgate_core::storage::TooMany;
+use headgate_core::storage::{Stats, TooMany};
 use headgate_core::table;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::any_table::AnyTable;
+use crate::any_table::{AnyTable, headgate_error};
 
 /// A bounded table of states, shared by every `BoundLimits` made on it.
 #[pyclass(frozen, module = "headgate._native")]
@@ -26,12 +26,7 @@ impl Table {
     #[new]
     #[pyo3(signature = (*, max_keys, max_log_entries, on_full, seed))]
     fn new(max_keys: usize, max_log_entries: usize, on_full: &str, seed: [u8; 16]) -> PyResult<Self> {
-        let on_full = match on_full {
-            "forget" => OnFull::Forget,
-            "refuse" => OnFull::Refuse,
-            "pass" => OnFull::Pass,
-            _ => return Err(PyValueError::new_err("on_full must be forget, refuse or pass")),
-        };
+        let on_full = read_on_full(on_full)?;
         let max_log_blocks = max_log_entries.div_ceil(PER_BLOCK);
         let bounds = Bounds { max_keys, max_log_blocks, on_full };
         let table = table::Table::new(seed, Private::new(bounds));
@@ -43,16 +38,42 @@ impl Table {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.inner.stats()?;
-        let dict = PyDict::new(py);
-        dict.set_item("keys", stats.keys)?;
-        dict.set_item("bytes", stats.bytes)?;
-        dict.set_item("expired", stats.expired)?;
-        dict.set_item("forgotten", stats.forgotten)?;
-        dict.set_item("refused_full", stats.refused_full)?;
-        dict.set_item("passed_full", stats.passed_full)?;
-        Ok(dict)
+        write_stats(py, self.inner.stats()?)
     }
+}
+
+/// What happens to a new key where a table is full.
+pub fn read_on_full(on_full: &str) -> PyResult<OnFull> {
+    match on_full {
+        "forget" => Ok(OnFull::Forget),
+        "refuse" => Ok(OnFull::Refuse),
+        "pass" => Ok(OnFull::Pass),
+        _ => Err(PyValueError::new_err("on_full must be forget, refuse or pass")),
+    }
+}
+
+/// The counts of a table by their names in `headgate.stores.contract.StoreStats`.
+pub fn write_stats(py: Python<'_>, stats: Stats) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("keys", stats.keys)?;
+    dict.set_item("bytes", stats.bytes)?;
+    dict.set_item("expired", stats.expired)?;
+    dict.set_item("forgotten", stats.forgotten)?;
+    dict.set_item("refused_full", stats.refused_full)?;
+    dict.set_item("passed_full", stats.passed_full)?;
+    Ok(dict)
+}
+
+/// The table behind a `Table` or a `Zone`.
+pub fn table_of(object: &Bound<'_, PyAny>) -> PyResult<Arc<AnyTable>> {
+    if let Ok(table) = object.cast::<Table>() {
+        return Ok(Arc::clone(&table.get().inner));
+    }
+    #[cfg(target_os = "linux")]
+    if let Ok(zone) = object.cast::<crate::zone::Zone>() {
+        return Ok(Arc::clone(&zone.get().inner));
+    }
+    Err(PyTypeError::new_err("limits are bound to a Table or a Zone"))
 }
 
 /// Read a `headgate.units.CompiledLimit`.
@@ -68,7 +89,14 @@ pub fn read_limit(compiled: &Bound<'_, PyAny>) -> PyResult<Limit> {
 pub fn register(table: &AnyTable, definition: &Bound<'_, PyAny>) -> PyResult<Registered> {
     let scope: String = definition.getattr("scope")?.extract()?;
     let limit = read_limit(&definition.getattr("limit")?.getattr("compiled")?)?;
-    table.register(&scope, limit)?.map_err(|TooMany::Limits(most)| {
-        PyValueError::new_err(format!("this store knows {most} limits already, which is all it can"))
+    let text = definition.getattr("limit")?.str()?.extract::<String>()?;
+    table.register(&scope, &text, limit)?.map_err(|too_many| {
+        let message = match too_many {
+            TooMany::Limits(most) => format!("this store knows {most} limits already, which is all it can"),
+            TooMany::Bytes(most) => {
+                format!("the names of the limits that this store knows fill the {most} bytes it has for them")
+            }
+        };
+        headgate_error("ConfigError", message)
     })
 }

@@ -106,6 +106,11 @@ class Store(Protocol):
         """Whether a call may wait for I/O: then it must not be made on an event loop."""
         ...
 
+    @property
+    def clock(self) -> Clock:
+        """The store's own clock."""
+        ...
+
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
         """The limits, ready to be asked. `clock` replaces the store's own clock."""
         ...

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from headgate import core
-from headgate.clock import Clock, SystemClock
+from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError
 from headgate.stores.contract import BoundLimits, StoreStats
@@ -38,6 +38,7 @@ class MemoryStore:
     """
 
     blocking = False
+    clock: Clock = SYSTEM_CLOCK
 
     def __init__(
         self,

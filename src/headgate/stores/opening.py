@@ -1,14 +1,16 @@
-"""Stores by URL: `memory://?max_keys=100000&on_full=refuse`."""
+"""Stores by URL: `memory://?max_keys=100000&on_full=refuse`, `shared:///dev/shm/headgate?size=64MiB`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from headgate.errors import ConfigError
 from headgate.stores.contract import Store
 from headgate.stores.memory import ON_FULL, MemoryStore
+from headgate.stores.shared import SharedStore
 
 
 def open_store(url: str) -> Store:
@@ -45,12 +47,47 @@ def _memory_options(url: str) -> dict[str, Any]:
         if name in ("max_keys", "max_log_entries"):
             options[name] = _number(name, value)
         elif name == "on_full":
-            if value not in ON_FULL:
-                raise ConfigError(f"on_full is one of {', '.join(ON_FULL)}, not {value[:40]!r}")
-            options[name] = value
+            options[name] = _on_full(value)
         else:
             raise ConfigError(f'the memory store has the options max_keys, max_log_entries and on_full, not "{name}"')
     return options
+
+
+def _shared_options(url: str) -> dict[str, Any]:
+    parts = urlsplit(url)
+    if parts.netloc or not parts.path.startswith("/") or parts.path == "/" or parts.fragment:
+        raise ConfigError(
+            'the shared store is "shared:///path/of/a/file", with three slashes and options after "?", '
+            f"not {_without_secrets(url)!r}"
+        )
+    options: dict[str, Any] = {"path": unquote(parts.path)}
+    for name, value in _options(parts.query, url):
+        if name == "size":
+            options[name] = _bytes(value)
+        elif name == "log_percent":
+            options[name] = _number(name, value)
+        elif name == "on_full":
+            options[name] = _on_full(value)
+        elif name == "mode":
+            if not re.fullmatch("0?[0-7]{3}", value):
+                raise ConfigError(f"the store option mode is three octal digits such as 660, not {value[:40]!r}")
+            options[name] = int(value, 8)
+        else:
+            raise ConfigError(f'the shared store has the options size, log_percent, on_full and mode, not "{name}"')
+    return options
+
+
+def _on_full(value: str) -> str:
+    if value not in ON_FULL:
+        raise ConfigError(f"on_full is one of {', '.join(ON_FULL)}, not {value[:40]!r}")
+    return value
+
+
+def _bytes(value: str) -> int:
+    match = re.fullmatch(r"([0-9]{1,15})(B|KiB|MiB|GiB|)", value)
+    if match is None:
+        raise ConfigError(f"the store option size is a number with KiB, MiB or GiB, such as 64MiB, not {value[:40]!r}")
+    return int(match[1]) << {"KiB": 10, "MiB": 20, "GiB": 30}.get(match[2], 0)
 
 
 def _options(query: str, url: str) -> list[tuple[str, str]]:
@@ -81,4 +118,5 @@ def _without_secrets(url: str) -> str:
 
 _KINDS: dict[str, tuple[Callable[[str], dict[str, Any]], Callable[..., Store]]] = {
     "memory": (_memory_options, MemoryStore),
+    "shared": (_shared_options, SharedStore),
 }

@@ -5,7 +5,7 @@
 
 use crate::algorithms::{fixed_window, leaky_queue, sliding_log, sliding_window, token_bucket};
 use crate::limit::{Algorithm, LARGEST, Limit};
-use crate::log_pool::Log;
+use crate::log_pool::{Log, NO_CHAIN};
 
 /// A stored state as the table hands it in.
 pub enum Stored<'pool> {
@@ -209,6 +209,15 @@ pub fn keep(state: &State) -> Kept {
             time: state.last.unwrap_or_default(),
             cost: state.charged,
         },
+    }
+}
+
+/// A state that is the same as none, as a table keeps it.
+pub fn nothing(limit: &Limit) -> Numbers {
+    match limit.algorithm {
+        Algorithm::SlidingLog => NO_CHAIN,
+        Algorithm::FixedWindow | Algorithm::SlidingWindow => [0, 0, 0],
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => [limit.full, 0, 0],
     }
 }
 

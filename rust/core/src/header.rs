@@ -1,0 +1,129 @@
+//! The header of a zone's file: what makes it this zone, and whether this program can read it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::hash::Seed;
+use crate::layout::{HEADER, Layout};
+use crate::memory::shared::{SharedMap, set};
+
+/// "headgate" as bytes, which tells the order of bytes as well.
+const MAGIC: u64 = u64::from_ne_bytes(*b"headgate");
+/// The version of this layout; another one cannot be read.
+const VERSION: u64 = 1;
+
+const WAY_OUT: &str = "name another path, or delete the file once nobody uses it";
+const WORDS: usize = 16;
+const AT_MAGIC: usize = 0;
+const AT_VERSION: usize = 1;
+const AT_MACHINE: usize = 2;
+const AT_SIZE: usize = 3;
+const AT_LOG_PERCENT: usize = 4;
+const AT_SEED: usize = 5;
+const AT_BOOT: usize = 7;
+const AT_ANCHOR: usize = 9;
+const AT_CREATED: usize = 10;
+const AT_SUM: usize = 15;
+
+/// What makes a zone this one and no other.
+#[derive(Clone, Copy, Debug)]
+pub struct Birth {
+    /// 128 secret random bits.
+    pub seed: [u8; 16],
+    /// Which run of the system this is.
+    pub boot: [u8; 16],
+    /// What is added to the monotonic clock to have microseconds since the epoch, for all processes.
+    pub anchor_us: i64,
+    /// The moment, in microseconds since the epoch.
+    pub created_us: i64,
+}
+
+/// Write the header of a new zone; the word that makes it one comes last.
+pub fn write_header(map: &SharedMap, layout: &Layout, birth: &Birth) {
+    let places = map.words::<WORDS>(HEADER);
+    for (place, word) in places.iter().zip(words_of(layout, birth)).skip(1) {
+        set(place, word);
+    }
+    set(&places[AT_MAGIC], MAGIC);
+}
+
+fn words_of(layout: &Layout, birth: &Birth) -> [u64; WORDS] {
+    let half = |bytes: &[u8; 16], half: usize| {
+        bytes[half * 8..][..8].iter().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    };
+    let mut words = [0; WORDS];
+    words[AT_MAGIC] = MAGIC;
+    words[AT_VERSION] = VERSION;
+    words[AT_MACHINE] = machine();
+    words[AT_SIZE] = layout.size as u64;
+    words[AT_LOG_PERCENT] = layout.log_percent as u64;
+    for number in [0, 1] {
+        words[AT_SEED + number] = half(&birth.seed, number);
+        words[AT_BOOT + number] = half(&birth.boot, number);
+    }
+    words[AT_ANCHOR] = birth.anchor_us as u64;
+    words[AT_CREATED] = birth.created_us as u64;
+    words[AT_SUM] = sum(&words);
+    words
+}
+
+/// The layout and birth that a file's header tells, or why it is no zone that can be used here.
+pub fn read_header(file: &File, bytes: usize) -> io::Result<Result<(Layout, Birth), String>> {
+    let mut page = [0; WORDS * 8];
+    if bytes < page.len() {
+        return Ok(Err(format!("is no zone of Headgate, it has {bytes} bytes; name another path")));
+    }
+    file.read_exact_at(&mut page, HEADER as u64)?;
+    let mut words = [0; WORDS];
+    for (index, word) in words.iter_mut().enumerate() {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&page[index * 8..][..8]);
+        *word = u64::from_ne_bytes(bytes);
+    }
+    if words[AT_MAGIC] != MAGIC {
+        return Ok(Err("is no zone of Headgate; name another path".into()));
+    }
+    if words[AT_VERSION] != VERSION {
+        return Ok(Err(format!(
+            "is a zone of layout {}, and this program reads layout {VERSION}; {WAY_OUT}",
+            words[AT_VERSION]
+        )));
+    }
+    if words[AT_MACHINE] != machine() {
+        return Ok(Err(format!("was made for another kind of processor or C library; {WAY_OUT}")));
+    }
+    if words[AT_SUM] != sum(&words) {
+        return Ok(Err(format!("is damaged in its header; {WAY_OUT}")));
+    }
+    if words[AT_SIZE] != bytes as u64 {
+        return Ok(Err(format!("is damaged, it has {bytes} bytes instead of {}; {WAY_OUT}", words[AT_SIZE])));
+    }
+    let whole = |at: usize| {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&words[at].to_be_bytes());
+        bytes[8..].copy_from_slice(&words[at + 1].to_be_bytes());
+        bytes
+    };
+    let birth = Birth {
+        seed: whole(AT_SEED),
+        boot: whole(AT_BOOT),
+        anchor_us: words[AT_ANCHOR] as i64,
+        created_us: words[AT_CREATED] as i64,
+    };
+    Ok(Layout::new(bytes, words[AT_LOG_PERCENT] as usize).map(|layout| (layout, birth)))
+}
+
+/// What makes a zone of one machine unreadable on another: its words, its processor, its C library's locks.
+fn machine() -> u64 {
+    let library = if cfg!(target_env = "gnu") { 1 } else { 2 };
+    let kind =
+        std::env::consts::ARCH.bytes().fold(0, |kind: u64, byte| kind.wrapping_mul(31).wrapping_add(byte.into()));
+    kind << 16 | u64::from(usize::BITS) << 8 | library
+}
+
+/// A sum over the header's words, to tell damage; no secret.
+fn sum(words: &[u64; WORDS]) -> u64 {
+    let bytes: Vec<u8> = words[..AT_SUM].iter().flat_map(|word| word.to_le_bytes()).collect();
+    Seed::new([0; 16]).text(&bytes).tag
+}

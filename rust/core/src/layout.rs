@@ -1,0 +1,88 @@
+//! How a zone's file is laid out: a header, the limits that are known, and lanes of slots and log blocks.
+//!
+//! Everything follows from the size and the share of logs, so that whoever opens a zone can tell
+//! whether it is whole. Nothing in it is an address.
+
+use crate::log_pool::{Block, PER_BLOCK};
+use crate::memory::shared::{Lanes, SLOTS_AT};
+use crate::slot::Slot;
+
+/// Where the words of the header begin.
+pub const HEADER: usize = 0;
+/// Where the figures begin that are counted.
+pub const FIGURES: usize = 256;
+/// Where the lock of the limits is.
+pub const LIMITS_LOCK: usize = 512;
+/// Where the number of known limits is.
+pub const LIMITS_KNOWN: usize = 576;
+/// Where the known limits begin.
+pub const LIMITS: usize = 4096;
+/// Bytes that one known limit takes, without its texts.
+pub const LIMIT_BYTES: usize = 64;
+
+/// Slots behind the last home, for runs that start near the end.
+const TAIL: usize = 64;
+const PAGE: usize = 4096;
+const MOST_LANES: usize = 64;
+const BYTES_PER_LANE: usize = 256 << 10;
+const LEAST_SIZE: usize = 128 << 10;
+const MOST_SIZE: usize = 1 << 40;
+
+/// The places of everything in a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Bytes of the file.
+    pub size: usize,
+    /// How many percent of a lane are for the entries of sliding logs.
+    pub log_percent: usize,
+    /// How many limits can be known.
+    pub limits: usize,
+    /// Where their texts begin.
+    pub texts: usize,
+    /// Bytes of their texts.
+    pub texts_bytes: usize,
+    /// The lanes.
+    pub lanes: Lanes,
+    /// Homes of each lane.
+    pub homes: usize,
+}
+
+impl Layout {
+    /// The layout of a zone of this size, or what is wrong with the numbers.
+    pub fn new(size: usize, log_percent: usize) -> Result<Self, String> {
+        if !(LEAST_SIZE..=MOST_SIZE).contains(&size) || size % PAGE != 0 {
+            return Err(format!("a zone has {LEAST_SIZE} to {MOST_SIZE} bytes, a multiple of {PAGE}, not {size}"));
+        }
+        if log_percent > 90 {
+            return Err(format!("a zone keeps 0 to 90 percent for logs, not {log_percent}"));
+        }
+        let limits_bytes = (size / 64).clamp(32 << 10, 1 << 20) / PAGE * PAGE;
+        let limits = limits_bytes / 2 / LIMIT_BYTES;
+        let texts = LIMITS + limits * LIMIT_BYTES;
+        let first = LIMITS + limits_bytes;
+        let count = 1 << (size / BYTES_PER_LANE).clamp(1, MOST_LANES).ilog2();
+        let stride = (size - first) / count / PAGE * PAGE;
+        let room = stride - SLOTS_AT;
+        let blocks = room * log_percent / 100 / size_of::<Block>();
+        let slots = (room - blocks * size_of::<Block>()) / size_of::<Slot>();
+        Ok(Self {
+            size,
+            log_percent,
+            limits,
+            texts,
+            texts_bytes: first - texts,
+            lanes: Lanes { count, first, stride, slots, blocks },
+            homes: slots - TAIL,
+        })
+    }
+
+    /// The most states that it holds.
+    pub fn max_keys(&self) -> usize {
+        self.homes * 4 / 5 * self.lanes.count
+    }
+
+    /// The most entries that the log of one key can have.
+    pub fn max_log_entries(&self) -> usize {
+        self.lanes.blocks * PER_BLOCK
+    }
+}

@@ -1,0 +1,484 @@
+//! The ground of a stripe in a lane of a mapped file: it outlives the processes that write it.
+//!
+//! A process may be killed between any two stores. What it wrote of a charge is then taken back from
+//! the lane's records: every word is noted there before it is overwritten, and one store, `commit`,
+//! makes the charge count and the records void. What moves slots or times is noted as a step, and
+//! carried on by whoever finds it half done. Nothing is done in a lane that is not whole.
+//!
+//! The charges of one decision in several lanes count together: the first lane, their leader, has
+//! the word that says so.
+
+use crate::ground::{Ground, Head};
+use crate::log_pool::{Block, Chain, Entry, NIL, NO_CHAIN, places};
+use crate::memory::shared::{Held, LANE_WORDS, RECORDS, Words, put, set};
+use crate::slot::Slot;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What is going on in a lane: records (32 bits), step (16 bits), leader (16 bits). 0: nothing, it is whole.
+const STATE: usize = 0;
+/// Decisions that this lane has led.
+const TURN: usize = 1;
+const USED: usize = 2;
+const CURSOR: usize = 3;
+/// The first free block and the count of those held.
+const FREE: usize = 4;
+/// Blocks that were ever taken.
+const MADE: usize = 5;
+/// The leader's turn that the records of this lane belong to.
+const FOLLOWS: usize = 6;
+/// The last turn of this lane whose charges count.
+const DECIDED: usize = 7;
+/// The lanes that follow in this lane's turn, as bits.
+const FOLLOWERS: usize = 8;
+/// How far a step has come.
+const DONE: usize = 9;
+/// What a step is done to: three words, or the words of a slot.
+const ARGUMENT: usize = 10;
+/// Slots in use once a step is done.
+const USED_AFTER: usize = 14;
+/// The times of the last two entries that were moved, as they were.
+const TIMES: usize = 15;
+
+const STEP: u32 = 32;
+const LEADER: u32 = 48;
+const OPEN: u64 = 1;
+const CLOSE: u64 = 2;
+const SHIFT: u64 = 3;
+const CLEAR: u64 = 4;
+const LEAD: u64 = 5;
+
+/// What a record holds the former words of.
+const SLOT: u64 = 1 << 56;
+const ENTRY: u64 = 2 << 56;
+const LINK: u64 = 3 << 56;
+const BLOCKS: u64 = 4 << 56;
+const KIND: u64 = 0xff << 56;
+
+/// Records that charging one check takes at the most.
+pub const RECORDS_OF_LOG: usize = 7;
+/// Records that charging one check takes, if it is not a log.
+pub const RECORDS_OF_NUMBERS: usize = 1;
+/// Records of all checks of a decision in one lane.
+pub const MOST_RECORDS: usize = RECORDS;
+
+/// The slots and blocks of a lane, held.
+pub struct Region<'zone> {
+    held: Held<'zone>,
+    homes: usize,
+}
+
+impl<'zone> Region<'zone> {
+    /// The ground of a lane that is held.
+    #[inline(always)]
+    pub fn new(held: Held<'zone>, homes: usize) -> Self {
+        Self { held, homes }
+    }
+
+    /// Whether nothing is half done here.
+    #[inline(always)]
+    pub fn is_whole(&self) -> bool {
+        self.word(STATE) == 0
+    }
+
+    /// Make a lane of zeroes an empty one.
+    pub fn format(&mut self) {
+        self.put_blocks(NIL, 0, 0);
+    }
+
+    /// Lead the charges of a decision in this lane and others, given as bits.
+    pub fn lead(&mut self, lane: usize, followers: u64) -> u64 {
+        let turn = self.word(TURN) + 1;
+        self.set(TURN, turn);
+        self.set(FOLLOWS, turn);
+        self.set(FOLLOWERS, followers);
+        self.set(STATE, LEAD << STEP | (lane as u64 + 1) << LEADER);
+        turn
+    }
+
+    /// What is written here from now on counts together with the turn of a leader.
+    pub fn follow(&mut self, leader: usize, turn: u64) {
+        self.set(FOLLOWS, turn);
+        self.set(STATE, (leader as u64 + 1) << LEADER);
+    }
+
+    /// The charges of this lane's turn count, in all lanes. The followers commit next, then this one.
+    pub fn decide(&mut self) {
+        self.set(DECIDED, self.word(TURN));
+    }
+
+    /// Bring what is half done to an end, or take it back. `decided` tells the last turn of a lane that counts.
+    ///
+    /// Returns the lanes, as bits, that are to be looked at before `forget_followers`.
+    pub fn mend(&mut self, decided: impl Fn(usize) -> u64) -> u64 {
+        let state = self.word(STATE);
+        match state >> STEP & 0xffff {
+            OPEN => self.finish_open(),
+            CLOSE => self.finish_close(),
+            SHIFT => self.finish_shift(),
+            CLEAR => self.finish_clear(),
+            step => {
+                let leader = (state >> LEADER) as usize;
+                if leader == 0 || decided(leader - 1) != self.word(FOLLOWS) {
+                    self.take_back();
+                }
+                if step == LEAD {
+                    self.set(STATE, LEAD << STEP | state >> LEADER << LEADER);
+                    return self.word(FOLLOWERS);
+                }
+                self.set(STATE, 0);
+            }
+        }
+        0
+    }
+
+    /// All followers of a turn are mended.
+    pub fn forget_followers(&mut self) {
+        self.set(STATE, 0);
+    }
+
+    /// Whether everything here fits together, or what does not. `is_log` tells of a limit's number, None for no limit.
+    pub fn check(&self, is_log: impl Fn(u32) -> Option<bool>) -> Result<(), &'static str> {
+        let slots = self.slots();
+        let blocks = self.blocks();
+        let Head { used, free, held, .. } = self.head();
+        let made = self.word(MADE) as usize;
+        if made > blocks.len() {
+            return Err("more log blocks than there are");
+        }
+        let mut seen = vec![false; made];
+        let mut see = |block: u32| match seen.get_mut(block as usize) {
+            Some(seen) if !*seen => {
+                *seen = true;
+                Ok(())
+            }
+            Some(_) => Err("a log block in two places"),
+            None => Err("a log block that was never taken"),
+        };
+        let (mut last, mut found, mut in_chains) = (0, 0, 0);
+        for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| slot.tag != 0) {
+            let home = crate::stripe::home(slot.tag, self.homes);
+            if slot.tag <= last || home > index || slots[home..index].iter().any(|slot| slot.tag == 0) {
+                return Err("a slot out of its place");
+            }
+            last = slot.tag;
+            found += 1;
+            if !is_log(slot.limit()).ok_or("a state of a limit that is not known")? || slot.fields() == NO_CHAIN {
+                continue;
+            }
+            let chain = slot.fields();
+            let (mut units, mut time, mut block) = (0_i64, i64::MIN, NIL);
+            let mut positions = Walk::new(blocks, chain);
+            for (at, index) in &mut positions {
+                if at != block {
+                    see(at)?;
+                    in_chains += 1;
+                    block = at;
+                }
+                let [entry_time, cost] = blocks[at as usize].entries[index];
+                if entry_time < time || cost <= 0 {
+                    return Err("entries of a log out of order");
+                }
+                time = entry_time;
+                units = units.checked_add(cost).ok_or("entries of a log beyond all bounds")?;
+            }
+            if !positions.ended || units != chain[1] {
+                return Err("a log that is not whole");
+            }
+        }
+        let mut next = free;
+        while next != NIL {
+            see(next)?;
+            next = blocks[next as usize].next;
+        }
+        if found != used || in_chains != held as usize || !seen.into_iter().all(|seen| seen) {
+            return Err("counts that do not add up");
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn word(&self, word: usize) -> u64 {
+        self.held.words[word].load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn set(&mut self, word: usize, value: u64) {
+        set(&self.held.words[word], value);
+    }
+
+    /// Note what is about to be overwritten.
+    #[inline(always)]
+    fn save(&mut self, what: u64, former: [u64; 3]) {
+        let state = self.word(STATE);
+        let record = &self.held.records[(state as u32) as usize];
+        record[0].store(what, Relaxed);
+        record[1].store(former[0], Relaxed);
+        record[2].store(former[1], Relaxed);
+        record[3].store(former[2], Relaxed);
+        self.set(STATE, state + 1);
+    }
+
+    /// Undo what was written since the last commit, last things first.
+    fn take_back(&mut self) {
+        while self.word(STATE) as u32 != 0 {
+            let state = self.word(STATE);
+            let [what, a, b, c] =
+                self.held.records[state as u32 as usize - 1].each_ref().map(|word| word.load(Relaxed));
+            let index = (what & !KIND) as usize;
+            match what & KIND {
+                SLOT => {
+                    let slot = &mut self.held.slots[index];
+                    put(slot, Slot::of_words(slot.tag, [a as i64, b as i64, c as i64]));
+                }
+                ENTRY => put(&mut self.held.blocks[index].entries[c as usize], [a as i64, b as i64]),
+                LINK => put(&mut self.held.blocks[index].next, a as u32),
+                _ => {
+                    self.set(FREE, a);
+                    self.set(MADE, b);
+                }
+            }
+            self.set(STATE, state - 1);
+        }
+    }
+
+    fn put_blocks(&mut self, free: u32, held: u32, made: usize) {
+        self.set(FREE, u64::from(free) << 32 | u64::from(held));
+        self.set(MADE, made as u64);
+    }
+
+    fn start(&mut self, step: u64, arguments: [u64; 4], done: u64) {
+        for (word, value) in (ARGUMENT..).zip(arguments) {
+            self.set(word, value);
+        }
+        self.set(DONE, done);
+        self.set(STATE, step << STEP);
+    }
+
+    /// The arguments of `OPEN` are the place and the words of the slot that comes there; its tag is in `TIMES`.
+    fn finish_open(&mut self) {
+        let [a, b, c, index] = [0, 1, 2, 3].map(|argument| self.word(ARGUMENT + argument));
+        let index = index as usize;
+        // Each step copies one slot onto the next; the one it copies is whole until the next step.
+        while self.word(DONE) > 0 {
+            let from = index + self.word(DONE) as usize - 1;
+            let slot = self.held.slots[from];
+            put(&mut self.held.slots[from + 1], slot);
+            self.set(DONE, self.word(DONE) - 1);
+        }
+        let slot = Slot::of_words(self.word(TIMES), [a as i64, b as i64, c as i64]);
+        put(&mut self.held.slots[index], slot);
+        self.finish_move();
+    }
+
+    /// The arguments of `CLOSE` are the place and the end of what moves.
+    fn finish_close(&mut self) {
+        let end = self.word(ARGUMENT + 1) as usize;
+        while (self.word(DONE) as usize) + 1 < end {
+            let to = self.word(DONE) as usize;
+            let slot = self.held.slots[to + 1];
+            put(&mut self.held.slots[to], slot);
+            self.set(DONE, to as u64 + 1);
+        }
+        put(&mut self.held.slots[end - 1], Slot::default());
+        self.finish_move();
+    }
+
+    fn finish_move(&mut self) {
+        self.set(USED, self.word(USED_AFTER));
+        self.set(STATE, 0);
+    }
+
+    /// The arguments of `SHIFT` are the chain's first and last place, and by how much its times move.
+    fn finish_shift(&mut self) {
+        let [first, last, shift] = [0, 1, 2].map(|argument| self.word(ARGUMENT + argument) as i64);
+        let done = self.word(DONE) as usize;
+        let places: Vec<_> = places(self.blocks(), [first, 0, last]).collect();
+        // The last one that was noted may be moved or not: its former time is known.
+        for (number, (block, index)) in places.into_iter().enumerate().skip(done.saturating_sub(1)) {
+            if number >= done {
+                let time = self.held.blocks[block as usize].entries[index][0];
+                self.set(TIMES + number % 2, time as u64);
+                self.set(DONE, number as u64 + 1);
+            }
+            let former = self.word(TIMES + number % 2) as i64;
+            put(&mut self.held.blocks[block as usize].entries[index][0], former + shift);
+        }
+        self.set(STATE, 0);
+    }
+
+    fn finish_clear(&mut self) {
+        for slot in self.held.slots.iter_mut() {
+            put(slot, Slot::default());
+        }
+        self.set(USED, 0);
+        self.set(CURSOR, 0);
+        self.put_blocks(NIL, 0, 0);
+        self.set(STATE, 0);
+    }
+}
+
+impl Ground for Region<'_> {
+    #[inline(always)]
+    fn slots(&self) -> &[Slot] {
+        self.held.slots
+    }
+
+    #[inline(always)]
+    fn homes(&self) -> usize {
+        self.homes
+    }
+
+    #[inline(always)]
+    fn head(&self) -> Head {
+        let free = self.word(FREE);
+        Head {
+            used: self.word(USED) as usize,
+            cursor: self.word(CURSOR) as usize,
+            free: (free >> 32) as u32,
+            held: free as u32,
+        }
+    }
+
+    #[inline(always)]
+    fn blocks(&self) -> &[Block] {
+        self.held.blocks
+    }
+
+    #[inline(always)]
+    fn spare_blocks(&self) -> usize {
+        self.held.blocks.len() - self.head().held as usize
+    }
+
+    #[inline(always)]
+    fn write_slot(&mut self, index: usize, slot: Slot) {
+        let former = self.held.slots[index].words().map(|word| word as u64);
+        self.save(SLOT | index as u64, former);
+        put(&mut self.held.slots[index], slot);
+    }
+
+    #[inline(always)]
+    fn write_entry(&mut self, block: u32, index: usize, (time, cost): Entry) {
+        let [former_time, former_cost] = self.held.blocks[block as usize].entries[index];
+        self.save(ENTRY | u64::from(block), [former_time as u64, former_cost as u64, index as u64]);
+        put(&mut self.held.blocks[block as usize].entries[index], [time, cost]);
+    }
+
+    fn write_link(&mut self, block: u32, next: u32) {
+        let former = self.held.blocks[block as usize].next;
+        self.save(LINK | u64::from(block), [u64::from(former), 0, 0]);
+        put(&mut self.held.blocks[block as usize].next, next);
+    }
+
+    fn write_free(&mut self, free: u32, held: u32) {
+        self.save(BLOCKS, [self.word(FREE), self.word(MADE), 0]);
+        self.put_blocks(free, held, self.word(MADE) as usize);
+    }
+
+    fn take_new_block(&mut self) -> u32 {
+        let Head { free, held, .. } = self.head();
+        let made = self.word(MADE) as usize;
+        self.save(BLOCKS, [self.word(FREE), made as u64, 0]);
+        self.put_blocks(free, held + 1, made + 1);
+        made as u32
+    }
+
+    #[inline(always)]
+    fn commit(&mut self) {
+        self.set(STATE, 0);
+    }
+
+    #[inline(always)]
+    fn mark_refused(&mut self, index: usize) {
+        let mut slot = self.held.slots[index];
+        slot.mark_refused();
+        // Only one word differs, so it is written as a whole or not at all.
+        put(&mut self.held.slots[index], slot);
+    }
+
+    fn set_cursor(&mut self, cursor: usize) {
+        self.set(CURSOR, cursor as u64);
+    }
+
+    fn open_gap(&mut self, index: usize, gap: usize, slot: Slot) {
+        self.set(USED_AFTER, self.word(USED) + 1);
+        self.set(TIMES, slot.tag);
+        let [a, b, c] = slot.words().map(|word| word as u64);
+        self.start(OPEN, [a, b, c, index as u64], gap as u64);
+        self.finish_open();
+    }
+
+    fn close_gap(&mut self, index: usize, end: usize) {
+        self.set(USED_AFTER, self.word(USED) - 1);
+        self.start(CLOSE, [index as u64, end as u64, 0, 0], index as u64);
+        self.finish_close();
+    }
+
+    #[cold]
+    fn shift(&mut self, chain: Chain, shift: i64) {
+        if chain != NO_CHAIN {
+            let [first, _, last] = chain;
+            self.start(SHIFT, [first as u64, last as u64, shift as u64, 0], 0);
+            self.finish_shift();
+        }
+    }
+
+    /// All that were taken and given back are linked, and stay so.
+    fn drop_blocks(&mut self) {}
+
+    fn clear(&mut self) {
+        self.start(CLEAR, [0; 4], 0);
+        self.finish_clear();
+    }
+}
+
+/// The last turn of a lane whose charges count, read by anybody.
+pub fn decided(words: &Words<LANE_WORDS>) -> u64 {
+    words[DECIDED].load(std::sync::atomic::Ordering::Acquire)
+}
+
+/// States in use in a lane, read by anybody.
+pub fn used(words: &Words<LANE_WORDS>) -> usize {
+    words[USED].load(Relaxed) as usize
+}
+
+/// Log blocks held in a lane, read by anybody.
+pub fn held_blocks(words: &Words<LANE_WORDS>) -> usize {
+    words[FREE].load(Relaxed) as u32 as usize
+}
+
+/// The places of a chain that may be damaged: it ends after as many as there can be.
+struct Walk<'zone> {
+    blocks: &'zone [Block],
+    next: Option<(u32, usize)>,
+    last: i64,
+    left: usize,
+    ended: bool,
+}
+
+impl<'zone> Walk<'zone> {
+    fn new(blocks: &'zone [Block], [first, _, last]: Chain) -> Self {
+        let left = blocks.len() * crate::log_pool::PER_BLOCK;
+        Self { blocks, next: Some(((first >> 3) as u32, (first & 7) as usize)), last, left, ended: false }
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = (u32, usize);
+
+    fn next(&mut self) -> Option<(u32, usize)> {
+        let at @ (block, index) = self.next.take()?;
+        let next_block = self.blocks.get(block as usize)?.next;
+        if index >= crate::log_pool::PER_BLOCK || self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        if i64::from(block) << 3 | index as i64 == self.last {
+            self.ended = true;
+        } else if index + 1 < crate::log_pool::PER_BLOCK {
+            self.next = Some((block, index + 1));
+        } else {
+            self.next = Some((next_block, 0));
+        }
+        Some(at)
+    }
+}

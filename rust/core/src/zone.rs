@@ -1,0 +1,477 @@
+//! Stripes in a file that all processes of a host map: they share every limit, and outlive every one of them.
+//!
+//! Each lane is a stripe of fixed size under a lock that the system gives on when its holder dies;
+//! what the holder left half done is mended by whoever comes next, see `region`. A lane that no
+//! process can have for a quarter of a second is held by one that was stopped: that is told, not waited for.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::algorithms::transition::{self, Reading};
+use crate::answer::{Check, OnFull};
+use crate::catalog::Catalog;
+pub use crate::catalog::Known;
+use crate::ground::Ground;
+use crate::hash::{KeyHash, Seed};
+pub use crate::header::Birth;
+use crate::header::{read_header, write_header};
+use crate::layout::{FIGURES, LIMITS_LOCK, Layout};
+use crate::limit::{Algorithm, Limit};
+use crate::locked::Locked;
+use crate::memory::prefetch;
+use crate::memory::shared::{SharedMap, Taken, Words};
+use crate::region::{self, MOST_RECORDS, RECORDS_OF_LOG, RECORDS_OF_NUMBERS, Region};
+use crate::registry::{Limits, Registered};
+use crate::storage::{Full, Stats, Storage, TooMany};
+use crate::stripe::{Place, Stripe, home};
+
+/// How long a lane is waited for.
+pub const PATIENCE: Duration = Duration::from_millis(250);
+
+/// Slots that a full lane looks at for one new key.
+const SWEEP: usize = 32;
+/// Slots that every new key looks at, so that what has expired does not pile up.
+const TIDY: usize = 2;
+
+/// Figures that are counted.
+const FIGURE_WORDS: usize = 5;
+const EXPIRED: usize = 0;
+const FORGOTTEN: usize = 1;
+const REFUSED_FULL: usize = 2;
+const PASSED_FULL: usize = 3;
+/// Lanes that were found half written.
+const MENDED: usize = 4;
+
+/// A lane that somebody has held for longer than `PATIENCE`.
+#[derive(Clone, Copy, Debug)]
+pub struct Stuck {
+    /// The thread that seems to hold it, as its own system calls it.
+    pub thread: u32,
+}
+
+/// What a zone holds of one key under one limit.
+pub struct Looked {
+    /// The limit's number.
+    pub number: u32,
+    /// Its own numbers for a cost of 0.
+    pub reading: Reading,
+    /// Whether the last decision was a refusal.
+    pub refused: bool,
+}
+
+/// The storage of a table that all processes of a host share.
+pub struct Zone {
+    map: SharedMap,
+    layout: Layout,
+    birth: Birth,
+    seed: Seed,
+    on_full: OnFull,
+    known: Mutex<HashMap<(String, Limit), Registered>>,
+    /// Held open: a lock on the file tells others that it is in use.
+    _file: File,
+}
+
+/// A lane, held.
+pub struct Guard<'zone>(Stripe<Region<'zone>>);
+
+impl<'zone> Deref for Guard<'zone> {
+    type Target = Stripe<Region<'zone>>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Guard<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl Zone {
+    /// Make a file of zeroes, as long as the layout says, a zone without states. Nobody else may have it yet.
+    pub fn format(file: &File, layout: &Layout, birth: &Birth) -> io::Result<()> {
+        let map = SharedMap::map(file, layout.size, layout.lanes)?;
+        map.init_locks(&[LIMITS_LOCK])?;
+        for lane in 0..layout.lanes.count {
+            if let Some(held) = map.hold(lane) {
+                Region::new(held, layout.homes).format();
+            }
+        }
+        write_header(&map, layout, birth);
+        Ok(())
+    }
+
+    /// The zone in a file, or why it is none that can be used here.
+    pub fn open(file: File, on_full: OnFull) -> io::Result<Result<Self, String>> {
+        let bytes = usize::try_from(file.metadata()?.len()).unwrap_or_default();
+        let (layout, birth) = match read_header(&file, bytes)? {
+            Ok(header) => header,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        let map = SharedMap::map(&file, bytes, layout.lanes)?;
+        let seed = Seed::new(birth.seed);
+        Ok(Ok(Self { map, layout, birth, seed, on_full, known: Mutex::default(), _file: file }))
+    }
+
+    /// Where everything is.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Since when it is, and by which clock and seed.
+    pub fn birth(&self) -> &Birth {
+        &self.birth
+    }
+
+    /// Go through all states and logs. The first thing that does not fit, or Stuck where a lane is not to be had.
+    pub fn check(&self) -> Result<Result<(), String>, Stuck> {
+        if let Err(fault) = self.catalog().check(&self.seed) {
+            return Ok(Err(fault));
+        }
+        let known = self.catalog().len();
+        let is_log = |number: u32| {
+            let limit = ((number as usize) < known).then(|| self.of(number));
+            limit.map(|limit| limit.algorithm == Algorithm::SlidingLog)
+        };
+        for lane in 0..self.layout.lanes.count {
+            // A lane that is not whole is mended first.
+            if let Err(fault) = self.lock(lane)?.ground.check(is_log) {
+                return Ok(Err(format!("{fault}, in lane {lane}")));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// All limits that are known, in the order in which they were met.
+    pub fn known(&self) -> Vec<Known> {
+        self.catalog().all(&self.seed)
+    }
+
+    /// What is held of a key, under every limit that is known.
+    pub fn look(&self, key: KeyHash, now_us: i64) -> Result<Vec<Looked>, Stuck> {
+        let known = self.known();
+        let stripe = self.lock(self.lane_of(key))?;
+        let looked = known.iter().filter_map(|Known { registered, .. }| {
+            let Place::Found(index) = stripe.find(key.tag_under(registered.salt)) else {
+                return None;
+            };
+            let slot = stripe.ground.slots()[index];
+            if slot.limit() != registered.number {
+                return None;
+            }
+            let limit = &registered.limit;
+            let state = transition::roll(limit, stripe.stored(Place::Found(index), registered, self, now_us), now_us);
+            let (remaining, reset_after_us, next_after_us) = transition::measure(limit, &state, now_us);
+            let reading = Reading { remaining, reset_after_us, next_after_us, ..Reading::default() };
+            Some(Looked { number: registered.number, reading, refused: slot.refused() })
+        });
+        Ok(looked.collect())
+    }
+
+    /// Forget what is held of a key, under every limit that is known; whether that was more than nothing.
+    pub fn forget(&self, key: KeyHash, now_us: i64) -> Result<bool, Stuck> {
+        let known = self.known();
+        let mut stripe = self.lock(self.lane_of(key))?;
+        Ok(known.iter().fold(false, |found, Known { registered, .. }| {
+            found | stripe.forget(key.tag_under(registered.salt), self, now_us)
+        }))
+    }
+
+    /// Log blocks that are held, and how many there are.
+    pub fn log_blocks(&self) -> (usize, usize) {
+        let held = (0..self.layout.lanes.count).map(|lane| region::held_blocks(self.map.lane_words(lane))).sum();
+        (held, self.layout.lanes.blocks * self.layout.lanes.count)
+    }
+
+    /// How often a lane was found half written and mended, because a process had died.
+    pub fn mended(&self) -> u64 {
+        self.figures()[MENDED].load(Relaxed)
+    }
+
+    /// Whether limits can be asked together here, or what is too much.
+    pub fn check_fit<'limit>(limits: impl Iterator<Item = &'limit Limit> + Clone) -> Result<(), String> {
+        let is_log = |limit: &&Limit| limit.algorithm == Algorithm::SlidingLog;
+        let logs = limits.clone().filter(is_log).count();
+        let others = limits.clone().count() - logs;
+        if logs * RECORDS_OF_LOG + others * RECORDS_OF_NUMBERS > MOST_RECORDS {
+            return Err(format!(
+                "{others} limits and {logs} sliding logs are asked at once; a zone can charge {MOST_RECORDS} limits, \
+                 where a log counts as {RECORDS_OF_LOG}"
+            ));
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn hold(&self, lane: usize) -> Option<Guard<'_>> {
+        let held = self.map.hold(lane)?;
+        Some(Guard(Stripe { ground: Region::new(held, self.layout.homes) }))
+    }
+
+    /// Wait for a lane that somebody holds: most often for less time than it takes to fall asleep.
+    #[cold]
+    fn wait(&self, lane: usize) -> Result<Guard<'_>, Stuck> {
+        wait(|| self.hold(lane)).ok_or_else(|| Stuck { thread: self.map.holder(lane) })
+    }
+
+    /// Bring to an end, or take back, what somebody who died left half done.
+    #[cold]
+    fn mend(&self, lane: usize, guard: &mut Guard<'_>) -> Result<(), Stuck> {
+        self.count(MENDED, 1);
+        let followers = guard.ground.mend(|lane| region::decided(self.map.lane_words(lane % self.layout.lanes.count)));
+        if followers != 0 {
+            // They follow this lane's turn, so they must be whole before it takes another. All come behind it.
+            for follower in (lane + 1..self.layout.lanes.count).filter(|lane| followers >> lane & 1 != 0) {
+                drop(self.lock(follower)?);
+            }
+            guard.ground.forget_followers();
+        }
+        Ok(())
+    }
+
+    /// Free a place in a full lane for a tag: of an expired key, or of one that the written choice lets go.
+    fn free_one(&self, stripe: &mut Guard<'_>, tag: u64, now_us: i64, ours: impl Fn(u64) -> bool) -> Result<(), Full> {
+        let swept = stripe.sweep(SWEEP, self, now_us, ours);
+        self.count(EXPIRED, swept.expired as u64);
+        if !stripe.can_take(tag, 1)
+            && self.on_full == OnFull::Forget
+            && let Some(victim) = swept.victim
+        {
+            stripe.forget(victim.tag, self, now_us);
+            self.count(FORGOTTEN, 1);
+        }
+        if stripe.can_take(tag, 1) { Ok(()) } else { Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) }) }
+    }
+
+    fn figures(&self) -> &Words<FIGURE_WORDS> {
+        self.map.words(FIGURES)
+    }
+
+    fn count(&self, figure: usize, more: u64) {
+        if more > 0 {
+            self.figures()[figure].fetch_add(more, Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    fn catalog(&self) -> Catalog<'_> {
+        Catalog::new(&self.map, &self.layout)
+    }
+
+    fn lock_limits(&self) -> Result<Taken<'_>, Stuck> {
+        wait(|| self.map.take(LIMITS_LOCK)).ok_or(Stuck { thread: 0 })
+    }
+}
+
+impl Limits for Zone {
+    fn of(&self, number: u32) -> Limit {
+        // `check` went through all that were there; those that came later were written by this program.
+        self.catalog().limit(number).unwrap_or(Limit::NOTHING)
+    }
+}
+
+impl Storage for Zone {
+    type Ground<'zone> = Region<'zone>;
+    type Guard<'zone> = Guard<'zone>;
+    type Error = Stuck;
+
+    fn lanes(&self) -> usize {
+        self.layout.lanes.count
+    }
+
+    #[inline(always)]
+    fn lane_of(&self, key: KeyHash) -> usize {
+        // A power of two of lanes: the product keeps the highest bits.
+        home(key.stripe, self.layout.lanes.count)
+    }
+
+    #[inline(always)]
+    fn lock(&self, lane: usize) -> Result<Guard<'_>, Stuck> {
+        let mut guard = match self.hold(lane) {
+            Some(guard) => guard,
+            None => self.wait(lane)?,
+        };
+        if !guard.ground.is_whole() {
+            self.mend(lane, &mut guard)?;
+        }
+        Ok(guard)
+    }
+
+    #[inline(always)]
+    fn fetch(&self, check: &Check) {
+        let lane = self.lane_of(check.key);
+        prefetch(self.map.slot_place(lane, home(check.tag(), self.layout.homes)));
+    }
+
+    fn register(
+        &self,
+        seed: &Seed,
+        scope: &str,
+        text: &str,
+        limit: Limit,
+    ) -> Result<Result<Registered, TooMany>, Stuck> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(registered) = known.get(&(scope.to_owned(), limit)) {
+            return Ok(Ok(*registered));
+        }
+        let _lock = self.lock_limits()?;
+        for Known { registered, scope, .. } in self.known() {
+            known.insert((scope, registered.limit), registered);
+        }
+        if let Some(registered) = known.get(&(scope.to_owned(), limit)) {
+            return Ok(Ok(*registered));
+        }
+        let number = match self.catalog().add(scope, text, &limit) {
+            Ok(number) => number,
+            Err(too_many) => return Ok(Err(too_many)),
+        };
+        let registered = Registered { limit, number, salt: seed.salt(scope) };
+        known.insert((scope.to_owned(), limit), registered);
+        Ok(Ok(registered))
+    }
+
+    #[inline(always)]
+    fn limits(&self) -> &impl Limits {
+        self
+    }
+
+    fn on_full(&self) -> OnFull {
+        self.on_full
+    }
+
+    /// A new slot is put in at once, with a state that is the same as none: charging it is then no more
+    /// than overwriting it.
+    fn reserve(
+        &self,
+        check: &Check,
+        locked: &mut Locked<'_, Self>,
+        index: usize,
+        before: usize,
+        now_us: i64,
+    ) -> Result<(), Full> {
+        let Locked { guards, spots } = locked;
+        let spot = spots[index];
+        let stripe = &mut guards[spot.guard];
+        let ours = |tag| spots.iter().any(|spot| spot.tag == tag);
+        let limit = &check.limit.limit;
+        if stripe.find(spot.tag) == Place::Absent {
+            self.count(EXPIRED, stripe.sweep(TIDY, self, now_us, ours).expired as u64);
+            if !stripe.can_take(spot.tag, 1) {
+                self.free_one(stripe, spot.tag, now_us, ours)?;
+            }
+            stripe.put_nothing(spot.tag, check.limit);
+        }
+        if stripe.needs_block(stripe.find(spot.tag), limit, before) {
+            let swept = stripe.sweep(SWEEP, self, now_us, ours);
+            self.count(EXPIRED, swept.expired as u64);
+            if stripe.needs_block(stripe.find(spot.tag), limit, before) {
+                return Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) });
+            }
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, locked: &mut Locked<'_, Self>, now_us: i64) {
+        let Locked { guards, spots } = locked;
+        for spot in spots {
+            guards[spot.guard].drop_nothing(spot.tag, self, now_us);
+        }
+    }
+
+    #[inline(always)]
+    fn begin(&self, locked: &mut Locked<'_, Self>) {
+        if locked.guards.len() > 1 {
+            lead(locked);
+        }
+    }
+
+    #[inline(always)]
+    fn commit(&self, locked: &mut Locked<'_, Self>) {
+        if let [only] = &mut locked.guards[..] {
+            only.ground.commit();
+        } else {
+            decide(locked);
+        }
+    }
+
+    #[inline(always)]
+    fn settle(&self, _lane: usize, _stripe: &mut Guard<'_>) {}
+
+    fn count_refused(&self) {
+        self.count(REFUSED_FULL, 1);
+    }
+
+    fn count_passed(&self) {
+        self.count(PASSED_FULL, 1);
+    }
+
+    fn stats(&self) -> Result<Stats, Stuck> {
+        let [expired, forgotten, refused_full, passed_full, _] =
+            self.figures().each_ref().map(|figure| figure.load(Relaxed));
+        let keys = (0..self.layout.lanes.count).map(|lane| region::used(self.map.lane_words(lane))).sum();
+        Ok(Stats { keys, bytes: self.layout.size, expired, forgotten, refused_full, passed_full })
+    }
+}
+
+/// The lowest lane of a decision leads, the others follow: all charges count together.
+fn lead(locked: &mut Locked<'_, Zone>) {
+    let lane_of_guard = lanes_of_guards(locked);
+    let followers = lane_of_guard[1..].iter().fold(0, |bits, lane| bits | 1 << lane);
+    let turn = locked.guards[0].ground.lead(lane_of_guard[0], followers);
+    for guard in &mut locked.guards[1..] {
+        guard.ground.follow(lane_of_guard[0], turn);
+    }
+}
+
+fn decide(locked: &mut Locked<'_, Zone>) {
+    let [leader, followers @ ..] = &mut locked.guards[..] else {
+        return;
+    };
+    leader.ground.decide();
+    for follower in followers {
+        follower.ground.commit();
+    }
+    leader.ground.commit();
+}
+
+fn lanes_of_guards(locked: &Locked<'_, Zone>) -> Vec<usize> {
+    let mut lanes = vec![0; locked.guards.len()];
+    for spot in &locked.spots {
+        lanes[spot.guard] = spot.lane;
+    }
+    lanes
+}
+
+/// Try again and again: at once, then letting others run, then asleep for a moment, until `PATIENCE` is over.
+fn wait<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    const SPINS: u32 = 6;
+    const YIELDS: u32 = 40;
+    const NAP: Duration = Duration::from_micros(50);
+    let mut tries = 0;
+    let mut since = None;
+    loop {
+        match tries {
+            ..SPINS => (0..1 << tries).for_each(|_| std::hint::spin_loop()),
+            SPINS..YIELDS => thread::yield_now(),
+            _ => {
+                if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                    return None;
+                }
+                thread::sleep(NAP);
+            }
+        }
+        if let Some(value) = attempt() {
+            return Some(value);
+        }
+        tries = tries.saturating_add(1);
+    }
+}

@@ -1,0 +1,130 @@
+//! A zone as Python sees it: a table in a file that all processes of a host map.
+
+use std::fs::File;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use headgate_core::layout::Layout;
+use headgate_core::memory::shared::same_file;
+use headgate_core::table;
+use headgate_core::zone::{self, Birth, Known, Looked};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::any_table::{AnyTable, headgate_error, stuck};
+use crate::arguments::{check_now, hash_key};
+use crate::clock::{monotonic_us, wall_us};
+use crate::table::{read_on_full, write_stats};
+
+/// A table in a file that all processes of a host map.
+#[pyclass(frozen, module = "headgate._native")]
+pub struct Zone {
+    pub inner: Arc<AnyTable>,
+}
+
+#[pymethods]
+impl Zone {
+    #[new]
+    #[pyo3(signature = (descriptor, *, on_full))]
+    fn new(descriptor: RawFd, on_full: &str) -> PyResult<Self> {
+        let zone = zone::Zone::open(same_file(descriptor)?, read_on_full(on_full)?)?;
+        let zone = zone.map_err(|fault| headgate_error("ConfigError", fault))?;
+        let table = table::Table::new(zone.birth().seed, zone);
+        Ok(Self { inner: Arc::new(AnyTable::Shared(table)) })
+    }
+
+    /// Make a file of zeroes a zone.
+    #[staticmethod]
+    #[pyo3(signature = (descriptor, *, size, log_percent, seed, boot))]
+    fn format(descriptor: RawFd, size: usize, log_percent: usize, seed: [u8; 16], boot: [u8; 16]) -> PyResult<()> {
+        let file: File = same_file(descriptor)?;
+        let layout = Layout::new(size, log_percent).map_err(|fault| headgate_error("ConfigError", fault))?;
+        let created_us = wall_us();
+        let birth = Birth { seed, boot, anchor_us: created_us - monotonic_us(), created_us };
+        Ok(zone::Zone::format(&file, &layout, &birth)?)
+    }
+
+    #[getter]
+    fn boot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.table()?.storage().birth().boot))
+    }
+
+    fn now_us(&self) -> PyResult<i64> {
+        Ok(self.table()?.storage().birth().anchor_us + monotonic_us())
+    }
+
+    fn check(&self) -> PyResult<Option<String>> {
+        Ok(self.table()?.storage().check().map_err(stuck)?.err())
+    }
+
+    fn clear(&self) -> PyResult<()> {
+        self.inner.clear()
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        write_stats(py, self.inner.stats()?)
+    }
+
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let zone = self.table()?.storage();
+        let (layout, (held, blocks)) = (zone.layout(), zone.log_blocks());
+        let dict = PyDict::new(py);
+        dict.set_item("size", layout.size)?;
+        dict.set_item("log_percent", layout.log_percent)?;
+        dict.set_item("lanes", layout.lanes.count)?;
+        dict.set_item("max_keys", layout.max_keys())?;
+        dict.set_item("max_log_entries_per_key", layout.max_log_entries())?;
+        dict.set_item("log_blocks", blocks)?;
+        dict.set_item("log_blocks_held", held)?;
+        dict.set_item("max_limits", layout.limits)?;
+        dict.set_item("created_us", zone.birth().created_us)?;
+        dict.set_item("mended", zone.mended())?;
+        Ok(dict)
+    }
+
+    fn known(&self) -> PyResult<Vec<(String, String)>> {
+        let known = self.table()?.storage().known();
+        Ok(known.into_iter().map(|Known { scope, text, .. }| (scope, text)).collect())
+    }
+
+    #[pyo3(signature = (key, now_us = None))]
+    fn look<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        now_us: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let key = hash_key(key, self.inner.seed())?;
+        let found = self.table()?.storage().look(key, self.moment(now_us)?).map_err(stuck)?;
+        let write = |looked: Looked| {
+            let dict = PyDict::new(py);
+            dict.set_item("limit", looked.number)?;
+            dict.set_item("remaining", looked.reading.remaining)?;
+            dict.set_item("reset_after_us", looked.reading.reset_after_us)?;
+            dict.set_item("next_after_us", looked.reading.next_after_us)?;
+            dict.set_item("refused", looked.refused)?;
+            Ok(dict)
+        };
+        found.into_iter().map(write).collect()
+    }
+
+    #[pyo3(signature = (key, now_us = None))]
+    fn forget(&self, key: &Bound<'_, PyAny>, now_us: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+        let key = hash_key(key, self.inner.seed())?;
+        self.table()?.storage().forget(key, self.moment(now_us)?).map_err(stuck)
+    }
+}
+
+impl Zone {
+    fn table(&self) -> PyResult<&table::Table<zone::Zone>> {
+        match &*self.inner {
+            AnyTable::Shared(table) => Ok(table),
+            AnyTable::Private(_) => Err(PyValueError::new_err("a zone has a shared table")),
+        }
+    }
+
+    fn moment(&self, now_us: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
+        now_us.map_or_else(|| self.now_us(), check_now)
+    }
+}
