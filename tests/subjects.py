@@ -37,7 +37,7 @@ def make_store(kind: str, **options: Any) -> Store:
     return MemoryStore(core=cast(Literal["native", "python"], kind), **options)
 
 
-def make_zone(size: int = 256 << 10, **options: Any) -> SharedStore:
+def make_zone(size: int = 1 << 20, **options: Any) -> SharedStore:
     """A shared store in a file that has no name any more: it goes with the store."""
     path = Path("/dev/shm") / f"headgate-test-{os.getpid()}-{uuid4().hex}"
     store = SharedStore(path, size=size, **options)

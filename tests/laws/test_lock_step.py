@@ -1,7 +1,8 @@
-"""Both cores, driven in lock-step, say the same to the last microsecond; and both agree with brute force."""
+"""All stores, driven in lock-step, say the same to the last microsecond; and all agree with brute force."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from math import ceil, floor
 from typing import Any
@@ -11,36 +12,42 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from headgate import ConfigError, Limiter, MemoryStore
+from headgate import ConfigError, Limiter
 from headgate.decision import name_limits
 from headgate.keys import Key
 from headgate.limits import FixedWindow, LeakyBucket, LeakyQueue, Limit, SlidingLog, SlidingWindow, TokenBucket
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
 from strategies import NUMBERS, ONE_LIMIT, ONE_OF_A_KIND, PERIODS_US, SEVERAL_LIMITS, history_of, longest_us
-from subjects import CORES, make_limiter, numbers
+from subjects import CORES, KINDS, make_limiter, make_store, numbers
 
 needs_both = pytest.mark.skipif(len(CORES) < 2, reason="only the Python core is here")
 KEYS: st.SearchStrategy[Key] = st.sampled_from(["a", "b", ("a", "b"), ("a", 1), "ab", "ключ"])
 
 
+def assert_same(values: Iterable[object]) -> None:
+    first, *others = values
+    assert others
+    for other in others:
+        assert other == first
+
+
 @needs_both
-class BothCores(RuleBasedStateMachine):
-    """Two limiters that differ in their core alone, under everything that can happen to them."""
+class AllStores(RuleBasedStateMachine):
+    """Limiters that differ in their store alone, under everything that can happen to them."""
 
     @initialize(limits=SEVERAL_LIMITS)
     def start(self, limits: list[Limit]) -> None:
         self.limits = limits
         self.clock = ManualClock()
-        self.stores = {core: MemoryStore(core=core) for core in CORES}  # type: ignore[arg-type]
+        self.stores = [make_store(kind) for kind in KINDS]
         self.use(limits)
 
     def use(self, limits: list[Limit]) -> None:
-        self.both = [Limiter(limits, store=store, name="api", clock=self.clock) for store in self.stores.values()]
+        self.all = [Limiter(limits, store=store, name="api", clock=self.clock) for store in self.stores]
 
     def ask(self, operation: str, *arguments: Any) -> None:
-        native, python = (getattr(limiter, operation)(*arguments) for limiter in self.both)
-        assert numbers(native) == numbers(python)
+        assert_same(numbers(getattr(limiter, operation)(*arguments)) for limiter in self.all)
 
     @rule(key=KEYS, cost=st.one_of(st.integers(0, 3), NUMBERS))
     def hit(self, key: Any, cost: int) -> None:
@@ -52,15 +59,12 @@ class BothCores(RuleBasedStateMachine):
 
     @rule(keys=st.lists(KEYS, max_size=5), cost=st.integers(0, 3))
     def hit_many(self, keys: list[Any], cost: int) -> None:
-        native, python = (limiter.hit_many(keys, cost) for limiter in self.both)
-        assert [numbers(native[index]) for index in range(len(keys))] == [
-            numbers(python[index]) for index in range(len(keys))
-        ]
+        answers = [limiter.hit_many(keys, cost) for limiter in self.all]
+        assert_same([numbers(decisions[index]) for index in range(len(keys))] for decisions in answers)
 
     @rule(key=KEYS)
     def reset(self, key: Any) -> None:
-        native, python = (limiter.reset(key) for limiter in self.both)
-        assert native == python
+        assert_same(limiter.reset(key) for limiter in self.all)
 
     @rule(share=st.integers(0, 4000))
     def let_time_pass(self, share: int) -> None:
@@ -83,35 +87,35 @@ class BothCores(RuleBasedStateMachine):
 
     @invariant()
     def states_are_the_same(self) -> None:
-        if hasattr(self, "both"):
+        if hasattr(self, "all"):
             self.ask("peek", "a", 0)
 
     @invariant()
-    def both_hold_as_many_keys_as_were_used(self) -> None:
-        if hasattr(self, "both"):
-            assert all(store.stats().keys <= len(self.limits) * 6 for store in self.stores.values())
+    def all_hold_as_many_keys_as_were_used(self) -> None:
+        if hasattr(self, "all"):
+            assert all(store.stats().keys <= len(self.limits) * 6 for store in self.stores)
 
 
-BothCores.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-TestBothCores = BothCores.TestCase
+AllStores.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAllStores = AllStores.TestCase
 
 
 @needs_both
 @given(limits=SEVERAL_LIMITS, data=st.data())
-def test_both_cores_agree_when_the_clock_steps_back(limits: list[Limit], data: st.DataObject) -> None:
+def test_all_stores_agree_when_the_clock_steps_back(limits: list[Limit], data: st.DataObject) -> None:
     clock = ManualClock()
-    native, python = (make_limiter(core, limits, clock) for core in CORES)
+    limiters = [make_limiter(kind, limits, clock) for kind in KINDS]
     for wait_us, cost in data.draw(history_of(limits, back=True, max_size=40)):
         clock.set(min(LARGEST, max(0, clock.now_us() + wait_us * data.draw(st.sampled_from([1, 1, 1, 5])))))
-        assert numbers(native.hit("key", cost)) == numbers(python.hit("key", cost))
-        assert native._bound.read(("key",)) == python._bound.read(("key",))
+        assert_same(numbers(limiter.hit("key", cost)) for limiter in limiters)
+        assert_same(limiter._bound.read(("key",)) for limiter in limiters)
 
 
 @needs_both
 @given(data=st.data())
-def test_both_cores_agree_on_groups_shadows_delays_and_changed_numbers(data: st.DataObject) -> None:
+def test_all_stores_agree_on_groups_shadows_delays_and_changed_numbers(data: st.DataObject) -> None:
     clock = ManualClock()
-    stores = [MemoryStore(core=core) for core in CORES]  # type: ignore[arg-type]
+    stores = [make_store(kind) for kind in KINDS]
     groups = data.draw(st.integers(1, 3))
     versions = []
     for _ in range(data.draw(st.integers(1, 3))):
@@ -125,7 +129,7 @@ def test_both_cores_agree_on_groups_shadows_delays_and_changed_numbers(data: st.
         )  # fmt: skip
         versions.append((definitions, [store.bind(definitions, clock=clock) for store in stores]))
     for _ in range(data.draw(st.integers(0, 25))):
-        definitions, both = data.draw(st.sampled_from(versions))
+        definitions, bindings = data.draw(st.sampled_from(versions))
         limit = data.draw(st.sampled_from([named.limit for named in definitions]))
         period_us = limit.period_us
         wait_us = data.draw(st.one_of(st.sampled_from([0, 1, period_us, 2 * period_us]), st.integers(0, period_us)))
@@ -135,8 +139,7 @@ def test_both_cores_agree_on_groups_shadows_delays_and_changed_numbers(data: st.
         costs = tuple(data.draw(st.one_of(st.integers(0, 3), near)) for _ in range(groups))
         commit = data.draw(st.booleans())
         max_delay_us = data.draw(st.one_of(st.none(), st.integers(0, period_us)))
-        native, python = (bound.decide(keys, costs, commit=commit, max_delay_us=max_delay_us) for bound in both)
-        assert numbers(native) == numbers(python)
+        assert_same(numbers(bound.decide(keys, costs, commit=commit, max_delay_us=max_delay_us)) for bound in bindings)
 
 
 def in_microseconds(limit: Limit) -> bool:
@@ -194,9 +197,9 @@ class BruteForce:
 
 
 @given(limit=ONE_LIMIT.filter(in_microseconds), data=st.data())
-def test_every_algorithm_is_its_definition(core: str, limit: Limit, data: st.DataObject) -> None:
+def test_every_algorithm_is_its_definition(kind: str, limit: Limit, data: st.DataObject) -> None:
     clock = ManualClock()
-    limiter, brute = make_limiter(core, limit, clock), BruteForce(limit)
+    limiter, brute = make_limiter(kind, limit, clock), BruteForce(limit)
     for wait_us, cost in data.draw(history_of([limit], max_size=40)):
         clock.advance(wait_us)
         decision = limiter.hit("key", cost)
@@ -205,23 +208,23 @@ def test_every_algorithm_is_its_definition(core: str, limit: Limit, data: st.Dat
 
 @given(limit=st.integers(0, 10**6), period_us=PERIODS_US, raised=st.integers(0, 10**6), used=st.integers(0, 10**6))
 def test_raising_a_limit_forgives_nobody_and_lowering_it_takes_effect_at_once(
-    core: str, limit: int, period_us: int, raised: int, used: int
+    kind: str, limit: int, period_us: int, raised: int, used: int
 ) -> None:
-    for kind in (FixedWindow, SlidingLog, SlidingWindow):
+    for algorithm in (FixedWindow, SlidingLog, SlidingWindow):
         clock = ManualClock()
-        store = MemoryStore(core=core)  # type: ignore[arg-type]
+        store = make_store(kind)
         try:
-            before = Limiter(kind(limit=limit, period_us=period_us), store=store, name="api", clock=clock)
-            after = Limiter(kind(limit=raised, period_us=period_us), store=store, name="api", clock=clock)
+            before = Limiter(algorithm(limit=limit, period_us=period_us), store=store, name="api", clock=clock)
+            after = Limiter(algorithm(limit=raised, period_us=period_us), store=store, name="api", clock=clock)
         except ConfigError:
             continue
         passed = used if before.hit("key", used) else 0
         assert after.peek("key", 0).remaining == max(0, raised - passed)
 
 
-def test_a_bucket_keeps_its_tokens_when_its_numbers_change(core: str) -> None:
+def test_a_bucket_keeps_its_tokens_when_its_numbers_change(kind: str) -> None:
     clock = ManualClock()
-    store = MemoryStore(core=core)  # type: ignore[arg-type]
+    store = make_store(kind)
 
     def remaining(text: str) -> int | None:
         return Limiter(text, store=store, name="api", clock=clock).peek("key", 0).remaining
@@ -234,9 +237,9 @@ def test_a_bucket_keeps_its_tokens_when_its_numbers_change(core: str) -> None:
     assert remaining("10/second burst 100") == 5
 
 
-def test_changing_the_period_keeps_what_counts_now(core: str) -> None:
+def test_changing_the_period_keeps_what_counts_now(kind: str) -> None:
     clock = ManualClock()
-    store = MemoryStore(core=core)  # type: ignore[arg-type]
+    store = make_store(kind)
 
     def remaining(text: str) -> int | None:
         return Limiter(text, store=store, name="api", clock=clock).peek("key", 0).remaining
