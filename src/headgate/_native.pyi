@@ -61,6 +61,9 @@ class Zone:
     def now_us(self) -> int:
         """The zone's clock: the same for all processes."""
 
+    def renew_locks(self) -> None:
+        """Make all locks anew; nobody else may use the zone."""
+
     def check(self) -> str | None:
         """Go through everything it holds; what does not fit together, None if all does."""
 

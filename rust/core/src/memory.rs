@@ -283,7 +283,7 @@ pub mod shared {
             Ok(Self { map, lanes })
         }
 
-        /// Initialize the locks of all lanes and those at these places. Nobody else may have mapped the file yet.
+        /// Initialize the locks of all lanes and those at these places. Nobody may hold one of them.
         pub fn init_locks(&self, others: &[usize]) -> io::Result<()> {
             for lane in 0..self.lanes.count {
                 self.lock_at(self.lanes.first + lane * self.lanes.stride).init()?;

@@ -132,6 +132,11 @@ impl Zone {
         &self.birth
     }
 
+    /// Make all locks anew. Nobody else may use the zone: then no lock can be in use, whatever it says.
+    pub fn renew_locks(&self) -> io::Result<()> {
+        self.map.init_locks(&[LIMITS_LOCK])
+    }
+
     /// Go through all states and logs. The first thing that does not fit, or Stuck where a lane is not to be had.
     pub fn check(&self) -> Result<Result<(), String>, Stuck> {
         if let Err(fault) = self.catalog().check(&self.seed) {

@@ -54,6 +54,10 @@ impl Zone {
         Ok(self.table()?.storage().birth().anchor_us + monotonic_us())
     }
 
+    fn renew_locks(&self) -> PyResult<()> {
+        Ok(self.table()?.storage().renew_locks()?)
+    }
+
     fn check(&self) -> PyResult<Option<String>> {
         Ok(self.table()?.storage().check().map_err(stuck)?.err())
     }

@@ -123,6 +123,7 @@ def _take(native: Any, path: Path, descriptor: int, wanted: Wanted | None, on_fu
     if wanted is not None:
         _check_wanted(path, zone.info(), wanted)
     if alone:
+        zone.renew_locks()
         fault = zone.check()
         if fault is not None:
             raise ConfigError(f"{path}: is damaged: {fault}; name another path, or delete the file")

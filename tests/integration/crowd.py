@@ -1,0 +1,172 @@
+"""Many processes and threads that ask one shared zone at once, for more than the limit.
+
+Run as a program, it prints one JSON object an algorithm:
+`python crowd.py exact ROUNDS` starts all at once, round after round, each with a key of its own;
+`python crowd.py killed SECONDS` lets all ask while one after another is killed at a random moment.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from headgate import SharedStore, parse_limits
+from headgate.decision import name_limits
+from headgate.stores.contract import BoundLimits
+
+PROCESSES = 3
+THREADS = 2
+LIMIT = 24
+KEYS = 30_000
+ALGORITHMS = {
+    "fixed window": f"{LIMIT}/week fixed",
+    "sliding window log": f"{LIMIT}/week log",
+    "sliding window counter": f"{LIMIT}/week",
+    "token bucket": f"{LIMIT}/week bucket",
+    "leaky bucket": f"{LIMIT}/week leaky {LIMIT}",
+    "leaky queue": f"{LIMIT}/week queue {LIMIT - 1}",
+    "three at once": f"{LIMIT}/week; {LIMIT + 5}/week log; {LIMIT + 3}/week bucket",
+}
+CONTEXT = multiprocessing.get_context("fork")
+
+
+@contextmanager
+def zone(size: int = 64 << 20) -> Iterator[SharedStore]:
+    """A zone that goes with the block."""
+    path = Path("/dev/shm") / f"headgate-crowd-{os.getpid()}-{uuid4().hex}"
+    store = SharedStore(path, size=size, log_percent=50)
+    try:
+        yield store
+    finally:
+        path.unlink()
+
+
+def bind(path: Path, text: str) -> BoundLimits:
+    """The limit of one key, and that of an asker of its own, which never refuses: two lanes at once."""
+    own = name_limits(parse_limits("1000000000/week"), scope="own", name="own", group=1)
+    return SharedStore.existing(path).bind([*name_limits(parse_limits(text), scope="all", name="all"), *own])
+
+
+def fork(work: Callable[[], None]) -> int:
+    """A process that does this and ends."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    return pid
+
+
+def exact(text: str, rounds: int) -> dict[str, object]:
+    """All at once, in every round: exactly the limit passes."""
+    with zone() as store:
+        askers = PROCESSES * THREADS
+        barrier = CONTEXT.Barrier(askers)
+        passed = mmap.mmap(-1, rounds * askers)
+
+        def ask(asker: int, bound: BoundLimits) -> None:
+            for number in range(rounds):
+                barrier.wait(60)
+                keys = (f"round {number}", f"asker {asker}")
+                passed[number * askers + asker] = sum(bound.decide(keys, (1, 1)).allowed for _ in range(LIMIT // 2))
+
+        def work(process: int) -> None:
+            bound = bind(store.path, text)  # each process opens the zone for itself
+            threads = [
+                threading.Thread(target=ask, args=(process * THREADS + thread, bound)) for thread in range(THREADS)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        pids = [fork(lambda process=process: work(process)) for process in range(PROCESSES)]  # type: ignore[misc]
+        ended = [os.waitpid(pid, 0)[1] for pid in pids]
+        sums = [sum(passed[number * askers : (number + 1) * askers]) for number in range(rounds)]
+        return {
+            "rounds": rounds,
+            "ended_well": ended == [0] * PROCESSES,
+            "exact": sums.count(LIMIT),
+            "shared_by_several": sum(
+                sum(count > 0 for count in passed[number * askers : (number + 1) * askers]) > 1
+                for number in range(rounds)
+            ),
+            "fault": store._zone.check(),
+        }
+
+
+def killed(text: str, seconds: float) -> dict[str, object]:
+    """While processes are killed: nobody is blocked, nothing is lost but what a dying process did not tell."""
+    chance = random.Random(os.environ.get("HEADGATE_SEED", text))
+    with zone() as store:
+        # A counter for each key of each process that ever was: nobody else writes it.
+        most_workers = 1000
+        counts = mmap.mmap(-1, most_workers * KEYS)
+
+        def work(worker: int) -> None:
+            bound = bind(store.path, text)
+            order = random.Random(worker)
+            while True:
+                key = order.randrange(KEYS)
+                decision = bound.decide((f"key {key}", f"worker {worker % 7}"), (1, 1))
+                if decision.allowed:
+                    counts[worker * KEYS + key] += 1
+
+        workers = 0
+        alive: list[int] = []
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and workers < most_workers:
+            while len(alive) < PROCESSES:
+                worker = workers
+                alive.append(fork(lambda worker=worker: work(worker)))  # type: ignore[misc]
+                workers += 1
+            time.sleep(chance.uniform(0.002, 0.02))
+            victim = alive.pop(chance.randrange(len(alive)))
+            os.kill(victim, signal.SIGKILL)
+            _, status = os.waitpid(victim, 0)
+            assert os.WIFSIGNALED(status), status
+        for pid in alive:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        # Whoever is left finishes every key.
+        bound = bind(store.path, text)
+        last = [0] * KEYS
+        for key in range(KEYS):
+            while bound.decide((f"key {key}", "last"), (1, 1)).allowed:
+                last[key] += 1
+        told = [last[key] + sum(counts[worker * KEYS + key] for worker in range(workers)) for key in range(KEYS)]
+        return {
+            "killed": workers,
+            "keys": KEYS,
+            "too_many": sum(max(0, count - LIMIT) for count in told),
+            "charged": sum(told),
+            "not_told": sum(max(0, LIMIT - count) for count in told),
+            "mended": store.info()["mended"],
+            "fault": store._zone.check(),
+        }
+
+
+def main() -> None:
+    what, amount = sys.argv[1], sys.argv[2]
+    for name, text in ALGORITHMS.items():
+        result: dict[str, Any] = exact(text, int(amount)) if what == "exact" else killed(text, float(amount))
+        print(json.dumps({"algorithm": name, **result}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,377 @@
+"""Kill a process at one instruction after another of a decision, and look at what it leaves in the zone.
+
+The process is stepped by ptrace. After every instruction that changes the zone's memory, and before
+every one that will, a fresh process is killed with SIGKILL; then a survivor must get every lock,
+find the zone whole, and find the decision charged in full or not at all.
+
+Run as a program, it prints one JSON object a scenario: `python killing.py [STEPS] [NAME]`. With a
+number of STEPS only so many instructions are stepped in each scenario, at points that are evenly
+spread; with 0 at every instruction from the first change to the last, whether it changes anything
+or not. `python killing.py stopped` stops a process, and asks on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from headgate import SharedStore, parse_limits
+from headgate.decision import Decision, name_limits
+from headgate.errors import StoreTimeout
+from headgate.stores.contract import BoundLimits
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+libc.ptrace.restype = ctypes.c_long
+libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+libc.memmove.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+TRACEME, SINGLESTEP = 0, 9
+
+NOW_US = 1_800_000_000_000_000
+HOUR_US = 3_600_000_000
+MOST_STEPS = 400_000
+
+Operation = Callable[[], object]
+
+
+class Scenario(NamedTuple):
+    """What is there before, and what is done to it."""
+
+    name: str
+    size: int
+    limits: str
+    prepare: Callable[[World], object]
+    operate: Callable[[World], object]
+    keys: tuple[str, ...]
+    """The keys of the decision: charged all, or none."""
+
+    bystanders: int = 0
+    """So many other keys (`other-0` and so on) must stay as they are."""
+
+    lossy: bool = False
+    """Whether bystanders may be let go for the new key."""
+
+    log_percent: int = 25
+
+
+class Clock:
+    """Stands still, and stops the process that reads it, if it is told to: so near to the decision."""
+
+    def __init__(self) -> None:
+        self.moment_us = NOW_US
+        self.stops = False
+
+    def now_us(self) -> int:
+        if self.stops:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return self.moment_us
+
+    def let_pass(self, duration_us: int) -> float:
+        return 0.0
+
+
+class World:
+    """A zone, the limits bound to it, and its memory."""
+
+    def __init__(self, size: int, log_percent: int, limits: str, keys: int) -> None:
+        path = Path("/dev/shm") / f"headgate-killing-{os.getpid()}-{uuid4().hex}"
+        self.store = SharedStore(path, size=size, log_percent=log_percent)
+        with path.open("r+b") as file:
+            self.memory = mmap.mmap(file.fileno(), size)
+        path.unlink()
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.size = size
+        self.clock = Clock()
+        for _ in range(100):  # the interpreter has its own ways with what it has seen often
+            self.clock.now_us()
+        values = parse_limits(limits)
+        self.one = self.bind(values, 1)
+        self.all = self.bind(values, keys)
+
+    def bind(self, values: Any, groups: int) -> BoundLimits:
+        definitions = [
+            named for group in range(groups) for named in name_limits(values, scope="rule", name="rule", group=group)
+        ]
+        return self.store.bind(definitions, clock=self.clock)
+
+    def hit(self, *keys: str, cost: int = 1, now_us: int = NOW_US, commit: bool = True) -> Decision:
+        bound = self.all if len(keys) > 1 else self.one
+        self.clock.moment_us = now_us
+        return bound.decide(keys, (cost,) * len(keys), commit=commit)
+
+    def forget(self, key: str) -> bool:
+        return self.one.reset((key,))
+
+    def state(self, key: str, now_us: int) -> tuple[object, ...]:
+        """All that can be seen of a key."""
+        decision = self.hit(key, cost=0, now_us=now_us, commit=False)
+        return tuple((reading.remaining, reading.reset_after_us) for reading in decision.limits)
+
+
+def scenarios() -> Iterator[Scenario]:
+    small, wide = 128 << 10, 1 << 20
+
+    def some(world: World) -> None:
+        for index in range(30):
+            world.hit(f"other-{index}", cost=index % 3 + 1)
+
+    def known(world: World) -> None:
+        some(world)
+        for key in ("a", "b", "c", "d"):
+            for moment in range(7):
+                world.hit(key, now_us=NOW_US + moment)
+
+    for name, text in {
+        "fixed window": "100/hour fixed",
+        "sliding window": "100/hour",
+        "token bucket": "100/hour bucket",
+        "several limits": "100/hour; 60/hour log",
+    }.items():
+        yield Scenario(f"{name}, a known key", small, text, known, lambda world: world.hit("a"), ("a",), 30)
+        yield Scenario(f"{name}, a new key", small, text, some, lambda world: world.hit("a"), ("a",), 30)
+    yield Scenario(
+        "several lanes", wide, "100/hour log", known, lambda world: world.hit("a", "b", "c"), ("a", "b", "c"), 30,
+    )  # fmt: skip
+    yield Scenario(
+        "several lanes, new keys", wide, "100/hour", some, lambda world: world.hit("a", "b", "c"), ("a", "b", "c"), 30,
+    )  # fmt: skip
+    later_us = NOW_US + HOUR_US + 3
+    yield Scenario(
+        "log, some entries leave and one comes", small, "100/hour log", known,
+        lambda world: world.hit("a", now_us=later_us), ("a",), 0,
+    )  # fmt: skip
+    yield Scenario(
+        "log, a clock that was far ahead", small, "100/hour log",
+        lambda world: [world.hit("a", now_us=NOW_US + 10 * HOUR_US + moment) for moment in range(20)],
+        lambda world: world.hit("a"), ("a",),
+    )  # fmt: skip
+
+    def full(world: World) -> None:
+        number = 0
+        while world.store.stats().forgotten == 0:
+            world.hit(f"other-{number}", cost=3)
+            number += 1
+
+    yield Scenario("a full zone", small, "100/hour", full, lambda world: world.hit("a"), ("a",), 40, lossy=True)
+    yield Scenario(
+        "a full zone of logs", small, "9/hour log", full, lambda world: world.hit("a"), ("a",), 40,
+        lossy=True, log_percent=90,
+    )  # fmt: skip
+
+    def forget(world: World) -> None:
+        for index in range(40):
+            for moment in range(index % 12):
+                world.hit(f"other-{index}", now_us=NOW_US + moment)
+        known(world)
+
+    yield Scenario("reset", small, "100/hour log", forget, lambda world: world.forget("a"), ("a",), 40)
+
+
+class Death(NamedTuple):
+    """Where a process was killed, and what was found."""
+
+    step: int
+    found: str
+
+
+class Killer:
+    """Runs one scenario's operation again and again, each time a bit further."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.world = World(scenario.size, scenario.log_percent, scenario.limits, len(scenario.keys))
+        scenario.prepare(self.world)
+        self.keep = ctypes.create_string_buffer(scenario.size)
+        self.mended = 0
+        self.last = ctypes.create_string_buffer(scenario.size)
+        self.after_us = NOW_US + HOUR_US + 3 if "leave" in scenario.name else NOW_US
+        self.save()
+        self.before = self.seen()
+        scenario.operate(self.world)
+        self.after = self.seen()
+        self.restore()
+        assert self.before[0] != self.after[0], "the operation changes nothing"
+
+    def save(self) -> None:
+        libc.memmove(self.keep, self.world.address, self.scenario.size)
+
+    def restore(self) -> None:
+        libc.memmove(self.world.address, self.keep, self.scenario.size)
+
+    def seen(self) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+        """What is seen of the decision's keys, and of the bystanders."""
+        keys = [self.world.state(key, self.after_us) for key in self.scenario.keys]
+        others = [self.world.state(f"other-{index}", self.after_us) for index in range(self.scenario.bystanders)]
+        return keys, others
+
+    def start(self) -> int:
+        """A process that stands before the operation."""
+        pid = os.fork()
+        if pid == 0:
+            libc.ptrace(TRACEME, 0, None, None)
+            self.world.clock.stops = True
+            self.scenario.operate(self.world)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        assert os.WIFSTOPPED(status)
+        return pid
+
+    def step(self, pid: int) -> bool:
+        """One instruction on; False where the process has ended by itself."""
+        if libc.ptrace(SINGLESTEP, pid, None, None) != 0:
+            raise OSError(ctypes.get_errno(), "ptrace")
+        _, status = os.waitpid(pid, 0)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            return False
+        assert os.WIFSTOPPED(status), status
+        return True
+
+    def changes(self) -> list[int]:
+        """The numbers of the instructions that change the zone's memory."""
+        pid, steps, found = self.start(), 0, []
+        libc.memmove(self.last, self.world.address, self.scenario.size)
+        while self.step(pid):
+            steps += 1
+            if libc.memcmp(self.last, self.world.address, self.scenario.size):
+                libc.memmove(self.last, self.world.address, self.scenario.size)
+                found.append(steps)
+            assert steps < MOST_STEPS
+        assert self.seen() == self.after
+        self.restore()
+        return found
+
+    def kill_at(self, step: int, *, backwards: bool) -> Death:
+        """Kill a process once it has done so many instructions, and judge what is left."""
+        pid = self.start()
+        for _ in range(step):
+            alive = self.step(pid)
+            assert alive
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        death = Death(step, self.judge(backwards=backwards))
+        self.restore()
+        return death
+
+    def judge(self, *, backwards: bool) -> str:
+        """What a survivor finds: "before" or "after"; anything else is raised."""
+        if backwards:  # whoever comes first may come by any of the keys
+            for key in reversed(self.scenario.keys):
+                self.world.state(key, self.after_us)
+        keys, others = self.seen()
+        assert keys in (self.before[0], self.after[0]), f"half charged: {keys}"
+        unharmed = (self.before[1], self.after[1])
+        assert self.scenario.lossy or others in unharmed, f"others were harmed: {others}"
+        fault = self.world.store._zone.check()
+        assert fault is None, fault
+        for key in self.scenario.keys:  # and life goes on
+            was = self.world.state(key, self.after_us)
+            assert self.world.hit(key, now_us=self.after_us).allowed
+            assert self.world.state(key, self.after_us) != was
+        assert self.world.store._zone.check() is None
+        self.mended += self.world.store.info()["mended"]
+        return "after" if keys == self.after[0] else "before"
+
+
+def run(scenario: Scenario, most_steps: int | None) -> dict[str, object]:
+    """Kill at all points of a scenario, or at as many as that takes so many steps."""
+    killer = Killer(scenario)
+    changes = killer.changes()
+    points = sorted({step for change in changes for step in (change - 1, change)})
+    if most_steps == 0:
+        points = list(range(changes[0] - 1, changes[-1] + 1))
+    elif most_steps is not None:
+        points = spread(points, most_steps)
+    deaths = [killer.kill_at(step, backwards=index % 2 == 1) for index, step in enumerate(points)]
+    found = [death.found for death in deaths]
+    assert found == sorted(found, reverse=True), "charged, and then not charged again"
+    assert set(found) == {"before", "after"}
+    # A second death: of a process that mends what the first left half done.
+    second = second_deaths(killer, changes, most_steps)
+    return {
+        "scenario": scenario.name,
+        "changes": len(changes),
+        "deaths": len(deaths),
+        "before": found.count("before"),
+        "after": found.count("after"),
+        "second_deaths": second,
+        "mended": killer.mended,
+    }
+
+
+def spread(points: list[int], most_steps: int) -> list[int]:
+    """Some of the points, evenly spread, the last among them: as many as can be reached in so many steps."""
+    count = max(4, min(len(points), most_steps // max(points, default=1)))
+    return sorted({points[(len(points) - 1) * number // (count - 1)] for number in range(count)}) if points else []
+
+
+def second_deaths(killer: Killer, changes: list[int], most_steps: int | None) -> int:
+    """Kill a process in the middle, and another at every change that it makes while it mends."""
+    pid = killer.start()
+    for _ in range(changes[len(changes) // 2]):
+        killer.step(pid)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    original = ctypes.create_string_buffer(killer.keep.raw, killer.scenario.size)
+    killer.save()  # half done, and its owner dead
+    look = killer.scenario._replace(operate=lambda world: world.state(killer.scenario.keys[-1], killer.after_us))
+    mender = Killer.__new__(Killer)
+    mender.__dict__.update(killer.__dict__, scenario=look)
+    pid, steps, found = mender.start(), 0, []
+    libc.memmove(mender.last, mender.world.address, look.size)
+    while mender.step(pid):
+        steps += 1
+        if libc.memcmp(mender.last, mender.world.address, look.size):
+            libc.memmove(mender.last, mender.world.address, look.size)
+            found.append(steps)
+    mender.restore()
+    found = spread(found, most_steps // 3) if most_steps else found
+    for index, step in enumerate(found):
+        mender.kill_at(step, backwards=index % 2 == 1)
+    killer.mended = mender.mended
+    libc.memmove(killer.keep, original, killer.scenario.size)
+    killer.restore()
+    return len(found)
+
+
+def stopped() -> dict[str, object]:
+    """A process that is stopped while it holds a lane: others are told, not kept waiting; its death frees the lane."""
+    killer = Killer(next(scenarios()))
+    changes = killer.changes()
+    pid = killer.start()
+    for _ in range(changes[len(changes) // 2]):
+        killer.step(pid)
+    started = time.monotonic()
+    try:
+        killer.world.hit("a")
+        error = ""
+    except StoreTimeout as timeout:
+        error = str(timeout)
+    waited_s = time.monotonic() - started
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    killer.world.hit("a")
+    return {"error": error, "names_the_process": f"thread {pid} " in error, "waited_s": waited_s}
+
+
+def main() -> None:
+    if sys.argv[1:] == ["stopped"]:
+        print(json.dumps(stopped()))
+        return
+    steps, name = (*sys.argv[1:], "", "")[:2]
+    for scenario in scenarios():
+        if name in scenario.name:
+            print(json.dumps(run(scenario, int(steps) if steps else None)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

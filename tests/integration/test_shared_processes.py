@@ -1,0 +1,69 @@
+"""One zone, many processes: exact when all ask at once, whole whenever one of them dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from subjects import KINDS
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif("shared" not in KINDS, reason="the shared store needs the native core"),
+]
+HERE = Path(__file__).parent
+LONG = os.environ.get("HEADGATE_LAWS") == "long"
+
+
+def told(program: str, *arguments: str, within_s: float = 120) -> list[dict[str, Any]]:
+    """What a program of this folder prints: a JSON object a line."""
+    ended = subprocess.run(
+        [sys.executable, str(HERE / program), *arguments],
+        capture_output=True, text=True, timeout=within_s, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def test_processes_and_threads_that_ask_at_once_pass_exactly_the_limit() -> None:
+    rounds = 20_000 if LONG else 1000
+    results = told("crowd.py", "exact", str(rounds), within_s=3600)
+    assert len(results) == 7
+    for result in results:
+        assert result["ended_well"] and result["fault"] is None, result
+        assert result["exact"] == rounds, result
+        assert result["shared_by_several"] > rounds // 2, result
+
+
+def test_processes_killed_at_random_block_nobody_and_lose_nothing() -> None:
+    results = told("crowd.py", "killed", "60" if LONG else "2", within_s=3600)
+    assert len(results) == 7
+    for result in results:
+        assert result["fault"] is None, result
+        assert result["too_many"] == 0, result
+        # Each one that dies may have charged one decision that it did not live to tell.
+        assert result["not_told"] <= result["killed"], result
+        assert result["killed"] > 20, result
+
+
+def test_a_process_killed_at_any_instruction_leaves_its_decision_charged_or_not() -> None:
+    results = told("killing.py", *([] if LONG else ["25000"]), within_s=7200)
+    assert len(results) >= 13
+    for result in results:
+        assert result["before"] and result["after"], result
+    assert sum(result["deaths"] for result in results) > 60
+    assert sum(result["second_deaths"] for result in results) > 12
+    assert sum(result["mended"] for result in results) > 20
+
+
+def test_a_stopped_process_is_told_and_not_waited_for() -> None:
+    [result] = told("killing.py", "stopped")
+    assert result["names_the_process"], result
+    assert "more than 250 ms" in result["error"]
+    assert 0.2 < result["waited_s"] < 5

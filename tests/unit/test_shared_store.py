@@ -1,0 +1,418 @@
+"""A zone's file: made once, never misread, and only for those who may have it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate import ConfigError, Limiter, SharedStore, StoreUnavailable, core
+from headgate.stores import shared
+from headgate.stores.opening import open_store
+from headgate.testing import ManualClock
+from subjects import KINDS, make_zone
+
+pytestmark = pytest.mark.skipif("shared" not in KINDS, reason="the shared store needs the native core")
+SIZE = 256 << 10
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "zone"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def words(path: Path, *changes: tuple[int, int]) -> None:
+    """Write words into a file, at places in bytes."""
+    with path.open("r+b") as file:
+        for place, value in changes:
+            file.seek(place)
+            file.write(struct.pack("=Q", value))
+
+
+def test_two_stores_of_one_path_share_every_limit(path: Path) -> None:
+    one, other = (Limiter("5/minute", store=f"shared://{path}?size=256KiB") for _ in range(2))
+    assert [limiter.hit("user").remaining for limiter in (one, other, one)] == [4, 3, 2]
+    assert other.reset("user")
+    assert one.peek("user", 0).remaining == 5
+
+
+def test_a_zone_outlives_those_who_use_it(path: Path) -> None:
+    program = (
+        "import sys; from headgate import Limiter; "
+        "print(Limiter('5/hour', store='shared://' + sys.argv[1], name='x').hit('user').remaining)"
+    )
+    told = [
+        subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True).stdout
+        for _ in range(3)
+    ]
+    assert told == ["4\n", "3\n", "2\n"]
+
+
+def test_a_forked_process_shares_what_its_parent_opened(path: Path) -> None:
+    program = """
+import os, sys
+from headgate import Limiter
+limiter = Limiter("5/hour", store="shared://" + sys.argv[1])
+limiter.hit("user")
+pid = os.fork()
+if pid == 0:
+    limiter.hit("user")
+    os._exit(0)
+os.waitpid(pid, 0)
+print(limiter.hit("user").remaining)
+"""
+    told = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    assert told.stdout == "2\n"
+
+
+def test_many_that_come_first_at_once_make_one_zone(path: Path) -> None:
+    program = """
+import sys
+from headgate import Limiter
+sys.stdin.read()
+print(sum(Limiter("7/hour", store="shared://" + sys.argv[1] + "?size=1MiB").hit("user").allowed for _ in range(3)))
+"""
+    askers = [
+        subprocess.Popen([sys.executable, "-c", program, str(path)], stdin=-1, stdout=-1, text=True) for _ in range(6)
+    ]
+    for asker in askers:
+        assert asker.stdin is not None
+        asker.stdin.close()
+    passed = 0
+    for asker in askers:
+        assert asker.stdout is not None
+        passed += int(asker.stdout.read())
+        assert asker.wait(30) == 0
+        asker.stdout.close()
+    assert passed == 7
+    assert names(path.parent) == ["zone"]
+
+
+def test_the_file_is_for_its_owner_alone_unless_more_is_said(path: Path) -> None:
+    SharedStore(path, size=SIZE)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    other = path.with_name("other")
+    open_store(f"shared://{other}?size=256KiB&mode=660")
+    assert stat.S_IMODE(other.stat().st_mode) == 0o660
+    with pytest.raises(ConfigError, match=r"others may write it \(mode 660\); mode=600 is wanted"):
+        SharedStore(other)
+
+
+def test_a_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    SharedStore(path, size=SIZE)
+    os.chown(path, 12345, 12345) if os.geteuid() == 0 else pytest.skip("only root can give a file away")
+    SharedStore(path)  # root may
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    with pytest.raises(ConfigError, match="belongs to user 12345, and this is user 4242"):
+        SharedStore(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is no zone of Headgate, it has 0 bytes; name another path"),
+        (b"root:x:0:0\n" * 500, "is no zone of Headgate; name another path"),
+        (bytes(SIZE), "is no zone of Headgate; name another path"),
+    ],
+)
+def test_a_foreign_file_is_refused_and_left_alone(path: Path, content: bytes, message: str) -> None:
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match=f"{path}: {message}"):
+        SharedStore(path)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (8, 77, "is a zone of layout 77, and this program reads layout 1"),
+        (16, 5, "was made for another kind of processor or C library"),
+        (24, SIZE * 2, "is damaged in its header"),
+        (72, 1, "is damaged in its header"),
+    ],
+)
+def test_a_zone_of_another_kind_or_with_a_damaged_header_is_refused(
+    path: Path, place: int, value: int, message: str
+) -> None:
+    SharedStore(path, size=SIZE)
+    words(path, (place, value))
+    with pytest.raises(ConfigError, match=message):
+        SharedStore(path)
+
+
+def test_a_truncated_zone_is_refused(path: Path) -> None:
+    SharedStore(path, size=SIZE)
+    os.truncate(path, SIZE // 2)
+    with pytest.raises(ConfigError, match=f"is damaged, it has {SIZE // 2} bytes instead of {SIZE}"):
+        SharedStore(path)
+
+
+def test_damage_anywhere_in_the_states_is_found_and_never_crashes(path: Path) -> None:
+    store = SharedStore(path, size=SIZE)
+    limiter = Limiter("50/hour; 40/hour log", store=store)
+    for index in range(300):
+        limiter.hit(f"user:{index % 60}")
+    del limiter, store
+    whole = path.read_bytes()
+    found = 0
+    used = [place for place in range(4096, SIZE, 8) if whole[place : place + 8] != bytes(8)]
+    for place in used[:: max(1, len(used) // 150)]:
+        words(path, (place, 0x5A5A_5A5A_5A5A_5A5A))
+        try:
+            damaged = Limiter("50/hour; 40/hour log", store=SharedStore(path))
+        except (ConfigError, StoreUnavailable):
+            found += 1
+        else:  # the word was one that any value fits: how much was used, a text, a record of the past
+            damaged.peek("user:7")
+            del damaged  # who opens it next is alone again
+        path.write_bytes(whole)
+    assert found > 20
+
+
+def test_a_zone_from_before_the_last_start_begins_afresh(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headgate.stores import zone_file
+
+    Limiter("5/hour", store=SharedStore(path, size=SIZE)).hit("user")
+    monkeypatch.setattr(zone_file, "_boot", lambda: bytes(16))
+    fresh = SharedStore(path)
+    assert Limiter("5/hour", store=fresh).hit("user").remaining == 4
+    assert fresh.info()["size"] == SIZE
+    fresh.ping()
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="is used by processes of another host or another clock"):
+        SharedStore(path)
+
+
+def test_what_a_maker_that_died_left_behind_is_removed(path: Path) -> None:
+    litter = path.with_name(".zone.0123456789ab.new")
+    litter.write_bytes(bytes(100))
+    other = path.with_name(".zone.of-somebody.new")
+    other.write_bytes(b"")
+    SharedStore(path, size=SIZE)
+    assert names(path.parent) == [other.name, "zone"]
+
+
+def test_a_zone_keeps_its_shape(path: Path) -> None:
+    SharedStore(path, size=SIZE, log_percent=10)
+    assert SharedStore(path).info()["size"] == SIZE
+    with pytest.raises(ConfigError, match=f"is a zone with size={SIZE}, not {SIZE * 2}"):
+        SharedStore(path, size=SIZE * 2)
+    with pytest.raises(ConfigError, match="is a zone with log_percent=10, not 20"):
+        SharedStore(path, log_percent=20)
+
+
+def test_no_room_on_the_disk_is_told_at_once_and_leaves_nothing(path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match=r"no room for the zone: .* bytes are free; choose a smaller size"):
+        SharedStore(path, size=1 << 40)
+    assert names(path.parent) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("shared://zone", 'the shared store is "shared:///path/of/a/file", with three slashes'),
+        ("shared:///", "with three slashes"),
+        ("shared:///x?size=1", "size is 128 KiB to 1 TiB, not 1 bytes"),
+        ("shared:///x?size=lots", "size is a number with KiB, MiB or GiB, such as 64MiB, not 'lots'"),
+        ("shared:///x?mode=999", "mode is three octal digits such as 660, not '999'"),
+        ("shared:///x?mode=400", "mode is 600 with what others may do, such as 660, not 400"),
+        ("shared:///x?log_percent=95", "log_percent is 0 to 90, not 95"),
+        ("shared:///x?max_keys=95", 'has the options size, log_percent, on_full and mode, not "max_keys"'),
+        ("shared:///x?size=1MiB&size=2MiB", 'the store option "size" is given twice'),
+        ("shared:///no/such/place/x", "there is no directory /no/such/place"),
+        ("shared:///tmp", "is a directory; name a file in it"),
+    ],
+)
+def test_a_bad_url_is_told_what_would_be_right(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        open_store(url)
+
+
+def test_a_symbolic_link_is_refused(path: Path) -> None:
+    SharedStore(path, size=SIZE)
+    link = path.with_name("link")
+    link.symlink_to(path)
+    with pytest.raises(ConfigError, match="is a symbolic link; name the file itself"):
+        SharedStore(link)
+
+
+def test_without_the_native_core_the_store_names_the_way_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "native", None)
+    monkeypatch.setattr(core, "why_not_native", "HEADGATE_CORE=python")
+    with pytest.raises(ConfigError, match=r"needs the native core, which is not here \(HEADGATE_CORE=python\)"):
+        SharedStore(path)
+
+
+def test_a_deleted_zone_is_told_by_ping(path: Path) -> None:
+    store = SharedStore(path, size=SIZE)
+    store.ping()
+    path.unlink()
+    with pytest.raises(StoreUnavailable, match="was deleted or replaced while in use"):
+        store.ping()
+    assert Limiter("5/hour", store=store).hit("user")  # those who have it go on
+
+
+def test_existing_makes_nothing(path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no zone"):
+        SharedStore.existing(path)
+    assert names(path.parent) == []
+
+
+def test_what_a_key_used_can_be_looked_at_and_forgotten(path: Path) -> None:
+    store = SharedStore(path, size=SIZE)
+    Limiter("5/hour; 9/day log", store=store, name="api").hit("user", 3)
+    Limiter("7/hour bucket", store=store).hit(("a", 1), 2)
+    assert store.known_limits() == [
+        ("limiter/api/sliding_window.0", "5/hour"),
+        ("limiter/api/sliding_log.0", "9/day log"),
+        ("limits/7/hour bucket/token_bucket.0", "7/hour bucket"),
+    ]
+    assert [(found["limit"], found["remaining"]) for found in store.look("user")] == [(0, 2), (1, 6)]
+    assert [(found["limit"], found["remaining"]) for found in store.look(("a", 1))] == [(2, 5)]
+    assert store.look("nobody") == []
+    assert store.forget("user") and not store.forget("user")
+    assert store.look("user") == []
+
+
+def test_clear_forgets_everything_for_everybody(path: Path) -> None:
+    store, other = SharedStore(path, size=SIZE), SharedStore(path)
+    limiter = Limiter("5/hour; 5/hour log", store=store)
+    for index in range(50):
+        limiter.hit(f"user:{index}")
+    other.clear()
+    assert store.stats().keys == 0
+    assert store.info()["log_blocks_held"] == 0
+    assert limiter.hit("user:1").remaining == 4
+
+
+@pytest.mark.parametrize("on_full", ["forget", "refuse", "pass"])
+def test_a_full_zone_does_what_was_chosen(on_full: str) -> None:
+    store = make_zone(128 << 10, on_full=on_full)
+    limiter = Limiter("5/hour", store=store, clock=ManualClock())
+    most = store.stats().max_keys
+    decisions = [limiter.hit(f"user:{index}") for index in range(most + 500)]
+    stats = store.stats()
+    assert most - 5 <= stats.keys <= most
+    late = decisions[most:]
+    if on_full == "forget":
+        assert all(late) and stats.forgotten >= 500
+        assert not any(decision.degraded for decision in decisions)
+    elif on_full == "refuse":
+        assert not any(late) and stats.refused_full >= 500
+        assert {decision.degraded for decision in late} == {"closed"}
+        assert all((decision.retry_after_us or 0) > 0 for decision in late)
+    else:
+        assert all(late) and stats.passed_full >= 500
+        assert {decision.degraded for decision in late} == {"open"}
+
+
+def test_a_flood_of_new_keys_never_frees_a_blocked_one() -> None:
+    store = make_zone(128 << 10)
+    limiter = Limiter("5/hour", store=store, clock=ManualClock())
+    assert limiter.hit("blocked", 5) and not limiter.hit("blocked")
+    for index in range(3 * store.stats().max_keys):
+        limiter.hit(f"flood:{index}")
+    assert not limiter.hit("blocked")
+
+
+def test_what_has_expired_makes_room() -> None:
+    store = make_zone(128 << 10, on_full="refuse")
+    clock = ManualClock()
+    limiter = Limiter("5/second bucket; 5/second log", store=store, clock=clock)
+    for round_number in range(20):
+        assert all(limiter.hit(f"{round_number}-{index}") for index in range(100))
+        clock.advance(2_000_000)
+    assert store.stats().refused_full == 0
+    assert store._zone.check() is None
+
+
+def test_a_log_longer_than_its_room_refuses_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    store = make_zone(128 << 10)
+    with caplog.at_level(logging.WARNING, "headgate"):
+        limiter = Limiter("1000000/hour log", store=store, clock=(clock := ManualClock()))
+    assert "may have more entries than" in caplog.text
+    room = store.info()["max_log_entries_per_key"]
+    passed = 0
+    for _ in range(room + 50):
+        clock.advance(10)
+        decision = limiter.hit("user")
+        passed += decision.allowed
+    assert passed == room
+    assert decision.degraded == "closed"
+
+
+def test_more_limits_at_once_than_a_zone_can_charge_are_refused(path: Path) -> None:
+    from headgate.decision import name_limits
+    from headgate.limit_text import parse_limits
+
+    store = SharedStore(path, size=SIZE)
+    limits = [
+        named for index in range(40) for named in name_limits(parse_limits("5/hour log"), scope=f"{index}", name="x")
+    ]
+    with pytest.raises(ConfigError, match="40 sliding logs are asked at once; a zone can charge 256 limits"):
+        store.bind(limits)
+
+
+def test_a_zone_knows_only_so_many_limits(path: Path) -> None:
+    store = SharedStore(path, size=128 << 10)
+    for number in range(1, store.info()["max_limits"] + 1):
+        Limiter(f"{number}/hour", store=store, name="x")
+    with pytest.raises(ConfigError, match="knows 256 limits already, which is all it can"):
+        Limiter("999999/hour", store=store, name="x")
+    Limiter("5/hour", store=store, name="x")  # one that it knows
+
+
+def test_all_who_share_a_zone_share_its_clock(path: Path) -> None:
+    store, other = SharedStore(path, size=SIZE), SharedStore(path)
+    moments = [store.clock.now_us(), other.clock.now_us(), store.clock.now_us()]
+    assert moments == sorted(moments) and moments[-1] - moments[0] < 60_000_000
+    assert Limiter("5/hour", store=store)._clock is store.clock
+
+
+def test_threads_of_one_process_share_a_zone_exactly() -> None:
+    limiter = Limiter("1000/hour; 900/hour log", store=make_zone())
+    passed = []
+
+    def ask() -> None:
+        passed.append(sum(limiter.hit("user").allowed for _ in range(400)))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(passed) == 900
+
+
+def test_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from headgate.stores import zone_file
+
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"1 0 0:1 / / rw - ext4 /dev/x rw\n2 1 0:2 / {tmp_path} rw - nfs4 host:/x rw\n")
+    monkeypatch.setattr(zone_file, "_MOUNTS", mounts)
+    with pytest.raises(ConfigError, match="lies on nfs4, a network's file system"):
+        SharedStore(path, size=SIZE)
+
+
+def test_the_default_zone_is_this_users_and_this_namespaces() -> None:
+    url = shared.default_zone_url("shop")
+    assert url.startswith("shared:///") and url.endswith(f"headgate-{os.geteuid()}-shop")
+
+
+@pytest.fixture(autouse=True)
+def _no_zone_is_left() -> Iterator[None]:
+    yield
+    assert not [name for name in names(Path("/dev/shm")) if f"headgate-test-{os.getpid()}" in name]
