@@ -127,7 +127,7 @@ impl Room {
         }
         let limit = &check.limit.limit;
         if stripe.needs_block(stripe.find(tag), limit, before) && !self.reserve_block(stripe) {
-            let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, &registry.hold(), now_us, ours));
+            let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, usize::MAX, &registry.hold(), now_us, ours));
             self.count_expired(swept.expired);
             if stripe.needs_block(stripe.find(tag), limit, before) && !self.reserve_block(stripe) {
                 return Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) });
@@ -194,7 +194,7 @@ impl Room {
         now_us: i64,
         ours: impl Fn(u64) -> bool,
     ) -> Result<(), Full> {
-        let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, &registry.hold(), now_us, ours));
+        let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, usize::MAX, &registry.hold(), now_us, ours));
         self.count_expired(swept.expired);
         if swept.expired > 0 {
             return Ok(());

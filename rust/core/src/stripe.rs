@@ -244,13 +244,21 @@ impl<G: Ground> Stripe<G> {
         self.ground.homes()
     }
 
-    /// Look at up to `most` used slots, going on where the last sweep ended; frees those that are the same as none.
+    /// Look at up to `most` used slots among so many `places`, going on where the last sweep ended; frees those
+    /// that are the same as none.
     ///
     /// A tag for which `ours` holds is no victim, and its slot stays where it is known to be.
-    pub fn sweep(&mut self, most: usize, limits: &impl Limits, now_us: i64, ours: impl Fn(u64) -> bool) -> Swept {
+    pub fn sweep(
+        &mut self,
+        most: usize,
+        places: usize,
+        limits: &impl Limits,
+        now_us: i64,
+        ours: impl Fn(u64) -> bool,
+    ) -> Swept {
         let mut swept = Swept::default();
         let mut to_see = most.min(self.len());
-        let mut steps = self.ground.slots().len();
+        let mut steps = places.min(self.ground.slots().len());
         let mut cursor = self.ground.head().cursor;
         while to_see > 0 && steps > 0 {
             if cursor >= self.ground.slots().len() {

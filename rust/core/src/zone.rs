@@ -36,8 +36,8 @@ pub const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Slots that a full lane looks at for one new key.
 const SWEEP: usize = 32;
-/// Slots that every new key looks at, so that what has expired does not pile up.
-const TIDY: usize = 2;
+/// Places that every new key looks at, so that what has expired does not pile up.
+const TIDY: usize = 8;
 
 /// Figures that are counted.
 const FIGURE_WORDS: usize = 5;
@@ -245,7 +245,7 @@ impl Zone {
 
     /// Free a place in a full lane for a tag: of an expired key, or of one that the written choice lets go.
     fn free_one(&self, stripe: &mut Guard<'_>, tag: u64, now_us: i64, ours: impl Fn(u64) -> bool) -> Result<(), Full> {
-        let swept = stripe.sweep(SWEEP, self, now_us, ours);
+        let swept = stripe.sweep(SWEEP, usize::MAX, self, now_us, ours);
         self.count(EXPIRED, swept.expired as u64);
         if !stripe.can_take(tag, 1)
             && self.on_full == OnFull::Forget
@@ -369,14 +369,14 @@ impl Storage for Zone {
         let ours = |tag| spots.iter().any(|spot| spot.tag == tag);
         let limit = &check.limit.limit;
         if stripe.find(spot.tag) == Place::Absent {
-            self.count(EXPIRED, stripe.sweep(TIDY, self, now_us, ours).expired as u64);
+            self.count(EXPIRED, stripe.sweep(TIDY, TIDY, self, now_us, ours).expired as u64);
             if !stripe.can_take(spot.tag, 1) {
                 self.free_one(stripe, spot.tag, now_us, ours)?;
             }
             stripe.put_nothing(spot.tag, check.limit);
         }
         if stripe.needs_block(stripe.find(spot.tag), limit, before) {
-            let swept = stripe.sweep(SWEEP, self, now_us, ours);
+            let swept = stripe.sweep(SWEEP, usize::MAX, self, now_us, ours);
             self.count(EXPIRED, swept.expired as u64);
             if stripe.needs_block(stripe.find(spot.tag), limit, before) {
                 return Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) });

@@ -103,7 +103,7 @@ fn a_sweep_sees_every_slot_in_turn_and_frees_the_expired() {
     }
     let mut expired = 0;
     for _ in 0..12 {
-        expired += stripe.sweep(10, &registry, 5_500_000, |_| false).expired;
+        expired += stripe.sweep(10, usize::MAX, &registry, 5_500_000, |_| false).expired;
     }
     assert_eq!((expired, stripe.len()), (60, 60));
 }
