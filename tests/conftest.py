@@ -17,8 +17,8 @@ settings.load_profile(os.environ.get("HEADGATE_LAWS", "ci"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that asks for `core` runs on each core that is here, one for `kind` on each kind of store."""
+    """A test that asks for `core` runs on each core that is here, one for `store_kind` on each kind of store."""
     if "core" in metafunc.fixturenames:
         metafunc.parametrize("core", CORES)
-    if "kind" in metafunc.fixturenames:
-        metafunc.parametrize("kind", KINDS)
+    if "store_kind" in metafunc.fixturenames:
+        metafunc.parametrize("store_kind", KINDS)

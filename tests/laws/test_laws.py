@@ -38,10 +38,10 @@ def play(limiter: Limiter, clock: ManualClock, history: list[tuple[int, int]]) -
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
 def test_ceiling_at_one_instant_never_more_than_the_capacity_passes(
-    kind: str, limits: list[Limit], data: st.DataObject
+    store_kind: str, limits: list[Limit], data: st.DataObject
 ) -> None:
     clock = ManualClock()
-    limiter = make_limiter(kind, limits, clock)
+    limiter = make_limiter(store_kind, limits, clock)
     play(limiter, clock, data.draw(history_of(limits)))
     clock.advance(data.draw(WAITS))
     least = min(limit.quota for limit in limits)
@@ -68,9 +68,11 @@ def bound_in(limit: Limit, interval_us: int) -> int:
 
 
 @given(limit=ONE_LIMIT, data=st.data())
-def test_rate_in_any_interval_each_algorithms_own_bound_holds(kind: str, limit: Limit, data: st.DataObject) -> None:
+def test_rate_in_any_interval_each_algorithms_own_bound_holds(
+    store_kind: str, limit: Limit, data: st.DataObject
+) -> None:
     clock = ManualClock()
-    limiter = make_limiter(kind, limit, clock)
+    limiter = make_limiter(store_kind, limit, clock)
     passed = play(limiter, clock, data.draw(history_of([limit], max_size=60)))
     unit_us = limit.compiled.unit_us
     for first in range(len(passed)):
@@ -84,10 +86,10 @@ def test_rate_in_any_interval_each_algorithms_own_bound_holds(kind: str, limit: 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
 def test_exact_wait_refused_just_before_and_admitted_at_retry_after(
-    kind: str, limits: list[Limit], data: st.DataObject
+    store_kind: str, limits: list[Limit], data: st.DataObject
 ) -> None:
     clock = ManualClock()
-    limiter = make_limiter(kind, limits, clock)
+    limiter = make_limiter(store_kind, limits, clock)
     play(limiter, clock, data.draw(history_of(limits)))
     cost = data.draw(st.integers(1, max(1, min(limit.quota for limit in limits))))
     refusal = limiter.peek("key", cost)
@@ -102,11 +104,11 @@ def test_exact_wait_refused_just_before_and_admitted_at_retry_after(
 
 @given(algorithm=st.sampled_from(list(ONE_OF_A_KIND)), data=st.data())
 def test_exact_wait_holds_when_the_numbers_of_a_limit_have_changed(
-    kind: str, algorithm: type[Limit], data: st.DataObject
+    store_kind: str, algorithm: type[Limit], data: st.DataObject
 ) -> None:
     clock = ManualClock()
     former, latter = data.draw(ONE_OF_A_KIND[algorithm]), data.draw(ONE_OF_A_KIND[algorithm])
-    limiter = make_limiter(kind, former, clock, name="changed")
+    limiter = make_limiter(store_kind, former, clock, name="changed")
     play(limiter, clock, data.draw(history_of([former])))
     changed = Limiter(latter, store=limiter.store, clock=clock, name="changed")
     cost = data.draw(st.integers(1, max(1, latter.quota)))
@@ -122,18 +124,18 @@ def test_exact_wait_holds_when_the_numbers_of_a_limit_have_changed(
 
 @given(algorithm=st.sampled_from(list(ONE_OF_A_KIND)), data=st.data())
 def test_what_was_forgotten_under_former_numbers_stays_forgotten_under_others(
-    kind: str, algorithm: type[Limit], data: st.DataObject
+    store_kind: str, algorithm: type[Limit], data: st.DataObject
 ) -> None:
     clock = ManualClock()
     former, latter = data.draw(ONE_OF_A_KIND[algorithm]), data.draw(ONE_OF_A_KIND[algorithm])
-    limiter = make_limiter(kind, former, clock, name="changed")
+    limiter = make_limiter(store_kind, former, clock, name="changed")
     play(limiter, clock, data.draw(history_of([former])))
     reset_after_us = limiter.peek("key", 0).reset_after_us
     assert reset_after_us is not None
     assume(clock.now_us() + reset_after_us < LARGEST - 10**14)
     clock.advance(reset_after_us)
     changed = Limiter(latter, store=limiter.store, clock=clock, name="changed")
-    fresh = make_limiter(kind, latter, clock, name="changed")
+    fresh = make_limiter(store_kind, latter, clock, name="changed")
     for wait_us, cost in data.draw(history_of([latter])):
         clock.advance(wait_us)
         assert numbers(changed.peek("key", cost)) == numbers(fresh.peek("key", cost))
@@ -142,10 +144,10 @@ def test_what_was_forgotten_under_former_numbers_stays_forgotten_under_others(
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
 def test_never_a_cost_above_a_quota_has_no_retry_after_and_any_other_has(
-    kind: str, limits: list[Limit], data: st.DataObject
+    store_kind: str, limits: list[Limit], data: st.DataObject
 ) -> None:
     clock = ManualClock()
-    limiter = make_limiter(kind, limits, clock)
+    limiter = make_limiter(store_kind, limits, clock)
     play(limiter, clock, data.draw(history_of(limits)))
     least = min(limit.quota for limit in limits)
     cost = data.draw(st.integers(1, 2 * least + 2))
@@ -153,9 +155,9 @@ def test_never_a_cost_above_a_quota_has_no_retry_after_and_any_other_has(
 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
-def test_remaining_is_the_greatest_cost_that_passes(kind: str, limits: list[Limit], data: st.DataObject) -> None:
+def test_remaining_is_the_greatest_cost_that_passes(store_kind: str, limits: list[Limit], data: st.DataObject) -> None:
     clock = ManualClock()
-    limiter = make_limiter(kind, limits, clock)
+    limiter = make_limiter(store_kind, limits, clock)
     play(limiter, clock, data.draw(history_of(limits)))
     remaining = min(reading.remaining for reading in limiter.peek("key", 0).limits)
     assert not limiter.peek("key", remaining + 1).allowed
@@ -163,9 +165,9 @@ def test_remaining_is_the_greatest_cost_that_passes(kind: str, limits: list[Limi
 
 
 @given(limit=ONE_LIMIT, data=st.data())
-def test_next_after_is_when_one_more_unit_remains(kind: str, limit: Limit, data: st.DataObject) -> None:
+def test_next_after_is_when_one_more_unit_remains(store_kind: str, limit: Limit, data: st.DataObject) -> None:
     clock = ManualClock()
-    limiter = make_limiter(kind, limit, clock)
+    limiter = make_limiter(store_kind, limit, clock)
     play(limiter, clock, data.draw(history_of([limit])))
     reading = limiter.peek("key", 0).limits[0]
     assume(reading.next_after_us > 0 and reading.remaining < quota_of(limit))
@@ -177,10 +179,10 @@ def test_next_after_is_when_one_more_unit_remains(kind: str, limit: Limit, data:
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
 def test_additive_a_cost_of_n_is_n_times_a_cost_of_1_at_one_instant(
-    kind: str, limits: list[Limit], data: st.DataObject
+    store_kind: str, limits: list[Limit], data: st.DataObject
 ) -> None:
     clock = ManualClock()
-    at_once, one_by_one = make_limiter(kind, limits, clock), make_limiter(kind, limits, clock)
+    at_once, one_by_one = make_limiter(store_kind, limits, clock), make_limiter(store_kind, limits, clock)
     for wait_us, cost in data.draw(history_of(limits)):
         clock.advance(wait_us)
         at_once.hit("key", cost)
@@ -195,9 +197,9 @@ def test_additive_a_cost_of_n_is_n_times_a_cost_of_1_at_one_instant(
 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
-def test_peek_is_silent(kind: str, limits: list[Limit], data: st.DataObject) -> None:
+def test_peek_is_silent(store_kind: str, limits: list[Limit], data: st.DataObject) -> None:
     clock = ManualClock()
-    peeked, alone = make_limiter(kind, limits, clock), make_limiter(kind, limits, clock)
+    peeked, alone = make_limiter(store_kind, limits, clock), make_limiter(store_kind, limits, clock)
     for wait_us, cost in data.draw(history_of(limits, back=True)):
         clock.advance(wait_us)
         foretold = peeked.peek("key", cost)
@@ -208,9 +210,9 @@ def test_peek_is_silent(kind: str, limits: list[Limit], data: st.DataObject) -> 
 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
-def test_a_refusal_changes_nothing_in_any_limit(kind: str, limits: list[Limit], data: st.DataObject) -> None:
+def test_a_refusal_changes_nothing_in_any_limit(store_kind: str, limits: list[Limit], data: st.DataObject) -> None:
     clock = ManualClock()
-    limiter = make_limiter(kind, limits, clock)
+    limiter = make_limiter(store_kind, limits, clock)
     for wait_us, cost in data.draw(history_of(limits, back=True)):
         clock.advance(wait_us)
         before = numbers(limiter.peek("key", 0))
@@ -223,11 +225,11 @@ def test_a_refusal_changes_nothing_in_any_limit(kind: str, limits: list[Limit], 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
 def test_all_or_none_several_limits_admit_what_each_would_admit(
-    kind: str, limits: list[Limit], data: st.DataObject
+    store_kind: str, limits: list[Limit], data: st.DataObject
 ) -> None:
     clock = ManualClock()
-    together = make_limiter(kind, limits, clock)
-    each = [make_limiter(kind, limit, clock) for limit in limits]
+    together = make_limiter(store_kind, limits, clock)
+    each = [make_limiter(store_kind, limit, clock) for limit in limits]
     for wait_us, cost in data.draw(history_of(limits, back=True)):
         clock.advance(wait_us)
         peeks = [limiter.peek("key", cost) for limiter in each]
@@ -243,10 +245,10 @@ def test_all_or_none_several_limits_admit_what_each_would_admit(
 
 @given(limit=ONE_LIMIT, data=st.data())
 def test_forgetting_is_invisible_once_reset_after_has_passed_and_not_before(
-    kind: str, limit: Limit, data: st.DataObject
+    store_kind: str, limit: Limit, data: st.DataObject
 ) -> None:
     clock = ManualClock()
-    limiter, fresh = make_limiter(kind, limit, clock), make_limiter(kind, limit, clock)
+    limiter, fresh = make_limiter(store_kind, limit, clock), make_limiter(store_kind, limit, clock)
     play(limiter, clock, data.draw(history_of([limit])))
     reset_after_us = limiter.peek("key", 0).reset_after_us
     assert reset_after_us is not None
@@ -262,9 +264,9 @@ def test_forgetting_is_invisible_once_reset_after_has_passed_and_not_before(
 
 
 @given(limit=ONE_LIMIT, data=st.data())
-def test_a_clock_that_stands_or_goes_back_never_admits_more(kind: str, limit: Limit, data: st.DataObject) -> None:
+def test_a_clock_that_stands_or_goes_back_never_admits_more(store_kind: str, limit: Limit, data: st.DataObject) -> None:
     clock = ManualClock()
-    limiter = make_limiter(kind, limit, clock)
+    limiter = make_limiter(store_kind, limit, clock)
     play(limiter, clock, data.draw(history_of([limit], back=True)))
     remaining = [limiter.peek("key", 0).limits[0].remaining]
     for back_us in data.draw(st.lists(st.integers(0, 3 * longest_us([limit])), max_size=6)):
@@ -274,18 +276,20 @@ def test_a_clock_that_stands_or_goes_back_never_admits_more(kind: str, limit: Li
 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
-def test_a_clock_that_never_moves_passes_one_quota_at_most(kind: str, limits: list[Limit], data: st.DataObject) -> None:
+def test_a_clock_that_never_moves_passes_one_quota_at_most(
+    store_kind: str, limits: list[Limit], data: st.DataObject
+) -> None:
     clock = ManualClock()
-    limiter = make_limiter(kind, limits, clock)
+    limiter = make_limiter(store_kind, limits, clock)
     costs = data.draw(st.lists(st.integers(0, 10), max_size=40))
     assert sum(cost for cost in costs if limiter.hit("key", cost)) <= min(limit.quota for limit in limits)
 
 
 @given(limits=SEVERAL_LIMITS, data=st.data())
-def test_keys_do_not_touch_each_other(kind: str, limits: list[Limit], data: st.DataObject) -> None:
+def test_keys_do_not_touch_each_other(store_kind: str, limits: list[Limit], data: st.DataObject) -> None:
     clock = ManualClock()
-    shared = make_limiter(kind, limits, clock)
-    alone = {key: make_limiter(kind, limits, clock) for key in ("a", "b", ("a", "b"), "a|b")}
+    shared = make_limiter(store_kind, limits, clock)
+    alone = {key: make_limiter(store_kind, limits, clock) for key in ("a", "b", ("a", "b"), "a|b")}
     for wait_us, cost in data.draw(history_of(limits)):
         clock.advance(wait_us)
         key = data.draw(st.sampled_from(list(alone)))

@@ -197,9 +197,9 @@ class BruteForce:
 
 
 @given(limit=ONE_LIMIT.filter(in_microseconds), data=st.data())
-def test_every_algorithm_is_its_definition(kind: str, limit: Limit, data: st.DataObject) -> None:
+def test_every_algorithm_is_its_definition(store_kind: str, limit: Limit, data: st.DataObject) -> None:
     clock = ManualClock()
-    limiter, brute = make_limiter(kind, limit, clock), BruteForce(limit)
+    limiter, brute = make_limiter(store_kind, limit, clock), BruteForce(limit)
     for wait_us, cost in data.draw(history_of([limit], max_size=40)):
         clock.advance(wait_us)
         decision = limiter.hit("key", cost)
@@ -208,11 +208,11 @@ def test_every_algorithm_is_its_definition(kind: str, limit: Limit, data: st.Dat
 
 @given(limit=st.integers(0, 10**6), period_us=PERIODS_US, raised=st.integers(0, 10**6), used=st.integers(0, 10**6))
 def test_raising_a_limit_forgives_nobody_and_lowering_it_takes_effect_at_once(
-    kind: str, limit: int, period_us: int, raised: int, used: int
+    store_kind: str, limit: int, period_us: int, raised: int, used: int
 ) -> None:
     for algorithm in (FixedWindow, SlidingLog, SlidingWindow):
         clock = ManualClock()
-        store = make_store(kind)
+        store = make_store(store_kind)
         try:
             before = Limiter(algorithm(limit=limit, period_us=period_us), store=store, name="api", clock=clock)
             after = Limiter(algorithm(limit=raised, period_us=period_us), store=store, name="api", clock=clock)
@@ -222,9 +222,9 @@ def test_raising_a_limit_forgives_nobody_and_lowering_it_takes_effect_at_once(
         assert after.peek("key", 0).remaining == max(0, raised - passed)
 
 
-def test_a_bucket_keeps_its_tokens_when_its_numbers_change(kind: str) -> None:
+def test_a_bucket_keeps_its_tokens_when_its_numbers_change(store_kind: str) -> None:
     clock = ManualClock()
-    store = make_store(kind)
+    store = make_store(store_kind)
 
     def remaining(text: str) -> int | None:
         return Limiter(text, store=store, name="api", clock=clock).peek("key", 0).remaining
@@ -237,9 +237,9 @@ def test_a_bucket_keeps_its_tokens_when_its_numbers_change(kind: str) -> None:
     assert remaining("10/second burst 100") == 5
 
 
-def test_changing_the_period_keeps_what_counts_now(kind: str) -> None:
+def test_changing_the_period_keeps_what_counts_now(store_kind: str) -> None:
     clock = ManualClock()
-    store = make_store(kind)
+    store = make_store(store_kind)
 
     def remaining(text: str) -> int | None:
         return Limiter(text, store=store, name="api", clock=clock).peek("key", 0).remaining

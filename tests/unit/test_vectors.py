@@ -15,7 +15,7 @@ VECTORS = Path(__file__).parents[2] / "vectors"
 
 
 @pytest.mark.parametrize("vector", list(read_vectors(VECTORS)), ids=lambda vector: vector["id"])
-def test_every_step_is_answered_exactly(kind: str, vector: dict[str, Any]) -> None:
+def test_every_step_is_answered_exactly(store_kind: str, vector: dict[str, Any]) -> None:
     clock = ManualClock()
-    for given, right in steps(make_limiter(kind, read_limits(vector), clock), clock, vector):
+    for given, right in steps(make_limiter(store_kind, read_limits(vector), clock), clock, vector):
         assert given == right

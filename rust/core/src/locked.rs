@@ -4,8 +4,9 @@ use smallvec::SmallVec;
 
 use crate::algorithms::transition::{Kept, Reading};
 use crate::answer::Check;
+use crate::limit::Algorithm;
 use crate::storage::Storage;
-use crate::stripe::Place;
+use crate::stripe::{Need, Place};
 
 /// Where a check's state is: which of the locked stripes, under which tag, in which place.
 #[derive(Clone, Copy)]
@@ -77,19 +78,24 @@ impl<'table, S: Storage> Locked<'table, S> {
             let (stripe, limit) = (&self.guards[guard], &checks[index].limit.limit);
             kept[index].is_some()
                 && (place == Place::Absent
-                    || stripe.takes_block(place, limit)
-                        && stripe.needs_block(place, limit, self.blocks_before(checks, kept, index)))
+                    || limit.algorithm == Algorithm::SlidingLog
+                        && stripe.needs_block(place, limit, self.need(checks, kept, index)))
         })
     }
 
-    /// Log blocks that the checks before this one take in the same stripe.
-    pub fn blocks_before(&self, checks: &[Check], kept: &[Option<Kept>], index: usize) -> usize {
+    /// What bears on whether the charge of a check needs another log block.
+    pub fn need(&self, checks: &[Check], kept: &[Option<Kept>], index: usize) -> Need {
         let guard = self.spots[index].guard;
         let stripe = &self.guards[guard];
-        (0..index)
-            .filter(|other| kept[*other].is_some() && self.spots[*other].guard == guard)
-            .filter(|other| stripe.takes_block(stripe.find(self.spots[*other].tag), &checks[*other].limit.limit))
-            .count()
+        let gone = |index: usize| match kept[index] {
+            Some(Kept::Entries { gone, .. }) => Some(gone),
+            _ => None,
+        };
+        let before = (0..index).filter(|other| self.spots[*other].guard == guard).filter(|other| {
+            let place = || stripe.find(self.spots[*other].tag);
+            gone(*other).is_some_and(|gone| stripe.takes_block(place(), &checks[*other].limit.limit, gone))
+        });
+        Need { gone: gone(index).unwrap_or_default(), before: before.count() }
     }
 
     /// Keep what a decision charged, in the places that are known.

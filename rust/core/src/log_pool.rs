@@ -117,9 +117,10 @@ pub fn read(blocks: &[Block], chain: Chain) -> Option<Log<'_>> {
     Some(Log { entries, used, last: entry(blocks, end).0, shift: 0 })
 }
 
-/// Whether the next entry of this chain takes another block.
-pub fn takes_block(chain: Chain) -> bool {
-    chain == NO_CHAIN || Position::unpack(chain[2]).index == PER_BLOCK - 1
+/// Whether the next entry of this chain takes another block than those that its `gone` oldest entries give back.
+pub fn takes_block(chain: Chain, gone: usize) -> bool {
+    chain == NO_CHAIN
+        || Position::unpack(chain[2]).index == PER_BLOCK - 1 && Position::unpack(chain[0]).index + gone < PER_BLOCK
 }
 
 /// The places of all entries of a chain, oldest first, as (block, index).

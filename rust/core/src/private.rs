@@ -12,6 +12,7 @@ use crate::registry::{Limits, Registered, Registry};
 pub use crate::room::Bounds;
 use crate::room::Room;
 use crate::storage::{Full, Stats, Storage, TooMany};
+use crate::stripe::Need;
 
 /// The storage of a table that one process has for itself.
 pub struct Private {
@@ -75,10 +76,10 @@ impl Storage for Private {
         check: &Check,
         locked: &mut Locked<'_, Self>,
         index: usize,
-        before: usize,
+        need: Need,
         now_us: i64,
     ) -> Result<(), Full> {
-        self.room.reserve(check, locked, index, before, &self.lanes, &self.registry, now_us)
+        self.room.reserve(check, locked, index, need, &self.lanes, &self.registry, now_us)
     }
 
     /// Reservations lapse when the stripe is settled.

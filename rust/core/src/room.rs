@@ -12,7 +12,7 @@ use crate::memory::Slots;
 use crate::private::Private;
 use crate::registry::Registry;
 use crate::storage::{Full, Stats};
-use crate::stripe::{self, Place};
+use crate::stripe::{self, Need, Place};
 
 /// A stripe in the memory of this process.
 type Stripe = stripe::Stripe<Heap>;
@@ -105,7 +105,7 @@ impl Room {
         check: &Check,
         locked: &mut Locked<'_, Private>,
         index: usize,
-        before: usize,
+        need: Need,
         lanes: &Lanes,
         registry: &Registry,
         now_us: i64,
@@ -126,10 +126,10 @@ impl Room {
             }
         }
         let limit = &check.limit.limit;
-        if stripe.needs_block(stripe.find(tag), limit, before) && !self.reserve_block(stripe) {
+        if stripe.needs_block(stripe.find(tag), limit, need) && !self.reserve_block(stripe) {
             let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, usize::MAX, &registry.hold(), now_us, ours));
             self.count_expired(swept.expired);
-            if stripe.needs_block(stripe.find(tag), limit, before) && !self.reserve_block(stripe) {
+            if stripe.needs_block(stripe.find(tag), limit, need) && !self.reserve_block(stripe) {
                 return Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) });
             }
         }

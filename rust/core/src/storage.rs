@@ -9,7 +9,7 @@ use crate::hash::{KeyHash, Seed};
 use crate::limit::Limit;
 use crate::locked::Locked;
 use crate::registry::{Limits, Registered};
-use crate::stripe::Stripe;
+use crate::stripe::{Need, Stripe};
 
 /// A table with no room for a check: until some slot that was looked at is free again.
 pub struct Full {
@@ -85,14 +85,13 @@ pub trait Storage: Sized {
 
     /// Reserve what the new state of the check at `index` takes: a slot, a log block, or both.
     ///
-    /// `before` are the log blocks that the checks before it take in the same stripe. Slots may move:
-    /// `Locked::find_again` before they are used.
+    /// Slots may move: `Locked::find_again` before they are used.
     fn reserve(
         &self,
         check: &Check,
         locked: &mut Locked<'_, Self>,
         index: usize,
-        before: usize,
+        need: Need,
         now_us: i64,
     ) -> Result<(), Full>;
 

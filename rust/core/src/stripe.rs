@@ -30,6 +30,15 @@ pub struct Victim {
     pub reset_after_us: i64,
 }
 
+/// What bears on whether a charge needs another log block.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Need {
+    /// How many of its oldest entries the log loses.
+    pub gone: usize,
+    /// How many blocks the charges before it take in the same stripe.
+    pub before: usize,
+}
+
 /// What a sweep saw.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Swept {
@@ -151,16 +160,16 @@ impl<G: Ground> Stripe<G> {
         }
     }
 
-    /// Whether a charge onto this place takes a log block.
+    /// Whether a charge onto this place, without its `gone` oldest entries, takes a log block.
     #[inline]
-    pub fn takes_block(&self, place: Place, limit: &Limit) -> bool {
-        limit.algorithm == Algorithm::SlidingLog && log_pool::takes_block(self.chain(place))
+    pub fn takes_block(&self, place: Place, limit: &Limit, gone: usize) -> bool {
+        limit.algorithm == Algorithm::SlidingLog && log_pool::takes_block(self.chain(place), gone)
     }
 
-    /// Whether a charge onto this place needs a log block that does not exist yet, after `before` others were taken.
+    /// Whether a charge needs a log block that does not exist yet.
     #[inline]
-    pub fn needs_block(&self, place: Place, limit: &Limit, before: usize) -> bool {
-        self.takes_block(place, limit) && self.ground.spare_blocks() <= before
+    pub fn needs_block(&self, place: Place, limit: &Limit, need: Need) -> bool {
+        self.takes_block(place, limit, need.gone) && self.ground.spare_blocks() <= need.before
     }
 
     /// Keep a charged state: over the one at `place`, or in a new slot, for which there must be room.

@@ -14,7 +14,7 @@ use crate::limit::{Algorithm, Limit};
 use crate::locked::{Locked, Spot};
 use crate::registry::Registered;
 use crate::storage::{Full, Stats, Storage, TooMany};
-use crate::stripe::Place;
+use crate::stripe::{Need, Place};
 
 /// How far ahead of its turn a key's slot is fetched when many keys are judged.
 const LOOKAHEAD: usize = 8;
@@ -178,7 +178,7 @@ impl<S: Storage> Table<S> {
         let Place::Found(index) = place else {
             return Ok(None);
         };
-        if stripe.numbers(index, check.limit).is_none() || stripe.needs_block(place, limit, 0) {
+        if stripe.numbers(index, check.limit).is_none() || stripe.needs_block(place, limit, Need::default()) {
             return Ok(None);
         }
         let stored = stripe.stored(place, check.limit, self.storage.limits(), now_us);
@@ -298,8 +298,8 @@ impl<S: Storage> Table<S> {
             if judged.kept[index].is_none() {
                 continue;
             }
-            let before = locked.blocks_before(checks, &judged.kept, index);
-            let reserved = self.storage.reserve(check, locked, index, before, now_us);
+            let need = locked.need(checks, &judged.kept, index);
+            let reserved = self.storage.reserve(check, locked, index, need, now_us);
             let Err(Full { soonest_us }) = reserved else {
                 continue;
             };

@@ -29,7 +29,7 @@ use crate::memory::shared::{SharedMap, Taken, Words};
 use crate::region::{self, MOST_RECORDS, RECORDS_OF_LOG, RECORDS_OF_NUMBERS, Region};
 use crate::registry::{Limits, Registered};
 use crate::storage::{Full, Stats, Storage, TooMany};
-use crate::stripe::{Place, Stripe, home};
+use crate::stripe::{Need, Place, Stripe, home};
 
 /// How long a lane is waited for.
 pub const PATIENCE: Duration = Duration::from_millis(250);
@@ -360,7 +360,7 @@ impl Storage for Zone {
         check: &Check,
         locked: &mut Locked<'_, Self>,
         index: usize,
-        before: usize,
+        need: Need,
         now_us: i64,
     ) -> Result<(), Full> {
         let Locked { guards, spots } = locked;
@@ -375,10 +375,10 @@ impl Storage for Zone {
             }
             stripe.put_nothing(spot.tag, check.limit);
         }
-        if stripe.needs_block(stripe.find(spot.tag), limit, before) {
+        if stripe.needs_block(stripe.find(spot.tag), limit, need) {
             let swept = stripe.sweep(SWEEP, usize::MAX, self, now_us, ours);
             self.count(EXPIRED, swept.expired as u64);
-            if stripe.needs_block(stripe.find(spot.tag), limit, before) {
+            if stripe.needs_block(stripe.find(spot.tag), limit, need) {
                 return Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) });
             }
         }
