@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from running import run_headgate
 
 import headgate
-from headgate import core
+from headgate import Limiter, core
 
 pytestmark = pytest.mark.integration
 
@@ -179,3 +180,48 @@ def test_a_reader_that_goes_away_is_no_error(log: Path) -> None:
     command = f"{sys.executable} -m headgate replay {log} --policy {SHOP} --json | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(core.CORE == "python", reason="the shared store needs the native core")
+def test_zone_shows_and_forgets_what_a_shared_zone_holds(tmp_path: Path) -> None:
+    zone = str(tmp_path / "zone")
+    limiter = Limiter("5/hour; 9/day log", store=f"shared://{zone}?size=256KiB", name="api")
+    for _ in range(6):
+        limiter.hit("user:42")
+    limiter.hit(("user:42", 7))
+    told = run_headgate("zone", "info", zone).stdout
+    assert f"{zone}, 262,144 bytes, made " in told
+    assert "limiter/api/sliding_log.0  9/day log" in told
+    facts = json.loads(run_headgate("zone", "info", "--json", f"shared://{zone}").stdout)
+    assert (facts["size"], facts["keys"], facts["mended"]) == (262_144, 4, 0)
+    assert facts["limits"][0] == {"scope": "limiter/api/sliding_window.0", "limit": "5/hour"}
+
+    told = run_headgate("zone", "inspect", "user:42", zone).stdout
+    assert re.search(r"5/hour: 0 left, all in [0-9.]+ s, its last request was refused\n", told)
+    parts = json.loads(run_headgate("zone", "inspect", "--json", "user:42", "7", zone).stdout)
+    assert [(state["limit"], state["remaining"]) for state in parts] == [("5/hour", 4), ("9/day log", 8)]
+
+    assert run_headgate("zone", "reset", "user:42", zone).stdout == "forgot what 'user:42' used\n"
+    assert limiter.peek("user:42", 0).remaining == 5
+    assert run_headgate("zone", "reset", "user:42", zone).stdout == "nothing was held of 'user:42'\n"
+    assert run_headgate("zone", "inspect", "user:42", zone).stdout == "nothing is held of 'user:42'\n"
+    assert run_headgate("zone", "clear", zone).stdout == "forgot 2 states\n"
+    assert limiter.store.stats().keys == 0
+
+
+def test_zone_says_what_is_wrong(tmp_path: Path) -> None:
+    missing = run_headgate("zone", "info", str(tmp_path / "none"))
+    assert (missing.returncode, missing.stdout) == (1, "")
+    foreign = tmp_path / "foreign"
+    foreign.write_text("not a zone")
+    foreign.chmod(0o600)
+    refused = run_headgate("zone", "clear", str(foreign))
+    assert refused.returncode == 1
+    if core.CORE == "native":
+        assert f"{tmp_path / 'none'}: there is no zone" in missing.stderr
+        assert f"{foreign}: is no zone of Headgate" in refused.stderr
+    else:
+        assert "the shared store needs the native core" in missing.stderr
+    assert foreign.read_text() == "not a zone"
+    wrong = run_headgate("zone", "info", "redis://user:secret@host/1")
+    assert wrong.returncode == 1 and "secret" not in wrong.stderr

@@ -15,6 +15,7 @@ import click
 
 import headgate as package
 from headgate import core
+from headgate.cli.zones import zone
 from headgate.errors import ConfigError, HeadgateError
 from headgate.stores.opening import store_schemes
 
@@ -45,6 +46,9 @@ def messages() -> Iterator[None]:
 @click.version_option(package.__version__, prog_name="headgate")
 def headgate() -> None:
     """Exact rate limits for Python programs and for the gateways in front of them."""
+
+
+headgate.add_command(zone)
 
 
 @headgate.command()

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from headgate.errors import ConfigError
 from headgate.stores.contract import Store
 from headgate.stores.memory import ON_FULL, MemoryStore
-from headgate.stores.shared import SharedStore
+from headgate.stores.shared import SharedStore, can_share
 
 
 def open_store(url: str) -> Store:
@@ -26,8 +26,16 @@ def check_store_url(url: str) -> None:
 
 
 def store_schemes() -> tuple[str, ...]:
-    """The kinds of stores that a URL can name here."""
-    return tuple(_KINDS)
+    """The kinds of stores that can be opened here."""
+    return tuple(kind for kind in _KINDS if kind != "shared" or can_share())
+
+
+def store_path(url: str) -> str:
+    """The path that the URL of a shared store names."""
+    if not url.startswith("shared:"):
+        raise ConfigError(f'a zone is named by its path or as "shared:///path", not {_without_secrets(url)!r}')
+    path: str = _shared_options(url)["path"]
+    return path
 
 
 def _kind_of(url: str) -> tuple[Callable[[str], dict[str, Any]], Callable[..., Store]]:

@@ -174,6 +174,11 @@ def default_zone_url(namespace: str) -> str:
     return f"shared://{quote(str(place / f'headgate-{os.geteuid()}-{namespace}'))}"
 
 
+def can_share() -> bool:
+    """Whether shared stores can be opened here: with the native core, on Linux."""
+    return hasattr(core.native, "Zone")
+
+
 def _native() -> Any:
     if core.native is None:
         raise ConfigError(

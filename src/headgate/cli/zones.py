@@ -1,0 +1,109 @@
+"""`headgate zone`: look into a shared zone, and take things out of it, while others use it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from headgate.errors import ConfigError
+from headgate.keys import Key
+from headgate.stores.opening import store_path
+from headgate.stores.shared import SharedStore
+
+
+class ZoneParameter(click.ParamType):
+    """A zone that is there, by the path of its file or by its URL."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> SharedStore:
+        text = str(value)
+        return SharedStore.existing(store_path(text) if "://" in text else text)
+
+
+ZONE = ZoneParameter()
+_KEY_HELP = "KEY is a text; several are the parts of one key, such as those of a rule that counts by two identities."
+
+
+@click.group()
+def zone() -> None:
+    """Look into the zone of a shared store (its PATH, or its shared:// URL) while others use it."""
+
+
+@zone.command()
+@click.argument("store", metavar="PATH", type=ZONE)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(store: SharedStore, as_json: bool) -> None:
+    """Show what a zone holds, how full it is, and the limits that it knows."""
+    facts, stats = store.info(), store.stats()
+    limits = [{"scope": scope, "limit": text} for scope, text in store.known_limits()]
+    if as_json:
+        click.echo(json.dumps({"path": str(store.path), **facts, **stats._asdict(), "limits": limits}))
+        return
+    created = datetime.fromtimestamp(facts["created_us"] // 1_000_000, UTC)
+    rows = {
+        "zone": f"{store.path}, {facts['size']:,} bytes, made {created:%Y-%m-%d %H:%M:%S} UTC",
+        "states": f"{stats.keys:,} of {stats.max_keys:,}",
+        "log blocks": f"{facts['log_blocks_held']:,} of {facts['log_blocks']:,}, {facts['log_percent']} % of the zone; "
+        f"a key's log has at most {facts['max_log_entries_per_key']:,} entries",
+        "since then": f"{stats.expired:,} expired, {stats.forgotten:,} forgotten, {stats.refused_full:,} refused and "
+        f"{stats.passed_full:,} passed for want of room, {facts['mended']:,} times mended after a process died",
+        "limits": f"{len(limits)} of {facts['max_limits']:,}",
+    }
+    for name, text in rows.items():
+        click.echo(f"{name:11} {text}")
+    for limit in limits:
+        click.echo(f"{'':11} {limit['scope']}  {limit['limit']}")
+
+
+@zone.command(help=f"Show what is held of a KEY under each limit. {_KEY_HELP}")
+@click.argument("key", nargs=-1, required=True)
+@click.argument("store", metavar="PATH", type=ZONE)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def inspect(key: tuple[str, ...], store: SharedStore, as_json: bool) -> None:
+    known = store.known_limits()
+    found = []
+    for state in store.look(_key(key)):
+        scope, text = known[state.pop("limit")]
+        found.append({"scope": scope, "limit": text, **state})
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    if not found:
+        click.echo(f"nothing is held of {_shown(key)}")
+    for entry in found:
+        refused = ", its last request was refused" if entry["refused"] else ""
+        reset_after_s = int(entry["reset_after_us"]) / 1e6
+        click.echo(
+            f"{entry['scope']}  {entry['limit']}: {entry['remaining']} left, all in {reset_after_s:.3f} s{refused}"
+        )
+
+
+@zone.command(help=f"Forget what a KEY used, under all limits. {_KEY_HELP}")
+@click.argument("key", nargs=-1, required=True)
+@click.argument("store", metavar="PATH", type=ZONE)
+def reset(key: tuple[str, ...], store: SharedStore) -> None:
+    found = store.forget(_key(key))
+    click.echo(f"forgot what {_shown(key)} used" if found else f"nothing was held of {_shown(key)}")
+
+
+@zone.command()
+@click.argument("store", metavar="PATH", type=ZONE)
+def clear(store: SharedStore) -> None:
+    """Forget everything that is held, for all who use the zone."""
+    held = store.stats().keys
+    store.clear()
+    click.echo(f"forgot {held:,} states")
+
+
+def _key(parts: tuple[str, ...]) -> Key:
+    if not all(parts):
+        raise ConfigError("a key, or a part of one, is not empty")
+    return parts[0] if len(parts) == 1 else parts
+
+
+def _shown(key: tuple[str, ...]) -> str:
+    return " ".join(repr(part[:60]) for part in key)
