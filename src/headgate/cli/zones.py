@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 
@@ -14,17 +13,6 @@ from headgate.stores.opening import store_path
 from headgate.stores.shared import SharedStore
 
 
-class ZoneParameter(click.ParamType):
-    """A zone that is there, by the path of its file or by its URL."""
-
-    name = "path"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> SharedStore:
-        text = str(value)
-        return SharedStore.existing(store_path(text) if "://" in text else text)
-
-
-ZONE = ZoneParameter()
 _KEY_HELP = "KEY is a text; several are the parts of one key, such as those of a rule that counts by two identities."
 
 
@@ -34,10 +22,11 @@ def zone() -> None:
 
 
 @zone.command()
-@click.argument("store", metavar="PATH", type=ZONE)
+@click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def info(store: SharedStore, as_json: bool) -> None:
+def info(path: str, as_json: bool) -> None:
     """Show what a zone holds, how full it is, and the limits that it knows."""
+    store = _open(path)
     facts, stats = store.info(), store.stats()
     limits = [{"scope": scope, "limit": text} for scope, text in store.known_limits()]
     if as_json:
@@ -61,42 +50,43 @@ def info(store: SharedStore, as_json: bool) -> None:
 
 @zone.command(help=f"Show what is held of a KEY under each limit. {_KEY_HELP}")
 @click.argument("key", nargs=-1, required=True)
-@click.argument("store", metavar="PATH", type=ZONE)
+@click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def inspect(key: tuple[str, ...], store: SharedStore, as_json: bool) -> None:
+def inspect(key: tuple[str, ...], path: str, as_json: bool) -> None:
+    store = _open(path)
     known = store.known_limits()
-    found = []
-    for state in store.look(_key(key)):
-        scope, text = known[state.pop("limit")]
-        found.append({"scope": scope, "limit": text, **state})
+    found = [(*known[state["limit"]], state) for state in store.look(_key(key))]
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json.dumps([{**state, "scope": scope, "limit": text} for scope, text, state in found]))
         return
     if not found:
         click.echo(f"nothing is held of {_shown(key)}")
-    for entry in found:
-        refused = ", its last request was refused" if entry["refused"] else ""
-        reset_after_s = int(entry["reset_after_us"]) / 1e6
-        click.echo(
-            f"{entry['scope']}  {entry['limit']}: {entry['remaining']} left, all in {reset_after_s:.3f} s{refused}"
-        )
+    for scope, text, state in found:
+        refused = ", its last request was refused" if state["refused"] else ""
+        reset_after_s = state["reset_after_us"] / 1e6
+        click.echo(f"{scope}  {text}: {state['remaining']} left, all in {reset_after_s:.3f} s{refused}")
 
 
 @zone.command(help=f"Forget what a KEY used, under all limits. {_KEY_HELP}")
 @click.argument("key", nargs=-1, required=True)
-@click.argument("store", metavar="PATH", type=ZONE)
-def reset(key: tuple[str, ...], store: SharedStore) -> None:
-    found = store.forget(_key(key))
+@click.argument("path")
+def reset(key: tuple[str, ...], path: str) -> None:
+    found = _open(path).forget(_key(key))
     click.echo(f"forgot what {_shown(key)} used" if found else f"nothing was held of {_shown(key)}")
 
 
 @zone.command()
-@click.argument("store", metavar="PATH", type=ZONE)
-def clear(store: SharedStore) -> None:
+@click.argument("path")
+def clear(path: str) -> None:
     """Forget everything that is held, for all who use the zone."""
+    store = _open(path)
     held = store.stats().keys
     store.clear()
     click.echo(f"forgot {held:,} states")
+
+
+def _open(path: str) -> SharedStore:
+    return SharedStore.existing(store_path(path) if "://" in path else path)
 
 
 def _key(parts: tuple[str, ...]) -> Key:
