@@ -12,7 +12,6 @@ from headgate.keys import Key
 from headgate.stores.opening import store_path
 from headgate.stores.shared import SharedStore
 
-
 _KEY_HELP = "KEY is a text; several are the parts of one key, such as those of a rule that counts by two identities."
 
 
