@@ -23,6 +23,8 @@ pub const LIMIT_BYTES: usize = 64;
 /// Slots behind the last home, for runs that start near the end.
 const TAIL: usize = 64;
 const PAGE: usize = 4096;
+/// Lanes begin so far apart in their pages that the first lines of all of them have room in a cache at once.
+const STAGGER: usize = 320;
 const MOST_LANES: usize = 64;
 const BYTES_PER_LANE: usize = 256 << 10;
 const LEAST_SIZE: usize = 128 << 10;
@@ -61,7 +63,8 @@ impl Layout {
         let texts = LIMITS + limits * LIMIT_BYTES;
         let first = LIMITS + limits_bytes;
         let count = 1 << (size / BYTES_PER_LANE).clamp(1, MOST_LANES).ilog2();
-        let stride = (size - first) / count / PAGE * PAGE;
+        let most = (size - first) / count;
+        let stride = most - (most - STAGGER) % PAGE;
         let room = stride - SLOTS_AT;
         let blocks = room * log_percent / 100 / size_of::<Block>();
         let slots = (room - blocks * size_of::<Block>()) / size_of::<Slot>();

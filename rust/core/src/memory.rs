@@ -280,6 +280,8 @@ pub mod shared {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
             let map = MmapOptions::new().len(bytes).map_raw(file)?;
+            // Advice only, and few systems take it for files in memory: without it more pages are looked up.
+            let _ = map.advise(memmap2::Advice::HugePage);
             Ok(Self { map, lanes })
         }
 
