@@ -1,0 +1,212 @@
+//! A zone as its callers see it: exact under threads, and mended where somebody left it half written.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
+
+use std::fs::{self, File, OpenOptions};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+
+use headgate_core::answer::{Check, Mode, OnFull};
+use headgate_core::ground::Ground;
+use headgate_core::layout::Layout;
+use headgate_core::limit::{Algorithm, Limit};
+use headgate_core::registry::Registered;
+use headgate_core::slot::Slot;
+use headgate_core::storage::Storage;
+use headgate_core::stripe::Place;
+use headgate_core::table::Table;
+use headgate_core::zone::{Birth, Zone};
+
+const NOW_US: i64 = 1_800_000_000_000_000;
+const HIT: Mode = Mode { commit: true, max_delay_us: None };
+const BIRTH: Birth = Birth { seed: [7; 16], boot: [1; 16], anchor_us: 5, created_us: 6 };
+
+/// A file without a name.
+fn file(size: u64) -> File {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let name = format!("headgate-zone-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+    let path = std::env::temp_dir().join(name);
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("a file");
+    file.set_len(size).expect("room");
+    fs::remove_file(path).expect("its name to go");
+    file
+}
+
+fn zone(size: usize) -> Zone {
+    let (file, layout) = (file(size as u64), Layout::new(size, 25).expect("a layout"));
+    Zone::format(&file, &layout, &BIRTH).expect("a zone");
+    Zone::open(file, OnFull::Refuse).expect("a file").expect("a zone")
+}
+
+fn table(size: usize) -> Table<Zone> {
+    Table::new(BIRTH.seed, zone(size))
+}
+
+fn limit(table: &Table<Zone>, scope: &str, algorithm: Algorithm, quota: i64) -> Registered {
+    let windowed = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog);
+    let limit = Limit::new(algorithm, 1, quota, 3_600_000_000, i64::from(!windowed)).expect("a limit");
+    table.register(scope, "text", limit).expect("a lock").expect("room for a limit")
+}
+
+fn check<'limit>(table: &Table<Zone>, limit: &'limit Registered, key: &str) -> Check<'limit> {
+    Check { limit, key: table.seed().text(key.as_bytes()), cost: 1, shadow: false }
+}
+
+fn remaining(table: &Table<Zone>, limit: &Registered, key: &str) -> i64 {
+    let look = Mode { commit: false, max_delay_us: None };
+    let check = Check { cost: 0, ..check(table, limit, key) };
+    table.apply(&[check], NOW_US, look).expect("a lock").readings.all()[0].remaining
+}
+
+fn assert_whole(table: &Table<Zone>) {
+    assert_eq!(table.storage().check().expect("a lock"), Ok(()));
+}
+
+/// Keys in lanes of their own, in ascending order of the lanes.
+fn keys_in_lanes(table: &Table<Zone>, count: usize) -> Vec<String> {
+    let lane = |key: &String| table.storage().lane_of(table.seed().text(key.as_bytes()));
+    let mut keys: Vec<String> = (0..1000).map(|number| format!("key {number}")).collect();
+    keys.sort_by_key(lane);
+    keys.dedup_by_key(|key| lane(key));
+    keys.truncate(count);
+    assert_eq!(keys.len(), count);
+    keys
+}
+
+#[test]
+fn a_zone_is_what_its_file_says() {
+    let zone = zone(1 << 20);
+    assert_eq!((zone.birth().seed, zone.birth().boot), (BIRTH.seed, BIRTH.boot));
+    assert_eq!((zone.birth().anchor_us, zone.birth().created_us), (5, 6));
+    for (size, log_percent) in [(128 << 10, 0), (1 << 20, 90), (64 << 20, 25), (1 << 40, 50)] {
+        let layout = Layout::new(size, log_percent).expect("a layout");
+        let end = layout.lanes.first + layout.lanes.count * layout.lanes.stride;
+        assert!(end <= size && size - end < size / 16 + 8192, "{size}: {end}");
+        assert!(layout.homes > 100);
+        assert_eq!(layout.lanes.blocks == 0, log_percent == 0);
+    }
+    for (size, log_percent) in [(64 << 10, 25), ((1 << 20) + 1, 25), (1 << 20, 91), (1 << 50, 25)] {
+        assert!(Layout::new(size, log_percent).is_err());
+    }
+}
+
+#[test]
+fn threads_that_ask_at_once_pass_exactly_the_limit() {
+    for algorithm in Algorithm::ALL {
+        let table = table(1 << 20);
+        let narrow = limit(&table, "narrow", algorithm, 1000);
+        let wide = limit(&table, "wide", Algorithm::TokenBucket, 100_000);
+        let (passed, start) = (AtomicUsize::new(0), Barrier::new(4));
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let (table, narrow, wide, passed, start) = (&table, &narrow, &wide, &passed, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    for number in 0..600 {
+                        // Two keys in two lanes, in either order.
+                        let own = format!("key-{thread}-{number}");
+                        let mut checks = [check(table, narrow, "shared"), check(table, wide, &own)];
+                        if number % 2 == 0 {
+                            checks.reverse();
+                        }
+                        let answer = table.apply(&checks, NOW_US + number, HIT).expect("a lock");
+                        passed.fetch_add(usize::from(answer.allowed), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(passed.into_inner(), 1000, "{algorithm:?}");
+        assert_eq!(table.stats().expect("a lock").keys, 1001, "a refused request left something behind");
+        assert_eq!(table.storage().mended(), 0);
+        assert_whole(&table);
+    }
+}
+
+#[test]
+fn what_was_written_and_not_committed_is_taken_back() {
+    let table = table(128 << 10);
+    let limit = limit(&table, "limit", Algorithm::FixedWindow, 100);
+    table.apply(&[check(&table, &limit, "key")], NOW_US, HIT).expect("a lock");
+    let key = check(&table, &limit, "key");
+    for committed in [false, true] {
+        let mut guard = table.storage().lock(0).expect("a lock");
+        let Place::Found(index) = guard.find(key.tag()) else { panic!("the key is lost") };
+        let [window, count, _] = guard.numbers(index, &limit).expect("its own numbers");
+        for more in 1..=3 {
+            guard.ground.write_slot(index, Slot::new(key.tag(), [window, count + more, 0], limit.number));
+        }
+        if committed {
+            guard.ground.commit();
+        }
+        drop(guard); // as a panic in the middle of a decision would
+        assert_eq!(remaining(&table, &limit, "key"), if committed { 96 } else { 99 });
+        assert_eq!(table.storage().mended(), 1);
+        assert_whole(&table);
+    }
+}
+
+#[test]
+fn charges_in_several_lanes_count_together_or_not_at_all() {
+    // Who dies may have committed nothing, decided, or committed some; who comes next may come to any lane first.
+    for (decided, committed) in [(false, 0), (true, 0), (true, 1), (true, 2)] {
+        for first in 0..3 {
+            let table = table(1 << 20);
+            let limit = limit(&table, "limit", Algorithm::FixedWindow, 100);
+            let keys = keys_in_lanes(&table, 3);
+            let checks: Vec<Check> = keys.iter().map(|key| check(&table, &limit, key)).collect();
+            table.apply(&checks, NOW_US, HIT).expect("a lock");
+            let lanes: Vec<usize> = checks.iter().map(|check| table.storage().lane_of(check.key)).collect();
+            let mut guards: Vec<_> = lanes.iter().map(|lane| table.storage().lock(*lane).expect("a lock")).collect();
+            let turn = guards[0].ground.lead(lanes[0], 1 << lanes[1] | 1 << lanes[2]);
+            for guard in &mut guards[1..] {
+                guard.ground.follow(lanes[0], turn);
+            }
+            for (guard, check) in guards.iter_mut().zip(&checks) {
+                let Place::Found(index) = guard.find(check.tag()) else { panic!("a key is lost") };
+                let [window, ..] = guard.numbers(index, &limit).expect("its own numbers");
+                guard.ground.write_slot(index, Slot::new(check.tag(), [window, 50, 0], limit.number));
+            }
+            if decided {
+                guards[0].ground.decide();
+            }
+            for guard in guards[1..].iter_mut().take(committed) {
+                guard.ground.commit();
+            }
+            drop(guards);
+            let expected = if decided { 50 } else { 99 };
+            // The leader goes on to other turns before the last follower is looked at.
+            assert_eq!(remaining(&table, &limit, &keys[first]), expected);
+            if first == 0 {
+                table.apply(&checks[..2], NOW_US, HIT).expect("a lock");
+                assert_eq!(remaining(&table, &limit, &keys[0]), expected - 1);
+                assert_eq!(remaining(&table, &limit, &keys[2]), expected);
+            } else {
+                keys.iter().for_each(|key| assert_eq!(remaining(&table, &limit, key), expected));
+            }
+            assert_whole(&table);
+        }
+    }
+}
+
+#[test]
+fn a_full_lane_refuses_and_keeps_what_it_has() {
+    let table = table(128 << 10);
+    let limits =
+        [Algorithm::SlidingWindow, Algorithm::SlidingLog].map(|one| limit(&table, &format!("{one:?}"), one, 5));
+    let mut refused = 0;
+    for number in 0..3000 {
+        let key = format!("key {number}");
+        let checks = limits.each_ref().map(|limit| check(&table, limit, &key));
+        let answer = table.apply(&checks, NOW_US, HIT).expect("a lock");
+        refused += usize::from(answer.full == Some(OnFull::Refuse));
+        if answer.allowed {
+            assert!(limits.iter().all(|limit| remaining(&table, limit, &key) == 4));
+        }
+    }
+    let stats = table.stats().expect("a lock");
+    assert_eq!(stats.keys, 2 * (3000 - refused), "a refused request left something behind");
+    assert_eq!(stats.refused_full, refused as u64);
+    assert_whole(&table);
+}
