@@ -13,6 +13,8 @@ pub mod hash;
 #[cfg(target_os = "linux")]
 pub mod header;
 pub mod heap;
+#[cfg(target_os = "linux")]
+pub mod inspection;
 mod lanes;
 #[cfg(target_os = "linux")]
 pub mod layout;
@@ -28,6 +30,8 @@ pub mod region;
 pub mod registry;
 mod room;
 pub mod slot;
+#[cfg(target_os = "linux")]
+mod soundness;
 pub mod storage;
 pub mod stripe;
 pub mod table;

@@ -136,64 +136,9 @@ impl<'zone> Region<'zone> {
         self.set(STATE, 0);
     }
 
-    /// Whether everything here fits together, or what does not. `is_log` tells of a limit's number, None for no limit.
-    pub fn check(&self, is_log: impl Fn(u32) -> Option<bool>) -> Result<(), &'static str> {
-        let slots = self.slots();
-        let blocks = self.blocks();
-        let Head { used, free, held, .. } = self.head();
-        let made = self.word(MADE) as usize;
-        if made > blocks.len() {
-            return Err("more log blocks than there are");
-        }
-        let mut seen = vec![false; made];
-        let mut see = |block: u32| match seen.get_mut(block as usize) {
-            Some(seen) if !*seen => {
-                *seen = true;
-                Ok(())
-            }
-            Some(_) => Err("a log block in two places"),
-            None => Err("a log block that was never taken"),
-        };
-        let (mut last, mut found, mut in_chains) = (0, 0, 0);
-        for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| slot.tag != 0) {
-            let home = crate::stripe::home(slot.tag, self.homes);
-            if slot.tag <= last || home > index || slots[home..index].iter().any(|slot| slot.tag == 0) {
-                return Err("a slot out of its place");
-            }
-            last = slot.tag;
-            found += 1;
-            if !is_log(slot.limit()).ok_or("a state of a limit that is not known")? || slot.fields() == NO_CHAIN {
-                continue;
-            }
-            let chain = slot.fields();
-            let (mut units, mut time, mut block) = (0_i64, i64::MIN, NIL);
-            let mut positions = Walk::new(blocks, chain);
-            for (at, index) in &mut positions {
-                if at != block {
-                    see(at)?;
-                    in_chains += 1;
-                    block = at;
-                }
-                let [entry_time, cost] = blocks[at as usize].entries[index];
-                if entry_time < time || cost <= 0 {
-                    return Err("entries of a log out of order");
-                }
-                time = entry_time;
-                units = units.checked_add(cost).ok_or("entries of a log beyond all bounds")?;
-            }
-            if !positions.ended || units != chain[1] {
-                return Err("a log that is not whole");
-            }
-        }
-        let mut next = free;
-        while next != NIL {
-            see(next)?;
-            next = blocks[next as usize].next;
-        }
-        if found != used || in_chains != held as usize || !seen.into_iter().all(|seen| seen) {
-            return Err("counts that do not add up");
-        }
-        Ok(())
+    /// Log blocks that were ever taken.
+    pub fn made_blocks(&self) -> usize {
+        self.word(MADE) as usize
     }
 
     #[inline(always)]
@@ -444,41 +389,4 @@ pub fn used(words: &Words<LANE_WORDS>) -> usize {
 /// Log blocks held in a lane, read by anybody.
 pub fn held_blocks(words: &Words<LANE_WORDS>) -> usize {
     words[FREE].load(Relaxed) as u32 as usize
-}
-
-/// The places of a chain that may be damaged: it ends after as many as there can be.
-struct Walk<'zone> {
-    blocks: &'zone [Block],
-    next: Option<(u32, usize)>,
-    last: i64,
-    left: usize,
-    ended: bool,
-}
-
-impl<'zone> Walk<'zone> {
-    fn new(blocks: &'zone [Block], [first, _, last]: Chain) -> Self {
-        let left = blocks.len() * crate::log_pool::PER_BLOCK;
-        Self { blocks, next: Some(((first >> 3) as u32, (first & 7) as usize)), last, left, ended: false }
-    }
-}
-
-impl Iterator for Walk<'_> {
-    type Item = (u32, usize);
-
-    fn next(&mut self) -> Option<(u32, usize)> {
-        let at @ (block, index) = self.next.take()?;
-        let next_block = self.blocks.get(block as usize)?.next;
-        if index >= crate::log_pool::PER_BLOCK || self.left == 0 {
-            return None;
-        }
-        self.left -= 1;
-        if i64::from(block) << 3 | index as i64 == self.last {
-            self.ended = true;
-        } else if index + 1 < crate::log_pool::PER_BLOCK {
-            self.next = Some((block, index + 1));
-        } else {
-            self.next = Some((next_block, 0));
-        }
-        Some(at)
-    }
 }

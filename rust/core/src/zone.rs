@@ -13,10 +13,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::algorithms::transition::{self, Reading};
 use crate::answer::{Check, OnFull};
-use crate::catalog::Catalog;
-pub use crate::catalog::Known;
+use crate::catalog::{Catalog, Known};
+
 use crate::ground::Ground;
 use crate::hash::{KeyHash, Seed};
 pub use crate::header::Birth;
@@ -40,13 +39,13 @@ const SWEEP: usize = 32;
 const TIDY: usize = 8;
 
 /// Figures that are counted.
-const FIGURE_WORDS: usize = 5;
+pub(crate) const FIGURE_WORDS: usize = 5;
 const EXPIRED: usize = 0;
 const FORGOTTEN: usize = 1;
 const REFUSED_FULL: usize = 2;
 const PASSED_FULL: usize = 3;
 /// Lanes that were found half written.
-const MENDED: usize = 4;
+pub(crate) const MENDED: usize = 4;
 
 /// A lane that somebody has held for longer than `PATIENCE`.
 #[derive(Clone, Copy, Debug)]
@@ -55,22 +54,12 @@ pub struct Stuck {
     pub thread: u32,
 }
 
-/// What a zone holds of one key under one limit.
-pub struct Looked {
-    /// The limit's number.
-    pub number: u32,
-    /// Its own numbers for a cost of 0.
-    pub reading: Reading,
-    /// Whether the last decision was a refusal.
-    pub refused: bool,
-}
-
 /// The storage of a table that all processes of a host share.
 pub struct Zone {
-    map: SharedMap,
-    layout: Layout,
+    pub(crate) map: SharedMap,
+    pub(crate) layout: Layout,
     birth: Birth,
-    seed: Seed,
+    pub(crate) seed: Seed,
     on_full: OnFull,
     known: Mutex<HashMap<(String, Limit), Registered>>,
     /// Held open: a lock on the file tells others that it is in use.
@@ -132,76 +121,6 @@ impl Zone {
         &self.birth
     }
 
-    /// Make all locks anew. Nobody else may use the zone: then no lock can be in use, whatever it says.
-    pub fn renew_locks(&self) -> io::Result<()> {
-        self.map.init_locks(&[LIMITS_LOCK])
-    }
-
-    /// Go through all states and logs. The first thing that does not fit, or Stuck where a lane is not to be had.
-    pub fn check(&self) -> Result<Result<(), String>, Stuck> {
-        if let Err(fault) = self.catalog().check(&self.seed) {
-            return Ok(Err(fault));
-        }
-        let known = self.catalog().len();
-        let is_log = |number: u32| {
-            let limit = ((number as usize) < known).then(|| self.of(number));
-            limit.map(|limit| limit.algorithm == Algorithm::SlidingLog)
-        };
-        for lane in 0..self.layout.lanes.count {
-            // A lane that is not whole is mended first.
-            if let Err(fault) = self.lock(lane)?.ground.check(is_log) {
-                return Ok(Err(format!("{fault}, in lane {lane}")));
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    /// All limits that are known, in the order in which they were met.
-    pub fn known(&self) -> Vec<Known> {
-        self.catalog().all(&self.seed)
-    }
-
-    /// What is held of a key, under every limit that is known.
-    pub fn look(&self, key: KeyHash, now_us: i64) -> Result<Vec<Looked>, Stuck> {
-        let known = self.known();
-        let stripe = self.lock(self.lane_of(key))?;
-        let looked = known.iter().filter_map(|Known { registered, .. }| {
-            let Place::Found(index) = stripe.find(key.tag_under(registered.salt)) else {
-                return None;
-            };
-            let slot = stripe.ground.slots()[index];
-            if slot.limit() != registered.number {
-                return None;
-            }
-            let limit = &registered.limit;
-            let state = transition::roll(limit, stripe.stored(Place::Found(index), registered, self, now_us), now_us);
-            let (remaining, reset_after_us, next_after_us) = transition::measure(limit, &state, now_us);
-            let reading = Reading { remaining, reset_after_us, next_after_us, ..Reading::default() };
-            Some(Looked { number: registered.number, reading, refused: slot.refused() })
-        });
-        Ok(looked.collect())
-    }
-
-    /// Forget what is held of a key, under every limit that is known; whether that was more than nothing.
-    pub fn forget(&self, key: KeyHash, now_us: i64) -> Result<bool, Stuck> {
-        let known = self.known();
-        let mut stripe = self.lock(self.lane_of(key))?;
-        Ok(known.iter().fold(false, |found, Known { registered, .. }| {
-            found | stripe.forget(key.tag_under(registered.salt), self, now_us)
-        }))
-    }
-
-    /// Log blocks that are held, and how many there are.
-    pub fn log_blocks(&self) -> (usize, usize) {
-        let held = (0..self.layout.lanes.count).map(|lane| region::held_blocks(self.map.lane_words(lane))).sum();
-        (held, self.layout.lanes.blocks * self.layout.lanes.count)
-    }
-
-    /// How often a lane was found half written and mended, because a process had died.
-    pub fn mended(&self) -> u64 {
-        self.figures()[MENDED].load(Relaxed)
-    }
-
     /// Whether limits can be asked together here, or what is too much.
     pub fn check_fit<'limit>(limits: impl Iterator<Item = &'limit Limit> + Clone) -> Result<(), String> {
         let is_log = |limit: &&Limit| limit.algorithm == Algorithm::SlidingLog;
@@ -257,7 +176,7 @@ impl Zone {
         if stripe.can_take(tag, 1) { Ok(()) } else { Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) }) }
     }
 
-    fn figures(&self) -> &Words<FIGURE_WORDS> {
+    pub(crate) fn figures(&self) -> &Words<FIGURE_WORDS> {
         self.map.words(FIGURES)
     }
 
@@ -268,7 +187,7 @@ impl Zone {
     }
 
     #[inline(always)]
-    fn catalog(&self) -> Catalog<'_> {
+    pub(crate) fn catalog(&self) -> Catalog<'_> {
         Catalog::new(&self.map, &self.layout)
     }
 

@@ -4,10 +4,12 @@ use std::fs::File;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use headgate_core::catalog::Known;
+use headgate_core::inspection::Looked;
 use headgate_core::layout::Layout;
 use headgate_core::memory::shared::same_file;
 use headgate_core::table;
-use headgate_core::zone::{self, Birth, Known, Looked};
+use headgate_core::zone::{self, Birth};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};

@@ -1,0 +1,99 @@
+//! Looking into a zone while others use it, and through all of it when nobody does.
+
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::algorithms::transition::{self, Reading};
+use crate::catalog::Known;
+use crate::ground::Ground;
+use crate::hash::KeyHash;
+use crate::layout::LIMITS_LOCK;
+use crate::limit::Algorithm;
+use crate::region;
+use crate::registry::Limits;
+use crate::soundness::check;
+use crate::storage::Storage;
+use crate::stripe::Place;
+use crate::zone::{MENDED, Stuck, Zone};
+
+/// What a zone holds of one key under one limit.
+pub struct Looked {
+    /// The limit's number.
+    pub number: u32,
+    /// Its own numbers for a cost of 0.
+    pub reading: Reading,
+    /// Whether the last decision was a refusal.
+    pub refused: bool,
+}
+
+impl Zone {
+    /// Make all locks anew. Nobody else may use the zone: then no lock can be in use, whatever it says.
+    pub fn renew_locks(&self) -> io::Result<()> {
+        self.map.init_locks(&[LIMITS_LOCK])
+    }
+
+    /// Go through all states and logs. The first thing that does not fit, or Stuck where a lane is not to be had.
+    pub fn check(&self) -> Result<Result<(), String>, Stuck> {
+        if let Err(fault) = self.catalog().check(&self.seed) {
+            return Ok(Err(fault));
+        }
+        let known = self.catalog().len();
+        let is_log = |number: u32| {
+            let limit = ((number as usize) < known).then(|| self.of(number));
+            limit.map(|limit| limit.algorithm == Algorithm::SlidingLog)
+        };
+        for lane in 0..self.layout.lanes.count {
+            // A lane that is not whole is mended first.
+            if let Err(fault) = check(&self.lock(lane)?.ground, is_log) {
+                return Ok(Err(format!("{fault}, in lane {lane}")));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// All limits that are known, in the order in which they were met.
+    pub fn known(&self) -> Vec<Known> {
+        self.catalog().all(&self.seed)
+    }
+
+    /// What is held of a key, under every limit that is known.
+    pub fn look(&self, key: KeyHash, now_us: i64) -> Result<Vec<Looked>, Stuck> {
+        let known = self.known();
+        let stripe = self.lock(self.lane_of(key))?;
+        let looked = known.iter().filter_map(|Known { registered, .. }| {
+            let Place::Found(index) = stripe.find(key.tag_under(registered.salt)) else {
+                return None;
+            };
+            let slot = stripe.ground.slots()[index];
+            if slot.limit() != registered.number {
+                return None;
+            }
+            let limit = &registered.limit;
+            let state = transition::roll(limit, stripe.stored(Place::Found(index), registered, self, now_us), now_us);
+            let (remaining, reset_after_us, next_after_us) = transition::measure(limit, &state, now_us);
+            let reading = Reading { remaining, reset_after_us, next_after_us, ..Reading::default() };
+            Some(Looked { number: registered.number, reading, refused: slot.refused() })
+        });
+        Ok(looked.collect())
+    }
+
+    /// Forget what is held of a key, under every limit that is known; whether that was more than nothing.
+    pub fn forget(&self, key: KeyHash, now_us: i64) -> Result<bool, Stuck> {
+        let known = self.known();
+        let mut stripe = self.lock(self.lane_of(key))?;
+        Ok(known.iter().fold(false, |found, Known { registered, .. }| {
+            found | stripe.forget(key.tag_under(registered.salt), self, now_us)
+        }))
+    }
+
+    /// Log blocks that are held, and how many there are.
+    pub fn log_blocks(&self) -> (usize, usize) {
+        let held = (0..self.layout.lanes.count).map(|lane| region::held_blocks(self.map.lane_words(lane))).sum();
+        (held, self.layout.lanes.blocks * self.layout.lanes.count)
+    }
+
+    /// How often a lane was found half written and mended, because a process had died.
+    pub fn mended(&self) -> u64 {
+        self.figures()[MENDED].load(Relaxed)
+    }
+}
