@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from headgate.decision import Decision
-from headgate.errors import HeadgateError
+from headgate.errors import ArgumentError, HeadgateError, StoreError
 from headgate.http.refusal import PROBLEM_JSON, answer_of, plain_problem, problem_json
 from headgate.observe.metrics import CONTENT_TYPE, Metrics
 from headgate.policy.gate import Gate
@@ -55,6 +55,10 @@ class Service:
                 response = await self._respond(scope, receive)
             except BodyTooLarge:
                 response = _problem(413, "Content Too Large", f"a body has at most {LARGEST_BODY} bytes")
+            except StoreError as error:
+                response = _problem(503, "Service Unavailable", f"the store does not answer: {error}")
+            except HeadgateError as error:
+                response = _problem(500, "Internal Server Error", str(error))
             await _send(send, response, head=scope["method"] == "HEAD", close=self.draining or response.status == 413)
         else:  # no websockets here
             await send({"type": "websocket.close", "code": 1000})
@@ -84,7 +88,7 @@ class Service:
         request = forwarded_request(scope["method"], client[0] if client else "unix", f"/{rest}", scope["headers"])
         try:
             decision = self._judge(request, 1, ruleset)
-        except HeadgateError as error:
+        except ArgumentError as error:
             return _problem(400, "Bad Request", str(error))
         status, headers, problem = answer_of(decision)
         if problem is None:
@@ -101,7 +105,7 @@ class Service:
         try:
             asked, several = read_body(await _read(receive))
             decisions = [self._judge(request, cost, "default") for request, cost in asked]
-        except (BadBody, HeadgateError) as error:
+        except (BadBody, ArgumentError) as error:
             return _problem(400, "Bad Request", str(error))
         written = [write_decision(decision) for decision in decisions]
         return Response(200, _JSON, json.dumps({"decisions": written} if several else written[0]).encode())
@@ -122,10 +126,7 @@ class Service:
     def _ready(self, scope: Scope) -> Response:
         if self.draining:
             return _problem(503, "Service Unavailable", "draining: ask another instance")
-        try:
-            self.gate.store.ping()
-        except HeadgateError as error:
-            return _problem(503, "Service Unavailable", f"the store does not answer: {error}")
+        self.gate.store.ping()
         return Response(200, _TEXT, b"ready\n")
 
     def _metrics(self, scope: Scope) -> Response:
