@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate import ArgumentError, ConfigError, Decision, MemoryStore
-from headgate.policy.gate import AsyncGate, Gate
+from headgate.policy.gate import AsyncGate, Gate, read_policy
 from headgate.policy.problems import PolicyError
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
@@ -307,6 +307,13 @@ def test_a_gate_opens_the_store_that_its_policy_names() -> None:
         assert gate.stats().max_keys == 7
     with Gate(SHOP, store="memory://?max_keys=9") as gate:
         assert gate.stats().max_keys == 9
+
+
+def test_a_policy_tells_whether_it_names_a_store() -> None:
+    silent = read_policy({"version": 1, "rules": [rule()]})
+    assert (silent.store, silent.names_store) == ("memory://", False)
+    outspoken = read_policy({"version": 1, "store": "memory://", "rules": [rule()]})
+    assert (outspoken.store, outspoken.names_store) == ("memory://", True)
 
 
 def test_a_request_is_text(core: str) -> None:

@@ -188,12 +188,16 @@ def without_idle_defaults(matched: Sequence[Candidate]) -> tuple[Candidate, ...]
 
 
 class Policy:
-    """The rules of one system, ready to be asked. Immutable."""
+    """The rules of one system, ready to be asked. Immutable.
+
+    `store` is a URL; `names_store` tells whether the policy says so itself.
+    """
 
     def __init__(self, model: PolicyModel) -> None:
         self.namespace = model.namespace
         self.generation = model.generation
         self.store = model.store
+        self.names_store = "store" in model.model_fields_set
         self.model = model
         addresses = _address_rules(model.client_ip)
         identities = _identities(model.identities, addresses)
