@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 from headgate.decision import Decision
 from headgate.errors import MissingExtraError
 from headgate.stores.contract import StoreStats
 
 try:
-    from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+    from prometheus_client import (
+        CollectorRegistry,
+        Counter,
+        Histogram,
+        disable_created_metrics,
+        generate_latest,
+        values,
+    )
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.mmap_dict import MmapedDict
+    from prometheus_client.multiprocess import MultiProcessCollector
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise MissingExtraError("metrics for Prometheus", extra="service") from error
@@ -27,30 +39,69 @@ def leave_out_creation_times() -> None:
     disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class Metrics:
-    """The figures of one service."""
+class WorkerCounts(NamedTuple):
+    """How many workers answer, and how often one was started again."""
 
-    def __init__(self, stats: Callable[[], StoreStats]) -> None:
+    answering: int
+    restarts: int
+
+
+class Sharing(NamedTuple):
+    """What makes the figures of several workers one set: each counts in files of its own, all are read together.
+
+    The files bear the worker's number (from 1), not its process: who replaces a worker counts on from
+    where that one ended, so figures never fall and files do not pile up.
+    """
+
+    folder: Path
+    worker: int
+    workers: Callable[[], WorkerCounts]
+
+
+def make_files(folder: Path, workers: int) -> None:
+    """Make the files of all workers, empty, before there is anybody who could read one half made."""
+    for worker in range(1, workers + 1):
+        for kind in ("counter", "histogram"):
+            MmapedDict(str(folder / f"{kind}_{worker}.db")).close()  # type: ignore[no-untyped-call]
+
+
+def _count_in_files(sharing: Sharing) -> None:
+    """For the whole process: figures made from now on are kept in files."""
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(sharing.folder)
+    values.ValueClass = values.MultiProcessValue(lambda: sharing.worker)  # type: ignore[no-untyped-call]
+
+
+class Metrics:
+    """The figures of one service, or with `sharing` one worker's part in them; what is shown are always all."""
+
+    def __init__(self, stats: Callable[[], StoreStats], sharing: Sharing | None = None) -> None:
         self.registry = CollectorRegistry()
+        own: CollectorRegistry | None = self.registry
+        if sharing is not None:
+            own = None  # they are shown from the files
+            _count_in_files(sharing)
         self._decisions = Counter(
             "headgate_decisions",
             "Decisions of each rule: allowed, refused, held_back (another rule refused), or a shadow rule's own",
             ["rule", "result"],
-            registry=self.registry,
+            registry=own,
         )
         self._degraded = Counter(
             "headgate_degraded_decisions",
             "Decisions that the store could not make, by who made them instead",
             ["decided_by"],
-            registry=self.registry,
+            registry=own,
         )
         self._seconds = Histogram(
-            "headgate_decision_seconds", "Time taken by a decision", buckets=_BUCKETS, registry=self.registry
+            "headgate_decision_seconds", "Time taken by a decision", buckets=_BUCKETS, registry=own
         )
         self._reloads = Counter(
-            "headgate_policy_reloads", "Policies taken up or refused while running", ["result"], registry=self.registry
+            "headgate_policy_reloads", "Policies taken up or refused while running", ["result"], registry=own
         )
         self._results: dict[tuple[str, str], Callable[[], None]] = {}
+        if sharing is not None:
+            MultiProcessCollector(self.registry, str(sharing.folder))  # type: ignore[no-untyped-call]
+            self.registry.register(_WorkersCollector(sharing.workers))
         self.registry.register(_StoreCollector(stats))
 
     def decided(self, decision: Decision, seconds: float) -> None:
@@ -118,3 +169,17 @@ class _StoreCollector(Collector):
         full.add_metric(["refused"], stats.refused_full)
         full.add_metric(["passed"], stats.passed_full)
         yield full
+
+
+class _WorkersCollector(Collector):
+    """What the supervisor counts about the workers, read when somebody asks."""
+
+    def __init__(self, workers: Callable[[], WorkerCounts]) -> None:
+        self._workers = workers
+
+    def collect(self) -> Iterator[Metric]:
+        counts = self._workers()
+        yield GaugeMetricFamily("headgate_workers", "Workers that answer now", counts.answering)
+        yield CounterMetricFamily(
+            "headgate_worker_restarts", "Workers started again because one had ended", counts.restarts
+        )

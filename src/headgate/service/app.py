@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from headgate.decision import Decision
 from headgate.errors import ArgumentError, HeadgateError, StoreError
 from headgate.http.refusal import PROBLEM_JSON, answer_of, plain_problem, problem_json
-from headgate.observe.metrics import CONTENT_TYPE, Metrics
+from headgate.observe.metrics import CONTENT_TYPE, Metrics, Sharing
 from headgate.policy.gate import Gate
 from headgate.policy.request import Request
 from headgate.service.forwarded import forwarded_request
@@ -42,9 +42,9 @@ class BodyTooLarge(Exception):
 class Service:
     """Answers checks for a gate. `draining` makes it tell everybody to go elsewhere."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, sharing: Sharing | None = None) -> None:
         self.gate = gate
-        self.metrics = Metrics(gate.stats)
+        self.metrics = Metrics(gate.stats, sharing)
         self.draining = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""Running the service: one process, one port, a policy that is taken up when its file changes."""
+"""Running the service in one process: a port, and a policy that is taken up when its file changes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from headgate.errors import ConfigError, HeadgateError, MissingExtraError
 from headgate.observe.metrics import leave_out_creation_times
 from headgate.policy.gate import Gate, read_policy
+from headgate.policy.rules import Policy
 from headgate.service.app import Service
 
 try:
@@ -23,23 +25,27 @@ except ImportError as error:
 log = logging.getLogger("headgate")
 
 _LOOK_EVERY_S = 0.2
-_FINISH_WITHIN_S = 10
+FINISH_WITHIN_S = 10
+"""How long what has begun may take after SIGTERM."""
+
+FileIdentity = tuple[int, ...]
 
 
 class PolicyWatch:
     """Takes up a policy file when it changes; a broken one is refused, and the old one stays."""
 
-    def __init__(self, path: Path, service: Service, *, own_store: bool) -> None:
+    def __init__(self, path: Path, service: Service, read: Callable[[], Policy], *, seen: FileIdentity | None) -> None:
+        """`read` gives what the file says now, or raises; `seen` is the file's identity when it was last read."""
         self._path = path
         self._service = service
-        self._store = service.gate.policy.store if own_store else None
-        self._seen = _identity(path)
+        self._read = read
+        self._seen = seen
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            seen = _identity(self._path)
+            seen = file_identity(self._path)
             if seen != self._seen:
                 self._seen = seen
                 await self.take_up()
@@ -47,9 +53,7 @@ class PolicyWatch:
     async def take_up(self) -> None:
         """Read the file and put it in force, whole or not at all."""
         try:
-            policy = await asyncio.to_thread(read_policy, self._path)
-            if self._store is not None and policy.store != self._store:
-                raise ConfigError(f"{self._path}: store: cannot change while running; restart to use another store")
+            policy = await asyncio.to_thread(self._read)
             self._service.gate.reload(policy)
         except (HeadgateError, OSError) as error:
             self._service.metrics.reloaded(taken_up=False)
@@ -83,6 +87,11 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_event_loop()
         loop.call_soon_threadsafe(loop.call_later, self._drain_s, super().handle_exit, sig, frame)
 
+    def end(self) -> None:
+        """Finish what has begun, and end."""
+        self._service.draining = True
+        self.should_exit = True
+
 
 def serve(
     gate: Gate,
@@ -94,10 +103,37 @@ def serve(
     drain_s: float,
     announce: Callable[[str], None],
 ) -> None:
-    """Serve until told to stop. `announce` gets the address once requests are answered."""
-    leave_out_creation_times()
+    """Serve in this process until told to stop. `announce` gets the address once requests are answered."""
     service = Service(gate)
     listener = listen(host, port)
+    store = gate.policy.store
+
+    def read(file: Path) -> Policy:
+        policy = read_policy(file)
+        if own_store and policy.store != store:
+            raise other_store(file)
+        return policy
+
+    watch = None
+    if policy_file:
+        watch = PolicyWatch(policy_file, service, partial(read, policy_file), seen=file_identity(policy_file))
+    run(service, listener, watch=watch, drain_s=drain_s, announce=lambda: announce(address_of(listener)))
+
+
+def run(
+    service: Service,
+    listener: socket.socket,
+    *,
+    watch: PolicyWatch | None,
+    drain_s: float,
+    announce: Callable[[], None],
+    lifeline: int | None = None,
+) -> None:
+    """Answer on a listening socket until told to stop; `announce` is called once requests are answered.
+
+    `lifeline` is the reading end of a pipe: when its other end closes, what has begun is finished, and no more.
+    """
+    leave_out_creation_times()
     config = uvicorn.Config(
         service,
         http="auto",
@@ -107,44 +143,74 @@ def serve(
         access_log=False,
         proxy_headers=False,  # whom to believe is the policy's decision
         server_header=False,
-        timeout_graceful_shutdown=_FINISH_WITHIN_S,
+        timeout_graceful_shutdown=FINISH_WITHIN_S,
     )
-    server = _Server(config, service, drain_s, lambda: announce(_address(listener)))
+    server = _Server(config, service, drain_s, announce)
 
     async def main() -> None:
-        watch = PolicyWatch(policy_file, service, own_store=own_store) if policy_file else None
+        loop = asyncio.get_running_loop()
         watching = asyncio.create_task(watch.run()) if watch else None
         if watch:
             on_hangup = watch.take_up
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: asyncio.ensure_future(on_hangup()))
+            loop.add_signal_handler(signal.SIGHUP, lambda: asyncio.ensure_future(on_hangup()))
+        if lifeline is not None:
+            loop.add_reader(lifeline, abandoned, loop, lifeline)
         try:
             await server.serve(sockets=[listener])
         finally:
             if watching:
                 watching.cancel()
-            gate.close()
+            service.gate.close()
+
+    def abandoned(loop: asyncio.AbstractEventLoop, lifeline: int) -> None:
+        loop.remove_reader(lifeline)
+        log.error("the process that watches over this one is gone: ending")
+        server.end()
 
     asyncio.Runner(loop_factory=config.get_loop_factory()).run(main())
 
 
+def other_store(file: Path) -> ConfigError:
+    """What is wrong with a changed policy that names another store."""
+    return ConfigError(f"{file}: store: cannot change while running; restart to use another store")
+
+
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; raises ConfigError that says what is wrong with the address."""
+    """A listening socket on a port that is nobody else's; raises ConfigError that says what is wrong with the address.
+
+    Port 0 takes a free one.
+    """
+    return _listener(host, port, shared=False)
+
+
+def listen_together(host: str, port: int, count: int) -> list[socket.socket]:
+    """So many listening sockets on one port, over which the system spreads the connections; raises as `listen`.
+
+    Sockets that share a port would share it with any other service of this user: so it is first taken alone.
+    """
+    with listen(host, port) as alone:
+        host, port = alone.getsockname()[:2]
+    return [_listener(host, port, shared=True) for _ in range(count)]
+
+
+def _listener(host: str, port: int, *, shared: bool) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.create_server(address[:2], family=family, backlog=2048, reuse_port=False)
+        listener = socket.create_server(address[:2], family=family, backlog=2048, reuse_port=shared)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
     listener.setblocking(False)
     return listener
 
 
-def _address(listener: socket.socket) -> str:
+def address_of(listener: socket.socket) -> str:
+    """Where a listening socket is reached, as a URL."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _identity(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file is written, replaced or swapped under its name."""
+def file_identity(path: Path) -> FileIdentity | None:
+    """What changes when a file is written, replaced or swapped under its name; None where there is none."""
     try:
         status = path.stat()
     except OSError:

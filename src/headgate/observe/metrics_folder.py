@@ -1,0 +1,64 @@
+"""A folder in which the workers of one service keep their figures; it goes when the service ends.
+
+A service that is killed cannot clear up. So whoever has a folder in use holds a lock on it, the
+workers through their parent's descriptor, and the next service removes those that nobody holds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+_PREFIX = "headgate-metrics-"
+
+
+class MetricsFolder:
+    """A new folder, in memory where the system has such a place; `path` is where. Raises OSError for lack of room."""
+
+    def __init__(self, place: Path | None = None) -> None:
+        place = _place() if place is None else place
+        for abandoned in place.glob(f"{_PREFIX}*"):
+            _remove_if_abandoned(abandoned)
+        self.path, self._lock = _claim(place)
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _place() -> Path:
+    memory = Path("/dev/shm")
+    return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def _claim(place: Path) -> tuple[Path, int]:
+    """A new folder and the descriptor that holds its lock."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+        # Between its making and its locking another service may take it for abandoned.
+        with suppress(FileNotFoundError):
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.exists():
+                return path, lock
+            os.close(lock)
+
+
+def _remove_if_abandoned(path: Path) -> None:
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        if os.fstat(lock).st_uid == os.geteuid():
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(lock)
