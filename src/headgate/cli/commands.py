@@ -133,7 +133,11 @@ def explain(file: Path, method: str, path: str, ip: str, headers: tuple[str, ...
     "--drain", "drain_s", default=0.0, show_default=True, type=click.FloatRange(0, 3600), metavar="SECONDS",
     help="How long SIGTERM keeps answering, as not ready, before the port is closed.",
 )  # fmt: skip
-def serve(policy: Path | None, host: str, port: int, store: str | None, drain_s: float) -> None:
+@click.option(
+    "--workers", default=1, show_default=True, type=click.IntRange(1, 128),
+    help="Processes that answer on the port; several need a store that they share, and get one if none is named.",
+)  # fmt: skip
+def serve(policy: Path | None, host: str, port: int, store: str | None, drain_s: float, workers: int) -> None:
     """Answer checks over HTTP by a POLICY file, ./headgate.yaml or else a built-in example.
 
     A changed file is taken up at once; SIGHUP takes it up again. SIGTERM finishes what has begun.
@@ -143,11 +147,21 @@ def serve(policy: Path | None, host: str, port: int, store: str | None, drain_s:
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="headgate: %(message)s")
     file = _policy_file(policy)
+
+    def announce(address: str, more: str = "") -> None:
+        click.echo(f"headgate: {file} on {address}, {core.CORE} core{more}; ctrl-c ends it", err=True)
+
+    if workers > 1:
+        from headgate.service.workers import serve_workers
+
+        def announce_workers(address: str, zone: str) -> None:
+            announce(address, f", {workers} workers{f', state in {zone}' if zone else ''}")
+
+        ended_well = serve_workers(
+            file, workers=workers, store=store, host=host, port=port, drain_s=drain_s, announce=announce_workers
+        )
+        sys.exit(0 if ended_well else 1)
     gate = Gate(file, store=store)
-
-    def announce(address: str) -> None:
-        click.echo(f"headgate: {file} on {address}, {core.CORE} core; ctrl-c ends it", err=True)
-
     run_service(
         gate, policy_file=file, own_store=store is None, host=host, port=port, drain_s=drain_s, announce=announce
     )

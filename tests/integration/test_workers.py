@@ -1,0 +1,390 @@
+"""Several workers on one port: one set of limits, one set of figures, and nobody who asks is turned away."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from running import RunningService, headgate_command, run_headgate, running_service
+
+from headgate import core
+from headgate.stores.shared import default_zone_url
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(core.native is None, reason="workers share a store, which needs the native core"),
+]
+
+ENOUGH = 24
+"""Connections that reach both of two workers, but for once in 2**23 times."""
+
+
+@pytest.fixture
+def zone() -> Iterator[str]:
+    """The URL of a zone that nobody else has."""
+    file = Path("/dev/shm") / f"headgate-test-{uuid.uuid4().hex}"
+    yield f"shared://{file}?size=4MiB"
+    file.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    file = tmp_path / "policy.yaml"
+    write(file, "1000000/hour bucket")
+    return file
+
+
+def write(policy: Path, limits: str, head: str = "") -> None:
+    """Write a policy of one rule, in one step."""
+    new = policy.with_suffix(".new")
+    new.write_text(f"version: 1\n{head}rules:\n  - {{name: all, by: [], limits: {limits}}}\n")
+    new.replace(policy)
+
+
+def ask(service: RunningService, path: str = "/check/default") -> tuple[int, dict[str, str], str]:
+    """(status, headers, body) on a connection of its own."""
+    address = urlsplit(service.url)
+    connection = HTTPConnection(address.hostname or "", address.port, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def metrics(service: RunningService) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and the values of its labels; none is there twice."""
+    families = text_string_to_metric_families(ask(service, "/metrics")[2])
+    samples = [
+        ((sample.name, *sorted(sample.labels.values())), sample.value) for one in families for sample in one.samples
+    ]
+    assert max(Counter(name for name, _ in samples).values()) == 1
+    return dict(samples)
+
+
+def allowed(service: RunningService) -> float:
+    """How many requests have passed."""
+    return metrics(service)["headgate_decisions_total", "all", "allowed"]
+
+
+def workers_of(service: RunningService) -> list[int]:
+    pid = service.process.pid
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def until(holds: Callable[[], object], within_s: float = 10) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, "it does not come to hold"
+        time.sleep(0.01)
+
+
+def each_says(service: RunningService, text: str, after: int = 0) -> None:
+    """Wait until both workers have said something."""
+    for number in (1, 2):
+        service.wait_for(f"worker {number}: {re.escape(text)}", after, within_s=10)
+
+
+def quotas(service: RunningService) -> set[str]:
+    """The limits that all workers tell of."""
+    return {ask(service)[1]["ratelimit-policy"] for _ in range(ENOUGH)}
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
+def test_workers_start_announce_themselves_once_and_end_well(policy: Path, zone: str, sig: signal.Signals) -> None:
+    with running_service(policy, "--workers", "2", "--store", zone) as service:
+        workers = workers_of(service)
+        assert len(workers) == 2
+        assert ask(service, "/healthz")[2] == "ok\n"
+        folder = figures_of(workers[0])
+        assert service.stop(sig) == 0
+        assert not any(map(is_running, workers))
+        assert not folder.exists()
+        assert service.lines == [f"headgate: {policy} on {service.url}, native core, 2 workers; ctrl-c ends it\n"]
+
+
+def figures_of(worker: int) -> Path:
+    """The folder of a worker's figures."""
+    found = re.search(r"/\S*/headgate-metrics-\w+(?=/)", Path(f"/proc/{worker}/maps").read_text())
+    assert found
+    return Path(found[0])
+
+
+def test_one_worker_is_one_process(policy: Path) -> None:
+    with running_service(policy, "--workers", "1") as service:
+        assert workers_of(service) == []
+        assert service.lines == [f"headgate: {policy} on {service.url}, native core; ctrl-c ends it\n"]
+        assert ("headgate_workers",) not in metrics(service)
+
+
+def test_exactly_the_limit_passes_whichever_worker_answers(policy: Path, zone: str) -> None:
+    write(policy, "100/hour")
+    with running_service(policy, "--workers", "2", "--store", zone) as service, ThreadPoolExecutor(8) as pool:
+        statuses = Counter(pool.map(lambda _: ask(service)[0], range(400)))
+    assert statuses == {200: 100, 429: 300}
+
+
+def test_a_restart_in_the_middle_of_a_window_hands_out_nothing_new(policy: Path, zone: str) -> None:
+    write(policy, "100/hour")
+    statuses: Counter[int] = Counter()
+    for _ in range(3):
+        with running_service(policy, "--workers", "2", "--store", zone) as service, ThreadPoolExecutor(8) as pool:
+            statuses.update(pool.map(lambda _: ask(service)[0], range(60)))
+    assert statuses == {200: 100, 429: 80}
+
+
+def test_without_a_store_the_service_takes_a_zone_and_says_so(policy: Path) -> None:
+    namespace = f"t{uuid.uuid4().hex}"
+    write(policy, "10/hour", f"namespace: {namespace}\n")
+    url = default_zone_url(namespace)
+    try:
+        with running_service(policy, "--workers", "2") as service:
+            assert service.lines[0].endswith(f", native core, 2 workers, state in {url}; ctrl-c ends it\n")
+            assert Path(urlsplit(url).path).exists()
+            seen = len(service.lines)
+            write(policy, "10/hour", f"namespace: {namespace}\nstore: memory://\n")
+            each_says(service, "the changed policy is refused, the old one stays", seen)
+            service.wait_for("store: cannot change while running", seen)
+    finally:
+        Path(urlsplit(url).path).unlink(missing_ok=True)
+
+
+def test_the_memory_of_each_process_is_refused_as_a_store(policy: Path) -> None:
+    write(policy, "10/hour", "store: memory://\n")
+    named = run_headgate("serve", str(policy), "--port", "0", "--workers", "2")
+    assert named.returncode == 1
+    assert f"headgate: {policy}: store: memory counts for each process alone, so 2 workers would let" in named.stderr
+    write(policy, "10/hour")
+    given = run_headgate("serve", str(policy), "--port", "0", "--workers", "2", "--store", "memory://?max_keys=9")
+    assert (given.returncode, given.stdout) == (1, "")
+    assert "headgate: --store: memory counts for each process alone" in given.stderr
+
+
+def test_what_cannot_be_served_is_told_once_and_nothing_starts(policy: Path, zone: str) -> None:
+    def message(*arguments: str) -> str:
+        told = run_headgate("serve", str(policy), "--workers", "2", *arguments)
+        assert (told.returncode, told.stdout) == (1, "")
+        assert told.stderr.count("headgate: ") == 1
+        return told.stderr
+
+    with running_service(policy, "--workers", "2", "--store", zone) as service:
+        port = str(urlsplit(service.url).port)
+        assert f"cannot listen on 127.0.0.1:{port}: " in message("--port", port, "--store", zone)
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
+        assert "cannot listen on 127.0.0.1" in message("--port", str(taken.getsockname()[1]), "--store", zone)
+    assert "a store is one of " in message("--port", "0", "--store", "mysql://u:hunter2@h")
+    write(policy, "5/fortnight")
+    assert "rules[0].limits: cannot read" in message("--port", "0", "--store", zone)
+
+
+def test_figures_count_every_request_whoever_answered_and_whoever_died(policy: Path, zone: str) -> None:
+    with running_service(policy, "--workers", "2", "--store", zone) as service:
+        for _ in range(ENOUGH):
+            ask(service)
+        assert {allowed(service) for _ in range(ENOUGH)} == {ENOUGH}
+        for number in (1, 2):
+            victim = workers_of(service)[0]
+            os.kill(victim, signal.SIGKILL)
+            service.wait_for(rf"worker \d \(pid {victim}\) was killed by SIGKILL; ")
+            until(lambda: metrics(service)["headgate_workers",] == 2)
+            assert metrics(service)["headgate_worker_restarts_total",] == number
+            assert allowed(service) == ENOUGH * number
+            for _ in range(ENOUGH):
+                ask(service)
+            assert {allowed(service) for _ in range(ENOUGH)} == {ENOUGH * (number + 1)}
+        figures = metrics(service)
+        assert figures["headgate_decision_seconds_count",] == ENOUGH * 3
+        assert figures["headgate_decision_seconds_bucket", "+Inf"] == ENOUGH * 3
+        assert figures["headgate_store_keys",] == 1
+        assert "_created" not in ask(service, "/metrics")[2]
+
+
+def test_a_worker_that_is_killed_is_replaced_and_nobody_is_refused(policy: Path, zone: str) -> None:
+    with running_service(policy, "--workers", "2", "--store", zone) as service:
+        address = urlsplit(service.url)
+        workers = workers_of(service)
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        waiting: list[socket.socket] = []
+
+        def connect() -> None:
+            for _ in range(ENOUGH):
+                connection = socket.create_connection((address.hostname, address.port or 0), timeout=10)
+                connection.sendall(b"GET /check/default HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                waiting.append(connection)
+
+        connect()  # nobody takes these up: they wait in the sockets of both workers
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+        connect()
+        for connection in waiting:
+            with connection:
+                assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
+        for number, pid in enumerate(workers, 1):
+            again = service.wait_for(
+                rf"^headgate: worker {number} \(pid {pid}\) was killed by SIGKILL; started again as pid (\d+)$"
+            )
+            assert int(again[1]) in workers_of(service)
+        assert len(service.lines) == 3
+
+
+def test_a_worker_that_keeps_dying_is_started_again_ever_later(policy: Path, zone: str) -> None:
+    with running_service(policy, "--workers", "2", "--store", zone) as service:
+        (other, first), pids = sorted(workers_of(service)), set()
+        again = "started again as pid"
+        victim = first
+        for delay in ("0.2", "0.4"):
+            seen = len(service.lines)
+            if victim == first:
+                os.kill(victim, signal.SIGKILL)
+                victim = int(service.wait_for(rf"worker 2 \(pid {victim}\) .*; {again} (\d+)", seen)[1])
+                seen = len(service.lines)
+            os.kill(victim, signal.SIGKILL)
+            service.wait_for(
+                rf"worker 2 \(pid {victim}\) was killed by SIGKILL; it is started again in {delay} s", seen
+            )
+            victim = int(service.wait_for(rf"worker 2 {again} (\d+)", seen)[1])
+            pids.add(victim)
+        assert set(workers_of(service)) == {other, victim}
+        assert quotas(service) == {'"all";q=1000000;w=3600'}
+
+
+def test_a_changed_policy_reaches_all_workers(policy: Path, zone: str) -> None:
+    with running_service(policy, "--workers", "2", "--store", zone) as service:
+        assert quotas(service) == {'"all";q=1000000;w=3600'}
+        write(policy, "2000000/hour bucket")
+        each_says(service, "the changed policy is in force; its rules are all")
+        assert quotas(service) == {'"all";q=2000000;w=3600'}
+        seen = len(service.lines)
+        policy.write_text("version: 1\nrules: [")
+        each_says(service, "the changed policy is refused, the old one stays:", seen)
+        assert quotas(service) == {'"all";q=2000000;w=3600'}
+        figures = metrics(service)
+        assert figures["headgate_policy_reloads_total", "taken_up"] == 2
+        assert figures["headgate_policy_reloads_total", "refused"] == 2
+
+
+def test_a_worker_that_meets_a_broken_policy_takes_the_last_good_one(policy: Path, zone: str) -> None:
+    with running_service(policy, "--workers", "2", "--store", zone) as service:
+        write(policy, "2000000/hour bucket")
+        each_says(service, "the changed policy is in force")
+        seen = len(service.lines)
+        service.process.send_signal(signal.SIGHUP)
+        each_says(service, "the changed policy is in force", seen)
+        policy.write_text("version: 1\nrules: [")
+        each_says(service, "the changed policy is refused", seen)
+        seen = len(service.lines)
+        os.kill(workers_of(service)[0], signal.SIGKILL)
+        service.wait_for(r"worker \d: the policy is refused, the last good one stays:", seen)
+        assert quotas(service) == {'"all";q=2000000;w=3600'}
+        seen = len(service.lines)
+        write(policy, "3000000/hour bucket")
+        each_says(service, "the changed policy is in force", seen)
+        assert quotas(service) == {'"all";q=3000000;w=3600'}
+
+
+def test_draining_tells_balancers_before_the_port_closes(policy: Path, zone: str) -> None:
+    with running_service(policy, "--workers", "2", "--store", zone, "--drain", "60") as service:
+        workers = workers_of(service)
+        service.process.send_signal(signal.SIGTERM)
+        each_says(service, "draining for 60 s")
+        assert {ask(service, "/readyz")[0] for _ in range(ENOUGH)} == {503}
+        for _ in range(ENOUGH):
+            status, headers, _ = ask(service)
+            assert (status, headers["connection"]) == (200, "close")
+        service.process.send_signal(signal.SIGTERM)  # a second one does not wait
+        assert service.process.wait(10) == 0
+        assert not any(map(is_running, workers))
+
+
+def test_a_drain_ends_by_itself(policy: Path, zone: str) -> None:
+    with running_service(policy, "--workers", "2", "--store", zone, "--drain", "0.5") as service:
+        start = time.monotonic()
+        assert service.stop() == 0
+        assert time.monotonic() - start >= 0.5
+
+
+@pytest.mark.parametrize("stop", ["SIGTERM", "ctrl-c"])
+def test_what_has_begun_is_finished(policy: Path, zone: str, stop: str) -> None:
+    process = subprocess.Popen(
+        headgate_command("serve", str(policy), "--port", "0", "--workers", "2", "--store", zone),
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    service = RunningService(process)
+    try:
+        address = urlsplit(service.url)
+        host, port = address.hostname or "", address.port or 0
+        body = b'{"request": {"path": "/"}}'
+        with socket.create_connection((host, port), timeout=10) as slow:
+            slow.sendall(
+                b"POST /v1/check HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body)
+            )
+            assert slow.recv(4096).startswith(b"HTTP/1.1 100 Continue")
+            if stop == "SIGTERM":
+                process.terminate()
+            else:  # a terminal sends it to the whole group
+                os.killpg(process.pid, signal.SIGINT)
+            until(lambda: is_closed(host, port))
+            slow.sendall(body)
+            assert slow.recv(4096).startswith(b"HTTP/1.1 200 OK")
+        assert process.wait(10) == 0
+    finally:
+        service.stop()
+
+
+def is_closed(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=10).close()
+    except (ConnectionRefusedError, ConnectionResetError):
+        return True
+    return False
+
+
+def test_workers_end_when_their_supervisor_is_killed(policy: Path, zone: str) -> None:
+    with running_service(policy, "--workers", "2", "--store", zone) as service:
+        workers = workers_of(service)
+        abandoned = figures_of(workers[0])
+        service.process.kill()
+        until(lambda: not any(map(is_running, workers)))
+        each_says(service, "the process that watches over this one is gone: ending")
+        assert abandoned.exists()
+    with running_service(policy, "--workers", "2", "--store", zone):
+        assert not abandoned.exists()
+
+
+def test_the_supervisor_sleeps_and_has_no_threads(policy: Path, zone: str) -> None:
+    def status(service: RunningService, field: str) -> int:
+        text = Path(f"/proc/{service.process.pid}/status").read_text()
+        found = re.search(rf"^{field}:\s+(\d+)$", text, re.MULTILINE)
+        assert found
+        return int(found[1])
+
+    with running_service(policy, "--workers", "2", "--store", zone) as service:
+        assert status(service, "Threads") == 1
+        before = status(service, "voluntary_ctxt_switches")
+        for _ in range(ENOUGH * 4):
+            ask(service)
+        assert status(service, "voluntary_ctxt_switches") - before <= 1
