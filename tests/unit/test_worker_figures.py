@@ -1,0 +1,109 @@
+"""The figures of several workers: one set, that a successor carries on; their folder goes when nobody has it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import values
+from prometheus_client.parser import text_string_to_metric_families
+
+from headgate import Gate, Request
+from headgate.observe.metrics import Metrics, Sharing, WorkerCounts, make_files
+from headgate.observe.metrics_folder import MetricsFolder
+
+GATE = Gate({"version": 1, "rules": [{"name": "all", "by": [], "limits": "3/minute"}]})
+
+
+@pytest.fixture(autouse=True)
+def own_kind_of_values(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sharing is for a whole process: here it ends with the test."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR")
+    monkeypatch.setattr(values, "ValueClass", values.ValueClass)
+    yield
+    GATE.store.clear()
+
+
+def worker(folder: Path, number: int) -> Metrics:
+    return Metrics(GATE.stats, Sharing(folder, number, lambda: WorkerCounts(2, 1)))
+
+
+def figures(metrics: Metrics) -> list[tuple[str, tuple[str, ...], float]]:
+    """(name, values of labels in the order of their names, value) of each sample."""
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    return [(sample.name, tuple(sample.labels.values()), sample.value) for one in families for sample in one.samples]
+
+
+def decide(metrics: Metrics, seconds: float) -> None:
+    metrics.decided(GATE.hit(Request("GET", "/")), seconds)
+
+
+def test_what_each_worker_counts_is_shown_by_all_as_one(tmp_path: Path) -> None:
+    make_files(tmp_path, 2)
+    one, two = worker(tmp_path, 1), worker(tmp_path, 2)
+    for metrics in (one, two, two, two):
+        decide(metrics, 3e-6)
+    two.reloaded(taken_up=False)
+    for metrics in (one, two):
+        shown = figures(metrics)
+        assert len({(name, labels) for name, labels, _ in shown}) == len(shown)
+        assert ("headgate_decisions_total", ("allowed", "all"), 3.0) in shown
+        assert ("headgate_decisions_total", ("refused", "all"), 1.0) in shown
+        assert ("headgate_decision_seconds_count", (), 4.0) in shown
+        assert ("headgate_decision_seconds_bucket", ("2e-06",), 0.0) in shown
+        assert ("headgate_decision_seconds_bucket", ("5e-06",), 4.0) in shown
+        assert ("headgate_policy_reloads_total", ("refused",), 1.0) in shown
+        assert ("headgate_store_keys", (), 1.0) in shown
+        assert ("headgate_workers", (), 2.0) in shown
+        assert ("headgate_worker_restarts_total", (), 1.0) in shown
+
+
+def test_a_successor_counts_on_from_where_a_worker_ended(tmp_path: Path) -> None:
+    make_files(tmp_path, 1)
+    for count in (1.0, 2.0, 3.0):
+        metrics = worker(tmp_path, 1)
+        decide(metrics, 1e-6)
+        assert ("headgate_decisions_total", ("allowed", "all"), count) in figures(metrics)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_set_of_figures_looks_the_same_from_one_process_and_from_several(tmp_path: Path) -> None:
+    alone = Metrics(GATE.stats)
+    make_files(tmp_path, 1)
+    shared = worker(tmp_path, 1)
+    for metrics in (alone, shared):
+        decide(metrics, 1e-6)
+        metrics.reloaded(taken_up=True)
+
+    def described(metrics: Metrics) -> set[str]:
+        lines = metrics.exposition().decode().splitlines()
+        return {line for line in lines if line.startswith("#") and "worker" not in line and "_created" not in line}
+
+    assert described(shared) == described(alone) - {
+        line for line in described(alone) if "headgate_degraded" in line  # there once it has counted
+    }  # fmt: skip
+
+
+def test_a_folder_goes_at_the_end(tmp_path: Path) -> None:
+    folder = MetricsFolder(tmp_path)
+    assert folder.path.parent == tmp_path
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    make_files(folder.path, 2)
+    folder.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_left_behind_is_removed_by_the_next_and_one_in_use_is_not(tmp_path: Path) -> None:
+    in_use = MetricsFolder(tmp_path)
+    left = MetricsFolder(tmp_path)
+    (left.path / "counter_1.db").write_bytes(b"x")
+    os.close(left._lock)  # as if its service had been killed
+    stranger = tmp_path / "headgate-metrics-link"
+    stranger.symlink_to(in_use.path)
+    new = MetricsFolder(tmp_path)
+    assert set(tmp_path.iterdir()) == {in_use.path, new.path, stranger}
+    in_use.remove()
+    new.remove()
