@@ -12,6 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -222,7 +223,6 @@ def test_figures_count_every_request_whoever_answered_and_whoever_died(policy: P
 
 def test_a_worker_that_is_killed_is_replaced_and_nobody_is_refused(policy: Path, zone: str) -> None:
     with running_service(policy, "--workers", "2", "--store", zone) as service:
-        address = urlsplit(service.url)
         workers = workers_of(service)
         for pid in workers:
             os.kill(pid, signal.SIGSTOP)
@@ -230,7 +230,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nobody_is_refused(policy: Path,
 
         def connect() -> None:
             for _ in range(ENOUGH):
-                connection = socket.create_connection((address.hostname, address.port or 0), timeout=10)
+                connection = connected(service)
                 connection.sendall(b"GET /check/default HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
                 waiting.append(connection)
 
@@ -307,7 +307,8 @@ def test_a_worker_that_meets_a_broken_policy_takes_the_last_good_one(policy: Pat
 def test_draining_tells_balancers_before_the_port_closes(policy: Path, zone: str) -> None:
     with running_service(policy, "--workers", "2", "--store", zone, "--drain", "60") as service:
         workers = workers_of(service)
-        service.process.send_signal(signal.SIGTERM)
+        for pid in (service.process.pid, *workers):  # an init system tells all processes
+            os.kill(pid, signal.SIGTERM)
         each_says(service, "draining for 60 s")
         assert {ask(service, "/readyz")[0] for _ in range(ENOUGH)} == {503}
         for _ in range(ENOUGH):
@@ -316,6 +317,18 @@ def test_draining_tells_balancers_before_the_port_closes(policy: Path, zone: str
         service.process.send_signal(signal.SIGTERM)  # a second one does not wait
         assert service.process.wait(10) == 0
         assert not any(map(is_running, workers))
+        assert len(service.lines) == 3
+
+
+def test_ctrl_c_twice_cuts_off_what_has_begun(policy: Path, zone: str) -> None:
+    with running_service(policy, "--workers", "2", "--store", zone) as service, begun(service) as (slow, _):
+        workers = workers_of(service)
+        service.process.send_signal(signal.SIGINT)
+        until(lambda: is_closed(service))
+        service.process.send_signal(signal.SIGINT)
+        assert service.process.wait(5) == 1
+        assert not any(map(is_running, workers))
+        assert cut_off(slow)
 
 
 def test_a_drain_ends_by_itself(policy: Path, zone: str) -> None:
@@ -335,19 +348,12 @@ def test_what_has_begun_is_finished(policy: Path, zone: str, stop: str) -> None:
     )
     service = RunningService(process)
     try:
-        address = urlsplit(service.url)
-        host, port = address.hostname or "", address.port or 0
-        body = b'{"request": {"path": "/"}}'
-        with socket.create_connection((host, port), timeout=10) as slow:
-            slow.sendall(
-                b"POST /v1/check HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body)
-            )
-            assert slow.recv(4096).startswith(b"HTTP/1.1 100 Continue")
+        with begun(service) as (slow, body):
             if stop == "SIGTERM":
                 process.terminate()
             else:  # a terminal sends it to the whole group
                 os.killpg(process.pid, signal.SIGINT)
-            until(lambda: is_closed(host, port))
+            until(lambda: is_closed(service))
             slow.sendall(body)
             assert slow.recv(4096).startswith(b"HTTP/1.1 200 OK")
         assert process.wait(10) == 0
@@ -355,12 +361,35 @@ def test_what_has_begun_is_finished(policy: Path, zone: str, stop: str) -> None:
         service.stop()
 
 
-def is_closed(host: str, port: int) -> bool:
+@contextmanager
+def begun(service: RunningService) -> Iterator[tuple[socket.socket, bytes]]:
+    """A connection on which a worker waits for a body, and the body."""
+    body = b'{"request": {"path": "/"}}'
+    with connected(service) as connection:
+        head = b"POST /v1/check HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+        connection.sendall(head % len(body))
+        assert connection.recv(4096).startswith(b"HTTP/1.1 100 Continue")
+        yield connection, body
+
+
+def connected(service: RunningService) -> socket.socket:
+    address = urlsplit(service.url)
+    return socket.create_connection((address.hostname, address.port or 0), timeout=10)
+
+
+def is_closed(service: RunningService) -> bool:
     try:
-        socket.create_connection((host, port), timeout=10).close()
+        connected(service).close()
     except (ConnectionRefusedError, ConnectionResetError):
         return True
     return False
+
+
+def cut_off(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(4096) == b""
+    except ConnectionResetError:
+        return True
 
 
 def test_workers_end_when_their_supervisor_is_killed(policy: Path, zone: str) -> None:

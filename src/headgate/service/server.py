@@ -64,13 +64,26 @@ class PolicyWatch:
 
 
 class _Server(uvicorn.Server):
-    """A server whose SIGTERM drains: not ready at once, closed when `drain_s` have passed."""
+    """A server whose SIGTERM drains: not ready at once, closed when `drain_s` have passed.
 
-    def __init__(self, config: uvicorn.Config, service: Service, drain_s: float, announce: Callable[[], None]) -> None:
+    One that is supervised may hear every signal twice: a second SIGTERM does not end the drain, SIGINT
+    does; and it returns when it has ended, where others die of the signal.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        service: Service,
+        drain_s: float,
+        announce: Callable[[], None],
+        *,
+        supervised: bool,
+    ) -> None:
         super().__init__(config)
         self._service = service
         self._drain_s = drain_s
         self._announce = announce
+        self._supervised = supervised
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -78,14 +91,22 @@ class _Server(uvicorn.Server):
             self._announce()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._service.draining or sig == signal.SIGINT or not self._drain_s:
+        if sig == signal.SIGINT or not self._drain_s:
+            self._end(sig, frame)
+        elif not self._service.draining:
+            self._service.draining = True
+            log.info("draining for %g s", self._drain_s)
+            loop = asyncio.get_event_loop()
+            loop.call_soon_threadsafe(loop.call_later, self._drain_s, self._end, sig, frame)
+        elif not self._supervised:
+            self._end(sig, frame)
+
+    def _end(self, sig: int, frame: FrameType | None) -> None:
+        if self._supervised:
+            self.end()
+        else:
             self._service.draining = True
             super().handle_exit(sig, frame)
-            return
-        self._service.draining = True
-        log.info("draining for %g s", self._drain_s)
-        loop = asyncio.get_event_loop()
-        loop.call_soon_threadsafe(loop.call_later, self._drain_s, super().handle_exit, sig, frame)
 
     def end(self) -> None:
         """Finish what has begun, and end."""
@@ -131,7 +152,8 @@ def run(
 ) -> None:
     """Answer on a listening socket until told to stop; `announce` is called once requests are answered.
 
-    `lifeline` is the reading end of a pipe: when its other end closes, what has begun is finished, and no more.
+    `lifeline`, of a process that is supervised, is the reading end of a pipe: when its other end closes, what
+    has begun is finished, and no more. Such a process returns when it was told to stop, others die of the signal.
     """
     leave_out_creation_times()
     config = uvicorn.Config(
@@ -145,7 +167,7 @@ def run(
         server_header=False,
         timeout_graceful_shutdown=FINISH_WITHIN_S,
     )
-    server = _Server(config, service, drain_s, announce)
+    server = _Server(config, service, drain_s, announce, supervised=lifeline is not None)
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

@@ -34,8 +34,7 @@ _STEADY_US = 10 * US_PER_SECOND
 
 _FIRST_DELAY_US = 200_000
 _LONGEST_DELAY_US = 5 * US_PER_SECOND
-_PASSED_ON = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
-_HEARD = (*_PASSED_ON, signal.SIGCHLD)
+_HEARD = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _ENDED_WELL = (0, -signal.SIGTERM, -signal.SIGINT)
 _NEWS = b"\0"
 _COUNTS = struct.Struct("II")
@@ -104,6 +103,9 @@ class Supervisor:
         self._all_answer = all_answer
         self._news = news
         self._announced = False
+        self._told: signal.Signals | None = None
+        """How the workers were told to stop."""
+
         self._kill_at_us: int | None = None
         """When patience with workers that were told to stop ends; None while nobody was."""
 
@@ -147,6 +149,7 @@ class Supervisor:
         if self._hear in readable:
             self._on_words(os.read(self._hear, 4096))
         if self._kill_at_us is not None and SYSTEM_CLOCK.now_us() >= self._kill_at_us:
+            log.error("not all workers have ended in their time: they are killed")
             self._kill()
 
     def _sleep_s(self) -> float | None:
@@ -164,20 +167,30 @@ class Supervisor:
         for worker in self._workers:
             if worker.number in words and worker.pid:
                 worker.answers = True
-        if not self._announced and all(worker.answers for worker in self._workers):
+        if not self._announced and self._kill_at_us is None and all(worker.answers for worker in self._workers):
             self._announced = True
             self._all_answer()
 
     def _on_signal(self, number: int) -> None:
-        if number not in _PASSED_ON:
+        if number == signal.SIGHUP:
+            self._send(number)
+        elif number in (signal.SIGTERM, signal.SIGINT):
+            self._stop(number)
+
+    def _stop(self, number: int) -> None:
+        """Tell the workers to end: by SIGTERM in their time, then by SIGINT without a drain, then by SIGKILL.
+
+        A worker may hear the first two any number of times: a terminal or an init system tells all processes.
+        """
+        if number == signal.SIGINT and self._told == signal.SIGINT:
+            self._kill()
             return
-        if number != signal.SIGHUP:
-            drain_s = self._drain_s if self._kill_at_us is None and number == signal.SIGTERM else 0.0
-            self._kill_at_us = SYSTEM_CLOCK.now_us() + int((drain_s + self._stop_within_s) * US_PER_SECOND)
-            # From now on the port is open for as long as the workers hold it.
-            for worker in self._workers:
-                worker.listener.close()
-        self._send(number)
+        for worker in self._workers:  # from now on the port is open for as long as the workers hold it
+            worker.listener.close()
+        self._told = signal.SIGTERM if number == signal.SIGTERM and self._told is None else signal.SIGINT
+        drain_s = self._drain_s if self._told == signal.SIGTERM else 0.0
+        self._kill_at_us = SYSTEM_CLOCK.now_us() + int((drain_s + self._stop_within_s) * US_PER_SECOND)
+        self._send(self._told)
 
     def _send(self, number: int) -> None:
         for worker in self._workers:
@@ -185,9 +198,6 @@ class Supervisor:
                 os.kill(worker.pid, number)
 
     def _kill(self) -> None:
-        for worker in self._workers:
-            if worker.pid:
-                log.error("worker %d (pid %d) does not end: it is killed", worker.number, worker.pid)
         self._send(signal.SIGKILL)
         self._kill_at_us = SYSTEM_CLOCK.now_us() + int(self._stop_within_s * US_PER_SECOND)
 
@@ -209,8 +219,7 @@ class Supervisor:
                 self._all_well = False
                 log.error("%s", name)
             return
-        self._restarts += 1
-        delay_us = self._delay_us(worker)
+        delay_us = self._count_death(worker)
         worker.due_us = SYSTEM_CLOCK.now_us() + delay_us
         if delay_us:
             log.error("%s; it is started again in %g s", name, delay_us / US_PER_SECOND)
@@ -219,8 +228,8 @@ class Supervisor:
         else:
             log.error("%s", name)
 
-    def _delay_us(self, worker: _Worker) -> int:
-        """How long not to start a worker again: not at all the first time, then longer each time it dies young."""
+    def _count_death(self, worker: _Worker) -> int:
+        """How long, in microseconds, not to start it again: not at all, then ever longer while it dies young."""
         lived_us = SYSTEM_CLOCK.now_us() - worker.started_us
         worker.deaths = 1 if lived_us >= _STEADY_US else worker.deaths + 1
         if worker.deaths == 1:
@@ -239,11 +248,12 @@ class Supervisor:
         try:
             worker.pid = self._fork(worker)
         except OSError as error:
-            delay_us = max(self._delay_us(worker), _FIRST_DELAY_US)
+            delay_us = max(self._count_death(worker), _FIRST_DELAY_US)
             worker.due_us = worker.started_us + delay_us
             log.error("worker %d cannot be started: %s; again in %g s", worker.number, error, delay_us / US_PER_SECOND)
             return False
         worker.due_us = None
+        self._restarts += worker.deaths > 0
         return True
 
     def _fork(self, worker: _Worker) -> int:
@@ -277,8 +287,6 @@ class Supervisor:
         for number in _HEARD:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a policy to take up
-        # Ctrl-c is for the parent, which passes it on: a second one would cut off what has begun.
-        os.setpgid(0, 0)
         os.close(self._life)
         os.close(self._hear)
         self._signals.close()
