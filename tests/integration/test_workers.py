@@ -398,7 +398,7 @@ def test_workers_end_when_their_supervisor_is_killed(policy: Path, zone: str) ->
         abandoned = figures_of(workers[0])
         service.process.kill()
         until(lambda: not any(map(is_running, workers)))
-        each_says(service, "the process that watches over this one is gone: ending")
+        each_says(service, "the supervisor is gone: ending")
         assert abandoned.exists()
     with running_service(policy, "--workers", "2", "--store", zone):
         assert not abandoned.exists()

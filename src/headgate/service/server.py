@@ -186,7 +186,7 @@ def run(
 
     def abandoned(loop: asyncio.AbstractEventLoop, lifeline: int) -> None:
         loop.remove_reader(lifeline)
-        log.error("the process that watches over this one is gone: ending")
+        log.error("the supervisor is gone: ending")
         server.end()
 
     asyncio.Runner(loop_factory=config.get_loop_factory()).run(main())

@@ -7,8 +7,6 @@ its own gate; the store that the parent opened, and all that it had read, they s
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -58,8 +56,6 @@ def serve_workers(
     workers answer. Raises before anything starts: PolicyError and ConfigError for what cannot be used,
     a store in the memory of each process among it; OSError for files.
     """
-    if not hasattr(os, "fork") or not hasattr(socket, "SO_REUSEPORT"):
-        raise ConfigError("several workers need a system such as Linux, that can fork and share a port: use one")
     policy = read_policy(policy_file)
     zone = default_zone_url(policy.namespace) if store is None and not policy.names_store else ""
     opened = open_store(zone or (policy.store if store is None else store))
@@ -73,15 +69,15 @@ def serve_workers(
     folder = MetricsFolder()
     try:
         make_files(folder.path, workers)
-        crew = _Crew(policy_file, policy, opened, own_store=store is None, drain_s=drain_s)
+        duty = _Duty(policy_file, policy, opened, own_store=store is None, drain_s=drain_s)
         address = address_of(listeners[0])
         supervisor = Supervisor(
             listeners,
-            lambda seat: crew.work(seat, Sharing(folder.path, seat.number, supervisor.counts)),
+            lambda seat: duty.work(seat, Sharing(folder.path, seat.number, supervisor.counts)),
             drain_s=drain_s,
             stop_within_s=FINISH_WITHIN_S + _GRACE_S,
             all_answer=lambda: announce(address, zone),
-            news=crew.remember_policy,
+            news=duty.remember_policy,
         )
         return supervisor.run()
     finally:
@@ -89,8 +85,8 @@ def serve_workers(
         opened.close()
 
 
-class _Crew:
-    """What all workers do, and the policy that holds where the file cannot be used."""
+class _Duty:
+    """What each worker does, and the policy that holds where the file cannot be used."""
 
     def __init__(self, policy_file: Path, policy: Policy, store: Store, *, own_store: bool, drain_s: float) -> None:
         self._file = policy_file
