@@ -100,7 +100,7 @@ def _open(path: Path) -> int | None:
 
 def _take(native: Any, path: Path, descriptor: int, wanted: Wanted | None, on_full: str) -> Any | None:
     """The zone of an open file, once it is known to be one; None to try again."""
-    _check_owner(path, os.fstat(descriptor), wanted.mode if wanted else 0o600)
+    _check_owner(path, os.fstat(descriptor), wanted)
     alone = _lock(descriptor, fcntl.LOCK_EX)
     if not alone and not _lock(descriptor, fcntl.LOCK_SH):
         return None
@@ -141,14 +141,19 @@ def _check_wanted(path: Path, info: dict[str, int], wanted: Wanted) -> None:
             )
 
 
-def _check_owner(path: Path, status: os.stat_result, mode: int) -> None:
+def _check_owner(path: Path, status: os.stat_result, wanted: Wanted | None) -> None:
+    """Refuse a file that somebody else could change under our hands, unless that was asked for."""
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"{path}: is no regular file")
     ours = os.geteuid()
-    shared_by_group = bool(mode & 0o020)
-    if status.st_uid not in (ours, 0) and ours != 0 and not shared_by_group:
-        raise ConfigError(f"{path}: belongs to user {status.st_uid}, and this is user {ours}")
-    if status.st_mode & 0o022 & ~mode:
+    mode = wanted.mode if wanted else 0o600
+    looked_at_by_root = wanted is None and ours == 0
+    if status.st_uid not in (ours, 0) and not looked_at_by_root and not mode & 0o020:
+        raise ConfigError(
+            f"{path}: belongs to user {status.st_uid}, and this is user {ours}; "
+            "name another path, or share it with a group by mode=660"
+        )
+    if status.st_mode & 0o022 & ~mode and not looked_at_by_root:
         raise ConfigError(
             f"{path}: others may write it (mode {stat.S_IMODE(status.st_mode):o}); "
             f"mode={mode:o} is wanted: say so in the store's URL, or take the permission away"
