@@ -44,25 +44,32 @@ class Table:
 class Zone:
     """A table in a file that all processes of a host map; Linux alone. See `headgate.stores.shared`.
 
-    Made of a file's descriptor, of which it keeps one of its own, with the same locks. Raises
-    ConfigError for a file that is no zone of this version. All that looks at states raises
-    StoreTimeout where a part of the table is held for more than 250 ms.
+    Made of a file's descriptor, which may be closed then; a `flock` on it lasts as long as the zone.
+    Raises ConfigError for a file that is no zone of this version. `alone` is given by who holds that
+    lock exclusively: all locks are then made anew, and it is kept as the number of the PID namespace.
+    All that looks at states raises StoreTimeout where a part of the table is held for more than 250 ms,
+    and StoreUnavailable where one is damaged.
     """
 
-    def __new__(cls, descriptor: int, *, on_full: str) -> Zone: ...
+    def __new__(cls, descriptor: int, *, on_full: str, alone: int | None) -> Zone: ...
     @staticmethod
     def format(descriptor: int, *, size: int, log_percent: int, seed: bytes, boot: bytes) -> None:
         """Make a file of `size` zeroes a zone; nobody else may have it yet. `seed` and `boot` have 16 bytes."""
+
+    @staticmethod
+    def file_system(descriptor: int) -> int:
+        """The kernel's number for the kind of file system that a file lies on, as in statfs(2)."""
 
     @property
     def boot(self) -> bytes:
         """The run of the system that it was made in, as `format` was told."""
 
+    @property
+    def namespace(self) -> int:
+        """The PID namespace of those who use it, as the last one that was alone told."""
+
     def now_us(self) -> int:
         """The zone's clock: the same for all processes."""
-
-    def renew_locks(self) -> None:
-        """Make all locks anew; nobody else may use the zone."""
 
     def check(self) -> str | None:
         """Go through everything it holds; what does not fit together, None if all does."""

@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,7 +53,7 @@ class Scenario(NamedTuple):
     prepare: Callable[[World], object]
     operate: Callable[[World], object]
     keys: tuple[str, ...]
-    """The keys of the decision: charged all, or none."""
+    """The keys of the decision: charged all, or none. Of several, each is in a lane of its own, in this order."""
 
     bystanders: int = 0
     """So many other keys (`other-0` and so on) must stay as they are."""
@@ -96,6 +97,23 @@ class World:
         values = parse_limits(limits)
         self.one = self.bind(values, 1)
         self.all = self.bind(values, keys)
+        self.names = self.keys_in_lanes() if keys > 1 else {}
+
+    def keys_in_lanes(self) -> dict[str, str]:
+        """Keys in lanes of their own, by the names that scenarios have for them: "z" in the lowest, "a" and so on."""
+        lanes = self.store.info()["lanes"]
+        first = 4096 + max(32 << 10, min(self.size // 64, 1 << 20)) // 4096 * 4096
+        stride = (self.size - first) // lanes
+        stride -= (stride - 320) % 4096
+        used = [slice(first + lane * stride + 48 + 16, first + lane * stride + 48 + 24) for lane in range(lanes)]
+        found: dict[int, str] = {}
+        while len(found) < lanes:
+            before, key = [self.memory[place] for place in used], uuid4().hex
+            self.one.decide((key,), (1,))
+            [lane] = [lane for lane, place in enumerate(used) if self.memory[place] != before[lane]]
+            found[lane] = key
+        self.store.clear()
+        return dict(zip("zabcdefgh", (found[lane] for lane in sorted(found)), strict=False))
 
     def bind(self, values: Any, groups: int) -> BoundLimits:
         definitions = [
@@ -106,10 +124,10 @@ class World:
     def hit(self, *keys: str, cost: int = 1, now_us: int = NOW_US, commit: bool = True) -> Decision:
         bound = self.all if len(keys) > 1 else self.one
         self.clock.moment_us = now_us
-        return bound.decide(keys, (cost,) * len(keys), commit=commit)
+        return bound.decide(tuple(self.names.get(key, key) for key in keys), (cost,) * len(keys), commit=commit)
 
     def forget(self, key: str) -> bool:
-        return self.one.reset((key,))
+        return self.one.reset((self.names.get(key, key),))
 
     def state(self, key: str, now_us: int) -> tuple[object, ...]:
         """All that can be seen of a key."""
@@ -296,7 +314,11 @@ def run(scenario: Scenario, most_steps: int | None) -> dict[str, object]:
     assert found == sorted(found, reverse=True), "charged, and then not charged again"
     assert set(found) == {"before", "after"}
     # A second death: of a process that mends what the first left half done.
-    second = second_deaths(killer, changes, most_steps)
+    counts = bisect_left(changes, True, key=lambda step: killer.kill_at(step, backwards=False).found == "after")
+    firsts = {counts // 2, counts - 1}  # before it counts
+    if len(scenario.keys) > 1:
+        firsts |= {counts, (counts + len(changes)) // 2}  # and after, when the other lanes are still to be told
+    second = second_deaths(killer, [changes[index] for index in sorted(firsts & {*range(len(changes))})], most_steps)
     return {
         "scenario": scenario.name,
         "changes": len(changes),
@@ -314,16 +336,28 @@ def spread(points: list[int], most_steps: int) -> list[int]:
     return sorted({points[(len(points) - 1) * number // (count - 1)] for number in range(count)}) if points else []
 
 
-def second_deaths(killer: Killer, changes: list[int], most_steps: int | None) -> int:
-    """Kill a process in the middle, and another at every change that it makes while it mends."""
+def second_deaths(killer: Killer, firsts: list[int], most_steps: int | None) -> int:
+    """Kill a process at some points, and another at every change that it makes while it mends what that one left.
+
+    It comes by each key of the decision, and by one of the lowest lane with others.
+    """
+    keys = killer.scenario.keys
+    ways: list[tuple[str, ...]] = [(key,) for key in keys]
+    if len(keys) > 1:
+        ways.append(("z", *keys[1:]))
+    share = most_steps // 3 // (len(firsts) * len(ways)) if most_steps else most_steps
+    return sum(mender_deaths(killer, first, way, share) for first in firsts for way in ways)
+
+
+def mender_deaths(killer: Killer, first: int, way: tuple[str, ...], most_steps: int | None) -> int:
     pid = killer.start()
-    for _ in range(changes[len(changes) // 2]):
+    for _ in range(first):
         killer.step(pid)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     original = ctypes.create_string_buffer(killer.keep.raw, killer.scenario.size)
     killer.save()  # half done, and its owner dead
-    look = killer.scenario._replace(operate=lambda world: world.state(killer.scenario.keys[-1], killer.after_us))
+    look = killer.scenario._replace(operate=lambda world: world.hit(*way, cost=0, now_us=killer.after_us, commit=False))
     mender = Killer.__new__(Killer)
     mender.__dict__.update(killer.__dict__, scenario=look)
     pid, steps, found = mender.start(), 0, []
@@ -334,7 +368,7 @@ def second_deaths(killer: Killer, changes: list[int], most_steps: int | None) ->
             libc.memmove(mender.last, mender.world.address, look.size)
             found.append(steps)
     mender.restore()
-    found = spread(found, most_steps // 3) if most_steps else found
+    found = spread(found, most_steps) if most_steps else found
     for index, step in enumerate(found):
         mender.kill_at(step, backwards=index % 2 == 1)
     killer.mended = mender.mended

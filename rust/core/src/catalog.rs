@@ -43,9 +43,9 @@ impl<'zone> Catalog<'zone> {
         self.len() == 0
     }
 
-    /// All limits, in the order in which they were met.
-    pub fn all(&self, seed: &Seed) -> Vec<Known> {
-        (0..self.len() as u32).filter_map(|number| self.entry(number, seed)).collect()
+    /// All limits but the first so many, in the order in which they were met.
+    pub fn since(&self, first: usize, seed: &Seed) -> Vec<Known> {
+        (first as u32..self.len() as u32).filter_map(|number| self.entry(number, seed)).collect()
     }
 
     /// Whether all limits can be read, or what cannot.

@@ -8,7 +8,7 @@ use crate::hash::Seed;
 use crate::layout::{HEADER, Layout};
 use crate::memory::shared::{SharedMap, set};
 
-/// "headgate" as bytes, which tells the order of bytes as well.
+/// "headgate" as bytes.
 const MAGIC: u64 = u64::from_ne_bytes(*b"headgate");
 /// The version of this layout; another one cannot be read.
 const VERSION: u64 = 1;

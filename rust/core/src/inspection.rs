@@ -1,20 +1,18 @@
 //! Looking into a zone while others use it, and through all of it when nobody does.
 
-use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::algorithms::transition::{self, Reading};
 use crate::catalog::Known;
 use crate::ground::Ground;
 use crate::hash::KeyHash;
-use crate::layout::LIMITS_LOCK;
 use crate::limit::Algorithm;
 use crate::region;
 use crate::registry::Limits;
 use crate::soundness::check;
 use crate::storage::Storage;
 use crate::stripe::Place;
-use crate::zone::{MENDED, Stuck, Zone};
+use crate::zone::{MENDED, Unusable, Zone};
 
 /// What a zone holds of one key under one limit.
 pub struct Looked {
@@ -27,13 +25,8 @@ pub struct Looked {
 }
 
 impl Zone {
-    /// Make all locks anew. Nobody else may use the zone: then no lock can be in use, whatever it says.
-    pub fn renew_locks(&self) -> io::Result<()> {
-        self.map.init_locks(&[LIMITS_LOCK])
-    }
-
     /// Go through all states and logs. The first thing that does not fit, or Stuck where a lane is not to be had.
-    pub fn check(&self) -> Result<Result<(), String>, Stuck> {
+    pub fn check(&self) -> Result<Result<(), String>, Unusable> {
         if let Err(fault) = self.catalog().check(&self.seed) {
             return Ok(Err(fault));
         }
@@ -44,7 +37,12 @@ impl Zone {
         };
         for lane in 0..self.layout.lanes.count {
             // A lane that is not whole is mended first.
-            if let Err(fault) = check(&self.lock(lane)?.ground, is_log) {
+            let checked = match self.lock(lane) {
+                Ok(guard) => check(&guard.ground, is_log),
+                Err(Unusable::Damaged(fault)) => Err(fault),
+                Err(stuck) => return Err(stuck),
+            };
+            if let Err(fault) = checked {
                 return Ok(Err(format!("{fault}, in lane {lane}")));
             }
         }
@@ -53,11 +51,11 @@ impl Zone {
 
     /// All limits that are known, in the order in which they were met.
     pub fn known(&self) -> Vec<Known> {
-        self.catalog().all(&self.seed)
+        self.catalog().since(0, &self.seed)
     }
 
     /// What is held of a key, under every limit that is known.
-    pub fn look(&self, key: KeyHash, now_us: i64) -> Result<Vec<Looked>, Stuck> {
+    pub fn look(&self, key: KeyHash, now_us: i64) -> Result<Vec<Looked>, Unusable> {
         let known = self.known();
         let stripe = self.lock(self.lane_of(key))?;
         let looked = known.iter().filter_map(|Known { registered, .. }| {
@@ -78,7 +76,7 @@ impl Zone {
     }
 
     /// Forget what is held of a key, under every limit that is known; whether that was more than nothing.
-    pub fn forget(&self, key: KeyHash, now_us: i64) -> Result<bool, Stuck> {
+    pub fn forget(&self, key: KeyHash, now_us: i64) -> Result<bool, Unusable> {
         let known = self.known();
         let mut stripe = self.lock(self.lane_of(key))?;
         Ok(known.iter().fold(false, |found, Known { registered, .. }| {
@@ -92,7 +90,7 @@ impl Zone {
         (held, self.layout.lanes.blocks * self.layout.lanes.count)
     }
 
-    /// How often a lane was found half written and mended, because a process had died.
+    /// How often a lane was found half written, and mended.
     pub fn mended(&self) -> u64 {
         self.figures()[MENDED].load(Relaxed)
     }

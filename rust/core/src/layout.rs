@@ -9,10 +9,12 @@ use crate::slot::Slot;
 
 /// Where the words of the header begin.
 pub const HEADER: usize = 0;
+/// Where it says which PID namespace those who use the zone are in.
+pub const NAMESPACE: usize = 128;
 /// Where the figures begin that are counted.
 pub const FIGURES: usize = 256;
 /// Where the lock of the limits is.
-pub const LIMITS_LOCK: usize = 512;
+const LIMITS_LOCK: usize = 512;
 /// Where the number of known limits is.
 pub const LIMITS_KNOWN: usize = 576;
 /// Where the known limits begin.
@@ -74,7 +76,7 @@ impl Layout {
             limits,
             texts,
             texts_bytes: first - texts,
-            lanes: Lanes { count, first, stride, slots, blocks },
+            lanes: Lanes { count, first, stride, slots, blocks, lock: LIMITS_LOCK },
             homes: slots - TAIL,
         })
     }
@@ -84,8 +86,8 @@ impl Layout {
         self.homes * 4 / 5 * self.lanes.count
     }
 
-    /// The most entries that the log of one key can have.
+    /// The most entries that the log of one key has room for, wherever in its first block it begins.
     pub fn max_log_entries(&self) -> usize {
-        self.lanes.blocks * PER_BLOCK
+        (self.lanes.blocks * PER_BLOCK).saturating_sub(PER_BLOCK - 1)
     }
 }

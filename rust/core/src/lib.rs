@@ -6,17 +6,17 @@
 
 pub mod algorithms;
 pub mod answer;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 pub mod catalog;
 pub mod ground;
 pub mod hash;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 pub mod header;
 pub mod heap;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 pub mod inspection;
 mod lanes;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 pub mod layout;
 pub mod limit;
 pub mod locked;
@@ -25,15 +25,15 @@ pub mod log_pool;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod private;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 pub mod region;
 pub mod registry;
 mod room;
 pub mod slot;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod soundness;
 pub mod storage;
 pub mod stripe;
 pub mod table;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 pub mod zone;

@@ -50,9 +50,7 @@ impl<'table, S: Storage> Locked<'table, S> {
             lanes.sort_unstable();
             lanes.dedup();
         }
-        for lane in &lanes {
-            self.guards.push(storage.lock(*lane)?);
-        }
+        storage.lock_all(&lanes, &mut self.guards)?;
         for check in checks {
             let (lane, tag) = (storage.lane_of(check.key), check.tag());
             let guard = if lanes.len() == 1 { 0 } else { lanes.partition_point(|other| *other < lane) };

@@ -120,7 +120,7 @@ pub fn prefetch<T>(place: *const T) {
     let _ = place;
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 pub mod shared {
     //! A file that many processes map at once.
     //!
@@ -131,7 +131,7 @@ pub mod shared {
     use std::fs::File;
     use std::io;
     use std::marker::PhantomData;
-    use std::os::fd::{FromRawFd, RawFd};
+    use std::os::fd::{AsRawFd, FromRawFd, RawFd};
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
     use memmap2::{MmapOptions, MmapRaw};
@@ -171,6 +171,8 @@ pub mod shared {
         pub slots: usize,
         /// Log blocks of each, behind its slots.
         pub blocks: usize,
+        /// Where one more lock is, before the first lane.
+        pub lock: usize,
     }
 
     impl Lanes {
@@ -183,7 +185,9 @@ pub mod shared {
         fn fit(&self, bytes: usize) -> bool {
             let end = self.blocks_at().checked_add(self.blocks.saturating_mul(size_of::<Block>()));
             let all = self.count.checked_mul(self.stride).and_then(|all| all.checked_add(self.first));
-            self.first % 64 == 0
+            self.lock % 8 == 0
+                && self.lock + LOCK_BYTES <= self.first
+                && self.first % 64 == 0
                 && self.stride % 64 == 0
                 && end.is_some_and(|end| end <= self.stride)
                 && all.is_some_and(|all| all <= bytes)
@@ -274,7 +278,9 @@ pub mod shared {
     }
 
     impl SharedMap {
-        /// Map a file that has at least `bytes` bytes. Locks are to be initialized, once, by `init_locks`.
+        /// Map a file that has at least `bytes` bytes; the mapping keeps it open, and a `flock` on it held.
+        ///
+        /// Its locks are to be initialized, once, by `init_locks`.
         pub fn map(file: &File, bytes: usize, lanes: Lanes) -> io::Result<Self> {
             if !lanes.fit(bytes) {
                 return Err(io::ErrorKind::InvalidInput.into());
@@ -285,26 +291,27 @@ pub mod shared {
             Ok(Self { map, lanes })
         }
 
-        /// Initialize the locks of all lanes and those at these places. Nobody may hold one of them.
-        pub fn init_locks(&self, others: &[usize]) -> io::Result<()> {
+        /// Initialize all locks. No other process may have mapped the file.
+        pub fn init_locks(&mut self) -> io::Result<()> {
             for lane in 0..self.lanes.count {
-                self.lock_at(self.lanes.first + lane * self.lanes.stride).init()?;
+                self.lock_at(self.place_of(lane)).init()?;
             }
-            others.iter().try_for_each(|place| self.lock_at(*place).init())
+            self.lock_at(self.lanes.lock).init()
         }
 
         /// Words at a place outside the lanes.
         #[inline]
         pub fn words<const N: usize>(&self, place: usize) -> &Words<N> {
-            assert!(place % 8 == 0 && place + N * size_of::<u64>() <= self.lanes.first);
+            let (end, lock) = (place + N * size_of::<u64>(), self.lanes.lock);
+            assert!(place % 8 == 0 && end <= self.lanes.first && (end <= lock || lock + LOCK_BYTES <= place));
             // SAFETY: inside the mapping (`fit`: the lanes begin in it), aligned for words since mappings
-            // begin on a page, and outside the lanes, where nothing is ever viewed as anything else.
+            // begin on a page, and outside lanes and locks, where nothing is ever viewed as anything else.
             unsafe { &*self.map.as_ptr().add(place).cast() }
         }
 
-        /// Take the lock at a place outside the lanes, unless somebody holds it.
-        pub fn take(&self, place: usize) -> Option<Taken<'_>> {
-            let lock = self.lock_at(place);
+        /// Take the lock outside the lanes, unless somebody holds it.
+        pub fn take(&self) -> Option<Taken<'_>> {
+            let lock = self.lock_at(self.lanes.lock);
             lock.take().then_some(Taken { lock, not_send: PhantomData })
         }
 
@@ -362,9 +369,8 @@ pub mod shared {
 
         #[inline(always)]
         fn lock_at(&self, place: usize) -> &Lock {
-            assert!(place % 8 == 0 && place + LOCK_BYTES <= self.map.len());
-            // SAFETY: in the mapping and aligned; locks are at the places that `init_locks` was given, and
-            // a lock may be looked at by all.
+            // SAFETY: in the mapping and aligned, as `fit` said of the places of locks, which are all that
+            // comes here; and a lock may be looked at by all.
             unsafe { &*self.map.as_ptr().add(place).cast() }
         }
     }
@@ -389,7 +395,7 @@ pub mod shared {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// A file that somebody else has opened, to be kept open on our own. A lock on it stays until both close it.
+    /// A file that somebody else has opened, on a descriptor of our own. A lock on it stays until both close it.
     pub fn same_file(descriptor: RawFd) -> io::Result<File> {
         // SAFETY: the call looks at a number, and fails where that is no open file.
         let ours = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
@@ -398,6 +404,19 @@ pub mod shared {
         }
         // SAFETY: the descriptor is new, so nobody else closes it.
         Ok(unsafe { File::from_raw_fd(ours) })
+    }
+
+    /// The kind of the file system that a file lies on, by the number that the kernel has for it.
+    pub fn file_system(file: &File) -> io::Result<u64> {
+        let mut about = std::mem::MaybeUninit::<libc::statfs>::uninit();
+        // SAFETY: an open file, and a place of the right size that the call fills where it succeeds.
+        let kind = unsafe {
+            if libc::fstatfs(file.as_raw_fd(), about.as_mut_ptr()) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            about.assume_init().f_type
+        };
+        Ok(u64::from(kind as u32))
     }
 
     fn checked(code: i32) -> io::Result<()> {

@@ -9,9 +9,10 @@
 //! the word that says so.
 
 use crate::ground::{Ground, Head};
-use crate::log_pool::{Block, Chain, Entry, NIL, NO_CHAIN, places};
+use crate::log_pool::{Block, Chain, Entry, NIL, NO_CHAIN, PER_BLOCK, places};
 use crate::memory::shared::{Held, LANE_WORDS, RECORDS, Words, put, set};
 use crate::slot::Slot;
+use crate::soundness::is_whole_chain;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What is going on in a lane: records (32 bits), step (16 bits), leader (16 bits). 0: nothing, it is whole.
@@ -87,7 +88,7 @@ impl<'zone> Region<'zone> {
 
     /// Lead the charges of a decision in this lane and others, given as bits.
     pub fn lead(&mut self, lane: usize, followers: u64) -> u64 {
-        let turn = self.word(TURN) + 1;
+        let turn = self.word(TURN).wrapping_add(1);
         self.set(TURN, turn);
         self.set(FOLLOWS, turn);
         self.set(FOLLOWERS, followers);
@@ -108,8 +109,10 @@ impl<'zone> Region<'zone> {
 
     /// Bring what is half done to an end, or take it back. `decided` tells the last turn of a lane that counts.
     ///
-    /// Returns the lanes, as bits, that are to be looked at before `forget_followers`.
-    pub fn mend(&mut self, decided: impl Fn(usize) -> u64) -> u64 {
+    /// Returns the lanes, as bits, that are to be looked at before `forget_followers`. Where the notes make
+    /// no sense nothing is done, and that is told.
+    pub fn mend(&mut self, decided: impl Fn(usize) -> u64) -> Result<u64, &'static str> {
+        self.check_notes()?;
         let state = self.word(STATE);
         match state >> STEP & 0xffff {
             OPEN => self.finish_open(),
@@ -123,17 +126,53 @@ impl<'zone> Region<'zone> {
                 }
                 if step == LEAD {
                     self.set(STATE, LEAD << STEP | state >> LEADER << LEADER);
-                    return self.word(FOLLOWERS);
+                    return Ok(self.word(FOLLOWERS));
                 }
                 self.set(STATE, 0);
             }
         }
-        0
+        Ok(0)
+    }
+
+    /// Whether what is noted can be followed without leaving the lane.
+    fn check_notes(&self) -> Result<(), &'static str> {
+        let (slots, state) = (self.held.slots.len() as u64, self.word(STATE));
+        let argument = |number: usize| self.word(ARGUMENT + number);
+        let (records, done) = (state as u32 as usize, self.word(DONE));
+        let sound = match state >> STEP & 0xffff {
+            0 | LEAD => {
+                let records = self.held.records.get(..records).ok_or("more notes than there is room for")?;
+                records.iter().all(|record| self.makes_sense(record.each_ref().map(|word| word.load(Relaxed))))
+            }
+            OPEN => argument(3).checked_add(done).is_some_and(|end| end < slots),
+            CLOSE => (1..=slots).contains(&argument(1)) && done < argument(1),
+            SHIFT => is_whole_chain(self.held.blocks, [argument(0) as i64, 0, argument(1) as i64]),
+            CLEAR => true,
+            _ => false,
+        };
+        if sound { Ok(()) } else { Err("notes that make no sense") }
+    }
+
+    /// Whether a record tells of a place in this lane.
+    fn makes_sense(&self, [what, former, made, entry]: [u64; 4]) -> bool {
+        let (index, blocks) = (what & !KIND, self.held.blocks.len() as u64);
+        match what & KIND {
+            SLOT => index < self.held.slots.len() as u64,
+            ENTRY => index < blocks && entry < PER_BLOCK as u64,
+            LINK => index < blocks,
+            BLOCKS => made <= blocks && former as u32 as u64 <= blocks,
+            _ => false,
+        }
     }
 
     /// All followers of a turn are mended.
     pub fn forget_followers(&mut self) {
         self.set(STATE, 0);
+    }
+
+    /// Whether the turns of this lane can have come about: no turn counts before it was taken.
+    pub fn has_sound_turns(&self) -> bool {
+        self.word(DECIDED) <= self.word(TURN)
     }
 
     /// Log blocks that were ever taken.
@@ -246,7 +285,7 @@ impl<'zone> Region<'zone> {
                 self.set(DONE, number as u64 + 1);
             }
             let former = self.word(TIMES + number % 2) as i64;
-            put(&mut self.held.blocks[block as usize].entries[index][0], former + shift);
+            put(&mut self.held.blocks[block as usize].entries[index][0], former.wrapping_add(shift));
         }
         self.set(STATE, 0);
     }

@@ -15,6 +15,9 @@ pub fn check(region: &Region<'_>, is_log: impl Fn(u32) -> Option<bool>) -> Resul
     if made > blocks.len() {
         return Err("more log blocks than there are");
     }
+    if !region.has_sound_turns() {
+        return Err("a turn that counts before it was taken");
+    }
     let mut seen = Seen(vec![false; made]);
     let (mut last, mut found, mut in_chains) = (0, 0, 0);
     for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| slot.tag != 0) {
@@ -61,6 +64,13 @@ fn check_log(slot: &Slot, blocks: &[Block], seen: &mut Seen) -> Result<usize, &'
         units = units.checked_add(cost).ok_or("entries of a log beyond all bounds")?;
     }
     if walk.ended && units == chain[1] { Ok(held) } else { Err("a log that is not whole") }
+}
+
+/// Whether a chain leads to its end.
+pub fn is_whole_chain(blocks: &[Block], chain: Chain) -> bool {
+    let mut walk = Walk::new(blocks, chain);
+    walk.by_ref().for_each(drop);
+    walk.ended
 }
 
 /// The blocks that were met so far.

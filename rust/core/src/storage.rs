@@ -3,6 +3,8 @@
 
 use std::ops::DerefMut;
 
+use smallvec::SmallVec;
+
 use crate::answer::{Check, OnFull};
 use crate::ground::Ground;
 use crate::hash::{KeyHash, Seed};
@@ -64,6 +66,19 @@ pub trait Storage: Sized {
 
     /// Lock a stripe.
     fn lock(&self, lane: usize) -> Result<Self::Guard<'_>, Self::Error>;
+
+    /// Lock several stripes, given in ascending order.
+    #[inline(always)]
+    fn lock_all<'table>(
+        &'table self,
+        lanes: &[usize],
+        guards: &mut SmallVec<[Self::Guard<'table>; 4]>,
+    ) -> Result<(), Self::Error> {
+        for lane in lanes {
+            guards.push(self.lock(*lane)?);
+        }
+        Ok(())
+    }
 
     /// Ask for the cache line where a check's state will be looked for. A hint, without any lock.
     fn fetch(&self, check: &Check);

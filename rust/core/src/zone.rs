@@ -2,7 +2,8 @@
 //!
 //! Each lane is a stripe of fixed size under a lock that the system gives on when its holder dies;
 //! what the holder left half done is mended by whoever comes next, see `region`. A lane that no
-//! process can have for a quarter of a second is held by one that was stopped: that is told, not waited for.
+//! process can have for a quarter of a second is held by one that was stopped: that is told, not waited
+//! for, and nobody holds another lane while waiting for it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,18 +14,19 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use crate::answer::{Check, OnFull};
 use crate::catalog::{Catalog, Known};
-
 use crate::ground::Ground;
 use crate::hash::{KeyHash, Seed};
 pub use crate::header::Birth;
 use crate::header::{read_header, write_header};
-use crate::layout::{FIGURES, LIMITS_LOCK, Layout};
+use crate::layout::{FIGURES, Layout, NAMESPACE};
 use crate::limit::{Algorithm, Limit};
 use crate::locked::Locked;
 use crate::memory::prefetch;
-use crate::memory::shared::{SharedMap, Taken, Words};
+use crate::memory::shared::{SharedMap, Taken, Words, set};
 use crate::region::{self, MOST_RECORDS, RECORDS_OF_LOG, RECORDS_OF_NUMBERS, Region};
 use crate::registry::{Limits, Registered};
 use crate::storage::{Full, Stats, Storage, TooMany};
@@ -47,11 +49,21 @@ const PASSED_FULL: usize = 3;
 /// Lanes that were found half written.
 pub(crate) const MENDED: usize = 4;
 
-/// A lane that somebody has held for longer than `PATIENCE`.
-#[derive(Clone, Copy, Debug)]
-pub struct Stuck {
-    /// The thread that seems to hold it, as its own system calls it.
-    pub thread: u32,
+/// Why a lane cannot be worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// Somebody has held it for longer than `PATIENCE`: a thread of this number, 0 if that is not known.
+    Stuck(u32),
+    /// What is noted in it makes no sense: somebody wrote there who must not.
+    Damaged(&'static str),
+}
+
+/// Why a lane is not to be had at this moment.
+enum Hindrance {
+    /// Somebody holds this lane, or this one which must be mended with it.
+    Busy(usize),
+    /// As in `Unusable`.
+    Damaged(&'static str),
 }
 
 /// The storage of a table that all processes of a host share.
@@ -61,9 +73,14 @@ pub struct Zone {
     birth: Birth,
     pub(crate) seed: Seed,
     on_full: OnFull,
-    known: Mutex<HashMap<(String, Limit), Registered>>,
-    /// Held open: a lock on the file tells others that it is in use.
-    _file: File,
+    known: Mutex<KnownHere>,
+}
+
+/// The limits that this process has read from the catalogue, and how many those are.
+#[derive(Default)]
+struct KnownHere {
+    read: usize,
+    limits: HashMap<(String, Limit), Registered>,
 }
 
 /// A lane, held.
@@ -88,8 +105,8 @@ impl DerefMut for Guard<'_> {
 impl Zone {
     /// Make a file of zeroes, as long as the layout says, a zone without states. Nobody else may have it yet.
     pub fn format(file: &File, layout: &Layout, birth: &Birth) -> io::Result<()> {
-        let map = SharedMap::map(file, layout.size, layout.lanes)?;
-        map.init_locks(&[LIMITS_LOCK])?;
+        let mut map = SharedMap::map(file, layout.size, layout.lanes)?;
+        map.init_locks()?;
         for lane in 0..layout.lanes.count {
             if let Some(held) = map.hold(lane) {
                 Region::new(held, layout.homes).format();
@@ -100,15 +117,28 @@ impl Zone {
     }
 
     /// The zone in a file, or why it is none that can be used here.
-    pub fn open(file: File, on_full: OnFull) -> io::Result<Result<Self, String>> {
+    ///
+    /// `alone` is given by who knows that nobody else uses it: then no lock can be in use, whatever it
+    /// says, and those who come later must be of this PID namespace. The kernel tells the death of a
+    /// thread by its number, and numbers of two namespaces are not told apart.
+    pub fn open(file: &File, on_full: OnFull, alone: Option<u64>) -> io::Result<Result<Self, String>> {
         let bytes = usize::try_from(file.metadata()?.len()).unwrap_or_default();
-        let (layout, birth) = match read_header(&file, bytes)? {
+        let (layout, birth) = match read_header(file, bytes)? {
             Ok(header) => header,
             Err(fault) => return Ok(Err(fault)),
         };
-        let map = SharedMap::map(&file, bytes, layout.lanes)?;
+        let mut map = SharedMap::map(file, bytes, layout.lanes)?;
+        if let Some(namespace) = alone {
+            map.init_locks()?;
+            set(&map.words::<1>(NAMESPACE)[0], namespace);
+        }
         let seed = Seed::new(birth.seed);
-        Ok(Ok(Self { map, layout, birth, seed, on_full, known: Mutex::default(), _file: file }))
+        Ok(Ok(Self { map, layout, birth, seed, on_full, known: Mutex::default() }))
+    }
+
+    /// The PID namespace of those who use it.
+    pub fn namespace(&self) -> u64 {
+        self.map.words::<1>(NAMESPACE)[0].load(Relaxed)
     }
 
     /// Where everything is.
@@ -135,29 +165,65 @@ impl Zone {
         Ok(())
     }
 
+    /// A lane that is whole, held; or what has to be waited for first.
     #[inline(always)]
-    fn hold(&self, lane: usize) -> Option<Guard<'_>> {
-        let held = self.map.hold(lane)?;
-        Some(Guard(Stripe { ground: Region::new(held, self.layout.homes) }))
-    }
-
-    /// Wait for a lane that somebody holds: most often for less time than it takes to fall asleep.
-    #[cold]
-    fn wait(&self, lane: usize) -> Result<Guard<'_>, Stuck> {
-        wait(|| self.hold(lane)).ok_or_else(|| Stuck { thread: self.map.holder(lane) })
+    fn attempt(&self, lane: usize) -> Result<Guard<'_>, Hindrance> {
+        let held = self.map.hold(lane).ok_or(Hindrance::Busy(lane))?;
+        let mut guard = Guard(Stripe { ground: Region::new(held, self.layout.homes) });
+        if !guard.ground.is_whole() {
+            self.mend(lane, &mut guard)?;
+        }
+        Ok(guard)
     }
 
     /// Bring to an end, or take back, what somebody who died left half done.
+    ///
+    /// Where somebody holds a lane that is to be mended too, this one is left as it is, and mended later.
     #[cold]
-    fn mend(&self, lane: usize, guard: &mut Guard<'_>) -> Result<(), Stuck> {
-        self.count(MENDED, 1);
-        let followers = guard.ground.mend(|lane| region::decided(self.map.lane_words(lane % self.layout.lanes.count)));
+    fn mend(&self, lane: usize, guard: &mut Guard<'_>) -> Result<(), Hindrance> {
+        let decided = |lane| region::decided(self.map.lane_words(lane % self.layout.lanes.count));
+        let followers = guard.ground.mend(decided).map_err(Hindrance::Damaged)?;
         if followers != 0 {
             // They follow this lane's turn, so they must be whole before it takes another. All come behind it.
             for follower in (lane + 1..self.layout.lanes.count).filter(|lane| followers >> lane & 1 != 0) {
-                drop(self.lock(follower)?);
+                drop(self.attempt(follower)?);
             }
             guard.ground.forget_followers();
+        }
+        self.count(MENDED, 1);
+        Ok(())
+    }
+
+    /// A lane that is not to be had at once: most often it takes less time than it does to fall asleep.
+    #[cold]
+    fn lock_later(
+        &self,
+        lane: usize,
+        mut hindrance: Hindrance,
+        patience: &mut Patience,
+    ) -> Result<Guard<'_>, Unusable> {
+        loop {
+            match hindrance {
+                Hindrance::Damaged(fault) => return Err(Unusable::Damaged(fault)),
+                Hindrance::Busy(busy) if !patience.pause() => return Err(Unusable::Stuck(self.map.holder(busy))),
+                Hindrance::Busy(_) => {}
+            }
+            match self.attempt(lane) {
+                Ok(guard) => return Ok(guard),
+                Err(next) => hindrance = next,
+            }
+        }
+    }
+
+    /// Lock lanes as long as each is to be had at once; else which one is not, and why.
+    #[inline(always)]
+    fn attempt_all<'zone>(
+        &'zone self,
+        lanes: &[usize],
+        guards: &mut SmallVec<[Guard<'zone>; 4]>,
+    ) -> Result<(), (usize, Hindrance)> {
+        for lane in lanes {
+            guards.push(self.attempt(*lane).map_err(|hindrance| (*lane, hindrance))?);
         }
         Ok(())
     }
@@ -191,8 +257,15 @@ impl Zone {
         Catalog::new(&self.map, &self.layout)
     }
 
-    fn lock_limits(&self) -> Result<Taken<'_>, Stuck> {
-        wait(|| self.map.take(LIMITS_LOCK)).ok_or(Stuck { thread: 0 })
+    fn lock_limits(&self) -> Result<Taken<'_>, Unusable> {
+        let mut patience = Patience::default();
+        loop {
+            match self.map.take() {
+                Some(taken) => return Ok(taken),
+                None if patience.pause() => {}
+                None => return Err(Unusable::Stuck(0)),
+            }
+        }
     }
 }
 
@@ -206,7 +279,7 @@ impl Limits for Zone {
 impl Storage for Zone {
     type Ground<'zone> = Region<'zone>;
     type Guard<'zone> = Guard<'zone>;
-    type Error = Stuck;
+    type Error = Unusable;
 
     fn lanes(&self) -> usize {
         self.layout.lanes.count
@@ -219,15 +292,22 @@ impl Storage for Zone {
     }
 
     #[inline(always)]
-    fn lock(&self, lane: usize) -> Result<Guard<'_>, Stuck> {
-        let mut guard = match self.hold(lane) {
-            Some(guard) => guard,
-            None => self.wait(lane)?,
-        };
-        if !guard.ground.is_whole() {
-            self.mend(lane, &mut guard)?;
+    fn lock(&self, lane: usize) -> Result<Guard<'_>, Unusable> {
+        match self.attempt(lane) {
+            Ok(guard) => Ok(guard),
+            Err(hindrance) => self.lock_later(lane, hindrance, &mut Patience::default()),
         }
-        Ok(guard)
+    }
+
+    /// While one lane is waited for, no other is held: who is stopped in one stops nobody in another.
+    #[inline(always)]
+    fn lock_all<'zone>(&'zone self, lanes: &[usize], guards: &mut SmallVec<[Guard<'zone>; 4]>) -> Result<(), Unusable> {
+        let mut patience = Patience::default();
+        while let Err((lane, hindrance)) = self.attempt_all(lanes, guards) {
+            guards.clear();
+            drop(self.lock_later(lane, hindrance, &mut patience)?);
+        }
+        Ok(())
     }
 
     #[inline(always)]
@@ -242,16 +322,17 @@ impl Storage for Zone {
         scope: &str,
         text: &str,
         limit: Limit,
-    ) -> Result<Result<Registered, TooMany>, Stuck> {
+    ) -> Result<Result<Registered, TooMany>, Unusable> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(registered) = known.get(&(scope.to_owned(), limit)) {
+        if let Some(registered) = known.limits.get(&(scope.to_owned(), limit)) {
             return Ok(Ok(*registered));
         }
         let _lock = self.lock_limits()?;
-        for Known { registered, scope, .. } in self.known() {
-            known.insert((scope, registered.limit), registered);
+        for Known { registered, scope, .. } in self.catalog().since(known.read, &self.seed) {
+            known.limits.insert((scope, registered.limit), registered);
         }
-        if let Some(registered) = known.get(&(scope.to_owned(), limit)) {
+        known.read = self.catalog().len();
+        if let Some(registered) = known.limits.get(&(scope.to_owned(), limit)) {
             return Ok(Ok(*registered));
         }
         let number = match self.catalog().add(scope, text, &limit) {
@@ -259,7 +340,7 @@ impl Storage for Zone {
             Err(too_many) => return Ok(Err(too_many)),
         };
         let registered = Registered { limit, number, salt: seed.salt(scope) };
-        known.insert((scope.to_owned(), limit), registered);
+        known.limits.insert((scope.to_owned(), limit), registered);
         Ok(Ok(registered))
     }
 
@@ -338,7 +419,7 @@ impl Storage for Zone {
         self.count(PASSED_FULL, 1);
     }
 
-    fn stats(&self) -> Result<Stats, Stuck> {
+    fn stats(&self) -> Result<Stats, Unusable> {
         let [expired, forgotten, refused_full, passed_full, _] =
             self.figures().each_ref().map(|figure| figure.load(Relaxed));
         let keys = (0..self.layout.lanes.count).map(|lane| region::used(self.map.lane_words(lane))).sum();
@@ -375,27 +456,30 @@ fn lanes_of_guards(locked: &Locked<'_, Zone>) -> Vec<usize> {
     lanes
 }
 
-/// Try again and again: at once, then letting others run, then asleep for a moment, until `PATIENCE` is over.
-fn wait<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-    const SPINS: u32 = 6;
-    const YIELDS: u32 = 40;
-    const NAP: Duration = Duration::from_micros(50);
-    let mut tries = 0;
-    let mut since = None;
-    loop {
-        match tries {
-            ..SPINS => (0..1 << tries).for_each(|_| std::hint::spin_loop()),
+/// How long a decision has waited: a moment, then letting others run, then asleep, until `PATIENCE` is over.
+#[derive(Default)]
+struct Patience {
+    pauses: u32,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    /// Wait a bit; false if that was long enough.
+    fn pause(&mut self) -> bool {
+        const SPINS: u32 = 6;
+        const YIELDS: u32 = 40;
+        const NAP: Duration = Duration::from_micros(50);
+        match self.pauses {
+            ..SPINS => (0..1 << self.pauses).for_each(|_| std::hint::spin_loop()),
             SPINS..YIELDS => thread::yield_now(),
             _ => {
-                if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                    return None;
+                if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                    return false;
                 }
                 thread::sleep(NAP);
             }
         }
-        if let Some(value) = attempt() {
-            return Some(value);
-        }
-        tries = tries.saturating_add(1);
+        self.pauses = self.pauses.saturating_add(1);
+        true
     }
 }

@@ -1,11 +1,11 @@
 //! A zone as its callers see it: exact under threads, and mended where somebody left it half written.
 
-#![cfg(target_os = "linux")]
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
 use std::fs::{self, File, OpenOptions};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use headgate_core::answer::{Check, Mode, OnFull};
@@ -17,7 +17,7 @@ use headgate_core::slot::Slot;
 use headgate_core::storage::Storage;
 use headgate_core::stripe::Place;
 use headgate_core::table::Table;
-use headgate_core::zone::{Birth, Zone};
+use headgate_core::zone::{Birth, Unusable, Zone};
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
@@ -37,7 +37,7 @@ fn file(size: u64) -> File {
 fn zone(size: usize) -> Zone {
     let (file, layout) = (file(size as u64), Layout::new(size, 25).expect("a layout"));
     Zone::format(&file, &layout, &BIRTH).expect("a zone");
-    Zone::open(file, OnFull::Refuse).expect("a file").expect("a zone")
+    Zone::open(&file, OnFull::Refuse, Some(4)).expect("a file").expect("a zone")
 }
 
 fn table(size: usize) -> Table<Zone> {
@@ -80,6 +80,7 @@ fn a_zone_is_what_its_file_says() {
     let zone = zone(1 << 20);
     assert_eq!((zone.birth().seed, zone.birth().boot), (BIRTH.seed, BIRTH.boot));
     assert_eq!((zone.birth().anchor_us, zone.birth().created_us), (5, 6));
+    assert_eq!(zone.namespace(), 4);
     for (size, log_percent) in [(128 << 10, 0), (1 << 20, 90), (64 << 20, 25), (1 << 40, 50)] {
         let layout = Layout::new(size, log_percent).expect("a layout");
         let end = layout.lanes.first + layout.lanes.count * layout.lanes.stride;
@@ -122,6 +123,42 @@ fn threads_that_ask_at_once_pass_exactly_the_limit() {
         assert_eq!(table.storage().mended(), 0);
         assert_whole(&table);
     }
+}
+
+#[test]
+fn who_waits_for_a_lane_holds_no_other() {
+    let table = table(1 << 20);
+    let limit = limit(&table, "limit", Algorithm::FixedWindow, 1_000_000);
+    let keys = keys_in_lanes(&table, 2);
+    let high = table.storage().lane_of(check(&table, &limit, &keys[1]).key);
+    let waiting = AtomicBool::new(true);
+    let told = thread::scope(|scope| {
+        let stopped = table.storage().lock(high).expect("a lock");
+        let waiter = scope.spawn(|| {
+            let mut told = Vec::new();
+            while waiting.load(Ordering::Relaxed) {
+                let checks = [check(&table, &limit, &keys[0]), check(&table, &limit, &keys[1])];
+                told.push(table.apply(&checks, NOW_US, HIT).map(drop));
+            }
+            told
+        });
+        for _ in 0..20 {
+            thread::sleep(std::time::Duration::from_millis(20));
+            assert_eq!(
+                table.apply(&[check(&table, &limit, &keys[0])], NOW_US, HIT).map(|answer| answer.allowed),
+                Ok(true)
+            );
+        }
+        waiting.store(false, Ordering::Relaxed);
+        let told = waiter.join().expect("no panic");
+        drop(stopped);
+        told
+    });
+    let myself = fs::read_link("/proc/thread-self").expect("a number");
+    let myself = myself.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
+    assert!(!told.is_empty());
+    assert!(told.iter().all(|told| *told == Err(Unusable::Stuck(myself.expect("a number")))), "{told:?}");
+    assert_eq!(remaining(&table, &limit, &keys[1]), 1_000_000, "who was told charged nothing");
 }
 
 #[test]

@@ -10,8 +10,8 @@ use headgate_core::private::Private;
 use headgate_core::registry::Registered;
 use headgate_core::storage::{Stats, TooMany};
 use headgate_core::table::Table;
-#[cfg(target_os = "linux")]
-use headgate_core::zone::{PATIENCE, Stuck, Zone};
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+use headgate_core::zone::{PATIENCE, Unusable, Zone};
 use pyo3::prelude::*;
 
 /// A table.
@@ -19,7 +19,7 @@ pub enum AnyTable {
     /// In the memory of this process.
     Private(Table<Private>),
     /// In a file that all processes of a host map.
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     Shared(Table<Zone>),
 }
 
@@ -29,7 +29,7 @@ impl AnyTable {
     pub fn seed(&self) -> &Seed {
         match self {
             Self::Private(table) => table.seed(),
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(table) => table.seed(),
         }
     }
@@ -38,7 +38,7 @@ impl AnyTable {
     pub fn anchor_us(&self) -> Option<i64> {
         match self {
             Self::Private(_) => None,
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(table) => Some(table.storage().birth().anchor_us),
         }
     }
@@ -47,8 +47,8 @@ impl AnyTable {
     pub fn register(&self, scope: &str, text: &str, limit: Limit) -> PyResult<Result<Registered, TooMany>> {
         match self {
             Self::Private(table) => Ok(sure(table.register(scope, text, limit))),
-            #[cfg(target_os = "linux")]
-            Self::Shared(table) => table.register(scope, text, limit).map_err(stuck),
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+            Self::Shared(table) => table.register(scope, text, limit).map_err(unusable),
         }
     }
 
@@ -56,7 +56,7 @@ impl AnyTable {
     pub fn check_fit<'limit>(&self, limits: impl Iterator<Item = &'limit Limit> + Clone) -> PyResult<()> {
         match self {
             Self::Private(_) => Ok(()),
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(_) => Zone::check_fit(limits).map_err(|fault| headgate_error("ConfigError", fault)),
         }
     }
@@ -66,7 +66,7 @@ impl AnyTable {
     pub fn fetch(&self, check: &Check) {
         match self {
             Self::Private(table) => table.fetch(check),
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(table) => table.fetch(check),
         }
     }
@@ -76,8 +76,8 @@ impl AnyTable {
     pub fn apply(&self, checks: &[Check], now_us: i64, mode: Mode) -> PyResult<Answer> {
         match self {
             Self::Private(table) => Ok(sure(table.apply(checks, now_us, mode))),
-            #[cfg(target_os = "linux")]
-            Self::Shared(table) => table.apply(checks, now_us, mode).map_err(stuck),
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+            Self::Shared(table) => table.apply(checks, now_us, mode).map_err(unusable),
         }
     }
 
@@ -95,8 +95,8 @@ impl AnyTable {
                 sure(table.apply_each(requests, checks_each, now_us, mode, each));
                 Ok(())
             }
-            #[cfg(target_os = "linux")]
-            Self::Shared(table) => table.apply_each(requests, checks_each, now_us, mode, each).map_err(stuck),
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+            Self::Shared(table) => table.apply_each(requests, checks_each, now_us, mode, each).map_err(unusable),
         }
     }
 
@@ -104,8 +104,8 @@ impl AnyTable {
     pub fn reset(&self, limit: &Registered, key: KeyHash, now_us: i64) -> PyResult<bool> {
         match self {
             Self::Private(table) => Ok(sure(table.reset(limit, key, now_us))),
-            #[cfg(target_os = "linux")]
-            Self::Shared(table) => table.reset(limit, key, now_us).map_err(stuck),
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+            Self::Shared(table) => table.reset(limit, key, now_us).map_err(unusable),
         }
     }
 
@@ -119,8 +119,8 @@ impl AnyTable {
     ) -> PyResult<T> {
         match self {
             Self::Private(table) => Ok(sure(table.read(limit, key, now_us, read))),
-            #[cfg(target_os = "linux")]
-            Self::Shared(table) => table.read(limit, key, now_us, read).map_err(stuck),
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+            Self::Shared(table) => table.read(limit, key, now_us, read).map_err(unusable),
         }
     }
 
@@ -131,8 +131,8 @@ impl AnyTable {
                 sure(table.clear());
                 Ok(())
             }
-            #[cfg(target_os = "linux")]
-            Self::Shared(table) => table.clear().map_err(stuck),
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+            Self::Shared(table) => table.clear().map_err(unusable),
         }
     }
 
@@ -140,8 +140,8 @@ impl AnyTable {
     pub fn stats(&self) -> PyResult<Stats> {
         match self {
             Self::Private(table) => Ok(sure(table.stats())),
-            #[cfg(target_os = "linux")]
-            Self::Shared(table) => table.stats().map_err(stuck),
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+            Self::Shared(table) => table.stats().map_err(unusable),
         }
     }
 }
@@ -153,11 +153,20 @@ fn sure<T>(result: Result<T, Infallible>) -> T {
     value
 }
 
-/// The error of a lane that is not to be had.
-#[cfg(target_os = "linux")]
+/// The error of a lane that cannot be worked on.
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #[cold]
-pub fn stuck(stuck: Stuck) -> PyErr {
-    let who = if stuck.thread == 0 { String::new() } else { format!(" by thread {}", stuck.thread) };
+pub fn unusable(unusable: Unusable) -> PyErr {
+    let thread = match unusable {
+        Unusable::Damaged(fault) => {
+            let message = format!(
+                "the shared zone is damaged, it has {fault}: stop all who use it, delete its file, and start again"
+            );
+            return headgate_error("StoreUnavailable", message);
+        }
+        Unusable::Stuck(thread) => thread,
+    };
+    let who = if thread == 0 { String::new() } else { format!(" by thread {thread}") };
     let message = format!(
         "a part of the shared zone is held{who} for more than {} ms: is that process stopped, or starved of CPU?",
         PATIENCE.as_millis()

@@ -107,7 +107,7 @@ impl BoundLimits {
                 checks.extend(self.members.iter().map(|member| member.check(*key, *cost)));
             }
             self.table.apply_each(&checks, self.members.len(), now_us, HIT, |answer| answers.push(answer))?;
-            // Other threads may run here, and only here: a fork never meets a locked stripe.
+            // Other threads may run here; with a GIL only here, so that a fork never meets a locked stripe.
             py.detach(|| ());
         }
         Ok(Decisions::new(self.definitions.clone_ref(py), answers))

@@ -9,7 +9,7 @@ mod decisions;
 mod log_lines;
 mod state;
 mod table;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod zone;
 
 use pyo3::prelude::*;
@@ -28,7 +28,7 @@ mod _native {
     use crate::log_lines::read_common_lines;
     #[pymodule_export]
     use crate::table::Table;
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]
     use crate::zone::Zone;
 }

@@ -1,20 +1,19 @@
 //! A zone as Python sees it: a table in a file that all processes of a host map.
 
-use std::fs::File;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use headgate_core::catalog::Known;
 use headgate_core::inspection::Looked;
 use headgate_core::layout::Layout;
-use headgate_core::memory::shared::same_file;
+use headgate_core::memory::shared::{file_system, same_file};
 use headgate_core::table;
 use headgate_core::zone::{self, Birth};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::any_table::{AnyTable, headgate_error, stuck};
+use crate::any_table::{AnyTable, headgate_error, unusable};
 use crate::arguments::{check_now, hash_key};
 use crate::clock::{monotonic_us, wall_us};
 use crate::table::{read_on_full, write_stats};
@@ -28,9 +27,9 @@ pub struct Zone {
 #[pymethods]
 impl Zone {
     #[new]
-    #[pyo3(signature = (descriptor, *, on_full))]
-    fn new(descriptor: RawFd, on_full: &str) -> PyResult<Self> {
-        let zone = zone::Zone::open(same_file(descriptor)?, read_on_full(on_full)?)?;
+    #[pyo3(signature = (descriptor, *, on_full, alone))]
+    fn new(descriptor: RawFd, on_full: &str, alone: Option<u64>) -> PyResult<Self> {
+        let zone = zone::Zone::open(&same_file(descriptor)?, read_on_full(on_full)?, alone)?;
         let zone = zone.map_err(|fault| headgate_error("ConfigError", fault))?;
         let table = table::Table::new(zone.birth().seed, zone);
         Ok(Self { inner: Arc::new(AnyTable::Shared(table)) })
@@ -40,11 +39,16 @@ impl Zone {
     #[staticmethod]
     #[pyo3(signature = (descriptor, *, size, log_percent, seed, boot))]
     fn format(descriptor: RawFd, size: usize, log_percent: usize, seed: [u8; 16], boot: [u8; 16]) -> PyResult<()> {
-        let file: File = same_file(descriptor)?;
         let layout = Layout::new(size, log_percent).map_err(|fault| headgate_error("ConfigError", fault))?;
         let created_us = wall_us();
         let birth = Birth { seed, boot, anchor_us: created_us - monotonic_us(), created_us };
-        Ok(zone::Zone::format(&file, &layout, &birth)?)
+        Ok(zone::Zone::format(&same_file(descriptor)?, &layout, &birth)?)
+    }
+
+    /// The kernel's number for the kind of file system that a file lies on.
+    #[staticmethod]
+    fn file_system(descriptor: RawFd) -> PyResult<u64> {
+        Ok(file_system(&same_file(descriptor)?)?)
     }
 
     #[getter]
@@ -56,12 +60,13 @@ impl Zone {
         Ok(self.table()?.storage().birth().anchor_us + monotonic_us())
     }
 
-    fn renew_locks(&self) -> PyResult<()> {
-        Ok(self.table()?.storage().renew_locks()?)
+    #[getter]
+    fn namespace(&self) -> PyResult<u64> {
+        Ok(self.table()?.storage().namespace())
     }
 
     fn check(&self) -> PyResult<Option<String>> {
-        Ok(self.table()?.storage().check().map_err(stuck)?.err())
+        Ok(self.table()?.storage().check().map_err(unusable)?.err())
     }
 
     fn clear(&self) -> PyResult<()> {
@@ -102,7 +107,7 @@ impl Zone {
         now_us: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let key = hash_key(key, self.inner.seed())?;
-        let found = self.table()?.storage().look(key, self.moment(now_us)?).map_err(stuck)?;
+        let found = self.table()?.storage().look(key, self.moment(now_us)?).map_err(unusable)?;
         let write = |looked: Looked| {
             let dict = PyDict::new(py);
             dict.set_item("limit", looked.number)?;
@@ -118,7 +123,7 @@ impl Zone {
     #[pyo3(signature = (key, now_us = None))]
     fn forget(&self, key: &Bound<'_, PyAny>, now_us: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let key = hash_key(key, self.inner.seed())?;
-        self.table()?.storage().forget(key, self.moment(now_us)?).map_err(stuck)
+        self.table()?.storage().forget(key, self.moment(now_us)?).map_err(unusable)
     }
 }
 

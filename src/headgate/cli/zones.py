@@ -9,8 +9,7 @@ import click
 
 from headgate.errors import ConfigError
 from headgate.keys import Key
-from headgate.stores.opening import store_path
-from headgate.stores.shared import SharedStore
+from headgate.stores.opening import existing_zone
 
 _KEY_HELP = "KEY is a text; several are the parts of one key, such as those of a rule that counts by two identities."
 
@@ -25,7 +24,7 @@ def zone() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(path: str, as_json: bool) -> None:
     """Show what a zone holds, how full it is, and the limits that it knows."""
-    store = _open(path)
+    store = existing_zone(path)
     facts, stats = store.info(), store.stats()
     limits = [{"scope": scope, "limit": text} for scope, text in store.known_limits()]
     if as_json:
@@ -52,7 +51,7 @@ def info(path: str, as_json: bool) -> None:
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(key: tuple[str, ...], path: str, as_json: bool) -> None:
-    store = _open(path)
+    store = existing_zone(path)
     known = store.known_limits()
     found = [(*known[state["limit"]], state) for state in store.look(_key(key))]
     if as_json:
@@ -70,7 +69,7 @@ def inspect(key: tuple[str, ...], path: str, as_json: bool) -> None:
 @click.argument("key", nargs=-1, required=True)
 @click.argument("path")
 def reset(key: tuple[str, ...], path: str) -> None:
-    found = _open(path).forget(_key(key))
+    found = existing_zone(path).forget(_key(key))
     click.echo(f"forgot what {_shown(key)} used" if found else f"nothing was held of {_shown(key)}")
 
 
@@ -78,14 +77,10 @@ def reset(key: tuple[str, ...], path: str) -> None:
 @click.argument("path")
 def clear(path: str) -> None:
     """Forget everything that is held, for all who use the zone."""
-    store = _open(path)
+    store = existing_zone(path)
     held = store.stats().keys
     store.clear()
     click.echo(f"forgot {held:,} states")
-
-
-def _open(path: str) -> SharedStore:
-    return SharedStore.existing(store_path(path) if "://" in path else path)
 
 
 def _key(parts: tuple[str, ...]) -> Key:

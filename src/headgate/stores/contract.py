@@ -69,7 +69,10 @@ class BoundLimits(Protocol):
         ...
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
-        """Decide and charge one request after another, all at the same instant."""
+        """Decide and charge one request after another, all at the same instant.
+
+        A StoreError ends it: requests that were decided before it stay charged.
+        """
         ...
 
     def decide(
@@ -90,7 +93,7 @@ class BoundLimits(Protocol):
         ...
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:
-        """Forget what was used; whether anything was."""
+        """Forget what was used; whether anything was. Limit by limit: a StoreError may leave some as they were."""
         ...
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
@@ -120,7 +123,7 @@ class Store(Protocol):
         ...
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget everything. Part by part: a StoreError may leave some."""
         ...
 
     def ping(self) -> None:

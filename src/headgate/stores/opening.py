@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 
 from headgate.errors import ConfigError
 from headgate.stores.contract import Store
@@ -30,12 +31,14 @@ def store_schemes() -> tuple[str, ...]:
     return tuple(kind for kind in _KINDS if kind != "shared" or can_share())
 
 
-def store_path(url: str) -> str:
-    """The path that the URL of a shared store names."""
-    if not url.startswith("shared:"):
-        raise ConfigError(f'a zone is named by its path or as "shared:///path", not {_without_secrets(url)!r}')
-    path: str = _shared_options(url)["path"]
-    return path
+def existing_zone(path_or_url: str) -> SharedStore:
+    """The store of a zone that is there already, named by its path or by the URL of a shared store."""
+    if "://" not in path_or_url:
+        return SharedStore.existing(path_or_url)
+    if not path_or_url.startswith("shared:"):
+        raise ConfigError(f'a zone is named by its path or as "shared:///path", not {_without_secrets(path_or_url)!r}')
+    options = _shared_options(path_or_url)
+    return SharedStore.existing(options["path"], mode=options.get("mode"))
 
 
 def _kind_of(url: str) -> tuple[Callable[[str], dict[str, Any]], Callable[..., Store]]:
@@ -68,7 +71,7 @@ def _shared_options(url: str) -> dict[str, Any]:
             'the shared store is "shared:///path/of/a/file", with three slashes and options after "?", '
             f"not {_without_secrets(url)!r}"
         )
-    options: dict[str, Any] = {"path": unquote(parts.path)}
+    options: dict[str, Any] = {"path": os.fsdecode(unquote_to_bytes(parts.path))}
     for name, value in _options(parts.query, url):
         if name == "size":
             options[name] = _bytes(value)
@@ -92,10 +95,12 @@ def _on_full(value: str) -> str:
 
 
 def _bytes(value: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,15})(B|KiB|MiB|GiB|)", value)
+    match = re.fullmatch(r"([0-9]{1,15})(B|KiB|MiB|GiB|TiB|)", value)
     if match is None:
-        raise ConfigError(f"the store option size is a number with KiB, MiB or GiB, such as 64MiB, not {value[:40]!r}")
-    return int(match[1]) << {"KiB": 10, "MiB": 20, "GiB": 30}.get(match[2], 0)
+        raise ConfigError(
+            f"the store option size is a number with KiB, MiB, GiB or TiB, such as 64MiB, not {value[:40]!r}"
+        )
+    return int(match[1]) << {"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}.get(match[2], 0)
 
 
 def _options(query: str, url: str) -> list[tuple[str, str]]:

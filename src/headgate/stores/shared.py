@@ -78,25 +78,25 @@ class SharedStore:
             raise ConfigError(f"on_full is one of {', '.join(ON_FULL)}, not {on_full!r}")
         if not isinstance(mode, int) or isinstance(mode, bool) or mode & 0o600 != 0o600 or mode & ~0o666:
             raise ConfigError(f"mode is 600 with what others may do, such as 660, not {_octal(mode)}")
-        self._open(path, (_size(size), _percent(log_percent), mode), on_full)
+        self._open(path, on_full, size=_size(size), log_percent=_percent(log_percent), mode=mode, make=True)
 
     @classmethod
-    def existing(cls, path: str | os.PathLike[str]) -> SharedStore:
-        """The store of a zone that is there already; raises ConfigError where there is none."""
+    def existing(cls, path: str | os.PathLike[str], *, mode: int | None = None) -> SharedStore:
+        """The store of a zone that is there already; raises ConfigError where there is none.
+
+        `mode` are the permissions that a file of another user may have; one's own may have any.
+        """
         store = cls.__new__(cls)
-        store._open(path, None, "forget")
+        store._open(path, "forget", mode=mode)
         return store
 
-    def _open(
-        self, path: str | os.PathLike[str], wanted: tuple[int | None, int | None, int] | None, on_full: str
-    ) -> None:
+    def _open(self, path: str | os.PathLike[str], on_full: str, **wanted: Any) -> None:
         native = _native()
         from headgate.stores import zone_file  # what it imports is not on every system
 
         self.path = Path(path).absolute()
         self.on_full = on_full
-        shape = None if wanted is None else zone_file.Wanted(*wanted)
-        self._zone, self._identity = zone_file.open_zone(native, self.path, shape, on_full)
+        self._zone, self._identity = zone_file.open_zone(native, self.path, zone_file.Wanted(**wanted), on_full)
         self._is_same_file = zone_file.is_same_file
         self.clock: Clock = ZoneClock(self._zone)
 
@@ -171,7 +171,7 @@ def default_zone_url(namespace: str) -> str:
     """The URL of the zone that a service takes if nobody names one: for this user and namespace."""
     memory = Path("/dev/shm")
     place = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
-    return f"shared://{quote(str(place / f'headgate-{os.geteuid()}-{namespace}'))}"
+    return f"shared://{quote(os.fsencode(place / f'headgate-{os.geteuid()}-{namespace}'))}"
 
 
 def can_share() -> bool:
@@ -186,7 +186,9 @@ def _native() -> Any:
             "or install from source with a Rust toolchain at hand; or run one `headgate serve` and let all ask it"
         )
     if not hasattr(core.native, "Zone"):
-        raise ConfigError("the shared store needs Linux; elsewhere, run one `headgate serve` and let all ask it")
+        raise ConfigError(
+            "the shared store needs a 64-bit Linux; elsewhere, run one `headgate serve` and let all ask it"
+        )
     return core.native
 
 

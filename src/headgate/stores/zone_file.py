@@ -1,16 +1,15 @@
 """The file of a shared zone: made once, whoever comes first; opened by everybody else; never misread.
 
 Every process that uses a zone holds a shared `flock` on its file, so that one that finds itself alone
-(an exclusive one is granted) may look through it, or put a fresh zone in the place of one from before
-the last start of the system. A file appears under its name only when it is a whole zone, so there is
-no moment at which another process could see half of one. For Linux alone.
+(an exclusive one is granted) may look through it, or take away one from before the last start of the
+system. A zone is made under a name beside its own, by one process at a time, and gets its name when it
+is whole: there is no moment at which another process could see half of one. For Linux alone.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import glob
 import os
 import stat
 import threading
@@ -22,20 +21,33 @@ from typing import Any, NamedTuple
 
 from headgate.errors import ConfigError, StoreUnavailable
 
-_ATTEMPTS = 1000
+_PATIENCE_S = 60.0
+"""How long another process is waited for that makes the zone, or looks through it."""
+
 _PAUSE_S = 0.01
-_OF_A_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "fuse.sshfs", "lustre")
-_MOUNTS = Path("/proc/self/mountinfo")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TIME_NAMESPACE = Path("/proc/self/ns/time")
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
+
+_LOCAL_FILE_SYSTEMS = {
+    0x01021994: "tmpfs", 0x858458F6: "ramfs", 0xEF53: "ext4", 0x58465342: "xfs", 0x9123683E: "btrfs",
+    0xF2F52010: "f2fs", 0x2FC12FC1: "zfs", 0xCA451A4E: "bcachefs", 0x794C7630: "overlay", 0x3153464A: "jfs",
+}  # fmt: skip
+"""By the numbers of statfs(2). On these, all who map a file see one memory, and allocated room stays."""
+
+_OTHER_FILE_SYSTEMS = {
+    0x6969: "nfs", 0xFF534D42: "cifs", 0xFE534D42: "smb", 0x01021997: "9p", 0x65735546: "fuse",
+    0x00C36400: "ceph", 0x0BD00BD0: "lustre", 0x47504653: "gpfs", 0x4D44: "vfat", 0x9FA0: "proc",
+}  # fmt: skip
 
 
 class Wanted(NamedTuple):
-    """How a zone is to be made; `size` (bytes) and `log_percent` are None where any is right."""
+    """What a zone is to be like; `size` (bytes), `log_percent` and `mode` are None where any is right."""
 
-    size: int | None
-    log_percent: int | None
-    mode: int
+    size: int | None = None
+    log_percent: int | None = None
+    mode: int | None = None
+    make: bool = False
 
 
 class Identity(NamedTuple):
@@ -48,31 +60,35 @@ class Identity(NamedTuple):
 
 DEFAULT_SIZE = 64 << 20
 DEFAULT_LOG_PERCENT = 25
+DEFAULT_MODE = 0o600
 
 
-def open_zone(native: Any, path: Path, wanted: Wanted | None, on_full: str) -> tuple[Any, Identity]:
-    """The zone at a path and the identity of its file; made if there is none, unless `wanted` is None.
+def open_zone(native: Any, path: Path, wanted: Wanted, on_full: str) -> tuple[Any, Identity]:
+    """The zone at a path and the identity of its file; made if there is none and that is wanted.
 
     Raises ConfigError for a file that is no usable zone, StoreUnavailable where the system refuses.
     """
-    _refuse_network(path)
     with _system_errors(path):
-        for _ in range(_ATTEMPTS):
+        _check_place(native, path)
+        for _ in range(round(_PATIENCE_S / _PAUSE_S)):
             descriptor = _open(path)
-            if descriptor is None and wanted is not None:
-                descriptor = _make(native, path, wanted)
-            elif descriptor is None:
-                raise ConfigError(f"{path}: there is no zone")
-            if descriptor is None:  # somebody else was faster
+            if descriptor is None:
+                if not wanted.make:
+                    raise ConfigError(f"{path}: there is no zone")
+                if not _make(native, path, wanted):
+                    _pause()
                 continue
             try:
                 zone = _take(native, path, descriptor, wanted, on_full)
-                if zone is not None:
+                if isinstance(zone, Wanted):
+                    wanted = zone
+                elif zone is not None:
                     return zone, _identity(os.fstat(descriptor))
+                else:
+                    _pause()
             finally:
                 os.close(descriptor)
-            threading.Event().wait(_PAUSE_S)
-    raise StoreUnavailable(f"{path}: another process is busy with this zone for {_ATTEMPTS * _PAUSE_S:g} s")
+    raise StoreUnavailable(f"{path}: another process is busy with this zone for {_PATIENCE_S:g} s")
 
 
 def is_same_file(path: Path, identity: Identity) -> bool:
@@ -87,8 +103,6 @@ def _open(path: Path) -> int | None:
     try:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        if not path.parent.is_dir():
-            raise ConfigError(f"{path}: there is no directory {path.parent}") from None
         return None
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -98,40 +112,48 @@ def _open(path: Path) -> int | None:
         raise
 
 
-def _take(native: Any, path: Path, descriptor: int, wanted: Wanted | None, on_full: str) -> Any | None:
-    """The zone of an open file, once it is known to be one; None to try again."""
-    _check_owner(path, os.fstat(descriptor), wanted)
+def _take(native: Any, path: Path, descriptor: int, wanted: Wanted, on_full: str) -> Any | Wanted | None:
+    """The zone of an open file, once it is known to be one; None to try again; what to make instead of an old one."""
+    _check_owner(path, os.fstat(descriptor), wanted.mode)
     alone = _lock(descriptor, fcntl.LOCK_EX)
     if not alone and not _lock(descriptor, fcntl.LOCK_SH):
         return None
     if not is_same_file(path, _identity(os.fstat(descriptor))):
         return None  # replaced while we waited
+    namespace = _namespace()
     try:
-        zone = native.Zone(descriptor, on_full=on_full)
+        zone = native.Zone(descriptor, on_full=on_full, alone=namespace if alone else None)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     if zone.boot != _boot():
         if not alone:
             raise ConfigError(f"{path}: is used by processes of another host or another clock; name another path")
-        if wanted is None:
+        if not wanted.make:
             raise ConfigError(f"{path}: is from before the last start of the system, and holds nothing any more")
-        info = zone.info()
-        del zone
-        size, log_percent = wanted.size or info["size"], wanted.log_percent
-        _replace(native, path, Wanted(size, info["log_percent"] if log_percent is None else log_percent, wanted.mode))
-        return None
-    if wanted is not None:
-        _check_wanted(path, zone.info(), wanted)
+        path.unlink()  # its room is free once this is left, and may be all there is
+        return _shaped_like(wanted, zone.info())
+    _check_shape(path, zone.info(), wanted)
     if alone:
-        zone.renew_locks()
         fault = zone.check()
         if fault is not None:
             raise ConfigError(f"{path}: is damaged: {fault}; name another path, or delete the file")
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # not in one step: another one may have been alone in between
+    if zone.namespace != namespace:
+        raise ConfigError(
+            f"{path}: is used by processes of another PID namespace, such as another container; the locks of a zone "
+            "hold within one: run all who use it in the same (--pid=container:NAME, shareProcessNamespace: true), "
+            "or let them ask one `headgate serve`"
+        )
     return zone
 
 
-def _check_wanted(path: Path, info: dict[str, int], wanted: Wanted) -> None:
+def _shaped_like(wanted: Wanted, info: dict[str, int]) -> Wanted:
+    size = info["size"] if wanted.size is None else wanted.size
+    log_percent = info["log_percent"] if wanted.log_percent is None else wanted.log_percent
+    return wanted._replace(size=size, log_percent=log_percent)
+
+
+def _check_shape(path: Path, info: dict[str, int], wanted: Wanted) -> None:
     for name in ("size", "log_percent"):
         value = getattr(wanted, name)
         if value is not None and value != info[name]:
@@ -141,71 +163,73 @@ def _check_wanted(path: Path, info: dict[str, int], wanted: Wanted) -> None:
             )
 
 
-def _check_owner(path: Path, status: os.stat_result, wanted: Wanted | None) -> None:
+def _check_owner(path: Path, status: os.stat_result, mode: int | None) -> None:
     """Refuse a file that somebody else could change under our hands, unless that was asked for."""
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"{path}: is no regular file")
+    if status.st_nlink > 1:
+        raise ConfigError(f"{path}: has {status.st_nlink} names (hard links); a zone has one")
     ours = os.geteuid()
-    mode = wanted.mode if wanted else 0o600
-    looked_at_by_root = wanted is None and ours == 0
-    if status.st_uid not in (ours, 0) and not looked_at_by_root and not mode & 0o020:
+    if mode is None and ours in (0, status.st_uid):
+        return  # who owns the file, or administers the host, may look into it
+    shared = (mode or 0) & 0o020
+    if status.st_uid not in (ours, 0) and not shared:
         raise ConfigError(
             f"{path}: belongs to user {status.st_uid}, and this is user {ours}; "
             "name another path, or share it with a group by mode=660"
         )
-    if status.st_mode & 0o022 & ~mode and not looked_at_by_root:
+    groups = {os.getegid(), *os.getgroups()}
+    if status.st_uid != ours and shared and status.st_mode & 0o020 and status.st_gid not in groups:
+        ours_too = ", ".join(str(group) for group in sorted(groups))
+        raise ConfigError(
+            f"{path}: is shared with group {status.st_gid}, and this process is in {ours_too}; "
+            "name another path, or put it into that group"
+        )
+    mode = DEFAULT_MODE if mode is None else mode
+    if status.st_mode & 0o022 & ~mode:
         raise ConfigError(
             f"{path}: others may write it (mode {stat.S_IMODE(status.st_mode):o}); "
             f"mode={mode:o} is wanted: say so in the store's URL, or take the permission away"
         )
 
 
-def _make(native: Any, path: Path, wanted: Wanted) -> int | None:
-    """A descriptor of a new zone under this path, with a shared lock; None where somebody else was faster."""
-    with _formatted(native, path, wanted) as (descriptor, beside):
+def _make(native: Any, path: Path, wanted: Wanted) -> bool:
+    """Make a zone under this path; False where another process is about it, or was faster."""
+    beside = path.with_name(f".{path.name}.new")
+    mode = DEFAULT_MODE if wanted.mode is None else wanted.mode
+    try:
+        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    except PermissionError:
+        if mode & 0o020 and beside.exists():
+            return False  # of another user of the group, who has not yet shared it
+        raise
+    try:
+        _check_owner(beside, os.fstat(descriptor), mode)
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
+            os.fchmod(descriptor, mode)  # whatever the umask is
+        if not _lock(descriptor, fcntl.LOCK_EX) or not is_same_file(beside, _identity(os.fstat(descriptor))):
+            return False
         try:
-            os.link(beside, path)
-        except (FileExistsError, FileNotFoundError):
-            return None
-        return os.dup(descriptor)
+            if path.exists():
+                beside.unlink()
+                return False
+            _fill(native, descriptor, wanted)
+            beside.rename(path)
+        except BaseException:
+            with suppress(OSError):
+                beside.unlink()
+            raise
+    finally:
+        os.close(descriptor)
+    return True
 
 
-def _replace(native: Any, path: Path, wanted: Wanted) -> None:
-    """Put a fresh zone in the place of another, which nobody else uses."""
-    with _formatted(native, path, wanted) as (_, beside), suppress(FileNotFoundError):
-        beside.rename(path)
-
-
-@contextmanager
-def _formatted(native: Any, path: Path, wanted: Wanted) -> Iterator[tuple[int, Path]]:
-    """A new zone beside this path, locked; the name it has there is taken away at the end."""
-    _remove_unfinished(path)
+def _fill(native: Any, descriptor: int, wanted: Wanted) -> None:
     size = DEFAULT_SIZE if wanted.size is None else wanted.size
     log_percent = DEFAULT_LOG_PERCENT if wanted.log_percent is None else wanted.log_percent
-    beside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.new")
-    descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        os.fchmod(descriptor, wanted.mode)  # whatever the umask is
-        os.posix_fallocate(descriptor, 0, size)  # a full disk is told here, not when a page is first touched
-        native.Zone.format(descriptor, size=size, log_percent=log_percent, seed=os.urandom(16), boot=_boot())
-        yield descriptor, beside
-    finally:
-        with suppress(FileNotFoundError):
-            beside.unlink()
-        os.close(descriptor)
-
-
-def _remove_unfinished(path: Path) -> None:
-    """Remove what processes that died while they made this zone left beside it: nobody has a lock on it."""
-    for beside in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 12}.new"):
-        with suppress(OSError):
-            descriptor = os.open(beside, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                if _lock(descriptor, fcntl.LOCK_EX):
-                    beside.unlink()
-            finally:
-                os.close(descriptor)
+    os.ftruncate(descriptor, 0)  # a process that died over it may have left some
+    os.posix_fallocate(descriptor, 0, size)  # a full disk is told here, not when a page is first touched
+    native.Zone.format(descriptor, size=size, log_percent=log_percent, seed=os.urandom(16), boot=_boot())
 
 
 def _lock(descriptor: int, kind: int) -> bool:
@@ -216,32 +240,54 @@ def _lock(descriptor: int, kind: int) -> bool:
     return True
 
 
+def _pause() -> None:
+    threading.Event().wait(_PAUSE_S)
+
+
 def _identity(status: os.stat_result) -> Identity:
     return Identity(status.st_dev, status.st_ino, status.st_size)
 
 
 def _boot() -> bytes:
     """16 bytes that are the same for all who share this run of the system and its monotonic clock."""
-    mark = blake2b(digest_size=16)
-    with suppress(OSError):
-        mark.update(_BOOT_ID.read_bytes())
-    with suppress(OSError):
-        mark.update(str(_TIME_NAMESPACE.readlink()).encode())
+    with _needs_proc():
+        mark = blake2b(_BOOT_ID.read_bytes(), digest_size=16)
+    with suppress(OSError):  # a kernel from before 5.6 has one clock for all
+        mark.update(os.fsencode(_TIME_NAMESPACE.readlink()))
     return mark.digest()
 
 
-def _refuse_network(path: Path) -> None:
+def _namespace() -> int:
+    """The number of the PID namespace that this process is in."""
+    with _needs_proc():
+        return _PID_NAMESPACE.stat().st_ino
+
+
+@contextmanager
+def _needs_proc() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"the shared store needs /proc, to know this run of the system: {error}") from None
+
+
+def _check_place(native: Any, path: Path) -> None:
     """Locks in mapped memory hold on one host; a file that two of them see would be locked by neither."""
-    place = path.parent.resolve()
-    found = (Path("/"), "")
-    with suppress(OSError):
-        for line in _MOUNTS.read_text(errors="replace").splitlines():
-            fields = line.split()
-            mounted, kind = Path(fields[4].replace("\\040", " ")), fields[fields.index("-") + 1]
-            if place.is_relative_to(mounted) and len(mounted.parts) >= len(found[0].parts):
-                found = (mounted, kind)
-    if found[1] in _OF_A_NETWORK:
-        raise ConfigError(f"{path}: lies on {found[1]}, a network's file system; a zone is for one host: use /dev/shm")
+    if "\0" in str(path):
+        raise ConfigError(f"{str(path)!r}: a path has no NUL in it")
+    try:
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"{path}: there is no directory {path.parent}") from None
+    try:
+        kind = native.Zone.file_system(folder)
+    finally:
+        os.close(folder)
+    if kind not in _LOCAL_FILE_SYSTEMS:
+        raise ConfigError(
+            f"{path}: lies on a file system of kind {_OTHER_FILE_SYSTEMS.get(kind, hex(kind))}; a zone is for one host, "
+            f"and is known to hold on {', '.join(_LOCAL_FILE_SYSTEMS.values())}: use /dev/shm"
+        )
 
 
 @contextmanager
