@@ -284,8 +284,9 @@ def _check_place(native: Any, path: Path) -> None:
     finally:
         os.close(folder)
     if kind not in _LOCAL_FILE_SYSTEMS:
+        name = _OTHER_FILE_SYSTEMS.get(kind, hex(kind))
         raise ConfigError(
-            f"{path}: lies on a file system of kind {_OTHER_FILE_SYSTEMS.get(kind, hex(kind))}; a zone is for one host, "
+            f"{path}: lies on a file system of kind {name}; a zone is for one host, "
             f"and is known to hold on {', '.join(_LOCAL_FILE_SYSTEMS.values())}: use /dev/shm"
         )
 
