@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import sys
+from contextlib import ExitStack
+from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, cast
 from uuid import uuid4
@@ -14,12 +20,19 @@ from headgate import core as cores
 from headgate.decision import Decision
 from headgate.limits import Limit
 from headgate.stores.contract import Store
+from headgate.stores.redis_store import RedisStore
 from headgate.testing import ManualClock
 
-CORES = ("native", "python") if cores.native is not None else ("python",)
-KINDS = (*CORES, "shared") if hasattr(cores.native, "Zone") else CORES
-"""Where states can be: a memory store of each core, and a shared zone."""
+sys.path.insert(0, str(Path(__file__).parent / "integration"))
+from redis_servers import single  # noqa: E402
 
+CORES = ("native", "python") if cores.native is not None else ("python",)
+ZONES = ("shared",) if hasattr(cores.native, "Zone") else ()
+REDIS = ("redis",) if shutil.which(os.environ.get("HEADGATE_REDIS_SERVER", "redis-server")) else ()
+KINDS = (*CORES, *ZONES, *REDIS)
+"""Where states can be: a memory store of each core, a shared zone, and a real Redis."""
+
+_NUMBERS = count()
 START_US = 1_800_000_000_000_000
 
 
@@ -34,6 +47,8 @@ def make_store(kind: str, **options: Any) -> Store:
     """A store of this kind that nobody else has."""
     if kind == "shared":
         return make_zone(**options)
+    if kind == "redis":
+        return RedisStore(f"{redis_url()}?timeout=5s", prefix=f"t{next(_NUMBERS)}")
     return MemoryStore(core=cast(Literal["native", "python"], kind), **options)
 
 
@@ -43,6 +58,14 @@ def make_zone(size: int = 1 << 20, **options: Any) -> SharedStore:
     store = SharedStore(path, size=size, **options)
     path.unlink()
     return store
+
+
+@cache
+def redis_url() -> str:
+    """A Redis of this test process alone, which ends with it."""
+    server = ExitStack()
+    atexit.register(server.close)
+    return server.enter_context(single()).url
 
 
 def parse_list(field: str) -> list[tuple[str, dict[str, Any]]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from headgate.clock import Clock
 from headgate.decision import Decision, name_limits
@@ -18,9 +18,9 @@ from headgate.errors import ConfigError
 from headgate.keys import Key, check_cost
 from headgate.limit_text import MOST_LIMITS, parse_limits
 from headgate.limits import Limit
-from headgate.stores.contract import Decisions, Store
+from headgate.stores.contract import AsyncBoundLimits, BoundLimits, Decisions, Store, bind_async, close_async
 from headgate.stores.opening import open_store
-from headgate.waiting import Lines, run, run_async, timeout_us
+from headgate.waiting import Lines, answered, run, run_async, timeout_us
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,9 +44,12 @@ class _BoundLimiter:
         text = "; ".join(str(limit) for limit in self.limits)
         scope = f"limiter/{name}" if name else f"limits/{text}"
         self._definitions = name_limits(self.limits, scope=scope, name=name or "default")
-        self._bound = self.store.bind(self._definitions, clock=clock)
+        self._bound: Any = self._bind(clock)
         self._clock = clock or self.store.clock
         self._lines = Lines(self._definitions, self._clock)
+
+    def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
+        return self.store.bind(self._definitions, clock=clock)
 
     def limit(
         self,
@@ -112,18 +115,21 @@ class Limiter(_BoundLimiter):
         `key` is text or a tuple of parts. Atomic; a refusal changes nothing. Raises ArgumentError for
         what is no key or cost, StoreError where the store does not answer.
         """
-        return self._bound.hit(key, cost)
+        decision: Decision = self._bound.hit(key, cost)
+        return decision
 
     def peek(self, key: Key, cost: int = 1) -> Decision:
         """Whether `cost` would pass, and what it would leave; changes nothing. A cost of 0 tells what is left."""
-        return self._bound.peek(key, cost)
+        decision: Decision = self._bound.peek(key, cost)
+        return decision
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
         """Decide one request after another, all at one instant; each stands for itself.
 
         `costs` is one for all or one for each. If any key or cost is bad, none is charged.
         """
-        return self._bound.hit_many(keys, costs)
+        decisions: Decisions = self._bound.hit_many(keys, costs)
+        return decisions
 
     def acquire(self, key: Key, cost: int = 1, *, timeout: float | None = None) -> Decision:
         """Take `cost` units of `key`, waiting for them in line for at most `timeout` seconds.
@@ -135,7 +141,8 @@ class Limiter(_BoundLimiter):
 
     def reset(self, key: Key) -> bool:
         """Forget what `key` used; whether there was anything."""
-        return self._bound.reset((key,))
+        found: bool = self._bound.reset((key,))
+        return found
 
     def _check_colour(self, function: Callable[..., object]) -> None:
         if self.store.blocking and _is_async(function):
@@ -155,20 +162,24 @@ class Limiter(_BoundLimiter):
 class AsyncLimiter(_BoundLimiter):
     """`Limiter` for asyncio: the same names, awaited.
 
-    Memory never makes a caller wait, so there `hit` decides without giving up the event loop.
+    Memory never makes a caller wait, so there `hit` decides without giving up the event loop. A store
+    that waits for I/O is asked without blocking it.
     """
+
+    def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
+        return bind_async(self.store, self._definitions, clock)
 
     async def hit(self, key: Key, cost: int = 1) -> Decision:
         """See `Limiter.hit`."""
-        return self._bound.hit(key, cost)
+        return await answered(self._bound.hit(key, cost))
 
     async def peek(self, key: Key, cost: int = 1) -> Decision:
         """See `Limiter.peek`."""
-        return self._bound.peek(key, cost)
+        return await answered(self._bound.peek(key, cost))
 
     async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
         """See `Limiter.hit_many`."""
-        return self._bound.hit_many(keys, costs)
+        return await answered(self._bound.hit_many(keys, costs))
 
     async def acquire(self, key: Key, cost: int = 1, *, timeout: float | None = None) -> Decision:
         """See `Limiter.acquire`; cancelling it leaves the line."""
@@ -176,7 +187,7 @@ class AsyncLimiter(_BoundLimiter):
 
     async def reset(self, key: Key) -> bool:
         """See `Limiter.reset`."""
-        return self._bound.reset((key,))
+        return await answered(self._bound.reset((key,)))
 
     def _check_colour(self, function: Callable[..., object]) -> None:
         if not _is_async(function):
@@ -184,7 +195,7 @@ class AsyncLimiter(_BoundLimiter):
 
     async def close(self) -> None:
         """Close the store."""
-        self.store.close()
+        await close_async(self.store)
 
     async def __aenter__(self) -> AsyncLimiter:
         return self

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from inspect import isawaitable
 from typing import Any, NamedTuple
 
 from headgate.algorithms.transition import State, Step, decide
@@ -23,7 +24,7 @@ from headgate.clock import US_PER_SECOND, Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ArgumentError
 from headgate.keys import Key, encode_key
-from headgate.stores.contract import BoundLimits
+from headgate.stores.contract import AsyncBoundLimits, BoundLimits
 
 FOREVER_US = 1 << 51
 """No timeout: about 71 years."""
@@ -178,7 +179,8 @@ class Lines:
         self, name: str, cost: int, states: Sequence[State | None], timeout_us: int
     ) -> tuple[Ticket | None, int | None]:
         """Stand in line; no ticket, and the wait, for who would come too late."""
-        now_us = self._clock.now_us()
+        read_us: int | None = getattr(states, "now_us", None)  # where the store's clock is another one
+        now_us = self._clock.now_us() if read_us is None else read_us
         with self._lock:
             line = self._lines.setdefault(name, _Line())
             if line.plan is None:
@@ -242,7 +244,12 @@ def run(steps: Steps, bound: BoundLimits) -> Decision:
                     event.wait(seconds if seconds < threading.TIMEOUT_MAX else None)
 
 
-async def run_async(steps: Steps, bound: BoundLimits) -> Decision:
+async def answered(answer: Any) -> Any:
+    """What a store answers: at once where it keeps its states here, else when it comes."""
+    return await answer if isawaitable(answer) else answer
+
+
+async def run_async(steps: Steps, bound: BoundLimits | AsyncBoundLimits) -> Decision:
     """Drive the steps in this task; the event loop is never blocked."""
     answer: Any = None
     try:
@@ -254,9 +261,9 @@ async def run_async(steps: Steps, bound: BoundLimits) -> Decision:
                 return decision
             match step:
                 case Ask(key, cost, commit, max_delay_us):
-                    answer = bound.decide((key,), (cost,), commit=commit, max_delay_us=max_delay_us)
+                    answer = await answered(bound.decide((key,), (cost,), commit=commit, max_delay_us=max_delay_us))
                 case Read(key):
-                    answer = bound.read((key,))
+                    answer = await answered(bound.read((key,)))
                 case Sleep(seconds):
                     await asyncio.sleep(seconds)
                 case Stand(ticket, seconds):

@@ -13,7 +13,7 @@ from headgate import MemoryStore
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import ConfigError, HeadgateError, StoreTimeout
-from headgate.policy.gate import Gate
+from headgate.policy.gate import AsyncGate
 from headgate.service.app import Service
 from headgate.stores.contract import BoundLimits, StoreStats
 
@@ -80,7 +80,7 @@ SEVERAL = json.dumps({"requests": [{"path": "/"}, {"path": "/"}]}).encode()
     ],
 )
 def test_a_store_that_does_not_answer_is_503_with_a_problem(method: str, path: str, body: bytes) -> None:
-    service = Service(Gate(POLICY, store=FailingStore(StoreTimeout("no answer within 50 ms"))))
+    service = Service(AsyncGate(POLICY, store=FailingStore(StoreTimeout("no answer within 50 ms"))))
     status, content_type, answer = ask(service, method, path, body)
     assert (status, content_type) == (503, "application/problem+json")
     assert json.loads(answer) == {
@@ -92,12 +92,12 @@ def test_a_store_that_does_not_answer_is_503_with_a_problem(method: str, path: s
 
 
 def test_what_the_service_itself_has_wrong_is_no_fault_of_the_client() -> None:
-    service = Service(Gate(POLICY, store=FailingStore(ConfigError("more limits than a zone can charge at once"))))
+    service = Service(AsyncGate(POLICY, store=FailingStore(ConfigError("more limits than a zone can charge at once"))))
     status, content_type, answer = ask(service, "GET", "/check/default")
     assert (status, content_type) == (500, "application/problem+json")
     assert json.loads(answer)["detail"] == "more limits than a zone can charge at once"
 
 
 def test_a_service_is_alive_while_its_store_is_not() -> None:
-    service = Service(Gate(POLICY, store=FailingStore(StoreTimeout("no answer"))))
+    service = Service(AsyncGate(POLICY, store=FailingStore(StoreTimeout("no answer"))))
     assert ask(service, "GET", "/healthz")[0] == 200

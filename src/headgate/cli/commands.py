@@ -142,7 +142,7 @@ def serve(policy: Path | None, host: str, port: int, store: str | None, drain_s:
 
     A changed file is taken up at once; SIGHUP takes it up again. SIGTERM finishes what has begun.
     """
-    from headgate.policy.gate import Gate
+    from headgate.policy.gate import AsyncGate
     from headgate.service.server import serve as run_service
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="headgate: %(message)s")
@@ -161,7 +161,7 @@ def serve(policy: Path | None, host: str, port: int, store: str | None, drain_s:
             file, workers=workers, store=store, host=host, port=port, drain_s=drain_s, announce=announce_workers
         )
         sys.exit(0 if ended_well else 1)
-    gate = Gate(file, store=store)
+    gate = AsyncGate(file, store=store)
     run_service(
         gate, policy_file=file, own_store=store is None, host=host, port=port, drain_s=drain_s, announce=announce
     )

@@ -6,7 +6,7 @@ all or none, in one call of the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path as FilePath
@@ -19,9 +19,10 @@ from headgate.keys import check_cost
 from headgate.policy.identity import Extract, Parts
 from headgate.policy.request import Request
 from headgate.policy.rules import ALL_RULES, ANY_TIER, Candidate, Candidates, Policy
-from headgate.stores.contract import BoundLimits, Store, StoreStats
+from headgate.stores.contract import BoundLimits, Store, StoreStats, bind_async, close_async, ping_async
 from headgate.stores.opening import open_store
 from headgate.units import LARGEST
+from headgate.waiting import answered
 
 _MOST_PLANS = 8192
 _MOST_BOUND = 4096
@@ -67,6 +68,9 @@ class _Plan:
     costs: tuple[int, ...]
 
 
+Binding = Callable[[tuple[NamedLimit, ...]], Any]
+"""What binds limits to a store."""
+
 Judged = tuple[Decision, BoundLimits | None, tuple[Candidate, ...], tuple[Parts | None, ...]]
 """A decision, the limits that made it (None: the store was not asked), and the rules with their keys."""
 
@@ -74,16 +78,15 @@ Judged = tuple[Decision, BoundLimits | None, tuple[Candidate, ...], tuple[Parts 
 class _Bindings:
     """One policy on one store: immutable but for what it remembers, which is bounded."""
 
-    def __init__(self, policy: Policy, store: Store, clock: Clock | None) -> None:
+    def __init__(self, policy: Policy, bind: Binding) -> None:
         self.policy = policy
         self._looks_at_hosts = policy.looks_at_hosts
-        self._store = store
-        self._clock = clock
+        self._bind_limits = bind
         self._plans: dict[tuple[str, str, str, str], _Plan] = {}
         self._bound: dict[tuple[tuple[str, str], ...], BoundLimits] = {}
 
-    def judge(self, request: Request, cost: int, ruleset: str, *, commit: bool = True) -> Decision:
-        """Decide for a request."""
+    def judge(self, request: Request, cost: int, ruleset: str, *, commit: bool = True) -> Any:
+        """Decide for a request: a decision, or where the limits are bound for an event loop, an awaitable of one."""
         bound, chosen, keys, costs = self.resolve(request, cost, ruleset)
         if bound is None:
             return _refuse_missing(chosen, keys) if chosen else _FREE
@@ -140,7 +143,7 @@ class _Bindings:
         name = tuple((rule.name, rule.tier(tier)) for rule, _ in chosen)
         bound = self._bound.get(name)
         if bound is None:
-            bound = self._store.bind(limits_of(chosen, tier), clock=self._clock)
+            bound = self._bind_limits(limits_of(chosen, tier))
             _remember(self._bound, name, bound, _MOST_BOUND)
         return bound
 
@@ -210,7 +213,7 @@ class _BoundPolicy:
         chosen = compiled.store if store is None else store
         self.store = open_store(chosen) if isinstance(chosen, str) else chosen
         self._clock = clock
-        self._bindings = _Bindings(compiled, self.store, clock)
+        self._bindings = _Bindings(compiled, self._bind)
 
     @property
     def policy(self) -> Policy:
@@ -222,7 +225,10 @@ class _BoundPolicy:
 
         Raises PolicyError for a policy that cannot be used; then the old one stays.
         """
-        self._bindings = _Bindings(read_policy(policy), self.store, self._clock)
+        self._bindings = _Bindings(read_policy(policy), self._bind)
+
+    def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
+        return self.store.bind(limits, clock=self._clock)
 
     def stats(self) -> StoreStats:
         """What the store counts about itself."""
@@ -246,11 +252,13 @@ class Gate(_BoundPolicy):
         Only the rules of `ruleset` are asked. The decision's `rule` is the one that speaks. A request
         that no rule is for, or that is exempt, passes with `limits` empty.
         """
-        return self._bindings.judge(request, cost, ruleset)
+        decision: Decision = self._bindings.judge(request, cost, ruleset)
+        return decision
 
     def peek(self, request: Request, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """Decide for a request and change nothing."""
-        return self._bindings.judge(request, cost, ruleset, commit=False)
+        decision: Decision = self._bindings.judge(request, cost, ruleset, commit=False)
+        return decision
 
     @property
     def judge_at(self) -> Callable[[Request, int], Judged]:
@@ -274,17 +282,31 @@ class Gate(_BoundPolicy):
 class AsyncGate(_BoundPolicy):
     """`Gate` for asyncio: the same names, awaited."""
 
+    def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
+        return bind_async(self.store, limits, self._clock)
+
     async def hit(self, request: Request, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """See `Gate.hit`."""
-        return self._bindings.judge(request, cost, ruleset)
+        decision: Decision = await answered(self._bindings.judge(request, cost, ruleset))
+        return decision
 
     async def peek(self, request: Request, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """See `Gate.peek`."""
-        return self._bindings.judge(request, cost, ruleset, commit=False)
+        decision: Decision = await answered(self._bindings.judge(request, cost, ruleset, commit=False))
+        return decision
+
+    async def ping(self) -> None:
+        """Raise StoreError if the store does not answer."""
+        await ping_async(self.store)
+
+    def ask(self, request: Request, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision | Awaitable[Decision]:
+        """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""
+        answer: Decision | Awaitable[Decision] = self._bindings.judge(request, cost, ruleset)
+        return answer
 
     async def close(self) -> None:
         """Close the store."""
-        self.store.close()
+        await close_async(self.store)
 
     async def __aenter__(self) -> AsyncGate:
         return self

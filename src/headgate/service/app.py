@@ -11,11 +11,12 @@ from headgate.decision import Decision
 from headgate.errors import ArgumentError, HeadgateError, StoreError
 from headgate.http.refusal import PROBLEM_JSON, answer_of, plain_problem, problem_json
 from headgate.observe.metrics import CONTENT_TYPE, Metrics, Sharing
-from headgate.policy.gate import Gate
+from headgate.policy.gate import AsyncGate
 from headgate.policy.request import Request
 from headgate.service.forwarded import forwarded_request
 from headgate.service.messages import LARGEST_BODY, BadBody, read_body, write_decision
 from headgate.service.page import page
+from headgate.waiting import answered
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -42,7 +43,7 @@ class BodyTooLarge(Exception):
 class Service:
     """Answers checks for a gate. `draining` makes it tell everybody to go elsewhere."""
 
-    def __init__(self, gate: Gate, sharing: Sharing | None = None) -> None:
+    def __init__(self, gate: AsyncGate, sharing: Sharing | None = None) -> None:
         self.gate = gate
         self.metrics = Metrics(gate.stats, sharing)
         self.draining = False
@@ -66,7 +67,7 @@ class Service:
     async def _respond(self, scope: Scope, receive: Receive) -> Response:
         path: str = scope["path"]
         if path.startswith(("/check/", "/check-403/")):
-            return self._check_forwarded(scope)
+            return await self._check_forwarded(scope)
         if path == "/v1/check":
             return await self._check_body(scope, receive)
         read = {"/": self._page, "/healthz": self._health, "/readyz": self._ready, "/metrics": self._metrics}.get(path)
@@ -74,9 +75,9 @@ class Service:
             return _problem(404, "Not Found", f"nothing is at {path[:200]}; ask GET / what is here")
         if scope["method"] not in ("GET", "HEAD"):
             return _not_allowed("GET, HEAD")
-        return read(scope)
+        return await answered(read(scope))
 
-    def _check_forwarded(self, scope: Scope) -> Response:
+    async def _check_forwarded(self, scope: Scope) -> Response:
         """Judge the request that a gateway asks about: 200, 429 or 503; under /check-403/, 403 for 429."""
         # The path as it was sent: the policy decodes it, once.
         sent = scope.get("raw_path") or scope["path"].encode()
@@ -87,7 +88,7 @@ class Service:
         client = scope.get("client")
         request = forwarded_request(scope["method"], client[0] if client else "unix", f"/{rest}", scope["headers"])
         try:
-            decision = self._judge(request, 1, ruleset)
+            decision = await self._judge(request, 1, ruleset)
         except ArgumentError as error:
             return _problem(400, "Bad Request", str(error))
         status, headers, problem = answer_of(decision)
@@ -104,15 +105,16 @@ class Service:
             return _not_allowed("POST")
         try:
             asked, several = read_body(await _read(receive))
-            decisions = [self._judge(request, cost, "default") for request, cost in asked]
+            decisions = [await self._judge(request, cost, "default") for request, cost in asked]
         except (BadBody, ArgumentError) as error:
             return _problem(400, "Bad Request", str(error))
         written = [write_decision(decision) for decision in decisions]
         return Response(200, _JSON, json.dumps({"decisions": written} if several else written[0]).encode())
 
-    def _judge(self, request: Request, cost: int, ruleset: str) -> Decision:
+    async def _judge(self, request: Request, cost: int, ruleset: str) -> Decision:
         start = perf_counter()
-        decision = self.gate.hit(request, cost, ruleset=ruleset)
+        answer = self.gate.ask(request, cost, ruleset=ruleset)
+        decision = answer if isinstance(answer, Decision) else await answer
         self.metrics.decided(decision, perf_counter() - start)
         return decision
 
@@ -123,10 +125,10 @@ class Service:
     def _health(self, scope: Scope) -> Response:
         return Response(200, _TEXT, b"ok\n")
 
-    def _ready(self, scope: Scope) -> Response:
+    async def _ready(self, scope: Scope) -> Response:
         if self.draining:
             return _problem(503, "Service Unavailable", "draining: ask another instance")
-        self.gate.store.ping()
+        await self.gate.ping()
         return Response(200, _TEXT, b"ready\n")
 
     def _metrics(self, scope: Scope) -> Response:

@@ -6,7 +6,7 @@ from html import escape
 
 import headgate
 from headgate import core
-from headgate.policy.gate import Gate
+from headgate.policy.gate import AsyncGate
 from headgate.policy.rules import ANY_TIER, Conditions, Rule
 
 _STYLE = """
@@ -22,7 +22,7 @@ pre { background: var(--soft); border-left: 3px solid var(--accent); padding: .8
 """
 
 
-def page(gate: Gate, host: str) -> str:
+def page(gate: AsyncGate, host: str) -> str:
     """The page for a gate that is asked under this host."""
     policy, stats = gate.policy, gate.stats()
     base = f"http://{host}"

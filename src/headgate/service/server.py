@@ -13,7 +13,7 @@ from types import FrameType
 
 from headgate.errors import ConfigError, HeadgateError, MissingExtraError
 from headgate.observe.metrics import leave_out_creation_times
-from headgate.policy.gate import Gate, read_policy
+from headgate.policy.gate import AsyncGate, read_policy
 from headgate.policy.rules import Policy
 from headgate.service.app import Service
 
@@ -115,7 +115,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(
-    gate: Gate,
+    gate: AsyncGate,
     *,
     policy_file: Path | None,
     own_store: bool,
@@ -182,7 +182,7 @@ def run(
         finally:
             if watching:
                 watching.cancel()
-            service.gate.close()
+            await service.gate.close()
 
     def abandoned(loop: asyncio.AbstractEventLoop, lifeline: int) -> None:
         loop.remove_reader(lifeline)

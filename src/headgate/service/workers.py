@@ -15,7 +15,7 @@ from pathlib import Path
 from headgate.errors import ConfigError, HeadgateError
 from headgate.observe.metrics import Sharing, make_files
 from headgate.observe.metrics_folder import MetricsFolder
-from headgate.policy.gate import Gate, read_policy
+from headgate.policy.gate import AsyncGate, read_policy
 from headgate.policy.rules import Policy
 from headgate.service.app import Service
 from headgate.service.server import (
@@ -104,7 +104,7 @@ class _Duty:
             policy = self._read()
         except (HeadgateError, OSError) as error:
             refused, policy = error, self._policy
-        service = Service(Gate(policy, store=self._store), sharing)
+        service = Service(AsyncGate(policy, store=self._store), sharing)
         if refused is not None:
             service.metrics.reloaded(taken_up=False)
             log.error("the policy is refused, the last good one stays:\n%s", refused)

@@ -9,11 +9,12 @@ once. A store that has to wait for I/O says so with `blocking`, so that no event
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit
+from headgate.errors import ConfigError
 from headgate.keys import Key
 
 
@@ -50,6 +51,14 @@ class Decisions(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Decision: ...
+
+
+class StatesAt(list[tuple[Any, ...] | None]):
+    """Stored states, as they were at the moment `now_us` of the store's clock (None: of the caller's)."""
+
+    def __init__(self, states: Iterable[tuple[Any, ...] | None], now_us: int | None = None) -> None:
+        super().__init__(states)
+        self.now_us = now_us
 
 
 class BoundLimits(Protocol):
@@ -101,6 +110,26 @@ class BoundLimits(Protocol):
         ...
 
 
+class AsyncBoundLimits(Protocol):
+    """`BoundLimits` for asyncio: the same methods, awaited. What it promises is the same."""
+
+    async def hit(self, key: Key, cost: int = 1) -> Decision: ...
+    async def peek(self, key: Key, cost: int = 1) -> Decision: ...
+    async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions: ...
+    async def decide(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        /,
+        *,
+        commit: bool = True,
+        now_us: int | None = None,
+        max_delay_us: int | None = None,
+    ) -> Decision: ...
+    async def reset(self, keys: tuple[Key, ...], /) -> bool: ...
+    async def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]: ...
+
+
 class Store(Protocol):
     """A place where states live."""
 
@@ -133,3 +162,52 @@ class Store(Protocol):
     def close(self) -> None:
         """Let go of connections and mappings; the states stay where they can."""
         ...
+
+
+class AsyncStore(Store, Protocol):
+    """A store that waits for I/O, and can do so on an event loop."""
+
+    def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> AsyncBoundLimits:
+        """`bind` for an event loop."""
+        ...
+
+    async def ping_async(self) -> None:
+        """`ping` for an event loop."""
+        ...
+
+    async def aclose(self) -> None:
+        """`close` for an event loop."""
+        ...
+
+
+def bind_async(
+    store: Store, limits: Sequence[NamedLimit], clock: Clock | None = None
+) -> BoundLimits | AsyncBoundLimits:
+    """Limits for an event loop: one that is not blocked by asking them.
+
+    Raises ConfigError for a store that can only be waited for in a thread.
+    """
+    if not store.blocking:
+        return store.bind(limits, clock=clock)
+    bind: Callable[..., AsyncBoundLimits] | None = getattr(store, "bind_async", None)
+    if bind is None:
+        raise ConfigError(f"{store!r} waits for I/O in threads alone: use Limiter or Gate")
+    return bind(limits, clock=clock)
+
+
+async def close_async(store: Store) -> None:
+    """Close a store on an event loop."""
+    close: Callable[[], Awaitable[None]] | None = getattr(store, "aclose", None)
+    if close is None:
+        store.close()
+    else:
+        await close()
+
+
+async def ping_async(store: Store) -> None:
+    """Raise StoreError if a store does not answer, without blocking the event loop."""
+    ping: Callable[[], Awaitable[None]] | None = getattr(store, "ping_async", None)
+    if ping is None:
+        store.ping()
+    else:
+        await ping()

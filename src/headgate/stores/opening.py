@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, MissingExtraError
 from headgate.stores.contract import Store
 from headgate.stores.memory import ON_FULL, MemoryStore
+from headgate.stores.redis_url import is_redis, read_url
 from headgate.stores.shared import SharedStore, can_share
 
 
@@ -28,7 +30,8 @@ def check_store_url(url: str) -> None:
 
 def store_schemes() -> tuple[str, ...]:
     """The kinds of stores that can be opened here."""
-    return tuple(kind for kind in _KINDS if kind != "shared" or can_share())
+    here = [kind for kind in _KINDS if kind != "shared" or can_share()]
+    return (*here, *(_REDIS if find_spec("redis") else ()))
 
 
 def existing_zone(path_or_url: str) -> SharedStore:
@@ -42,9 +45,11 @@ def existing_zone(path_or_url: str) -> SharedStore:
 
 
 def _kind_of(url: str) -> tuple[Callable[[str], dict[str, Any]], Callable[..., Store]]:
+    if is_redis(url):
+        return _redis_options, _open_redis
     kind = _KINDS.get(url.partition(":")[0].lower()) if "://" in url else None
     if kind is None:
-        known = ", ".join(f"{name}://" for name in _KINDS)
+        known = ", ".join(f"{name}://" for name in (*_KINDS, *_REDIS))
         raise ConfigError(f"a store is one of {known}, not {_without_secrets(url)!r}")
     return kind
 
@@ -88,6 +93,19 @@ def _shared_options(url: str) -> dict[str, Any]:
     return options
 
 
+def _redis_options(url: str) -> dict[str, Any]:
+    read_url(url)
+    return {"server": url}
+
+
+def _open_redis(server: str) -> Store:
+    try:
+        from headgate.stores.redis_store import RedisStore
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("the Redis store", extra="redis") from error
+    return RedisStore(server)
+
+
 def _on_full(value: str) -> str:
     if value not in ON_FULL:
         raise ConfigError(f"on_full is one of {', '.join(ON_FULL)}, not {value[:40]!r}")
@@ -129,6 +147,7 @@ def _without_secrets(url: str) -> str:
     return shown[:120]
 
 
+_REDIS = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
 _KINDS: dict[str, tuple[Callable[[str], dict[str, Any]], Callable[..., Store]]] = {
     "memory": (_memory_options, MemoryStore),
     "shared": (_shared_options, SharedStore),

@@ -1,0 +1,66 @@
+-- Fixed window, aligned to the Unix epoch: the twin of algorithms/fixed_window.py.
+-- State is (window, count), nil for a key never seen.
+
+--@ read
+local window, count, expires_s
+local former = false
+local value = call('GET', key)
+if value then
+  window, count, expires_s = unpack('<ddI4', value)
+  former = sub(value, 21) ~= mark
+end
+
+--@ roll
+local index = floor(now / period)
+if window == nil or index > window then
+  window, count = index, 0
+elseif window - index > 2 then -- no clock steps back that far
+  window = index
+end
+
+--@ admit
+if cost ~= 0 and count + cost > quota then
+  if cost > quota then
+    wait = NEVER
+  else
+    wait = (window + 1) * period - now
+  end
+end
+
+--@ charge
+count = count + cost
+
+--@ measure
+if count ~= 0 then reset_after = (window + 1) * period - now end
+if count < quota then remaining = quota - count end
+next_after = reset_after
+
+--@ convert
+local former_unit_us, former_period = unpack('<I3I7', value, 21)
+if former_period ~= period or former_unit_us ~= unit_us then
+  local index = floor(floor(now_us / former_unit_us) / former_period)
+  if index > window then
+    window, count = index, 0
+  elseif window - index > 2 then
+    window = index
+  end
+  if count == 0 then
+    window, count = nil, nil
+  else
+    local moment_us = max(now_us, window * former_period * former_unit_us)
+    window, count = floor(floor(moment_us / unit_us) / period), min(count, LARGEST)
+  end
+end
+
+--@ refund
+if window == floor(floor(charged_us / unit_us) / period) then count = max(0, count - cost) end
+
+--@ write
+local state = pack('<ddI4', window, count, expires_s) .. mark
+if fresh then call('SET', key, state, 'EXAT', expires_s) else call('SET', key, state, 'KEEPTTL') end
+
+--@ adopt
+if window then
+  local reset_after = (2 * period + max(0, window * period - now)) * unit_us
+  --@ include shell.keep
+end

@@ -1,0 +1,8 @@
+-- Leaky bucket as a queue: the twin of algorithms/leaky_queue.py. The state is that of the token bucket.
+
+--@ same token_bucket
+
+--@ delay
+if cost ~= 0 and units < full then
+  delay = ceil((full - units) / refill) + updated - now
+end

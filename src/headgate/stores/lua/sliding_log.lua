@@ -1,0 +1,117 @@
+-- Sliding window log: the twin of algorithms/sliding_log.py, in a list that is never read as a whole.
+--
+-- The list holds a header, a sum, and two elements for each entry: its time, and the sum of all costs up to
+-- and with it. What is used is the difference of two sums, so an entry is found by halving and old ones leave
+-- in one cut, before which the sum of the last to leave is in its place already. Times are told from the
+-- header's `offset`, sums are counted modulo 2^53.
+
+--@ read
+local offset, expires_s, base, first, last, total, gone = 0, 0, 0, nil, nil, 0, 0
+local first_total, kept_period = 0, period
+local former = false
+local head = call('LRANGE', key, 0, 5)
+if head[1] then
+  offset, expires_s = unpack('<dI4', head[1])
+  former = sub(head[1], 13) ~= mark
+  local tail = call('LRANGE', key, -2, -1)
+  base, last, total = tonumber(head[2]), tail[1] + offset, tonumber(tail[2])
+end
+
+--@ convert
+-- Entries that had left under the former numbers do not come back.
+local _, former_period = unpack('<I3I7', head[1], 13)
+kept_period = min(period, former_period)
+
+--@ roll
+-- The last entry whose time (which 0) or sum (which 1) is still below a bound, counted from 1.
+local function last_below(which, bound)
+  local low, high = which * gone, call('LLEN', key) / 2 - 1
+  while low < high do
+    local middle = ceil((low + high) / 2)
+    local seen = tonumber(call('LINDEX', key, 2 * middle + which))
+    if which == 0 then seen = seen + offset else seen = (seen - base) % SUMS end
+    if seen < bound then low = middle else high = middle - 1 end
+  end
+  return low
+end
+if last then
+  if last - now > 2 * kept_period then offset, last = offset - (last - now), now end -- no clock steps back that far
+  local border = max(now, last) - kept_period
+  if last <= border then
+    gone, base, last, total = -1, 0, nil, 0 -- all have left
+  elseif head[3] + offset > border then
+    first, first_total = head[3] + offset, head[4]
+  elseif head[5] and head[5] + offset > border then
+    gone, base, first, first_total = 1, tonumber(head[4]), head[5] + offset, head[6]
+  else
+    gone = last_below(0, border + 1)
+    local around = call('LRANGE', key, 2 * gone + 1, 2 * gone + 3)
+    base, first, first_total = tonumber(around[1]), around[2] + offset, around[3]
+  end
+end
+local used = (total - base) % SUMS
+local held = used
+-- How long until the oldest entries that hold `needed` units have left.
+local function freed(needed)
+  if needed <= (first_total - base) % SUMS then return first + period - now end
+  if needed > held then return last + period - now end
+  return call('LINDEX', key, 2 * last_below(1, needed) + 2) + offset + period - now
+end
+
+--@ admit
+if cost ~= 0 and used + cost > quota then
+  if cost > quota then
+    wait = NEVER
+  else
+    wait = freed(used + cost - quota)
+  end
+end
+
+--@ charge
+local apart = last == nil or now > last
+if apart then last = now end
+if first == nil then first, first_total = now, cost end
+used, total = used + cost, (total + cost) % SUMS
+
+--@ measure
+if last then
+  if used < quota then remaining = quota - used end
+  reset_after = last + period - now
+  next_after = freed(max(1, used - quota + 1))
+else
+  remaining = quota
+end
+
+--@ write
+if head[1] == nil or gone < 0 then
+  if gone < 0 then call('UNLINK', key) end
+  call('RPUSH', key, pack('<dI4', now, expires_s) .. mark, 0, last - now, total)
+  call('EXPIREAT', key, expires_s)
+else
+  if gone > 0 then call('LTRIM', key, 2 * gone, -1) end
+  local header = pack('<dI4', offset, expires_s) .. mark
+  if gone > 0 or header ~= head[1] then call('LSET', key, 0, header) end
+  if fresh then call('EXPIREAT', key, expires_s) end
+  if used == held then -- nothing was charged
+  elseif apart then
+    call('RPUSH', key, last - offset, total)
+  else
+    call('LSET', key, -1, total)
+  end
+end
+
+--@ refund
+-- Its own entry is among the last; where too many came after it, the units stay charged.
+local places = call('LRANGE', key, -2 * MOST_AFTER, -1)
+for place = #places - 1, 3, -2 do
+  if tonumber(places[place]) + offset < charged_us then break end
+  places[place + 1] = (places[place + 1] - cost) % SUMS
+  call('LSET', key, place - #places, places[place + 1])
+end
+
+--@ settle
+if last then
+  --@ include shell.keep
+elseif gone < 0 then
+  call('UNLINK', key)
+end

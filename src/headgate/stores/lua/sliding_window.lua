@@ -1,0 +1,101 @@
+-- Sliding window counter: the twin of algorithms/sliding_window.py.
+-- State is (window, current, previous), nil for a key never seen.
+
+--@ read
+local window, current, previous, expires_s
+local former = false
+local value = call('GET', key)
+if value then
+  window, current, previous, expires_s = unpack('<dddI4', value)
+  former = sub(value, 29) ~= mark
+end
+
+--@ roll
+local index = floor(now / period)
+if window == nil then
+  window, current, previous = index, 0, 0
+elseif index == window + 1 then
+  window, current, previous = index, 0, current
+elseif index > window then
+  window, current, previous = index, 0, 0
+elseif window - index > 2 then -- no clock steps back that far
+  window = index + 1
+end
+local left, behind = window * period + period - now, 0
+if left > period then left, behind = period, left - period end
+
+--@ admit
+if cost ~= 0 then
+  if cost > quota then
+    wait = NEVER
+  elseif previous * left + (current + cost) * period > quota * period then
+    if current + cost <= quota then
+      wait = left - floor((quota - current - cost) * period / previous) + behind
+    else
+      wait = left + max(0, period - floor((quota - cost) * period / current)) + behind
+    end
+  end
+end
+
+--@ charge
+current = current + cost
+
+--@ measure
+local room = quota - current - ceil(previous * left / period)
+if room > 0 then remaining = room end
+if current ~= 0 then
+  reset_after = period + left + behind
+elseif previous ~= 0 then
+  reset_after = left + behind
+end
+if reset_after ~= 0 then -- one more than remains, as admitted above
+  local more = remaining + 1
+  if more > quota or previous * left + (current + more) * period <= quota * period then
+    next_after = reset_after
+  elseif current + more <= quota then
+    next_after = left - floor((quota - current - more) * period / previous) + behind
+  else
+    next_after = left + max(0, period - floor((quota - more) * period / current)) + behind
+  end
+end
+
+--@ convert
+local former_unit_us, former_period = unpack('<I3I7', value, 29)
+if former_period ~= period or former_unit_us ~= unit_us then
+  local former_now = floor(now_us / former_unit_us)
+  local index = floor(former_now / former_period)
+  if index == window + 1 then
+    window, current, previous = index, 0, current
+  elseif index > window then
+    window, current, previous = index, 0, 0
+  elseif window - index > 2 then
+    window = index + 1
+  end
+  local left, behind = window * former_period + former_period - former_now, 0
+  if left > former_period then left, behind = former_period, left - former_period end
+  local used = current + ceil(previous * left / former_period)
+  if used == 0 then
+    window, current, previous = nil, nil, nil
+  else
+    local moment = floor((former_now + behind) * former_unit_us / unit_us)
+    window, current, previous = floor(moment / period), min(used, floor(LARGEST / period)), 0
+  end
+end
+
+--@ refund
+local index = floor(floor(charged_us / unit_us) / period)
+if window == index then
+  current = max(0, current - cost)
+elseif window == index + 1 then
+  previous = max(0, previous - cost)
+end
+
+--@ write
+local state = pack('<dddI4', window, current, previous, expires_s) .. mark
+if fresh then call('SET', key, state, 'EXAT', expires_s) else call('SET', key, state, 'KEEPTTL') end
+
+--@ adopt
+if window then
+  local reset_after = (2 * period + max(0, window * period - now)) * unit_us
+  --@ include shell.keep
+end

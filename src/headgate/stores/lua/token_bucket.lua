@@ -1,0 +1,92 @@
+-- Token bucket with greedy refill, without any rounding: the twin of algorithms/token_bucket.py.
+-- State is (units, updated), nil for a key never seen, which is a full bucket.
+
+--@ read
+local units, updated, expires_s
+local full = quota * period
+local former = false
+local value = call('GET', key)
+if value then
+  units, updated, expires_s = unpack('<ddI4', value)
+  former = sub(value, 21) ~= mark
+end
+
+--@ roll
+if units == nil or units >= full then
+  units, updated = full, now
+elseif now > updated then
+  units, updated = units + refill * (now - updated), now
+  if units > full then units = full end
+elseif updated - now > ceil(full / refill) then -- no clock steps back that far
+  updated = now
+end
+
+--@ admit
+if cost ~= 0 then
+  if cost > quota then
+    wait = NEVER
+  else
+    local missing = cost * period - units
+    if missing > 0 then wait = ceil(missing / refill) + updated - now end
+  end
+end
+
+--@ charge
+units = units - cost * period
+
+--@ measure
+local missing = full - units
+if missing ~= 0 then
+  local behind = updated - now
+  if units > 0 then remaining = floor(units / period) end
+  reset_after = ceil(missing / refill) + behind
+  next_after = ceil(((remaining + 1) * period - units) / refill) + behind
+else
+  remaining = quota
+end
+
+--@ convert
+local former_unit_us, former_period, former_refill, former_quota = unpack('<I3I7I7I7', value, 21)
+local former_full = former_quota * former_period
+local former_now = floor(now_us / former_unit_us)
+local was_units, was_updated = units, updated
+if units >= former_full then
+  units, updated = former_full, former_now
+elseif former_now > updated then
+  units, updated = units + min(former_full - units, former_refill * (former_now - updated)), former_now
+elseif updated - former_now > ceil(former_full / former_refill) then
+  updated = former_now
+end
+if units == former_full then
+  units, updated = nil, nil
+elseif former_period == period and former_refill == refill and former_unit_us == unit_us then
+  units, updated = was_units, was_updated
+else
+  -- floor(units * period / former_period), whose product may be beyond what a double holds: bit by bit
+  local bits, scaled, rest = abs(units), 0, 0
+  local whole, part = floor(period / former_period), period % former_period
+  for power = 52, 0, -1 do
+    scaled, rest = scaled * 2, rest * 2
+    if rest >= former_period then scaled, rest = scaled + 1, rest - former_period end
+    if bits >= 2 ^ power then
+      bits, scaled, rest = bits - 2 ^ power, scaled + whole, rest + part
+      if rest >= former_period then scaled, rest = scaled + 1, rest - former_period end
+    end
+  end
+  if units < 0 then scaled = rest > 0 and -scaled - 1 or -scaled end
+  units = max(-full, min(scaled, full))
+  updated = ceil(updated * former_unit_us / unit_us)
+end
+
+--@ refund
+units = min(full, units + cost * period)
+
+--@ write
+local state = pack('<ddI4', units, updated, expires_s) .. mark
+if fresh then call('SET', key, state, 'EXAT', expires_s) else call('SET', key, state, 'KEEPTTL') end
+
+--@ adopt
+if units then
+  local reset_after = (ceil(full / refill) + max(0, updated - now)) * unit_us
+  --@ include shell.keep
+end

@@ -1,0 +1,302 @@
+"""The Redis store on an event loop: which courier takes a call, and what is done where it was not executed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import redis.asyncio
+from redis import exceptions
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+
+from headgate.clock import Clock
+from headgate.decision import Decision, NamedLimit
+from headgate.errors import StoreUnavailable
+from headgate.keys import Key, check_now, encode_key
+from headgate.stores.contract import StatesAt
+from headgate.stores.python_table import PythonDecisions
+from headgate.stores.redis_calls import Call, Calls, Steps, paired_costs, states_at
+from headgate.stores.redis_courier import Command, Courier, command_of
+from headgate.stores.redis_errors import store_error
+from headgate.stores.redis_scripts import HIT, PEEK
+from headgate.stores.redis_url import Address, Place
+
+_MOST_TURNS = 16
+"""How often a call that was not executed is sent again."""
+
+_PAUSE_S = 0.005
+_LATER = (exceptions.TryAgainError, exceptions.ClusterDownError)
+"""Not executed, and perhaps executed a moment later."""
+
+
+class AsyncLink:
+    """The connections of a store, for each event loop that uses it."""
+
+    def __init__(self, place: Place | None, client: Any = None, shown: str = "", timeout_s: float = 5.0) -> None:
+        self._place = place
+        self._client = client
+        self.shown = place.shown if place is not None else shown
+        self._timeout_s = place.timeout_s if place is not None else timeout_s
+        self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lines] = WeakKeyDictionary()
+
+    @classmethod
+    def of_client(cls, client: Any, shown: str) -> AsyncLink:
+        """Over the connections that a client of redis-py makes."""
+        return cls(None, client, shown)
+
+    async def run(self, call: Call) -> Any:
+        """The reply of a script."""
+        try:
+            return await self._lines_here().run(call)
+        except (exceptions.RedisError, OSError) as error:
+            raise store_error(error, self.shown) from error
+
+    async def ask(self, key: bytes | None, command: Command) -> Any:
+        """The reply to a command, from the server that has a key (None: any)."""
+        try:
+            return await self._lines_here().ask(key, command)
+        except (exceptions.RedisError, OSError) as error:
+            raise store_error(error, self.shown) from error
+
+    async def ping(self) -> None:
+        """Raise StoreError if a server does not answer."""
+        await self.ask(None, ("PING",))
+
+    async def close(self) -> None:
+        """End the connections of this event loop."""
+        lines = self._lines.pop(asyncio.get_running_loop(), None)
+        if lines is not None:
+            await lines.close()
+
+    def _lines_here(self) -> _Lines:
+        loop = asyncio.get_running_loop()
+        lines = self._lines.get(loop)
+        if lines is None:
+            lines = self._lines[loop] = _Lines(self._place, self._client, self.shown, self._timeout_s)
+        return lines
+
+
+class _Lines:
+    """The couriers of one event loop, one for each server."""
+
+    def __init__(self, place: Place | None, client: Any, shown: str, timeout_s: float) -> None:
+        self._place = place
+        self._shown = shown
+        self._timeout_s = timeout_s
+        self._couriers: dict[Address | None, Courier] = {}
+        self._own_cluster = client if isinstance(client, redis.asyncio.RedisCluster) else None
+        self._pool: Any = None
+        self._kind = "cluster" if self._own_cluster is not None else "single" if place is None else place.kind
+        self._servers: dict[int, Address] = {}
+        self._learned: asyncio.Task[None] | None = None
+        if self._kind != "cluster":
+            self._pool = client.connection_pool if place is None else _pool(place)
+
+    async def run(self, call: Call) -> Any:
+        command = command_of("EVALSHA", call.script.sha, call.keys, call.arguments)
+        try:
+            return await self.ask(call.keys[0], command)
+        except exceptions.NoScriptError:
+            return await self.ask(call.keys[0], command_of("EVAL", call.script.text, call.keys, call.arguments))
+
+    async def ask(self, key: bytes | None, command: Command) -> Any:
+        if self._kind != "cluster":
+            courier = self._couriers.get(None) or self._courier(None)
+            try:
+                return await courier.ask(command)
+            except exceptions.ReadOnlyError:
+                if self._place is None or self._place.kind != "sentinel":
+                    raise
+                await courier.drop("it is no primary any more")  # not executed
+                return await courier.ask(command)
+        if self._own_cluster is not None:
+            return await self._own_cluster.execute_command(*command)
+        return await self._ask_cluster(key, command)
+
+    async def _ask_cluster(self, key: bytes | None, command: Command) -> Any:
+        slot = 0 if key is None else key_slot(key)
+        asked: Address | None = None
+        for _ in range(_MOST_TURNS):
+            if slot not in self._servers:
+                await self._learn()
+            address = asked or self._servers.get(slot)
+            if address is None:
+                raise StoreUnavailable(f"{self._shown}: no server has slot {slot}")
+            courier = self._couriers.get(address) or self._courier(address)
+            try:
+                return await courier.ask(command, before=None if asked is None else ("ASKING",))
+            except exceptions.AskError as error:
+                asked = Address(error.host, error.port)
+            except exceptions.MovedError as error:
+                asked = None
+                self._servers[slot] = Address(error.host or address.host, error.port)
+                self._forget_others(address)
+            except _LATER:
+                asked = None
+                self._servers.clear()
+                await asyncio.sleep(_PAUSE_S)
+            except StoreUnavailable:
+                self._servers.clear()  # it may be another server's turn
+                raise
+        raise StoreUnavailable(f"{self._shown}: slot {slot} is moving, and no server takes the call")
+
+    def _forget_others(self, address: Address) -> None:
+        """What moved once has often taken others along: ask again where they are."""
+        self._servers = {slot: server for slot, server in self._servers.items() if server != address}
+
+    async def _learn(self) -> None:
+        """Ask where each slot is; those who come together ask once."""
+        if self._learned is None or self._learned.done():
+            self._learned = asyncio.get_running_loop().create_task(self._ask_where())
+        await asyncio.shield(self._learned)
+
+    async def _ask_where(self) -> None:
+        assert self._place is not None
+        last: Exception = StoreUnavailable(f"{self._shown}: no server answers")
+        known = [address for address in self._couriers if address is not None]
+        for address in dict.fromkeys([*known, *self._place.addresses]):
+            courier = self._couriers.get(address) or self._courier(address)
+            try:
+                ranges = await courier.ask(("CLUSTER", "SLOTS"))
+            except (exceptions.RedisError, OSError, StoreUnavailable) as error:
+                last = error
+                continue
+            for first, end, primary, *_ in ranges:
+                host = primary[0].decode() or address.host
+                self._servers |= dict.fromkeys(range(first, end + 1), Address(host, primary[1]))
+            return
+        raise last
+
+    def _courier(self, address: Address | None) -> Courier:
+        async def connect() -> Any:
+            if address is None:
+                connection = self._pool.make_connection()
+            else:
+                assert self._place is not None
+                connection = _connection(self._place, address)
+            try:
+                await connection.connect()
+            except (exceptions.RedisError, OSError) as error:
+                raise store_error(error, self._shown) from error
+            return connection
+
+        courier = self._couriers[address] = Courier(connect, self._shown, self._timeout_s)
+        return courier
+
+    async def close(self) -> None:
+        for courier in self._couriers.values():
+            await courier.close()
+        self._couriers.clear()
+
+
+class AsyncRedisLimits:
+    """Limits bound to a Redis store, for asyncio; see `headgate.stores.contract.AsyncBoundLimits`."""
+
+    def __init__(self, link: AsyncLink, calls: Calls, clock: Clock | None) -> None:
+        self._link = link
+        self._calls = calls
+        self._clock = clock
+
+    async def hit(self, key: Key, cost: int = 1) -> Decision:
+        return await self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups)
+
+    async def peek(self, key: Key, cost: int = 1) -> Decision:
+        return await self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups, commit=False)
+
+    async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
+        every = list(keys)
+        each = paired_costs(len(every), costs)
+        for key in every:
+            encode_key(key)
+        groups = self._calls.groups
+        now_us = self._now_us()
+        asks = [
+            self.decide((key,) * groups, (cost,) * groups, now_us=now_us)
+            for key, cost in zip(every, each, strict=True)
+        ]
+        return PythonDecisions(await asyncio.gather(*asks))
+
+    async def decide(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        /,
+        *,
+        commit: bool = True,
+        now_us: int | None = None,
+        max_delay_us: int | None = None,
+    ) -> Decision:
+        names, each = self._calls.names(keys), self._calls.costs(costs)
+        if now_us is None and self._clock is not None:
+            now_us = self._clock.now_us()
+        mode = HIT if commit else PEEK
+        decision: Decision = await self._drive(
+            self._calls.decide(names, each, mode=mode, now_us=now_us, max_delay_us=max_delay_us)
+        )
+        return decision
+
+    async def reset(self, keys: tuple[Key, ...], /) -> bool:
+        found: bool = await self._drive(self._calls.forget(self._calls.names(keys), self._now_us()))
+        return found
+
+    async def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> StatesAt:
+        definitions, names = self._calls.definitions, self._calls.names(keys)
+        asks = [self._link.ask(name, _look(definition, name)) for definition, name in zip(definitions, names, strict=True)]
+        *found, (seconds, microseconds) = await asyncio.gather(*asks, self._link.ask(names[0], ("TIME",)))
+        if now_us is None:
+            server_us = int(seconds) * 1_000_000 + int(microseconds)
+            now_us = server_us if self._clock is None else self._clock.now_us()
+        return states_at(definitions, [value or None for value in found], now_us)
+
+    def _now_us(self) -> int | None:
+        return None if self._clock is None else check_now(self._clock.now_us())
+
+    async def _drive(self, steps: Steps) -> Any:
+        run = self._link.run
+        try:
+            call = next(steps)
+            while True:
+                try:
+                    reply = await run(call)
+                except Exception as error:
+                    call = steps.throw(error)
+                else:
+                    call = steps.send(reply)
+        except StopIteration as stop:
+            return stop.value
+
+
+def _look(definition: NamedLimit, name: bytes) -> Command:
+    if definition.limit.algorithm == "sliding_log":
+        return ("LRANGE", name, 0, -1)
+    return ("GET", name)
+
+
+def _never(timeout_s: float) -> dict[str, Any]:
+    """A courier keeps its own deadlines, and nothing is sent twice unless it was not executed."""
+    return {
+        "socket_timeout": None,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+    }
+
+
+def _pool(place: Place) -> Any:
+    never = _never(place.timeout_s)
+    if place.kind == "single":
+        return redis.asyncio.ConnectionPool.from_url(place.url, **never)
+    addresses: Sequence[Address] = place.addresses
+    asking = never | {"socket_timeout": place.timeout_s}
+    sentinel = redis.asyncio.Sentinel(list(addresses), sentinel_kwargs=asking, **never, **place.options)
+    return sentinel.master_for(place.service).connection_pool
+
+
+def _connection(place: Place, address: Address) -> Any:
+    options = dict(place.options)
+    kind = redis.asyncio.SSLConnection if options.pop("ssl", False) else redis.asyncio.Connection
+    return kind(host=address.host, port=address.port, **_never(place.timeout_s), **options)

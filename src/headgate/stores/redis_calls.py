@@ -1,0 +1,256 @@
+"""What is asked of a Redis or Valkey, and what its answers mean; without any I/O, for both colours.
+
+A decision is one call of one script. Where a Cluster keeps the keys of a decision on several servers it
+is several: each is charged in turn, and a refusal gives back what was charged before it, so that never
+more passes than every limit admits; who comes in between may be refused too early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from struct import pack
+from typing import Any, NamedTuple
+
+from headgate.algorithms.transition import measure_us
+from headgate.decision import Decision, NamedLimit, Reading, binding_of
+from headgate.errors import ArgumentError, StoreError
+from headgate.keys import Key, check_cost, check_now, encode_key
+from headgate.stores.redis_scripts import (
+    HIT,
+    PEEK,
+    TELL,
+    Script,
+    forget,
+    mark_of,
+    numbers_of,
+    one_limit,
+    refund,
+    several_limits,
+)
+from headgate.stores.contract import StatesAt
+from headgate.stores.redis_states import convert, key_name, read_state
+
+_NO_DELAY = -1.0
+_SERVERS_TIME = -1.0
+
+Slot = Callable[[bytes], int]
+"""The hash slot of a Redis key, where a Cluster has many; else nothing bears on it."""
+
+
+class Call(NamedTuple):
+    """One call of a script."""
+
+    script: Script
+    keys: list[bytes]
+    arguments: list[bytes]
+
+
+Steps = Generator[Call, Any, Any]
+"""Calls to make one after another; each is answered by the reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A limit as the scripts see it."""
+
+    definition: NamedLimit
+    one: Script
+    numbers: bytes
+    numbers_of_several: bytes
+    mark: bytes
+
+
+class Calls:
+    """The calls for limits that are decided together."""
+
+    def __init__(self, definitions: Sequence[NamedLimit], prefix: str, slot_of: Slot | None) -> None:
+        self.definitions = tuple(definitions)
+        self.groups = max((definition.group + 1 for definition in self.definitions), default=0)
+        self._prefix = prefix
+        self._slot_of = slot_of
+        self._members = [
+            _Member(
+                definition,
+                one_limit(definition.limit.algorithm),
+                numbers_of(definition.limit.compiled),
+                numbers_of(definition.limit.compiled, shadow=definition.shadow),
+                mark_of(definition.limit.compiled),
+            )
+            for definition in self.definitions
+        ]
+
+    def names(self, keys: Sequence[Key]) -> list[bytes]:
+        """The Redis key of each limit. Raises ArgumentError for what is no key."""
+        if len(keys) != self.groups:
+            raise ValueError(f"these limits take {self.groups} keys, not {len(keys)}")
+        texts = [encode_key(key) for key in keys]
+        return [
+            key_name(self._prefix, texts[definition.group], definition.scope) for definition in self.definitions
+        ]
+
+    def costs(self, costs: Sequence[int]) -> list[int]:
+        """The cost of each limit. Raises ArgumentError for what is no cost."""
+        if len(costs) != self.groups:
+            raise ValueError(f"these limits take {self.groups} costs, not {len(costs)}")
+        checked = [check_cost(cost) for cost in costs]
+        return [checked[definition.group] for definition in self.definitions]
+
+    def decide(
+        self,
+        names: list[bytes],
+        costs: list[int],
+        *,
+        mode: int = HIT,
+        now_us: int | None = None,
+        max_delay_us: int | None = None,
+    ) -> Steps:
+        """Decide; the generator's result is the decision."""
+        if not names:
+            return Decision((), (), allowed=True, binding=None)
+        if now_us is not None:
+            check_now(now_us)
+        places = self._places(names)
+        if len(places) == 1:
+            reply = yield self._call(places[0], names, costs, mode, now_us, max_delay_us)
+            readings = _readings(reply, len(names))
+        else:
+            readings = yield from self._decide_apart(places, names, costs, mode, now_us, max_delay_us)
+        return self._decision(readings, costs)
+
+    def forget(self, names: list[bytes], now_us: int | None) -> Steps:
+        """Forget; the generator's result is whether there was more than nothing."""
+        live = False
+        for place in self._places(names) if names else ():
+            kinds = [self.definitions[number].limit.algorithm for number in place]
+            reply = yield Call(forget(), [names[number] for number in place], [kind.encode() for kind in kinds])
+            moment_us = reply[-1] if now_us is None else now_us
+            for kind, value, last in zip(kinds, reply[0:-1:2], reply[1:-1:2], strict=True):
+                if value is not None:
+                    former, state = read_state(kind, value if last is None else [value, b"0", last, b"1"])
+                    live |= measure_us(former, state, moment_us)[1] > 0
+        return live
+
+    def _decide_apart(
+        self,
+        places: list[list[int]],
+        names: list[bytes],
+        costs: list[int],
+        mode: int,
+        now_us: int | None,
+        max_delay_us: int | None,
+    ) -> Generator[Call, Any, list[Reading]]:
+        """Charge place by place; at a refusal give back what was charged, and only look at the rest."""
+        found: dict[int, Reading] = {}
+        charged: list[tuple[list[int], int]] = []
+        refused = False
+        for place in places:
+            own = PEEK if refused or mode != HIT else TELL
+            try:
+                reply = yield self._call(place, names, costs, own, now_us, max_delay_us, together=True)
+            except StoreError:
+                yield from self._give_back(charged, names, costs)
+                raise
+            moment_us = reply.pop() if own == TELL else 0
+            found |= dict(zip(place, _readings(reply, len(place)), strict=True))
+            if not all(found[number].allowed or self.definitions[number].shadow for number in place):
+                refused = True
+            elif own == TELL:
+                taken = [number for number in place if found[number].allowed]
+                charged.append((taken, moment_us))
+        if refused:
+            yield from self._give_back(charged, names, costs)
+            untouched = [0] * len(names)
+            for place in places:
+                reply = yield self._call(place, names, untouched, PEEK, now_us, None, together=True)
+                for number, reading in zip(place, _readings(reply, len(place)), strict=True):
+                    found[number] = reading._replace(
+                        allowed=found[number].allowed, retry_after_us=found[number].retry_after_us
+                    )
+        return [found[number] for number in range(len(names))]
+
+    def _give_back(self, charged: list[tuple[list[int], int]], names: list[bytes], costs: list[int]) -> Steps:
+        for place, moment_us in charged:
+            arguments = [b"%d" % moment_us]
+            for number in place:
+                member = self._members[number]
+                arguments += [member.numbers_of_several, member.mark, b"%d" % costs[number]]
+            yield Call(refund(), [names[number] for number in place], arguments)
+
+    def _call(
+        self,
+        place: list[int],
+        names: list[bytes],
+        costs: list[int],
+        mode: int,
+        now_us: int | None,
+        max_delay_us: int | None,
+        *,
+        together: bool = False,
+    ) -> Call:
+        usual = mode == HIT and now_us is None and max_delay_us is None
+        head = (mode, _NO_DELAY if max_delay_us is None else max_delay_us, _SERVERS_TIME if now_us is None else now_us)
+        if len(place) == 1 and not together:
+            member = self._members[place[0]]
+            cost = costs[place[0]]
+            options = [] if usual and cost == 1 else [pack("<4d", *head, cost)]
+            return Call(member.one, [names[place[0]]], [member.numbers, member.mark, *options])
+        own = [costs[number] for number in place]
+        options = [b"" if usual and own.count(1) == len(own) else pack(f"<{3 + len(own)}d", *head, *own)]
+        for number in place:
+            options += [self._members[number].numbers_of_several, self._members[number].mark]
+        return Call(several_limits(), [names[number] for number in place], options)
+
+    def _places(self, names: list[bytes]) -> list[list[int]]:
+        """Which limits can be decided in one call: all, or in a Cluster those of one slot."""
+        if self._slot_of is None or len(names) == 1:
+            return [list(range(len(names)))]
+        by_slot: dict[int, list[int]] = {}
+        for number, name in enumerate(names):
+            by_slot.setdefault(self._slot_of(name), []).append(number)
+        return list(by_slot.values())
+
+    def _decision(self, readings: list[Reading], costs: list[int]) -> Decision:
+        if len(readings) == 1:
+            allowed = readings[0].allowed or self.definitions[0].shadow
+            binding = None if self.definitions[0].shadow else 0
+        else:
+            pairs = zip(self.definitions, readings, strict=True)
+            allowed = all(reading.allowed or definition.shadow for definition, reading in pairs)
+            binding = binding_of(self.definitions, readings, costs, allowed=allowed)
+        return Decision(self.definitions, readings, allowed=allowed, binding=binding)
+
+
+def _readings(reply: Any, count: int) -> list[Reading]:
+    """What a script replied, for so many limits."""
+    if len(reply) == 3 * count:
+        return [Reading(True, *reply[at : at + 2], 0, reply[at + 2], 0) for at in range(0, 3 * count, 3)]
+    if len(reply) != 5 * count:
+        raise StoreError(f"a script replied with {len(reply)} numbers, which is no answer for {count} limits")
+    readings = []
+    for at in range(0, 5 * count, 5):
+        remaining, reset_after_us, next_after_us, retry_after_us, delay_us = reply[at : at + 5]
+        wait_us = None if retry_after_us < 0 else retry_after_us
+        readings.append(Reading(wait_us == 0, remaining, reset_after_us, wait_us, next_after_us, delay_us))
+    return readings
+
+
+def states_at(definitions: Sequence[NamedLimit], found: Sequence[Any], now_us: int) -> StatesAt:
+    """What was found, as the transitions of these limits read it."""
+    states = []
+    for definition, value in zip(definitions, found, strict=True):
+        limit = definition.limit.compiled
+        states.append(None if value is None else convert(limit, *read_state(limit.algorithm, value), now_us))
+    return StatesAt(states, now_us)
+
+
+def paired_costs(texts: int, costs: object) -> list[int]:
+    """A cost for each of so many keys, from one for all or one for each."""
+    if costs is None:
+        return [1] * texts
+    if not isinstance(costs, Iterable):
+        return [check_cost(costs)] * texts
+    each = [check_cost(cost) for cost in costs]
+    if len(each) != texts:
+        raise ArgumentError(f"{texts} keys need as many costs, not {len(each)}")
+    return each

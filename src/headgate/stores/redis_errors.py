@@ -1,0 +1,65 @@
+"""What a Redis or Valkey refuses, as errors of Headgate that tell the next step."""
+
+from __future__ import annotations
+
+from redis import exceptions
+
+from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+
+_WAYS_OUT = {
+    "OOM": "its memory is full: raise maxmemory, or give the limiter a server of its own",
+    "READONLY": "this server is a replica: name the primary, or use redis+sentinel:// or redis+cluster://",
+    "LOADING": "it is loading its data",
+    "BUSY": "a script of somebody else keeps it busy",
+    "MASTERDOWN": "its primary is away",
+    "CLUSTERDOWN": "the Cluster has no primary for this key",
+    "TRYAGAIN": "the key's slot is moving to another server",
+    "MISCONF": "it cannot save its data and refuses writes",
+    "NOREPLICAS": "it has too few replicas and refuses writes",
+    "MAXCLIENTS": "it has too many clients",
+}
+"""Refusals that pass by themselves, or once somebody has acted. None of them has charged anything."""
+
+_LASTING = {
+    "WRONGTYPE": "a key of this name holds a value of another program: choose another prefix, or delete the key",
+    "NOPERM": "the user may not do this: it needs +evalsha +eval +script|load +time, and ~PREFIX:* for its keys",
+    "NOAUTH": "it asks for a password: put it into the store's URL",
+    "WRONGPASS": "the user or the password is wrong",
+    "CROSSSLOT": "it is a Cluster: use redis+cluster://",
+}
+
+
+def store_error(error: Exception, shown: str) -> StoreError:
+    """The error of a call; `shown` names the server."""
+    if isinstance(error, StoreError):
+        return error
+    if isinstance(error, exceptions.TimeoutError | TimeoutError):
+        return StoreTimeout(f"{shown}: no answer in time; what was asked may have been charged")
+    text = str(error)
+    code = text.partition(" ")[0].rstrip(":")
+    if isinstance(error, exceptions.AuthenticationError):
+        code = code if code in _LASTING else "WRONGPASS"
+    if code not in _WAYS_OUT and code not in _LASTING:
+        code = next((known for known in (*_LASTING, *_WAYS_OUT) if f"{known} " in text), code)
+    kind = _CLASSES.get(type(error).__name__, "")
+    code = code if code in _WAYS_OUT or code in _LASTING else kind
+    if code in _WAYS_OUT:
+        return StoreUnavailable(f"{shown}: {_WAYS_OUT[code]} ({code})")
+    if code in _LASTING:
+        return StoreError(f"{shown}: {_LASTING[code]} ({code})")
+    if isinstance(error, exceptions.ResponseError):
+        return StoreError(f"{shown}: refused: {text[:200]}")
+    return StoreUnavailable(f"{shown}: cannot be reached: {_reason(error)}")
+
+
+_CLASSES = {
+    "OutOfMemoryError": "OOM", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING",
+    "MasterDownError": "MASTERDOWN", "ClusterDownError": "CLUSTERDOWN", "TryAgainError": "TRYAGAIN",
+    "NoPermissionError": "NOPERM", "AuthenticationError": "WRONGPASS", "MaxClientsError": "MAXCLIENTS",
+}  # fmt: skip
+"""redis-py takes the code off some texts."""
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without an address twice or a password at all."""
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

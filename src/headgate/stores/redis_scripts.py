@@ -1,0 +1,155 @@
+"""The Lua scripts: put together from the files of `lua/`, one for each single limit and one for several.
+
+A file of an algorithm has sections, each under a line `--@ name`; a shell includes them by
+`--@ include file.section`. So every script is one run of statements: a function would cost a script
+as much as the work in it. There are eight scripts, the same for all limits, so a server's cache never grows.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from hashlib import sha1
+from importlib import resources
+from struct import pack
+from typing import NamedTuple
+
+from headgate.algorithms.transition import ALGORITHMS
+from headgate.units import LARGEST, CompiledLimit
+
+HIT, PEEK, TELL = 0, 1, 2
+"""What a script is to do: charge, look, or charge and tell the moment."""
+
+CODES = {algorithm: code for code, algorithm in enumerate(ALGORITHMS)}
+"""The number of each algorithm in the scripts."""
+
+_CONSTANTS = {"HIT": HIT, "PEEK": PEEK, "TELL": TELL, "NEVER": -1, "LARGEST": LARGEST, "SUMS": 1 << 53}
+_FUNCTIONS = {
+    "call": "redis.call",
+    **{name: f"struct.{name}" for name in ("pack", "unpack")},
+    **{name: f"math.{name}" for name in ("abs", "ceil", "floor", "max", "min")},
+    "sub": "string.sub",
+}
+_OPTIONAL = ("delay", "adopt", "settle")
+_DIRECTIVE = re.compile(r"^( *)--@ (include|each|end|same) ?(\S*)$")
+
+
+class Script(NamedTuple):
+    """A script and the name that a server has for it."""
+
+    text: str
+    sha: str
+
+
+@cache
+def one_limit(algorithm: str) -> Script:
+    """The script that decides one limit of an algorithm."""
+    return _script("one", algorithm)
+
+
+@cache
+def several_limits() -> Script:
+    """The script that decides several limits, all or none."""
+    return _script("several")
+
+
+@cache
+def refund() -> Script:
+    """The script that gives back what was charged."""
+    return _script("refund")
+
+
+@cache
+def forget() -> Script:
+    """The script that forgets."""
+    return _script("forget")
+
+
+def all_scripts() -> tuple[Script, ...]:
+    """Every script that there is."""
+    return (*map(one_limit, ALGORITHMS), several_limits(), refund(), forget())
+
+
+def numbers_of(limit: CompiledLimit, *, shadow: bool | None = None) -> bytes:
+    """A limit's numbers as `one` reads them; with `shadow`, as `several` does."""
+    numbers = (limit.quota, limit.period, limit.refill, limit.unit_us)
+    if shadow is None:
+        return pack("<4d", *numbers)
+    return pack("<6d", *numbers, CODES[limit.algorithm], shadow)
+
+
+def mark_of(limit: CompiledLimit) -> bytes:
+    """What a state ends with: the numbers that it was written under, as far as they bear on its meaning."""
+    numbers = [_bytes(limit.unit_us, 3), _bytes(limit.period, 7)]
+    if limit.refill:
+        numbers += [_bytes(limit.refill, 7), _bytes(limit.quota, 7)]
+    return b"".join(numbers)
+
+
+def limit_of(algorithm: str, mark: bytes) -> CompiledLimit:
+    """The numbers that a mark tells; a window's quota is not among them."""
+    unit_us, period, refill, quota = (
+        int.from_bytes(mark[start:end], "little") for start, end in ((0, 3), (3, 10), (10, 17), (17, 24))
+    )
+    return CompiledLimit(algorithm, unit_us, quota, period, refill)
+
+
+def _bytes(number: int, length: int) -> bytes:
+    return number.to_bytes(length, "little")
+
+
+def _script(shell: str, algorithm: str = "") -> Script:
+    lines = _included(_sections(shell)[""], algorithm, "")
+    bare = (re.sub(r" *--.*", "", line) for line in lines)
+    code = "\n".join(line for line in bare if line)
+    for name, value in _CONSTANTS.items():
+        code = re.sub(rf"\b{name}\b", str(value), code)
+    used = [name for name in _FUNCTIONS if re.search(rf"(?<![.\w]){name}\(", code)]
+    text = f"local {', '.join(used)} = {', '.join(_FUNCTIONS[name] for name in used)}\n{code}\n"
+    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def _included(lines: list[str], algorithm: str, code: str) -> list[str]:
+    """Lines with what they include in its place."""
+    found: list[str] = []
+    repeated: list[str] | None = None
+    for line in lines:
+        match = _DIRECTIVE.match(line)
+        if match is None:
+            (found if repeated is None else repeated).append(re.sub(r"\bCODE\b", code or "CODE", line))
+        elif match[2] == "each":
+            repeated = []
+        elif match[2] == "end":
+            for each in ALGORITHMS:
+                found += _included(repeated or [], each, str(CODES[each]))
+            repeated = None
+        elif repeated is not None:
+            repeated.append(line)
+        else:
+            file, section = match[3].split(".")
+            inner = _section(algorithm if file == "ALGORITHM" else file, section)
+            found += [match[1] + inside for inside in _included(inner, algorithm, code)]
+    return found
+
+
+def _section(file: str, name: str) -> list[str]:
+    sections = _sections(file)
+    return sections.get(name, []) if name in _OPTIONAL else sections[name]
+
+
+@cache
+def _sections(file: str) -> dict[str, list[str]]:
+    """The sections of a file by name; what comes before the first has none."""
+    sections: dict[str, list[str]] = {"": []}
+    name = ""
+    for line in (resources.files("headgate.stores") / "lua" / f"{file}.lua").read_text().splitlines():
+        same = re.fullmatch(r"--@ same (\w+)", line)
+        begin = re.fullmatch(r"--@ (\w+)", line)
+        if same is not None:
+            sections |= {name: lines for name, lines in _sections(same[1]).items() if name}
+        elif begin is not None and begin[1] not in ("end",):
+            name = begin[1]
+            sections[name] = []
+        else:
+            sections[name].append(line)
+    return sections

@@ -1,0 +1,65 @@
+"""Where states are in Redis, and what they look like there: for reading them outside the scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from struct import calcsize, unpack_from
+from typing import Any
+
+from headgate.algorithms.transition import ALGORITHMS
+from headgate.errors import StoreError
+from headgate.stores.redis_scripts import limit_of, mark_of
+from headgate.units import CompiledLimit
+
+State = tuple[Any, ...]
+
+LONGEST_NAME = 128
+"""Bytes of a key's text in the name of a Redis key; a longer one is named by its digest."""
+
+_FORMS = {"fixed_window": "<ddI", "sliding_window": "<dddI", "sliding_log": "<dI"}
+_BUCKET = "<ddI"
+_SUMS = 1 << 53
+
+
+def key_name(prefix: str, text: str, scope: str) -> bytes:
+    """The Redis key of a limit's state: all limits of one key have one hash tag.
+
+    `text` comes from `encode_key`, so it has no brace and cannot choose where it lands.
+    """
+    name = text.encode()
+    if len(name) > LONGEST_NAME:
+        name = b"#" + blake2b(name, digest_size=20).hexdigest().encode()
+    return b"%b:{%b}:%b" % (prefix.encode(), name, scope.encode())
+
+
+def read_state(algorithm: str, value: bytes | Sequence[bytes]) -> tuple[CompiledLimit, State]:
+    """The state in a value (of a log: in the elements of a list), and the numbers that it was written under."""
+    head = value if isinstance(value, bytes) else value[0]
+    form = _FORMS.get(algorithm, _BUCKET)
+    if len(head) < calcsize(form):
+        raise StoreError(f"a value of {len(head)} bytes is no state of a {algorithm}: another program wrote it")
+    *words, _ = unpack_from(form, head)
+    former = limit_of(algorithm, head[calcsize(form) :])
+    numbers = tuple(int(word) for word in words)
+    if algorithm == "sliding_log":
+        return former, _entries(numbers[0], [int(element) for element in value[1:]])
+    return former, numbers
+
+
+def convert(limit: CompiledLimit, former: CompiledLimit, state: State, now_us: int) -> State | None:
+    """A state in the numbers of this limit; None where it is the same as none."""
+    if mark_of(former) == mark_of(limit):
+        return state
+    converted: State | None = ALGORITHMS[limit.algorithm].convert(limit, state, now_us, former)
+    return converted
+
+
+def _entries(offset: int, numbers: list[int]) -> State:
+    """A log's entries (time, cost), from its sums."""
+    entries = []
+    before = numbers[0]
+    for time, total in zip(numbers[1::2], numbers[2::2], strict=True):
+        entries.append((time + offset, (total - before) % _SUMS))
+        before = total
+    return tuple(entries)

@@ -1,0 +1,287 @@
+"""The Redis store: the same limits for many hosts, on Redis or Valkey, single, Sentinel or Cluster.
+
+One script call a decision, by the server's clock; see docs/redis.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode
+from redis.crc import key_slot
+from redis.exceptions import NoScriptError
+from redis.retry import Retry
+
+from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
+from headgate.decision import Decision, NamedLimit
+from headgate.errors import ConfigError, StoreUnavailable
+from headgate.keys import Key, check_now, encode_key
+from headgate.stores.contract import AsyncBoundLimits, BoundLimits, StatesAt, StoreStats
+from headgate.stores.python_table import PythonDecisions
+from headgate.stores.redis_async import AsyncLink, AsyncRedisLimits
+from headgate.stores.redis_calls import Call, Calls, Steps, paired_costs, states_at
+from headgate.stores.redis_errors import store_error
+from headgate.stores.redis_scripts import HIT, PEEK, all_scripts
+from headgate.stores.redis_url import DEFAULT_PREFIX, DEFAULT_TIMEOUT_S, Place, read_url
+
+_CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
+_SCANNED = 1000
+
+
+class RedisStore:
+    """States in a Redis or Valkey that many hosts share; for threads and for asyncio.
+
+    `server` is a URL (see `headgate.stores.redis_url`), or a client of redis-py: one of `redis` serves
+    Limiter and Gate, one of `redis.asyncio` AsyncLimiter and AsyncGate. A client of your own keeps its
+    own timeouts, and must not repeat a call whose answer was lost: give it no retries.
+
+    Raises ConfigError for a URL or client that cannot be used. Nothing is connected before the first
+    call. Its limiters raise StoreTimeout after `timeout` (50 ms unless the URL says otherwise), which
+    may have charged, and StoreUnavailable or StoreError where the server refuses.
+    """
+
+    blocking = True
+    clock: Clock = SYSTEM_CLOCK
+
+    def __init__(self, server: str | Any, *, prefix: str | None = None) -> None:
+        self._client: Any = None
+        self._link: AsyncLink | None = None
+        self.prefix = prefix or DEFAULT_PREFIX
+        self.timeout_s = DEFAULT_TIMEOUT_S
+        self._place: Place | None = None
+        if isinstance(server, str):
+            self._place = read_url(server)
+            self.shown = self._place.shown
+            self.prefix = prefix or self._place.prefix
+            self.timeout_s = self._place.timeout_s
+            self.is_cluster = self._place.kind == "cluster"
+            return
+        self.shown = f"a {type(server).__module__.partition('.')[0]} client"
+        self.is_cluster = isinstance(server, _CLUSTERS)
+        if isinstance(server, redis.asyncio.Redis | redis.asyncio.RedisCluster):
+            self._link = AsyncLink.of_client(server, self.shown)
+        elif isinstance(server, redis.Redis | redis.RedisCluster):
+            self._client = server
+        else:
+            raise ConfigError(f"a Redis store is a URL or a client of redis-py, not a {type(server).__name__}")
+
+    def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
+        """The limits, ready to be asked from threads."""
+        if self._place is None and self._client is None:
+            raise ConfigError(f"{self.shown} is for asyncio: use AsyncLimiter or AsyncGate")
+        return RedisLimits(self, self.calls(limits), clock)
+
+    def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> AsyncBoundLimits:
+        """The limits, ready to be asked from an event loop."""
+        if self._link is None:
+            if self._place is None:
+                raise ConfigError(f"{self.shown} is not for asyncio: use Limiter or Gate")
+            self._link = AsyncLink(self._place)
+        return AsyncRedisLimits(self._link, self.calls(limits), _own(clock))
+
+    def calls(self, limits: Sequence[NamedLimit]) -> Calls:
+        """How these limits are asked."""
+        return Calls(limits, self.prefix, key_slot if self.is_cluster else None)
+
+    @property
+    def client(self) -> Any:
+        """The client of redis-py that threads use."""
+        if self._client is None:
+            if self._place is None:
+                raise ConfigError(f"{self.shown} is for asyncio")
+            self._client = _open_client(self._place)
+        return self._client
+
+    def run(self, call: Call) -> Any:
+        """The reply of a script."""
+        execute = self.client.execute_command
+        keys = len(call.keys)
+        try:
+            try:
+                return execute("EVALSHA", call.script.sha, keys, *call.keys, *call.arguments)
+            except NoScriptError:
+                return execute("EVAL", call.script.text, keys, *call.keys, *call.arguments)
+        except (redis.RedisError, OSError) as error:
+            raise store_error(error, self.shown) from error
+
+    def fetch(self, definitions: Sequence[NamedLimit], names: Sequence[bytes]) -> tuple[list[Any], int]:
+        """What is stored under each name, None where nothing is, and the server's moment in microseconds."""
+        try:
+            found = []
+            for definition, name in zip(definitions, names, strict=True):
+                if definition.limit.algorithm == "sliding_log":
+                    found.append(self.client.lrange(name, 0, -1) or None)
+                else:
+                    found.append(self.client.get(name))
+            seconds, microseconds = self.client.time(**({"target_nodes": "random"} if self.is_cluster else {}))
+        except (redis.RedisError, OSError) as error:
+            raise store_error(error, self.shown) from error
+        return found, int(seconds) * 1_000_000 + int(microseconds)
+
+    def stats(self) -> StoreStats:
+        """Not counted here: a server's own figures tell of all that it holds."""
+        return StoreStats(keys=0, bytes=0, max_keys=0, expired=0, forgotten=0, refused_full=0, passed_full=0)
+
+    def clear(self) -> None:
+        """Forget everything under this store's prefix, a piece at a time, while others use it."""
+        try:
+            pending: list[bytes] = []
+            for name in self.client.scan_iter(match=f"{self.prefix}:{{*}}:*", count=_SCANNED):
+                pending.append(name)
+                if len(pending) >= _SCANNED:
+                    self._unlink(pending)
+                    pending.clear()
+            self._unlink(pending)
+        except (redis.RedisError, OSError) as error:
+            raise store_error(error, self.shown) from error
+
+    def _unlink(self, names: list[bytes]) -> None:
+        if self.is_cluster:
+            for name in names:
+                self.client.unlink(name)
+        elif names:
+            self.client.unlink(*names)
+
+    def ping(self) -> None:
+        """Raise StoreError if the server does not answer."""
+        try:
+            answer = self.client.ping()
+        except (redis.RedisError, OSError) as error:
+            raise store_error(error, self.shown) from error
+        if not answer:
+            raise StoreUnavailable(f"{self.shown}: a server does not answer")
+
+    async def ping_async(self) -> None:
+        """`ping` for an event loop."""
+        if self._link is None:
+            self.bind_async(())
+        assert self._link is not None
+        await self._link.ping()
+
+    def close(self) -> None:
+        """Close the connections of threads; the states stay."""
+        if self._place is not None and self._client is not None:
+            self._client.close()
+            self._client = None
+
+    async def aclose(self) -> None:
+        """Close all connections; the states stay."""
+        if self._link is not None:
+            await self._link.close()
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RedisStore({self.shown!r}, prefix={self.prefix!r})"
+
+
+class RedisLimits:
+    """Limits bound to a Redis store, for threads; see `headgate.stores.contract.BoundLimits`."""
+
+    def __init__(self, store: RedisStore, calls: Calls, clock: Clock | None) -> None:
+        self._store = store
+        self._calls = calls
+        self._clock = _own(clock)
+
+    def hit(self, key: Key, cost: int = 1) -> Decision:
+        return self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups)
+
+    def peek(self, key: Key, cost: int = 1) -> Decision:
+        return self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups, commit=False)
+
+    def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
+        every = list(keys)
+        each = paired_costs(len(every), costs)
+        for key in every:
+            encode_key(key)
+        groups = self._calls.groups
+        now_us = self._now_us()
+        return PythonDecisions(
+            self.decide((key,) * groups, (cost,) * groups, now_us=now_us)
+            for key, cost in zip(every, each, strict=True)
+        )
+
+    def decide(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        /,
+        *,
+        commit: bool = True,
+        now_us: int | None = None,
+        max_delay_us: int | None = None,
+    ) -> Decision:
+        names, each = self._calls.names(keys), self._calls.costs(costs)
+        if now_us is None and self._clock is not None:
+            now_us = self._clock.now_us()
+        decision: Decision = self._drive(
+            self._calls.decide(
+                names, each, mode=HIT if commit else PEEK, now_us=now_us, max_delay_us=max_delay_us
+            )
+        )
+        return decision
+
+    def reset(self, keys: tuple[Key, ...], /) -> bool:
+        found: bool = self._drive(self._calls.forget(self._calls.names(keys), self._now_us()))
+        return found
+
+    def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> StatesAt:
+        names = self._calls.names(keys)
+        found, moment_us = self._store.fetch(self._calls.definitions, names)
+        if now_us is None:
+            now_us = moment_us if self._clock is None else self._clock.now_us()
+        return states_at(self._calls.definitions, found, now_us)
+
+    def _now_us(self) -> int | None:
+        return None if self._clock is None else check_now(self._clock.now_us())
+
+    def _drive(self, steps: Steps) -> Any:
+        run = self._store.run
+        try:
+            call = next(steps)
+            while True:
+                try:
+                    reply = run(call)
+                except Exception as error:
+                    call = steps.throw(error)
+                else:
+                    call = steps.send(reply)
+        except StopIteration as stop:
+            return stop.value
+
+
+def _own(clock: Clock | None) -> Clock | None:
+    """A clock that is to stand in for the server's; None for the server's."""
+    return None if clock is None or isinstance(clock, SystemClock) else clock
+
+
+def _open_client(place: Place) -> Any:
+    never: dict[str, Any] = {
+        "socket_timeout": place.timeout_s,
+        "socket_connect_timeout": place.timeout_s,
+        "retry": Retry(NoBackoff(), 0),  # a call whose answer was lost may have been charged
+        "protocol": 2,
+    }
+    if place.kind == "single":
+        pool = redis.BlockingConnectionPool.from_url(
+            place.url, max_connections=place.connections, timeout=place.timeout_s, **never
+        )
+        return redis.Redis(connection_pool=pool)
+    if place.kind == "sentinel":
+        own = {name: value for name, value in never.items() if name != "protocol"}
+        sentinel = redis.Sentinel(list(place.addresses), sentinel_kwargs=own | {"protocol": 2}, **never, **place.options)
+        return sentinel.master_for(place.service)
+    nodes = [ClusterNode(host, port) for host, port in place.addresses]
+    return redis.RedisCluster(
+        startup_nodes=nodes, cluster_error_retry_attempts=0, max_connections=place.connections,
+        **never, **place.options,
+    )  # fmt: skip
+
+
+def load_scripts(client: Any) -> None:
+    """Load all scripts, so that no decision has to."""
+    for script in all_scripts():
+        client.script_load(script.text)
+
