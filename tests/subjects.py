@@ -24,7 +24,7 @@ from headgate.stores.redis_store import RedisStore
 from headgate.testing import ManualClock
 
 sys.path.insert(0, str(Path(__file__).parent / "integration"))
-from redis_servers import single  # noqa: E402
+from redis_servers import single
 
 CORES = ("native", "python") if cores.native is not None else ("python",)
 ZONES = ("shared",) if hasattr(cores.native, "Zone") else ()

@@ -26,7 +26,8 @@ class NamedLimit:
     `scope` is its identity in a store, without its numbers: what was used stays used when a number
     changes. `name` is what headers and reports call it, `rule` the policy's rule it belongs to.
     A `shadow` limit is counted for itself and decides nothing. `group` says which of a decision's
-    keys and costs it is checked with.
+    keys and costs it is checked with. `on_store_error` is what decides it where the store does not:
+    "local", "open", "closed", or empty for what the store was told.
     """
 
     limit: Limit
@@ -35,10 +36,18 @@ class NamedLimit:
     rule: str = ""
     shadow: bool = False
     group: int = 0
+    on_store_error: str = ""
 
 
 def name_limits(
-    limits: Sequence[Limit], *, scope: str, name: str, rule: str = "", shadow: bool = False, group: int = 0
+    limits: Sequence[Limit],
+    *,
+    scope: str,
+    name: str,
+    rule: str = "",
+    shadow: bool = False,
+    group: int = 0,
+    on_store_error: str = "",
 ) -> tuple[NamedLimit, ...]:
     """Limits where they are used, each with a scope and a name of its own.
 
@@ -55,7 +64,7 @@ def name_limits(
         names[own] += 1
         if names[own] > 1:
             own = f"{own}-{names[own]}"
-        named.append(NamedLimit(limit, f"{scope}/{kind}", own, rule, shadow, group))
+        named.append(NamedLimit(limit, f"{scope}/{kind}", own, rule, shadow, group, on_store_error))
     return tuple(named)
 
 

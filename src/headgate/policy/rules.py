@@ -264,8 +264,16 @@ def _path_tree(all_conditions: Sequence[Conditions]) -> PathTree:
 
 def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Extract]) -> Rule:
     scope = f"{policy.namespace}/{policy.generation}/{model.name}"
+    on_store_error = model.on_store_error or policy.on_store_error
     limits: dict[str, tuple[NamedLimit, ...]] = {
-        tier: name_limits(values, scope=scope, name=model.name, rule=model.name, shadow=model.shadow)
+        tier: name_limits(
+            values,
+            scope=scope,
+            name=model.name,
+            rule=model.name,
+            shadow=model.shadow,
+            on_store_error=on_store_error,
+        )
         for tier, values in model.limits.items()
     }
     if ANY_TIER not in limits and policy.tiers is not None:
@@ -280,7 +288,7 @@ def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Extrac
         default=model.default,
         shadow=model.shadow,
         refuse_missing=model.missing == "refuse" and not model.shadow,
-        on_store_error=model.on_store_error or policy.on_store_error,
+        on_store_error=on_store_error,
     )
 
 

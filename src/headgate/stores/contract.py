@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit
-from headgate.errors import ConfigError
-from headgate.keys import Key
+from headgate.errors import ArgumentError, ConfigError
+from headgate.keys import Key, check_cost
 
 
 class StoreStats(NamedTuple):
@@ -211,3 +211,15 @@ async def ping_async(store: Store) -> None:
         store.ping()
     else:
         await ping()
+
+
+def paired_costs(texts: int, costs: object) -> list[int]:
+    """A cost for each of so many keys, from one for all or one for each."""
+    if costs is None:
+        return [1] * texts
+    if not isinstance(costs, Iterable):
+        return [check_cost(costs)] * texts
+    each = [check_cost(cost) for cost in costs]
+    if len(each) != texts:
+        raise ArgumentError(f"{texts} keys need as many costs, not {len(each)}")
+    return each

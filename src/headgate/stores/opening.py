@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
+from urllib.parse import parse_qsl, unquote_to_bytes, urlencode, urlsplit
 
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.stores.contract import Store
+from headgate.stores.fallback import CHOICES, read_share
+from headgate.stores.guard import GuardedStore
 from headgate.stores.memory import ON_FULL, MemoryStore
 from headgate.stores.redis_url import is_redis, read_url
 from headgate.stores.shared import SharedStore, can_share
@@ -94,16 +96,37 @@ def _shared_options(url: str) -> dict[str, Any]:
 
 
 def _redis_options(url: str) -> dict[str, Any]:
-    read_url(url)
-    return {"server": url}
+    """How a Redis is guarded, and its own URL: without what the guard is told."""
+    body, mark, query = url.partition("?")
+    guard: dict[str, Any] = {}
+    own = []
+    for name, value in _options(query, url):
+        if name == "on_error":
+            if value not in CHOICES:
+                raise ConfigError(f"on_error is one of {', '.join(CHOICES)}, not {value[:40]!r}")
+            guard[name] = value
+        elif name == "local_share":
+            if not re.fullmatch(r"[01]|0?\.[0-9]{1,6}", value):
+                raise ConfigError(f"local_share is a number above 0, up to 1, not {value[:40]!r}")
+            guard[name] = float(value)
+        elif name == "remember":
+            if value not in ("yes", "no"):
+                raise ConfigError(f"remember is yes or no, not {value[:40]!r}")
+            guard[name] = value == "yes"
+        else:
+            own.append((name, value))
+    read_share(guard.get("local_share", 1))
+    server = body + (mark + urlencode(own) if own else "")
+    read_url(server)
+    return {"server": server, **guard}
 
 
-def _open_redis(server: str) -> Store:
+def _open_redis(server: str, **guard: Any) -> Store:
     try:
         from headgate.stores.redis_store import RedisStore
     except ModuleNotFoundError as error:
         raise MissingExtraError("the Redis store", extra="redis") from error
-    return RedisStore(server)
+    return GuardedStore(RedisStore(server), **guard)
 
 
 def _on_full(value: str) -> str:

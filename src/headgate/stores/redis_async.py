@@ -17,9 +17,9 @@ from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import StoreUnavailable
 from headgate.keys import Key, check_now, encode_key
-from headgate.stores.contract import StatesAt
+from headgate.stores.contract import StatesAt, paired_costs
 from headgate.stores.python_table import PythonDecisions
-from headgate.stores.redis_calls import Call, Calls, Steps, paired_costs, states_at
+from headgate.stores.redis_calls import Call, Calls, Steps, states_at
 from headgate.stores.redis_courier import Command, Courier, command_of
 from headgate.stores.redis_errors import store_error
 from headgate.stores.redis_scripts import HIT, PEEK
@@ -215,8 +215,7 @@ class AsyncRedisLimits:
         groups = self._calls.groups
         now_us = self._now_us()
         asks = [
-            self.decide((key,) * groups, (cost,) * groups, now_us=now_us)
-            for key, cost in zip(every, each, strict=True)
+            self.decide((key,) * groups, (cost,) * groups, now_us=now_us) for key, cost in zip(every, each, strict=True)
         ]
         return PythonDecisions(await asyncio.gather(*asks))
 
@@ -245,7 +244,9 @@ class AsyncRedisLimits:
 
     async def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> StatesAt:
         definitions, names = self._calls.definitions, self._calls.names(keys)
-        asks = [self._link.ask(name, _look(definition, name)) for definition, name in zip(definitions, names, strict=True)]
+        asks = [
+            self._link.ask(name, _look(definition, name)) for definition, name in zip(definitions, names, strict=True)
+        ]
         *found, (seconds, microseconds) = await asyncio.gather(*asks, self._link.ask(names[0], ("TIME",)))
         if now_us is None:
             server_us = int(seconds) * 1_000_000 + int(microseconds)

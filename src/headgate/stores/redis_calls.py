@@ -7,15 +7,16 @@ more passes than every limit admits; who comes in between may be refused too ear
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from struct import pack
 from typing import Any, NamedTuple
 
 from headgate.algorithms.transition import measure_us
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.errors import ArgumentError, StoreError
+from headgate.errors import StoreError
 from headgate.keys import Key, check_cost, check_now, encode_key
+from headgate.stores.contract import StatesAt
 from headgate.stores.redis_scripts import (
     HIT,
     PEEK,
@@ -28,7 +29,6 @@ from headgate.stores.redis_scripts import (
     refund,
     several_limits,
 )
-from headgate.stores.contract import StatesAt
 from headgate.stores.redis_states import convert, key_name, read_state
 
 _NO_DELAY = -1.0
@@ -85,9 +85,7 @@ class Calls:
         if len(keys) != self.groups:
             raise ValueError(f"these limits take {self.groups} keys, not {len(keys)}")
         texts = [encode_key(key) for key in keys]
-        return [
-            key_name(self._prefix, texts[definition.group], definition.scope) for definition in self.definitions
-        ]
+        return [key_name(self._prefix, texts[definition.group], definition.scope) for definition in self.definitions]
 
     def costs(self, costs: Sequence[int]) -> list[int]:
         """The cost of each limit. Raises ArgumentError for what is no cost."""
@@ -242,15 +240,3 @@ def states_at(definitions: Sequence[NamedLimit], found: Sequence[Any], now_us: i
         limit = definition.limit.compiled
         states.append(None if value is None else convert(limit, *read_state(limit.algorithm, value), now_us))
     return StatesAt(states, now_us)
-
-
-def paired_costs(texts: int, costs: object) -> list[int]:
-    """A cost for each of so many keys, from one for all or one for each."""
-    if costs is None:
-        return [1] * texts
-    if not isinstance(costs, Iterable):
-        return [check_cost(costs)] * texts
-    each = [check_cost(cost) for cost in costs]
-    if len(each) != texts:
-        raise ArgumentError(f"{texts} keys need as many costs, not {len(each)}")
-    return each

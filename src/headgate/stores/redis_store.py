@@ -19,10 +19,10 @@ from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import ConfigError, StoreUnavailable
 from headgate.keys import Key, check_now, encode_key
-from headgate.stores.contract import AsyncBoundLimits, BoundLimits, StatesAt, StoreStats
+from headgate.stores.contract import AsyncBoundLimits, BoundLimits, StatesAt, StoreStats, paired_costs
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.redis_async import AsyncLink, AsyncRedisLimits
-from headgate.stores.redis_calls import Call, Calls, Steps, paired_costs, states_at
+from headgate.stores.redis_calls import Call, Calls, Steps, states_at
 from headgate.stores.redis_errors import store_error
 from headgate.stores.redis_scripts import HIT, PEEK, all_scripts
 from headgate.stores.redis_url import DEFAULT_PREFIX, DEFAULT_TIMEOUT_S, Place, read_url
@@ -76,11 +76,14 @@ class RedisStore:
 
     def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> AsyncBoundLimits:
         """The limits, ready to be asked from an event loop."""
+        return AsyncRedisLimits(self._open_link(), self.calls(limits), _own(clock))
+
+    def _open_link(self) -> AsyncLink:
         if self._link is None:
             if self._place is None:
                 raise ConfigError(f"{self.shown} is not for asyncio: use Limiter or Gate")
             self._link = AsyncLink(self._place)
-        return AsyncRedisLimits(self._link, self.calls(limits), _own(clock))
+        return self._link
 
     def calls(self, limits: Sequence[NamedLimit]) -> Calls:
         """How these limits are asked."""
@@ -145,6 +148,21 @@ class RedisStore:
         elif names:
             self.client.unlink(*names)
 
+    def probe(self) -> None:
+        """Raise StoreError if the server would not charge: a replica, or one with no memory left."""
+        try:
+            self.client.set(self._probe_name, b"", px=1000)
+        except (redis.RedisError, OSError) as error:
+            raise store_error(error, self.shown) from error
+
+    async def probe_async(self) -> None:
+        """`probe` for an event loop."""
+        await self._open_link().ask(self._probe_name, ("SET", self._probe_name, b"", "PX", 1000))
+
+    @property
+    def _probe_name(self) -> bytes:
+        return f"{self.prefix}:{{probe}}:probe".encode()
+
     def ping(self) -> None:
         """Raise StoreError if the server does not answer."""
         try:
@@ -156,10 +174,7 @@ class RedisStore:
 
     async def ping_async(self) -> None:
         """`ping` for an event loop."""
-        if self._link is None:
-            self.bind_async(())
-        assert self._link is not None
-        await self._link.ping()
+        await self._open_link().ping()
 
     def close(self) -> None:
         """Close the connections of threads; the states stay."""
@@ -199,8 +214,7 @@ class RedisLimits:
         groups = self._calls.groups
         now_us = self._now_us()
         return PythonDecisions(
-            self.decide((key,) * groups, (cost,) * groups, now_us=now_us)
-            for key, cost in zip(every, each, strict=True)
+            self.decide((key,) * groups, (cost,) * groups, now_us=now_us) for key, cost in zip(every, each, strict=True)
         )
 
     def decide(
@@ -217,9 +231,7 @@ class RedisLimits:
         if now_us is None and self._clock is not None:
             now_us = self._clock.now_us()
         decision: Decision = self._drive(
-            self._calls.decide(
-                names, each, mode=HIT if commit else PEEK, now_us=now_us, max_delay_us=max_delay_us
-            )
+            self._calls.decide(names, each, mode=HIT if commit else PEEK, now_us=now_us, max_delay_us=max_delay_us)
         )
         return decision
 
@@ -271,7 +283,9 @@ def _open_client(place: Place) -> Any:
         return redis.Redis(connection_pool=pool)
     if place.kind == "sentinel":
         own = {name: value for name, value in never.items() if name != "protocol"}
-        sentinel = redis.Sentinel(list(place.addresses), sentinel_kwargs=own | {"protocol": 2}, **never, **place.options)
+        sentinel = redis.Sentinel(
+            list(place.addresses), sentinel_kwargs=own | {"protocol": 2}, **never, **place.options
+        )
         return sentinel.master_for(place.service)
     nodes = [ClusterNode(host, port) for host, port in place.addresses]
     return redis.RedisCluster(
@@ -284,4 +298,3 @@ def load_scripts(client: Any) -> None:
     """Load all scripts, so that no decision has to."""
     for script in all_scripts():
         client.script_load(script.text)
-

@@ -1,0 +1,139 @@
+"""A circuit breaker: who keeps calling a store that does not answer makes every request wait for nothing.
+
+Closed, calls go to the store. After some failures one after another it opens, and none do; a probe in
+the background, at growing and jittered intervals, finds out when the store is back. Then it is half
+open: a growing share of the calls goes to the store, so that not all come back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import threading
+from collections.abc import Awaitable, Callable
+
+from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
+from headgate.errors import HeadgateError
+
+log = logging.getLogger("headgate")
+
+CLOSED, OPEN, HALF_OPEN = "closed", "open", "half-open"
+
+FAILURES = 3
+"""Calls that fail one after another before it opens."""
+
+FIRST_PROBE_S = 0.1
+LAST_PROBE_S = 2.0
+RAMP_S = 0.5
+"""How long it is half open."""
+
+
+class Breaker:
+    """Whether calls go to a store. Safe under threads, and after a fork."""
+
+    def __init__(self, shown: str, *, failures: int = FAILURES, first_probe_s: float = FIRST_PROBE_S) -> None:
+        self.shown = shown
+        self.state = CLOSED
+        self.opened = 0
+        """How often it has opened."""
+
+        self._most_failures = failures
+        self._first_probe_s = first_probe_s
+        self._failures = 0
+        self._half_open_us = 0
+        self._asked = 0
+        self._passed = 0
+        self._prober: threading.Thread | asyncio.Task[None] | None = None
+        self._pid = 0
+        self._lock = threading.Lock()
+
+    def lets_through(self) -> bool:
+        """Whether a call may go to the store now."""
+        if self.state == CLOSED:
+            return True
+        with self._lock:
+            if self.state != HALF_OPEN:
+                return self.state == CLOSED
+            share = (SYSTEM_CLOCK.now_us() - self._half_open_us) / (RAMP_S * US_PER_SECOND)
+            if share >= 1:
+                self.state = CLOSED
+                return True
+            self._asked += 1
+            if self._passed < self._asked * share:
+                self._passed += 1
+                return True
+            return False
+
+    def succeeded(self) -> None:
+        """A call was answered."""
+        if self._failures:
+            self._failures = 0
+
+    def failed(self, error: Exception) -> None:
+        """A call was not answered."""
+        with self._lock:
+            self._failures += 1
+            if self.state == OPEN or (self.state == CLOSED and self._failures < self._most_failures):
+                return
+            self.state = OPEN
+            self.opened += 1
+        log.warning("the store does not answer, requests are decided without it: %s", error)
+
+    def probe_in_thread(self, probe: Callable[[], object]) -> None:
+        """See to it that somebody finds out when the store is back."""
+        if not self._needs_prober():
+            return
+        with self._lock:
+            if self._needs_prober():
+                self._pid = os.getpid()
+                self._prober = threading.Thread(
+                    target=self._probe_on, args=(probe,), name="headgate-probe", daemon=True
+                )
+                self._prober.start()
+
+    def probe_in_task(self, probe: Callable[[], Awaitable[object]]) -> None:
+        """`probe_in_thread` on an event loop."""
+        if self._needs_prober():
+            self._pid = os.getpid()
+            self._prober = asyncio.get_running_loop().create_task(self._probe_async(probe))
+
+    def _needs_prober(self) -> bool:
+        if self.state != OPEN:
+            return False
+        prober = self._prober
+        if prober is None or self._pid != os.getpid():
+            return True
+        if isinstance(prober, asyncio.Task):
+            return prober.done() or prober.get_loop().is_closed()
+        return not prober.is_alive()
+
+    def _probe_on(self, probe: Callable[[], object]) -> None:
+        pause_s = self._first_probe_s
+        while self.state == OPEN:
+            threading.Event().wait(pause_s * random.uniform(0.5, 1.5))
+            try:
+                probe()
+            except HeadgateError:
+                pause_s = min(2 * pause_s, LAST_PROBE_S)
+            else:
+                self._is_back()
+
+    async def _probe_async(self, probe: Callable[[], Awaitable[object]]) -> None:
+        pause_s = self._first_probe_s
+        while self.state == OPEN:
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            try:
+                await probe()
+            except HeadgateError:
+                pause_s = min(2 * pause_s, LAST_PROBE_S)
+            else:
+                self._is_back()
+
+    def _is_back(self) -> None:
+        with self._lock:
+            self.state = HALF_OPEN
+            self._half_open_us = SYSTEM_CLOCK.now_us()
+            self._failures = self._asked = self._passed = 0
+        log.warning("the store answers again: %s", self.shown)

@@ -1,0 +1,312 @@
+"""A store behind a guard: whatever happens to it, every request gets an answer, in time.
+
+Calls go through a circuit breaker. Where one fails, or none may be made, the written choice of each
+limit decides, see `fallback`; the decision says so in `degraded`. A call whose answer was lost may have
+been charged, so it is never repeated. A refusal is remembered until the moment at which it ends, at most
+a second, so that a client that hammers costs the store one call a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
+from headgate.decision import Decision, NamedLimit, Reading
+from headgate.errors import ConfigError, StoreError
+from headgate.keys import Key, encode_key
+from headgate.stores.breaker import Breaker
+from headgate.stores.contract import (
+    AsyncBoundLimits,
+    AsyncStore,
+    BoundLimits,
+    StoreStats,
+    bind_async,
+    close_async,
+    paired_costs,
+    ping_async,
+)
+from headgate.stores.fallback import CHOICES, MAX_LOCAL_KEYS, Choice, Fallback, read_share
+from headgate.stores.memory import MemoryStore
+from headgate.stores.python_table import PythonDecisions
+
+REMEMBERED_US = 1_000_000
+MOST_REMEMBERED = 10_000
+
+
+class GuardedStore:
+    """A store that always answers: its own decisions, or where it does not make any, the written choice.
+
+    `on_error` is the choice for limits that have none of their own: "local" decides in this process by
+    `local_share` of each limit, "open" passes, "closed" refuses. `remember` is whether refusals are
+    remembered. Raises ConfigError for another choice or share.
+    """
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        *,
+        on_error: Choice = "local",
+        local_share: float = 1,
+        remember: bool = True,
+    ) -> None:
+        if on_error not in CHOICES:
+            raise ConfigError(f"on_error is one of {', '.join(CHOICES)}, not {on_error!r}")
+        self.inner = store
+        self.on_error = on_error
+        self.local_share = read_share(local_share)
+        self.remember = remember
+        self.breaker = Breaker(repr(store))
+        self.local = MemoryStore(max_keys=MAX_LOCAL_KEYS)
+
+    @property
+    def blocking(self) -> bool:
+        return self.inner.blocking
+
+    @property
+    def clock(self) -> Clock:
+        return self.inner.clock
+
+    def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
+        """The limits, ready to be asked from threads."""
+        return GuardedLimits(self, self.inner.bind(limits, clock=clock), self._fallback(limits, clock), limits, clock)
+
+    def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> AsyncBoundLimits:
+        """The limits, ready to be asked from an event loop."""
+        bound: Any = bind_async(self.inner, limits, clock)
+        return AsyncGuardedLimits(self, bound, self._fallback(limits, clock), limits, clock)
+
+    def _fallback(self, limits: Sequence[NamedLimit], clock: Clock | None) -> Fallback:
+        return Fallback(limits, self.on_error, self.local_share, self.local, clock)
+
+    def probe(self) -> None:
+        """Raise StoreError if the store would not decide."""
+        getattr(self.inner, "probe", self.inner.ping)()
+
+    async def probe_async(self) -> None:
+        """`probe` for an event loop."""
+        probe = getattr(self.inner, "probe_async", None)
+        await (ping_async(self.inner) if probe is None else probe())
+
+    def stats(self) -> StoreStats:
+        """What the store counts about itself."""
+        return self.inner.stats()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.local.clear()
+        self.inner.clear()
+
+    def ping(self) -> None:
+        """Raise StoreError if the store does not answer."""
+        self.inner.ping()
+
+    async def ping_async(self) -> None:
+        """`ping` for an event loop."""
+        await ping_async(self.inner)
+
+    def close(self) -> None:
+        """Close the store."""
+        self.inner.close()
+
+    async def aclose(self) -> None:
+        """`close` for an event loop."""
+        await close_async(self.inner)
+
+    def __repr__(self) -> str:
+        return f"GuardedStore({self.inner!r}, on_error={self.on_error!r}, breaker={self.breaker.state!r})"
+
+
+class _Remembered(NamedTuple):
+    cost: tuple[int, ...]
+    decision: Decision
+    since_us: int
+    until_us: int
+
+
+class _Guard:
+    """What the guarded limits of both colours are made of."""
+
+    def __init__(
+        self,
+        store: GuardedStore,
+        bound: Any,
+        fallback: Fallback,
+        limits: Sequence[NamedLimit],
+        clock: Clock | None,
+    ) -> None:
+        self._store = store
+        self._bound = bound
+        self._fallback = fallback
+        self._groups = max((limit.group + 1 for limit in limits), default=0)
+        self._breaker = store.breaker
+        self._refusals: dict[tuple[Key, ...], _Remembered] = {}
+        self._now_us = SYSTEM_CLOCK.now_us if clock is None or isinstance(clock, SystemClock) else clock.now_us
+        self._remembers = store.remember and not any(limit.shadow for limit in limits)
+
+    def _remembered(self, keys: tuple[Key, ...], costs: tuple[int, ...]) -> Decision | None:
+        """The refusal that this request is sure to get, with its times as they are now."""
+        known = self._refusals.get(keys)
+        if known is None:
+            return None
+        now_us = self._now_us()
+        if not known.since_us <= now_us < known.until_us:
+            self._refusals.pop(keys, None)
+            return None
+        if any(cost < before for cost, before in zip(costs, known.cost, strict=True)) or costs != known.cost:
+            return None
+        return _later(known.decision, now_us - known.since_us)
+
+    def _remember(self, keys: tuple[Key, ...], costs: tuple[int, ...], decision: Decision) -> None:
+        wait_us = decision.retry_after_us
+        if wait_us is not None and wait_us < 2 * len(decision.limits):
+            return
+        if len(self._refusals) >= MOST_REMEMBERED:
+            self._refusals.clear()
+        now_us = self._now_us()
+        until_us = now_us + min(REMEMBERED_US, REMEMBERED_US if wait_us is None else wait_us)
+        self._refusals[keys] = _Remembered(costs, decision, now_us, until_us)
+
+
+def _later(decision: Decision, passed_us: int) -> Decision:
+    """A refusal as it is told some time later, before it ends."""
+    readings = [
+        Reading(
+            reading.allowed,
+            reading.remaining,
+            max(0, reading.reset_after_us - passed_us),
+            None if reading.retry_after_us is None else max(0, reading.retry_after_us - passed_us),
+            max(0, reading.next_after_us - passed_us),
+            0,
+        )
+        for reading in decision.limits
+    ]
+    definitions = tuple(reading.definition for reading in decision.limits)
+    binding = next((number for number, reading in enumerate(decision.limits) if reading == decision.binding), None)
+    return Decision(definitions, readings, allowed=False, binding=binding, degraded=decision.degraded)
+
+
+class GuardedLimits(_Guard):
+    """Limits of a guarded store, for threads."""
+
+    def hit(self, key: Key, cost: int = 1) -> Decision:
+        return self.decide((key,) * self._groups, (cost,) * self._groups)
+
+    def peek(self, key: Key, cost: int = 1) -> Decision:
+        return self.decide((key,) * self._groups, (cost,) * self._groups, commit=False)
+
+    def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
+        every = list(keys)
+        each = paired_costs(len(every), costs)
+        for key in every:
+            encode_key(key)
+        return PythonDecisions(self.hit(key, cost) for key, cost in zip(every, each, strict=True))
+
+    def decide(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        /,
+        *,
+        commit: bool = True,
+        now_us: int | None = None,
+        max_delay_us: int | None = None,
+    ) -> Decision:
+        usual = commit and now_us is None and max_delay_us is None and self._remembers
+        if usual and self._refusals and (known := self._remembered(keys, costs)) is not None:
+            return known
+        if self._breaker.lets_through():
+            try:
+                decision: Decision = self._bound.decide(
+                    keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us
+                )
+            except StoreError as error:
+                self._breaker.failed(error)
+            else:
+                self._breaker.succeeded()
+                if usual and not decision.allowed:
+                    self._remember(keys, costs, decision)
+                return decision
+        self._breaker.probe_in_thread(self._store.probe)
+        return self._fallback.decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
+
+    def reset(self, keys: tuple[Key, ...], /) -> bool:
+        self._refusals.pop(keys, None)
+        here = self._fallback.reset(keys)
+        found: bool = self._bound.reset(keys)
+        return found or here
+
+    def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
+        if self._breaker.lets_through():
+            try:
+                states: list[tuple[Any, ...] | None] = self._bound.read(keys, now_us)
+            except StoreError as error:
+                self._breaker.failed(error)
+            else:
+                return states
+        self._breaker.probe_in_thread(self._store.probe)
+        return self._fallback.read(keys, now_us)
+
+
+class AsyncGuardedLimits(_Guard):
+    """Limits of a guarded store, for asyncio."""
+
+    async def hit(self, key: Key, cost: int = 1) -> Decision:
+        return await self.decide((key,) * self._groups, (cost,) * self._groups)
+
+    async def peek(self, key: Key, cost: int = 1) -> Decision:
+        return await self.decide((key,) * self._groups, (cost,) * self._groups, commit=False)
+
+    async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
+        every = list(keys)
+        each = paired_costs(len(every), costs)
+        for key in every:
+            encode_key(key)
+        asks = [self.hit(key, cost) for key, cost in zip(every, each, strict=True)]
+        return PythonDecisions(await asyncio.gather(*asks))
+
+    async def decide(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        /,
+        *,
+        commit: bool = True,
+        now_us: int | None = None,
+        max_delay_us: int | None = None,
+    ) -> Decision:
+        usual = commit and now_us is None and max_delay_us is None and self._remembers
+        if usual and self._refusals and (known := self._remembered(keys, costs)) is not None:
+            return known
+        if self._breaker.lets_through():
+            try:
+                decision: Decision = await self._bound.decide(
+                    keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us
+                )
+            except StoreError as error:
+                self._breaker.failed(error)
+            else:
+                self._breaker.succeeded()
+                if usual and not decision.allowed:
+                    self._remember(keys, costs, decision)
+                return decision
+        self._breaker.probe_in_task(self._store.probe_async)
+        return self._fallback.decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
+
+    async def reset(self, keys: tuple[Key, ...], /) -> bool:
+        self._refusals.pop(keys, None)
+        here = self._fallback.reset(keys)
+        found: bool = await self._bound.reset(keys)
+        return found or here
+
+    async def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
+        if self._breaker.lets_through():
+            try:
+                states: list[tuple[Any, ...] | None] = await self._bound.read(keys, now_us)
+            except StoreError as error:
+                self._breaker.failed(error)
+            else:
+                return states
+        self._breaker.probe_in_task(self._store.probe_async)
+        return self._fallback.read(keys, now_us)
