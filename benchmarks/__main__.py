@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import batches, gates, hits, instructions, memory, replays, shared
+from benchmarks import batches, fleet, gates, hits, instructions, memory, replays, shared
 from benchmarks.measuring import Section
 from headgate import core
 
@@ -22,6 +22,7 @@ SECTIONS: dict[str, Callable[[bool], Section]] = {
     "batches": batches.run,
     "gates": gates.run,
     "shared": shared.run,
+    "fleet": fleet.run,
     "replays": replays.run,
     "memory": memory.run,
     "sizes": memory.run_sizes,  # leaves the machine with little warm memory: last of what is timed

@@ -171,15 +171,18 @@ class AsyncLimiter(_BoundLimiter):
 
     async def hit(self, key: Key, cost: int = 1) -> Decision:
         """See `Limiter.hit`."""
-        return await answered(self._bound.hit(key, cost))
+        decision: Decision = await answered(self._bound.hit(key, cost))
+        return decision
 
     async def peek(self, key: Key, cost: int = 1) -> Decision:
         """See `Limiter.peek`."""
-        return await answered(self._bound.peek(key, cost))
+        decision: Decision = await answered(self._bound.peek(key, cost))
+        return decision
 
     async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
         """See `Limiter.hit_many`."""
-        return await answered(self._bound.hit_many(keys, costs))
+        decisions: Decisions = await answered(self._bound.hit_many(keys, costs))
+        return decisions
 
     async def acquire(self, key: Key, cost: int = 1, *, timeout: float | None = None) -> Decision:
         """See `Limiter.acquire`; cancelling it leaves the line."""
@@ -187,7 +190,8 @@ class AsyncLimiter(_BoundLimiter):
 
     async def reset(self, key: Key) -> bool:
         """See `Limiter.reset`."""
-        return await answered(self._bound.reset((key,)))
+        found: bool = await answered(self._bound.reset((key,)))
+        return found
 
     def _check_colour(self, function: Callable[..., object]) -> None:
         if not _is_async(function):

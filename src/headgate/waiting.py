@@ -14,10 +14,10 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from inspect import isawaitable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from headgate.algorithms.transition import State, Step, decide
 from headgate.clock import US_PER_SECOND, Clock
@@ -25,6 +25,8 @@ from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ArgumentError
 from headgate.keys import Key, encode_key
 from headgate.stores.contract import AsyncBoundLimits, BoundLimits
+
+T = TypeVar("T")
 
 FOREVER_US = 1 << 51
 """No timeout: about 71 years."""
@@ -244,7 +246,7 @@ def run(steps: Steps, bound: BoundLimits) -> Decision:
                     event.wait(seconds if seconds < threading.TIMEOUT_MAX else None)
 
 
-async def answered(answer: Any) -> Any:
+async def answered(answer: T | Awaitable[T]) -> T:
     """What a store answers: at once where it keeps its states here, else when it comes."""
     return await answer if isawaitable(answer) else answer
 

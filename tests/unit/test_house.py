@@ -34,6 +34,7 @@ OPTIONAL = {
     "uvicorn": "service/server.py",
     "prometheus_client": "observe/metrics.py",
     "zstandard": "replay/sources.py",
+    "redis": "stores/redis_",
 }
 
 
@@ -113,6 +114,28 @@ def test_the_cores_have_the_same_floor_plan() -> None:
         tree = ast.parse(python_file.read_text())
         in_python = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
         assert in_python == natively
+
+
+def test_the_scripts_have_the_floor_plan_of_the_cores() -> None:
+    """The same files and, in each, the same steps in the same order, with what only Redis needs around them."""
+    lua = SOURCE / "stores" / "lua"
+    for python_file in (SOURCE / "algorithms").glob("*.py"):
+        if python_file.stem in ("__init__", "transition", "integers"):
+            continue
+        sections = re.findall(r"^--@ (\w+)$", (lua / f"{python_file.stem}.lua").read_text(), re.M)
+        same = re.findall(r"^--@ same (\w+)$", (lua / f"{python_file.stem}.lua").read_text(), re.M)
+        tree = ast.parse(python_file.read_text())
+        own = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
+        borrowed = {
+            node.module.rpartition(".")[2]
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom) and node.module == "headgate.algorithms.token_bucket"
+        }
+        assert set(same) == borrowed
+        assert [name for name in sections if name in STEPS] == own, python_file.stem
+
+
+STEPS = ("roll", "admit", "charge", "delay", "measure", "convert")
 
 
 def test_nothing_names_a_registry_or_a_path_of_a_machine() -> None:

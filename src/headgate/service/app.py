@@ -70,7 +70,13 @@ class Service:
             return await self._check_forwarded(scope)
         if path == "/v1/check":
             return await self._check_body(scope, receive)
-        read = {"/": self._page, "/healthz": self._health, "/readyz": self._ready, "/metrics": self._metrics}.get(path)
+        reads: dict[str, Callable[[Scope], Response | Awaitable[Response]]] = {
+            "/": self._page,
+            "/healthz": self._health,
+            "/readyz": self._ready,
+            "/metrics": self._metrics,
+        }
+        read = reads.get(path)
         if read is None:
             return _problem(404, "Not Found", f"nothing is at {path[:200]}; ask GET / what is here")
         if scope["method"] not in ("GET", "HEAD"):

@@ -293,7 +293,8 @@ def _pool(place: Place) -> Any:
         return redis.asyncio.ConnectionPool.from_url(place.url, **never)
     addresses: Sequence[Address] = place.addresses
     asking = never | {"socket_timeout": place.timeout_s}
-    sentinel = redis.asyncio.Sentinel(list(addresses), sentinel_kwargs=asking, **never, **place.options)
+    make_sentinel: Any = redis.asyncio.Sentinel  # has no types
+    sentinel = make_sentinel(list(addresses), sentinel_kwargs=asking, **never, **place.options)
     return sentinel.master_for(place.service).connection_pool
 
 

@@ -23,8 +23,8 @@ from headgate.stores.redis_scripts import (
     TELL,
     Script,
     forget,
+    kind_of,
     mark_of,
-    numbers_of,
     one_limit,
     refund,
     several_limits,
@@ -57,8 +57,7 @@ class _Member:
     definition: NamedLimit
     one: Script
     numbers: bytes
-    numbers_of_several: bytes
-    mark: bytes
+    kind: int
 
 
 class Calls:
@@ -73,9 +72,8 @@ class Calls:
             _Member(
                 definition,
                 one_limit(definition.limit.algorithm),
-                numbers_of(definition.limit.compiled),
-                numbers_of(definition.limit.compiled, shadow=definition.shadow),
                 mark_of(definition.limit.compiled),
+                kind_of(definition.limit.algorithm, shadow=definition.shadow),
             )
             for definition in self.definitions
         ]
@@ -169,10 +167,9 @@ class Calls:
 
     def _give_back(self, charged: list[tuple[list[int], int]], names: list[bytes], costs: list[int]) -> Steps:
         for place, moment_us in charged:
-            arguments = [b"%d" % moment_us]
+            arguments = [b"%d" % moment_us, bytes([self._members[number].kind for number in place])]
             for number in place:
-                member = self._members[number]
-                arguments += [member.numbers_of_several, member.mark, b"%d" % costs[number]]
+                arguments += [self._members[number].numbers, b"%d" % costs[number]]
             yield Call(refund(), [names[number] for number in place], arguments)
 
     def _call(
@@ -192,12 +189,14 @@ class Calls:
             member = self._members[place[0]]
             cost = costs[place[0]]
             options = [] if usual and cost == 1 else [pack("<4d", *head, cost)]
-            return Call(member.one, [names[place[0]]], [member.numbers, member.mark, *options])
+            return Call(member.one, [names[place[0]]], [member.numbers, *options])
         own = [costs[number] for number in place]
-        options = [b"" if usual and own.count(1) == len(own) else pack(f"<{3 + len(own)}d", *head, *own)]
-        for number in place:
-            options += [self._members[number].numbers_of_several, self._members[number].mark]
-        return Call(several_limits(), [names[number] for number in place], options)
+        members = [self._members[number] for number in place]
+        kinds = bytes([member.kind for member in members])
+        if not (usual and own.count(1) == len(own)):
+            kinds += pack(f"<{3 + len(own)}d", *head, *own)
+        numbers = [member.numbers for member in members]
+        return Call(several_limits(), [names[number] for number in place], [kinds, *numbers])
 
     def _places(self, names: list[bytes]) -> list[list[int]]:
         """Which limits can be decided in one call: all, or in a Cluster those of one slot."""
@@ -222,7 +221,7 @@ class Calls:
 def _readings(reply: Any, count: int) -> list[Reading]:
     """What a script replied, for so many limits."""
     if len(reply) == 3 * count:
-        return [Reading(True, *reply[at : at + 2], 0, reply[at + 2], 0) for at in range(0, 3 * count, 3)]
+        return [Reading(True, reply[at], reply[at + 1], 0, reply[at + 2], 0) for at in range(0, 3 * count, 3)]
     if len(reply) != 5 * count:
         raise StoreError(f"a script replied with {len(reply)} numbers, which is no answer for {count} limits")
     readings = []

@@ -106,7 +106,8 @@ class Courier:
                 await self._send()
 
     async def _send(self) -> None:
-        connection, packed = self._connection, []
+        connection = self._connection
+        packed: list[bytes] = []
         while self._pending and len(packed) < MOST_IN_A_WRITE:
             ask = self._pending.popleft()
             if ask.reply.done():

@@ -11,7 +11,6 @@ import re
 from functools import cache
 from hashlib import sha1
 from importlib import resources
-from struct import pack
 from typing import NamedTuple
 
 from headgate.algorithms.transition import ALGORITHMS
@@ -23,12 +22,16 @@ HIT, PEEK, TELL = 0, 1, 2
 CODES = {algorithm: code for code, algorithm in enumerate(ALGORITHMS)}
 """The number of each algorithm in the scripts."""
 
+CODES["leaky_bucket"] = CODES["token_bucket"]  # one transition
+_SHADOW = 8
+_POWERS = {1: 0, 1_000: 3, 1_000_000: 6}
+
 _CONSTANTS = {"HIT": HIT, "PEEK": PEEK, "TELL": TELL, "NEVER": -1, "LARGEST": LARGEST, "SUMS": 1 << 53}
 _FUNCTIONS = {
     "call": "redis.call",
     **{name: f"struct.{name}" for name in ("pack", "unpack")},
     **{name: f"math.{name}" for name in ("abs", "ceil", "floor", "max", "min")},
-    "sub": "string.sub",
+    **{name: f"string.{name}" for name in ("byte", "sub")},
 }
 _OPTIONAL = ("delay", "adopt", "settle")
 _DIRECTIVE = re.compile(r"^( *)--@ (include|each|end|same) ?(\S*)$")
@@ -70,28 +73,21 @@ def all_scripts() -> tuple[Script, ...]:
     return (*map(one_limit, ALGORITHMS), several_limits(), refund(), forget())
 
 
-def numbers_of(limit: CompiledLimit, *, shadow: bool | None = None) -> bytes:
-    """A limit's numbers as `one` reads them; with `shadow`, as `several` does."""
-    numbers = (limit.quota, limit.period, limit.refill, limit.unit_us)
-    if shadow is None:
-        return pack("<4d", *numbers)
-    return pack("<6d", *numbers, CODES[limit.algorithm], shadow)
-
-
 def mark_of(limit: CompiledLimit) -> bytes:
-    """What a state ends with: the numbers that it was written under, as far as they bear on its meaning."""
-    numbers = [_bytes(limit.unit_us, 3), _bytes(limit.period, 7)]
-    if limit.refill:
-        numbers += [_bytes(limit.refill, 7), _bytes(limit.quota, 7)]
-    return b"".join(numbers)
+    """A limit's numbers as the scripts read them, and as a state ends with those that it was written under."""
+    mark = bytes([_POWERS[limit.unit_us]]) + _bytes(limit.quota, 7) + _bytes(limit.period, 7)
+    return mark + _bytes(limit.refill, 7) if limit.refill else mark
 
 
 def limit_of(algorithm: str, mark: bytes) -> CompiledLimit:
-    """The numbers that a mark tells; a window's quota is not among them."""
-    unit_us, period, refill, quota = (
-        int.from_bytes(mark[start:end], "little") for start, end in ((0, 3), (3, 10), (10, 17), (17, 24))
-    )
-    return CompiledLimit(algorithm, unit_us, quota, period, refill)
+    """The numbers that a mark tells."""
+    quota, period, refill = (int.from_bytes(mark[start : start + 7], "little") for start in (1, 8, 15))
+    return CompiledLimit(algorithm, 10 ** mark[0], quota, period, refill)
+
+
+def kind_of(algorithm: str, *, shadow: bool) -> int:
+    """What tells a script how to decide a limit."""
+    return CODES[algorithm] + (_SHADOW if shadow else 0)
 
 
 def _bytes(number: int, length: int) -> bytes:
@@ -120,7 +116,7 @@ def _included(lines: list[str], algorithm: str, code: str) -> list[str]:
         elif match[2] == "each":
             repeated = []
         elif match[2] == "end":
-            for each in ALGORITHMS:
+            for each in (name for name in ALGORITHMS if name != "leaky_bucket"):
                 found += _included(repeated or [], each, str(CODES[each]))
             repeated = None
         elif repeated is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from headgate.algorithms.transition import ALGORITHMS
 from headgate.errors import StoreError
-from headgate.stores.redis_scripts import limit_of, mark_of
+from headgate.stores.redis_scripts import limit_of
 from headgate.units import CompiledLimit
 
 State = tuple[Any, ...]
@@ -49,7 +49,7 @@ def read_state(algorithm: str, value: bytes | Sequence[bytes]) -> tuple[Compiled
 
 def convert(limit: CompiledLimit, former: CompiledLimit, state: State, now_us: int) -> State | None:
     """A state in the numbers of this limit; None where it is the same as none."""
-    if mark_of(former) == mark_of(limit):
+    if former == limit:
         return state
     converted: State | None = ALGORITHMS[limit.algorithm].convert(limit, state, now_us, former)
     return converted

@@ -29,6 +29,8 @@ from headgate.stores.redis_url import DEFAULT_PREFIX, DEFAULT_TIMEOUT_S, Place, 
 
 _CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
 _SCANNED = 1000
+_SENTINEL: Any = redis.Sentinel  # these have no types
+_NODE: Any = ClusterNode
 
 
 class RedisStore:
@@ -282,12 +284,9 @@ def _open_client(place: Place) -> Any:
         )
         return redis.Redis(connection_pool=pool)
     if place.kind == "sentinel":
-        own = {name: value for name, value in never.items() if name != "protocol"}
-        sentinel = redis.Sentinel(
-            list(place.addresses), sentinel_kwargs=own | {"protocol": 2}, **never, **place.options
-        )
+        sentinel = _SENTINEL(list(place.addresses), sentinel_kwargs=never, **never, **place.options)
         return sentinel.master_for(place.service)
-    nodes = [ClusterNode(host, port) for host, port in place.addresses]
+    nodes = [_NODE(host, port) for host, port in place.addresses]
     return redis.RedisCluster(
         startup_nodes=nodes, cluster_error_retry_attempts=0, max_connections=place.connections,
         **never, **place.options,

@@ -36,7 +36,8 @@ if count < quota then remaining = quota - count end
 next_after = reset_after
 
 --@ convert
-local former_unit_us, former_period = unpack('<I3I7', value, 21)
+local former_unit_us, _, former_period = unpack('<BI7I7', value, 21)
+former_unit_us = 10 ^ former_unit_us
 if former_period ~= period or former_unit_us ~= unit_us then
   local index = floor(floor(now_us / former_unit_us) / former_period)
   if index > window then
@@ -54,9 +55,10 @@ end
 
 --@ refund
 if window == floor(floor(charged_us / unit_us) / period) then count = max(0, count - cost) end
+--@ include fixed_window.write
 
 --@ write
-local state = pack('<ddI4', window, count, expires_s) .. mark
+local state = pack('<ddI4c15', window, count, expires_s, mark)
 if fresh then call('SET', key, state, 'EXAT', expires_s) else call('SET', key, state, 'KEEPTTL') end
 
 --@ adopt
@@ -64,3 +66,13 @@ if window then
   local reset_after = (2 * period + max(0, window * period - now)) * unit_us
   --@ include shell.keep
 end
+
+--@ numbers
+local unit_us, quota, period = unpack('<BI7I7', mark)
+
+--@ save
+kept[at], kept[at + 1], kept[at + 2] = window, count, expires_s
+
+--@ load
+local window, count, expires_s = kept[at], kept[at + 1], kept[at + 2]
+local former = false

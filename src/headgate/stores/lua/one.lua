@@ -1,15 +1,14 @@
 -- The shell around one limit: read it, admit or not, charge, and reply.
 --
--- ARGV: the limit's numbers, its mark, and, where they are not the usual ones, the options.
--- The reply is {remaining, reset_after, next_after} of an admitted request, with {retry_after, delay} behind them
--- where one of these is not 0; in microseconds, retry_after -1 for never.
+-- ARGV: the limit's numbers, and the options where they are not the usual ones. The reply is {remaining,
+-- reset_after, next_after} of an admitted request, with {retry_after, delay} behind them where one of these
+-- is not 0; in microseconds, retry_after -1 for never.
 
-local key, mark = KEYS[1], ARGV[2]
-local quota, period, refill, unit_us = unpack('<dddd', ARGV[1])
+local key, mark = KEYS[1], ARGV[1]
 local mode, max_delay_us, given_us, cost = HIT, -1, -1, 1
-if ARGV[3] then mode, max_delay_us, given_us, cost = unpack('<dddd', ARGV[3]) end
+if ARGV[2] then mode, max_delay_us, given_us, cost = unpack('<dddd', ARGV[2]) end
 --@ include shell.moment
---@ include shell.now
+--@ include shell.numbers
 --@ include ALGORITHM.read
 --@ include shell.adopt
 --@ include ALGORITHM.roll
@@ -25,8 +24,6 @@ if wait == 0 and cost ~= 0 then
 else
   delay = 0
   --@ include shell.measure
-  if former and mode == HIT then
-    --@ include ALGORITHM.settle
-  end
+  --@ include shell.settle
 end
 return {remaining, reset_after, next_after, wait, delay}

@@ -1,16 +1,14 @@
 -- Give back what was charged at a moment before, where that still counts.
 --
--- ARGV: the moment in microseconds, then each limit's numbers, its mark and the cost.
+-- ARGV: the moment in microseconds and a byte for each limit's kind; then each limit's numbers and cost.
 
-local charged_us = tonumber(ARGV[1])
-local MOST_AFTER, mode, given_us = 200, HIT, -1
-local now_us = charged_us
+local charged_us, kinds = tonumber(ARGV[1]), ARGV[2]
+local MOST_AFTER, given_us, now_us = 200, -1, charged_us
 for number = 1, #KEYS do
-  local key, mark, cost = KEYS[number], ARGV[3 * number], tonumber(ARGV[3 * number + 1])
-  local quota, period, refill, unit_us, kind = unpack('<dddddd', ARGV[3 * number - 1])
-  --@ include shell.now
+  local key, mark, cost, kind = KEYS[number], ARGV[2 * number + 1], tonumber(ARGV[2 * number + 2]), byte(kinds, number) % 8
   --@ each ALGORITHM
   if kind == CODE then
+    --@ include shell.numbers
     --@ include ALGORITHM.read
     if expires_s and expires_s > 0 and not former then
       local fresh = false

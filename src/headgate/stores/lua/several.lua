@@ -1,65 +1,78 @@
 -- The shell around several limits: read all, admit all or none, charge, and reply.
 --
--- ARGV: the options, then each limit's numbers and its mark. The reply has, for each limit, {remaining,
--- reset_after, next_after} where all are admitted, else those with {retry_after, delay} behind each; and where it is
--- to be told, the moment.
+-- ARGV: a byte for each limit (its kind, and 8 more for a shadow) with the options behind them where they are not
+-- the usual ones; then each limit's numbers. The reply has, for each limit, {remaining, reset_after, next_after}
+-- where all are admitted, else those with {retry_after, delay} behind each; and where it is to be told, the moment.
 
-local count = #KEYS
+local count, kinds = #KEYS, ARGV[1]
 local mode, max_delay_us, given_us, costs_at = HIT, -1, -1, nil
-if ARGV[1] ~= '' then
-  mode, max_delay_us, given_us = unpack('<ddd', ARGV[1])
-  costs_at = 25
+if #kinds > count then
+  mode, max_delay_us, given_us, costs_at = unpack('<ddd', kinds, count + 1)
 end
 local told = mode == TELL
 if told then mode = HIT end
 --@ include shell.moment
 local allowed, usual = true, true
-local finish, waits, delays = {}, {}, {}
+local kept = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} -- six for each: its wait, its delay, its state
 for number = 1, count do
-  local key, mark = KEYS[number], ARGV[2 * number + 1]
-  local quota, period, refill, unit_us, kind, shadow = unpack('<dddddd', ARGV[2 * number])
-  local cost = 1
-  if costs_at then cost = unpack('<d', ARGV[1], costs_at + 8 * (number - 1)) end
-  --@ include shell.now
+  local key, mark, kind, cost, shadow = KEYS[number], ARGV[number + 1], byte(kinds, number), 1, false
+  if kind >= 8 then kind, shadow = kind - 8, true end
+  if costs_at then cost = unpack('<d', kinds, costs_at + 8 * (number - 1)) end
+  local at = 6 * number - 3
   --@ each ALGORITHM
   if kind == CODE then
+    --@ include shell.numbers
     --@ include ALGORITHM.read
     --@ include shell.adopt
     --@ include ALGORITHM.roll
     --@ include shell.admit
-    finish[number] = function(charged)
-      local remaining, reset_after, next_after = 0, 0, 0
-      if charged and cost ~= 0 then
-        --@ include ALGORITHM.charge
-        --@ include shell.measure
-        if mode == HIT then
-          --@ include shell.keep
-        end
-      else
-        --@ include shell.measure
-        if former and mode == HIT then
-          --@ include ALGORITHM.settle
-        end
-      end
-      return remaining, reset_after, next_after
+    --@ include ALGORITHM.save
+    if wait ~= 0 then
+      usual = false
+      if not shadow then allowed = false end
+    elseif delay ~= 0 then
+      usual = false
     end
-    waits[number], delays[number] = wait, delay
-    if wait ~= 0 then usual = false end
-    if wait ~= 0 and shadow == 0 then allowed = false end
-    if delay ~= 0 then usual = false end
+    kept[at - 2], kept[at - 1] = wait, delay
   end
   --@ end
 end
-local reply, at = {}, 0
+local reply, place = {}, 0
+if usual and count == 3 then
+  reply = {0, 0, 0, 0, 0, 0, 0, 0, 0}
+elseif usual and count == 2 then
+  reply = {0, 0, 0, 0, 0, 0}
+end
 for number = 1, count do
-  local charged = allowed and waits[number] == 0
-  reply[at + 1], reply[at + 2], reply[at + 3] = finish[number](charged)
+  local key, mark, kind, cost = KEYS[number], ARGV[number + 1], byte(kinds, number) % 8, 1
+  if costs_at then cost = unpack('<d', kinds, costs_at + 8 * (number - 1)) end
+  local at = 6 * number - 3
+  local wait, delay = kept[at - 2], kept[at - 1]
+  local remaining, reset_after, next_after = 0, 0, 0
+  --@ each ALGORITHM
+  if kind == CODE then
+    --@ include shell.numbers
+    --@ include ALGORITHM.load
+    if allowed and wait == 0 and cost ~= 0 then
+      --@ include ALGORITHM.charge
+      --@ include shell.measure
+      if mode == HIT then
+        --@ include shell.keep
+      end
+    else
+      delay = 0
+      --@ include shell.measure
+      --@ include shell.settle
+    end
+  end
+  --@ end
+  reply[place + 1], reply[place + 2], reply[place + 3] = remaining, reset_after, next_after
   if usual then
-    at = at + 3
+    place = place + 3
   else
-    reply[at + 4], reply[at + 5] = waits[number], charged and delays[number] or 0
-    at = at + 5
+    reply[place + 4], reply[place + 5] = wait, delay
+    place = place + 5
   end
 end
-if told then reply[at + 1] = now_us end
+if told then reply[place + 1] = now_us end
 return reply

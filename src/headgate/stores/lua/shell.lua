@@ -7,9 +7,15 @@ if now_us < 0 then
   now_us = time[1] * 1000000 + time[2]
 end
 
---@ now
+--@ numbers
+--@ include ALGORITHM.numbers
 local now = now_us
-if unit_us ~= 1 then now = floor(now_us / unit_us) end
+if unit_us == 0 then
+  unit_us = 1
+else
+  unit_us = 10 ^ unit_us
+  now = floor(now_us / unit_us)
+end
 
 --@ adopt
 if former then
@@ -51,3 +57,8 @@ elseif expires_s == nil or expires_s <= needed_s then
   fresh, expires_s = true, min(ceil(needed_s + reset_after / 8000000) + 1, 4294967295)
 end
 --@ include ALGORITHM.write
+
+--@ settle
+if former and mode == HIT then
+  --@ include ALGORITHM.settle
+end

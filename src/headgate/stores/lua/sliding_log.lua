@@ -17,23 +17,8 @@ if head[1] then
   base, last, total = tonumber(head[2]), tail[1] + offset, tonumber(tail[2])
 end
 
---@ convert
--- Entries that had left under the former numbers do not come back.
-local _, former_period = unpack('<I3I7', head[1], 13)
-kept_period = min(period, former_period)
-
 --@ roll
--- The last entry whose time (which 0) or sum (which 1) is still below a bound, counted from 1.
-local function last_below(which, bound)
-  local low, high = which * gone, call('LLEN', key) / 2 - 1
-  while low < high do
-    local middle = ceil((low + high) / 2)
-    local seen = tonumber(call('LINDEX', key, 2 * middle + which))
-    if which == 0 then seen = seen + offset else seen = (seen - base) % SUMS end
-    if seen < bound then low = middle else high = middle - 1 end
-  end
-  return low
-end
+--@ include sliding_log.search
 if last then
   if last - now > 2 * kept_period then offset, last = offset - (last - now), now end -- no clock steps back that far
   local border = max(now, last) - kept_period
@@ -50,13 +35,7 @@ if last then
   end
 end
 local used = (total - base) % SUMS
-local held = used
--- How long until the oldest entries that hold `needed` units have left.
-local function freed(needed)
-  if needed <= (first_total - base) % SUMS then return first + period - now end
-  if needed > held then return last + period - now end
-  return call('LINDEX', key, 2 * last_below(1, needed) + 2) + offset + period - now
-end
+--@ include sliding_log.waits
 
 --@ admit
 if cost ~= 0 and used + cost > quota then
@@ -82,14 +61,19 @@ else
   remaining = quota
 end
 
+--@ convert
+-- Entries that had left under the former numbers do not come back.
+local _, _, former_period = unpack('<BI7I7', head[1], 13)
+kept_period = min(period, former_period)
+
 --@ write
 if head[1] == nil or gone < 0 then
   if gone < 0 then call('UNLINK', key) end
-  call('RPUSH', key, pack('<dI4', now, expires_s) .. mark, 0, last - now, total)
+  call('RPUSH', key, pack('<dI4c15', now, expires_s, mark), 0, last - now, total)
   call('EXPIREAT', key, expires_s)
 else
   if gone > 0 then call('LTRIM', key, 2 * gone, -1) end
-  local header = pack('<dI4', offset, expires_s) .. mark
+  local header = pack('<dI4c15', offset, expires_s, mark)
   if gone > 0 or header ~= head[1] then call('LSET', key, 0, header) end
   if fresh then call('EXPIREAT', key, expires_s) end
   if used == held then -- nothing was charged
@@ -115,3 +99,38 @@ if last then
 elseif gone < 0 then
   call('UNLINK', key)
 end
+
+--@ search
+-- The last entry whose time (which 0) or sum (which 1) is still below a bound, counted from 1.
+local function last_below(which, bound)
+  local low, high = which * gone, call('LLEN', key) / 2 - 1
+  while low < high do
+    local middle = ceil((low + high) / 2)
+    local seen = tonumber(call('LINDEX', key, 2 * middle + which))
+    if which == 0 then seen = seen + offset else seen = (seen - base) % SUMS end
+    if seen < bound then low = middle else high = middle - 1 end
+  end
+  return low
+end
+
+--@ waits
+local held = used
+-- How long until the oldest entries that hold `needed` units have left.
+local function freed(needed)
+  if needed <= (first_total - base) % SUMS then return first + period - now end
+  if needed > held then return last + period - now end
+  return call('LINDEX', key, 2 * last_below(1, needed) + 2) + offset + period - now
+end
+
+--@ numbers
+local unit_us, quota, period = unpack('<BI7I7', mark)
+
+--@ save
+kept[at] = {offset, expires_s, base, first, last, total, gone, first_total, kept_period, former, head, used}
+
+--@ load
+local log = kept[at]
+local offset, expires_s, base, first, last, total = log[1], log[2], log[3], log[4], log[5], log[6]
+local gone, first_total, kept_period, former, head, used = log[7], log[8], log[9], log[10], log[11], log[12]
+--@ include sliding_log.search
+--@ include sliding_log.waits

@@ -21,8 +21,7 @@ elseif index > window then
 elseif window - index > 2 then -- no clock steps back that far
   window = index + 1
 end
-local left, behind = window * period + period - now, 0
-if left > period then left, behind = period, left - period end
+--@ include sliding_window.to_come
 
 --@ admit
 if cost ~= 0 then
@@ -60,7 +59,8 @@ if reset_after ~= 0 then -- one more than remains, as admitted above
 end
 
 --@ convert
-local former_unit_us, former_period = unpack('<I3I7', value, 29)
+local former_unit_us, _, former_period = unpack('<BI7I7', value, 29)
+former_unit_us = 10 ^ former_unit_us
 if former_period ~= period or former_unit_us ~= unit_us then
   local former_now = floor(now_us / former_unit_us)
   local index = floor(former_now / former_period)
@@ -89,9 +89,10 @@ if window == index then
 elseif window == index + 1 then
   previous = max(0, previous - cost)
 end
+--@ include sliding_window.write
 
 --@ write
-local state = pack('<dddI4', window, current, previous, expires_s) .. mark
+local state = pack('<dddI4c15', window, current, previous, expires_s, mark)
 if fresh then call('SET', key, state, 'EXAT', expires_s) else call('SET', key, state, 'KEEPTTL') end
 
 --@ adopt
@@ -99,3 +100,18 @@ if window then
   local reset_after = (2 * period + max(0, window * period - now)) * unit_us
   --@ include shell.keep
 end
+
+--@ to_come
+local left, behind = window * period + period - now, 0
+if left > period then left, behind = period, left - period end
+
+--@ numbers
+local unit_us, quota, period = unpack('<BI7I7', mark)
+
+--@ save
+kept[at], kept[at + 1], kept[at + 2], kept[at + 3] = window, current, previous, expires_s
+
+--@ load
+local window, current, previous, expires_s = kept[at], kept[at + 1], kept[at + 2], kept[at + 3]
+local former = false
+--@ include sliding_window.to_come

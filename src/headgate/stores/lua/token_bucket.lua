@@ -46,7 +46,8 @@ else
 end
 
 --@ convert
-local former_unit_us, former_period, former_refill, former_quota = unpack('<I3I7I7I7', value, 21)
+local former_unit_us, former_quota, former_period, former_refill = unpack('<BI7I7I7', value, 21)
+former_unit_us = 10 ^ former_unit_us
 local former_full = former_quota * former_period
 local former_now = floor(now_us / former_unit_us)
 local was_units, was_updated = units, updated
@@ -80,9 +81,10 @@ end
 
 --@ refund
 units = min(full, units + cost * period)
+--@ include token_bucket.write
 
 --@ write
-local state = pack('<ddI4', units, updated, expires_s) .. mark
+local state = pack('<ddI4c22', units, updated, expires_s, mark)
 if fresh then call('SET', key, state, 'EXAT', expires_s) else call('SET', key, state, 'KEEPTTL') end
 
 --@ adopt
@@ -90,3 +92,13 @@ if units then
   local reset_after = (ceil(full / refill) + max(0, updated - now)) * unit_us
   --@ include shell.keep
 end
+
+--@ numbers
+local unit_us, quota, period, refill = unpack('<BI7I7I7', mark)
+
+--@ save
+kept[at], kept[at + 1], kept[at + 2] = units, updated, expires_s
+
+--@ load
+local units, updated, expires_s = kept[at], kept[at + 1], kept[at + 2]
+local full, former = quota * period, false

@@ -1,0 +1,300 @@
+"""The Redis store: round trips, what a decision costs the server, and what it adds in a process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from statistics import median, quantiles
+from typing import Any
+
+import limits
+import redis
+
+from benchmarks.measuring import Section, Target, in_turns, timed_loop
+from benchmarks.servers import program, redis_server
+from headgate import Limiter
+from headgate.decision import name_limits
+from headgate.limit_text import parse_limits
+from headgate.stores.redis_calls import Calls
+from headgate.stores.redis_store import RedisStore
+
+ADMITTING = {
+    "fixed window": "1000000000/hour fixed",
+    "sliding window counter": "1000000000/hour",
+    "token bucket": "1000000/hour bucket",
+    "leaky bucket": "1000000/hour leaky 1000000",
+    "leaky queue": "1000000/hour queue 1000000",
+    "sliding window log": "100000/hour log",
+    "three token buckets": "1000000/hour bucket; 2000000/day bucket; 3000000/week bucket",
+    "three different limits": "1000000/hour bucket; 1000000000/hour fixed; 1000000000/day",
+}
+REFUSING = {name: text for name, text in ADMITTING.items() if name.startswith("three") or "log" not in name}
+FIVE = "1000000/second; 1000000/minute; 10000000/hour; 10000000/day; 10000000/week"
+ONE_GET_ONE_SET = """
+local value = redis.call('GET', KEYS[1])
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+KEYS = 1000
+RATE = 5000
+CONCURRENT = 100
+
+
+def run(quick: bool) -> Section:
+    """Measure all of it."""
+    rows: list[tuple[str, ...]] = []
+    targets: list[Target] = []
+    if program("redis-server"):
+        with redis_server() as port:
+            targets += [_round_trips(rows, port), *_server(rows, port, quick)]
+            targets += [_one_call(rows, port, quick), _joined(rows, port, quick)]
+            _latency(rows, port, quick)
+    return Section(
+        "A fleet on Redis",
+        "One Redis on loopback, which shares the two cores with its clients. A saturated server is sent calls of the "
+        "scripts in one stream, 64 in a write, on 1,000 keys; its rate is told beside that of a script that does one "
+        "GET and one SET with PX of the same key. The same script called by redis-py is the baseline of a single call "
+        "and of 100 concurrent ones; a PING at the same rate, on the same connection, that of the latency.",
+        ("what", "subject", "measured", "in comparison"),
+        rows,
+        targets,
+    )
+
+
+def _round_trips(rows: list[tuple[str, ...]], port: int) -> Target:
+    """Commands that a decision sends, counted by MONITOR."""
+    url = f"redis://127.0.0.1:{port}?timeout=5s&remember=no"
+    window = [limits.parse(text) for text in ("1000/second", "2000/minute", "3000/hour", "4000/day", "5000/month")]
+    strategy = limits.strategies.MovingWindowRateLimiter(limits.storage.RedisStorage(f"redis://127.0.0.1:{port}"))
+    subjects: dict[str, Callable[[], object]] = {
+        "headgate, one limit": _hit(Limiter("1000000/hour", store=url)),
+        "headgate, five limits": _hit(Limiter(FIVE, store=url)),
+        "limits (as Flask-Limiter and slowapi ask it), five limits": lambda: [
+            strategy.hit(item, "bench") for item in window
+        ],
+    }
+    counted = {}
+    for name, call in subjects.items():
+        call()
+        counted[name] = _sent(port, call, 20)
+        rows.append(("commands sent for a decision", name, f"{counted[name]:g}", ""))
+    one, five, _ = counted.values()
+    return Target("one round trip a decision, for one limit and for five", f"{one:g} and {five:g}", one == five == 1)
+
+
+def _hit(limiter: Limiter) -> Callable[[], object]:
+    return lambda: limiter.hit("bench")
+
+
+def _sent(port: int, call: Callable[[], object], times: int) -> float:
+    """Commands of clients, not of scripts, that one call sends."""
+    client: Any = redis.Redis(port=port, protocol=2)
+    seen = 0
+    with client.monitor() as monitor:
+        for _ in range(times):
+            call()
+        redis.Redis(port=port).echo("the end")
+        for command in monitor.listen():
+            if command["command"].startswith("ECHO the end"):
+                break
+            words = command["command"].split(" ", 1)[0].upper()
+            seen += command["client_type"] != "lua" and words not in ("HELLO", "CLIENT", "AUTH", "SELECT")
+    return seen / times
+
+
+def _server(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]:
+    """Decisions a second of a server that does nothing else, beside the script of one GET and one SET."""
+    client: Any = redis.Redis(port=port)
+    streams = {"one GET, one SET with PX": [_command(client.script_load(ONE_GET_ONE_SET), [b"k%d" % key], [b"x" * 44, b"60000"]) for key in range(KEYS)]}  # fmt: skip  # noqa: E501
+    for name, text in ADMITTING.items():
+        streams[name] = _stream(client, text, 1)
+    for name, text in REFUSING.items():
+        streams[f"{name}, refusing"] = _stream(client, text, 1 << 50)
+    rates: dict[str, list[float]] = {name: [] for name in streams}
+    calls = 20_000 if quick else 60_000
+    for _ in range(3 if quick else 9):
+        client.flushall()
+        for name, commands in streams.items():
+            rates[name].append(_saturate(port, commands, calls))
+    base = rates["one GET, one SET with PX"]
+    share = {name: median(own / one for own, one in zip(taken, base, strict=True)) for name, taken in rates.items()}
+    for name, taken in rates.items():
+        spread = f"{median(taken):,.0f}/s ({min(taken):,.0f} to {max(taken):,.0f})"
+        rows.append(("a saturated server", name, spread, f"{share[name]:.2f} of one GET and one SET"))
+    three = share["three token buckets"] / share["token bucket"]
+    cheaper = min(share[f"{name}, refusing"] / share[name] for name in REFUSING)
+    return [
+        Target(
+            "a token bucket costs the server at most a third more than one GET and one SET (75 % of its rate)",
+            f"{share['token bucket']:.0%}",
+            share["token bucket"] >= 0.75,
+        ),
+        Target("three limits at least half as many a second as one", f"{three:.0%}", three >= 0.5),
+        Target("refusals are cheaper than admissions", f"{cheaper:.2f} times the rate at the least", cheaper > 1),
+    ]
+
+
+def _stream(client: Any, text: str, cost: int) -> list[bytes]:
+    """The calls that decide these limits on each key."""
+    calls = Calls(name_limits(parse_limits(text), scope="bench", name="bench"), f"s{cost > 1:d}", None)
+    commands = []
+    for key in range(KEYS):
+        names = calls.names((f"user:{key}",))
+        call = next(calls.decide(names, calls.costs((cost,))))
+        client.script_load(call.script.text)
+        commands.append(_command(call.script.sha, call.keys, call.arguments))
+    random.Random(1).shuffle(commands)
+    return commands
+
+
+def _command(sha: str, keys: Sequence[bytes], arguments: Sequence[bytes]) -> bytes:
+    words = [b"EVALSHA", sha.encode(), b"%d" % len(keys), *keys, *arguments]
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+
+
+def _saturate(port: int, commands: Sequence[bytes], calls: int) -> float:
+    """Calls a second of a server that gets them in one stream."""
+    writes = [b"".join(commands[start : start + 64]) for start in range(0, len(commands) // 64 * 64, 64)]
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(commands[0])
+        lines = connection.recv(1 << 16).count(b"\r\n")
+        total = calls // 64 * 64 * lines
+
+        def read() -> None:
+            seen = 0
+            while seen < total:
+                seen += connection.recv(1 << 20).count(b"\r\n")
+
+        reader = threading.Thread(target=read)
+        start = time.perf_counter()
+        reader.start()
+        for number in range(calls // 64):
+            connection.sendall(writes[number % len(writes)])
+        reader.join()
+        return calls // 64 * 64 / (time.perf_counter() - start)
+
+
+def _bare(port: int, definitions: Any) -> tuple[str, list[Any]]:
+    """The script of a token bucket as redis-py is to call it: its text, and the arguments of EVALSHA."""
+    calls = Calls(definitions, "bare", None)
+    call = next(calls.decide(calls.names(("bench",)), calls.costs((1,))))
+    redis.Redis(port=port).script_load(call.script.text)
+    return call.script.text, [call.script.sha, len(call.keys), *call.keys, *call.arguments]
+
+
+def _one_call(rows: list[tuple[str, ...]], port: int, quick: bool) -> Target:
+    """A call from a thread beside redis-py's own."""
+    definitions = name_limits(parse_limits("1000000/hour bucket"), scope="bench", name="bench")
+    _, arguments = _bare(port, definitions)
+    execute = redis.Redis(port=port, protocol=2).execute_command
+    guarded = Limiter("1000000/hour bucket", store=f"redis://127.0.0.1:{port}?timeout=5s").hit
+    raw = RedisStore(f"redis://127.0.0.1:{port}?timeout=5s").bind(definitions).hit
+    calls = 500 if quick else 3000
+
+    def loop(call: Callable[[], object]) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(calls):
+                call()
+
+        return run
+
+    subjects = {
+        "redis-py, EVALSHA": timed_loop(loop(lambda: execute("EVALSHA", *arguments)), calls),
+        "headgate": timed_loop(loop(lambda: guarded("bench")), calls),
+        "headgate, without its guard": timed_loop(loop(lambda: raw("bench")), calls),
+    }
+    measured = in_turns(subjects, rounds=3 if quick else 9)
+    base = measured["redis-py, EVALSHA"].median_ns
+    for name, one in measured.items():
+        rows.append(("a single call", name, str(one), f"{one.median_ns / base:.2f} times redis-py"))
+    ratio = measured["headgate"].median_ns / base
+    return Target("a single sync call takes at most 1.2 times a bare EVALSHA", f"{ratio:.2f} times", ratio <= 1.2)
+
+
+def _joined(rows: list[tuple[str, ...]], port: int, quick: bool) -> Target:
+    """Decisions a second of one event loop with 100 callers, beside redis-py's under the same."""
+    definitions = name_limits(parse_limits("1000000000/hour bucket"), scope="bench", name="bench")
+    _, arguments = _bare(port, definitions)
+    each = 20 if quick else 100
+
+    async def crowd(ask: Callable[[], Awaitable[object]]) -> float:
+        async def caller() -> None:
+            for _ in range(each):
+                await ask()
+
+        await asyncio.gather(*[ask() for _ in range(CONCURRENT)])
+        start = time.perf_counter()
+        await asyncio.gather(*[caller() for _ in range(CONCURRENT)])
+        return CONCURRENT * each / (time.perf_counter() - start)
+
+    async def measure() -> dict[str, list[float]]:
+        client: Any = redis.asyncio.Redis(port=port, protocol=2)
+        store = RedisStore(f"redis://127.0.0.1:{port}?timeout=30s")
+        bound = store.bind_async(definitions)
+        rates: dict[str, list[float]] = {"redis-py, EVALSHA": [], "headgate": []}
+        for _ in range(3 if quick else 9):
+            rates["redis-py, EVALSHA"].append(await crowd(lambda: client.execute_command("EVALSHA", *arguments)))
+            rates["headgate"].append(await crowd(lambda: bound.hit("bench")))
+        await client.aclose()
+        await store.aclose()
+        return rates
+
+    rates = asyncio.run(measure())
+    base = rates["redis-py, EVALSHA"]
+    ratios = {name: median(a / b for a, b in zip(taken, base, strict=True)) for name, taken in rates.items()}
+    for name, taken in rates.items():
+        spread = f"{median(taken):,.0f}/s ({min(taken):,.0f} to {max(taken):,.0f})"
+        rows.append(("100 concurrent callers, one event loop", name, spread, f"{ratios[name]:.1f} times redis-py"))
+    return Target(
+        "one event loop does at least 3 times the decisions of redis-py calling the same script",
+        f"{ratios['headgate']:.1f} times",
+        ratios["headgate"] >= 3,
+    )
+
+
+def _latency(rows: list[tuple[str, ...]], port: int, quick: bool) -> None:
+    """What a decision takes at 5,000 a second from one process, beside a PING at the same rate."""
+    definitions = name_limits(parse_limits("1000000000/hour bucket"), scope="bench", name="bench")
+
+    async def at_rate(ask: Callable[[], Awaitable[object]], seconds: float) -> list[float]:
+        taken: list[float] = []
+
+        async def one() -> None:
+            start = time.perf_counter()
+            await ask()
+            taken.append(time.perf_counter() - start)
+
+        begin, tasks = time.perf_counter(), set()
+        for number in range(int(RATE * seconds)):
+            while time.perf_counter() - begin < number / RATE:
+                await asyncio.sleep(0)
+            task = asyncio.create_task(one())
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        await asyncio.gather(*tasks)
+        return taken
+
+    async def measure() -> dict[str, list[float]]:
+        store = RedisStore(f"redis://127.0.0.1:{port}?timeout=30s")
+        bound = store.bind_async(definitions)
+        await bound.hit("bench")
+        taken: dict[str, list[float]] = {"a PING on the same connection": [], "headgate": []}
+        for _ in range(2 if quick else 5):
+            taken["a PING on the same connection"] += await at_rate(store.ping_async, 0.3 if quick else 1)
+            taken["headgate"] += await at_rate(lambda: bound.hit("bench"), 0.3 if quick else 1)
+        await store.aclose()
+        return taken
+
+    measured = asyncio.run(measure())
+    base: list[float] = []
+    for name, taken in measured.items():
+        hundredths = quantiles(taken, n=100)
+        middle, high = hundredths[49], hundredths[98]
+        base = base or [middle, high]
+        compared = f"{(middle - base[0]) * 1e6:+.0f} and {(high - base[1]) * 1e6:+.0f} us"
+        shown = f"p50 {middle * 1e6:,.0f} us, p99 {high * 1e6:,.0f} us"
+        rows.append((f"latency at {RATE:,} decisions a second", name, shown, compared))

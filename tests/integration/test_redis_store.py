@@ -1,0 +1,749 @@
+"""The Redis store on one real server: exact under any crowd, one call a decision, and clear about what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from redis_askers import COLOURS, SLACK_S, Asker, tally, wait_for
+from redis_servers import Server, single
+from tcp_proxy import HOST, TcpProxy
+
+from headgate import AsyncLimiter, Limiter
+from headgate.errors import ConfigError, StoreError, StoreTimeout, StoreUnavailable
+from headgate.stores.redis_store import RedisStore
+from headgate.testing import ManualClock
+from vector_check import answer, read_limits, read_vectors
+
+HERE = Path(__file__).parent
+VECTORS = HERE.parents[1] / "vectors"
+_HAS_REDIS = shutil.which(os.environ.get("HEADGATE_REDIS_SERVER") or "redis-server") is not None
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not _HAS_REDIS, reason="redis-server is not here: install Debian's redis-server"),
+]
+_prefixes = count()
+EVERY_LIMIT = ("9/week fixed", "9/week log", "9/week", "9/week bucket", "9/week leaky 9", "9/week queue 9")
+FIVE = "100/minute; 1000/hour; 5000/day fixed; 900/hour log; 70/second bucket"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with single() as server:
+        yield server
+
+
+def raw(url: str, *, timeout: str = "10s") -> RedisStore:
+    """A store of its own, on a server that others use."""
+    return RedisStore(f"{url}{'&' if '?' in url else '?'}timeout={timeout}", prefix=f"t{os.getpid()}-{next(_prefixes)}")
+
+
+def guarded(url: str, *, timeout: str = "10s", **options: str) -> str:
+    """The URL of a guarded store of its own."""
+    told = "".join(f"&{name}={value}" for name, value in options.items())
+    mark = "&" if "?" in url else "?"
+    return f"{url}{mark}timeout={timeout}&prefix=t{os.getpid()}-{next(_prefixes)}{told}"
+
+
+def names(asker: Asker, key: str) -> list[bytes]:
+    """The Redis keys of the limits of a key."""
+    return asker.raw.calls(asker.limiter._definitions).names((key,))
+
+
+def calls(server: Server, command: str) -> int:
+    """How often a server was asked this command, in scripts or not."""
+    stats = server.cli("INFO", "commandstats").get(f"cmdstat_{command}")
+    return stats["calls"] if stats else 0
+
+
+@contextmanager
+def watching(server: Server) -> Iterator[list[str]]:
+    """The commands that clients send until the end of the block; what scripts do is not among them."""
+    seen: list[str] = []
+    client: Any = redis.Redis(port=server.port, protocol=2, decode_responses=True, encoding_errors="replace")
+    with client, client.monitor() as monitor:
+
+        def read() -> None:
+            for one in monitor.listen():
+                command = str(one["command"])
+                if command == "ECHO the-end":
+                    return
+                if one["client_type"] != "lua":
+                    seen.append(command.partition(" ")[0])
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        try:
+            yield seen
+        finally:
+            server.cli("ECHO", "the-end")
+            thread.join(10)
+
+
+# Vectors
+
+
+@pytest.mark.parametrize("part", ["by_hand", "found", "histories"])
+def test_every_vector_is_answered_exactly_on_an_event_loop(server: Server, part: str) -> None:
+    async def check() -> dict[str, Any]:
+        wrong, steps = [], 0
+        every = [v for v in read_vectors(VECTORS) if v["id"] in _ids(part)]
+        for vector in every:
+            clock = ManualClock()
+            limiter = AsyncLimiter(read_limits(vector), store=raw(server.url), clock=clock)
+            for step in vector["steps"]:
+                clock.set(step["at_us"])
+                given = answer(await getattr(limiter, step["op"])("key", step["cost"]))
+                steps += 1
+                if given != {name: step[name] for name in given}:
+                    wrong.append(vector["id"])
+            await limiter.close()
+        return {"vectors": len(every), "steps": steps, "wrong": wrong}
+
+    counts = asyncio.run(check())
+    print(counts)
+    assert counts["wrong"] == [] and counts["steps"] > 0
+
+
+def _ids(part: str) -> set[str]:
+    return {json.loads(line)["id"] for line in (VECTORS / f"{part}.jsonl").read_text().splitlines()}
+
+
+# One call a decision
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("limits", ["10000/minute", FIVE], ids=["one limit", "five limits"])
+def test_a_decision_is_one_call_however_many_limits(server: Server, colour: str, limits: str) -> None:
+    decisions = 50
+    with Asker(colour, limits, raw(server.url)) as asker:
+        asker.hit("warm")
+        with watching(server) as seen:
+            for number in range(decisions):
+                asker.hit(f"key {number % 3}", 2)
+                asker.peek(f"key {number % 3}")
+    print({"colour": colour, "limits": limits.count(";") + 1, "decisions": 2 * decisions, "sent": _counted(seen)})
+    assert seen == ["EVALSHA"] * 2 * decisions
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_refusal_is_one_call_and_so_is_a_reset(server: Server, colour: str) -> None:
+    with Asker(colour, "1/week; 5/week log", raw(server.url)) as asker:
+        assert asker.hit("key").allowed
+        assert asker.reset("key") and asker.hit("key").allowed  # loads the scripts
+        with watching(server) as seen:
+            assert not asker.hit("key").allowed
+            assert asker.reset("key")
+    assert seen == ["EVALSHA", "EVALSHA"]
+
+
+def _counted(seen: list[str]) -> dict[str, int]:
+    return {command: seen.count(command) for command in sorted(set(seen))}
+
+
+# Scripts that are forgotten, servers that restart
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_decisions_go_on_after_script_flush(server: Server, colour: str) -> None:
+    with Asker(colour, "5/week; 7/week log", raw(server.url)) as asker:
+        for left in (4, 3, 2):
+            server.cli("SCRIPT", "FLUSH")
+            assert asker.hit("key").remaining == left
+        with watching(server) as seen:
+            server.cli("SCRIPT", "FLUSH")
+            assert asker.hit("key").remaining == 1
+            assert asker.hit("key").remaining == 0
+        server.cli("SCRIPT", "FLUSH")
+        assert not asker.hit("key").allowed
+        server.cli("SCRIPT", "FLUSH")
+        assert asker.reset("key")
+        assert asker.peek("key", 0).remaining == 5
+    sent = [command for command in seen if command in ("EVAL", "EVALSHA")]
+    assert sent == ["EVALSHA", "EVAL", "EVALSHA"], "it is loaded once"
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_script_flush_inside_a_burst_loses_and_repeats_nothing(server: Server, colour: str) -> None:
+    limit, asked, ended = 700, 1500, threading.Event()
+    with Asker(colour, f"{limit}/week bucket; {limit + 50}/week log", raw(server.url)) as asker:
+        asker.hit("warm")
+        flushes = 0
+
+        def flush() -> None:
+            nonlocal flushes
+            while not ended.is_set():
+                server.cli("SCRIPT", "FLUSH")
+                flushes += 1
+
+        before = calls(server, "eval")
+        thread = threading.Thread(target=flush)
+        thread.start()
+        try:
+            told = tally(asker.at_once(["key"] * asked))
+        finally:
+            ended.set()
+            thread.join()
+        evals = calls(server, "eval") - before
+        log_left = asker.peek("key", 0).limits[1].remaining
+    print({"colour": colour, "asked": asked, "flushes": flushes, "scripts sent whole": evals, **told})
+    assert told == {"passed": limit, "refused": asked - limit}
+    assert flushes > 0 and evals > 0
+    assert log_left == 50
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_decisions_go_on_after_a_restart_with_what_the_server_kept(colour: str) -> None:
+    with (
+        single("appendonly yes", "appendfsync always") as server,
+        Asker(colour, "5/week; 7/week log", raw(server.url)) as asker,
+    ):
+        assert [asker.hit("key").remaining for _ in range(2)] == [4, 3]
+        server.restart()
+        assert asker.raw.timeout_s == 10
+        errors = []
+
+        def answered() -> bool:
+            try:
+                return asker.peek("key", 0).remaining == 3
+            except StoreUnavailable as error:  # of a connection that was lost
+                errors.append(error)
+                return False
+
+        wait_for(answered)
+        assert len(errors) <= 1
+        assert [asker.hit("key").allowed for _ in range(4)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_server_that_lost_all_at_a_restart_starts_afresh_without_an_error_to_who_is_guarded(colour: str) -> None:
+    with single() as server, Asker(colour, "3/week", guarded(server.url, remember="no")) as asker:
+        assert [asker.hit("key").allowed for _ in range(4)] == [True, True, True, False]
+        server.restart()
+        wait_for(lambda: asker.peek("key").degraded == "")
+        decisions = [asker.hit("key") for _ in range(4)]
+        assert [decision.allowed for decision in decisions] == [True, True, True, False]
+        assert {decision.degraded for decision in decisions} == {""}
+
+
+# Crowds
+
+
+def test_20_processes_on_one_key_pass_exactly_the_limit(server: Server) -> None:
+    server.cli("SCRIPT", "FLUSH")
+    done = subprocess.run(
+        [sys.executable, HERE / "redis_crowd.py", f"{server.url}?timeout=20s&prefix=crowd", "5"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    for result in results:
+        print(result)
+    assert len(results) == 4
+    for result in results:
+        assert result["ended_well"], done.stderr[-2000:]
+        assert result["exact"] == result["rounds"] > 0, result
+        assert result["shared_by_several"] > 0, "nobody met anybody"
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("limits", [*EVERY_LIMIT, "9/week; 11/week log; 30/week bucket"])
+def test_a_burst_on_one_key_passes_exactly_the_limit(server: Server, colour: str, limits: str) -> None:
+    with Asker(colour, limits, raw(server.url)) as asker:
+        told = tally(asker.at_once(["key"] * 60))
+    assert told["passed"] == (10 if "queue" in limits else 9)
+    assert sum(told.values()) == 60 and set(told) == {"passed", "refused"}
+
+
+def test_ten_thousand_concurrent_calls_pass_exactly_the_limit_in_few_writes(server: Server) -> None:
+    asked, limit = 10_000, 1_234
+    store = raw(server.url, timeout="60s")
+
+    async def ask() -> dict[str, Any]:
+        limiter = AsyncLimiter(f"{limit}/week bucket", store=store)
+        await limiter.hit("warm")
+        courier, before, clients = _courier(store), _courier(store).writes, calls(server, "evalsha")
+        answers = await asyncio.gather(*(limiter.hit("key") for _ in range(asked)), return_exceptions=True)
+        told = tally(answers)  # type: ignore[arg-type]
+        writes = courier.writes - before
+        alone = courier.writes
+        for _ in range(20):
+            await limiter.hit("warm")
+        alone = courier.writes - alone
+        await limiter.close()
+        return {**told, "writes": writes, "evalsha": calls(server, "evalsha") - clients, "writes of 20 alone": alone}
+
+    counts = asyncio.run(ask())
+    print(counts)
+    assert (counts["passed"], counts["refused"]) == (limit, asked - limit)
+    assert counts["evalsha"] == asked + 20
+    assert counts["writes"] <= 100
+    assert counts["writes of 20 alone"] == 20
+
+
+def _courier(store: RedisStore) -> Any:
+    assert store._link is not None
+    return next(iter(store._link._lines_here()._couriers.values()))
+
+
+@pytest.mark.parametrize("moment", ["before they are sent", "after they are sent", "one by one"])
+def test_cancelled_calls_do_not_break_the_others(server: Server, moment: str) -> None:
+    asked = 2_000
+    costs = [number % 97 + 1 for number in range(asked)]
+
+    async def ask(proxy: TcpProxy) -> dict[str, Any]:
+        store = raw(f"redis://{HOST}:{proxy.port}/0", timeout="60s")
+        limiter = AsyncLimiter("1000/week bucket", store=store)
+        await limiter.hit("warm")
+        courier = _courier(store)
+        proxy.delay(0.1)
+        tasks = [asyncio.create_task(limiter.hit(f"key {number}", costs[number])) for number in range(asked)]
+        await asyncio.sleep(0)  # each has asked, and nothing is written yet
+        assert len(courier._pending) == asked
+        if moment == "after they are sent":
+            async with asyncio.timeout(30):
+                while len(courier._sent) < asked:
+                    await asyncio.sleep(0.001)
+        for number, task in enumerate(tasks):
+            if number % 2:
+                task.cancel()
+            if moment == "one by one" and number % 100 == 0:
+                await asyncio.sleep(0.001)
+        answers: Any = await asyncio.gather(*tasks, return_exceptions=True)
+        proxy.delay(0)
+        right = sum(
+            not isinstance(answers[number], BaseException) and answers[number].remaining == 1000 - costs[number]
+            for number in range(0, asked, 2)
+        )
+        cancelled = sum(isinstance(answers[number], asyncio.CancelledError) for number in range(1, asked, 2))
+        states = await asyncio.gather(*(limiter.peek(f"key {number}", 0) for number in range(asked)))
+        left = [state.remaining for state in states]
+        charged = sum(left[number] == 1000 - costs[number] for number in range(1, asked, 2))
+        untouched = sum(left[number] == 1000 for number in range(1, asked, 2))
+        again = [(await limiter.hit(f"key {number}", costs[number])).remaining for number in range(0, 40, 2)]
+        await limiter.close()
+        return {
+            "moment": moment,
+            "right": right,
+            "cancelled": cancelled,
+            "charged though cancelled": charged,
+            "untouched": untouched,
+            "right afterwards": sum(
+                each == 1000 - 2 * cost for each, cost in zip(again, costs[:40:2], strict=True)
+            ),
+        }
+
+    with TcpProxy(server.port) as proxy:
+        counts = asyncio.run(ask(proxy))
+    print(counts)
+    assert counts["right"] == asked // 2
+    assert counts["right afterwards"] == 20
+    assert counts["charged though cancelled"] + counts["untouched"] == asked // 2
+    if moment == "before they are sent":
+        assert counts["untouched"] == counts["cancelled"] == asked // 2
+    if moment == "after they are sent":
+        assert counts["charged though cancelled"] == counts["cancelled"] == asked // 2
+
+
+# What a server refuses
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("limits", ["5/week bucket", "5/week log", "5/week; 5/week log; 5/week bucket"])
+def test_a_full_memory_is_told_and_charges_nothing(colour: str, limits: str) -> None:
+    with (
+        single("maxmemory-policy noeviction") as server,
+        Asker(colour, limits, raw(server.url)) as asker,
+    ):
+        for _ in range(5):
+            asker.hit("used up")
+        asker.hit("used", 2)
+        server.cli("CONFIG", "SET", "maxmemory", "1")
+        for key in ("used", "new"):
+            with pytest.raises(StoreUnavailable, match=r"maxmemory.*\(OOM\)"):
+                asker.hit(key)
+        assert not asker.hit("used up").allowed, "a refusal needs no memory"
+        assert [each.remaining for each in asker.peek("used", 0).limits] == [3] * len(asker.limiter.limits)
+        assert asker.peek("new").allowed
+        server.cli("CONFIG", "SET", "maxmemory", "0")
+        assert asker.hit("used").remaining == 2
+        assert asker.hit("new").remaining == 4
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_who_is_guarded_against_a_full_memory_decides_without_it_until_there_is_room(colour: str) -> None:
+    with (
+        single("maxmemory-policy noeviction") as server,
+        Asker(colour, "5/week", guarded(server.url, remember="no")) as asker,
+    ):
+        for _ in range(5):
+            asker.hit("used up")
+        server.cli("CONFIG", "SET", "maxmemory", "1")
+        hits = [asker.hit("new") for _ in range(8)]
+        told = [(asker.peek("used up"), asker.hit("used up")) for _ in range(3)]
+        print({"new": [(hit.allowed, hit.degraded) for hit in hits], "used up": [h.degraded for _, h in told]})
+        assert [hit.allowed for hit in hits] == [True] * 5 + [False] * 3
+        assert {hit.degraded for hit in hits} == {"local"}
+        server.cli("CONFIG", "SET", "maxmemory", "0")
+        took_s = wait_for(lambda: asker.store.breaker.state == "closed" or asker.hit("again").degraded == "", 10)
+        wait_for(lambda: asker.hit("other").degraded == "" and asker.store.breaker.state == "closed", 10)
+        print({"back after": round(took_s, 2)})
+        assert not asker.hit("used up").allowed
+        assert asker.peek("new", 0).remaining == 5, "what was decided without the store is not charged there"
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_replica_that_is_named_is_told_and_may_be_looked_at(server: Server, colour: str) -> None:
+    with single(f"replicaof {HOST} {server.port}", "repl-diskless-sync-delay 0") as replica:
+        wait_for(lambda: replica.cli("INFO", "replication")["master_link_status"] == "up", 30)
+        with Asker(colour, "5/week", raw(replica.url)) as asker:
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable, match=r"replica: name the primary.*\(READONLY\)"):
+                    asker.hit("key")
+            assert asker.peek("key").allowed
+        with Asker(colour, "5/week", guarded(replica.url)) as asker:
+            decisions = [asker.hit("key") for _ in range(7)]
+            assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 2
+            assert {decision.degraded for decision in decisions} == {"local"}
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize(
+    ("limits", "command", "message"),
+    [
+        ("5/week bucket", ("RPUSH", "other"), "WRONGTYPE"),
+        ("5/week log", ("SET", "other"), "WRONGTYPE"),
+        ("5/week", ("HSET", "other", "value"), "WRONGTYPE"),
+        ("5/week", ("SET", "other"), "refused|another program"),
+        ("5/week log", ("RPUSH", "other"), "refused|another program"),
+    ],
+)
+def test_a_key_of_another_program_is_told_and_left_alone(
+    server: Server, colour: str, limits: str, command: tuple[str, ...], message: str
+) -> None:
+    with Asker(colour, f"9/week fixed; {limits}", raw(server.url)) as asker:
+        other, own = names(asker, "key")[1], names(asker, "key")[0]
+        kind, *value = command
+        server.cli(kind, other, *value)
+        for ask in (asker.hit, asker.peek):
+            with pytest.raises(StoreError, match=message):
+                ask("key")
+        assert server.cli("EXISTS", own) == 0, "the other limit was charged"
+        assert asker.hit("another key").allowed
+        assert server.cli("TYPE", other) == {"RPUSH": "list", "SET": "string", "HSET": "hash"}[kind]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_key_of_another_program_does_not_cut_off_the_other_keys(server: Server, colour: str) -> None:
+    with Asker(colour, "1000/week log", guarded(server.url, remember="no")) as asker:
+        server.cli("SET", names(asker, "bad")[0], "other")
+        told = [(asker.hit("bad").degraded, asker.hit("good").degraded) for _ in range(5)]
+        told += [(asker.hit("bad").degraded, "") for _ in range(20)]
+        told += [("local", asker.hit("good").degraded) for _ in range(20)]
+    assert {bad for bad, _ in told} == {"local"}
+    assert {good for _, good in told} == {""}
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (":Wr0ng-Passw0rd@", "WRONGPASS"),
+        ("somebody:Wr0ng-Passw0rd@", "WRONGPASS"),
+        (":Wr0ng%2FPassw0rd%40@", "WRONGPASS"),
+        ("", "NOAUTH"),
+    ],
+)
+def test_a_wrong_password_is_told_and_never_shown(
+    colour: str, given: str, message: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with single(password="right-Passw0rd") as server:
+        url = f"redis://{given}{HOST}:{server.port}/0"
+        shown = []
+        with Asker(colour, "5/week", raw(url)) as asker:
+            for ask in (asker.hit, asker.peek, asker.reset):
+                with pytest.raises(StoreError, match=message) as told:
+                    ask("key")  # type: ignore[operator]
+                assert not told.value.transient
+                shown += ["".join(traceback.format_exception(told.value)), repr(told.value.args)]
+            shown += [repr(asker.store), repr(asker.limiter)]
+        with Asker(colour, "5/week", guarded(url)) as asker:
+            decisions = [asker.hit("key") for _ in range(7)]
+            shown += [repr(asker.store), repr(asker.limiter), repr(decisions)]
+        assert [decision.allowed for decision in decisions] == [True] * 5 + [False] * 2
+        assert {decision.degraded for decision in decisions} == {"local"}
+    assert any("headgate" in record.name for record in caplog.records)
+    captured = capsys.readouterr()
+    everything = "\n".join([*shown, caplog.text, captured.out, captured.err])
+    for secret in ("Passw0rd", "Wr0ng"):
+        assert secret not in everything
+
+
+# What a user of the server may do
+
+
+RIGHTS = (
+    "evalsha", "eval", "time", "get", "set", "unlink", "lrange", "llen", "lindex", "lset", "ltrim", "rpush",
+    "expireat",
+)  # fmt: skip
+"""All that a user needs for decisions and resets, the guard's probes included."""
+
+
+def _use_everything(asker: Asker, clock: ManualClock) -> None:
+    """Ask in every way that a store can be asked, until every branch that writes has written."""
+    for key in ("one", "two"):
+        for at_us in (0, 10, 400_000, 700_000, 1_500_000, 2_100_000, 2_200_000, 2_300_000):
+            clock.set(1_800_000_000_000_000 + at_us)
+            asker.hit(key)
+            asker.hit(key)
+            asker.peek(key)
+    clock.advance(60_000_000)
+    asker.hit("one")
+    assert asker.reset("one")
+
+
+@contextmanager
+def _user(server: Server, rights: tuple[str, ...], prefix: str) -> Iterator[str]:
+    server.cli(
+        "ACL", "SETUSER", "limiter", "reset", "on", ">limiter-pass", f"~{prefix}:*", "-@all",
+        *(f"+{right}" for right in rights),
+    )  # fmt: skip
+    try:
+        yield f"redis://limiter:limiter-pass@{HOST}:{server.port}/0?timeout=10s"
+    finally:
+        server.cli("ACL", "DELUSER", "limiter")
+
+
+def _with_rights(server: Server, colour: str, rights: tuple[str, ...]) -> None:
+    server.cli("SCRIPT", "FLUSH")
+    prefix = f"acl{next(_prefixes)}"
+    with _user(server, rights, prefix) as url:
+        clock = ManualClock()
+        for limits in ("4/second log", "4/second bucket", "4/second; 9/second log; 7/second queue 2"):
+            with Asker(colour, limits, RedisStore(url, prefix=prefix), clock=clock) as asker:
+                _use_everything(asker, clock)
+        with Asker(colour, "4/second log", RedisStore(url, prefix=prefix)) as asker:
+            asker.hit("one")
+            if asker.loop is None:
+                asker.raw.probe()
+            else:
+                asker.loop.run(asker.raw.probe_async())
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_user_needs_these_rights(server: Server, colour: str) -> None:
+    _with_rights(server, colour, RIGHTS)
+
+
+@pytest.mark.parametrize("lacking", RIGHTS)
+def test_a_user_needs_each_of_these_rights(server: Server, lacking: str) -> None:
+    with pytest.raises(StoreError) as told:
+        _with_rights(server, "async", tuple(right for right in RIGHTS if right != lacking))
+    assert "NOPERM" in str(told.value) or "permission" in str(told.value).lower(), told.value
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_user_who_may_not_touch_the_keys_is_told_and_guarded(server: Server, colour: str) -> None:
+    with _user(server, RIGHTS, "elsewhere") as url:
+        with Asker(colour, "5/week", RedisStore(url, prefix="here")) as asker, pytest.raises(StoreError, match="NOPERM"):
+            asker.hit("key")
+        with Asker(colour, "2/week", f"{url}&prefix=here") as asker:
+            told = [asker.hit("key") for _ in range(3)]
+    assert [(decision.allowed, decision.degraded) for decision in told] == [
+        (True, "local"), (True, "local"), (False, "local"),
+    ]  # fmt: skip
+
+
+# Clocks
+
+
+def test_clients_whose_clocks_differ_by_minutes_are_one_limit(server: Server) -> None:
+    limit, each = 30, 20
+    url = f"{server.url}?timeout=20s&prefix=clocks"
+    program = (
+        "import json, sys, time\n"
+        "from headgate import Limiter, clock\n"
+        "clock._ANCHOR_US += int(sys.argv[2]) * 60_000_000\n"
+        "crowd = Limiter(sys.argv[3], store=sys.argv[1], name='crowd')\n"
+        "patient = Limiter('1/second bucket', store=sys.argv[1], name='patient')\n"
+        "told = [crowd.hit('key') for _ in range(int(sys.argv[4]))]\n"
+        "assert patient.hit(('patient', sys.argv[2])).allowed\n"
+        "start = time.monotonic()\n"
+        "turn = patient.acquire(('patient', sys.argv[2]), timeout=5)\n"
+        "print(json.dumps({'minutes': int(sys.argv[2]), 'now_us': clock.SYSTEM_CLOCK.now_us(),"
+        " 'passed': sum(map(bool, told)), 'degraded': sorted({d.degraded for d in told}), 'turn': turn.allowed,"
+        " 'waited_s': round(time.monotonic() - start, 2)}))\n"
+    )
+    for limits in (f"{limit}/hour", f"{limit}/week bucket; {limit + 1}/hour log", f"{limit}/day fixed"):
+        server.cli("FLUSHALL")
+        running = [
+            subprocess.Popen(
+                [sys.executable, "-c", program, url, str(minutes), limits, str(each)],
+                env={**os.environ, "HEADGATE_CORE": "python"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for minutes in (-7, 0, 7)
+        ]
+        results = []
+        for process in running:
+            out, err = process.communicate(timeout=60)
+            assert process.returncode == 0, err
+            results.append(json.loads(out))
+        print({"limits": limits, "passed": sum(result["passed"] for result in results)}, *results, sep="\n  ")
+        moments_us = [result["now_us"] for result in results]
+        assert max(moments_us) - min(moments_us) > 13 * 60_000_000, "their clocks do not differ"
+        assert sum(result["passed"] for result in results) == limit
+        for result in results:
+            assert result["degraded"] == [""]
+            assert result["turn"] and 0.8 <= result["waited_s"] <= 1 + 4 * SLACK_S
+
+
+# Refusals that are remembered
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_who_hammers_costs_the_server_a_call_a_second_and_passes_at_its_moment(server: Server, colour: str) -> None:
+    period_s = 1.6
+    with Asker(colour, "1/1600ms bucket", guarded(server.url)) as asker:
+        asker.hit("warm")
+        start = time.monotonic()
+        assert asker.hit("key").allowed
+        taken = time.monotonic()
+        before, asked, moments = calls(server, "evalsha"), 0, []
+        while not (decision := asker.hit("key")).allowed:
+            asked += 1
+            assert decision.retry_after is not None
+            moments.append(time.monotonic() + decision.retry_after)
+            assert time.monotonic() < taken + 10
+        passed = time.monotonic()
+        sent = calls(server, "evalsha") - before
+        degraded = decision.degraded
+    told = {
+        "refused": asked,
+        "calls": sent,
+        "passed after": round(passed - start, 3),
+        "told moments": (round(min(moments) - start, 3), round(max(moments) - taken, 3)),
+    }
+    print({"colour": colour, **told})
+    assert degraded == ""
+    assert asked > 100
+    assert sent <= 4  # refused, refused again after a second, and passed; one to spare
+    assert period_s <= passed - start <= period_s + SLACK_S
+    assert min(moments) >= start + period_s - 0.001
+    assert max(moments) <= taken + period_s + SLACK_S
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_what_might_pass_is_asked_though_a_refusal_is_remembered(server: Server, colour: str) -> None:
+    with Asker(colour, "10/week bucket", guarded(server.url)) as asker:
+        assert asker.hit("key", 7).allowed
+        assert not asker.hit("key", 4).allowed
+        assert asker.hit("key", 3).allowed, "less than what was refused"
+        assert asker.hit("other key", 4).allowed
+        assert not asker.hit("key", 4).allowed
+        assert asker.reset("key")
+        assert asker.hit("key", 4).allowed, "the refusal was forgotten with the state"
+
+
+# Other ways to a server
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_server_with_tls_is_asked_once_it_is_known(colour: str) -> None:
+    with single(tls=True) as server:
+        with Asker(colour, "2/week", guarded(f"{server.url}?ssl_ca_certs={server.ca_file}")) as asker:
+            told = [asker.hit("key") for _ in range(3)]
+            assert [decision.allowed for decision in told] == [True, True, False]
+            assert {decision.degraded for decision in told} == {""}
+        with Asker(colour, "2/week", raw(server.url)) as asker, pytest.raises(StoreUnavailable, match="cannot be reached"):
+            asker.hit("key")
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_unix_socket_and_a_password_of_odd_signs(colour: str) -> None:
+    password = "a b/@:?#%&+ü"
+    with single(password=password, unixsocket=True) as server:
+        credentials = f":{quote(password, safe='')}@"
+        assert credentials in server.url
+        for url in (server.url, server.unix_url, f"redis://default{credentials}{HOST}:{server.port}/0"):
+            with Asker(colour, "2/week", raw(url)) as asker:
+                assert [asker.hit("key").allowed for _ in range(3)] == [True, True, False]
+                for secret in (password, quote(password, safe="")):
+                    assert secret not in repr(asker.store)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("decodes", [False, True], ids=["bytes", "decode_responses"])
+def test_a_client_of_the_callers_own(server: Server, colour: str, decodes: bool) -> None:
+    kind: Any = redis.Redis if colour == "sync" else redis.asyncio.Redis
+    client = kind(
+        host=HOST, port=server.port, socket_timeout=10, retry=Retry(NoBackoff(), 0), decode_responses=decodes
+    ) if colour == "sync" else kind(host=HOST, port=server.port, decode_responses=decodes)  # fmt: skip
+    store = RedisStore(client, prefix=f"own{next(_prefixes)}")
+    limits = "2/minute bucket; 3/minute log; 4/minute"
+    with Asker(colour, limits, store) as asker:
+        assert [asker.hit("key").allowed for _ in range(3)] == [True, True, False]
+        assert asker.acquire("other", 2, timeout=0).allowed
+        assert asker.limiter._bound is not None
+        turn = asker.acquire("other", timeout=0.01)  # reads the states
+        assert not turn.allowed
+        assert asker.reset("key")
+        assert asker.peek("key", 0).remaining == 2
+        if asker.loop is not None:
+            asker.loop.run(client.aclose())
+    if colour == "sync":
+        client.close()
+
+
+def test_a_client_of_the_other_colour_is_refused_with_the_way_out(server: Server) -> None:
+    with redis.Redis(port=server.port) as client, pytest.raises(ConfigError, match="use Limiter or Gate"):
+        AsyncLimiter("1/week", store=RedisStore(client))
+    with pytest.raises(ConfigError, match="use AsyncLimiter or AsyncGate"):
+        Limiter("1/week", store=RedisStore(redis.asyncio.Redis(port=server.port)))
+
+
+def test_a_limiter_of_one_store_serves_several_event_loops(server: Server) -> None:
+    limiter = AsyncLimiter("6/week", store=raw(server.url))
+
+    async def ask() -> list[bool]:
+        told = [decision.allowed for decision in await asyncio.gather(*(limiter.hit("key") for _ in range(3)))]
+        await limiter.close()
+        return told
+
+    assert [asyncio.run(ask()) for _ in range(3)] == [[True] * 3, [True] * 3, [False] * 3]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_who_waits_too_long_is_told_that_it_may_have_been_charged(server: Server, colour: str) -> None:
+    with TcpProxy(server.port) as proxy, Asker(colour, "5/week", raw(f"redis://{HOST}:{proxy.port}", timeout="100ms")) as asker:
+        asker.hit("warm")
+        proxy.delay(0.3)
+        start = time.monotonic()
+        with pytest.raises(StoreTimeout, match="may have been charged"):
+            asker.hit("key")
+        assert time.monotonic() - start < 0.1 + SLACK_S
+        proxy.delay(0)
