@@ -23,6 +23,8 @@ _SPECIAL = re.compile(r"[%|{}\x00-\x20\x7f]")
 
 def encode_key(key: Key) -> str:
     """The text of a key, different for different keys; raises ArgumentError for what is no key."""
+    if type(key) is str and 0 < len(key) <= LONGEST_KEY and key.isascii() and _SPECIAL.search(key) is None:
+        return key  # as most are
     parts = (key,) if isinstance(key, str) else key
     if not isinstance(parts, tuple):
         raise ArgumentError(f"a key is text or a tuple of parts, not {_kind(key)}")

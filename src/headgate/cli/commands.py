@@ -124,6 +124,37 @@ def explain(file: Path, method: str, path: str, ip: str, headers: tuple[str, ...
     click.echo(explanation_text(request, explain_request(read_policy(file), request)))
 
 
+_KEY_HELP = (
+    "KEY is NAME=VALUE, with an identity of the policy and the value that a request carried, such as user=u42, "
+    "ip=203.0.113.9 or an api key (found by its digest, never shown); several make one key. Or it is the parts of a "
+    "key as `headgate explain` tells them. The KEY everyone is for rules that count all requests together."
+)
+_STORE_HELP = "The live store, such as redis://HOST or shared:///PATH; else the policy's own."
+
+
+@headgate.command(help=f"Show what a live store holds of a KEY, under each limit of a POLICY file.\n\n{_KEY_HELP}")
+@click.argument("policy", type=click.Path(path_type=Path))
+@click.argument("key", nargs=-1, required=True)
+@click.option("--store", metavar="URL", help=_STORE_HELP)
+@click.option("--rule", metavar="NAME", help="Look at this rule alone.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def inspect(policy: Path, key: tuple[str, ...], store: str | None, rule: str | None, as_json: bool) -> None:
+    from headgate.cli.inspecting import run_inspect
+
+    run_inspect(policy, key, store=store, rule=rule, as_json=as_json)
+
+
+@headgate.command(help=f"Forget what a KEY used, in a live store, under the limits of a POLICY file.\n\n{_KEY_HELP}")
+@click.argument("policy", type=click.Path(path_type=Path))
+@click.argument("key", nargs=-1, required=True)
+@click.option("--store", metavar="URL", help=_STORE_HELP)
+@click.option("--rule", metavar="NAME", help="Forget under this rule alone.")
+def reset(policy: Path, key: tuple[str, ...], store: str | None, rule: str | None) -> None:
+    from headgate.cli.inspecting import run_reset
+
+    run_reset(policy, key, store=store, rule=rule)
+
+
 @headgate.command()
 @click.argument("policy", type=click.Path(path_type=Path), required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -42,6 +42,7 @@ class AsyncLink:
         self.shown = place.shown if place is not None else shown
         self._timeout_s = place.timeout_s if place is not None else timeout_s
         self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lines] = WeakKeyDictionary()
+        self._last: tuple[asyncio.AbstractEventLoop, _Lines] | None = None
 
     @classmethod
     def of_client(cls, client: Any, shown: str) -> AsyncLink:
@@ -50,8 +51,18 @@ class AsyncLink:
 
     async def run(self, call: Call) -> Any:
         """The reply of a script."""
+        lines = self._lines_here()
+        command = command_of("EVALSHA", call.script.sha, call.keys, call.arguments)
         try:
-            return await self._lines_here().run(call)
+            try:
+                if lines.courier is not None:
+                    return await lines.courier.ask(command)
+                return await lines.ask(call.keys[0], command)
+            except exceptions.NoScriptError:
+                command = command_of("EVAL", call.script.text, call.keys, call.arguments)
+            except exceptions.ReadOnlyError:
+                pass
+            return await lines.ask(call.keys[0], command)
         except (exceptions.RedisError, OSError) as error:
             raise store_error(error, self.shown) from error
 
@@ -69,14 +80,18 @@ class AsyncLink:
     async def close(self) -> None:
         """End the connections of this event loop."""
         lines = self._lines.pop(asyncio.get_running_loop(), None)
+        self._last = None
         if lines is not None:
             await lines.close()
 
     def _lines_here(self) -> _Lines:
         loop = asyncio.get_running_loop()
+        if self._last is not None and self._last[0] is loop:
+            return self._last[1]
         lines = self._lines.get(loop)
         if lines is None:
             lines = self._lines[loop] = _Lines(self._place, self._client, self.shown, self._timeout_s)
+        self._last = (loop, lines)
         return lines
 
 
@@ -96,12 +111,10 @@ class _Lines:
         if self._kind != "cluster":
             self._pool = client.connection_pool if place is None else _pool(place)
 
-    async def run(self, call: Call) -> Any:
-        command = command_of("EVALSHA", call.script.sha, call.keys, call.arguments)
-        try:
-            return await self.ask(call.keys[0], command)
-        except exceptions.NoScriptError:
-            return await self.ask(call.keys[0], command_of("EVAL", call.script.text, call.keys, call.arguments))
+    @property
+    def courier(self) -> Courier | None:
+        """The only one, where there is one server and it was called before."""
+        return self._couriers.get(None)
 
     async def ask(self, key: bytes | None, command: Command) -> Any:
         if self._kind != "cluster":
@@ -201,11 +214,11 @@ class AsyncRedisLimits:
         self._calls = calls
         self._clock = clock
 
-    async def hit(self, key: Key, cost: int = 1) -> Decision:
-        return await self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups)
+    def hit(self, key: Key, cost: int = 1) -> Coroutine[Any, Any, Decision]:
+        return self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups)
 
-    async def peek(self, key: Key, cost: int = 1) -> Decision:
-        return await self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups, commit=False)
+    def peek(self, key: Key, cost: int = 1) -> Coroutine[Any, Any, Decision]:
+        return self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups, commit=False)
 
     async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
         every = list(keys)
@@ -233,9 +246,8 @@ class AsyncRedisLimits:
         if now_us is None and self._clock is not None:
             now_us = self._clock.now_us()
         mode = HIT if commit else PEEK
-        decision: Decision = await self._drive(
-            self._calls.decide(names, each, mode=mode, now_us=now_us, max_delay_us=max_delay_us)
-        )
+        steps = self._calls.decide(names, each, mode=mode, now_us=now_us, max_delay_us=max_delay_us)
+        decision: Decision = await self._drive(steps)
         return decision
 
     async def reset(self, keys: tuple[Key, ...], /) -> bool:

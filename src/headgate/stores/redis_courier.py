@@ -13,9 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from hiredis import pack_command
 from redis import exceptions
 
-from headgate.errors import StoreTimeout, StoreUnavailable
+from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+from headgate.stores.redis_errors import store_error
 
 MOST_WAITING = 100_000
 """Calls that may wait at one time; beyond it a call is refused at once."""
@@ -26,6 +28,8 @@ _LOST_AFTER_S = 1.0
 """A connection that has owed a reply for so long is given up."""
 
 _LOST = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, EOFError)
+_REFUSALS = (exceptions.AuthenticationError, exceptions.BusyLoadingError)
+"""What a server said before redis-py closed the connection: nothing was charged."""
 
 Command = tuple[Any, ...]
 
@@ -113,9 +117,9 @@ class Courier:
             if ask.reply.done():
                 continue
             if ask.before is not None:
-                packed += connection.pack_command(*ask.before)
+                packed.append(pack_command(ask.before))
                 self._sent.append(None)
-            packed += connection.pack_command(*ask.command)
+            packed.append(pack_command(ask.command))
             self._sent.append(ask)
         if not packed:
             return
@@ -180,7 +184,9 @@ class Courier:
             with suppress(Exception):
                 await connection.disconnect(nowait=True)
 
-    def _lost(self, error: BaseException) -> StoreUnavailable:
+    def _lost(self, error: BaseException) -> StoreError:
+        if isinstance(error, _REFUSALS):
+            return store_error(error, self._shown)
         return StoreUnavailable(
             f"{self._shown}: the connection was lost ({type(error).__name__}); what was asked may have been charged"
         )

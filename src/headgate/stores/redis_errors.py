@@ -22,7 +22,8 @@ _WAYS_OUT = {
 
 _LASTING = {
     "WRONGTYPE": "a key of this name holds a value of another program: choose another prefix, or delete the key",
-    "NOPERM": "the user may not do this: it needs +evalsha +eval +script|load +time, and ~PREFIX:* for its keys",
+    "NOPERM": "the user may not do this: it needs ~PREFIX:* for its keys, and +evalsha +eval +time +get +set +unlink"
+    " +lrange +llen +lindex +lset +ltrim +rpush +expireat",
     "NOAUTH": "it asks for a password: put it into the store's URL",
     "WRONGPASS": "the user or the password is wrong",
     "CROSSSLOT": "it is a Cluster: use redis+cluster://",
@@ -36,7 +37,7 @@ def store_error(error: Exception, shown: str) -> StoreError:
     if isinstance(error, exceptions.TimeoutError | TimeoutError):
         return StoreTimeout(f"{shown}: no answer in time; what was asked may have been charged")
     text = str(error)
-    code = text.partition(" ")[0].rstrip(":")
+    code = next((known for phrase, known in _PHRASES.items() if phrase in text), text.partition(" ")[0].rstrip(":"))
     if isinstance(error, exceptions.AuthenticationError):
         code = code if code in _LASTING else "WRONGPASS"
     if code not in _WAYS_OUT and code not in _LASTING:
@@ -58,6 +59,12 @@ _CLASSES = {
     "NoPermissionError": "NOPERM", "AuthenticationError": "WRONGPASS", "MaxClientsError": "MAXCLIENTS",
 }  # fmt: skip
 """redis-py takes the code off some texts."""
+
+_PHRASES = {
+    "Authentication required": "NOAUTH",
+    "The user executing the script can't": "NOPERM",  # a command, or a key, that the script uses
+}
+"""The same of texts that tell more than their class."""
 
 
 def _reason(error: Exception) -> str:

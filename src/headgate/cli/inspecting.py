@@ -1,0 +1,147 @@
+"""`headgate inspect` and `headgate reset`: what a live store holds of somebody whom a policy counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+import click
+
+from headgate.decision import LimitReading
+from headgate.errors import ConfigError
+from headgate.keys import encode_key
+from headgate.policy.gate import read_policy
+from headgate.policy.lookup import Found, RuleKey, find_keys, lacks
+from headgate.policy.rules import ANY_TIER, Policy, Rule
+from headgate.stores.contract import Store
+from headgate.stores.guard import GuardedStore
+from headgate.stores.opening import check_store_url, existing_zone, open_store
+
+_PATIENCE = "timeout=2s"
+"""A person waits longer than a request, unless the URL has a deadline of its own."""
+
+_Row = tuple[RuleKey, str, list[LimitReading]]
+"""A key of a rule, a tier, and what is left of each limit."""
+
+
+def run_inspect(file: Path, keys: tuple[str, ...], *, store: str | None, rule: str | None, as_json: bool) -> None:
+    """Show what is left to a key of each limit, in every tier."""
+    policy = read_policy(file)
+    found = find_keys(policy, keys, only=rule)
+    with _live_store(policy, store) as live:
+        rows = [row for key in found.keys for row in _looked_up(live, key)]
+    _tell_open(found)
+    if as_json:
+        click.echo(json.dumps([_as_json(key, tier, reading) for key, tier, readings in rows for reading in readings]))
+    else:
+        click.echo("\n".join(_lines(policy, rows)))
+
+
+def run_reset(file: Path, keys: tuple[str, ...], *, store: str | None, rule: str | None) -> None:
+    """Forget what a key used, under all limits of the rules that count by it."""
+    policy = read_policy(file)
+    found = find_keys(policy, keys, only=rule)
+    with _live_store(policy, store) as live:
+        for key in found.keys:
+            bound = [live.bind(limits) for _, limits in tiers_of(key.rule)]
+            held = [limits.reset((key.parts,)) for limits in bound]
+            shown = encode_key(key.parts)
+            if any(held):
+                click.echo(f"{key.rule.name}: forgot what {shown} used")
+            elif not key.guessed:
+                click.echo(f"{key.rule.name}: nothing was held of {shown}")
+    _tell_open(found)
+
+
+def tiers_of(rule: Rule) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """The limits of each tier, without the default where it is one of the others."""
+    for tier, limits in rule.limits.items():
+        if tier != ANY_TIER or not any(limits is other for name, other in rule.limits.items() if name != ANY_TIER):
+            yield tier, limits
+
+
+def _looked_up(store: Store, key: RuleKey) -> list[_Row]:
+    """Readings of a key; none where it was a guess, and nothing is held of it."""
+    rows: list[_Row] = []
+    for tier, limits in tiers_of(key.rule):
+        rows.append((key, tier, list(store.bind(limits).peek(key.parts, 0).limits)))
+    held = any(reading.reset_after_us for _, _, readings in rows for reading in readings)
+    return rows if held or not key.guessed else []
+
+
+@contextmanager
+def _live_store(policy: Policy, url: str | None) -> Iterator[Store]:
+    """The store itself, until the end of the block, without the guard that would answer in its place."""
+    store = _open(policy.store if url is None else url)
+    try:
+        yield store
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "redis":
+            raise
+        from headgate.stores.redis_errors import store_error  # what a client says while it looks for its servers
+
+        raise store_error(error, getattr(store, "shown", repr(store))) from error
+    finally:
+        store.close()
+
+
+def _open(url: str) -> Store:
+    check_store_url(url)
+    kind = url.partition(":")[0].lower()
+    if kind == "memory":
+        raise ConfigError(
+            "a memory store is in the process that asks it, where nobody else can look: name a store that is "
+            "shared, as --store redis://HOST or --store shared:///PATH"
+        )
+    if kind == "shared":
+        return existing_zone(url)
+    options = dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
+    store = open_store(url if "timeout" in options else f"{url}{'&' if options else '?'}{_PATIENCE}")
+    return store.inner if isinstance(store, GuardedStore) else store
+
+
+def _tell_open(found: Found) -> None:
+    for rule, names in found.open:
+        click.echo(f"headgate: {lacks(rule, names)}", err=True)
+
+
+def _as_json(key: RuleKey, tier: str, reading: LimitReading) -> dict[str, Any]:
+    return {
+        "rule": key.rule.name,
+        "key": encode_key(key.parts),
+        "tier": tier,
+        "limit": str(reading.definition.limit),
+        "name": reading.name,
+        "scope": reading.definition.scope,
+        "shadow": reading.shadow,
+        "held": reading.reset_after_us > 0,
+        "quota": reading.limit,
+        "remaining": reading.remaining,
+        "next_after_us": reading.next_after_us,
+        "reset_after_us": reading.reset_after_us,
+    }
+
+
+def _lines(policy: Policy, rows: list[_Row]) -> Iterator[str]:
+    width = max(len(rule.name) for rule in policy.rules)
+    before: RuleKey | None = None
+    for key, tier, readings in rows:
+        if key is not before:
+            shadow = " (shadow)" if key.rule.shadow else ""
+            by = " and ".join(key.rule.by)
+            yield f"{key.rule.name:{width}}  {f'by {by}: key ' if by else ''}{encode_key(key.parts)}{shadow}"
+            before = key
+        for reading in readings:
+            yield f"{'':{width}}  {f'{tier}: ' if tier else ''}{reading.definition.limit}: {_left(reading)}"
+
+
+def _left(reading: LimitReading) -> str:
+    if not reading.reset_after_us:
+        return f"nothing is held, all {reading.limit:,} left"
+    soon = reading.next_after_us
+    more = f", one more in {soon / 1e6:.3f} s" if 0 < soon < reading.reset_after_us else ""
+    return f"{reading.remaining:,} of {reading.limit:,} left{more}, all in {reading.reset_after_us / 1e6:.3f} s"

@@ -1,0 +1,359 @@
+"""While a Redis is away, slow or silent: every request is answered in time, by the written choice, and charged once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+from redis_askers import COLOURS, SLACK_S, Answer, Asker, Load, load, percentile, wait_for
+from redis_servers import Server, single
+from tcp_proxy import HOST, TcpProxy
+
+from headgate import Limiter
+from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+from headgate.stores.breaker import FAILURES
+from headgate.stores.redis_store import RedisStore
+
+_HAS_REDIS = shutil.which(os.environ.get("HEADGATE_REDIS_SERVER") or "redis-server") is not None
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not _HAS_REDIS, reason="redis-server is not here: install Debian's redis-server"),
+]
+DEADLINE_S = 0.1
+BACK_WITHIN_S = 15
+_prefixes = count()
+UNREACHED = "1000000000/day bucket"
+"""A limit that no load of a test reaches: every refusal is wrong."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with single("appendonly yes", "appendfsync always") as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[TcpProxy]:
+    with TcpProxy(server.port) as proxy:
+        yield proxy
+
+
+def url_of(port: int, **options: object) -> str:
+    told = {"timeout": f"{int(DEADLINE_S * 1000)}ms", "prefix": f"o{os.getpid()}-{next(_prefixes)}", **options}
+    return f"redis://{HOST}:{port}/0?" + "&".join(f"{name}={value}" for name, value in told.items())
+
+
+def calls(server: Server) -> int:
+    """How many decisions a server was asked for."""
+    stats = server.cli("INFO", "commandstats")
+    return sum(stats[f"cmdstat_{name}"]["calls"] for name in ("evalsha", "eval") if f"cmdstat_{name}" in stats)
+
+
+def on_the_server(asker: Asker, server: Server, limits: str, key: str) -> int:
+    """What is left of a key, by another client that asks the server itself."""
+    with Limiter(limits, store=RedisStore(f"redis://{HOST}:{server.port}?timeout=10s", prefix=asker.raw.prefix)) as other:
+        return other.peek(key, 0).remaining
+
+
+# Raw: a deadline is kept, and what it means is told
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("known", [True, False], ids=["connected", "not connected"])
+@pytest.mark.parametrize("outage", ["stopped", "silent", "cut", "killed"])
+def test_a_store_that_is_away_is_told_within_the_deadline(
+    server: Server, proxy: TcpProxy, colour: str, known: bool, outage: str
+) -> None:
+    with Asker(colour, "9/week", RedisStore(url_of(proxy.port if outage in ("silent", "cut") else server.port))) as asker:
+        if known:
+            wait_for(lambda: _answers(asker))
+        away = {"stopped": server.stop, "silent": proxy.silence, "cut": proxy.cut, "killed": server.kill}
+        back = {"stopped": server.go_on, "silent": proxy.mend, "cut": proxy.mend, "killed": server.restart}
+        away[outage]()
+        took = []
+        errors = []
+        for ask in (asker.hit, asker.peek, asker.reset) * 2:
+            start = time.perf_counter()
+            with pytest.raises(StoreError) as told:
+                ask("key")  # type: ignore[operator]
+            took.append(time.perf_counter() - start)
+            errors.append(type(told.value).__name__)
+            assert told.value.transient
+        print({"colour": colour, "outage": outage, "longest_s": round(max(took), 3), **Counter(errors)})
+        assert max(took) < DEADLINE_S + SLACK_S
+        if outage in ("stopped", "silent"):
+            assert "StoreTimeout" in errors
+        back[outage]()
+        wait_for(lambda: _answers(asker))
+
+
+def _answers(asker: Asker) -> bool:
+    try:
+        asker.peek("key", 0)
+    except (StoreTimeout, StoreUnavailable):
+        return False
+    return True
+
+
+# A reply that is lost
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("limits", ["9/week bucket", "9/week log; 9/week"])
+def test_a_call_whose_reply_is_lost_is_charged_once_and_said_to_be_unknown(
+    server: Server, proxy: TcpProxy, colour: str, limits: str
+) -> None:
+    with Asker(colour, limits, RedisStore(url_of(proxy.port))) as asker:
+        wait_for(lambda: _answers(asker))
+        assert asker.hit("loads").allowed
+        proxy.swallow_replies()
+        before = calls(server)
+        with pytest.raises(StoreTimeout, match="may have been charged"):
+            asker.hit("key")
+        wait_for(lambda: calls(server) > before)
+        left = on_the_server(asker, server, limits, "key")
+        proxy.mend()
+        wait_for(lambda: _answers(asker))
+        assert asker.hit("key").remaining == 7
+    print({"colour": colour, "charged": 9 - left})
+    assert left == 8
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_lost_replies_are_never_repeated_by_the_guard(server: Server, proxy: TcpProxy, colour: str) -> None:
+    limits = "50/week bucket"
+    with Asker(colour, limits, url_of(proxy.port)) as asker:
+        wait_for(lambda: asker.peek("key").degraded == "" and asker.store.breaker.state == "closed")
+        asker.hit("loads")
+        before = calls(server)
+        proxy.swallow_replies()
+        told = [asker.hit("key") for _ in range(20)]
+        sent = calls(server) - before
+        state = asker.store.breaker.state
+        proxy.mend()
+        left = on_the_server(asker, server, limits, "key")
+        wait_for(lambda: asker.peek("key").degraded == "", BACK_WITHIN_S)
+    counts = {"asked": 20, "sent": sent, "charged": 50 - left, **Counter(decision.degraded for decision in told)}
+    print({"colour": colour, **counts})
+    assert state == "open"
+    assert sent == 50 - left == FAILURES, "each was sent once, and none once the breaker was open"
+    assert {decision.degraded for decision in told} == {"local"}
+    assert all(decision.allowed for decision in told)
+    assert [decision.remaining for decision in told] == list(range(49, 29, -1))
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_reply_that_comes_late_is_not_taken_for_the_next_one(server: Server, proxy: TcpProxy, colour: str) -> None:
+    with Asker(colour, "1000/week bucket", RedisStore(url_of(proxy.port))) as asker:
+        wait_for(lambda: _answers(asker))
+        wrong = late = 0
+        for number in range(1, 8):
+            proxy.delay(DEADLINE_S)  # each way: the reply comes after the deadline
+            try:
+                asker.hit(f"late {number}", number)
+            except StoreTimeout:
+                late += 1
+            proxy.delay(0)
+
+            def answer(number: int = number) -> bool:
+                nonlocal wrong
+                try:
+                    wrong += asker.hit(f"key {number}", 100 + number).remaining != 900 - number
+                except (StoreTimeout, StoreUnavailable):
+                    asker.raw  # noqa: B018
+                    return False
+                return True
+
+            wait_for(answer)
+    print({"colour": colour, "late": late, "wrong": wrong})
+    assert late == 7 and wrong == 0
+
+
+# Guarded, under load
+
+
+OUTAGES = ("stopped", "silent", "cut", "restarted", "slow")
+
+
+@contextmanager
+def outage(kind: str, server: Server, proxy: TcpProxy) -> Iterator[None]:
+    begin: dict[str, Callable[[], object]] = {
+        "stopped": server.stop,
+        "silent": proxy.silence,
+        "cut": proxy.cut,
+        "restarted": server.kill,
+        "slow": lambda: proxy.delay(3 * DEADLINE_S),
+    }
+    end: dict[str, Callable[[], object]] = {
+        "stopped": server.go_on,
+        "silent": proxy.mend,
+        "cut": proxy.mend,
+        "restarted": server.restart,
+        "slow": lambda: proxy.delay(0),
+    }
+    begin[kind]()
+    try:
+        yield
+    finally:
+        end[kind]()
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize(
+    ("kind", "choice", "seconds"),
+    [
+        ("stopped", "local", 2.0),
+        ("stopped", "open", 2.0),
+        ("silent", "local", 1.0),
+        ("cut", "open", 1.0),
+        ("restarted", "local", 1.0),
+        ("slow", "open", 1.0),
+    ],
+)
+def test_an_outage_under_load_harms_no_request(
+    server: Server, proxy: TcpProxy, colour: str, kind: str, choice: str, seconds: float
+) -> None:
+    port = proxy.port if kind in ("silent", "cut", "slow") else server.port
+    keys = [f"key {number}" for number in range(3 if colour == "sync" else 20)]
+    with Asker(colour, UNREACHED, url_of(port, on_error=choice)) as asker:
+        breaker = asker.store.breaker
+        wait_for(lambda: asker.hit("warm").degraded == "" and breaker.state == "closed")
+        with load(asker, keys) as running:
+            running.wait_for(lambda answer: answer.told == "store")
+            begin = time.monotonic()
+            with outage(kind, server, proxy):
+                opened_after_s = running.wait_for(lambda answer: answer.told == choice)
+                time.sleep(seconds)
+                end = time.monotonic()
+            back_after_s = wait_for(lambda: breaker.state == "closed", BACK_WITHIN_S)
+            running.wait_for(lambda answer: answer.told == "store")
+            settled = time.monotonic()
+            wait_for(lambda: len(running.since(settled)) > 200)
+            after = running.since(settled)
+        away = running.since(begin + opened_after_s, end)
+        figures = _figures(running, away)
+    print({"colour": colour, "outage": kind, "choice": choice, "back after": round(back_after_s, 2), **figures})
+    assert figures["failed"] == figures["waited too long"] == figures["wrongly refused"] == 0
+    assert {answer.told for answer in running.answers} <= {"store", choice}
+    assert len(away) > 200
+    assert figures["held up while it was away"] <= len(keys) + 0.05 * len(away)
+    assert figures["median while it was away, ms"] < 1000 * DEADLINE_S / 4
+    calm = Counter(answer.told for answer in after)
+    assert calm["store"] >= 0.9 * len(after), calm
+    assert not [thread for thread in threading.enumerate() if thread.name == "headgate-probe"]
+
+
+def _figures(running: Load, away: list[Answer]) -> dict[str, Any]:
+    answers = running.answers
+    waits = [answer.took_s for answer in away]
+    return {
+        "requests": len(answers),
+        "failed": sum(answer.error is not None for answer in answers),
+        "waited too long": sum(answer.took_s > DEADLINE_S + SLACK_S for answer in answers),
+        "wrongly refused": sum(not answer.allowed for answer in answers),
+        "while it was away": len(away),
+        "held up while it was away": sum(wait > DEADLINE_S / 2 for wait in waits),
+        "median while it was away, ms": round(1000 * percentile(waits, 0.5), 3),
+        "longest, ms": round(1000 * max(answer.took_s for answer in answers), 1),
+    }
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_what_was_used_before_an_outage_counts_after_it(server: Server, colour: str) -> None:
+    with Asker(colour, "10/week", url_of(server.port, remember="no")) as asker:
+        wait_for(lambda: asker.peek("key").degraded == "" and asker.store.breaker.state == "closed")
+        assert [asker.hit("key").remaining for _ in range(4)] == [9, 8, 7, 6]
+        server.stop()
+        local = [asker.hit("other") for _ in range(12)]
+        server.go_on()
+        wait_for(lambda: asker.peek("key").degraded == "" and asker.store.breaker.state == "closed", BACK_WITHIN_S)
+        told = [asker.hit("key") for _ in range(7)]
+    assert [decision.allowed for decision in local] == [True] * 10 + [False] * 2, "a limit holds without the store too"
+    assert [decision.allowed for decision in told] == [True] * 6 + [False]
+    assert {decision.degraded for decision in told} == {""}
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_local_share_is_what_passes_of_each_key_while_the_store_is_away(server: Server, colour: str) -> None:
+    with Asker(colour, "40/week; 80/week bucket", url_of(server.port, local_share="0.25", remember="no")) as asker:
+        wait_for(lambda: asker.peek("key").degraded == "")
+        server.kill()
+        for key in ("one", "two"):
+            told = [asker.hit(key) for _ in range(15)]
+            assert [decision.allowed for decision in told] == [True] * 10 + [False] * 5
+            assert {decision.degraded for decision in told} == {"local"}
+            assert told[-1].retry_after is not None and told[-1].retry_after > 0
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_closed_refuses_with_a_moment_to_come_back_and_opens_by_itself(server: Server, colour: str) -> None:
+    with Asker(colour, UNREACHED, url_of(server.port, on_error="closed")) as asker:
+        wait_for(lambda: asker.hit("key").allowed)
+        server.stop()
+        told = [asker.hit("key") for _ in range(30)]
+        looked = asker.peek("key", 0)
+        server.go_on()
+        back_s = wait_for(lambda: asker.hit("key").allowed, BACK_WITHIN_S)
+    waits = {decision.retry_after for decision in told}
+    print({"colour": colour, "refused": len(told), "retry_after": waits, "back after": round(back_s, 2)})
+    assert {(decision.allowed, decision.degraded) for decision in told} == {(False, "closed")}
+    assert all(wait is not None and 0 < wait <= 10 for wait in waits)
+    assert looked.allowed and looked.degraded == "closed", "nothing is asked for"
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_server_that_is_not_there_yet_is_used_once_it_is(server: Server, colour: str) -> None:
+    server.kill()
+    with Asker(colour, "3/week", url_of(server.port, remember="no")) as asker:
+        start = time.perf_counter()
+        told = [asker.hit("key") for _ in range(4)]
+        took_s = time.perf_counter() - start
+        assert [decision.allowed for decision in told] == [True] * 3 + [False]
+        assert {decision.degraded for decision in told} == {"local"}
+        assert took_s < FAILURES * DEADLINE_S + SLACK_S
+        server.restart()
+        wait_for(lambda: asker.peek("key").degraded == "", BACK_WITHIN_S)
+        assert asker.peek("key", 0).remaining == 3
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_who_stands_in_line_is_answered_in_an_outage_too(server: Server, colour: str) -> None:
+    with Asker(colour, "10/second bucket", url_of(server.port)) as asker:
+        wait_for(lambda: asker.peek("key").degraded == "")
+        server.stop()
+        start = time.monotonic()
+        told = [asker.acquire("key", timeout=5) for _ in range(12)]
+        took_s = time.monotonic() - start
+        server.go_on()
+    print({"colour": colour, "12 turns of 10 a second took": round(took_s, 2)})
+    assert all(told) and {decision.degraded for decision in told} == {"local"}
+    assert 0.15 < took_s < 5
+
+
+def test_the_return_of_a_server_is_no_stampede(server: Server) -> None:
+    with Asker("async", UNREACHED, url_of(server.port)) as asker:
+        breaker = asker.store.breaker
+        wait_for(lambda: asker.hit("warm").degraded == "" and breaker.state == "closed")
+        keys = [f"key {number}" for number in range(50)]
+        with load(asker, keys, pause_s=0.01) as running:
+            server.stop()
+            running.wait_for(lambda answer: answer.told == "local")
+            server.go_on()
+            wait_for(lambda: breaker.state != "open", BACK_WITHIN_S)
+            half_open = time.monotonic()
+            wait_for(lambda: breaker.state == "closed")
+            closed = time.monotonic()
+        ramp_s = closed - half_open
+        parts = [running.since(half_open + part * ramp_s / 4, half_open + (part + 1) * ramp_s / 4) for part in range(4)]
+        shares = [round(sum(answer.told == "store" for answer in part) / max(1, len(part)), 2) for part in parts]
+    print({"ramp_s": round(ramp_s, 2), "share that asked the server": shares})
+    assert shares[0] < 0.5 < shares[3]
+    assert shares == sorted(shares)
