@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from documents import PAGES, ROOT, RUN, Block, Command, blocks, commands, says
+from redis_servers import single
 from running import running_service
 
 from headgate.policy.load import parse_policy
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.integration
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 SERVICE = "127.0.0.1:8080"
+REDIS = "127.0.0.1:6379"
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
@@ -50,15 +52,26 @@ def test_python_examples_run(page: Path, place: Path) -> None:
     program = ["import pathlib"]
     for block in examples:
         program.append(f"exec(compile('\\n' * {block.line - 1} + {block.text!r}, {str(page)!r}, 'exec'))")
-    told = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "\n".join(program)],
-        check=False,
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    with redis_for("\n".join(program)) as text:
+        told = subprocess.run(
+            [sys.executable, "-W", "error", "-c", text],
+            check=False,
+            cwd=place,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
     assert told.returncode == 0, told.stderr
+
+
+@contextmanager
+def redis_for(text: str) -> Iterator[str]:
+    """A text that names a Redis, with the address of one that runs."""
+    if REDIS not in text:
+        yield text
+        return
+    with single() as server:
+        yield text.replace(REDIS, f"127.0.0.1:{server.port}")
 
 
 def test_policies_have_no_problems(page: Path) -> None:

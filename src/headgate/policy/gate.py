@@ -19,6 +19,7 @@ from headgate.keys import check_cost
 from headgate.policy.identity import Extract, Parts
 from headgate.policy.request import Request
 from headgate.policy.rules import ALL_RULES, ANY_TIER, Candidate, Candidates, Policy
+from headgate.policy.shape import check_shape
 from headgate.stores.contract import BoundLimits, Store, StoreStats, bind_async, close_async, ping_async
 from headgate.stores.opening import open_store
 from headgate.units import LARGEST
@@ -213,6 +214,7 @@ class _BoundPolicy:
         chosen = compiled.store if store is None else store
         self.store = open_store(chosen) if isinstance(chosen, str) else chosen
         self._clock = clock
+        check_shape(compiled, self.store)
         self._bindings = _Bindings(compiled, self._bind)
 
     @property
@@ -223,9 +225,12 @@ class _BoundPolicy:
     def reload(self, policy: Policy | Mapping[str, Any] | str | FilePath) -> None:
         """Put another policy in force, whole or not at all; what was used stays used.
 
-        Raises PolicyError for a policy that cannot be used; then the old one stays.
+        Raises PolicyError for a policy that cannot be used, ConfigError for one that the store cannot keep;
+        then the old one stays.
         """
-        self._bindings = _Bindings(read_policy(policy), self._bind)
+        compiled = read_policy(policy)
+        check_shape(compiled, self.store)
+        self._bindings = _Bindings(compiled, self._bind)
 
     def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
         return self.store.bind(limits, clock=self._clock)

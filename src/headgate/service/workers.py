@@ -17,6 +17,7 @@ from headgate.observe.metrics import Sharing, make_files
 from headgate.observe.metrics_folder import MetricsFolder
 from headgate.policy.gate import AsyncGate, read_policy
 from headgate.policy.rules import Policy
+from headgate.policy.shape import check_shape
 from headgate.service.app import Service
 from headgate.service.server import (
     FINISH_WITHIN_S,
@@ -65,6 +66,7 @@ def serve_workers(
             f"{place}: memory counts for each process alone, so {workers} workers would let {workers} times as much "
             "pass; name a shared:// store, or leave it out to get one"
         )
+    check_shape(policy, opened)
     listeners = listen_together(host, port, workers)
     folder = MetricsFolder()
     try:

@@ -77,7 +77,7 @@ class Fallback:
             else Reading(True, definition.limit.quota, 0, 0, 0, 0)
             for own, definition in zip(self._choices, self._definitions, strict=True)
         ]
-        degraded = "open"
+        degraded = "closed" if self._enforced_closed else "open"
         if self._local:
             degraded = "local"
             decision = self._bound.decide(

@@ -1,0 +1,92 @@
+"""Services on one Redis are one limiter, and answer when it does not."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis_servers import Server, single, wait_until
+from running import RunningService, run_headgate, running_service
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed"),
+]
+POLICY = """
+version: 1
+namespace: shop
+client_ip: {header: X-Forwarded-For, trusted_proxies: [127.0.0.0/8]}
+rules:
+  - {name: login, match: {path: /login}, by: [ip], limits: 5/hour, on_store_error: closed}
+  - {name: search, match: {path: /search}, by: [ip], limits: 8/hour, on_store_error: local}
+  - {name: everyone, by: [ip], limits: 100/hour, default: true, on_store_error: open}
+"""
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    file = tmp_path / "policy.yaml"
+    file.write_text(POLICY)
+    return file
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with single() as server:
+        yield server
+
+
+def statuses(services: list[RunningService], path: str, times: int) -> Counter[int]:
+    return Counter(services[number % len(services)].check(path).status_code for number in range(times))
+
+
+def test_two_services_are_one_limiter(policy: Path, server: Server) -> None:
+    server.cli("FLUSHALL")
+    store = ("--store", f"{server.url}?timeout=5s")
+    with running_service(policy, *store) as one, running_service(policy, *store) as other:
+        assert statuses([one, other], "/login", 12) == {200: 5, 429: 7}
+        refused = other.check("/login")
+        assert 600 < int(refused.headers["Retry-After"]) <= 7200
+        assert "X-RateLimit-Degraded" not in refused.headers
+    with running_service(policy, *store) as later:
+        assert later.check("/login").status_code == 429  # a restart hands out nothing
+
+
+def test_several_workers_share_a_redis(policy: Path, server: Server) -> None:
+    server.cli("FLUSHALL")
+    with running_service(policy, "--workers", "2", "--store", f"{server.url}?timeout=5s") as service:
+        assert statuses([service], "/search", 20) == {200: 8, 429: 12}
+
+
+def test_an_outage_is_answered_as_each_rule_says_and_passes_by_itself(policy: Path) -> None:
+    with single() as server, running_service(policy, "--store", server.url) as service:
+        assert service.check("/search").headers["RateLimit"]
+        assert service.client.get("/readyz").status_code == 200
+        server.kill()
+        closed = service.check("/login")
+        assert closed.status_code == 503 and closed.headers["X-RateLimit-Degraded"] == "closed"
+        assert int(closed.headers["Retry-After"]) >= 1
+        opened = [service.check("/cart") for _ in range(120)]
+        assert {answer.status_code for answer in opened} == {200}
+        assert {answer.headers["X-RateLimit-Degraded"] for answer in opened} == {"open"}
+        assert statuses([service], "/search", 12) == {200: 8, 429: 4}
+        assert service.client.get("/readyz").status_code == 503
+        assert re.search(r'headgate_degraded_decisions_total{decided_by="open"} 120.0', service.client.get("/metrics").text)
+        server.restart()
+        wait_until(
+            lambda: "its store" if "X-RateLimit-Degraded" in service.check("/login").headers else "",
+            within_s=20,
+        )
+        assert service.client.get("/readyz").status_code == 200
+        service.wait_for("the store answers again")
+
+
+def test_a_policy_of_the_wrong_shape_is_refused_at_load(policy: Path) -> None:
+    policy.write_text(POLICY + "  - {name: jobs, by: [], limits: 5/second queue 9}\n")
+    told = run_headgate("serve", str(policy), "--store", "redis+cluster://127.0.0.1:1")
+    assert told.returncode != 0
+    assert "rule jobs is a queue and may meet rule" in told.stderr and "Traceback" not in told.stderr
