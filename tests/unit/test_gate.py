@@ -13,7 +13,7 @@ from headgate.policy.gate import AsyncGate, Gate, read_policy
 from headgate.policy.problems import PolicyError
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
-from subjects import START_US
+from subjects import KINDS, START_US, make_zone
 
 SHOP = Path(__file__).parents[2] / "examples" / "shop.yaml"
 
@@ -323,3 +323,28 @@ def test_a_request_is_text(core: str) -> None:
         with pytest.raises(ArgumentError, match="names and values of headers are text"):
             Request(headers=headers)  # type: ignore[arg-type]
     assert Request(headers=[("A", "1"), ("a", "2")]).headers == {"a": "1, 2"}
+
+
+@pytest.mark.skipif("shared" not in KINDS, reason="the shared store needs the native core")
+def test_where_a_shared_zone_fails_each_rule_decides_as_it_says() -> None:
+    rules = [
+        {"name": name, "match": {"path": f"/{name}"}, "by": ["ip"], "limits": "2/hour", "on_store_error": name}
+        for name in ("local", "open", "closed")
+    ]
+    zone = make_zone(256 << 10)
+    gate = Gate({"version": 1, "rules": rules}, store=zone)
+    ask = {name: Request(path=f"/{name}", client_ip="203.0.113.9") for name in ("local", "open", "closed")}
+    assert [gate.hit(request).degraded for request in ask.values()] == ["", "", ""]
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    [place] = [line.split("-")[0] for line in maps if str(zone.path) in line]
+    with Path("/proc/self/mem").open("r+b", buffering=0) as memory:  # somebody writes where nobody may
+        memory.seek(int(place, 16) + 4096 + (32 << 10) + 48)
+        memory.write(b"\xff" * 8)
+        assert {gate.hit(ask["local"]).degraded for _ in range(3)} == {"local"}
+        assert not gate.hit(ask["local"])
+        assert [bool(gate.hit(ask["open"])) for _ in range(5)] == [True] * 5
+        refused = gate.hit(ask["closed"])
+        assert not refused and refused.degraded == "closed" and refused.retry_after
+        memory.seek(int(place, 16) + 4096 + (32 << 10) + 48)
+        memory.write(bytes(8))
+    assert gate.hit(ask["local"]).degraded == ""

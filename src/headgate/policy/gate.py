@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from operator import itemgetter
 from pathlib import Path as FilePath
 from typing import Any
@@ -21,7 +22,10 @@ from headgate.policy.request import Request
 from headgate.policy.rules import ALL_RULES, ANY_TIER, Candidate, Candidates, Policy
 from headgate.policy.shape import check_shape
 from headgate.stores.contract import BoundLimits, Store, StoreStats, bind_async, close_async, ping_async
+from headgate.stores.fallback import MAX_LOCAL_KEYS, Fallback, RescuedLimits
+from headgate.stores.memory import MemoryStore
 from headgate.stores.opening import open_store
+from headgate.stores.shared import SharedStore
 from headgate.units import LARGEST
 from headgate.waiting import answered
 
@@ -214,6 +218,7 @@ class _BoundPolicy:
         chosen = compiled.store if store is None else store
         self.store = open_store(chosen) if isinstance(chosen, str) else chosen
         self._clock = clock
+        self._local = MemoryStore(max_keys=MAX_LOCAL_KEYS)
         check_shape(compiled, self.store)
         self._bindings = _Bindings(compiled, self._bind)
 
@@ -233,7 +238,13 @@ class _BoundPolicy:
         self._bindings = _Bindings(compiled, self._bind)
 
     def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
-        return self.store.bind(limits, clock=self._clock)
+        return self._rescued(self.store.bind(limits, clock=self._clock), limits)
+
+    def _rescued(self, bound: Any, limits: tuple[NamedLimit, ...]) -> Any:
+        """With what each rule says for a store that fails, where the store has no guard that knows it."""
+        if not isinstance(self.store, SharedStore):
+            return bound
+        return RescuedLimits(bound, Fallback(limits, "local", Fraction(1), self._local, self._clock))
 
     def stats(self) -> StoreStats:
         """What the store counts about itself."""
@@ -288,7 +299,7 @@ class AsyncGate(_BoundPolicy):
     """`Gate` for asyncio: the same names, awaited."""
 
     def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
-        return bind_async(self.store, limits, self._clock)
+        return self._rescued(bind_async(self.store, limits, self._clock), limits)
 
     async def hit(self, request: Request, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """See `Gate.hit`."""

@@ -6,6 +6,7 @@ Of several limits the strictest choice speaks.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -14,12 +15,14 @@ from typing import Any, Literal
 
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, StoreError
 from headgate.keys import Key
 from headgate.limits import FixedWindow, LeakyBucket, LeakyQueue, Limit, SlidingLog, SlidingWindow, TokenBucket
 from headgate.stores.contract import BoundLimits, StatesAt
 from headgate.stores.memory import MemoryStore
 from headgate.units import UNITS_US
+
+log = logging.getLogger("headgate")
 
 Choice = Literal["local", "open", "closed"]
 CHOICES: tuple[Choice, ...] = ("local", "open", "closed")
@@ -111,6 +114,40 @@ class Fallback:
             for number, state in zip(self._local, found, strict=True):
                 states[number] = state
         return StatesAt(states, now_us)
+
+
+class RescuedLimits:
+    """Limits of a store that answers at once or not at all, such as a shared zone: where it fails, what was written.
+
+    It has the one method that a policy needs.
+    """
+
+    def __init__(self, bound: BoundLimits, fallback: Fallback) -> None:
+        self._decide = bound.decide
+        self._fallback = fallback
+        self._failing = False
+
+    def decide(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        /,
+        *,
+        commit: bool = True,
+        now_us: int | None = None,
+        max_delay_us: int | None = None,
+    ) -> Decision:
+        try:
+            decision = self._decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
+        except StoreError as error:
+            if not self._failing:
+                self._failing = True
+                log.warning("the store does not answer, requests are decided without it: %s", error)
+            return self._fallback.decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
+        if self._failing:
+            self._failing = False
+            log.warning("the store answers again")
+        return decision
 
 
 def read_share(share: object) -> Fraction:
