@@ -1,5 +1,7 @@
 """Headgate: exact rate limits for Python programs and for the gateways in front of them."""
 
+from typing import TYPE_CHECKING, Any
+
 from headgate.decision import Decision, LimitReading
 from headgate.errors import (
     ArgumentError,
@@ -9,6 +11,7 @@ from headgate.errors import (
     MissingExtraError,
     RateLimited,
     StoreError,
+    StoreKeyError,
     StoreTimeout,
     StoreUnavailable,
 )
@@ -27,8 +30,12 @@ from headgate.limits import (
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.problems import PolicyError
 from headgate.policy.request import Request
+from headgate.stores.guard import GuardedStore
 from headgate.stores.memory import MemoryStore
 from headgate.stores.shared import SharedStore
+
+if TYPE_CHECKING:
+    from headgate.stores.redis_store import RedisStore
 
 __version__ = "0.1.0"
 
@@ -41,6 +48,7 @@ __all__ = [
     "Decision",
     "FixedWindow",
     "Gate",
+    "GuardedStore",
     "HeadgateError",
     "LeakyBucket",
     "LeakyQueue",
@@ -52,13 +60,24 @@ __all__ = [
     "MissingExtraError",
     "PolicyError",
     "RateLimited",
+    "RedisStore",
     "Request",
     "SharedStore",
     "SlidingLog",
     "SlidingWindow",
     "StoreError",
+    "StoreKeyError",
     "StoreTimeout",
     "StoreUnavailable",
     "TokenBucket",
     "parse_limits",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """RedisStore, which needs the extra `redis`: imported when it is asked for."""
+    if name == "RedisStore":
+        from headgate.stores.opening import redis_store
+
+        return redis_store()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

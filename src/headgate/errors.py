@@ -84,6 +84,12 @@ class StoreUnavailable(StoreError):
     transient = True
 
 
+class StoreKeyError(StoreError):
+    """What a store holds under one key is not what Headgate wrote there."""
+
+    code: ClassVar[str] = "store-key"
+
+
 class RateLimited(HeadgateError):
     """A decorated call was refused; `decision` says by which limit and until when."""
 

@@ -156,6 +156,21 @@ def reset(policy: Path, key: tuple[str, ...], store: str | None, rule: str | Non
 
 
 @headgate.command()
+@click.argument("policy", type=click.Path(path_type=Path))
+@click.option("--users", required=True, type=click.IntRange(1, 10**12), help="How many are counted each for itself.")
+@click.option(
+    "--rate", required=True, type=click.FloatRange(0, 10**9, min_open=True), metavar="R",
+    help="Requests a second, of all together.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def capacity(policy: Path, users: int, rate: float, as_json: bool) -> None:
+    """Tell what a POLICY needs of Redis: memory, operations a second, and how many servers."""
+    from headgate.cli.capacity import run_capacity
+
+    run_capacity(policy, users=users, rate=rate, as_json=as_json)
+
+
+@headgate.command()
 @click.argument("policy", type=click.Path(path_type=Path), required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")

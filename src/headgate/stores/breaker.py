@@ -15,7 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, StoreKeyError
 
 log = logging.getLogger("headgate")
 
@@ -26,6 +26,9 @@ FAILURES = 3
 
 FIRST_PROBE_S = 0.1
 LAST_PROBE_S = 2.0
+MOST_COMPLAINTS = 20
+"""Keys whose faults are told in the log."""
+
 RAMP_S = 0.5
 """How long it is half open."""
 
@@ -42,6 +45,7 @@ class Breaker:
         self._most_failures = failures
         self._first_probe_s = first_probe_s
         self._failures = 0
+        self._complaints: set[str] = set()
         self._half_open_us = 0
         self._asked = 0
         self._passed = 0
@@ -72,7 +76,12 @@ class Breaker:
             self._failures = 0
 
     def failed(self, error: Exception) -> None:
-        """A call was not answered."""
+        """A call was not answered. What is wrong with one key says nothing about others."""
+        if isinstance(error, StoreKeyError):
+            if str(error) not in self._complaints and len(self._complaints) < MOST_COMPLAINTS:
+                self._complaints.add(str(error))
+                log.warning("a request is decided without the store: %s", error)
+            return
         with self._lock:
             self._failures += 1
             if self.state == OPEN or (self.state == CLOSED and self._failures < self._most_failures):

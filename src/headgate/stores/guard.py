@@ -119,7 +119,7 @@ class GuardedStore:
 
 
 class _Remembered(NamedTuple):
-    cost: tuple[int, ...]
+    costs: tuple[int, ...]
     decision: Decision
     since_us: int
     until_us: int
@@ -154,14 +154,12 @@ class _Guard:
         if not known.since_us <= now_us < known.until_us:
             self._refusals.pop(keys, None)
             return None
-        if any(cost < before for cost, before in zip(costs, known.cost, strict=True)) or costs != known.cost:
+        if costs != known.costs:
             return None
         return _later(known.decision, now_us - known.since_us)
 
     def _remember(self, keys: tuple[Key, ...], costs: tuple[int, ...], decision: Decision) -> None:
         wait_us = decision.retry_after_us
-        if wait_us is not None and wait_us < 2 * len(decision.limits):
-            return
         if len(self._refusals) >= MOST_REMEMBERED:
             self._refusals.clear()
         now_us = self._now_us()
@@ -201,7 +199,19 @@ class GuardedLimits(_Guard):
         each = paired_costs(len(every), costs)
         for key in every:
             encode_key(key)
-        return PythonDecisions(self.hit(key, cost) for key, cost in zip(every, each, strict=True))
+        if self._breaker.lets_through():
+            try:
+                decisions: PythonDecisions = self._bound.hit_many(every, each)
+            except StoreError as error:
+                self._breaker.failed(error)
+            else:
+                self._breaker.succeeded()
+                return decisions
+        self._breaker.probe_in_thread(self._store.probe)
+        groups = self._groups
+        return PythonDecisions(
+            self._fallback.decide((key,) * groups, (cost,) * groups) for key, cost in zip(every, each, strict=True)
+        )
 
     def decide(
         self,

@@ -121,12 +121,17 @@ def _redis_options(url: str) -> dict[str, Any]:
     return {"server": server, **guard}
 
 
-def _open_redis(server: str, **guard: Any) -> Store:
+def redis_store() -> Any:
+    """The class of Redis stores; raises MissingExtraError where what it needs is not installed."""
     try:
         from headgate.stores.redis_store import RedisStore
     except ModuleNotFoundError as error:
         raise MissingExtraError("the Redis store", extra="redis") from error
-    return GuardedStore(RedisStore(server), **guard)
+    return RedisStore
+
+
+def _open_redis(server: str, **guard: Any) -> Store:
+    return GuardedStore(redis_store()(server), **guard)
 
 
 def _on_full(value: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis import exceptions
 
-from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+from headgate.errors import StoreError, StoreKeyError, StoreTimeout, StoreUnavailable
 
 _WAYS_OUT = {
     "OOM": "its memory is full: raise maxmemory, or give the limiter a server of its own",
@@ -46,6 +46,8 @@ def store_error(error: Exception, shown: str) -> StoreError:
     code = code if code in _WAYS_OUT or code in _LASTING else kind
     if code in _WAYS_OUT:
         return StoreUnavailable(f"{shown}: {_WAYS_OUT[code]} ({code})")
+    if code == "WRONGTYPE":
+        return StoreKeyError(f"{shown}: {_LASTING[code]} ({code})")
     if code in _LASTING:
         return StoreError(f"{shown}: {_LASTING[code]} ({code})")
     if isinstance(error, exceptions.ResponseError):

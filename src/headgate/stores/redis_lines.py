@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hiredis import pack_command
@@ -34,6 +34,25 @@ class Lines:
             raise
         self._give_back(connection)
         return reply
+
+    def execute_many(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """The replies to several commands that travel in one write; an error of redis-py where one is refused."""
+        connection = self._take()
+        replies: list[Any] = []
+        try:
+            connection.send_packed_command(
+                [b"".join(pack_command(tuple(command)) for command in commands)], check_health=False
+            )
+            for _ in commands:
+                try:
+                    replies.append(connection.read_response(disable_decoding=True))
+                except ResponseError as error:
+                    replies.append(error)
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._give_back(connection)
+        return replies
 
     def close(self) -> None:
         """Close the connections that nobody uses."""

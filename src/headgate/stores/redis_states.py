@@ -8,7 +8,7 @@ from struct import calcsize, unpack_from
 from typing import Any
 
 from headgate.algorithms.transition import ALGORITHMS
-from headgate.errors import StoreError
+from headgate.errors import StoreKeyError
 from headgate.stores.redis_scripts import limit_of
 from headgate.units import CompiledLimit
 
@@ -38,7 +38,7 @@ def read_state(algorithm: str, value: bytes | Sequence[bytes]) -> tuple[Compiled
     head = value if isinstance(value, bytes) else value[0]
     form = _FORMS.get(algorithm, _BUCKET)
     if len(head) < calcsize(form):
-        raise StoreError(f"a value of {len(head)} bytes is no state of a {algorithm}: another program wrote it")
+        raise StoreKeyError(f"a value of {len(head)} bytes is no state of a {algorithm}: another program wrote it")
     *words, _ = unpack_from(form, head)
     former = limit_of(algorithm, head[calcsize(form) :])
     numbers = tuple(int(word) for word in words)

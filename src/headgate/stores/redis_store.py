@@ -25,6 +25,7 @@ from headgate.stores.contract import AsyncBoundLimits, BoundLimits, StatesAt, St
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.redis_async import AsyncLink, AsyncRedisLimits
 from headgate.stores.redis_calls import Call, Calls, Steps, states_at
+from headgate.stores.redis_courier import command_of
 from headgate.stores.redis_errors import store_error
 from headgate.stores.redis_lines import Lines
 from headgate.stores.redis_scripts import HIT, PEEK, all_scripts
@@ -32,6 +33,9 @@ from headgate.stores.redis_url import DEFAULT_PREFIX, DEFAULT_TIMEOUT_S, Place, 
 
 _CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
 _SCANNED = 1000
+MOST_TOGETHER = 500
+"""Calls that travel in one write."""
+
 _AS_BYTES = {NEVER_DECODE: True}
 """For a client of the caller's own that decodes what it reads."""
 
@@ -119,6 +123,26 @@ class RedisStore:
                 return execute("EVAL", call.script.text, keys, *call.keys, *call.arguments)
         except (redis.RedisError, OSError) as error:
             raise store_error(error, self.shown) from error
+
+    def run_many(self, calls: Sequence[Call]) -> list[Any]:
+        """The replies of scripts that are called together; one by one where there are many servers."""
+        if self._execute is None:
+            self._open_lines()
+        if self._lines is None:
+            return [self.run(call) for call in calls]
+        replies: list[Any] = []
+        try:
+            for start in range(0, len(calls), MOST_TOGETHER):
+                some = calls[start : start + MOST_TOGETHER]
+                found = self._lines.execute_many(
+                    [command_of("EVALSHA", call.script.sha, call.keys, call.arguments) for call in some]
+                )
+                for call, reply in zip(some, found, strict=True):
+                    # A script that is not there was not executed.
+                    replies.append(self.run(call) if isinstance(reply, NoScriptError) else _sound(reply))
+        except (redis.RedisError, OSError) as error:
+            raise store_error(error, self.shown) from error
+        return replies
 
     def _open_lines(self) -> Callable[..., Any]:
         """What sends a command: over lines of our own where there is one server, which costs less than a client."""
@@ -234,9 +258,14 @@ class RedisLimits:
             encode_key(key)
         groups = self._calls.groups
         now_us = self._now_us()
-        return PythonDecisions(
-            self.decide((key,) * groups, (cost,) * groups, now_us=now_us) for key, cost in zip(every, each, strict=True)
-        )
+        many = [((key,) * groups, (cost,) * groups) for key, cost in zip(every, each, strict=True)]
+        if self._store.is_cluster or not groups:
+            return PythonDecisions(self.decide(keys, costs, now_us=now_us) for keys, costs in many)
+        steps = [
+            self._calls.decide(self._calls.names(keys), self._calls.costs(costs), now_us=now_us) for keys, costs in many
+        ]
+        replies = self._store.run_many([next(step) for step in steps])
+        return PythonDecisions(_last(step, reply) for step, reply in zip(steps, replies, strict=True))
 
     def decide(
         self,
@@ -283,6 +312,22 @@ class RedisLimits:
                     call = steps.send(reply)
         except StopIteration as stop:
             return stop.value
+
+
+def _last(steps: Steps, reply: Any) -> Decision:
+    """What the only reply of some steps makes."""
+    try:
+        steps.send(reply)
+    except StopIteration as stop:
+        decision: Decision = stop.value
+        return decision
+    raise AssertionError("one server decides in one call")
+
+
+def _sound(reply: Any) -> Any:
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
 
 
 def _own(clock: Clock | None) -> Clock | None:

@@ -1,0 +1,101 @@
+"""`headgate capacity`: what a policy needs of Redis, as people and programs read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headgate.policy.capacity import BUSY_SHARE, MEMORY_FACTOR, Capacity, LimitNeeds, capacity
+from headgate.policy.gate import read_policy
+
+
+def run_capacity(file: Path, *, users: int, rate: float, as_json: bool) -> None:
+    """Tell what a policy needs for so many users and requests a second."""
+    found = capacity(read_policy(file), users=users, rate=rate)
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    console.print(_limits_table(found))
+    answers = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, text in _answers(found):
+        answers.add_row(name, Text(text))
+    console.print(answers)
+
+
+def _limits_table(found: Capacity) -> Table:
+    table = Table("rule", "limit", "counted by", box=box.SIMPLE_HEAD)
+    for name in ("states at once", "bytes each", "memory"):
+        table.add_column(name, justify="right")
+    for need in found.limits:
+        table.add_row(
+            f"{need.rule} ({need.tier})" if need.tier else need.rule,
+            Text(need.limit),
+            " and ".join(need.counted_by) or "everyone",
+            f"{need.states:,}",
+            f"{_bytes_each(need):,}",
+            _size(need.total_bytes),
+        )
+    return table
+
+
+def _bytes_each(need: LimitNeeds) -> int:
+    return round(need.total_bytes / need.states) if need.states else need.state_bytes
+
+
+def _answers(found: Capacity) -> Iterator[tuple[str, str]]:
+    request = found.request
+    yield (
+        "memory",
+        f"{_size(found.state_bytes)} of states: plan {_size(found.memory_bytes)}, {MEMORY_FACTOR:g} times as much",
+    )
+    where = f"{request.method} {request.host}{request.path}"
+    meets = ", ".join(request.rules) or "no rule"
+    limits = "1 limit" if request.limits == 1 else f"{request.limits} limits"
+    yield "operations", f"{found.rate:,g} decisions a second, of {limits} at the most: {where} meets {meets}"
+    yield (
+        "one server",
+        f"decides {found.saturated:,} of these a second: plan {found.planned:,}, {BUSY_SHARE * 100:.0f} % of that",
+    )
+    yield "layout", _layout(found)
+    for key in found.shared_keys:
+        yield "", _shared(", ".join(key.rules), key.ceiling, leased=key.leased, found=found)
+    for number, text in enumerate(found.assumptions):
+        yield "" if number else "assumed", text
+
+
+def _layout(found: Capacity) -> str:
+    if found.layout == "single":
+        return "a single Redis, with a replica that takes over (redis+sentinel://); one round trip a decision"
+    text = f"a Cluster of {found.shards} shards, each with a replica (redis+cluster://); "
+    if found.round_trips == 1:
+        return f"{text}one round trip a decision"
+    return (
+        f"{text}{found.round_trips} round trips a decision, one after another, for as many keys, each in a slot of its "
+        "own; a refusal gives back what it took"
+    )
+
+
+def _shared(rules: str, ceiling: int, *, leased: bool, found: Capacity) -> str:
+    text = f"{rules}: all count on one key, for which one server is good {ceiling:,} times a second"
+    if leased:
+        return f"{text}, however many there are: let each process lease a part of this limit"
+    return f"{text}; more shards do not help it" if found.layout == "cluster" else text
+
+
+def _size(number: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024 or unit == "GiB":
+            return f"{number:,.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
+        number /= 1024
+    raise AssertionError("the last unit has no end")
