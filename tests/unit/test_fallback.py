@@ -1,0 +1,100 @@
+"""What is decided while a store does not answer: what was written down for each limit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from fractions import Fraction
+
+import pytest
+
+pytest.importorskip("redis")
+
+from headgate import AsyncLimiter, ConfigError, GuardedStore, Limiter, MemoryStore, RedisStore
+from headgate.decision import name_limits
+from headgate.limit_text import parse_limits
+from headgate.stores.breaker import OPEN
+from headgate.stores.fallback import Fallback, read_share, scaled
+from headgate.testing import ManualClock
+
+NOBODY = "redis://127.0.0.1:1"  # nothing listens there
+
+
+@pytest.mark.parametrize(("on_error", "passes"), [("open", 9), ("closed", 0), ("local", 3)])
+def test_each_choice_decides_as_it_says(on_error: str, passes: int) -> None:
+    limiter = Limiter("3/hour", store=f"{NOBODY}?on_error={on_error}")
+    decisions = [limiter.hit("user") for _ in range(9)]
+    assert [decision.allowed for decision in decisions] == [True] * passes + [False] * (9 - passes)
+    assert {decision.degraded for decision in decisions} == {on_error}
+    if on_error != "open":
+        assert all((decision.retry_after or 0) > 0 for decision in decisions[passes:])
+    assert limiter.peek("user", 0).allowed
+
+
+def test_asyncio_decides_the_same() -> None:
+    async def run() -> list[tuple[bool, str]]:
+        limiter = AsyncLimiter("3/hour", store=f"{NOBODY}?on_error=local")
+        decisions = [await limiter.hit("user") for _ in range(5)]
+        await limiter.close()
+        return [(decision.allowed, decision.degraded) for decision in decisions]
+
+    assert asyncio.run(run()) == [(True, "local")] * 3 + [(False, "local")] * 2
+
+
+def test_the_strictest_choice_speaks() -> None:
+    def decide(*choices: str) -> tuple[bool, str, int | None]:
+        named = [
+            limit
+            for number, choice in enumerate(choices)
+            for limit in name_limits(
+                parse_limits("2/hour"), scope=f"s{number}", name=f"n{number}", group=number, on_store_error=choice
+            )
+        ]
+        fallback = Fallback(named, "local", Fraction(1), MemoryStore(), ManualClock())
+        decision = fallback.decide(("key",) * len(choices), (1,) * len(choices))
+        return decision.allowed, decision.degraded, decision.remaining
+
+    assert decide("open", "open") == (True, "open", 2)
+    assert decide("open", "local") == (True, "local", 1)
+    assert decide("open", "local", "closed") == (False, "closed", 0)
+    assert decide("", "open") == (True, "local", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "share", "becomes"),
+    [
+        ("100/minute", "1/4", "25/minute"),
+        ("3/minute fixed", "1/10", "1/minute fixed"),
+        ("1000/hour log", "1/3", "333/hour log"),
+        ("10/second burst 100", "1/4", "2/second burst 25"),
+        ("1/second bucket", "1/4", "1 per 4 seconds burst 1"),
+        ("7/day leaky 3", "1/2", "3/day leaky 1"),
+        ("50/second queue 200", "1/2", "25/second queue 100"),
+        ("0/minute", "1/2", "0/minute"),
+        ("5/hour", "1", "5/hour"),
+    ],
+)
+def test_a_share_of_a_limit_is_never_more_than_that_and_at_least_one_unit(text: str, share: str, becomes: str) -> None:
+    [limit] = parse_limits(text)
+    assert str(scaled(limit, Fraction(share))) == str(parse_limits(becomes)[0])
+
+
+@pytest.mark.parametrize("share", [0, -1, 1.5, True, "half", float("nan")])
+def test_a_share_that_is_none_is_refused(share: object) -> None:
+    with pytest.raises(ConfigError, match="local_share is a number above 0, up to 1"):
+        read_share(share)
+
+
+def test_a_choice_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="on_error is one of local, open, closed, not 'maybe'"):
+        GuardedStore(RedisStore(NOBODY), on_error="maybe")  # type: ignore[arg-type]
+
+
+def test_an_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    limiter = Limiter("100/hour", store="redis://someone:s3cr3t@127.0.0.1:1")
+    with caplog.at_level(logging.WARNING, "headgate"):
+        for _ in range(50):
+            limiter.hit("user")
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1 and "requests are decided without it" in told[0] and "s3cr3t" not in told[0]
+    assert isinstance(limiter.store, GuardedStore) and limiter.store.breaker.state == OPEN
