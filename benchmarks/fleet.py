@@ -182,7 +182,8 @@ def _bare(port: int, definitions: Any) -> tuple[str, list[Any]]:
     """The script of a token bucket as redis-py is to call it: its text, and the arguments of EVALSHA."""
     calls = Calls(definitions, "bare", None)
     call = next(calls.decide(calls.names(("bench",)), calls.costs((1,))))
-    redis.Redis(port=port).script_load(call.script.text)
+    client: Any = redis.Redis(port=port)
+    client.script_load(call.script.text)
     return call.script.text, [call.script.sha, len(call.keys), *call.keys, *call.arguments]
 
 
@@ -190,7 +191,8 @@ def _one_call(rows: list[tuple[str, ...]], port: int, quick: bool) -> Target:
     """A call from a thread beside redis-py's own."""
     definitions = name_limits(parse_limits("1000000/hour bucket"), scope="bench", name="bench")
     _, arguments = _bare(port, definitions)
-    execute = redis.Redis(port=port, protocol=2).execute_command
+    client: Any = redis.Redis(port=port, protocol=2)
+    execute = client.execute_command
     guarded = Limiter("1000000/hour bucket", store=f"redis://127.0.0.1:{port}?timeout=5s").hit
     raw = RedisStore(f"redis://127.0.0.1:{port}?timeout=5s").bind(definitions).hit
     calls = 500 if quick else 3000

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import socket
 from collections.abc import Sequence
 from datetime import date
@@ -16,8 +17,8 @@ from statistics import median
 import redis
 
 from benchmarks.servers import redis_server
-from headgate import core
 from headgate.decision import NamedLimit, name_limits
+from headgate.keys import Key
 from headgate.limit_text import parse_limits
 from headgate.stores.redis_calls import Call
 from headgate.stores.redis_scripts import all_scripts
@@ -27,17 +28,62 @@ LIMITS = {
     "fixed_window": "1_000_000/hour fixed",
     "sliding_window": "1_000_000/hour",
     "sliding_log": "1_000_000/hour log",
-    "token_bucket": "1000/second burst 1_000_000",
-    "leaky_bucket": "1000/second leaky 1_000_000",
-    "leaky_queue": "1000/second queue 1_000_000",
+    "token_bucket": "1_000_000/hour burst 1_000_000",
+    "leaky_bucket": "1_000_000/hour leaky 1_000_000",
+    "leaky_queue": "1_000_000/hour queue 1_000_000",
 }
 """Limits that admit all that is asked here."""
 
+TEMPLATE = '''\
+"""What a Redis needs for states and decisions, as it was measured.
+
+Written by benchmarks/measure_capacity.py, which tells how. Another machine has other decisions a second.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Costs(NamedTuple):
+    """What a limit of one algorithm costs."""
+
+    state_bytes: int
+    """Memory of one state, with all that Redis keeps for a key: its name, two table entries, its time to live."""
+
+    one: int
+    """Decisions of one such limit, for each second that a server computes."""
+
+    three: int
+    """Decisions of three such limits."""
+
+
+SERVER = "{server}"
+MACHINE = "{machine}"
+DAY = "{day}"
+METHOD = (
+    "memory: growth of INFO's used_memory over {keys:,} states; decisions: EVALSHA over one socket, hundreds on the "
+    "way, on {asked:,} keys, all admitted, for each second of the processor that the server used"
+)
+
+NAME_BYTES = {name_bytes}
+"""Length of the names of the measured keys; a byte more of a name is a byte more of memory."""
+
+ENTRY_BYTES = {entry_bytes}
+"""Memory of one more request in a sliding log."""
+
+COSTS = {{
+{costs}
+}}
+'''
+
 MODULE = Path(__file__).parents[1] / "src" / "headgate" / "policy" / "measured.py"
+NAME_BYTES = 64
 KEYS = 100_000
-LOGS, ENTRIES, APART_US = 400, 500, 7_000_000
+ASKED_KEYS = 20_000
+LOGS, ENTRIES, APART_US = 400, 400, 8_000_000
 AT_ONCE = 500
-ROUNDS = 5
+ROUNDS = 15
 
 
 def main() -> None:
@@ -75,69 +121,82 @@ class Measuring:
         used = self.client.info("cpu")
         return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
-    def requests(self, limits: Sequence[NamedLimit], texts: Sequence[str], moment_us: int | None = None) -> list[bytes]:
-        """A decision on each key, as it is sent."""
+    def buffers(self, limits: Sequence[NamedLimit], keys: Sequence[Key], now_us: int | None = None) -> list[bytes]:
+        """A decision on each key, as they are sent, so many in each buffer."""
         calls = self.store.calls(limits)
-        return [
-            _encoded(next(calls.decide(calls.names([text]), [1] * len(limits), now_us=moment_us))) for text in texts
-        ]
+        costs = [1] * len(limits)
+        sent = [_encoded(next(calls.decide(calls.names([key]), costs, now_us=now_us))) for key in keys]
+        return [b"".join(sent[at : at + AT_ONCE]) for at in range(0, len(sent), AT_ONCE)]
 
-    def send(self, requests: Sequence[bytes]) -> None:
-        """Send decisions, some hundred of them on the way at any time, until all are answered."""
-        chunks = [requests[at : at + AT_ONCE] for at in range(0, len(requests), AT_ONCE)]
+    def send(self, buffers: Sequence[bytes]) -> None:
+        """Send decisions, two buffers of them on the way at any time, until all are answered."""
         due = 0
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as line:
-            for chunk in [*chunks, []]:
-                line.sendall(b"".join(chunk))
-                while due > 0:  # what was sent before this
+            for buffer in [*buffers, b""]:
+                line.sendall(buffer)
+                while due > 0:  # the answers to the buffer before this one
                     data = line.recv(1 << 20)
-                    if not data or b"-" in data:  # numbers of an admission are not below 0
+                    if not data or b"-" in data:  # the numbers of an admission are not below 0
                         raise RuntimeError(f"not all were admitted: {data[:200]!r}")
                     due -= data.count(b"*")
-                due += len(chunk)
+                due += buffer.count(b"EVALSHA")
 
-    def bytes_a_key(self, algorithm: str) -> tuple[int, int, float]:
-        """(bytes a key, bytes of its name, bytes for each more of its name)."""
-        found = []
-        for text in ("user|{:011d}", "user|{:043d}"):
-            self.fresh()
-            limits = limits_of(algorithm)
-            requests = self.requests(limits, [text.format(number) for number in range(KEYS)])
-            before = self.used_memory()
-            self.send(requests)
-            name = self.store.calls(limits).names([text.format(0)])[0]
-            found.append(((self.used_memory() - before) / KEYS, len(name)))
-        (least, shorter), (most, longer) = found
-        return round(least), shorter, (most - least) / (longer - shorter)
+    def bytes_a_key(self, algorithm: str) -> int:
+        """Bytes of a state whose key's name has NAME_BYTES bytes."""
+        self.fresh()
+        limits = limits_of(algorithm)
+        keys = keys_of(KEYS, limits)
+        assert {len(name) for name in self.store.calls(limits).names(keys[:1])} == {NAME_BYTES}
+        buffers = self.buffers(limits, keys)
+        before = self.used_memory()
+        self.send(buffers)
+        return round((self.used_memory() - before) / KEYS)
 
     def bytes_an_entry(self) -> float:
         """Bytes of one more entry of a log."""
         self.fresh()
-        limits = name_limits(parse_limits("1_000_000/hour log"), scope="shop/1/search", name="search")
-        texts = [f"user|{number:011d}" for number in range(LOGS)]
-        start_us = 1_800_000_000_000_000
-        self.send(self.requests(limits, texts, start_us))
+        limits = limits_of("sliding_log")
+        keys = keys_of(LOGS, limits)
+        now_us = 1_800_000_000_000_000
+        self.send(self.buffers(limits, keys, now_us))
         before = self.used_memory()
         for entry in range(1, ENTRIES + 1):
-            self.send(self.requests(limits, texts, start_us + entry * APART_US))
+            self.send(self.buffers(limits, keys, now_us + entry * APART_US))
         return (self.used_memory() - before) / (LOGS * ENTRIES)
 
-    def decisions_a_second(self, algorithm: str, count: int) -> int:
-        """Decisions for each second that the server computes, of so many limits each."""
+    def decisions_a_second(self) -> dict[tuple[str, int], int]:
+        """Decisions for each second that the server computes, by algorithm and number of limits; measured in turns."""
         self.fresh()
-        requests = self.requests(limits_of(algorithm, count), [f"user|{number:011d}" for number in range(KEYS)])
-        self.send(requests)  # makes the keys, and warms up
-        rates = []
-        for _ in range(ROUNDS):
-            before_s = self.used_cpu_s()
-            self.send(requests)
-            rates.append(len(requests) / (self.used_cpu_s() - before_s))
-        return round(median(rates), -2)  # type: ignore[return-value]  # a whole number
+        subjects = {
+            (algorithm, count): self.buffers(limits_of(algorithm, count), keys_of(ASKED_KEYS, limits_of(algorithm)))
+            for algorithm in LIMITS
+            for count in (1, 3)
+        }
+        rates: dict[tuple[str, int], list[float]] = {subject: [] for subject in subjects}
+        for round_number in range(ROUNDS + 1):
+            for subject, buffers in subjects.items():
+                before_s = self.used_cpu_s()
+                self.send(buffers)
+                if round_number:  # the first makes the keys, and warms up
+                    rates[subject].append(ASKED_KEYS / (self.used_cpu_s() - before_s))
+        return {subject: int(median(found)) // 100 * 100 for subject, found in rates.items()}
 
 
 def limits_of(algorithm: str, count: int = 1) -> tuple[NamedLimit, ...]:
     """So many limits of one algorithm, as a rule has them."""
     return name_limits(parse_limits("; ".join([LIMITS[algorithm]] * count)), scope="shop/1/search", name="search")
+
+
+def machine() -> str:
+    """The processor, as the system names it."""
+    found = re.search("model name\\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return found[1] if found else "an unknown machine"
+
+
+def keys_of(count: int, limits: Sequence[NamedLimit]) -> list[Key]:
+    """Users, whose keys have names of NAME_BYTES bytes under the first of these limits."""
+    digits = NAME_BYTES - len(f"hg:{{user|}}:{limits[0].scope}")
+    return [("user", f"{number:0{digits}d}") for number in range(count)]
 
 
 def _encoded(call: Call) -> bytes:
@@ -147,25 +206,21 @@ def _encoded(call: Call) -> bytes:
 
 def module(measuring: Measuring) -> str:
     """The numbers as a module."""
-    server = measuring.client.info("server")
-    keys = {algorithm: measuring.bytes_a_key(algorithm) for algorithm in LIMITS}
-    name_bytes = {shorter for _, shorter, _ in keys.values()}
-    slopes = [slope for _, _, slope in keys.values()]
-    one = {algorithm: measuring.decisions_a_second(algorithm, 1) for algorithm in LIMITS}
-    three = {algorithm: measuring.decisions_a_second(algorithm, 3) for algorithm in LIMITS}
-    rows = [
-        f'    "{algorithm}": Costs({keys[algorithm][0]}, {keys[algorithm][1]}, {one[algorithm]:_}, {three[algorithm]:_}),'
-        for algorithm in LIMITS
-    ]
-    print(name_bytes, slopes)
-    return "\n".join(
-        [
-            '''"""What a Redis needs for states and decisions, as it was measured: written by benchmarks/measure_capacity.py.''',
-            "",
-            f"Redis {server['redis_version']} with {server['mem_allocator'] if 'mem_allocator' in server else 'its allocator'}",
-            *rows,
-            f"ENTRY_BYTES = {measuring.bytes_an_entry():.1f}",
-        ]
+    server, allocator = measuring.client.info("server"), measuring.client.info("memory")["mem_allocator"]
+    rates = measuring.decisions_a_second()
+    costs = []
+    for algorithm in LIMITS:
+        numbers = f"{measuring.bytes_a_key(algorithm)}, {rates[algorithm, 1]:_}, {rates[algorithm, 3]:_}"
+        costs.append(f'    "{algorithm}": Costs({numbers}),')
+    return TEMPLATE.format(
+        server=f"Redis {server['redis_version']}, {allocator}",
+        machine=machine(),
+        day=date.today(),
+        keys=KEYS,
+        asked=ASKED_KEYS,
+        name_bytes=NAME_BYTES,
+        costs="\n".join(costs),
+        entry_bytes=round(measuring.bytes_an_entry() + 0.5),
     )
 
 

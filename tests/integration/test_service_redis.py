@@ -75,7 +75,9 @@ def test_an_outage_is_answered_as_each_rule_says_and_passes_by_itself(policy: Pa
         assert {answer.headers["X-RateLimit-Degraded"] for answer in opened} == {"open"}
         assert statuses([service], "/search", 12) == {200: 8, 429: 4}
         assert service.client.get("/readyz").status_code == 503
-        assert re.search(r'headgate_degraded_decisions_total{decided_by="open"} 120.0', service.client.get("/metrics").text)
+        assert re.search(
+            r'headgate_degraded_decisions_total{decided_by="open"} 120.0', service.client.get("/metrics").text
+        )
         server.restart()
         wait_until(
             lambda: "its store" if "X-RateLimit-Degraded" in service.check("/login").headers else "",

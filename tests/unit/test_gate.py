@@ -348,3 +348,15 @@ def test_where_a_shared_zone_fails_each_rule_decides_as_it_says() -> None:
         memory.seek(int(place, 16) + 4096 + (32 << 10) + 48)
         memory.write(bytes(8))
     assert gate.hit(ask["local"]).degraded == ""
+
+
+def test_a_missing_identity_of_one_rule_does_not_take_the_key_of_a_rule_for_everybody(core: str) -> None:
+    gate = make_gate(
+        core,
+        rule("each", "5/minute", by=["user"]),
+        rule("all", "100/minute", by=[]),
+        identities={"user": {"header": "X-User"}},
+    )
+    decision = gate.hit(Request())
+    assert decision and [reading.remaining for reading in decision.limits] == [4, 99]
+    assert [reading.remaining for reading in gate.hit(Request(headers={"X-User": "u"})).limits] == [4, 98]

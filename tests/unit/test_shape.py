@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("redis")
@@ -10,15 +12,15 @@ from headgate import ConfigError
 from headgate.policy.gate import AsyncGate, Gate
 
 CLUSTER = "redis+cluster://127.0.0.1:1"
-QUEUE = {"name": "jobs", "by": ["user"], "limits": "5/second queue 10", "match": {"path": "/jobs"}}
+QUEUE: dict[str, Any] = {"name": "jobs", "by": ["user"], "limits": "5/second queue 10", "match": {"path": "/jobs"}}
 IDENTITIES = {"user": {"header": "X-User"}}
 
 
-def policy(*rules: dict[str, object]) -> dict[str, object]:
+def policy(*rules: dict[str, Any]) -> dict[str, Any]:
     return {"version": 1, "namespace": "shop", "identities": IDENTITIES, "rules": list(rules)}
 
 
-def rule(**changes: object) -> dict[str, object]:
+def rule(**changes: object) -> dict[str, Any]:
     return {"name": "everyone", "by": ["ip"], "limits": "100/minute", **changes}
 
 
@@ -41,7 +43,7 @@ def test_a_queue_that_may_meet_a_rule_of_another_identity_is_refused(kind: type[
     ],
     ids=["same identity", "another path", "default", "another method"],
 )
-def test_what_cannot_meet_or_counts_alike_is_kept(other: dict[str, object]) -> None:
+def test_what_cannot_meet_or_counts_alike_is_kept(other: dict[str, Any]) -> None:
     queue = QUEUE | {"match": {"path": "/jobs", "method": "POST"}}
     Gate(policy(queue, other), store=CLUSTER)
 

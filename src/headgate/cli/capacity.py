@@ -68,6 +68,8 @@ def _answers(found: Capacity) -> Iterator[tuple[str, str]]:
         f"decides {found.saturated:,} of these a second: plan {found.planned:,}, {BUSY_SHARE * 100:.0f} % of that",
     )
     yield "layout", _layout(found)
+    if found.obstacle:
+        yield "", f"which cannot keep this policy: {found.obstacle}"
     for key in found.shared_keys:
         yield "", _shared(", ".join(key.rules), key.ceiling, leased=key.leased, found=found)
     for number, text in enumerate(found.assumptions):
@@ -87,9 +89,9 @@ def _layout(found: Capacity) -> str:
 
 
 def _shared(rules: str, ceiling: int, *, leased: bool, found: Capacity) -> str:
-    text = f"{rules}: all count on one key, for which one server is good {ceiling:,} times a second"
+    text = f"{rules}: one key for all requests, which one server is planned to decide {ceiling:,} times a second"
     if leased:
-        return f"{text}, however many there are: let each process lease a part of this limit"
+        return f"{text}, however many there are: let each process have a limit of its own, by a part of this one"
     return f"{text}; more shards do not help it" if found.layout == "cluster" else text
 
 

@@ -129,6 +129,7 @@ _KEY_HELP = (
     "ip=203.0.113.9 or an api key (found by its digest, never shown); several make one key. Or it is the parts of a "
     "key as `headgate explain` tells them. The KEY everyone is for rules that count all requests together."
 )
+_RESET_HELP = "Whoever was refused just before may be refused for another second by a process that remembers it."
 _STORE_HELP = "The live store, such as redis://HOST or shared:///PATH; else the policy's own."
 
 
@@ -144,7 +145,9 @@ def inspect(policy: Path, key: tuple[str, ...], store: str | None, rule: str | N
     run_inspect(policy, key, store=store, rule=rule, as_json=as_json)
 
 
-@headgate.command(help=f"Forget what a KEY used, in a live store, under the limits of a POLICY file.\n\n{_KEY_HELP}")
+@headgate.command(
+    help=f"Forget what a KEY used, in a live store, under the limits of a POLICY file.\n\n{_KEY_HELP}\n\n{_RESET_HELP}"
+)
 @click.argument("policy", type=click.Path(path_type=Path))
 @click.argument("key", nargs=-1, required=True)
 @click.option("--store", metavar="URL", help=_STORE_HELP)

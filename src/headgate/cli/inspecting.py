@@ -79,12 +79,6 @@ def _live_store(policy: Policy, url: str | None) -> Iterator[Store]:
     store = _open(policy.store if url is None else url)
     try:
         yield store
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] != "redis":
-            raise
-        from headgate.stores.redis_errors import store_error  # what a client says while it looks for its servers
-
-        raise store_error(error, getattr(store, "shown", repr(store))) from error
     finally:
         store.close()
 

@@ -9,14 +9,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from math import ceil
-from typing import Literal
+from typing import Literal, cast
 
 from headgate.decision import NamedLimit
+from headgate.errors import ConfigError
 from headgate.limits import Limit
 from headgate.policy import measured
 from headgate.policy.measured import COSTS, ENTRY_BYTES, NAME_BYTES
 from headgate.policy.paths import template_segments
 from headgate.policy.rules import ANY_TIER, Candidate, Policy, Rule, without_idle_defaults
+from headgate.policy.shape import check_shape
+from headgate.stores.contract import Store
 from headgate.stores.redis_url import DEFAULT_PREFIX
 
 MEMORY_FACTOR = 1.5
@@ -100,6 +103,9 @@ class Capacity:
     shards: int
     round_trips: int
     shared_keys: tuple[SharedKey, ...]
+    obstacle: str
+    """Why this policy cannot be kept by a Cluster, though it needs one; else empty."""
+
     assumptions: tuple[str, ...]
 
 
@@ -132,6 +138,7 @@ def capacity(policy: Policy, *, users: int, rate: float) -> Capacity:
         shards=shards,
         round_trips=1 if single else len(kept),
         shared_keys=tuple(shared.values()),
+        obstacle="" if single else _obstacle(policy),
         assumptions=_assumptions(),
     )
 
@@ -272,6 +279,20 @@ def _shared_key(group: Sequence[Candidate], rate: float) -> SharedKey:
 def _shards(seconds: float, rate: float, memory_bytes: int) -> int:
     """Shards of a Cluster. One that has a shared key is given fewer slots of the others."""
     return max(LEAST_SHARDS, ceil(rate * seconds / BUSY_SHARE), ceil(memory_bytes / SERVER_BYTES))
+
+
+class _AnyCluster:
+    """What a store says of itself whose keys lie on several servers."""
+
+    is_cluster = True
+
+
+def _obstacle(policy: Policy) -> str:
+    try:
+        check_shape(policy, cast(Store, _AnyCluster()))
+    except ConfigError as error:
+        return error.message
+    return ""
 
 
 def _assumptions() -> tuple[str, ...]:

@@ -36,10 +36,10 @@ ENTRY_BYTES = 11
 """Memory of one more request in a sliding log."""
 
 COSTS = {
-    "fixed_window": Costs(229, 147_400, 71_200),
-    "sliding_window": Costs(229, 151_000, 57_100),
-    "sliding_log": Costs(325, 78_200, 23_200),
-    "token_bucket": Costs(229, 115_500, 55_100),
-    "leaky_bucket": Costs(229, 113_600, 55_300),
-    "leaky_queue": Costs(229, 134_600, 53_300),
+    "fixed_window": Costs(229, 166_600, 70_300),
+    "sliding_window": Costs(229, 173_000, 60_100),
+    "sliding_log": Costs(325, 86_900, 25_700),
+    "token_bucket": Costs(229, 136_100, 57_500),
+    "leaky_bucket": Costs(229, 141_300, 57_100),
+    "leaky_queue": Costs(229, 134_400, 57_500),
 }

@@ -138,7 +138,7 @@ class Rule:
                     return None
                 parts = (ANONYMOUS, name)
             key.extend(parts)
-        return tuple(key)
+        return tuple(key) or EVERYONE
 
     def tier(self, tier: str) -> str:
         """The entry of `limits` that holds for a request's tier."""

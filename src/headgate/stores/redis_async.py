@@ -26,7 +26,10 @@ from headgate.stores.redis_scripts import HIT, PEEK
 from headgate.stores.redis_url import Address, Place
 
 _MOST_TURNS = 16
-"""How often a call that was not executed is sent again."""
+"""How often a call that was not executed is sent again; where it may be executed a moment later, until its deadline."""
+
+_CONNECTED_WITHIN_S = 1.0
+"""A server that accepts and then says nothing is given up after so long, beyond the deadline of a call."""
 
 _PAUSE_S = 0.005
 _LATER = (exceptions.TryAgainError, exceptions.ClusterDownError)
@@ -133,7 +136,9 @@ class _Lines:
     async def _ask_cluster(self, key: bytes | None, command: Command) -> Any:
         slot = 0 if key is None else key_slot(key)
         asked: Address | None = None
-        for _ in range(_MOST_TURNS):
+        turns, until = 0, asyncio.get_running_loop().time() + self._timeout_s
+        while turns < _MOST_TURNS:
+            turns += 1
             if slot not in self._servers:
                 await self._learn()
             address = asked or self._servers.get(slot)
@@ -148,9 +153,12 @@ class _Lines:
                 asked = None
                 self._servers[slot] = Address(error.host or address.host, error.port)
                 self._forget_others(address)
-            except _LATER:
+            except _LATER as error:
                 asked = None
-                self._servers.clear()
+                if isinstance(error, exceptions.ClusterDownError):
+                    self._servers.clear()
+                if asyncio.get_running_loop().time() < until:
+                    turns -= 1
                 await asyncio.sleep(_PAUSE_S)
             except StoreUnavailable:
                 self._servers.clear()  # it may be another server's turn
@@ -192,8 +200,10 @@ class _Lines:
                 assert self._place is not None
                 connection = _connection(self._place, address)
             try:
-                await connection.connect()
+                async with asyncio.timeout(self._timeout_s + _CONNECTED_WITHIN_S):
+                    await connection.connect()
             except (exceptions.RedisError, OSError) as error:
+                await connection.disconnect(nowait=True)
                 raise store_error(error, self._shown) from error
             return connection
 
@@ -204,6 +214,9 @@ class _Lines:
         for courier in self._couriers.values():
             await courier.close()
         self._couriers.clear()
+        if self._kind == "sentinel":
+            for sentinel in self._pool.sentinel_manager.sentinels:
+                await sentinel.aclose()
 
 
 class AsyncRedisLimits:

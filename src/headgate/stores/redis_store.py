@@ -32,6 +32,7 @@ from headgate.stores.redis_scripts import HIT, PEEK, all_scripts
 from headgate.stores.redis_url import DEFAULT_PREFIX, DEFAULT_TIMEOUT_S, Place, read_url
 
 _CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
+_ERRORS = (redis.RedisError, redis.exceptions.RedisClusterException, OSError)
 _SCANNED = 1000
 MOST_TOGETHER = 500
 """Calls that travel in one write."""
@@ -114,14 +115,14 @@ class RedisStore:
 
     def run(self, call: Call) -> Any:
         """The reply of a script."""
-        execute = self._execute or self._open_lines()
         keys = len(call.keys)
         try:
+            execute = self._execute or self._open_lines()
             try:
                 return execute("EVALSHA", call.script.sha, keys, *call.keys, *call.arguments)
             except NoScriptError:
                 return execute("EVAL", call.script.text, keys, *call.keys, *call.arguments)
-        except (redis.RedisError, OSError) as error:
+        except _ERRORS as error:
             raise store_error(error, self.shown) from error
 
     def run_many(self, calls: Sequence[Call]) -> list[Any]:
@@ -140,7 +141,7 @@ class RedisStore:
                 for call, reply in zip(some, found, strict=True):
                     # A script that is not there was not executed.
                     replies.append(self.run(call) if isinstance(reply, NoScriptError) else _sound(reply))
-        except (redis.RedisError, OSError) as error:
+        except _ERRORS as error:
             raise store_error(error, self.shown) from error
         return replies
 
@@ -163,7 +164,7 @@ class RedisStore:
                 else:
                     found.append(self.client.execute_command("GET", name, **_AS_BYTES))
             seconds, microseconds = self.client.time(**({"target_nodes": "random"} if self.is_cluster else {}))
-        except (redis.RedisError, OSError) as error:
+        except _ERRORS as error:
             raise store_error(error, self.shown) from error
         return found, int(seconds) * 1_000_000 + int(microseconds)
 
@@ -181,7 +182,7 @@ class RedisStore:
                     self._unlink(pending)
                     pending.clear()
             self._unlink(pending)
-        except (redis.RedisError, OSError) as error:
+        except _ERRORS as error:
             raise store_error(error, self.shown) from error
 
     def _unlink(self, names: list[bytes]) -> None:
@@ -195,7 +196,7 @@ class RedisStore:
         """Raise StoreError if the server would not charge: a replica, or one with no memory left."""
         try:
             self.client.set(self._probe_name, b"", px=1000)
-        except (redis.RedisError, OSError) as error:
+        except _ERRORS as error:
             raise store_error(error, self.shown) from error
 
     async def probe_async(self) -> None:
@@ -210,7 +211,7 @@ class RedisStore:
         """Raise StoreError if the server does not answer."""
         try:
             answer = self.client.ping()
-        except (redis.RedisError, OSError) as error:
+        except _ERRORS as error:
             raise store_error(error, self.shown) from error
         if not answer:
             raise StoreUnavailable(f"{self.shown}: a server does not answer")
@@ -352,7 +353,7 @@ def _open_client(place: Place) -> Any:
         return sentinel.master_for(place.service)
     nodes = [_NODE(host, port) for host, port in place.addresses]
     return redis.RedisCluster(
-        startup_nodes=nodes, cluster_error_retry_attempts=0, max_connections=place.connections,
+        startup_nodes=nodes, max_connections=place.connections,
         **never, **place.options,
     )  # fmt: skip
 

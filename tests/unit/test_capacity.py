@@ -1,0 +1,145 @@
+"""What a policy needs of Redis follows from its limits, its users and their requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headgate.limit_text import parse_limits
+from headgate.policy.capacity import BUSY_SHARE, MEMORY_FACTOR, SERVER_BYTES, Capacity, capacity
+from headgate.policy.gate import read_policy
+from headgate.policy.measured import COSTS, ENTRY_BYTES
+
+IDENTITIES = {
+    "user": {"header": "X-User-Id"},
+    "key": {"header": "X-Key", "secret": True},
+    "caller": {"first_of": ["user", "ip"]},
+}
+
+
+def needed(*rules: dict[str, Any], users: int = 1000, rate: float = 1e6, **policy: Any) -> Capacity:
+    named = [{"name": f"r{number}", **rule} for number, rule in enumerate(rules)]
+    document = {"version": 1, "namespace": "api", "identities": IDENTITIES, "rules": named, **policy}
+    return capacity(read_policy(document), users=users, rate=rate)
+
+
+def by_user(limits: str, **more: Any) -> dict[str, Any]:
+    return {"by": ["user"], "limits": limits, **more}
+
+
+def test_no_more_states_than_users_and_no_more_than_are_alive() -> None:
+    assert needed(by_user("5/minute")).limits[0].states == 1000
+    few = needed(by_user("5/minute fixed"), users=10**9, rate=10).limits[0]
+    assert (few.states, few.life_s) == (695, 69.5)
+    assert needed(by_user("10/second burst 100", cost=20), users=10**9, rate=10).limits[0].life_s == 4.25
+    assert needed(by_user("0/minute")).limits[0].states == 0
+
+
+def test_what_tells_no_users_apart_makes_few_keys() -> None:
+    needs = needed(
+        {"by": [], "limits": "5/minute"},
+        {"by": ["method"], "limits": "5/minute", "match": {"method": ["GET", "POST"]}},
+        {"by": ["user", "endpoint"], "limits": "5/minute", "match": {"path": ["/a", "/b", "/c"]}},
+    ).limits
+    assert [(need.states, need.shared) for need in needs] == [(1, True), (2, True), (3000, False)]
+
+
+def test_bytes_are_those_measured_for_names_as_long() -> None:
+    short = needed(by_user("5/minute")).limits[0].state_bytes
+    name = f"hg:{{{'u' * 36}}}:api/1/r0/sliding_window.0"
+    assert short == COSTS["sliding_window"].state_bytes + len(name) - 64
+    prefixed = needed({"by": ["caller"], "limits": "5/minute"}).limits[0].state_bytes
+    assert prefixed == short + len("user|")
+    assert needed({"by": ["key"], "limits": "5/minute"}).limits[0].state_bytes == short - 4
+
+
+def test_a_log_has_an_entry_for_each_request_up_to_its_quota() -> None:
+    full = needed(by_user("100/minute log")).limits[0]
+    assert full.entries == 100 * 1000
+    assert full.total_bytes == 1000 * full.state_bytes + 99 * 1000 * ENTRY_BYTES
+    dear = needed(by_user("100/minute log", cost=10)).limits[0]
+    assert dear.entries == 10 * 1000
+    idle = needed(by_user("100/minute log"), users=10**6, rate=10).limits[0]
+    assert (idle.states, idle.entries) == (695, 1295)
+
+
+def test_the_dearest_tier_counts() -> None:
+    found = needed(
+        by_user({"free": "10/minute log", "pro": "1000/minute log"}),  # type: ignore[arg-type]
+        tiers={"from": {"header": "X-Tier"}, "default": "free"},
+    )
+    assert [(need.tier, need.limit) for need in found.limits] == [("pro", "1000/minute log")]
+
+
+def test_memory_is_the_sum_with_a_reserve() -> None:
+    found = needed(by_user("5/minute; 100/hour"), {"by": ["ip"], "limits": "5/minute"})
+    assert found.state_bytes == sum(need.total_bytes for need in found.limits)
+    assert found.memory_bytes == pytest.approx(found.state_bytes * MEMORY_FACTOR, abs=1)
+
+
+def test_the_dearest_request_is_one_that_there_can_be() -> None:
+    found = needed(
+        by_user("5/minute", match={"path": "/a/**", "method": "POST"}),
+        by_user("5/minute; 50/hour", match={"path": "/b/{id}", "method": "GET"}),
+        {"by": ["ip"], "limits": "5/minute", "default": True},
+        {"by": ["ip"], "limits": "5/minute", "match": {"header": {"X-Bot": True}}},
+        exempt=[{"path": "/"}],
+    )
+    assert (found.request.method, found.request.path) == ("GET", "/b/x")
+    assert found.request.rules == ("r1", "r3")
+    assert (found.request.limits, found.request.calls) == (3, 2)
+
+
+@pytest.mark.parametrize("algorithm", ["5/minute fixed", "5/minute", "5/minute log", "5/minute burst 9"])
+def test_a_server_decides_what_was_measured(algorithm: str) -> None:
+    one, three = needed(by_user(algorithm)), needed(by_user("; ".join([algorithm] * 3)))
+    measured = COSTS[parse_limits(algorithm)[0].algorithm]
+    assert one.saturated == pytest.approx(measured.one, abs=1)
+    assert three.saturated == pytest.approx(measured.three, abs=1)
+    assert one.planned == pytest.approx(measured.one * BUSY_SHARE, abs=1)
+
+
+def test_one_server_as_long_as_it_can_then_a_cluster() -> None:
+    planned = needed(by_user("5/minute")).planned
+    assert needed(by_user("5/minute"), rate=planned).layout == "single"
+    more = needed(by_user("5/minute"), rate=planned * 7 + 10)
+    assert (more.layout, more.shards, more.round_trips) == ("cluster", 8, 1)
+    large = needed(by_user("5/day"), users=SERVER_BYTES // 50, rate=20_000)
+    assert (large.layout, large.shards) == ("cluster", -(-large.memory_bytes // SERVER_BYTES))
+    assert needed(by_user("5/minute"), rate=planned + 10).shards == 3
+
+
+def test_several_keys_are_several_round_trips_in_a_cluster() -> None:
+    rules = (by_user("5/minute"), by_user("9/hour"), {"by": ["ip"], "limits": "5/minute"})
+    assert needed(*rules, rate=10).round_trips == 1
+    assert needed(*rules, rate=200_000).round_trips == 2
+
+
+def test_a_policy_that_a_cluster_cannot_keep_is_told_of() -> None:
+    rules = (by_user("50/second queue 200"), {"by": ["ip"], "limits": "5/minute"})
+    assert needed(*rules, rate=10).obstacle == ""
+    assert "rule r0 is a queue and may meet rule r1" in needed(*rules, rate=200_000).obstacle
+
+
+def test_a_key_of_all_requests_is_good_for_what_one_shard_decides() -> None:
+    rules = (by_user("5/minute"), {"by": [], "limits": "1000000/second"})
+    calm = needed(*rules, rate=1000)
+    (key,) = calm.shared_keys
+    assert (key.rules, key.leased, calm.layout) == (("r1",), False, "single")
+    busy = needed(*rules, rate=key.ceiling - 1)
+    assert (busy.layout, busy.round_trips, busy.shared_keys[0].leased) == ("cluster", 2, False)
+    over = needed(*rules, rate=key.ceiling + 1)
+    assert over.shared_keys[0].leased
+    assert over.round_trips == 1
+
+
+def test_where_no_limit_applies_nothing_is_needed_but_memory() -> None:
+    found = needed(by_user("5/minute"), exempt=[{"path": "/**"}])
+    assert (found.request.limits, found.layout, found.saturated) == (0, "single", 0)
+
+
+def test_it_says_what_it_assumes() -> None:
+    told = " ".join(needed(by_user("5/minute")).assumptions)
+    assert "Redis 7" in told
+    assert "1.5 times" in told
