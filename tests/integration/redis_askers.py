@@ -90,7 +90,9 @@ class Asker:
     def raw(self) -> RedisStore:
         """The store itself, without its guard."""
         store = self.store
-        return store.inner if isinstance(store, GuardedStore) else store  # type: ignore[no-any-return]
+        inner: Any = store.inner if isinstance(store, GuardedStore) else store
+        assert isinstance(inner, RedisStore)
+        return inner
 
     def hit(self, key: str, cost: int = 1) -> Decision:
         decision: Decision = self._do(self.limiter.hit, key, cost)

@@ -323,7 +323,7 @@ def test_cancelled_calls_do_not_break_the_others(server: Server, moment: str) ->
         assert len(courier._pending) == asked
         if moment == "after they are sent":
             async with asyncio.timeout(30):
-                while len(courier._sent) < asked:
+                while len(courier._sent) < asked:  # noqa: ASYNC110 - nobody tells
                     await asyncio.sleep(0.001)
         for number, task in enumerate(tasks):
             if number % 2:
@@ -349,9 +349,7 @@ def test_cancelled_calls_do_not_break_the_others(server: Server, moment: str) ->
             "cancelled": cancelled,
             "charged though cancelled": charged,
             "untouched": untouched,
-            "right afterwards": sum(
-                each == 1000 - 2 * cost for each, cost in zip(again, costs[:40:2], strict=True)
-            ),
+            "right afterwards": sum(each == 1000 - 2 * cost for each, cost in zip(again, costs[:40:2], strict=True)),
         }
 
     with TcpProxy(server.port) as proxy:
@@ -486,7 +484,7 @@ def test_a_wrong_password_is_told_and_never_shown(
         with Asker(colour, "5/week", raw(url)) as asker:
             for ask in (asker.hit, asker.peek, asker.reset):
                 with pytest.raises(StoreError, match=message) as told:
-                    ask("key")  # type: ignore[operator]
+                    ask("key")
                 assert not told.value.transient
                 shown += ["".join(traceback.format_exception(told.value)), repr(told.value.args)]
             shown += [repr(asker.store), repr(asker.limiter)]
@@ -568,7 +566,10 @@ def test_a_user_needs_each_of_these_rights(server: Server, lacking: str) -> None
 @pytest.mark.parametrize("colour", COLOURS)
 def test_a_user_who_may_not_touch_the_keys_is_told_and_guarded(server: Server, colour: str) -> None:
     with _user(server, RIGHTS, "elsewhere") as url:
-        with Asker(colour, "5/week", RedisStore(url, prefix="here")) as asker, pytest.raises(StoreError, match="NOPERM"):
+        with (
+            Asker(colour, "5/week", RedisStore(url, prefix="here")) as asker,
+            pytest.raises(StoreError, match="NOPERM"),
+        ):
             asker.hit("key")
         with Asker(colour, "2/week", f"{url}&prefix=here") as asker:
             told = [asker.hit("key") for _ in range(3)]
@@ -680,7 +681,10 @@ def test_a_server_with_tls_is_asked_once_it_is_known(colour: str) -> None:
             told = [asker.hit("key") for _ in range(3)]
             assert [decision.allowed for decision in told] == [True, True, False]
             assert {decision.degraded for decision in told} == {""}
-        with Asker(colour, "2/week", raw(server.url)) as asker, pytest.raises(StoreUnavailable, match="cannot be reached"):
+        with (
+            Asker(colour, "2/week", raw(server.url)) as asker,
+            pytest.raises(StoreUnavailable, match="cannot be reached"),
+        ):
             asker.hit("key")
 
 
@@ -739,7 +743,10 @@ def test_a_limiter_of_one_store_serves_several_event_loops(server: Server) -> No
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_who_waits_too_long_is_told_that_it_may_have_been_charged(server: Server, colour: str) -> None:
-    with TcpProxy(server.port) as proxy, Asker(colour, "5/week", raw(f"redis://{HOST}:{proxy.port}", timeout="100ms")) as asker:
+    with (
+        TcpProxy(server.port) as proxy,
+        Asker(colour, "5/week", raw(f"redis://{HOST}:{proxy.port}", timeout="100ms")) as asker,
+    ):
         asker.hit("warm")
         proxy.delay(0.3)
         start = time.monotonic()

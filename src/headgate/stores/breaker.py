@@ -90,6 +90,14 @@ class Breaker:
             self.opened += 1
         log.warning("the store does not answer, requests are decided without it: %s", error)
 
+    def close(self) -> None:
+        """Forget what failed: nobody asks any more, and nobody needs to find out."""
+        with self._lock:
+            self.state = CLOSED
+            self._failures = 0
+        if isinstance(self._prober, asyncio.Task) and not self._prober.get_loop().is_closed():
+            self._prober.get_loop().call_soon_threadsafe(self._prober.cancel)
+
     def probe_in_thread(self, probe: Callable[[], object]) -> None:
         """See to it that somebody finds out when the store is back."""
         if not self._needs_prober():

@@ -108,10 +108,12 @@ class GuardedStore:
 
     def close(self) -> None:
         """Close the store."""
+        self.breaker.close()
         self.inner.close()
 
     async def aclose(self) -> None:
         """`close` for an event loop."""
+        self.breaker.close()
         await close_async(self.inner)
 
     def __repr__(self) -> str:

@@ -122,13 +122,15 @@ class _Lines:
     async def ask(self, key: bytes | None, command: Command) -> Any:
         if self._kind != "cluster":
             courier = self._couriers.get(None) or self._courier(None)
+            connections = courier.connections
             try:
                 return await courier.ask(command)
             except exceptions.ReadOnlyError:
                 if self._place is None or self._place.kind != "sentinel":
                     raise
-                await courier.drop("it is no primary any more")  # not executed
-                return await courier.ask(command)
+                if courier.connections == connections:  # else somebody else has found the new primary
+                    await courier.drop("it is no primary any more")
+                return await courier.ask(command)  # it was not executed
         if self._own_cluster is not None:
             return await self._own_cluster.execute_command(*command)
         return await self._ask_cluster(key, command)

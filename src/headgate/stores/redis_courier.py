@@ -60,6 +60,7 @@ class Courier:
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._watch: asyncio.TimerHandle | None = None
         self.writes = 0
+        self.connections = 0
 
     def ask(self, command: Command, *, before: Command | None = None) -> asyncio.Future[Any]:
         """The reply to a command, when it comes; an error of redis-py where the server refuses it.
@@ -104,6 +105,7 @@ class Courier:
                 if self._connection is None:
                     try:
                         self._connection = await self._connect()
+                        self.connections += 1
                     except Exception as error:
                         self._fail(self._pending, error)
                         break

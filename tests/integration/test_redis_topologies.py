@@ -1,0 +1,447 @@
+"""The Redis store behind Sentinels and in a Cluster: the same answers, through failovers and moving slots."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.crc import key_slot
+from redis_askers import COLOURS, SLACK_S, Asker, Load, Loop, load, tally, wait_for
+from redis_servers import Cluster, Sentinels, Server, cluster, sentinels
+from tcp_proxy import HOST, hold_port
+
+from headgate.decision import Decision, name_limits
+from headgate.errors import StoreTimeout, StoreUnavailable
+from headgate.limit_text import parse_limits
+from headgate.stores.redis_states import read_state
+from headgate.stores.redis_store import RedisStore
+from headgate.testing import ManualClock
+from vector_check import answer, read_limits, read_vectors
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+HISTORIES = 30
+_HAS_REDIS = shutil.which(os.environ.get("HEADGATE_REDIS_SERVER") or "redis-server") is not None
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not _HAS_REDIS, reason="redis-server is not here: install Debian's redis-server"),
+]
+DEADLINE_S = 0.1
+FAILOVER_WITHIN_S = 30
+_prefixes = count()
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Sentinels]:
+    with sentinels() as watched:
+        yield watched
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Cluster]:
+    with cluster() as nodes:
+        yield nodes
+
+
+def raw(url: str, *, timeout_s: float = 10) -> RedisStore:
+    return RedisStore(f"{url}?timeout={timeout_s}s", prefix=f"n{os.getpid()}-{next(_prefixes)}")
+
+
+def guarded(url: str, **options: str) -> str:
+    told = "".join(f"&{name}={value}" for name, value in options.items())
+    return f"{url}?timeout={DEADLINE_S}s&prefix=n{os.getpid()}-{next(_prefixes)}{told}"
+
+
+@pytest.fixture(params=["sentinel", "cluster"])
+def url(request: pytest.FixtureRequest) -> str:
+    fixture: Any = request.getfixturevalue("watched" if request.param == "sentinel" else "nodes")
+    fixture.wait_ok()
+    return str(fixture.url)
+
+
+# The same answers
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_vectors_are_answered_exactly(url: str, colour: str) -> None:
+    every = list(read_vectors(VECTORS))
+    histories = [vector for vector in every if len(vector["steps"]) == 40]
+    chosen = [vector for vector in every if vector not in histories] + histories[:HISTORIES]
+    clock = ManualClock()
+    store = raw(url)
+    wrong, steps = [], 0
+    loop = Loop() if colour == "async" else None
+    for number, vector in enumerate(chosen):
+        key = f"key {number}"
+        definitions = name_limits(read_limits(vector), scope=f"v{number}", name="all")
+        bound: Any = (
+            store.bind(definitions, clock=clock) if loop is None else store.bind_async(definitions, clock=clock)
+        )
+        for step in vector["steps"]:
+            clock.set(step["at_us"])
+            asked = getattr(bound, step["op"])(key, step["cost"])
+            given = answer(asked if loop is None else loop.run(asked))
+            steps += 1
+            if given != {name: step[name] for name in given}:
+                wrong.append((vector["id"], step, given))
+    if loop is None:
+        store.close()
+    else:
+        loop.run(store.aclose())
+        loop.close()
+    print({"colour": colour, "vectors": len(chosen), "steps": steps, "wrong": len(wrong)})
+    assert wrong == [] and len(chosen) >= HISTORIES + 15
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_burst_passes_exactly_the_limit_and_script_flush_does_not_matter(
+    url: str, colour: str, watched: Sentinels, nodes: Cluster
+) -> None:
+    with Asker(colour, "70/week; 90/week log; 80/week bucket", raw(url)) as asker:
+        asker.hit("warm")
+        for server in [*watched.servers, *nodes.servers]:
+            server.cli("SCRIPT", "FLUSH")
+        told = tally(asker.at_once(["one", "two", "three"] * 100))
+        left = [[limit.remaining for limit in asker.peek(key, 0).limits] for key in ("one", "two", "three")]
+    assert told == {"passed": 210, "refused": 90}
+    assert left == [[0, 20, 10]] * 3
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("kind", ["redis+sentinel", "redis+cluster"])
+def test_where_nobody_is_there_it_is_told_and_the_guard_decides(colour: str, kind: str) -> None:
+    held = hold_port()
+    url = f"{kind}://{HOST}:{held.getsockname()[1]}/" + ("mymaster" if kind == "redis+sentinel" else "")
+    with Asker(colour, "3/week", raw(url, timeout_s=DEADLINE_S)) as asker:
+        for ask in (asker.hit, asker.peek, asker.reset):
+            start = time.perf_counter()
+            with pytest.raises(StoreUnavailable):
+                ask("key")
+            assert time.perf_counter() - start < DEADLINE_S + SLACK_S
+    with Asker(colour, "3/week", guarded(url)) as asker:
+        told = [asker.hit("key") for _ in range(6)]
+    held.close()
+    assert [decision.allowed for decision in told] == [True] * 3 + [False] * 3
+    assert {decision.degraded for decision in told} == {"local"}
+
+
+# Failover, while traffic runs
+
+
+def _fail_over(
+    asker: Asker,
+    limit: int,
+    followers: list[Server],
+    away: Callable[[], object],
+    failed_over: Callable[[], Server],
+    isolate: Callable[[], object] | None = None,
+) -> dict[str, Any]:
+    """Ask until the limit is used up, while the primary goes away: what was admitted, and where."""
+    (name,) = asker.raw.calls(asker.limiter._definitions).names(("key",))
+    with load(asker, ["key"] * (3 if asker.colour == "sync" else 12), pause_s=0.004) as running:
+        wait_for(lambda: _admitted(running) >= limit // 4)
+        if isolate is not None:
+            isolate()
+            before = _admitted(running)
+            wait_for(lambda: _admitted(running) >= before + limit // 8)
+        away()
+        gone = time.monotonic()
+        replicated = {server.port: _used(server, name) for server in followers}
+        new = failed_over()
+        took_s = time.monotonic() - gone
+        running.wait_for(lambda answer: answer.told == "store" and not answer.allowed, within_s=FAILOVER_WITHIN_S)
+    used = _used(new, name)
+    answers = running.answers
+    # An answer of the old primary is there within the deadline; the new one is not before that.
+    back = min(answer.at_s for answer in answers if answer.told == "store" and answer.at_s > gone + 2 * DEADLINE_S)
+    admitted, after = _admitted(running), sum(answer.allowed for answer in answers if answer.at_s >= back)
+    return {
+        "colour": asker.colour,
+        "limit": limit,
+        "admitted": admitted,
+        "by the old primary": admitted - after,
+        "replicated by then": replicated[new.port],
+        "not replicated": max(0, admitted - after - replicated[new.port]),
+        "by the new primary": after,
+        "used on the new primary": used,
+        "failed": sum(answer.error is not None for answer in answers),
+        "told by": dict(Counter(answer.told for answer in answers)),
+        "longest, ms": round(1000 * max(answer.took_s for answer in answers)),
+        "new primary after": round(took_s, 1),
+        "decisions again after": round(back - gone, 1),
+    }
+
+
+def _admitted(running: Load) -> int:
+    return sum(answer.allowed for answer in list(running.answers))
+
+
+def _used(server: Server, name: bytes) -> int:
+    """What was used of a sliding window, in the eyes of one server, which may be a replica."""
+    client: Any = redis.Redis(port=server.port, protocol=2, socket_timeout=10, single_connection_client=True)
+    with client:
+        with suppress(redis.ResponseError):  # of who is in no Cluster
+            client.readonly()
+        value = client.get(name)
+    return 0 if value is None else sum(read_state("sliding_window", value)[1][1:])
+
+
+@contextmanager
+def _back(server: Server, how: str, settled: Callable[[], None]) -> Iterator[None]:
+    """See to it that a server that goes away in the block is there again for the next test."""
+    try:
+        yield
+    finally:
+        if how == "stopped":
+            server.go_on()
+        else:
+            server.restart()
+        settled()
+
+
+def _check(counts: dict[str, Any]) -> None:
+    assert counts["failed"] == 0, "a request failed"
+    assert set(counts["told by"]) <= {"store", "closed"}
+    assert counts["longest, ms"] < 1000 * (DEADLINE_S + SLACK_S)
+    assert counts["used on the new primary"] == counts["limit"]
+    assert counts["by the new primary"] <= counts["limit"] - counts["replicated by then"]
+    assert counts["admitted"] <= counts["limit"] + counts["not replicated"]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("how", ["killed", "stopped", "killed, with replicas behind"])
+def test_sentinels_name_another_primary_while_traffic_runs(watched: Sentinels, colour: str, how: str) -> None:
+    watched.wait_ok()
+    limit = 1200
+    primary = watched.primary
+    followers = [server for server in watched.servers if server is not primary]
+
+    def isolate() -> None:
+        for server in followers:
+            server.cli("REPLICAOF", HOST, held.getsockname()[1])
+
+    with (
+        hold_port() as held,
+        Asker(colour, f"{limit}/week", guarded(watched.url, on_error="closed", remember="no")) as asker,
+        _back(primary, how, watched.wait_ok),
+    ):
+        wait_for(lambda: asker.peek("key").degraded == "")
+        counts = _fail_over(
+            asker,
+            limit,
+            followers,
+            primary.stop if how == "stopped" else primary.kill,
+            lambda: watched.wait_failover(primary, within_s=FAILOVER_WITHIN_S),
+            isolate if "behind" in how else None,
+        )
+    print({"sentinels": how, **counts})
+    _check(counts)
+    if "behind" in how:
+        assert counts["not replicated"] >= limit // 10
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_who_comes_to_a_stopped_primary_gets_to_the_new_one(watched: Sentinels, colour: str) -> None:
+    watched.wait_ok()
+    primary = watched.primary
+    with Asker(colour, "9/week", raw(watched.url, timeout_s=DEADLINE_S)) as asker:
+        primary.stop()
+        with _back(primary, "stopped", watched.wait_ok):
+            start = time.perf_counter()
+            with pytest.raises(StoreTimeout):
+                asker.hit("key")
+            assert time.perf_counter() - start < DEADLINE_S + SLACK_S
+            watched.wait_failover(primary, within_s=FAILOVER_WITHIN_S)
+            took_s = wait_for(lambda: _answers(asker), 5)
+    print({"colour": colour, "decisions again after": round(took_s, 2)})
+
+
+def _answers(asker: Asker) -> bool:
+    try:
+        return asker.hit("key").allowed
+    except (StoreTimeout, StoreUnavailable):
+        return False
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_replica_takes_over_in_a_cluster_while_traffic_runs(nodes: Cluster, colour: str, how: str) -> None:
+    nodes.wait_ok()
+    limit = 1200
+    with Asker(colour, f"{limit}/week", guarded(nodes.url, on_error="closed", remember="no")) as asker:
+        wait_for(lambda: asker.peek("key").degraded == "")
+        slot = _slot(asker, "key")
+        primary = nodes.owner_of(slot)
+
+        def failed_over() -> Server:
+            nodes.wait_ok(within_s=FAILOVER_WITHIN_S)
+            return nodes.owner_of(slot)
+
+        with _back(primary, how, nodes.wait_ok):
+            away = primary.stop if how == "stopped" else primary.kill
+            counts = _fail_over(asker, limit, nodes.replicas_of(primary), away, failed_over)
+    print({"cluster": how, **counts})
+    _check(counts)
+
+
+def _slot(asker: Asker, key: str) -> int:
+    (slot,) = {key_slot(name) for name in asker.raw.calls(asker.limiter._definitions).names((key,))}
+    return slot
+
+
+# Slots that move, while traffic runs
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("limits", ["{0}/week bucket", "{0}/week; {1}/week log; {1}/week bucket"], ids=["one", "three"])
+def test_slots_move_while_traffic_runs_and_exactly_the_limit_passes(nodes: Cluster, colour: str, limits: str) -> None:
+    nodes.wait_ok()
+    limit = 900
+    halves: list[int] = []
+    with Asker(colour, limits.format(limit, limit + 40), raw(nodes.url)) as asker:
+        asker.hit("warm")
+        key = f"moves {next(_prefixes)}"  # alone in its slot: the keys of three limits move two first
+        slot = _slot(asker, key)
+        turned_before = _errors(nodes)
+        askers, pause_s = (3, 0.005) if colour == "sync" else (12, 0.02)
+        with load(asker, [key] * askers, pause_s=pause_s) as running:
+
+            def half() -> None:
+                before = _errors(nodes)
+                wait_for(lambda: _errors(nodes) - before != Counter())
+                halves.append(_admitted(running))
+
+            for _ in range(4):
+                enough = _admitted(running) + 20
+                wait_for(lambda enough=enough: _admitted(running) >= enough)  # type: ignore[misc]
+                nodes.migrate_slot(slot, _other(nodes, nodes.owner_of(slot)), pause=half)
+            running.wait_for(lambda answer: not answer.allowed)
+        turned = _errors(nodes) - turned_before
+        left = [reading.remaining for reading in asker.peek(key, 0).limits]
+    nodes.wait_ok()
+    told = Counter("failed" if a.error else "passed" if a.allowed else "refused" for a in running.answers)
+    print(
+        {
+            "colour": colour,
+            "limits": len(left),
+            "limit": limit,
+            **told,
+            "turned away": dict(turned),
+            "left": left,
+            "admitted at half moved": halves,
+        }
+    )
+    assert told["failed"] == 0, Counter(str(answer.error) for answer in running.answers if answer.error)
+    assert told["passed"] == limit > max(halves)
+    assert left == [0] + [40] * (len(left) - 1)
+    assert turned["MOVED"] > 0 and turned["ASK" if len(left) == 1 else "TRYAGAIN"] > 0
+
+
+def _errors(nodes: Cluster) -> Counter[str]:
+    """How often the servers have turned somebody away."""
+    found: Counter[str] = Counter()
+    for server in nodes.servers:
+        stats = server.cli("INFO", "errorstats")
+        for kind in ("MOVED", "ASK", "TRYAGAIN"):
+            found[kind] += int(stats.get(f"errorstat_{kind}", {"count": 0})["count"])
+    return found
+
+
+def _other(nodes: Cluster, server: Server) -> Server:
+    return next(other for other in nodes.primaries() if other is not server)
+
+
+# Identities that are counted on different servers
+
+
+APART = {
+    "buckets": ("7/week bucket", "60/week bucket"),
+    "a log and a window": ("7/week log", "60/week"),
+    "a window and a log": ("7/week", "60/week log"),
+    "several each": ("7/week; 9/week bucket", "60/week fixed; 70/week log"),
+    "a queue and a bucket": ("7/week queue 6", "60/week bucket"),
+}
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize(
+    ("kind", "first"), [*((kind, "own") for kind in APART), ("buckets", "all"), ("a log and a window", "all")]
+)
+def test_identities_on_different_servers_are_never_over_admitted_and_refusals_leave_nothing(
+    nodes: Cluster, colour: str, kind: str, first: str
+) -> None:
+    nodes.wait_ok()
+    own, shared = APART[kind]
+    users, each, own_limit, limit = 12, 14, 7, 60
+    store = raw(nodes.url)
+    definitions = [
+        *name_limits(parse_limits(own), scope="own", name="own", group=0),
+        *name_limits(parse_limits(shared), scope="all", name="all", group=1),
+    ]
+    definitions.sort(key=lambda definition: definition.scope.startswith("all") == (first == "own"))
+    at = {scope: next(n for n, d in enumerate(definitions) if d.scope.startswith(scope)) for scope in ("own", "all")}
+    calls = store.calls(definitions)
+    keys = [(f"user {number}", "everybody") for number in range(users)]
+    places = {nodes.owner_of(key_slot(name)) for pair in keys for name in calls.names(pair)}
+    assert len(places) == 3, "all is on one server"
+    asks = [pair for _ in range(each) for pair in keys]
+    loop = Loop() if colour == "async" else None
+    bound: Any = store.bind(definitions) if loop is None else store.bind_async(definitions)
+
+    def decide(pair: tuple[str, str], cost: int = 1) -> Decision:
+        asked: Any = bound.decide(pair, (cost, cost))
+        return asked if loop is None else loop.run(asked)  # type: ignore[no-any-return]
+
+    if loop is None:
+        with ThreadPoolExecutor(8) as threads:
+            answers = list(threads.map(decide, asks))
+    else:
+
+        async def all_at_once() -> list[Decision]:
+            return list(await asyncio.gather(*(bound.decide(pair, (1, 1)) for pair in asks)))
+
+        answers = loop.run(all_at_once())
+    passed: Counter[str] = Counter()
+    for (user, _), decision in zip(asks, answers, strict=True):
+        passed[user] += decision.allowed
+    at_once = passed.total()
+    left = {user: decide((user, everybody), 0) for user, everybody in keys}
+    for user, everybody in keys:  # one by one nobody is refused too early
+        while decide((user, everybody)).allowed:
+            passed[user] += 1
+    finished = {user: decide((user, everybody), 0) for user, everybody in keys}
+    if loop is None:
+        store.close()
+    else:
+        loop.run(store.aclose())
+        loop.close()
+    told = {"colour": colour, "asked at once": len(asks), "admitted at once": at_once, "in the end": passed.total()}
+    print({"limits": kind, "charged first": first, "limit of each": own_limit, "limit of all": limit, **told})
+    assert all(count <= own_limit for count in passed.values())
+    assert at_once <= limit and passed.total() == limit
+    everybodys = {decision.limits[at["all"]].remaining for decision in left.values()}
+    assert everybodys == {limit - at_once}
+    for user, decision in finished.items():
+        assert decision.limits[at["own"]].remaining == own_limit - passed[user], user
+        assert decision.limits[at["all"]].remaining == 0
+
+
+def test_clear_forgets_what_is_on_every_server_and_nothing_else(nodes: Cluster) -> None:
+    nodes.wait_ok()
+    with Asker("sync", "9/week; 9/week log", raw(nodes.url)) as asker, Asker("sync", "9/week", raw(nodes.url)) as other:
+        for number in range(30):
+            asker.hit(f"key {number}")
+        other.hit("key")
+        asker.store.clear()
+        assert {asker.peek(f"key {number}", 0).remaining for number in range(30)} == {9}
+        assert other.peek("key", 0).remaining == 8
