@@ -248,7 +248,10 @@ def run(steps: Steps, bound: BoundLimits) -> Decision:
 
 async def answered(answer: T | Awaitable[T]) -> T:
     """What a store answers: at once where it keeps its states here, else when it comes."""
-    return await answer if isawaitable(answer) else answer
+    if isawaitable(answer):
+        came: T = await answer
+        return came
+    return answer
 
 
 async def run_async(steps: Steps, bound: BoundLimits | AsyncBoundLimits) -> Decision:

@@ -347,6 +347,21 @@ def test_slots_move_while_traffic_runs_and_exactly_the_limit_passes(nodes: Clust
     assert turned["MOVED"] > 0 and turned["ASK" if len(left) == 1 else "TRYAGAIN"] > 0
 
 
+@pytest.mark.parametrize("colour", COLOURS)
+def test_who_was_turned_away_once_knows_the_way(nodes: Cluster, colour: str) -> None:
+    nodes.wait_ok()
+    with Asker(colour, "1000/hour", raw(nodes.url)) as asker:
+        key = f"knows {next(_prefixes)}"
+        asker.hit(key)
+        slot = _slot(asker, key)
+        nodes.migrate_slot(slot, _other(nodes, nodes.owner_of(slot)))
+        before = _errors(nodes)
+        for _ in range(50):
+            assert asker.hit(key)
+        assert 0 < (_errors(nodes) - before)["MOVED"] <= 3
+    nodes.wait_ok()
+
+
 def _errors(nodes: Cluster) -> Counter[str]:
     """How often the servers have turned somebody away."""
     found: Counter[str] = Counter()

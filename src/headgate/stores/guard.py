@@ -54,7 +54,7 @@ class GuardedStore:
         if on_error not in CHOICES:
             raise ConfigError(f"on_error is one of {', '.join(CHOICES)}, not {on_error!r}")
         self.inner = store
-        self.on_error = on_error
+        self.on_error: Choice = on_error
         self.local_share = read_share(local_share)
         self.remember = remember
         self.breaker = Breaker(repr(store))

@@ -112,7 +112,8 @@ class _Lines:
         self._servers: dict[int, Address] = {}
         self._learned: asyncio.Task[None] | None = None
         if self._kind != "cluster":
-            self._pool = client.connection_pool if place is None else _pool(place)
+            own: Any = client
+            self._pool = own.connection_pool if place is None else _pool(place)
 
     @property
     def courier(self) -> Courier | None:
@@ -149,12 +150,12 @@ class _Lines:
             courier = self._couriers.get(address) or self._courier(address)
             try:
                 return await courier.ask(command, before=None if asked is None else ("ASKING",))
-            except exceptions.AskError as error:
-                asked = Address(error.host, error.port)
             except exceptions.MovedError as error:
                 asked = None
                 self._servers[slot] = Address(error.host or address.host, error.port)
                 self._forget_others(address)
+            except exceptions.AskError as error:  # which MovedError is one of, too
+                asked = Address(error.host, error.port)
             except _LATER as error:
                 asked = None
                 if isinstance(error, exceptions.ClusterDownError):

@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any
 
 import redis
+import redis.asyncio
+import redis.exceptions
 from redis.backoff import NoBackoff
 from redis.client import NEVER_DECODE
 from redis.cluster import ClusterNode
