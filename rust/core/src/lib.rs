@@ -24,6 +24,8 @@ pub mod log_line;
 pub mod log_pool;
 #[allow(unsafe_code)]
 pub mod memory;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+pub mod patience;
 pub mod private;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 pub mod region;

@@ -11,8 +11,6 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
@@ -27,13 +25,11 @@ use crate::limit::{Algorithm, Limit};
 use crate::locked::Locked;
 use crate::memory::prefetch;
 use crate::memory::shared::{SharedMap, Taken, Words, set};
+use crate::patience::Patience;
 use crate::region::{self, MOST_RECORDS, RECORDS_OF_LOG, RECORDS_OF_NUMBERS, Region};
 use crate::registry::{Limits, Registered};
 use crate::storage::{Full, Stats, Storage, TooMany};
 use crate::stripe::{Need, Place, Stripe, home};
-
-/// How long a lane is waited for.
-pub const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Slots that a full lane looks at for one new key.
 const SWEEP: usize = 32;
@@ -454,32 +450,4 @@ fn lanes_of_guards(locked: &Locked<'_, Zone>) -> Vec<usize> {
         lanes[spot.guard] = spot.lane;
     }
     lanes
-}
-
-/// How long a decision has waited: a moment, then letting others run, then asleep, until `PATIENCE` is over.
-#[derive(Default)]
-struct Patience {
-    pauses: u32,
-    since: Option<Instant>,
-}
-
-impl Patience {
-    /// Wait a bit; false if that was long enough.
-    fn pause(&mut self) -> bool {
-        const SPINS: u32 = 6;
-        const YIELDS: u32 = 40;
-        const NAP: Duration = Duration::from_micros(50);
-        match self.pauses {
-            ..SPINS => (0..1 << self.pauses).for_each(|_| std::hint::spin_loop()),
-            SPINS..YIELDS => thread::yield_now(),
-            _ => {
-                if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                    return false;
-                }
-                thread::sleep(NAP);
-            }
-        }
-        self.pauses = self.pauses.saturating_add(1);
-        true
-    }
 }

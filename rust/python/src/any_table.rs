@@ -6,12 +6,14 @@ use headgate_core::algorithms::transition::Stored;
 use headgate_core::answer::{Answer, Check, Mode};
 use headgate_core::hash::{KeyHash, Seed};
 use headgate_core::limit::Limit;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+use headgate_core::patience::PATIENCE;
 use headgate_core::private::Private;
 use headgate_core::registry::Registered;
 use headgate_core::storage::{Stats, TooMany};
 use headgate_core::table::Table;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-use headgate_core::zone::{PATIENCE, Unusable, Zone};
+use headgate_core::zone::{Unusable, Zone};
 use pyo3::prelude::*;
 
 /// A table.

@@ -1,0 +1,35 @@
+//! How a lane of a zone is waited for: most often for less time than it takes to fall asleep.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long one decision waits at the most.
+pub const PATIENCE: Duration = Duration::from_millis(250);
+
+/// How long a decision has waited: a moment, then letting others run, then asleep, until `PATIENCE` is over.
+#[derive(Default)]
+pub struct Patience {
+    pauses: u32,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    /// Wait a bit; false if that was long enough.
+    pub fn pause(&mut self) -> bool {
+        const SPINS: u32 = 6;
+        const YIELDS: u32 = 40;
+        const NAP: Duration = Duration::from_micros(50);
+        match self.pauses {
+            ..SPINS => (0..1 << self.pauses).for_each(|_| std::hint::spin_loop()),
+            SPINS..YIELDS => thread::yield_now(),
+            _ => {
+                if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                    return false;
+                }
+                thread::sleep(NAP);
+            }
+        }
+        self.pauses = self.pauses.saturating_add(1);
+        true
+    }
+}
