@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import threading
 from fractions import Fraction
 
 import pytest
@@ -96,5 +98,19 @@ def test_an_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
         for _ in range(50):
             limiter.hit("user")
     told = [record.getMessage() for record in caplog.records]
+    limiter.close()
     assert len(told) == 1 and "requests are decided without it" in told[0] and "s3cr3t" not in told[0]
+    assert isinstance(limiter.store, GuardedStore) and limiter.store.breaker.opened == 1
+
+
+def test_nobody_looks_for_a_store_that_nobody_has() -> None:
+    limiter = Limiter("100/hour", store=NOBODY)
+    for _ in range(5):
+        limiter.hit("user")
     assert isinstance(limiter.store, GuardedStore) and limiter.store.breaker.state == OPEN
+    prober = limiter.store.breaker._prober
+    assert isinstance(prober, threading.Thread) and prober.is_alive()
+    del limiter
+    gc.collect()
+    prober.join(10)
+    assert not prober.is_alive()

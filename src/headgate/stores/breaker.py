@@ -13,11 +13,15 @@ import os
 import random
 import threading
 from collections.abc import Awaitable, Callable
+from weakref import WeakMethod
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import HeadgateError, StoreKeyError
 
 log = logging.getLogger("headgate")
+
+_JITTER = random.Random()
+"""Our own: a program's seed is the program's."""
 
 CLOSED, OPEN, HALF_OPEN = "closed", "open", "half-open"
 
@@ -80,7 +84,7 @@ class Breaker:
         if isinstance(error, StoreKeyError):
             if str(error) not in self._complaints and len(self._complaints) < MOST_COMPLAINTS:
                 self._complaints.add(str(error))
-                log.warning("a request is decided without the store: %s", error)
+                log.warning("a request is decided without the store: %s", str(error))
             return
         with self._lock:
             self._failures += 1
@@ -88,7 +92,7 @@ class Breaker:
                 return
             self.state = OPEN
             self.opened += 1
-        log.warning("the store does not answer, requests are decided without it: %s", error)
+        log.warning("the store does not answer, requests are decided without it: %s", str(error))
 
     def close(self) -> None:
         """Forget what failed: nobody asks any more, and nobody needs to find out."""
@@ -106,7 +110,7 @@ class Breaker:
             if self._needs_prober():
                 self._pid = os.getpid()
                 self._prober = threading.Thread(
-                    target=self._probe_on, args=(probe,), name="headgate-probe", daemon=True
+                    target=self._probe_on, args=(WeakMethod(probe),), name="headgate-probe", daemon=True
                 )
                 self._prober.start()
 
@@ -114,7 +118,7 @@ class Breaker:
         """`probe_in_thread` on an event loop."""
         if self._needs_prober():
             self._pid = os.getpid()
-            self._prober = asyncio.get_running_loop().create_task(self._probe_async(probe))
+            self._prober = asyncio.get_running_loop().create_task(self._probe_async(WeakMethod(probe)))
 
     def _needs_prober(self) -> bool:
         if self.state != OPEN:
@@ -126,27 +130,33 @@ class Breaker:
             return prober.done() or prober.get_loop().is_closed()
         return not prober.is_alive()
 
-    def _probe_on(self, probe: Callable[[], object]) -> None:
+    def _probe_on(self, known: WeakMethod[Callable[[], object]]) -> None:
         pause_s = self._first_probe_s
         while self.state == OPEN:
-            threading.Event().wait(pause_s * random.uniform(0.5, 1.5))
+            threading.Event().wait(pause_s * _JITTER.uniform(0.5, 1.5))
+            if (probe := known()) is None:  # nobody has the store any more
+                return
             try:
                 probe()
             except HeadgateError:
                 pause_s = min(2 * pause_s, LAST_PROBE_S)
             else:
                 self._is_back()
+            del probe  # while asleep, nothing keeps the store
 
-    async def _probe_async(self, probe: Callable[[], Awaitable[object]]) -> None:
+    async def _probe_async(self, known: WeakMethod[Callable[[], Awaitable[object]]]) -> None:
         pause_s = self._first_probe_s
         while self.state == OPEN:
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            await asyncio.sleep(pause_s * _JITTER.uniform(0.5, 1.5))
+            if (probe := known()) is None:
+                return
             try:
                 await probe()
             except HeadgateError:
                 pause_s = min(2 * pause_s, LAST_PROBE_S)
             else:
                 self._is_back()
+            del probe
 
     def _is_back(self) -> None:
         with self._lock:
