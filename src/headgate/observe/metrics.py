@@ -156,6 +156,8 @@ class _StoreCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
+        if not stats.max_keys:  # a server of its own holds the states, and counts for itself
+            return
         yield GaugeMetricFamily("headgate_store_keys", "States held now", stats.keys)
         yield GaugeMetricFamily("headgate_store_max_keys", "The most states the store may hold", stats.max_keys)
         yield GaugeMetricFamily("headgate_store_bytes", "Memory of the store's table", stats.bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,16 +13,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 
-from headgate.clock import Clock
-from headgate.decision import Decision, NamedLimit
 from headgate.errors import StoreUnavailable
-from headgate.keys import Key, check_now, encode_key
-from headgate.stores.contract import StatesAt, paired_costs
-from headgate.stores.python_table import PythonDecisions
-from headgate.stores.redis_calls import Call, Calls, Steps, states_at
+from headgate.stores.redis_calls import Call
 from headgate.stores.redis_courier import Command, Courier, command_of
 from headgate.stores.redis_errors import store_error
-from headgate.stores.redis_scripts import HIT, PEEK
 from headgate.stores.redis_url import Address, Place
 
 _MOST_TURNS = 16
@@ -220,89 +214,6 @@ class _Lines:
         if self._kind == "sentinel":
             for sentinel in self._pool.sentinel_manager.sentinels:
                 await sentinel.aclose()
-
-
-class AsyncRedisLimits:
-    """Limits bound to a Redis store, for asyncio; see `headgate.stores.contract.AsyncBoundLimits`."""
-
-    def __init__(self, link: AsyncLink, calls: Calls, clock: Clock | None) -> None:
-        self._link = link
-        self._calls = calls
-        self._clock = clock
-
-    def hit(self, key: Key, cost: int = 1) -> Coroutine[Any, Any, Decision]:
-        return self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups)
-
-    def peek(self, key: Key, cost: int = 1) -> Coroutine[Any, Any, Decision]:
-        return self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups, commit=False)
-
-    async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        every = list(keys)
-        each = paired_costs(len(every), costs)
-        for key in every:
-            encode_key(key)
-        groups = self._calls.groups
-        now_us = self._now_us()
-        asks = [
-            self.decide((key,) * groups, (cost,) * groups, now_us=now_us) for key, cost in zip(every, each, strict=True)
-        ]
-        return PythonDecisions(await asyncio.gather(*asks))
-
-    async def decide(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        /,
-        *,
-        commit: bool = True,
-        now_us: int | None = None,
-        max_delay_us: int | None = None,
-    ) -> Decision:
-        names, each = self._calls.names(keys), self._calls.costs(costs)
-        if now_us is None and self._clock is not None:
-            now_us = self._clock.now_us()
-        mode = HIT if commit else PEEK
-        steps = self._calls.decide(names, each, mode=mode, now_us=now_us, max_delay_us=max_delay_us)
-        decision: Decision = await self._drive(steps)
-        return decision
-
-    async def reset(self, keys: tuple[Key, ...], /) -> bool:
-        found: bool = await self._drive(self._calls.forget(self._calls.names(keys), self._now_us()))
-        return found
-
-    async def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> StatesAt:
-        definitions, names = self._calls.definitions, self._calls.names(keys)
-        asks = [
-            self._link.ask(name, _look(definition, name)) for definition, name in zip(definitions, names, strict=True)
-        ]
-        *found, (seconds, microseconds) = await asyncio.gather(*asks, self._link.ask(names[0], ("TIME",)))
-        if now_us is None:
-            server_us = int(seconds) * 1_000_000 + int(microseconds)
-            now_us = server_us if self._clock is None else self._clock.now_us()
-        return states_at(definitions, [value or None for value in found], now_us)
-
-    def _now_us(self) -> int | None:
-        return None if self._clock is None else check_now(self._clock.now_us())
-
-    async def _drive(self, steps: Steps) -> Any:
-        run = self._link.run
-        try:
-            call = next(steps)
-            while True:
-                try:
-                    reply = await run(call)
-                except Exception as error:
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(reply)
-        except StopIteration as stop:
-            return stop.value
-
-
-def _look(definition: NamedLimit, name: bytes) -> Command:
-    if definition.limit.algorithm == "sliding_log":
-        return ("LRANGE", name, 0, -1)
-    return ("GET", name)
 
 
 def _never(timeout_s: float) -> dict[str, Any]:

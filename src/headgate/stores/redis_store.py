@@ -5,7 +5,7 @@ One script call a decision, by the server's clock; see docs/redis.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,18 +19,16 @@ from redis.crc import key_slot
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
-from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
-from headgate.decision import Decision, NamedLimit
+from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.decision import NamedLimit
 from headgate.errors import ConfigError, StoreUnavailable
-from headgate.keys import Key, check_now, encode_key
-from headgate.stores.contract import AsyncBoundLimits, BoundLimits, StatesAt, StoreStats, paired_costs
-from headgate.stores.python_table import PythonDecisions
-from headgate.stores.redis_async import AsyncLink, AsyncRedisLimits
-from headgate.stores.redis_calls import Call, Calls, Steps, states_at
+from headgate.stores.contract import AsyncBoundLimits, BoundLimits, StoreStats
+from headgate.stores.redis_async import AsyncLink
+from headgate.stores.redis_calls import Call, Calls
 from headgate.stores.redis_courier import command_of
 from headgate.stores.redis_errors import store_error
+from headgate.stores.redis_limits import AsyncRedisLimits, RedisLimits
 from headgate.stores.redis_lines import Lines
-from headgate.stores.redis_scripts import HIT, PEEK, all_scripts
 from headgate.stores.redis_url import DEFAULT_PREFIX, DEFAULT_TIMEOUT_S, Place, read_url
 
 _CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
@@ -93,7 +91,7 @@ class RedisStore:
 
     def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> AsyncBoundLimits:
         """The limits, ready to be asked from an event loop."""
-        return AsyncRedisLimits(self._open_link(), self.calls(limits), _own(clock))
+        return AsyncRedisLimits(self._open_link(), self.calls(limits), clock)
 
     def _open_link(self) -> AsyncLink:
         if self._link is None:
@@ -240,102 +238,10 @@ class RedisStore:
         return f"RedisStore({self.shown!r}, prefix={self.prefix!r})"
 
 
-class RedisLimits:
-    """Limits bound to a Redis store, for threads; see `headgate.stores.contract.BoundLimits`."""
-
-    def __init__(self, store: RedisStore, calls: Calls, clock: Clock | None) -> None:
-        self._store = store
-        self._calls = calls
-        self._clock = _own(clock)
-
-    def hit(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups)
-
-    def peek(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups, commit=False)
-
-    def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        every = list(keys)
-        each = paired_costs(len(every), costs)
-        for key in every:
-            encode_key(key)
-        groups = self._calls.groups
-        now_us = self._now_us()
-        many = [((key,) * groups, (cost,) * groups) for key, cost in zip(every, each, strict=True)]
-        if self._store.is_cluster or not groups:
-            return PythonDecisions(self.decide(keys, costs, now_us=now_us) for keys, costs in many)
-        steps = [
-            self._calls.decide(self._calls.names(keys), self._calls.costs(costs), now_us=now_us) for keys, costs in many
-        ]
-        replies = self._store.run_many([next(step) for step in steps])
-        return PythonDecisions(_last(step, reply) for step, reply in zip(steps, replies, strict=True))
-
-    def decide(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        /,
-        *,
-        commit: bool = True,
-        now_us: int | None = None,
-        max_delay_us: int | None = None,
-    ) -> Decision:
-        names, each = self._calls.names(keys), self._calls.costs(costs)
-        if now_us is None and self._clock is not None:
-            now_us = self._clock.now_us()
-        decision: Decision = self._drive(
-            self._calls.decide(names, each, mode=HIT if commit else PEEK, now_us=now_us, max_delay_us=max_delay_us)
-        )
-        return decision
-
-    def reset(self, keys: tuple[Key, ...], /) -> bool:
-        found: bool = self._drive(self._calls.forget(self._calls.names(keys), self._now_us()))
-        return found
-
-    def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> StatesAt:
-        names = self._calls.names(keys)
-        found, moment_us = self._store.fetch(self._calls.definitions, names)
-        if now_us is None:
-            now_us = moment_us if self._clock is None else self._clock.now_us()
-        return states_at(self._calls.definitions, found, now_us)
-
-    def _now_us(self) -> int | None:
-        return None if self._clock is None else check_now(self._clock.now_us())
-
-    def _drive(self, steps: Steps) -> Any:
-        run = self._store.run
-        try:
-            call = next(steps)
-            while True:
-                try:
-                    reply = run(call)
-                except Exception as error:
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(reply)
-        except StopIteration as stop:
-            return stop.value
-
-
-def _last(steps: Steps, reply: Any) -> Decision:
-    """What the only reply of some steps makes."""
-    try:
-        steps.send(reply)
-    except StopIteration as stop:
-        decision: Decision = stop.value
-        return decision
-    raise AssertionError("one server decides in one call")
-
-
 def _sound(reply: Any) -> Any:
     if isinstance(reply, Exception):
         raise reply
     return reply
-
-
-def _own(clock: Clock | None) -> Clock | None:
-    """A clock that is to stand in for the server's; None for the server's."""
-    return None if clock is None or isinstance(clock, SystemClock) else clock
 
 
 def _open_client(place: Place) -> Any:
@@ -358,9 +264,3 @@ def _open_client(place: Place) -> Any:
         startup_nodes=nodes, max_connections=place.connections,
         **never, **place.options,
     )  # fmt: skip
-
-
-def load_scripts(client: Any) -> None:
-    """Load all scripts, so that no decision has to."""
-    for script in all_scripts():
-        client.script_load(script.text)
