@@ -13,6 +13,7 @@ or not. `python killing.py stopped` stops a process, and asks on.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import mmap
 import os
@@ -194,11 +195,14 @@ def scenarios() -> Iterator[Scenario]:
     yield Scenario("reset", small, "100/hour log", forget, lambda world: world.forget("a"), ("a",), 40)
 
 
-class Death(NamedTuple):
-    """Where a process was killed, and what was found."""
+class Point(NamedTuple):
+    """Where a process is killed: after so many changes of the zone's memory, and so many instructions after that.
 
-    step: int
-    found: str
+    From the start the instructions are not counted: the interpreter takes some more or fewer every time.
+    """
+
+    changes: int
+    instructions: int = 0
 
 
 class Killer:
@@ -257,28 +261,46 @@ class Killer:
     def changes(self) -> list[int]:
         """The numbers of the instructions that change the zone's memory."""
         pid, steps, found = self.start(), 0, []
-        libc.memmove(self.last, self.world.address, self.scenario.size)
+        self.look()
         while self.step(pid):
             steps += 1
-            if libc.memcmp(self.last, self.world.address, self.scenario.size):
-                libc.memmove(self.last, self.world.address, self.scenario.size)
+            if self.changed():
                 found.append(steps)
             assert steps < MOST_STEPS
         assert self.seen() == self.after
         self.restore()
         return found
 
-    def kill_at(self, step: int, *, backwards: bool) -> Death:
-        """Kill a process once it has done so many instructions, and judge what is left."""
-        pid = self.start()
-        for _ in range(step):
-            alive = self.step(pid)
-            assert alive
+    def look(self) -> None:
+        libc.memmove(self.last, self.world.address, self.scenario.size)
+
+    def changed(self) -> bool:
+        """Whether the zone's memory is another than at the last look."""
+        if libc.memcmp(self.last, self.world.address, self.scenario.size) == 0:
+            return False
+        self.look()
+        return True
+
+    def kill_at(self, point: Point, *, backwards: bool) -> str:
+        """Kill a process at a point, and judge what is left."""
+        self.leave_at(point)
+        found = self.judge(backwards=backwards)
+        self.restore()
+        return found
+
+    def leave_at(self, point: Point) -> None:
+        """Kill a process at a point."""
+        pid, changes = self.start(), 0
+        self.look()
+        while changes < point.changes:
+            assert self.step(pid), f"the operation ended after {changes} changes"
+            changes += self.changed()
+        for _ in range(point.instructions):
+            assert self.step(pid)
+            if self.changed():  # it comes a bit sooner than it came before
+                break
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        death = Death(step, self.judge(backwards=backwards))
-        self.restore()
-        return death
 
     def judge(self, *, backwards: bool) -> str:
         """What a survivor finds: "before" or "after"; anything else is raised."""
@@ -304,25 +326,24 @@ def run(scenario: Scenario, most_steps: int | None) -> dict[str, object]:
     """Kill at all points of a scenario, or at as many as that takes so many steps."""
     killer = Killer(scenario)
     changes = killer.changes()
-    points = sorted({step for change in changes for step in (change - 1, change)})
-    if most_steps == 0:
-        points = list(range(changes[0] - 1, changes[-1] + 1))
-    elif most_steps is not None:
-        points = spread(points, most_steps)
-    deaths = [killer.kill_at(step, backwards=index % 2 == 1) for index, step in enumerate(points)]
-    found = [death.found for death in deaths]
+    points = list(points_of(changes, all_of_them=most_steps == 0))
+    if most_steps:
+        points = spread(points, most_steps // changes[-1])
+    found = [killer.kill_at(point, backwards=index % 2 == 1) for index, point in enumerate(points)]
     assert found == sorted(found, reverse=True), "charged, and then not charged again"
     assert set(found) == {"before", "after"}
     # A second death: of a process that mends what the first left half done.
-    counts = bisect_left(changes, True, key=lambda step: killer.kill_at(step, backwards=False).found == "after")
+    numbers = range(1, len(changes) + 1)
+    counts = bisect_left(numbers, True, key=lambda change: killer.kill_at(Point(change), backwards=False) == "after")
     firsts = {counts // 2, counts - 1}  # before it counts
     if len(scenario.keys) > 1:
         firsts |= {counts, (counts + len(changes)) // 2}  # and after, when the other lanes are still to be told
-    second = second_deaths(killer, [changes[index] for index in sorted(firsts & {*range(len(changes))})], most_steps)
+    points = [Point(numbers[index]) for index in sorted(firsts) if 0 <= index < len(changes)]
+    second = second_deaths(killer, points, most_steps)
     return {
         "scenario": scenario.name,
         "changes": len(changes),
-        "deaths": len(deaths),
+        "deaths": len(found),
         "before": found.count("before"),
         "after": found.count("after"),
         "second_deaths": second,
@@ -330,13 +351,24 @@ def run(scenario: Scenario, most_steps: int | None) -> dict[str, object]:
     }
 
 
-def spread(points: list[int], most_steps: int) -> list[int]:
-    """Some of the points, evenly spread, the last among them: as many as can be reached in so many steps."""
-    count = max(4, min(len(points), most_steps // max(points, default=1)))
+def points_of(changes: list[int], *, all_of_them: bool) -> Iterator[Point]:
+    """Before and after each change; or every instruction from the one before the first change to the last change."""
+    yield Point(0, changes[0] - 1)
+    for number, (step, following) in enumerate(itertools.pairwise(changes), 1):
+        yield Point(number)
+        if following - step > 1:
+            first = 1 if all_of_them else following - step - 1
+            yield from (Point(number, more) for more in range(first, following - step))
+    yield Point(len(changes))
+
+
+def spread(points: list[Point], count: int) -> list[Point]:
+    """So many of the points, but four at least, evenly spread, the last among them."""
+    count = max(4, min(len(points), count))
     return sorted({points[(len(points) - 1) * number // (count - 1)] for number in range(count)}) if points else []
 
 
-def second_deaths(killer: Killer, firsts: list[int], most_steps: int | None) -> int:
+def second_deaths(killer: Killer, firsts: list[Point], most_steps: int | None) -> int:
     """Kill a process at some points, and another at every change that it makes while it mends what that one left.
 
     It comes by each key of the decision, and by one of the lowest lane with others.
@@ -349,32 +381,28 @@ def second_deaths(killer: Killer, firsts: list[int], most_steps: int | None) -> 
     return sum(mender_deaths(killer, first, way, share) for first in firsts for way in ways)
 
 
-def mender_deaths(killer: Killer, first: int, way: tuple[str, ...], most_steps: int | None) -> int:
-    pid = killer.start()
-    for _ in range(first):
-        killer.step(pid)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+def mender_deaths(killer: Killer, first: Point, way: tuple[str, ...], most_steps: int | None) -> int:
+    killer.leave_at(first)
     original = ctypes.create_string_buffer(killer.keep.raw, killer.scenario.size)
     killer.save()  # half done, and its owner dead
     look = killer.scenario._replace(operate=lambda world: world.hit(*way, cost=0, now_us=killer.after_us, commit=False))
     mender = Killer.__new__(Killer)
     mender.__dict__.update(killer.__dict__, scenario=look)
-    pid, steps, found = mender.start(), 0, []
-    libc.memmove(mender.last, mender.world.address, look.size)
+    pid, steps, changes = mender.start(), 0, 0
+    mender.look()
     while mender.step(pid):
         steps += 1
-        if libc.memcmp(mender.last, mender.world.address, look.size):
-            libc.memmove(mender.last, mender.world.address, look.size)
-            found.append(steps)
+        changes += mender.changed()
     mender.restore()
-    found = spread(found, most_steps) if most_steps else found
-    for index, step in enumerate(found):
-        mender.kill_at(step, backwards=index % 2 == 1)
+    points = [Point(number) for number in range(1, changes + 1)]
+    if most_steps:
+        points = spread(points, most_steps // steps)
+    for index, point in enumerate(points):
+        mender.kill_at(point, backwards=index % 2 == 1)
     killer.mended = mender.mended
     libc.memmove(killer.keep, original, killer.scenario.size)
     killer.restore()
-    return len(found)
+    return len(points)
 
 
 def stopped() -> dict[str, object]:
@@ -403,7 +431,7 @@ def main() -> None:
         return
     steps, name = (*sys.argv[1:], "", "")[:2]
     for scenario in scenarios():
-        if name in scenario.name:
+        if name in {"", scenario.name}:
             print(json.dumps(run(scenario, int(steps) if steps else None)), flush=True)
 
 

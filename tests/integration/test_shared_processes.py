@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from killing import scenarios
 
 from subjects import KINDS
 
@@ -53,7 +55,10 @@ def test_processes_killed_at_random_block_nobody_and_lose_nothing() -> None:
 
 
 def test_a_process_killed_at_any_instruction_leaves_its_decision_charged_or_not() -> None:
-    results = told("killing.py", *([] if LONG else ["25000"]), within_s=7200)
+    steps, names = "" if LONG else "10000", [scenario.name for scenario in scenarios()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        told_of_each = list(pool.map(lambda name: told("killing.py", steps, name, within_s=7200), names))
+    results = [result for [result] in told_of_each]
     assert len(results) >= 13
     for result in results:
         assert result["before"] and result["after"], result
