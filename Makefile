@@ -32,7 +32,7 @@ test-native: install
 test-python: install
 	@scripts/system-packages test
 	@$(BIN)/pytest --quiet -n 2 tests/unit tests/laws
-	@$(BIN)/pytest --quiet tests/integration
+	@$(BIN)/pytest --quiet -n 2 --dist loadfile tests/integration
 
 test-pythons: install
 	@for version in $(OTHER_PYTHONS); do scripts/test-with $$version || exit 1; done
