@@ -24,13 +24,14 @@ from headgate.stores.redis_store import RedisStore
 from headgate.testing import ManualClock
 
 sys.path.insert(0, str(Path(__file__).parent / "integration"))
-from redis_servers import single
+from redis_servers import cluster, sentinels, single
 
 CORES = ("native", "python") if cores.native is not None else ("python",)
 ZONES = ("shared",) if hasattr(cores.native, "Zone") else ()
-REDIS = ("redis",) if shutil.which(os.environ.get("HEADGATE_REDIS_SERVER", "redis-server")) else ()
+TOPOLOGIES = {"redis": single, "sentinel": sentinels, "cluster": cluster}
+REDIS = tuple(TOPOLOGIES) if shutil.which(os.environ.get("HEADGATE_REDIS_SERVER", "redis-server")) else ()
 KINDS = (*CORES, *ZONES, *REDIS)
-"""Where states can be: a memory store of each core, a shared zone, and a real Redis."""
+"""Where states can be: a memory store of each core, a shared zone, and a real Redis, alone or several."""
 
 _NUMBERS = count()
 START_US = 1_800_000_000_000_000
@@ -49,6 +50,8 @@ def make_store(kind: str, **options: Any) -> Store:
         return make_zone(**options)
     if kind == "redis":
         return RedisStore(f"{redis_url()}?timeout=5s", prefix=f"t{next(_NUMBERS)}")
+    if kind in TOPOLOGIES:
+        return RedisStore(redis_client(kind), prefix=f"t{next(_NUMBERS)}")
     return MemoryStore(core=cast(Literal["native", "python"], kind), **options)
 
 
@@ -61,11 +64,19 @@ def make_zone(size: int = 1 << 20, **options: Any) -> SharedStore:
 
 
 @cache
-def redis_url() -> str:
-    """A Redis of this test process alone, which ends with it."""
-    server = ExitStack()
-    atexit.register(server.close)
-    return server.enter_context(single()).url
+def redis_url(kind: str = "redis") -> str:
+    """Servers of this test process alone, which end with it."""
+    servers = ExitStack()
+    atexit.register(servers.close)
+    topology: Any = TOPOLOGIES[kind]
+    url: str = servers.enter_context(topology()).url
+    return url
+
+
+@cache
+def redis_client(kind: str) -> Any:
+    """One client for all stores on such servers: to open one takes longer than most of what is asked of it."""
+    return RedisStore(f"{redis_url(kind)}?timeout=5s").client
 
 
 def parse_list(field: str) -> list[tuple[str, dict[str, Any]]]:

@@ -266,6 +266,30 @@ def test_who_comes_to_a_stopped_primary_gets_to_the_new_one(watched: Sentinels, 
     print({"colour": colour, "decisions again after": round(took_s, 2)})
 
 
+@pytest.mark.parametrize("colour", COLOURS)
+def test_who_asked_a_stopped_server_of_a_cluster_gets_to_its_replica(nodes: Cluster, colour: str) -> None:
+    """Nobody else asks, so nobody else finds out; and no call takes longer than its deadline."""
+    nodes.wait_ok()
+    with Asker(colour, "9/week", raw(nodes.url, timeout_s=DEADLINE_S)) as asker:
+        asker.hit("key")
+        primary = nodes.owner_of(_slot(asker, "key"))
+        primary.stop()
+        with _back(primary, "stopped", nodes.wait_ok):
+            times_s = [_took(asker) for _ in range(3)]
+            nodes.wait_ok(within_s=FAILOVER_WITHIN_S)
+            time.sleep(1.5)  # longer than a connection may owe a reply
+            times_s.append(_took(asker))
+            took_s = wait_for(lambda: _answers(asker), 5)
+    print({"colour": colour, "calls": [round(each, 3) for each in times_s], "decisions again after": round(took_s, 2)})
+    assert max(times_s) < DEADLINE_S + SLACK_S
+
+
+def _took(asker: Asker) -> float:
+    start = time.perf_counter()
+    _answers(asker)
+    return time.perf_counter() - start
+
+
 def _answers(asker: Asker) -> bool:
     try:
         return asker.hit("key").allowed

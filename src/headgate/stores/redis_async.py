@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 
-from headgate.errors import StoreUnavailable
+from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.redis_calls import Call
 from headgate.stores.redis_courier import Command, Courier, command_of
 from headgate.stores.redis_errors import store_error
@@ -28,6 +28,9 @@ _CONNECTED_WITHIN_S = 1.0
 _PAUSE_S = 0.005
 _LATER = (exceptions.TryAgainError, exceptions.ClusterDownError)
 """Not executed, and perhaps executed a moment later."""
+
+_ELSEWHERE = (exceptions.AskError, *_LATER)
+"""Not executed, and somebody else may execute it; MovedError is an AskError."""
 
 
 class AsyncLink:
@@ -104,6 +107,7 @@ class _Lines:
         self._pool: Any = None
         self._kind = "cluster" if self._own_cluster is not None else "single" if place is None else place.kind
         self._servers: dict[int, Address] = {}
+        self._doubted: Address | None = None
         self._learned: asyncio.Task[None] | None = None
         if self._kind != "cluster":
             own: Any = client
@@ -116,7 +120,7 @@ class _Lines:
 
     async def ask(self, key: bytes | None, command: Command) -> Any:
         if self._kind != "cluster":
-            courier = self._couriers.get(None) or self._courier(None)
+            courier = self._courier(None)
             connections = courier.connections
             try:
                 return await courier.ask(command)
@@ -132,35 +136,60 @@ class _Lines:
 
     async def _ask_cluster(self, key: bytes | None, command: Command) -> Any:
         slot = 0 if key is None else key_slot(key)
-        asked: Address | None = None
-        turns, until = 0, asyncio.get_running_loop().time() + self._timeout_s
+        until = asyncio.get_running_loop().time() + self._timeout_s
+        asked, address = None, self._servers.get(slot)
+        if address is not None:  # the usual way, whose deadline is kept by the courier
+            try:
+                return await self._courier(address).ask(command)
+            except _ELSEWHERE as error:
+                asked = self._directed(error, slot, address)
+            except (StoreTimeout, StoreUnavailable):
+                self._doubt(address)
+                raise
+        try:
+            async with asyncio.timeout_at(until):
+                return await self._search(slot, command, asked)
+        except TimeoutError as error:
+            self._doubt(asked or self._servers.get(slot))
+            raise store_error(error, self._shown) from error
+
+    async def _search(self, slot: int, command: Command, asked: Address | None) -> Any:
+        """Go from server to server, as they say, until one takes the call."""
+        turns = 0
         while turns < _MOST_TURNS:
             turns += 1
-            if slot not in self._servers:
+            if asked is None and slot not in self._servers:
                 await self._learn()
             address = asked or self._servers.get(slot)
             if address is None:
                 raise StoreUnavailable(f"{self._shown}: no server has slot {slot}")
-            courier = self._couriers.get(address) or self._courier(address)
             try:
-                return await courier.ask(command, before=None if asked is None else ("ASKING",))
-            except exceptions.MovedError as error:
-                asked = None
-                self._servers[slot] = Address(error.host or address.host, error.port)
-                self._forget_others(address)
-            except exceptions.AskError as error:  # which MovedError is one of, too
-                asked = Address(error.host, error.port)
-            except _LATER as error:
-                asked = None
-                if isinstance(error, exceptions.ClusterDownError):
-                    self._servers.clear()
-                if asyncio.get_running_loop().time() < until:
-                    turns -= 1
-                await asyncio.sleep(_PAUSE_S)
-            except StoreUnavailable:
-                self._servers.clear()  # it may be another server's turn
+                return await self._courier(address).ask(command, before=None if asked is None else ("ASKING",))
+            except _ELSEWHERE as error:
+                asked = self._directed(error, slot, address)
+                if isinstance(error, _LATER):
+                    turns -= 1  # it is the deadline that ends this
+                    await asyncio.sleep(_PAUSE_S)
+            except (StoreTimeout, StoreUnavailable):
+                self._doubt(address)
                 raise
         raise StoreUnavailable(f"{self._shown}: slot {slot} is moving, and no server takes the call")
+
+    def _directed(self, error: Exception, slot: int, address: Address) -> Address | None:
+        """Who is to be asked once instead, by the word of the server that was asked; None for the one of the map."""
+        if isinstance(error, exceptions.MovedError):
+            self._servers[slot] = Address(error.host or address.host, error.port)
+            self._forget_others(address)
+        elif isinstance(error, exceptions.AskError):  # which MovedError is one of, too
+            return Address(error.host, error.port)
+        elif isinstance(error, exceptions.ClusterDownError):
+            self._servers.clear()
+        return None
+
+    def _doubt(self, address: Address | None) -> None:
+        """A server that does not answer may have been replaced: ask the others where the slots are."""
+        self._servers.clear()
+        self._doubted = address
 
     def _forget_others(self, address: Address) -> None:
         """What moved once has often taken others along: ask again where they are."""
@@ -176,11 +205,11 @@ class _Lines:
         assert self._place is not None
         last: Exception = StoreUnavailable(f"{self._shown}: no server answers")
         known = [address for address in self._couriers if address is not None]
-        for address in dict.fromkeys([*known, *self._place.addresses]):
-            courier = self._couriers.get(address) or self._courier(address)
+        every = sorted(dict.fromkeys([*known, *self._place.addresses]), key=lambda address: address == self._doubted)
+        for address in every:
             try:
-                ranges = await courier.ask(("CLUSTER", "SLOTS"))
-            except (exceptions.RedisError, OSError, StoreUnavailable) as error:
+                ranges = await self._courier(address).ask(("CLUSTER", "SLOTS"))
+            except (exceptions.RedisError, OSError, StoreError) as error:
                 last = error
                 continue
             for first, end, primary, *_ in ranges:
@@ -190,6 +219,9 @@ class _Lines:
         raise last
 
     def _courier(self, address: Address | None) -> Courier:
+        return self._couriers.get(address) or self._new_courier(address)
+
+    def _new_courier(self, address: Address | None) -> Courier:
         async def connect() -> Any:
             if address is None:
                 connection = self._pool.make_connection()

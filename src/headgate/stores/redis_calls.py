@@ -158,7 +158,8 @@ class Calls:
             yield from self._give_back(charged, names, costs)
             untouched = [0] * len(names)
             for place in places:
-                reply = yield self._call(place, names, untouched, PEEK, now_us, None, together=True)
+                # With a commit, a state that other numbers left is adopted, as by a refusal in one call.
+                reply = yield self._call(place, names, untouched, mode, now_us, None, together=True)
                 for number, reading in zip(place, _readings(reply, len(place)), strict=True):
                     found[number] = reading._replace(
                         allowed=found[number].allowed, retry_after_us=found[number].retry_after_us

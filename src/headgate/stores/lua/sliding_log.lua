@@ -92,6 +92,13 @@ for place = #places - 1, 3, -2 do
   places[place + 1] = (places[place + 1] - cost) % SUMS
   call('LSET', key, place - #places, places[place + 1])
 end
+local left = #places
+while left >= 4 and tonumber(places[left]) == tonumber(places[left - 2]) do left = left - 2 end -- entries of nothing
+if left < 4 and #places < 2 * MOST_AFTER then
+  call('UNLINK', key)
+elseif left < #places then
+  call('LTRIM', key, 0, left - #places - 1)
+end
 
 --@ settle
 if last then
