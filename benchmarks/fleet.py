@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from statistics import median, quantiles
 from typing import Any
 
+import hiredis
 import limits
 import redis
 
@@ -160,14 +161,14 @@ def _saturate(port: int, commands: Sequence[bytes], calls: int) -> float:
     """Calls a second of a server that gets them in one stream."""
     writes = [b"".join(commands[start : start + 64]) for start in range(0, len(commands) // 64 * 64, 64)]
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.sendall(commands[0])
-        lines = connection.recv(1 << 16).count(b"\r\n")
-        total = calls // 64 * 64 * lines
+        total = calls // 64 * 64
 
         def read() -> None:
-            seen = 0
+            replies, seen = hiredis.Reader(), 0
             while seen < total:
-                seen += connection.recv(1 << 20).count(b"\r\n")
+                replies.feed(connection.recv(1 << 20))
+                while replies.gets() is not False:
+                    seen += 1
 
         reader = threading.Thread(target=read)
         start = time.perf_counter()
@@ -175,7 +176,7 @@ def _saturate(port: int, commands: Sequence[bytes], calls: int) -> float:
         for number in range(calls // 64):
             connection.sendall(writes[number % len(writes)])
         reader.join()
-        return calls // 64 * 64 / (time.perf_counter() - start)
+        return total / (time.perf_counter() - start)
 
 
 def _bare(port: int, definitions: Any) -> tuple[str, list[Any]]:

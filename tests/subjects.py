@@ -28,7 +28,8 @@ from redis_servers import cluster, sentinels, single
 
 CORES = ("native", "python") if cores.native is not None else ("python",)
 ZONES = ("shared",) if hasattr(cores.native, "Zone") else ()
-TOPOLOGIES = {"redis": single, "sentinel": sentinels, "cluster": cluster}
+_ALL = {"redis": single, "sentinel": sentinels, "cluster": cluster}
+TOPOLOGIES = {name: _ALL[name] for name in os.environ.get("HEADGATE_TOPOLOGIES", " ".join(_ALL)).split()}
 REDIS = tuple(TOPOLOGIES) if shutil.which(os.environ.get("HEADGATE_REDIS_SERVER", "redis-server")) else ()
 KINDS = (*CORES, *ZONES, *REDIS)
 """Where states can be: a memory store of each core, a shared zone, and a real Redis, alone or several."""

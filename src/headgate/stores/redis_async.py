@@ -11,6 +11,7 @@ import redis.asyncio
 from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.client import NEVER_DECODE
 from redis.crc import key_slot
 
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
@@ -26,6 +27,9 @@ _CONNECTED_WITHIN_S = 1.0
 """A server that accepts and then says nothing is given up after so long, beyond the deadline of a call."""
 
 _PAUSE_S = 0.005
+_AS_BYTES = {NEVER_DECODE: True}
+"""For a client of the caller's own that decodes what it reads."""
+
 _LATER = (exceptions.TryAgainError, exceptions.ClusterDownError)
 """Not executed, and perhaps executed a moment later."""
 
@@ -131,7 +135,7 @@ class _Lines:
                     await courier.drop("it is no primary any more")
                 return await courier.ask(command)  # it was not executed
         if self._own_cluster is not None:
-            return await self._own_cluster.execute_command(*command)
+            return await self._own_cluster.execute_command(*command, **_AS_BYTES)
         return await self._ask_cluster(key, command)
 
     async def _ask_cluster(self, key: bytes | None, command: Command) -> Any:

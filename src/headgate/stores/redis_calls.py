@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from struct import pack
+from struct import pack, unpack
 from typing import Any, NamedTuple
 
 from headgate.algorithms.transition import measure_us
@@ -22,6 +22,7 @@ from headgate.stores.redis_scripts import (
     PEEK,
     TELL,
     Script,
+    few_limits,
     forget,
     kind_of,
     mark_of,
@@ -31,8 +32,12 @@ from headgate.stores.redis_scripts import (
 )
 from headgate.stores.redis_states import convert, key_name, read_state
 
+_ALGORITHM = 7
 _NO_DELAY = -1.0
 _SERVERS_TIME = -1.0
+
+MOST_IN_ONE_SCRIPT = 3
+"""Limits that have a script of their own for the algorithms they are of; more are decided in a loop."""
 
 Slot = Callable[[bytes], int]
 """The hash slot of a Redis key, where a Cluster has many; else nothing bears on it."""
@@ -58,6 +63,7 @@ class _Member:
     one: Script
     numbers: bytes
     kind: int
+    shadow: bool
 
 
 class Calls:
@@ -74,9 +80,12 @@ class Calls:
                 one_limit(definition.limit.algorithm),
                 mark_of(definition.limit.compiled),
                 kind_of(definition.limit.algorithm, shadow=definition.shadow),
+                definition.shadow,
             )
             for definition in self.definitions
         ]
+        # Whatever order they are written in, the same algorithms are one script.
+        self._order = sorted(range(len(self._members)), key=lambda number: self._members[number].kind & _ALGORITHM)
 
     def names(self, keys: Sequence[Key]) -> list[bytes]:
         """The Redis key of each limit. Raises ArgumentError for what is no key."""
@@ -109,7 +118,8 @@ class Calls:
         places = self._places(names)
         if len(places) == 1:
             reply = yield self._call(places[0], names, costs, mode, now_us, max_delay_us)
-            readings = _readings(reply, len(names))
+            found = zip(places[0], _readings(reply, len(names)), strict=True)
+            readings = [reading for _, reading in sorted(found)] if len(names) > 1 else [reading for _, reading in found]
         else:
             readings = yield from self._decide_apart(places, names, costs, mode, now_us, max_delay_us)
         return self._decision(readings, costs)
@@ -147,7 +157,9 @@ class Calls:
             except StoreError:
                 yield from self._give_back(charged, names, costs)
                 raise
-            moment_us = reply.pop() if own == TELL else 0
+            moment_us = 0
+            if own == TELL:
+                [moment_us], reply = _numbers(reply[-8:]), reply[:-8]
             found |= dict(zip(place, _readings(reply, len(place)), strict=True))
             if not all(found[number].allowed or self.definitions[number].shadow for number in place):
                 refused = True
@@ -193,19 +205,26 @@ class Calls:
             return Call(member.one, [names[place[0]]], [member.numbers, *options])
         own = [costs[number] for number in place]
         members = [self._members[number] for number in place]
+        keys, numbers = [names[number] for number in place], [member.numbers for member in members]
+        usual = usual and own.count(1) == len(own)
+        if len(place) <= MOST_IN_ONE_SCRIPT:
+            if not usual or any(member.shadow for member in members):
+                shadows = [pack("<dB", cost, member.shadow) for cost, member in zip(own, members, strict=True)]
+                numbers.append(pack("<3d", *head) + b"".join(shadows))
+            script = few_limits(tuple(self.definitions[number].limit.algorithm for number in place))
+            return Call(script, keys, numbers)
         kinds = bytes([member.kind for member in members])
-        if not (usual and own.count(1) == len(own)):
+        if not usual:
             kinds += pack(f"<{3 + len(own)}d", *head, *own)
-        numbers = [member.numbers for member in members]
-        return Call(several_limits(), [names[number] for number in place], [kinds, *numbers])
+        return Call(several_limits(), keys, [kinds, *numbers])
 
     def _places(self, names: list[bytes]) -> list[list[int]]:
         """Which limits can be decided in one call: all, or in a Cluster those of one slot."""
         if self._slot_of is None or len(names) == 1:
-            return [list(range(len(names)))]
+            return [self._order]
         by_slot: dict[int, list[int]] = {}
-        for number, name in enumerate(names):
-            by_slot.setdefault(self._slot_of(name), []).append(number)
+        for number in self._order:
+            by_slot.setdefault(self._slot_of(names[number]), []).append(number)
         return list(by_slot.values())
 
     def _decision(self, readings: list[Reading], costs: list[int]) -> Decision:
@@ -219,18 +238,24 @@ class Calls:
         return Decision(self.definitions, readings, allowed=allowed, binding=binding)
 
 
-def _readings(reply: Any, count: int) -> list[Reading]:
+def _readings(reply: bytes, count: int) -> list[Reading]:
     """What a script replied, for so many limits."""
-    if len(reply) == 3 * count:
-        return [Reading(True, reply[at], reply[at + 1], 0, reply[at + 2], 0) for at in range(0, 3 * count, 3)]
-    if len(reply) != 5 * count:
-        raise StoreError(f"a script replied with {len(reply)} numbers, which is no answer for {count} limits")
+    numbers = _numbers(reply)
+    if len(numbers) == 3 * count:
+        return [Reading(True, numbers[at], numbers[at + 1], 0, numbers[at + 2], 0) for at in range(0, 3 * count, 3)]
+    if len(numbers) != 5 * count:
+        raise StoreError(f"a script replied with {len(numbers)} numbers, which is no answer for {count} limits")
     readings = []
     for at in range(0, 5 * count, 5):
-        remaining, reset_after_us, next_after_us, retry_after_us, delay_us = reply[at : at + 5]
+        remaining, reset_after_us, next_after_us, retry_after_us, delay_us = numbers[at : at + 5]
         wait_us = None if retry_after_us < 0 else retry_after_us
         readings.append(Reading(wait_us == 0, remaining, reset_after_us, wait_us, next_after_us, delay_us))
     return readings
+
+
+def _numbers(reply: bytes) -> list[int]:
+    """The numbers in a reply, which are whole ones."""
+    return [int(number) for number in unpack(f"<{len(reply) // 8}d", reply)]
 
 
 def states_at(definitions: Sequence[NamedLimit], found: Sequence[Any], now_us: int) -> StatesAt:

@@ -1,8 +1,9 @@
-"""The Lua scripts: put together from the files of `lua/`, one for each single limit and one for several.
+"""The Lua scripts: put together from the files of `lua/`.
 
 A file of an algorithm has sections, each under a line `--@ name`; a shell includes them by
 `--@ include file.section`. So every script is one run of statements: a function would cost a script
-as much as the work in it. There are eight scripts, the same for all limits, so a server's cache never grows.
+as much as the work in it. There is a script for each choice of up to three algorithms, and one for any number
+of limits, the same whatever their numbers are: a server's cache holds as many as a policy has such choices.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _FUNCTIONS = {
     **{name: f"struct.{name}" for name in ("pack", "unpack")},
     **{name: f"math.{name}" for name in ("abs", "ceil", "floor", "max", "min")},
     **{name: f"string.{name}" for name in ("byte", "sub")},
+    "concat": "table.concat",
 }
 _OPTIONAL = ("delay", "adopt", "settle")
 _DIRECTIVE = re.compile(r"^( *)--@ (include|each|end|same) ?(\S*)$")
@@ -51,8 +53,21 @@ def one_limit(algorithm: str) -> Script:
 
 
 @cache
+def few_limits(algorithms: tuple[str, ...]) -> Script:
+    """The script that decides limits of these algorithms, in this order, all or none."""
+    inside = [(str(number), algorithm) for number, algorithm in enumerate(algorithms, 1)]
+    lines = _included(_sections("few")[""], "", "")
+    for section, limits in (("open", inside), ("close", inside[::-1])):
+        for number, algorithm in limits:
+            own = _included(_sections("few")[section], algorithm, "")
+            lines += [re.sub(r"\bNUMBER\b", number, line) for line in own]
+    lines += _sections("few")["tell"]
+    return _finished([re.sub(r"\bCOUNT\b", str(len(algorithms)), line) for line in lines])
+
+
+@cache
 def several_limits() -> Script:
-    """The script that decides several limits, all or none."""
+    """The script that decides any number of limits, all or none."""
     return _script("several")
 
 
@@ -68,11 +83,6 @@ def forget() -> Script:
     return _script("forget")
 
 
-def all_scripts() -> tuple[Script, ...]:
-    """Every script that there is."""
-    return (*map(one_limit, ALGORITHMS), several_limits(), refund(), forget())
-
-
 def mark_of(limit: CompiledLimit) -> bytes:
     """A limit's numbers as the scripts read them, and as a state ends with those that it was written under."""
     mark = bytes([_POWERS[limit.unit_us]]) + _bytes(limit.quota, 7) + _bytes(limit.period, 7)
@@ -86,7 +96,7 @@ def limit_of(algorithm: str, mark: bytes) -> CompiledLimit:
 
 
 def kind_of(algorithm: str, *, shadow: bool) -> int:
-    """What tells a script how to decide a limit."""
+    """What tells the script for any number of limits how to decide one."""
     return CODES[algorithm] + (_SHADOW if shadow else 0)
 
 
@@ -95,7 +105,11 @@ def _bytes(number: int, length: int) -> bytes:
 
 
 def _script(shell: str, algorithm: str = "") -> Script:
-    lines = _included(_sections(shell)[""], algorithm, "")
+    return _finished(_included(_sections(shell)[""], algorithm, ""))
+
+
+def _finished(lines: list[str]) -> Script:
+    """A script of these lines: without comments, its constants put in, what it calls made local."""
     bare = (re.sub(r" *--.*", "", line) for line in lines)
     code = "\n".join(line for line in bare if line)
     for name, value in _CONSTANTS.items():

@@ -6,8 +6,9 @@ local window, count, expires_s
 local former = false
 local value = call('GET', key)
 if value then
-  window, count, expires_s = unpack('<ddI4', value)
-  former = sub(value, 21) ~= mark
+  local numbers
+  window, count, expires_s, numbers = unpack('<ddI4c15', value)
+  former = numbers ~= mark
 end
 
 --@ roll

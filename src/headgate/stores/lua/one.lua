@@ -1,8 +1,8 @@
 -- The shell around one limit: read it, admit or not, charge, and reply.
 --
--- ARGV: the limit's numbers, and the options where they are not the usual ones. The reply is {remaining,
--- reset_after, next_after} of an admitted request, with {retry_after, delay} behind them where one of these
--- is not 0; in microseconds, retry_after -1 for never.
+-- ARGV: the limit's numbers, and the options where they are not the usual ones. The reply is a text of doubles,
+-- which costs less than a table: remaining, reset_after, next_after of an admitted request, with retry_after and
+-- delay behind them where one of these is not 0; in microseconds, retry_after -1 for never.
 
 local key, mark = KEYS[1], ARGV[1]
 local mode, max_delay_us, given_us, cost = HIT, -1, -1, 1
@@ -20,10 +20,10 @@ if wait == 0 and cost ~= 0 then
   if mode == HIT then
     --@ include shell.keep
   end
-  if delay == 0 then return {remaining, reset_after, next_after} end
+  if delay == 0 then return pack('<ddd', remaining, reset_after, next_after) end
 else
   delay = 0
   --@ include shell.measure
   --@ include shell.settle
 end
-return {remaining, reset_after, next_after, wait, delay}
+return pack('<ddddd', remaining, reset_after, next_after, wait, delay)

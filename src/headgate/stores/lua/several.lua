@@ -1,8 +1,9 @@
 -- The shell around several limits: read all, admit all or none, charge, and reply.
 --
 -- ARGV: a byte for each limit (its kind, and 8 more for a shadow) with the options behind them where they are not
--- the usual ones; then each limit's numbers. The reply has, for each limit, {remaining, reset_after, next_after}
--- where all are admitted, else those with {retry_after, delay} behind each; and where it is to be told, the moment.
+-- the usual ones; then each limit's numbers. The reply is a text of doubles: for each limit remaining, reset_after,
+-- next_after where all are admitted, else those with retry_after and delay behind each; and where it is to be told,
+-- the moment.
 
 local count, kinds = #KEYS, ARGV[1]
 local mode, max_delay_us, given_us, costs_at = HIT, -1, -1, nil
@@ -37,12 +38,7 @@ for number = 1, count do
   end
   --@ end
 end
-local reply, place = {}, 0
-if usual and count == 3 then
-  reply = {0, 0, 0, 0, 0, 0, 0, 0, 0}
-elseif usual and count == 2 then
-  reply = {0, 0, 0, 0, 0, 0}
-end
+local reply = {}
 for number = 1, count do
   local key, mark, kind, cost = KEYS[number], ARGV[number + 1], byte(kinds, number) % 8, 1
   if costs_at then cost = unpack('<d', kinds, costs_at + 8 * (number - 1)) end
@@ -66,13 +62,11 @@ for number = 1, count do
     end
   end
   --@ end
-  reply[place + 1], reply[place + 2], reply[place + 3] = remaining, reset_after, next_after
   if usual then
-    place = place + 3
+    reply[number] = pack('<ddd', remaining, reset_after, next_after)
   else
-    reply[place + 4], reply[place + 5] = wait, delay
-    place = place + 5
+    reply[number] = pack('<ddddd', remaining, reset_after, next_after, wait, delay)
   end
 end
-if told then reply[place + 1] = now_us end
-return reply
+if told then reply[count + 1] = pack('<d', now_us) end
+return concat(reply)

@@ -6,8 +6,9 @@ local window, current, previous, expires_s
 local former = false
 local value = call('GET', key)
 if value then
-  window, current, previous, expires_s = unpack('<dddI4', value)
-  former = sub(value, 29) ~= mark
+  local numbers
+  window, current, previous, expires_s, numbers = unpack('<dddI4c15', value)
+  former = numbers ~= mark
 end
 
 --@ roll

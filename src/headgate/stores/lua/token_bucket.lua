@@ -7,8 +7,9 @@ local full = quota * period
 local former = false
 local value = call('GET', key)
 if value then
-  units, updated, expires_s = unpack('<ddI4', value)
-  former = sub(value, 21) ~= mark
+  local numbers
+  units, updated, expires_s, numbers = unpack('<ddI4c22', value)
+  former = numbers ~= mark
 end
 
 --@ roll
