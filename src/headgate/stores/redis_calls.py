@@ -30,14 +30,14 @@ from headgate.stores.redis_scripts import (
     refund,
     several_limits,
 )
-from headgate.stores.redis_states import convert, key_name, read_state
+from headgate.stores.redis_states import convert, field_name, key_name, read_state
 
 _ALGORITHM = 7
 _NO_DELAY = -1.0
 _SERVERS_TIME = -1.0
 
-MOST_IN_ONE_SCRIPT = 3
-"""Limits that have a script of their own for the algorithms they are of; more are decided in a loop."""
+MOST_IN_A_HASH, MOST_APART = 5, 3
+"""Limits that have a script of their own for what they are; more are decided in a loop."""
 
 Slot = Callable[[bytes], int]
 """The hash slot of a Redis key, where a Cluster has many; else nothing bears on it."""
@@ -60,7 +60,7 @@ class _Member:
     """A limit as the scripts see it."""
 
     definition: NamedLimit
-    one: Script
+    field: str
     numbers: bytes
     kind: int
     shadow: bool
@@ -77,7 +77,7 @@ class Calls:
         self._members = [
             _Member(
                 definition,
-                one_limit(definition.limit.algorithm),
+                field_name(definition.scope),
                 mark_of(definition.limit.compiled),
                 kind_of(definition.limit.algorithm, shadow=definition.shadow),
                 definition.shadow,
@@ -86,6 +86,7 @@ class Calls:
         ]
         # Whatever order they are written in, the same algorithms are one script.
         self._order = sorted(range(len(self._members)), key=lambda number: self._members[number].kind & _ALGORITHM)
+        self._in_order = self._order == sorted(self._order)
 
     def names(self, keys: Sequence[Key]) -> list[bytes]:
         """The Redis key of each limit. Raises ArgumentError for what is no key."""
@@ -118,8 +119,10 @@ class Calls:
         places = self._places(names)
         if len(places) == 1:
             reply = yield self._call(places[0], names, costs, mode, now_us, max_delay_us)
-            found = zip(places[0], _readings(reply, len(names)), strict=True)
-            readings = [reading for _, reading in sorted(found)] if len(names) > 1 else [reading for _, reading in found]
+            found = _readings(reply, len(names))
+            readings = (
+                found if self._in_order else [reading for _, reading in sorted(zip(places[0], found, strict=True))]
+            )
         else:
             readings = yield from self._decide_apart(places, names, costs, mode, now_us, max_delay_us)
         return self._decision(readings, costs)
@@ -129,7 +132,8 @@ class Calls:
         live = False
         for place in self._places(names) if names else ():
             kinds = [self.definitions[number].limit.algorithm for number in place]
-            reply = yield Call(forget(), [names[number] for number in place], [kind.encode() for kind in kinds])
+            fields = [self._members[number].field.encode() for number in place]
+            reply = yield Call(forget(), [names[number] for number in place], fields)
             moment_us = reply[-1] if now_us is None else now_us
             for kind, value, last in zip(kinds, reply[0:-1:2], reply[1:-1:2], strict=True):
                 if value is not None:
@@ -182,7 +186,8 @@ class Calls:
         for place, moment_us in charged:
             arguments = [b"%d" % moment_us, bytes([self._members[number].kind for number in place])]
             for number in place:
-                arguments += [self._members[number].numbers, b"%d" % costs[number]]
+                member = self._members[number]
+                arguments += [member.numbers, member.field.encode(), b"%d" % costs[number]]
             yield Call(refund(), [names[number] for number in place], arguments)
 
     def _call(
@@ -202,21 +207,24 @@ class Calls:
             member = self._members[place[0]]
             cost = costs[place[0]]
             options = [] if usual and cost == 1 else [pack("<4d", *head, cost)]
-            return Call(member.one, [names[place[0]]], [member.numbers, *options])
+            script = one_limit(member.definition.limit.algorithm, member.field)
+            return Call(script, [names[place[0]]], [member.numbers, *options])
         own = [costs[number] for number in place]
         members = [self._members[number] for number in place]
         keys, numbers = [names[number] for number in place], [member.numbers for member in members]
         usual = usual and own.count(1) == len(own)
-        if len(place) <= MOST_IN_ONE_SCRIPT:
+        together = len(set(keys)) == 1 and all(member.field for member in members)
+        if len(place) <= (MOST_IN_A_HASH if together else MOST_APART):
             if not usual or any(member.shadow for member in members):
                 shadows = [pack("<dB", cost, member.shadow) for cost, member in zip(own, members, strict=True)]
                 numbers.append(pack("<3d", *head) + b"".join(shadows))
-            script = few_limits(tuple(self.definitions[number].limit.algorithm for number in place))
-            return Call(script, keys, numbers)
+            limits = tuple((member.definition.limit.algorithm, member.field) for member in members)
+            return Call(few_limits(limits, together=together), keys[:1] if together else keys, numbers)
         kinds = bytes([member.kind for member in members])
         if not usual:
             kinds += pack(f"<{3 + len(own)}d", *head, *own)
-        return Call(several_limits(), keys, [kinds, *numbers])
+        arguments = [argument for member in members for argument in (member.numbers, member.field.encode())]
+        return Call(several_limits(), keys, [kinds, *arguments])
 
     def _places(self, names: list[bytes]) -> list[list[int]]:
         """Which limits can be decided in one call: all, or in a Cluster those of one slot."""

@@ -22,8 +22,8 @@ _WAYS_OUT = {
 
 _LASTING = {
     "WRONGTYPE": "a key of this name holds a value of another program: choose another prefix, or delete the key",
-    "NOPERM": "the user may not do this: it needs ~PREFIX:* for its keys, and +evalsha +eval +time +get +set +unlink"
-    " +lrange +llen +lindex +lset +ltrim +rpush +expireat",
+    "NOPERM": "the user may not do this: it needs ~PREFIX:* for its keys, and +evalsha +eval +time +hget"
+    " +hmget +hset +hdel +lrange +llen +lindex +lset +ltrim +rpush +ttl +expireat +unlink +set",
     "NOAUTH": "it asks for a password: put it into the store's URL",
     "WRONGPASS": "the user or the password is wrong",
     "CROSSSLOT": "it is a Cluster: use redis+cluster://",

@@ -13,6 +13,7 @@ from headgate.stores.contract import StatesAt, paired_costs
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.redis_calls import Calls, Steps, states_at
 from headgate.stores.redis_scripts import HIT, PEEK
+from headgate.stores.redis_states import field_name, is_log
 
 if TYPE_CHECKING:
     from headgate.stores.redis_async import AsyncLink
@@ -149,7 +150,7 @@ class AsyncRedisLimits(_Bound):
     async def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> StatesAt:
         definitions, names = self._calls.definitions, self._calls.names(keys)
         asks = [
-            self._link.ask(name, _look(definition, name)) for definition, name in zip(definitions, names, strict=True)
+            self._link.ask(name, look(definition, name)) for definition, name in zip(definitions, names, strict=True)
         ]
         *found, (seconds, microseconds) = await asyncio.gather(*asks, self._link.ask(names[0], ("TIME",)))
         if now_us is None:
@@ -182,7 +183,8 @@ def _last(steps: Steps, reply: Any) -> Decision:
     raise AssertionError("one server decides in one call")
 
 
-def _look(definition: NamedLimit, name: bytes) -> Command:
-    if definition.limit.algorithm == "sliding_log":
+def look(definition: NamedLimit, name: bytes) -> Command:
+    """The command that reads a limit's state."""
+    if is_log(definition.scope):
         return ("LRANGE", name, 0, -1)
-    return ("GET", name)
+    return ("HGET", name, field_name(definition.scope))

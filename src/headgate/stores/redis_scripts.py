@@ -9,6 +9,7 @@ of limits, the same whatever their numbers are: a server's cache holds as many a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from functools import cache
 from hashlib import sha1
 from importlib import resources
@@ -35,6 +36,7 @@ _FUNCTIONS = {
     **{name: f"string.{name}" for name in ("byte", "sub")},
     "concat": "table.concat",
 }
+_NO_SWAPS: Mapping[str, str] = {}
 _OPTIONAL = ("delay", "adopt", "settle")
 _DIRECTIVE = re.compile(r"^( *)--@ (include|each|end|same) ?(\S*)$")
 
@@ -47,22 +49,45 @@ class Script(NamedTuple):
 
 
 @cache
-def one_limit(algorithm: str) -> Script:
-    """The script that decides one limit of an algorithm."""
-    return _script("one", algorithm)
+def one_limit(algorithm: str, field: str) -> Script:
+    """The script that decides one limit of an algorithm, whose state is in a field of a hash."""
+    return _finished(_with_field(_included(_sections("one")[""], algorithm, ""), field))
 
 
 @cache
-def few_limits(algorithms: tuple[str, ...]) -> Script:
-    """The script that decides limits of these algorithms, in this order, all or none."""
-    inside = [(str(number), algorithm) for number, algorithm in enumerate(algorithms, 1)]
+def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script:
+    """The script that decides limits of these algorithms and fields, in this order, all or none.
+
+    Each has a key of its own, or `together` all are fields of one hash.
+    """
+    inside = [(str(number), *limit) for number, limit in enumerate(limits, 1)]
+    swaps = {"hash.fetch": "hash.fetched", "hash.put": "hash.gather"} if together else {}
+
+    def each(section: str, some: Iterable[tuple[str, str, str]]) -> list[str]:
+        lines: list[str] = []
+        for number, algorithm, field in some:
+            own = _with_field(_included(_sections("few")[section], algorithm, "", swaps), field)
+            own = [re.sub(r"\bPLACE\b", "1" if together else number, line) for line in own]
+            lines += [re.sub(r"NUMBER\b", number, line) for line in own]
+        return lines
+
     lines = _included(_sections("few")[""], "", "")
-    for section, limits in (("open", inside), ("close", inside[::-1])):
-        for number, algorithm in limits:
-            own = _included(_sections("few")[section], algorithm, "")
-            lines += [re.sub(r"\bNUMBER\b", number, line) for line in own]
+    lines += _sections("few")["read"] if together else []
+    lines += each("open", inside) + each("close", inside[::-1])
+    if together:
+        before, after = _sections("few")["write"], []
+        at = next(index for index, line in enumerate(before) if "few.each" in line)
+        before, after = before[:at], before[at + 1 :]
+        lines += [*before, *each("each", inside), *_included(after, "", "")]
     lines += _sections("few")["tell"]
-    return _finished([re.sub(r"\bCOUNT\b", str(len(algorithms)), line) for line in lines])
+    lists = {
+        "COUNT": str(len(limits)),
+        "FIELDS": ", ".join(f"'{field}'" for _, _, field in inside),
+        "STATES": ", ".join(f"state{number}" for number, _, _ in inside),
+        "ALL": " and ".join(f"state{number}" for number, _, _ in inside),
+        "CHANGES": ", ".join(f"'{field}', state{number}" for number, _, field in inside),
+    }
+    return _finished([re.sub(r"\b[A-Z]+\b", lambda word: lists.get(word[0], word[0]), line) for line in lines])
 
 
 @cache
@@ -104,8 +129,8 @@ def _bytes(number: int, length: int) -> bytes:
     return number.to_bytes(length, "little")
 
 
-def _script(shell: str, algorithm: str = "") -> Script:
-    return _finished(_included(_sections(shell)[""], algorithm, ""))
+def _script(shell: str) -> Script:
+    return _finished(_included(_sections(shell)[""], "", ""))
 
 
 def _finished(lines: list[str]) -> Script:
@@ -119,8 +144,12 @@ def _finished(lines: list[str]) -> Script:
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-def _included(lines: list[str], algorithm: str, code: str) -> list[str]:
-    """Lines with what they include in its place."""
+def _with_field(lines: list[str], field: str) -> list[str]:
+    return [re.sub(r"\bFIELD\b", f"'{field}'", line) for line in lines]
+
+
+def _included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, str] = _NO_SWAPS) -> list[str]:
+    """Lines with what they include in its place, or what that is swapped for."""
     found: list[str] = []
     repeated: list[str] | None = None
     for line in lines:
@@ -131,14 +160,14 @@ def _included(lines: list[str], algorithm: str, code: str) -> list[str]:
             repeated = []
         elif match[2] == "end":
             for each in (name for name in ALGORITHMS if name != "leaky_bucket"):
-                found += _included(repeated or [], each, str(CODES[each]))
+                found += _included(repeated or [], each, str(CODES[each]), swaps)
             repeated = None
         elif repeated is not None:
             repeated.append(line)
         else:
-            file, section = match[3].split(".")
+            file, section = swaps.get(match[3], match[3]).split(".")
             inner = _section(algorithm if file == "ALGORITHM" else file, section)
-            found += [match[1] + inside for inside in _included(inner, algorithm, code)]
+            found += [match[1] + inside for inside in _included(inner, algorithm, code, swaps)]
     return found
 
 

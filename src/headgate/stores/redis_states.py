@@ -19,18 +19,32 @@ LONGEST_NAME = 128
 
 _FORMS = {"fixed_window": "<ddI", "sliding_window": "<dddI", "sliding_log": "<dI"}
 _BUCKET = "<ddI"
+_FIELDS = {"fixed_window": "f", "sliding_window": "w", "token_bucket": "t", "leaky_bucket": "l", "leaky_queue": "q"}
 _SUMS = 1 << 53
 
 
 def key_name(prefix: str, text: str, scope: str) -> bytes:
-    """The Redis key of a limit's state: all limits of one key have one hash tag.
+    """The Redis key of a limit's state: a hash for all limits of a rule and key, a list for each of their logs.
 
-    `text` comes from `encode_key`, so it has no brace and cannot choose where it lands.
+    All limits of one key have one hash tag. `text` comes from `encode_key`, so it has no brace and cannot
+    choose where it lands.
     """
     name = text.encode()
     if len(name) > LONGEST_NAME:
         name = b"#" + blake2b(name, digest_size=20).hexdigest().encode()
-    return b"%b:{%b}:%b" % (prefix.encode(), name, scope.encode())
+    place = scope if is_log(scope) else scope[: scope.rindex("/") + 1]
+    return b"%b:{%b}:%b" % (prefix.encode(), name, place.encode())
+
+
+def field_name(scope: str) -> str:
+    """The field of a limit's state in its hash; nothing for a log."""
+    algorithm, _, number = scope.rpartition("/")[2].rpartition(".")
+    return "" if algorithm == "sliding_log" else f"{_FIELDS[algorithm]}{number}"
+
+
+def is_log(scope: str) -> bool:
+    """Whether a state is a list of its own."""
+    return scope.rpartition("/")[2].startswith("sliding_log.")
 
 
 def read_state(algorithm: str, value: bytes | Sequence[bytes]) -> tuple[CompiledLimit, State]:

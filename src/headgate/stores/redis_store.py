@@ -27,7 +27,7 @@ from headgate.stores.redis_async import AsyncLink
 from headgate.stores.redis_calls import Call, Calls
 from headgate.stores.redis_courier import command_of
 from headgate.stores.redis_errors import store_error
-from headgate.stores.redis_limits import AsyncRedisLimits, RedisLimits
+from headgate.stores.redis_limits import AsyncRedisLimits, RedisLimits, look
 from headgate.stores.redis_lines import Lines
 from headgate.stores.redis_url import DEFAULT_PREFIX, DEFAULT_TIMEOUT_S, Place, read_url
 
@@ -159,10 +159,7 @@ class RedisStore:
         try:
             found = []
             for definition, name in zip(definitions, names, strict=True):
-                if definition.limit.algorithm == "sliding_log":
-                    found.append(self.client.execute_command("LRANGE", name, 0, -1, **_AS_BYTES) or None)
-                else:
-                    found.append(self.client.execute_command("GET", name, **_AS_BYTES))
+                found.append(self.client.execute_command(*look(definition, name), **_AS_BYTES) or None)
             seconds, microseconds = self.client.time(**({"target_nodes": "random"} if self.is_cluster else {}))
         except _ERRORS as error:
             raise store_error(error, self.shown) from error

@@ -4,7 +4,7 @@
 --@ read
 local window, count, expires_s
 local former = false
-local value = call('GET', key)
+--@ include hash.fetch
 if value then
   local numbers
   window, count, expires_s, numbers = unpack('<ddI4c15', value)
@@ -60,7 +60,7 @@ if window == floor(floor(charged_us / unit_us) / period) then count = max(0, cou
 
 --@ write
 local state = pack('<ddI4c15', window, count, expires_s, mark)
-if fresh then call('SET', key, state, 'EXAT', expires_s) else call('SET', key, state, 'KEEPTTL') end
+--@ include hash.put
 
 --@ adopt
 if window then

@@ -4,7 +4,7 @@
 -- which costs less than a table: remaining, reset_after, next_after of an admitted request, with retry_after and
 -- delay behind them where one of these is not 0; in microseconds, retry_after -1 for never.
 
-local key, mark = KEYS[1], ARGV[1]
+local key, field, mark = KEYS[1], FIELD, ARGV[1]
 local mode, max_delay_us, given_us, cost = HIT, -1, -1, 1
 if ARGV[2] then mode, max_delay_us, given_us, cost = unpack('<dddd', ARGV[2]) end
 --@ include shell.moment

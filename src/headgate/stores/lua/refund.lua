@@ -1,11 +1,12 @@
 -- Give back what was charged at a moment before, where that still counts.
 --
--- ARGV: the moment in microseconds and a byte for each limit's kind; then each limit's numbers and cost.
+-- ARGV: the moment in microseconds and a byte for each limit's kind; then each limit's numbers, field and cost.
 
 local charged_us, kinds = tonumber(ARGV[1]), ARGV[2]
 local MOST_AFTER, given_us, now_us = 200, -1, charged_us
 for number = 1, #KEYS do
-  local key, mark, cost, kind = KEYS[number], ARGV[2 * number + 1], tonumber(ARGV[2 * number + 2]), byte(kinds, number) % 8
+  local key, mark, field, cost = KEYS[number], ARGV[3 * number], ARGV[3 * number + 1], tonumber(ARGV[3 * number + 2])
+  local kind = byte(kinds, number) % 8
   --@ each ALGORITHM
   if kind == CODE then
     --@ include shell.numbers

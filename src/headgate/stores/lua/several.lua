@@ -1,7 +1,7 @@
 -- The shell around several limits: read all, admit all or none, charge, and reply.
 --
 -- ARGV: a byte for each limit (its kind, and 8 more for a shadow) with the options behind them where they are not
--- the usual ones; then each limit's numbers. The reply is a text of doubles: for each limit remaining, reset_after,
+-- the usual ones; then each limit's numbers and field. The reply is a text of doubles: for each limit remaining, reset_after,
 -- next_after where all are admitted, else those with retry_after and delay behind each; and where it is to be told,
 -- the moment.
 
@@ -16,7 +16,8 @@ if told then mode = HIT end
 local allowed, usual = true, true
 local kept = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} -- six for each: its wait, its delay, its state
 for number = 1, count do
-  local key, mark, kind, cost, shadow = KEYS[number], ARGV[number + 1], byte(kinds, number), 1, false
+  local key, mark, field = KEYS[number], ARGV[2 * number], ARGV[2 * number + 1]
+  local kind, cost, shadow = byte(kinds, number), 1, false
   if kind >= 8 then kind, shadow = kind - 8, true end
   if costs_at then cost = unpack('<d', kinds, costs_at + 8 * (number - 1)) end
   local at = 6 * number - 3
@@ -40,7 +41,8 @@ for number = 1, count do
 end
 local reply = {}
 for number = 1, count do
-  local key, mark, kind, cost = KEYS[number], ARGV[number + 1], byte(kinds, number) % 8, 1
+  local key, mark, field = KEYS[number], ARGV[2 * number], ARGV[2 * number + 1]
+  local kind, cost = byte(kinds, number) % 8, 1
   if costs_at then cost = unpack('<d', kinds, costs_at + 8 * (number - 1)) end
   local at = 6 * number - 3
   local wait, delay = kept[at - 2], kept[at - 1]

@@ -4,7 +4,7 @@
 --@ read
 local window, current, previous, expires_s
 local former = false
-local value = call('GET', key)
+--@ include hash.fetch
 if value then
   local numbers
   window, current, previous, expires_s, numbers = unpack('<dddI4c15', value)
@@ -94,7 +94,7 @@ end
 
 --@ write
 local state = pack('<dddI4c15', window, current, previous, expires_s, mark)
-if fresh then call('SET', key, state, 'EXAT', expires_s) else call('SET', key, state, 'KEEPTTL') end
+--@ include hash.put
 
 --@ adopt
 if window then

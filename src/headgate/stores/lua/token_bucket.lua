@@ -5,7 +5,7 @@
 local units, updated, expires_s
 local full = quota * period
 local former = false
-local value = call('GET', key)
+--@ include hash.fetch
 if value then
   local numbers
   units, updated, expires_s, numbers = unpack('<ddI4c22', value)
@@ -86,7 +86,7 @@ units = min(full, units + cost * period)
 
 --@ write
 local state = pack('<ddI4c22', units, updated, expires_s, mark)
-if fresh then call('SET', key, state, 'EXAT', expires_s) else call('SET', key, state, 'KEEPTTL') end
+--@ include hash.put
 
 --@ adopt
 if units then

@@ -1,0 +1,71 @@
+-- The shell around up to three limits, one inside the other: read all, admit all or none, charge, and reply.
+--
+-- Each limit's `open` comes before the next one's, and its `close` after it, so that all are read before the
+-- first is charged and each finds its own locals again. Limits of one hash read it at once, and write it at once.
+-- ARGV: each limit's numbers, and the options where they are not the usual ones. The reply is that of several limits.
+
+local mode, max_delay_us, given_us, options = HIT, -1, -1, ARGV[COUNT + 1]
+if options then mode, max_delay_us, given_us = unpack('<ddd', options) end
+local told = mode == TELL
+if told then mode = HIT end
+--@ include shell.moment
+local allowed, usual, reply = true, true, ''
+
+--@ read
+local key, longest_s = KEYS[1], 0
+local values = call('HMGET', key, FIELDS)
+local STATES
+
+--@ open
+do
+  local key, field, mark, cost, shadow = KEYS[PLACE], FIELD, ARGV[NUMBER], 1, 0
+  if options then cost, shadow = unpack('<dB', options, 16 + 9 * NUMBER) end
+  --@ include shell.numbers
+  --@ include ALGORITHM.read
+  --@ include shell.adopt
+  --@ include ALGORITHM.roll
+  --@ include shell.admit
+  if wait ~= 0 then
+    usual = false
+    if shadow == 0 then allowed = false end
+  elseif delay ~= 0 then
+    usual = false
+  end
+
+--@ close
+  local remaining, reset_after, next_after = 0, 0, 0
+  if allowed and wait == 0 and cost ~= 0 then
+    --@ include ALGORITHM.charge
+    --@ include shell.measure
+    if mode == HIT then
+      --@ include shell.keep
+    end
+  else
+    delay = 0
+    --@ include shell.measure
+    --@ include shell.settle
+  end
+  if usual then
+    reply = pack('<ddd', remaining, reset_after, next_after) .. reply
+  else
+    reply = pack('<ddddd', remaining, reset_after, next_after, wait, delay) .. reply
+  end
+end
+
+--@ write
+if ALL then
+  call('HSET', key, CHANGES)
+else
+  --@ include few.each
+end
+if longest_s > 0 then
+  local expires_s = longest_s
+  --@ include hash.prolong
+end
+
+--@ each
+if stateNUMBER then call('HSET', key, FIELD, stateNUMBER) end
+
+--@ tell
+if told then return reply .. pack('<d', now_us) end
+return reply
