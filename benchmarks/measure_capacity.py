@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from statistics import median
+from struct import unpack
 
+import hiredis
 import redis
 
 from benchmarks.servers import redis_server
@@ -21,7 +23,7 @@ from headgate.decision import NamedLimit, name_limits
 from headgate.keys import Key
 from headgate.limit_text import parse_limits
 from headgate.stores.redis_calls import Call
-from headgate.stores.redis_scripts import all_scripts
+from headgate.stores.redis_states import key_name
 from headgate.stores.redis_store import RedisStore
 
 LIMITS = {
@@ -50,6 +52,9 @@ class Costs(NamedTuple):
 
     state_bytes: int
     """Memory of one state, with all that Redis keeps for a key: its name, two table entries, its time to live."""
+
+    more_bytes: int
+    """Memory of one more such limit of the same rule and key: a field, or for a log another key."""
 
     one: int
     """Decisions of one such limit, for each second that a server computes."""
@@ -104,8 +109,6 @@ class Measuring:
         self.port = port
         self.client = redis.Redis(port=port, protocol=2)
         self.store = RedisStore(f"redis://127.0.0.1:{port}/0")
-        for script in all_scripts():
-            self.client.script_load(script.text)
 
     def fresh(self) -> None:
         """Forget all keys."""
@@ -125,28 +128,32 @@ class Measuring:
         """A decision on each key, as they are sent, so many in each buffer."""
         calls = self.store.calls(limits)
         costs = [1] * len(limits)
-        sent = [_encoded(next(calls.decide(calls.names([key]), costs, now_us=now_us))) for key in keys]
+        asked = [next(calls.decide(calls.names([key]), costs, now_us=now_us)) for key in keys]
+        for text in {call.script.text for call in asked}:
+            self.client.script_load(text)
+        sent = [_encoded(call) for call in asked]
         return [b"".join(sent[at : at + AT_ONCE]) for at in range(0, len(sent), AT_ONCE)]
 
     def send(self, buffers: Sequence[bytes]) -> None:
         """Send decisions, two buffers of them on the way at any time, until all are answered."""
-        due = 0
+        due, replies = 0, hiredis.Reader()
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as line:
             for buffer in [*buffers, b""]:
                 line.sendall(buffer)
                 while due > 0:  # the answers to the buffer before this one
-                    data = line.recv(1 << 20)
-                    if not data or b"-" in data:  # the numbers of an admission are not below 0
-                        raise RuntimeError(f"not all were admitted: {data[:200]!r}")
-                    due -= data.count(b"*")
+                    replies.feed(line.recv(1 << 20))
+                    while (reply := replies.gets()) is not False:
+                        if not _is_admission(reply):
+                            raise RuntimeError(f"not all were admitted: {reply!r}")
+                        due -= 1
                 due += buffer.count(b"EVALSHA")
 
-    def bytes_a_key(self, algorithm: str) -> int:
-        """Bytes of a state whose key's name has NAME_BYTES bytes."""
+    def bytes_a_key(self, algorithm: str, count: int = 1) -> int:
+        """Bytes of the states of so many limits of a key, where the first one's name has NAME_BYTES bytes."""
         self.fresh()
-        limits = limits_of(algorithm)
+        limits = limits_of(algorithm, count)
         keys = keys_of(KEYS, limits)
-        assert {len(name) for name in self.store.calls(limits).names(keys[:1])} == {NAME_BYTES}
+        assert len(self.store.calls(limits).names(keys[:1])[0]) == NAME_BYTES
         buffers = self.buffers(limits, keys)
         before = self.used_memory()
         self.send(buffers)
@@ -195,8 +202,16 @@ def machine() -> str:
 
 def keys_of(count: int, limits: Sequence[NamedLimit]) -> list[Key]:
     """Users, whose keys have names of NAME_BYTES bytes under the first of these limits."""
-    digits = NAME_BYTES - len(f"hg:{{user|}}:{limits[0].scope}")
+    digits = NAME_BYTES - len(key_name("hg", "user|", limits[0].scope))
     return [("user", f"{number:0{digits}d}") for number in range(count)]
+
+
+def _is_admission(reply: object) -> bool:
+    """Whether a script's reply has no wait in it."""
+    if not isinstance(reply, bytes):
+        return False
+    numbers = unpack(f"<{len(reply) // 8}d", reply)
+    return len(numbers) % 5 != 0 or not any(numbers[3::5])
 
 
 def _encoded(call: Call) -> bytes:
@@ -210,7 +225,8 @@ def module(measuring: Measuring) -> str:
     rates = measuring.decisions_a_second()
     costs = []
     for algorithm in LIMITS:
-        numbers = f"{measuring.bytes_a_key(algorithm)}, {rates[algorithm, 1]:_}, {rates[algorithm, 3]:_}"
+        one, three = measuring.bytes_a_key(algorithm), measuring.bytes_a_key(algorithm, 3)
+        numbers = f"{one}, {round((three - one) / 2)}, {rates[algorithm, 1]:_}, {rates[algorithm, 3]:_}"
         costs.append(f'    "{algorithm}": Costs({numbers}),')
     return TEMPLATE.format(
         server=f"Redis {server['redis_version']}, {allocator}",

@@ -433,8 +433,8 @@ def test_a_replica_that_is_named_is_told_and_may_be_looked_at(server: Server, co
     [
         ("5/week bucket", ("RPUSH", "other"), "WRONGTYPE"),
         ("5/week log", ("SET", "other"), "WRONGTYPE"),
-        ("5/week", ("HSET", "other", "value"), "WRONGTYPE"),
-        ("5/week", ("SET", "other"), "refused|another program"),
+        ("5/week", ("SET", "other"), "WRONGTYPE"),
+        ("5/week", ("HSET", "w0", "other"), "refused|another program"),
         ("5/week log", ("RPUSH", "other"), "refused|another program"),
     ],
 )
@@ -448,7 +448,8 @@ def test_a_key_of_another_program_is_told_and_left_alone(
         for ask in (asker.hit, asker.peek):
             with pytest.raises(StoreError, match=message):
                 ask("key")
-        assert server.cli("EXISTS", own) == 0, "the other limit was charged"
+        if own != other or kind == "HSET":
+            assert server.cli("HGET", own, "f0") is None, "the other limit was charged"
         assert asker.hit("another key").allowed
         assert server.cli("TYPE", other) == {"RPUSH": "list", "SET": "string", "HSET": "hash"}[kind]
 
@@ -504,8 +505,8 @@ def test_a_wrong_password_is_told_and_never_shown(
 
 
 RIGHTS = (
-    "evalsha", "eval", "time", "get", "set", "unlink", "lrange", "llen", "lindex", "lset", "ltrim", "rpush",
-    "expireat",
+    "evalsha", "eval", "time", "hget", "hmget", "hset", "hdel", "lrange", "llen", "lindex", "lset", "ltrim", "rpush",
+    "ttl", "expireat", "unlink", "set",
 )  # fmt: skip
 """All that a user needs for decisions and resets, the guard's probes included."""
 
@@ -540,7 +541,12 @@ def _with_rights(server: Server, colour: str, rights: tuple[str, ...]) -> None:
     prefix = f"acl{next(_prefixes)}"
     with _user(server, rights, prefix) as url:
         clock = ManualClock()
-        for limits in ("4/second log", "4/second bucket", "4/second; 9/second log; 7/second queue 2"):
+        for limits in (
+            "4/second log",
+            "4/second bucket",
+            "4/second; 9/second bucket",
+            "4/second; 9/second log; 7/second queue 2",
+        ):
             with Asker(colour, limits, RedisStore(url, prefix=prefix), clock=clock) as asker:
                 _use_everything(asker, clock)
         with Asker(colour, "4/second log", RedisStore(url, prefix=prefix)) as asker:
@@ -576,6 +582,46 @@ def test_a_user_who_may_not_touch_the_keys_is_told_and_guarded(server: Server, c
     assert [(decision.allowed, decision.degraded) for decision in told] == [
         (True, "local"), (True, "local"), (False, "local"),
     ]  # fmt: skip
+
+
+# What is kept, and for how long
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_hash_lives_as_long_as_its_longest_state(server: Server, colour: str) -> None:
+    """Whoever knows only the short limit of a rule neither shortens its key's life nor touches the other state."""
+    both, short = "2/second bucket; 90/day bucket", "2/second bucket"
+    store = raw(server.url)
+    prefix = store.prefix
+    with Asker(colour, both, store) as asker:
+        assert asker.hit("key").allowed
+        (name,) = set(names(asker, "key"))
+        assert server.cli("TYPE", name) == "hash"
+        assert server.cli("HLEN", name) == 2
+        day_s = server.cli("TTL", name)
+        assert 86_400 / 90 <= day_s <= 1.125 * 86_400 / 90 + 3
+    with Asker(colour, short, RedisStore(server.url, prefix=prefix)) as other:
+        for _ in range(3):  # each after the last one's own time has passed
+            time.sleep(1.6)
+            assert other.hit("key").allowed
+        assert day_s - 9 <= server.cli("TTL", name) <= day_s
+        assert other.reset("key")
+        assert (server.cli("HLEN", name), day_s - 9 <= server.cli("TTL", name)) == (1, True)
+    with Asker(colour, both, RedisStore(server.url, prefix=prefix)) as asker:
+        assert [reading.remaining for reading in asker.peek("key", 0).limits] == [2, 89]
+        assert asker.hit("key").allowed
+        assert asker.reset("key") and server.cli("EXISTS", name) == 0
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("text", ["7/day", "7/day log", "7/day fixed; 8/day; 9/day bucket", "9/day; 9/day log"])
+def test_nothing_is_kept_without_an_expiry(server: Server, colour: str, text: str) -> None:
+    store = raw(server.url)
+    with Asker(colour, text, store) as asker:
+        for cost in (1, 2, 100):
+            asker.hit("key", cost)
+        for name in set(names(asker, "key")):
+            assert 3600 < server.cli("TTL", name) < 3 * 86_400
 
 
 # Clocks

@@ -192,7 +192,7 @@ def _used(server: Server, name: bytes) -> int:
     with client:
         with suppress(redis.ResponseError):  # of who is in no Cluster
             client.readonly()
-        value = client.get(name)
+        value = client.hget(name, "w0")
     return 0 if value is None else sum(read_state("sliding_window", value)[1][1:])
 
 

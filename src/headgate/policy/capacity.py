@@ -20,6 +20,7 @@ from headgate.policy.paths import template_segments
 from headgate.policy.rules import ANY_TIER, Candidate, Policy, Rule, without_idle_defaults
 from headgate.policy.shape import check_shape
 from headgate.stores.contract import Store
+from headgate.stores.redis_states import is_log, key_name
 from headgate.stores.redis_url import DEFAULT_PREFIX
 
 MEMORY_FACTOR = 1.5
@@ -145,19 +146,35 @@ def capacity(policy: Policy, *, users: int, rate: float) -> Capacity:
 
 def _worst_tier(policy: Policy, rule: Rule, users: int, rate: float) -> list[LimitNeeds]:
     """The needs of a rule's limits, in the tier that needs most."""
-    tiers = [
-        [_needs(policy, rule, tier, limit, users, rate) for limit in limits] for tier, limits in rule.limits.items()
-    ]
+    tiers = [_needs_of_tier(policy, rule, tier, limits, users, rate) for tier, limits in rule.limits.items()]
     return max(tiers, key=lambda needs: sum(need.total_bytes for need in needs))
 
 
-def _needs(policy: Policy, rule: Rule, tier: str, named: NamedLimit, users: int, rate: float) -> LimitNeeds:
+def _needs_of_tier(
+    policy: Policy, rule: Rule, tier: str, limits: Sequence[NamedLimit], users: int, rate: float
+) -> list[LimitNeeds]:
+    """A key's states are fields of one hash, which lives as long as the longest of them; a log is a key of its own."""
+    hashed = [named for named in limits if not is_log(named.scope)]
+    longest_s = max((_life_s(named.limit, rule.cost) for named in hashed), default=0.0)
+    needs = []
+    for named in limits:
+        costs = COSTS[named.limit.algorithm]
+        life_s = _life_s(named.limit, rule.cost) if is_log(named.scope) else longest_s
+        if is_log(named.scope) or named is hashed[0]:
+            state_bytes = costs.state_bytes + _name_bytes(policy, rule, named) - NAME_BYTES
+        else:
+            state_bytes = costs.more_bytes
+        needs.append(_needs(rule, tier, named, users, rate, life_s=life_s, state_bytes=state_bytes))
+    return needs
+
+
+def _needs(
+    rule: Rule, tier: str, named: NamedLimit, users: int, rate: float, *, life_s: float, state_bytes: int
+) -> LimitNeeds:
     """By Little's law as many states live at once as requests come in the time that one keeps its state alive."""
     limit = named.limit
-    life_s = _life_s(limit, rule.cost)
     keys = _keys(rule, users)
     states = min(keys, ceil(rate * life_s)) if limit.quota else 0
-    state_bytes = COSTS[limit.algorithm].state_bytes + _name_bytes(policy, rule, named) - NAME_BYTES
     entries = 0
     if limit.algorithm == "sliding_log":
         # What has left is cut off at the next request, or goes with the key.
@@ -210,7 +227,7 @@ def _name_bytes(policy: Policy, rule: Rule, named: NamedLimit) -> int:
     parts = [_part_bytes(policy, name) for name in rule.by] or [len("everyone")]
     text = sum(parts) + len(parts) - 1
     text = text if text <= _LONGEST_TEXT else _HASHED_TEXT
-    return len(f"{DEFAULT_PREFIX}:{{}}:{named.scope}") + text
+    return len(key_name(DEFAULT_PREFIX, "", named.scope)) + text
 
 
 def _part_bytes(policy: Policy, name: str) -> int:

@@ -14,6 +14,9 @@ class Costs(NamedTuple):
     state_bytes: int
     """Memory of one state, with all that Redis keeps for a key: its name, two table entries, its time to live."""
 
+    more_bytes: int
+    """Memory of one more such limit of the same rule and key: a field, or for a log another key."""
+
     one: int
     """Decisions of one such limit, for each second that a server computes."""
 
@@ -36,10 +39,10 @@ ENTRY_BYTES = 11
 """Memory of one more request in a sliding log."""
 
 COSTS = {
-    "fixed_window": Costs(229, 166_600, 70_300),
-    "sliding_window": Costs(229, 173_000, 60_100),
-    "sliding_log": Costs(325, 86_900, 25_700),
-    "token_bucket": Costs(229, 136_100, 57_500),
-    "leaky_bucket": Costs(229, 141_300, 57_100),
-    "leaky_queue": Costs(229, 134_400, 57_500),
+    "fixed_window": Costs(229, 56, 132_600, 87_000),
+    "sliding_window": Costs(245, 48, 130_200, 78_900),
+    "sliding_log": Costs(325, 346, 70_900, 25_600),
+    "token_bucket": Costs(245, 48, 115_800, 74_100),
+    "leaky_bucket": Costs(245, 48, 117_600, 72_600),
+    "leaky_queue": Costs(245, 48, 115_600, 71_600),
 }
