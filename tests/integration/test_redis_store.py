@@ -593,21 +593,21 @@ def test_a_hash_lives_as_long_as_its_longest_state(server: Server, colour: str) 
     both, short = "2/second bucket; 90/day bucket", "2/second bucket"
     store = raw(server.url)
     prefix = store.prefix
-    with Asker(colour, both, store) as asker:
+    with Asker(colour, both, store, name="api") as asker:
         assert asker.hit("key").allowed
         (name,) = set(names(asker, "key"))
         assert server.cli("TYPE", name) == "hash"
         assert server.cli("HLEN", name) == 2
         day_s = server.cli("TTL", name)
         assert 86_400 / 90 <= day_s <= 1.125 * 86_400 / 90 + 3
-    with Asker(colour, short, RedisStore(server.url, prefix=prefix)) as other:
+    with Asker(colour, short, RedisStore(server.url, prefix=prefix), name="api") as other:
         for _ in range(3):  # each after the last one's own time has passed
             time.sleep(1.6)
             assert other.hit("key").allowed
         assert day_s - 9 <= server.cli("TTL", name) <= day_s
         assert other.reset("key")
         assert (server.cli("HLEN", name), day_s - 9 <= server.cli("TTL", name)) == (1, True)
-    with Asker(colour, both, RedisStore(server.url, prefix=prefix)) as asker:
+    with Asker(colour, both, RedisStore(server.url, prefix=prefix), name="api") as asker:
         assert [reading.remaining for reading in asker.peek("key", 0).limits] == [2, 89]
         assert asker.hit("key").allowed
         assert asker.reset("key") and server.cli("EXISTS", name) == 0
