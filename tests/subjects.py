@@ -6,7 +6,8 @@ import atexit
 import os
 import shutil
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Literal, cast
 from uuid import uuid4
 
 import http_sf
+import pytest
 
 from headgate import Limiter, MemoryStore, SharedStore
 from headgate import core as cores
@@ -28,7 +30,20 @@ from redis_servers import cluster, sentinels, single
 
 CORES = ("native", "python") if cores.native is not None else ("python",)
 ZONES = ("shared",) if hasattr(cores.native, "Zone") else ()
-_ALL = {"redis": single, "sentinel": sentinels, "cluster": cluster}
+
+
+@contextmanager
+def valkey() -> Iterator[Any]:
+    """A Valkey, where it is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADGATE_REDIS_SERVER", "valkey-server")
+        with single() as server:
+            yield server
+
+
+_ALL: dict[str, Any] = {"redis": single, "sentinel": sentinels, "cluster": cluster}
+if shutil.which("valkey-server"):
+    _ALL["valkey"] = valkey
 TOPOLOGIES = {name: _ALL[name] for name in os.environ.get("HEADGATE_TOPOLOGIES", " ".join(_ALL)).split()}
 REDIS = tuple(TOPOLOGIES) if shutil.which(os.environ.get("HEADGATE_REDIS_SERVER", "redis-server")) else ()
 KINDS = (*CORES, *ZONES, *REDIS)
@@ -49,8 +64,8 @@ def make_store(kind: str, **options: Any) -> Store:
     """A store of this kind that nobody else has."""
     if kind == "shared":
         return make_zone(**options)
-    if kind == "redis":
-        return RedisStore(f"{redis_url()}?timeout=5s", prefix=f"t{next(_NUMBERS)}")
+    if kind in ("redis", "valkey"):
+        return RedisStore(f"{redis_url(kind)}?timeout=5s", prefix=f"t{next(_NUMBERS)}")
     if kind in TOPOLOGIES:
         return RedisStore(redis_client(kind), prefix=f"t{next(_NUMBERS)}")
     return MemoryStore(core=cast(Literal["native", "python"], kind), **options)
@@ -65,12 +80,11 @@ def make_zone(size: int = 1 << 20, **options: Any) -> SharedStore:
 
 
 @cache
-def redis_url(kind: str = "redis") -> str:
+def redis_url(kind: str) -> str:
     """Servers of this test process alone, which end with it."""
     servers = ExitStack()
     atexit.register(servers.close)
-    topology: Any = TOPOLOGIES[kind]
-    url: str = servers.enter_context(topology()).url
+    url: str = servers.enter_context(TOPOLOGIES[kind]()).url
     return url
 
 

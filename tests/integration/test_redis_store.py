@@ -86,7 +86,7 @@ def watching(server: Server) -> Iterator[list[str]]:
                 command = str(one["command"])
                 if command == "ECHO the-end":
                     return
-                if one["client_type"] != "lua":
+                if one["client_type"] != "lua" and not command.startswith("CLIENT "):
                     seen.append(command.partition(" ")[0])
 
         thread = threading.Thread(target=read)
