@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from headgate.clock import Clock
@@ -173,6 +173,11 @@ class AsyncLimiter(_BoundLimiter):
         """See `Limiter.hit`."""
         decision: Decision = await answered(self._bound.hit(key, cost))
         return decision
+
+    def ask(self, key: Key, cost: int = 1) -> Decision | Awaitable[Decision]:
+        """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""
+        answer: Decision | Awaitable[Decision] = self._bound.hit(key, cost)
+        return answer
 
     async def peek(self, key: Key, cost: int = 1) -> Decision:
         """See `Limiter.peek`."""

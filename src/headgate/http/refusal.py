@@ -10,6 +10,7 @@ import json
 from typing import Any, NamedTuple
 
 from headgate.decision import Decision
+from headgate.http.dialects import Fields
 from headgate.http.ratelimit_headers import ratelimit_fields, retry_after_seconds
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
@@ -25,9 +26,12 @@ class Answer(NamedTuple):
     problem: dict[str, Any] | None
 
 
-def answer_of(decision: Decision) -> Answer:
-    """The answer that a decision asks for; the headers belong on an allowed response too."""
-    headers = ratelimit_fields(decision)
+def answer_of(decision: Decision, fields: Fields = ratelimit_fields) -> Answer:
+    """The answer that a decision asks for; the headers belong on an allowed response too.
+
+    `fields` writes what remains, in one dialect or several.
+    """
+    headers = fields(decision)
     if decision.degraded:
         headers.append(("X-RateLimit-Degraded", decision.degraded))
     if decision.allowed:

@@ -1,0 +1,72 @@
+"""The middlewares under their real servers: the examples, as a user runs them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from test_several_workers import free_port
+
+from subjects import parse_list
+
+pytestmark = pytest.mark.integration
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SERVERS = {
+    "uvicorn": ["uvicorn", "asgi_middleware:app", "--log-level", "warning", "--port", "PORT"],
+    "gunicorn": ["gunicorn", "wsgi_middleware:app", "-b", "127.0.0.1:PORT"],
+    "gunicorn, threads": ["gunicorn", "wsgi_middleware:app", "--threads", "4", "-b", "127.0.0.1:PORT"],
+}
+
+
+@contextmanager
+def running(server: str) -> Iterator[httpx.Client]:
+    """A client of a server that answers, until the end of the block; it must end by itself when asked to."""
+    port = str(free_port())
+    command = [word.replace("PORT", port) for word in SERVERS[server]]
+    process = subprocess.Popen([sys.executable, "-m", *command], cwd=EXAMPLES, stderr=subprocess.PIPE, text=True)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+            deadline = time.monotonic() + 30
+            while True:
+                try:
+                    client.options("/", headers={"Origin": "a", "Access-Control-Request-Method": "GET"})
+                    break
+                except httpx.TransportError:
+                    assert process.poll() is None and time.monotonic() < deadline, process.communicate(timeout=5)
+                    time.sleep(0.05)
+            yield client
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    assert "Traceback" not in said, said
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_exactly_the_limit_passes_and_every_answer_tells_what_remains(server: str) -> None:
+    with running(server) as client:
+        answers = [client.get("/", headers={"X-User-Id": "u1"}) for _ in range(7)]
+        assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 2
+        left = [parse_list(answer.headers["RateLimit"])[0][1]["r"] for answer in answers]
+        assert left == [4, 3, 2, 1, 0, 0, 0]
+        assert all(answer.text == "hello\n" for answer in answers[:5])
+        assert 1 <= int(answers[-1].headers["Retry-After"]) <= 120
+        assert answers[-1].json()["violated-policies"] == ["default"]
+        head = client.head("/", headers={"X-User-Id": "u1"})
+        assert (head.status_code, head.content) == (429, b"")
+        again = client.get("/", headers={"X-User-Id": "u2"})
+        assert again.status_code == 200, "the connection goes on after a HEAD that was refused"
+        with ThreadPoolExecutor(8) as pool:
+            told = Counter(
+                answer.status_code
+                for answer in pool.map(lambda _: client.get("/", headers={"X-User-Id": "u3"}), range(40))
+            )
+        assert told == {200: 5, 429: 35}

@@ -1,0 +1,372 @@
+"""The middlewares before real applications, asked without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.routing import Mount, Route, WebSocketRoute
+
+from headgate import AsyncGate, ConfigError, Gate, MemoryStore, StoreUnavailable
+from headgate.http import asgi, wsgi
+from headgate.http.front import Refusal
+from headgate.policy.request import Request
+from headgate.testing import ManualClock
+from subjects import parse_list
+
+POLICY = {
+    "version": 1,
+    "namespace": "api",
+    "identities": {"user": {"header": "X-User-Id"}},
+    "rules": [{"name": "items", "match": {"path": "/api/items/{id}"}, "by": ["user"], "limits": "2/minute"}],
+}
+
+
+async def _read(request: Any) -> PlainTextResponse:
+    return PlainTextResponse("read")
+
+
+async def _stream(request: Any) -> StreamingResponse:
+    async def parts() -> AsyncIterator[bytes]:
+        for part in (b"one ", b"two ", b"three"):
+            yield part
+
+    return StreamingResponse(parts(), media_type="text/plain")
+
+
+async def _own_fields(request: Any) -> JSONResponse:
+    return JSONResponse({}, headers={"RateLimit": '"mine";r=1'})
+
+
+async def _socket(websocket: Any) -> None:
+    await websocket.accept()
+    await websocket.send_text("hello")
+    await websocket.close()
+
+
+def starlette() -> Starlette:
+    inner = Starlette(routes=[Route("/items/{id}", _read)])
+    return Starlette(
+        routes=[
+            Route("/", _read),
+            Route("/stream", _stream),
+            Route("/own", _own_fields),
+            WebSocketRoute("/socket", _socket),
+            Mount("/api", inner),
+        ]
+    )
+
+
+def plain_wsgi(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    if environ["PATH_INFO"] == "/missing":
+        start_response("404 Not Found", [("Content-Type", "text/plain")])
+        return [b"nothing"]
+    headers = [("Content-Type", "text/plain")]
+    if environ["PATH_INFO"] == "/own":
+        headers.append(("RateLimit", '"mine";r=1'))
+    start_response("200 OK", headers)
+    return (part for part in (b"one ", b"two ", b"three"))
+
+
+class Client:
+    """Asks an application of either kind."""
+
+    def __init__(self, kind: str, policy: Any = None, **options: Any) -> None:
+        self.app: Any
+        if kind == "asgi":
+            self.app = asgi.RateLimitMiddleware(starlette(), policy, **options)
+        else:
+            self.app = wsgi.RateLimitMiddleware(plain_wsgi, policy, **options)
+        self.kind = kind
+
+    def ask(self, path: str = "/", method: str = "GET", client: str = "203.0.113.9", **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if self.kind == "wsgi":
+            transport = httpx.WSGITransport(self.app, remote_addr=client)
+            with httpx.Client(transport=transport, base_url="http://shop.example") as session:
+                return session.request(method, path, headers=named)
+
+        async def ask() -> httpx.Response:
+            asgi_transport = httpx.ASGITransport(self.app, client=(client, 1234))
+            async with httpx.AsyncClient(transport=asgi_transport, base_url="http://shop.example") as session:
+                return await session.request(method, path, headers=named)
+
+        return asyncio.run(ask())
+
+
+@pytest.fixture(params=["asgi", "wsgi"])
+def kind(request: pytest.FixtureRequest) -> str:
+    param: str = request.param
+    return param
+
+
+def statuses(client: Client, *asks: dict[str, Any]) -> list[int]:
+    return [client.ask(**ask).status_code for ask in asks]
+
+
+def test_plain_limits_count_each_address(kind: str) -> None:
+    client = Client(kind, limits="2/minute", clock=ManualClock())
+    answers = [client.ask() for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    [(name, told)] = parse_list(answers[0].headers["RateLimit"])
+    assert (name, told["r"]) == ("default", 1)
+    assert client.ask(client="203.0.113.10").status_code == 200
+
+
+def test_a_refusal_is_a_problem_with_a_true_moment(kind: str) -> None:
+    clock = ManualClock()
+    client = Client(kind, limits="1/minute", clock=clock)
+    client.ask()
+    refused = client.ask()
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert int(refused.headers["content-length"]) == len(refused.content)
+    body = refused.json()
+    assert (body["status"], body["violated-policies"]) == (429, ["default"])
+    clock.advance(int(refused.headers["Retry-After"]) * 1_000_000 - 1_000_000)
+    assert client.ask().status_code == 429
+    clock.advance(1_000_000)
+    assert client.ask().status_code == 200
+
+
+def test_every_response_has_the_fields_once(kind: str) -> None:
+    client = Client(kind, limits="50/minute", headers=("draft-11", "x-delta"))
+    for path in ("/", "/stream", "/missing", "/own"):
+        answer = client.ask(path)
+        assert len(answer.headers.get_list("RateLimit-Policy")) == 1, path
+        assert len(answer.headers.get_list("RateLimit")) == 1, path
+        assert len(answer.headers.get_list("X-RateLimit-Remaining")) == 1, path
+    assert client.ask("/own").headers["RateLimit"] == '"mine";r=1', "the application's own word stands"
+    assert client.ask("/stream").text == "one two three"
+    assert client.ask("/missing").status_code == 404
+
+
+def test_a_request_that_finds_nothing_is_counted_and_head_has_no_body(kind: str) -> None:
+    client = Client(kind, limits="2/minute")
+    assert statuses(client, {"path": "/missing"}, {"path": "/missing"}, {"path": "/missing"}) == [404, 404, 429]
+    head = client.ask(method="HEAD")
+    assert (head.status_code, head.content) == (429, b"")
+    assert int(head.headers["content-length"]) > 0
+
+
+def test_the_preflight_of_a_browser_is_not_counted_and_other_options_are(kind: str) -> None:
+    client = Client(kind, limits="1/minute")
+    preflight = {"method": "OPTIONS", "Origin": "https://a.example", "Access_Control_Request_Method": "PUT"}
+    for _ in range(3):
+        assert client.ask(**preflight).status_code != 429  # type: ignore[arg-type]
+    assert statuses(client, {"method": "OPTIONS"}, {"method": "OPTIONS"})[1] == 429
+
+
+def test_a_key_a_cost_and_an_exemption_are_functions_of_the_request(kind: str) -> None:
+    client = Client(
+        kind,
+        limits="10/minute",
+        key=lambda request: request.headers.get("x-user"),
+        cost=lambda request: int(request.headers.get("x-cost", "1")),
+        exempt=lambda request: request.path == "/healthz",
+    )
+    assert statuses(client, {"x_user": "a", "x_cost": "9"}, {"x_user": "a", "x_cost": "2"}) == [200, 429]
+    assert statuses(client, {"x_user": "b", "x_cost": "10"}) == [200]
+    assert statuses(client, {"x_cost": "10"}, {}) == [200, 429], "whoever has no key is counted by address"
+    assert statuses(client, {"path": "/healthz", "x_user": "a"})[0] != 429
+
+
+def test_limits_are_a_function_of_the_request(kind: str) -> None:
+    tiers = {"pro": "3/minute", "free": "1/minute", "none": None}
+    client = Client(
+        kind,
+        limits=lambda request: tiers[request.headers.get("x-tier", "free")],
+        key=lambda request: ("user", request.headers["x-user"]),
+    )
+    assert statuses(client, *[{"x_user": "a"}] * 2) == [200, 429]
+    assert statuses(client, *[{"x_user": "a", "x_tier": "pro"}] * 4) == [200, 200, 200, 429]
+    assert statuses(client, *[{"x_user": "a", "x_tier": "none"}] * 5) == [200] * 5
+
+
+def test_who_may_say_what_the_address_is(kind: str) -> None:
+    client = Client(kind, limits="1/minute", trusted_proxies=["10.0.0.0/8"])
+    forged = {"client": "10.0.0.1", "X_Forwarded_For": "1.2.3.4, 203.0.113.7"}
+    assert statuses(client, forged, forged | {"X_Forwarded_For": "9.9.9.9, 203.0.113.7"}) == [200, 429]
+    assert statuses(client, {"client": "198.51.100.1", "X_Forwarded_For": "203.0.113.8"}) == [200]
+    assert statuses(client, {"client": "198.51.100.1", "X_Forwarded_For": "203.0.113.9"}) == [429]
+    hops = Client(kind, limits="1/minute", trusted_hops=2)
+    assert statuses(hops, *[{"X_Forwarded_For": f"{n}.1.1.1, 203.0.113.7, 10.0.0.9"} for n in range(1, 3)]) == [
+        200,
+        429,
+    ]
+
+
+def test_addresses_of_one_network_are_one_and_mapped_ones_are_those_that_they_map(kind: str) -> None:
+    client = Client(kind, limits="1/minute")
+    assert statuses(client, {"client": "2001:db8::1"}, {"client": "2001:db8::2"}) == [200, 429]
+    assert statuses(client, {"client": "::ffff:192.0.2.1"}, {"client": "192.0.2.1"}) == [200, 429]
+    assert statuses(client, {"client": "::ffff:192.0.2.2"}) == [200]
+
+
+def test_a_policy_sees_the_whole_path_and_passes_what_it_does_not_name(kind: str) -> None:
+    client = Client(kind, POLICY)
+    user = {"X_User_Id": "u1"}
+    one = [{"path": "/api/items/1", **user}, {"path": "/api/items/2", **user}, {"path": "/api/items/3", **user}]
+    assert [status == 429 for status in statuses(client, *one)] == [False, False, True]
+    assert statuses(client, {"path": "/api/%69tems/4", **user}) == [429], "another spelling of the same path"
+    assert client.ask("/").headers.get("RateLimit") is None
+    nobody = [{"path": f"/api/items/{number}"} for number in range(3)]
+    assert [status == 429 for status in statuses(client, *nobody)] == [False, False, True], "no free pass"
+
+
+def test_a_gate_of_the_right_colour_is_used_and_not_closed(kind: str) -> None:
+    gate: Any = AsyncGate(POLICY) if kind == "asgi" else Gate(POLICY)
+    other: Any = Gate(POLICY) if kind == "asgi" else AsyncGate(POLICY)
+    client = Client(kind, gate)
+    assert client.ask("/api/items/1", X_User_Id="u").headers["RateLimit"].startswith('"items";r=1')
+    assert client.app._front.close() == []
+    with pytest.raises(ConfigError, match=r"this application needs an? (Async)?Gate, not an? (Async)?Gate"):
+        Client(kind, other)
+
+
+def test_the_answer_can_be_another(kind: str) -> None:
+    def friendly(request: Request, decision: Any, usual: Refusal) -> Refusal | None:
+        if request.path == "/plain":
+            return None
+        return Refusal(503, [("Retry-After", "7"), ("Content-Type", "text/html")], b"<p>slow down</p>")
+
+    client = Client(kind, limits="1/minute", refusal=friendly)
+    client.ask()
+    other = client.ask()
+    assert (other.status_code, other.text, other.headers["Retry-After"]) == (503, "<p>slow down</p>", "7")
+    assert client.ask("/plain").status_code == 429
+
+
+def test_a_request_may_stand_in_line(kind: str) -> None:
+    clock = ManualClock()
+    client = Client(kind, limits="60/minute bucket", cost=60, wait=61.0, clock=clock)
+    before = clock.now_us()
+    assert statuses(client, {}, {}) == [200, 200]
+    assert clock.now_us() - before == 60_000_000
+    short = Client(kind, limits="60/minute bucket", cost=60, wait=0.5, clock=clock)
+    assert statuses(short, {}, {}) == [200, 429]
+
+
+def test_a_queue_spaces_requests(kind: str) -> None:
+    clock = ManualClock()
+    client = Client(kind, limits="1/second queue 5", clock=clock)
+    before = clock.now_us()
+    assert statuses(client, *[{}] * 3) == [200] * 3
+    assert clock.now_us() - before >= 1_000_000
+
+
+class BrokenStore(MemoryStore):
+    """Fails, as a server does that nobody guards."""
+
+    def bind(self, limits: Any, *, clock: Any = None) -> Any:
+        class Broken:
+            def hit(self, key: Any, cost: int = 1) -> Any:
+                raise StoreUnavailable("nobody is there")
+
+            peek = hit_many = decide = hit
+
+        return Broken()
+
+
+def test_a_store_that_fails_never_looks_like_the_clients_fault(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "headgate"):
+        answer = Client(kind, limits="1/minute", store=BrokenStore()).ask()
+    assert (answer.status_code, answer.headers["X-RateLimit-Degraded"]) == (200, "open")
+    assert "nobody is there" in caplog.text
+    closed = Client(kind, limits="1/minute", store=BrokenStore(), on_store_error="closed").ask()
+    assert (closed.status_code, closed.headers["X-RateLimit-Degraded"]) == (503, "closed")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give a policy .* or limits; one of the two"),
+        ({"policy": POLICY, "limits": "1/minute"}, "one of the two"),
+        ({"policy": POLICY, "key": str}, "key goes with limits"),
+        ({"limits": "1/minute", "address_header": "X-Real-IP"}, "address_header needs trusted_proxies"),
+        ({"limits": "1/fortnight"}, "fortnight"),
+        ({"limits": "1/minute", "headers": "draft-12"}, "draft-12"),
+        ({"limits": "1/minute", "trusted_proxies": ["10.0.0.1/8"]}, "a network is written as"),
+    ],
+)
+def test_what_cannot_be_used_is_told_at_once(kind: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Client(kind, **options)
+
+
+def test_an_option_that_there_is_not_is_no_silent_wish(kind: str) -> None:
+    with pytest.raises(TypeError, match="no option is named limit"):
+        Client(kind, limits="1/minute", limit=5)
+
+
+def drive(app: Any, scope: dict[str, Any], *messages: dict[str, Any]) -> list[dict[str, Any]]:
+    """What an application sends when it is told these messages."""
+    sent: list[dict[str, Any]] = []
+    waiting = list(messages)
+
+    async def receive() -> dict[str, Any]:
+        return waiting.pop(0)
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    return sent
+
+
+def test_the_lifespan_closes_what_was_opened_here_and_reaches_the_application() -> None:
+    told: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while True:
+            message = await receive()
+            told.append(message["type"])
+            assert middleware._front._owned, "closed only when the application is done"
+            await send({"type": f"{message['type']}.complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+
+    middleware = asgi.RateLimitMiddleware(app, limits="1/minute")
+    sent = drive(middleware, {"type": "lifespan"}, {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
+    assert told == ["lifespan.startup", "lifespan.shutdown"]
+    assert [message["type"] for message in sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert middleware._front._owned == []
+
+
+def socket_scope(**extensions: Any) -> dict[str, Any]:
+    return {
+        "type": "websocket", "path": "/socket", "raw_path": b"/socket", "query_string": b"", "headers": [],
+        "client": ("203.0.113.9", 1), "root_path": "", "scheme": "ws", "subprotocols": [], "extensions": extensions,
+    }  # fmt: skip
+
+
+def test_websockets_are_judged_where_that_is_chosen() -> None:
+    connect = {"type": "websocket.connect"}
+    judged = asgi.RateLimitMiddleware(starlette(), limits="1/minute", websockets=True)
+    accepted, text, _ = drive(judged, socket_scope(), connect)
+    assert (accepted["type"], text["text"]) == ("websocket.accept", "hello")
+    assert b"ratelimit" in dict(accepted["headers"])
+    [closed] = drive(judged, socket_scope(), connect)
+    assert (closed["type"], closed["code"]) == ("websocket.close", 1013)
+    start, body = drive(judged, socket_scope(**{"websocket.http.response": {}}), connect)
+    assert (start["type"], start["status"]) == ("websocket.http.response.start", 429)
+    assert b"quota-exceeded" in body["body"]
+    free = asgi.RateLimitMiddleware(starlette(), limits="1/minute")
+    for _ in range(3):
+        assert drive(free, socket_scope(), connect)[0]["type"] == "websocket.accept"
+
+
+def test_messages_that_are_not_heads_pass_as_they_are() -> None:
+    """A stream's head is sent once, and its parts one by one."""
+    middleware = asgi.RateLimitMiddleware(starlette(), limits="5/minute")
+    scope = {"type": "http", "method": "GET", "path": "/stream", "raw_path": b"/stream", "headers": [],
+             "client": ("203.0.113.9", 1), "query_string": b"", "root_path": "", "scheme": "http",
+             "http_version": "1.1", "asgi": {"spec_version": "2.4"}}  # fmt: skip
+    sent = drive(middleware, scope)
+    assert [message["type"] for message in sent] == ["http.response.start", *["http.response.body"] * 4]
+    assert b"".join(message["body"] for message in sent[1:]) == b"one two three"
