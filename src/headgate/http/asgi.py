@@ -150,9 +150,10 @@ def _telling(send: Send, fields: list[tuple[str, str]]) -> Send:
 
     async def send_with_fields(message: Message) -> None:
         if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
-            own = list(message.get("headers", ()))
-            names = {bytes(name).lower() for name, _ in own}
-            message = {**message, "headers": own + [field for field in added if field[0] not in names]}
+            own = [*message.get("headers", ())]
+            names = [name.lower() for name, _ in own]
+            own += [field for field in added if field[0] not in names]
+            message = {**message, "headers": own}
         await send(message)
 
     return send_with_fields

@@ -6,12 +6,16 @@ that who comes back when told is let in. Source: the draft, sections 3 and 4; RF
 
 from __future__ import annotations
 
-from headgate.decision import Decision, LimitReading
+from headgate.decision import Decision, LimitReading, NamedLimit
 from headgate.limits import Concurrent, LeakyBucket, LeakyQueue, TokenBucket
 
 US = 1_000_000
 LARGEST_INTEGER = 999_999_999_999_999
 """The largest Integer of a structured field (RFC 9651, 3.3.1)."""
+
+_MOST_ITEMS = 4096
+_items: dict[int, tuple[NamedLimit, str]] = {}
+"""Members of RateLimit-Policy by the identity of the limit, which is kept with them."""
 
 
 def ratelimit_fields(decision: Decision) -> list[tuple[str, str]]:
@@ -38,6 +42,16 @@ def retry_after_seconds(decision: Decision) -> int | None:
 
 def policy_item(reading: LimitReading) -> str:
     """A member of RateLimit-Policy: `"burst";q=20;w=2`."""
+    definition = reading.definition
+    known = _items.get(id(definition))
+    if known is None or known[0] is not definition:  # written once for each limit in use
+        if len(_items) >= _MOST_ITEMS:
+            _items.clear()
+        known = _items[id(definition)] = definition, _policy_item(reading)
+    return known[1]
+
+
+def _policy_item(reading: LimitReading) -> str:
     limit = reading.definition.limit
     quota = f'"{reading.name}";q={_integer(limit.quota)}'
     if isinstance(limit, Concurrent):
