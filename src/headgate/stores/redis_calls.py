@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from struct import pack, unpack
+from struct import Struct, pack, unpack
 from typing import Any, NamedTuple
 
 from headgate.algorithms.transition import measure_us
@@ -36,6 +36,8 @@ _ALGORITHM = 7
 _NO_DELAY = -1.0
 _SERVERS_TIME = -1.0
 
+_THREE = Struct("<3d").unpack
+
 MOST_IN_A_HASH, MOST_APART = 5, 3
 """Limits that have a script of their own for what they are; more are decided in a loop."""
 
@@ -60,6 +62,7 @@ class _Member:
     """A limit as the scripts see it."""
 
     definition: NamedLimit
+    one: Script
     field: str
     numbers: bytes
     kind: int
@@ -77,6 +80,7 @@ class Calls:
         self._members = [
             _Member(
                 definition,
+                one_limit(definition.limit.algorithm, field_name(definition.scope)),
                 field_name(definition.scope),
                 mark_of(definition.limit.compiled),
                 kind_of(definition.limit.algorithm, shadow=definition.shadow),
@@ -84,6 +88,7 @@ class Calls:
             )
             for definition in self.definitions
         ]
+        self._scripts: dict[tuple[tuple[int, ...], bool], Script] = {}
         # Whatever order they are written in, the same algorithms are one script.
         self._order = sorted(range(len(self._members)), key=lambda number: self._members[number].kind & _ALGORITHM)
         self._in_order = self._order == sorted(self._order)
@@ -207,8 +212,7 @@ class Calls:
             member = self._members[place[0]]
             cost = costs[place[0]]
             options = [] if usual and cost == 1 else [pack("<4d", *head, cost)]
-            script = one_limit(member.definition.limit.algorithm, member.field)
-            return Call(script, [names[place[0]]], [member.numbers, *options])
+            return Call(member.one, [names[place[0]]], [member.numbers, *options])
         own = [costs[number] for number in place]
         members = [self._members[number] for number in place]
         keys, numbers = [names[number] for number in place], [member.numbers for member in members]
@@ -218,13 +222,23 @@ class Calls:
             if not usual or any(member.shadow for member in members):
                 shadows = [pack("<dB", cost, member.shadow) for cost, member in zip(own, members, strict=True)]
                 numbers.append(pack("<3d", *head) + b"".join(shadows))
-            limits = tuple((member.definition.limit.algorithm, member.field) for member in members)
-            return Call(few_limits(limits, together=together), keys[:1] if together else keys, numbers)
+            return Call(self._few(tuple(place), together=together), keys[:1] if together else keys, numbers)
         kinds = bytes([member.kind for member in members])
         if not usual:
             kinds += pack(f"<{3 + len(own)}d", *head, *own)
         arguments = [argument for member in members for argument in (member.numbers, member.field.encode())]
         return Call(several_limits(), keys, [kinds, *arguments])
+
+    def _few(self, place: tuple[int, ...], *, together: bool) -> Script:
+        """The script of these limits, found once."""
+        script = self._scripts.get((place, together))
+        if script is None:
+            limits = [self._members[number] for number in place]
+            script = few_limits(
+                tuple((limit.definition.limit.algorithm, limit.field) for limit in limits), together=together
+            )
+            self._scripts[place, together] = script
+        return script
 
     def _places(self, names: list[bytes]) -> list[list[int]]:
         """Which limits can be decided in one call: all, or in a Cluster those of one slot."""
@@ -248,6 +262,9 @@ class Calls:
 
 def _readings(reply: bytes, count: int) -> list[Reading]:
     """What a script replied, for so many limits."""
+    if count == 1 and len(reply) == 24:  # most replies
+        remaining, reset_after_us, next_after_us = _THREE(reply)
+        return [Reading(True, int(remaining), int(reset_after_us), 0, int(next_after_us), 0)]
     numbers = _numbers(reply)
     if len(numbers) == 3 * count:
         return [Reading(True, numbers[at], numbers[at + 1], 0, numbers[at + 2], 0) for at in range(0, 3 * count, 3)]
@@ -263,6 +280,8 @@ def _readings(reply: bytes, count: int) -> list[Reading]:
 
 def _numbers(reply: bytes) -> list[int]:
     """The numbers in a reply, which are whole ones."""
+    if len(reply) % 8:
+        raise StoreError(f"a script replied with {len(reply)} bytes, which are no numbers")
     return [int(number) for number in unpack(f"<{len(reply) // 8}d", reply)]
 
 
