@@ -10,7 +10,8 @@ for the headers that tell what remains.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import cache
 from typing import Any, Unpack
 from urllib.parse import quote
 
@@ -29,6 +30,7 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _TRY_AGAIN_LATER = 1013
 """The status with which a websocket is closed that was refused (IANA's registry of close codes)."""
 
+_HEADS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
 _IN_A_PATH = "/%:@!$&'()*+,;=~"
 
 
@@ -55,44 +57,40 @@ class RateLimitMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
-        if kind == "http" or (kind == "websocket" and self._websockets):
-            await self._judge(scope, receive, send)
-        elif kind == "lifespan":
-            await self.app(scope, receive, self._closing(send))
-        else:
-            await self.app(scope, receive, send)
-
-    async def aclose(self) -> None:
-        """Close the store, if it was opened here; a server that has a lifespan does it."""
-        for each in self._front.close():
-            await each.close()
-
-    async def _judge(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = AsgiRequest(scope)
+        if kind != "http" and not (kind == "websocket" and self._websockets):
+            await self.app(scope, receive, self._closing(send) if kind == "lifespan" else send)
+            return
+        front, request = self._front, AsgiRequest(scope)
+        refusal: Refusal | None = None
         fields: list[tuple[str, str]]
         try:
-            asked = self._front.ask(request)
-            decision = asked if isinstance(asked, Decision) or asked is None else await asked
+            asked = front.ask(request)
+            decision = asked if asked is None or isinstance(asked, Decision) else await asked
         except StoreError as error:
-            refusal, fields = self._front.without_store(error), [("X-RateLimit-Degraded", "open")]
+            refusal, fields = front.without_store(error), [("X-RateLimit-Degraded", "open")]
         else:
             if decision is None:
                 await self.app(scope, receive, send)
                 return
             if decision.allowed:
-                refusal, fields = None, self._front.fields(decision)
+                fields = front.fields(decision)
                 if decision.degraded:
                     fields = [*fields, ("X-RateLimit-Degraded", decision.degraded)]
                 if decision.delay_us:
-                    await asyncio.sleep(self._front.clock.let_pass(decision.delay_us))
+                    await asyncio.sleep(front.clock.let_pass(decision.delay_us))
             else:
-                refusal, fields = self._front.refuse(request, decision), []
+                refusal, fields = front.refuse(request, decision), []
         if refusal is None:
             await self.app(scope, receive, _telling(send, fields) if fields else send)
-        elif scope["type"] == "http":
+        elif kind == "http":
             await _answer(send, refusal, "http", head=scope["method"] == "HEAD")
         else:
             await _refuse_websocket(scope, receive, send, refusal)
+
+    async def aclose(self) -> None:
+        """Close the store, if it was opened here; a server that has a lifespan does it."""
+        for each in self._front.close():
+            await each.close()
 
     def _closing(self, send: Send) -> Send:
         async def send_and_close(message: Message) -> None:
@@ -104,31 +102,48 @@ class RateLimitMiddleware:
 
 
 class AsgiRequest(Request):
-    """The request of a scope; its headers are read when somebody asks for them."""
+    """The request of a scope; what it is made of is read when somebody asks for it."""
 
-    __slots__ = ("_read", "_scope")
+    __slots__ = ("_path", "_read", "scope")
+
+    scope: Scope
+    """As the server gave it."""
 
     def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+        self.scope = scope
+        self._path: str | None = None
         self._read: Request | None = None
-        self._cookies = None
-        self._query = None
-        self.method = scope.get("method", "GET")
-        sent = scope.get("raw_path")
-        path = sent.decode("latin-1") if sent else quote(scope["path"], safe=_IN_A_PATH)
-        asked = scope.get("query_string")
-        self.path = f"{path}?{asked.decode('latin-1')}" if asked else path
-        client = scope.get("client")
-        self.client_ip = client[0] if client else ""
-        self.endpoint = ""
+        self._cookies = self._query = None
 
     @property
-    def scope(self) -> Scope:
-        """The scope as the server gave it."""
-        return self._scope
+    def method(self) -> str:  # type: ignore[override]
+        """`GET`, and so on."""
+        method: str = self.scope.get("method", "GET")
+        return method
 
     @property
-    def headers(self) -> Any:  # type: ignore[override]
+    def path(self) -> str:  # type: ignore[override]
+        """As it was sent, with its query."""
+        whole = self._path
+        if whole is None:
+            sent, asked = self.scope.get("raw_path"), self.scope.get("query_string")
+            path = sent.decode("latin-1") if sent else quote(self.scope["path"], safe=_IN_A_PATH)
+            whole = self._path = f"{path}?{asked.decode('latin-1')}" if asked else path
+        return whole
+
+    @property
+    def client_ip(self) -> str:  # type: ignore[override]
+        """The address of the peer."""
+        client = self.scope.get("client")
+        return client[0] if client else ""
+
+    @property
+    def endpoint(self) -> str:  # type: ignore[override]
+        """Not known here: a middleware stands before the routes."""
+        return ""
+
+    @property
+    def headers(self) -> Mapping[str, str]:  # type: ignore[override]
         """By name in lower case."""
         return self._whole().headers
 
@@ -139,24 +154,28 @@ class AsgiRequest(Request):
 
     def _whole(self) -> Request:
         if self._read is None:
-            pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._scope["headers"]]
+            pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.scope["headers"]]
             self._read = Request(headers=pairs)
         return self._read
 
 
 def _telling(send: Send, fields: list[tuple[str, str]]) -> Send:
     """Add fields to the head of the response; one that the application wrote itself stays as it is."""
-    added = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields]
 
     async def send_with_fields(message: Message) -> None:
-        if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
-            own = [*message.get("headers", ())]
-            names = [name.lower() for name, _ in own]
-            own += [field for field in added if field[0] not in names]
-            message = {**message, "headers": own}
+        if message["type"] in _HEADS:
+            added = [(_field_name(name), value.encode("latin-1")) for name, value in fields]
+            own = message.get("headers") or ()
+            names = [name for name, _ in own]  # in lower case, as ASGI has them
+            message["headers"] = [*own, *[field for field in added if field[0] not in names]]
         await send(message)
 
     return send_with_fields
+
+
+@cache
+def _field_name(name: str) -> bytes:
+    return name.lower().encode()
 
 
 async def _answer(send: Send, refusal: Refusal, kind: str, *, head: bool) -> None:

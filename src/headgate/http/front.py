@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, cast
 
@@ -26,6 +27,7 @@ from headgate.stores.contract import Store
 
 _log = logging.getLogger("headgate")
 _MOST_LIMITERS = 1024
+_MOST_ADDRESSES = 65536
 
 AnyPolicy = Policy | Mapping[str, Any] | str | Path
 AnyLimits = str | Limit | Sequence[Limit]
@@ -115,6 +117,10 @@ class Front:
             self._limits = limits
             self._limiters: dict[Any, Any] = {}
             self._one = None if callable(self._limits) else self._limiter(self._limits)
+            self._ask_one: Any = self._one and (self._one.ask if asynchronous else self._one.hit)
+            self._key, self._wait = options.get("key"), options.get("wait", 0)
+            client = self._address.client
+            self._address_key = lru_cache(_MOST_ADDRESSES)(lambda peer, header: ("ip", client(peer, header) or UNIX))
             self.ask = self._ask_limits
         elif policy is not None:
             alone = [name for name in _WITH_LIMITS if name in options]
@@ -178,25 +184,21 @@ class Front:
             return None
         if self._exempt is not None and self._exempt(request):
             return None
-        limiter = self._one
+        ask, limiter = self._ask_one, self._one
         if limiter is None:
             limits = self._limits(request) if callable(self._limits) else self._limits
             if limits is None:
                 return None
             limiter = self._limiter(limits)
-        key = self._options["key"](request) if "key" in self._options else None
-        cost = self._cost(request) if callable(self._cost) else self._cost
-        asked: Asked
-        if wait := self._options.get("wait"):
-            asked = limiter.acquire(key or self._by_address(request), cost, timeout=wait)
-        else:
             ask = limiter.ask if self._asynchronous else limiter.hit
-            asked = ask(key or self._by_address(request), cost)
+        key = (self._key(request) if self._key is not None else None) or self._by_address(request)
+        cost = self._cost(request) if callable(self._cost) else self._cost
+        asked: Asked = limiter.acquire(key, cost, timeout=self._wait) if self._wait else ask(key, cost)
         return asked
 
     def _by_address(self, request: Request) -> Key:
-        header = request.headers.get(self._address.header, "") if self._address.header else ""
-        return ("ip", self._address.client(request.client_ip, header) or UNIX)
+        header = self._address.header
+        return self._address_key(request.client_ip, request.headers.get(header, "") if header else "")
 
     def _limiter(self, limits: AnyLimits) -> Any:
         """The limiter of these limits, made at their first use."""
