@@ -58,8 +58,9 @@ def run(quick: bool) -> Section:
         "A fleet on Redis",
         "One Redis on loopback, which shares the two cores with its clients. A saturated server is sent calls of the "
         "scripts in one stream, 64 in a write, on 1,000 keys; its rate is told beside that of a script that does one "
-        "GET and one SET with PX of the same key. The same script called by redis-py is the baseline of a single call "
-        "and of 100 concurrent ones; a PING at the same rate, on the same connection, that of the latency.",
+        "GET and one SET with PX of a key as long and a value as large. The script called by redis-py is the baseline "
+        "of a single call and of 100 concurrent ones; a PING at the same rate, on the same connection, that of the "
+        "latency.",
         ("what", "subject", "measured", "in comparison"),
         rows,
         targets,
@@ -110,7 +111,10 @@ def _sent(port: int, call: Callable[[], object], times: int) -> float:
 def _server(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]:
     """Decisions a second of a server that does nothing else, beside the script of one GET and one SET."""
     client: Any = redis.Redis(port=port)
-    streams = {"one GET, one SET with PX": [_command(client.script_load(ONE_GET_ONE_SET), [b"k%d" % key], [b"x" * 44, b"60000"]) for key in range(KEYS)]}  # fmt: skip  # noqa: E501
+    baseline = client.script_load(ONE_GET_ONE_SET)
+    names = [name for key in range(KEYS) for name in _calls("1/second bucket", "b0").names((f"user:{key}",))]
+    random.Random(1).shuffle(names)
+    streams = {"one GET, one SET with PX": [_command(baseline, [name], [b"x" * 42, b"60000"]) for name in names]}
     for name, text in ADMITTING.items():
         streams[name] = _stream(client, text, 1)
     for name, text in REFUSING.items():
@@ -139,9 +143,13 @@ def _server(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]
     ]
 
 
+def _calls(text: str, prefix: str) -> Calls:
+    return Calls(name_limits(parse_limits(text), scope="bench", name="bench"), prefix, None)
+
+
 def _stream(client: Any, text: str, cost: int) -> list[bytes]:
     """The calls that decide these limits on each key."""
-    calls = Calls(name_limits(parse_limits(text), scope="bench", name="bench"), f"s{cost > 1:d}", None)
+    calls = _calls(text, f"s{cost > 1:d}")
     commands = []
     for key in range(KEYS):
         names = calls.names((f"user:{key}",))

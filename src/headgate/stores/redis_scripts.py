@@ -32,9 +32,8 @@ _CONSTANTS = {"HIT": HIT, "PEEK": PEEK, "TELL": TELL, "NEVER": -1, "LARGEST": LA
 _FUNCTIONS = {
     "call": "redis.call",
     **{name: f"struct.{name}" for name in ("pack", "unpack")},
-    **{name: f"math.{name}" for name in ("abs", "ceil", "floor", "max", "min")},
+    **{name: f"math.{name}" for name in ("ceil", "floor")},
     **{name: f"string.{name}" for name in ("byte", "sub")},
-    "concat": "table.concat",
 }
 _NO_SWAPS: Mapping[str, str] = {}
 _OPTIONAL = ("delay", "adopt", "settle")

@@ -49,13 +49,13 @@ if former_period ~= period or former_unit_us ~= unit_us then
   if count == 0 then
     window, count = nil, nil
   else
-    local moment_us = max(now_us, window * former_period * former_unit_us)
-    window, count = floor(floor(moment_us / unit_us) / period), min(count, LARGEST)
+    local moment_us = math.max(now_us, window * former_period * former_unit_us)
+    window, count = floor(floor(moment_us / unit_us) / period), math.min(count, LARGEST)
   end
 end
 
 --@ refund
-if window == floor(floor(charged_us / unit_us) / period) then count = max(0, count - cost) end
+if window == floor(floor(charged_us / unit_us) / period) then count = math.max(0, count - cost) end
 --@ include fixed_window.write
 
 --@ write
@@ -64,7 +64,7 @@ local state = pack('<ddI4c15', window, count, expires_s, mark)
 
 --@ adopt
 if window then
-  local reset_after = (2 * period + max(0, window * period - now)) * unit_us
+  local reset_after = (2 * period + math.max(0, window * period - now)) * unit_us
   --@ include shell.keep
 end
 

@@ -71,4 +71,4 @@ for number = 1, count do
   end
 end
 if told then reply[count + 1] = pack('<d', now_us) end
-return concat(reply)
+return table.concat(reply)

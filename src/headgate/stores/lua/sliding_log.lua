@@ -21,7 +21,7 @@ end
 --@ include sliding_log.search
 if last then
   if last - now > 2 * kept_period then offset, last = offset - (last - now), now end -- no clock steps back that far
-  local border = max(now, last) - kept_period
+  local border = math.max(now, last) - kept_period
   if last <= border then
     gone, base, last, total = -1, 0, nil, 0 -- all have left
   elseif head[3] + offset > border then
@@ -56,7 +56,7 @@ used, total = used + cost, (total + cost) % SUMS
 if last then
   if used < quota then remaining = quota - used end
   reset_after = last + period - now
-  next_after = freed(max(1, used - quota + 1))
+  next_after = freed(math.max(1, used - quota + 1))
 else
   remaining = quota
 end
@@ -64,7 +64,7 @@ end
 --@ convert
 -- Entries that had left under the former numbers do not come back.
 local _, _, former_period = unpack('<BI7I7', head[1], 13)
-kept_period = min(period, former_period)
+kept_period = math.min(period, former_period)
 
 --@ write
 if head[1] == nil or gone < 0 then

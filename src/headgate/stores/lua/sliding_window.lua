@@ -32,7 +32,7 @@ if cost ~= 0 then
     if current + cost <= quota then
       wait = left - floor((quota - current - cost) * period / previous) + behind
     else
-      wait = left + max(0, period - floor((quota - cost) * period / current)) + behind
+      wait = left + math.max(0, period - floor((quota - cost) * period / current)) + behind
     end
   end
 end
@@ -55,7 +55,7 @@ if reset_after ~= 0 then -- one more than remains, as admitted above
   elseif current + more <= quota then
     next_after = left - floor((quota - current - more) * period / previous) + behind
   else
-    next_after = left + max(0, period - floor((quota - more) * period / current)) + behind
+    next_after = left + math.max(0, period - floor((quota - more) * period / current)) + behind
   end
 end
 
@@ -79,16 +79,16 @@ if former_period ~= period or former_unit_us ~= unit_us then
     window, current, previous = nil, nil, nil
   else
     local moment = floor((former_now + behind) * former_unit_us / unit_us)
-    window, current, previous = floor(moment / period), min(used, floor(LARGEST / period)), 0
+    window, current, previous = floor(moment / period), math.min(used, floor(LARGEST / period)), 0
   end
 end
 
 --@ refund
 local index = floor(floor(charged_us / unit_us) / period)
 if window == index then
-  current = max(0, current - cost)
+  current = math.max(0, current - cost)
 elseif window == index + 1 then
-  previous = max(0, previous - cost)
+  previous = math.max(0, previous - cost)
 end
 --@ include sliding_window.write
 
@@ -98,7 +98,7 @@ local state = pack('<dddI4c15', window, current, previous, expires_s, mark)
 
 --@ adopt
 if window then
-  local reset_after = (2 * period + max(0, window * period - now)) * unit_us
+  local reset_after = (2 * period + math.max(0, window * period - now)) * unit_us
   --@ include shell.keep
 end
 

@@ -38,10 +38,12 @@ units = units - cost * period
 --@ measure
 local missing = full - units
 if missing ~= 0 then
-  local behind = updated - now
-  if units > 0 then remaining = floor(units / period) end
-  reset_after = ceil(missing / refill) + behind
-  next_after = ceil(((remaining + 1) * period - units) / refill) + behind
+  -- x - x % 1 is floor(x) and x + -x % 1 is ceil(x), without the price of a call.
+  local behind, held, all = updated - now, units / period, missing / refill
+  if units > 0 then remaining = held - held % 1 end
+  local more = ((remaining + 1) * period - units) / refill
+  reset_after = all + -all % 1 + behind
+  next_after = more + -more % 1 + behind
 else
   remaining = quota
 end
@@ -55,7 +57,7 @@ local was_units, was_updated = units, updated
 if units >= former_full then
   units, updated = former_full, former_now
 elseif former_now > updated then
-  units, updated = units + min(former_full - units, former_refill * (former_now - updated)), former_now
+  units, updated = units + math.min(former_full - units, former_refill * (former_now - updated)), former_now
 elseif updated - former_now > ceil(former_full / former_refill) then
   updated = former_now
 end
@@ -65,7 +67,7 @@ elseif former_period == period and former_refill == refill and former_unit_us ==
   units, updated = was_units, was_updated
 else
   -- floor(units * period / former_period), whose product may be beyond what a double holds: bit by bit
-  local bits, scaled, rest = abs(units), 0, 0
+  local bits, scaled, rest = math.abs(units), 0, 0
   local whole, part = floor(period / former_period), period % former_period
   for power = 52, 0, -1 do
     scaled, rest = scaled * 2, rest * 2
@@ -76,12 +78,12 @@ else
     end
   end
   if units < 0 then scaled = rest > 0 and -scaled - 1 or -scaled end
-  units = max(-full, min(scaled, full))
+  units = math.max(-full, math.min(scaled, full))
   updated = ceil(updated * former_unit_us / unit_us)
 end
 
 --@ refund
-units = min(full, units + cost * period)
+units = math.min(full, units + cost * period)
 --@ include token_bucket.write
 
 --@ write
@@ -90,7 +92,7 @@ local state = pack('<ddI4c22', units, updated, expires_s, mark)
 
 --@ adopt
 if units then
-  local reset_after = (ceil(full / refill) + max(0, updated - now)) * unit_us
+  local reset_after = (ceil(full / refill) + math.max(0, updated - now)) * unit_us
   --@ include shell.keep
 end
 
