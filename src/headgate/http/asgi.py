@@ -61,25 +61,18 @@ class RateLimitMiddleware:
             await self.app(scope, receive, self._closing(send) if kind == "lifespan" else send)
             return
         front, request = self._front, AsgiRequest(scope)
-        refusal: Refusal | None = None
-        fields: list[tuple[str, str]]
         try:
             asked = front.ask(request)
             decision = asked if asked is None or isinstance(asked, Decision) else await asked
         except StoreError as error:
-            refusal, fields = front.without_store(error), [("X-RateLimit-Degraded", "open")]
+            refusal, fields, delay_us = front.without_store(error)
         else:
             if decision is None:
                 await self.app(scope, receive, send)
                 return
-            if decision.allowed:
-                fields = front.fields(decision)
-                if decision.degraded:
-                    fields = [*fields, ("X-RateLimit-Degraded", decision.degraded)]
-                if decision.delay_us:
-                    await asyncio.sleep(front.clock.let_pass(decision.delay_us))
-            else:
-                refusal, fields = front.refuse(request, decision), []
+            refusal, fields, delay_us = front.answer(request, decision)
+        if delay_us:
+            await asyncio.sleep(front.clock.let_pass(delay_us))
         if refusal is None:
             await self.app(scope, receive, _telling(send, fields) if fields else send)
         elif kind == "http":

@@ -26,6 +26,7 @@ from headgate.policy.rules import ALL_RULES, Policy
 from headgate.stores.contract import Store
 
 _log = logging.getLogger("headgate")
+_DEGRADED = "X-RateLimit-Degraded"
 _MOST_LIMITERS = 1024
 _MOST_ADDRESSES = 65536
 
@@ -41,6 +42,14 @@ class Refusal(NamedTuple):
     status: int
     headers: list[tuple[str, str]]
     body: bytes
+
+
+class Answer(NamedTuple):
+    """What becomes of a request: it is refused, or passes with these fields on its response after a while."""
+
+    refusal: Refusal | None
+    fields: list[tuple[str, str]]
+    delay_us: int
 
 
 class Options(TypedDict, total=False):
@@ -130,25 +139,31 @@ class Front:
             self._ruleset = options.get("ruleset", ALL_RULES)
             self.ask = self._ask_gate
 
-    def refuse(self, request: Request, decision: Decision) -> Refusal:
-        """The answer to a refused request."""
+    def answer(self, request: Request, decision: Decision) -> Answer:
+        """What becomes of a request that was judged."""
+        if decision.allowed:
+            fields = self.fields(decision)
+            if decision.degraded:
+                fields = [*fields, (_DEGRADED, decision.degraded)]
+            return Answer(None, fields, decision.delay_us)
         status, headers, problem = answer_of(decision, self.fields)
-        refusal = Refusal(status, [*headers, ("Content-Type", PROBLEM_JSON)], problem_json(problem or {}))
+        body = problem_json(problem or {})
+        refusal = Refusal(status, [*headers, ("Content-Type", PROBLEM_JSON)], body)
         own = self._refusal(request, decision, refusal) if self._refusal is not None else None
-        return refusal if own is None else own
+        return Answer(refusal if own is None else own, [], 0)
 
-    def without_store(self, error: StoreError) -> Refusal | None:
-        """The answer where nothing was decided; None where the request passes."""
+    def without_store(self, error: StoreError) -> Answer:
+        """What becomes of a request that nobody judged."""
         _log.warning("a request was not judged: %s", error)
         if not self._closed:
-            return None
+            return Answer(None, [(_DEGRADED, "open")], 0)
         body = {
             "type": REDUCED_CAPACITY,
             "title": "Request cannot be satisfied due to temporary server capacity constraints",
             "status": 503,
             "detail": "the rate limiter's store does not answer",
         }
-        return Refusal(503, [("Content-Type", PROBLEM_JSON), ("X-RateLimit-Degraded", "closed")], problem_json(body))
+        return Answer(Refusal(503, [("Content-Type", PROBLEM_JSON), (_DEGRADED, "closed")], problem_json(body)), [], 0)
 
     def close(self) -> list[Any]:
         """What is to be closed: gates and limiters that were opened here."""

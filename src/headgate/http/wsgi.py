@@ -40,23 +40,17 @@ class RateLimitMiddleware:
         self._front = Front(policy, options, asynchronous=False)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        request = WsgiRequest(environ)
-        fields: list[tuple[str, str]]
+        front, request = self._front, WsgiRequest(environ)
         try:
-            decision = cast(Decision | None, self._front.ask(request))
+            decision = cast(Decision | None, front.ask(request))
         except StoreError as error:
-            refusal, fields = self._front.without_store(error), [("X-RateLimit-Degraded", "open")]
+            refusal, fields, delay_us = front.without_store(error)
         else:
             if decision is None:
                 return self.app(environ, start_response)
-            if decision.allowed:
-                refusal, fields = None, self._front.fields(decision)
-                if decision.degraded:
-                    fields = [*fields, ("X-RateLimit-Degraded", decision.degraded)]
-                if decision.delay_us:
-                    Event().wait(self._front.clock.let_pass(decision.delay_us))
-            else:
-                refusal, fields = self._front.refuse(request, decision), []
+            refusal, fields, delay_us = front.answer(request, decision)
+        if delay_us:
+            Event().wait(front.clock.let_pass(delay_us))
         if refusal is None:
             return self.app(environ, _telling(start_response, fields) if fields else start_response)
         return _answer(start_response, refusal, head=request.method == "HEAD")

@@ -34,17 +34,7 @@ do
 
 --@ close
   local remaining, reset_after, next_after = 0, 0, 0
-  if allowed and wait == 0 and cost ~= 0 then
-    --@ include ALGORITHM.charge
-    --@ include shell.measure
-    if mode == HIT then
-      --@ include shell.keep
-    end
-  else
-    delay = 0
-    --@ include shell.measure
-    --@ include shell.settle
-  end
+  --@ include shell.finish
   if usual then
     reply = pack('<ddd', remaining, reset_after, next_after) .. reply
   else

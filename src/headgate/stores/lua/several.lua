@@ -51,17 +51,7 @@ for number = 1, count do
   if kind == CODE then
     --@ include shell.numbers
     --@ include ALGORITHM.load
-    if allowed and wait == 0 and cost ~= 0 then
-      --@ include ALGORITHM.charge
-      --@ include shell.measure
-      if mode == HIT then
-        --@ include shell.keep
-      end
-    else
-      delay = 0
-      --@ include shell.measure
-      --@ include shell.settle
-    end
+    --@ include shell.finish
   end
   --@ end
   if usual then

@@ -62,3 +62,17 @@ end
 if former and mode == HIT then
   --@ include ALGORITHM.settle
 end
+
+--@ finish
+-- Charge a limit where all are admitted, and measure what is left.
+if allowed and wait == 0 and cost ~= 0 then
+  --@ include ALGORITHM.charge
+  --@ include shell.measure
+  if mode == HIT then
+    --@ include shell.keep
+  end
+else
+  delay = 0
+  --@ include shell.measure
+  --@ include shell.settle
+end
