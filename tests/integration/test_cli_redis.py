@@ -233,7 +233,8 @@ def test_memory_is_what_capacity_says(server: Server, tmp_path: Path) -> None:
     told = run_headgate("capacity", str(policy), "--users", str(users), "--rate", "1000", "--json")
     planned = json.loads(told.stdout)
     assert [(need["states"], need["entries"]) for need in planned["limits"]] == [(users, 0), (users, 3 * users)]
-    assert 0.7 < used / planned["state_bytes"] < 1.1  # a Valkey 8 is a quarter below the Redis that was measured
+    least = 0.7 if "valkey_version" in server.cli("INFO", "server") else 0.8  # Redis is what was measured
+    assert least < used / planned["state_bytes"] < 1.1
 
 
 def _used_memory(info: dict[str, Any]) -> int:

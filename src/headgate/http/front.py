@@ -119,6 +119,7 @@ class Front:
         self._cost = options.get("cost", 1)
         self._refusal = options.get("refusal")
         self._closed = options.get("on_store_error", "open") == "closed"
+        self._wait = options.get("wait", 0)
         self._owned: list[Any] = []
         self.ask: Callable[[Request], Asked]
         if limits is not None:
@@ -127,7 +128,7 @@ class Front:
             self._limiters: dict[Any, Any] = {}
             self._one = None if callable(self._limits) else self._limiter(self._limits)
             self._ask_one: Any = self._one and (self._one.ask if asynchronous else self._one.hit)
-            self._key, self._wait = options.get("key"), options.get("wait", 0)
+            self._key = options.get("key")
             client = self._address.client
             self._address_key = lru_cache(_MOST_ADDRESSES)(lambda peer, header: ("ip", client(peer, header) or UNIX))
             self.ask = self._ask_limits
@@ -145,7 +146,7 @@ class Front:
             fields = self.fields(decision)
             if decision.degraded:
                 fields = [*fields, (_DEGRADED, decision.degraded)]
-            return Answer(None, fields, decision.delay_us)
+            return Answer(None, fields, 0 if self._wait else decision.delay_us)  # who stood in line has waited
         status, headers, problem = answer_of(decision, self.fields)
         body = problem_json(problem or {})
         refusal = Refusal(status, [*headers, ("Content-Type", PROBLEM_JSON)], body)

@@ -2,8 +2,8 @@
 
 A file of an algorithm has sections, each under a line `--@ name`; a shell includes them by
 `--@ include file.section`. So every script is one run of statements: a function would cost a script
-as much as the work in it. There is a script for each choice of up to three algorithms, and one for any number
-of limits, the same whatever their numbers are: a server's cache holds as many as a policy has such choices.
+as much as the work in it. There is a script for each choice of a few algorithms, and one for any number of
+limits, the same whatever their numbers are: a server's cache holds as many as a policy has such choices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
--- The shell around up to three limits, one inside the other: read all, admit all or none, charge, and reply.
+-- The shell around a few limits, one inside the other: read all, admit all or none, charge, and reply.
 --
 -- Each limit's `open` comes before the next one's, and its `close` after it, so that all are read before the
 -- first is charged and each finds its own locals again. Limits of one hash read it at once, and write it at once.
