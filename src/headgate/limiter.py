@@ -37,13 +37,14 @@ class _BoundLimiter:
         store: str | Store = "memory://",
         name: str = "",
         clock: Clock | None = None,
+        shadow: bool = False,
     ) -> None:
         self.limits = _read_limits(limits)
         self.name = _check_name(name)
         self.store = open_store(store) if isinstance(store, str) else store
         text = "; ".join(str(limit) for limit in self.limits)
         scope = f"limiter/{name}" if name else f"limits/{text}"
-        self._definitions = name_limits(self.limits, scope=scope, name=name or "default")
+        self._definitions = name_limits(self.limits, scope=scope, name=name or "default", shadow=shadow)
         self._bound: Any = self._bind(clock)
         self._clock = clock or self.store.clock
         self._lines = Lines(self._definitions, self._clock)
@@ -90,7 +91,8 @@ class Limiter(_BoundLimiter):
     `limits` is text ("10/second burst 100; 1000/hour") or limit values. `store` is a URL or a store;
     "memory://" gives this limiter a store of its own. Limiters that share a store share what was used
     if they have the same `name`; without a name, if their limits are written alike. A named limiter's
-    numbers may change without forgetting what was used. `clock` replaces the store's clock.
+    numbers may change without forgetting what was used. `clock` replaces the store's clock. With
+    `shadow` all is counted and told, in `Decision.refusals`, and nothing refused.
 
     Raises ConfigError for limits or stores that cannot be used.
     """
@@ -102,8 +104,9 @@ class Limiter(_BoundLimiter):
         store: str | Store = "memory://",
         name: str = "",
         clock: Clock | None = None,
+        shadow: bool = False,
     ) -> None:
-        super().__init__(limits, store=store, name=name, clock=clock)
+        super().__init__(limits, store=store, name=name, clock=clock, shadow=shadow)
         # A bound method of the store is the shortest way to a decision; a subclass's own way stays.
         for method in ("hit", "peek", "hit_many"):
             if getattr(type(self), method) is getattr(Limiter, method):
@@ -143,6 +146,14 @@ class Limiter(_BoundLimiter):
         """Forget what `key` used; whether there was anything."""
         found: bool = self._bound.reset((key,))
         return found
+
+    def give_back(self, key: Key, cost: int, ago_us: int, *, degraded: str = "") -> None:
+        """Give back `cost` units that `hit` charged up to `ago_us` microseconds ago, as far as they still count.
+
+        `ago_us` is measured from before the hit. Never more than that charge: what has drained since is not
+        given. `degraded` is that of the hit's decision.
+        """
+        self._bound.give_back((key,), (cost,), ago_us, degraded=degraded)
 
     def _check_colour(self, function: Callable[..., object]) -> None:
         if self.store.blocking and _is_async(function):
@@ -197,6 +208,10 @@ class AsyncLimiter(_BoundLimiter):
         """See `Limiter.reset`."""
         found: bool = await answered(self._bound.reset((key,)))
         return found
+
+    async def give_back(self, key: Key, cost: int, ago_us: int, *, degraded: str = "") -> None:
+        """See `Limiter.give_back`."""
+        await answered(self._bound.give_back((key,), (cost,), ago_us, degraded=degraded))
 
     def _check_colour(self, function: Callable[..., object]) -> None:
         if not _is_async(function):

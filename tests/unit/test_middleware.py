@@ -15,7 +15,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 
 from headgate import AsyncGate, ConfigError, Gate, MemoryStore, StoreUnavailable
 from headgate.http import asgi, wsgi
-from headgate.http.front import Refusal
+from headgate.http.options import Refusal
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
 from subjects import parse_list
@@ -224,7 +224,7 @@ def test_a_gate_of_the_right_colour_is_used_and_not_closed(kind: str) -> None:
     other: Any = Gate(POLICY) if kind == "asgi" else AsyncGate(POLICY)
     client = Client(kind, gate)
     assert client.ask("/api/items/1", X_User_Id="u").headers["RateLimit"].startswith('"items";r=1')
-    assert client.app._front.close() == []
+    assert client.app._front._owned is None, "who opened the gate closes it"
     with pytest.raises(ConfigError, match=r"this application needs an? (Async)?Gate, not an? (Async)?Gate"):
         Client(kind, other)
 
@@ -336,7 +336,7 @@ def test_the_lifespan_closes_what_was_opened_here_and_reaches_the_application() 
     sent = drive(middleware, {"type": "lifespan"}, {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
     assert told == ["lifespan.startup", "lifespan.shutdown"]
     assert [message["type"] for message in sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
-    assert middleware._front._owned == []
+    assert middleware._front._owned is None
 
 
 def socket_scope(**extensions: Any) -> dict[str, Any]:

@@ -10,14 +10,15 @@ for the headers that tell what remains.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from functools import cache
 from typing import Any, Unpack
 from urllib.parse import quote
 
 from headgate.decision import Decision
 from headgate.errors import StoreError
-from headgate.http.front import AnyPolicy, Front, Options, Refusal
+from headgate.http.front import Answer, Front
+from headgate.http.options import AnyPolicy, Options, Refusal, Response
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import Request
 
@@ -38,9 +39,10 @@ class RateLimitMiddleware:
     """Judges each request before `app` sees it; one that is refused never gets there.
 
     Give a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, and what else
-    `headgate.http.front.Options` has. Requests are counted by their path as it was sent, with the
-    part that a mount took off. `websockets` judges handshakes, too. A store that was opened here is
-    closed when the server ends the application's lifespan. Raises ConfigError or PolicyError.
+    `headgate.http.options.Options` has. Requests are counted by their path as it was sent, with the
+    part that a mount took off. `websockets` judges handshakes, too. `fallback` is an application that
+    answers what is refused, from a cache perhaps. A store that was opened here is closed when the server
+    ends the application's lifespan. Raises ConfigError or PolicyError.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class RateLimitMiddleware:
         policy: AnyPolicy | AsyncGate | None = None,
         *,
         websockets: bool = False,
+        fallback: ASGIApp | None = None,
         **options: Unpack[Options],
     ) -> None:
         self.app = app
         self._front = Front(policy, options, asynchronous=True)
         self._websockets = websockets
+        self._fallback = fallback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -65,25 +69,32 @@ class RateLimitMiddleware:
             asked = front.ask(request)
             decision = asked if asked is None or isinstance(asked, Decision) else await asked
         except StoreError as error:
-            refusal, fields, delay_us = front.without_store(error)
+            answer = front.without_store(error)
         else:
             if decision is None:
                 await self.app(scope, receive, send)
                 return
-            refusal, fields, delay_us = front.answer(request, decision)
+            answer = front.answer(request, decision)
+        refusal, fields, delay_us, _ = answer
         if delay_us:
             await asyncio.sleep(front.clock.let_pass(delay_us))
         if refusal is None:
-            await self.app(scope, receive, _telling(send, fields) if fields else send)
+            send = telling(send, fields) if fields else send
+            if front.settles:
+                await settling(front, request, answer, self.app, receive, send)
+            else:
+                await self.app(scope, receive, send)
+        elif self._fallback is not None and kind == "http":
+            told = [field for field in refusal.headers if not field[0].lower().startswith("content-")]
+            await self._fallback(scope, receive, telling(send, told))
         elif kind == "http":
-            await _answer(send, refusal, "http", head=scope["method"] == "HEAD")
+            await send_refusal(send, refusal, "http", head=scope["method"] == "HEAD")
         else:
             await _refuse_websocket(scope, receive, send, refusal)
 
     async def aclose(self) -> None:
         """Close the store, if it was opened here; a server that has a lifespan does it."""
-        for each in self._front.close():
-            await each.close()
+        await self._front.aclose()
 
     def _closing(self, send: Send) -> Send:
         async def send_and_close(message: Message) -> None:
@@ -102,8 +113,9 @@ class AsgiRequest(Request):
     scope: Scope
     """As the server gave it."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Scope, endpoint: str = "") -> None:
         self.scope = scope
+        self.endpoint = endpoint  # a middleware stands before the routes, and knows none
         self._path: str | None = None
         self._read: Request | None = None
         self._cookies = self._query = None
@@ -131,11 +143,6 @@ class AsgiRequest(Request):
         return client[0] if client else ""
 
     @property
-    def endpoint(self) -> str:  # type: ignore[override]
-        """Not known here: a middleware stands before the routes."""
-        return ""
-
-    @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
         """By name in lower case."""
         return self._whole().headers
@@ -152,7 +159,7 @@ class AsgiRequest(Request):
         return self._read
 
 
-def _telling(send: Send, fields: list[tuple[str, str]]) -> Send:
+def telling(send: Send, fields: list[tuple[str, str]]) -> Send:
     """Add fields to the head of the response; one that the application wrote itself stays as it is."""
 
     async def send_with_fields(message: Message) -> None:
@@ -171,7 +178,32 @@ def _field_name(name: str) -> bytes:
     return name.lower().encode()
 
 
-async def _answer(send: Send, refusal: Refusal, kind: str, *, head: bool) -> None:
+async def settling(
+    front: Front, request: AsgiRequest, answer: Answer, app: ASGIApp, receive: Receive, send: Send
+) -> None:
+    """Run the application, and settle what was charged by its response; one that fails has answered 500."""
+    status, body_bytes = 500, 0
+    headers: Iterable[tuple[bytes, bytes]] = ()
+
+    async def watching(message: Message) -> None:
+        nonlocal status, headers, body_bytes
+        if message["type"] in ("http.response.start", "websocket.http.response.start"):
+            status, headers = message["status"], message.get("headers") or ()
+        elif message["type"] == "websocket.accept":
+            status, headers = 101, message.get("headers") or ()
+        else:
+            body_bytes += len(message.get("body") or b"")
+        await send(message)
+
+    try:
+        await app(request.scope, receive, watching)
+    finally:
+        told = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+        # The charge is settled even where the client is gone and the task is cancelled.
+        await asyncio.shield(front.settle_async(request, answer, Response(status, told, body_bytes)))
+
+
+async def send_refusal(send: Send, refusal: Refusal, kind: str, *, head: bool) -> None:
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers]
     if not any(name == b"content-length" for name, _ in headers):
         headers.append((b"content-length", b"%d" % len(refusal.body)))
@@ -183,6 +215,6 @@ async def _refuse_websocket(scope: Scope, receive: Receive, send: Send, refusal:
     """With the usual answer, where the server can send one, else by closing the handshake."""
     await receive()  # the handshake, websocket.connect
     if "websocket.http.response" in scope.get("extensions", {}):
-        await _answer(send, refusal, "websocket.http", head=False)
+        await send_refusal(send, refusal, "websocket.http", head=False)
     else:
         await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": "over the limit"})

@@ -1,47 +1,32 @@
 """What stands before an application: whom to ask for a request, and what to answer. No framework, no I/O.
 
-`asgi` and `wsgi` are its two skins.
+`asgi` and `wsgi` are its two skins, and what stands before single routes has others; `judge` and
+`judge_async` drive it where the time of a Python call does not matter.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict, cast
+from collections.abc import Callable, Generator
+from threading import Event
+from typing import Any, NamedTuple, cast
 
-from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.clock import SYSTEM_CLOCK
 from headgate.decision import Decision
 from headgate.errors import ConfigError, StoreError
 from headgate.http.dialects import fields_of
+from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions, one_of
 from headgate.http.refusal import PROBLEM_JSON, REDUCED_CAPACITY, answer_of, problem_json
-from headgate.keys import Key
-from headgate.limiter import AsyncLimiter, Limiter
-from headgate.limits import Limit
-from headgate.policy.address import UNIX, AddressRules, parse_network
+from headgate.http.request_limits import Asked, RequestLimits
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
-from headgate.policy.rules import ALL_RULES, Policy
-from headgate.stores.contract import Store
+from headgate.policy.rules import ALL_RULES
+from headgate.stores.contract import Store, close_async
+from headgate.waiting import answered
 
 _log = logging.getLogger("headgate")
 _DEGRADED = "X-RateLimit-Degraded"
-_MOST_LIMITERS = 1024
-_MOST_ADDRESSES = 65536
-
-AnyPolicy = Policy | Mapping[str, Any] | str | Path
-AnyLimits = str | Limit | Sequence[Limit]
-Asked = Decision | Awaitable[Decision] | None
-"""A decision, or an awaitable of one; None where a request is not limited."""
-
-
-class Refusal(NamedTuple):
-    """An answer instead of the application's."""
-
-    status: int
-    headers: list[tuple[str, str]]
-    body: bytes
 
 
 class Answer(NamedTuple):
@@ -50,108 +35,71 @@ class Answer(NamedTuple):
     refusal: Refusal | None
     fields: list[tuple[str, str]]
     delay_us: int
+    decision: Decision | None = None
+    """None where the request is not limited, or nobody judged it."""
 
 
-class Options(TypedDict, total=False):
-    """How requests are judged and answered; what is left out is as told in the brackets."""
-
-    limits: AnyLimits | Callable[[Request], AnyLimits | None]
-    """Limits for every request, or what gives those of a request (None: not limited). Instead of a policy."""
-
-    key: Callable[[Request], Key | None]
-    """Who is counted, with `limits` [the client's address]. Whoever has no key is counted by address."""
-
-    cost: int | Callable[[Request], int]
-    """Units of a request [1]."""
-
-    exempt: Callable[[Request], bool]
-    """Whether a request is not limited [none is, but for the preflights of CORS where `limits` is given]."""
-
-    store: str | Store
-    """Where states are, a URL or a store [that of the policy; "memory://"]."""
-
-    name: str
-    """The limiter's name: those of one name and store are one limiter [none]."""
-
-    ruleset: str
-    """The rules of the policy that are asked [all]."""
-
-    headers: str | Sequence[str]
-    """Dialects that tell what remains, see `headgate.http.dialects` ["draft-11"]; "none" for none."""
-
-    refusal: Callable[[Request, Decision, Refusal], Refusal | None]
-    """What replaces an answer of refusal; it is given the usual one, and None leaves that as it is."""
-
-    wait: float
-    """Seconds for which a request may stand in line before it is refused, with `limits` [0]."""
-
-    trusted_proxies: Sequence[str]
-    """Networks whose word about a client's address counts, with `limits` [none]; "unix" for a Unix socket."""
-
-    trusted_hops: int
-    """Or how many proxies stand before this server, each of which adds an address [0]."""
-
-    address_header: str
-    """The one header that they write it to ["X-Forwarded-For"]."""
-
-    on_store_error: Literal["open", "closed"]
-    """What becomes of a request where a store without a guard fails: it passes, or is answered 503 ["open"]."""
-
-    clock: Clock
-    """Stands in for the store's clock."""
+PASSES = Answer(None, [], 0)
 
 
 class Front:
-    """Judges the requests of one application. `asynchronous` tells which colour its skin is."""
+    """Judges the requests of one application, or of routes if it is `routed`: then each endpoint counts by itself.
 
-    def __init__(self, policy: AnyPolicy | Gate | AsyncGate | None, options: Options, *, asynchronous: bool) -> None:
-        unknown = set(options) - set(Options.__annotations__)
+    `asynchronous` tells which colour its skin is.
+    """
+
+    def __init__(
+        self,
+        policy: AnyPolicy | Gate | AsyncGate | None,
+        options: Options | RouteOptions,
+        *,
+        asynchronous: bool,
+        routed: bool = False,
+    ) -> None:
+        unknown = set(options) - set(Options.__annotations__) - set(RouteOptions.__annotations__ if routed else ())
         if unknown:
             raise TypeError(f"no option is named {', '.join(sorted(unknown))}")
-        limits = options.get("limits")
-        if (policy is None) == (limits is None):
+        told = cast(dict[str, Any], options)
+        if (policy is None) == (told.get("limits") is None):
             raise ConfigError("give a policy (a file, its values, or a gate), or limits; one of the two")
-        self._options = options
         self._asynchronous = asynchronous
-        self.clock = options.get("clock", SYSTEM_CLOCK)
-        self.fields = fields_of(options.get("headers", "draft-11"), self.clock)
-        self._exempt = options.get("exempt")
-        self._cost = options.get("cost", 1)
-        self._refusal = options.get("refusal")
-        self._closed = options.get("on_store_error", "open") == "closed"
-        self._wait = options.get("wait", 0)
-        self._owned: list[Any] = []
+        self.clock = told.get("clock", SYSTEM_CLOCK)
+        self.fields = fields_of(told.get("headers", "draft-11"), self.clock)
+        self._exempt = told.get("exempt")
+        self._cost = told.get("cost", 1)
+        self._refusal = told.get("refusal")
+        self._observe = told.get("on_decision")
+        self._closed = one_of(told, "on_store_error", "open", "closed") == "closed"
+        self._wait = told.get("wait", 0)
         self.ask: Callable[[Request], Asked]
-        if limits is not None:
-            self._address = _address_rules(options)
-            self._limits = limits
-            self._limiters: dict[Any, Any] = {}
-            self._one = None if callable(self._limits) else self._limiter(self._limits)
-            self._ask_one: Any = self._one and (self._one.ask if asynchronous else self._one.hit)
-            self._key = options.get("key")
-            client = self._address.client
-            self._address_key = lru_cache(_MOST_ADDRESSES)(lambda peer, header: ("ip", client(peer, header) or UNIX))
-            self.ask = self._ask_limits
-        elif policy is not None:
-            alone = [name for name in _WITH_LIMITS if name in options]
-            if alone:
-                raise ConfigError(f"{alone[0]} goes with limits; a policy says it itself")
-            self._gate = self._open(policy)
-            self._ruleset = options.get("ruleset", ALL_RULES)
+        self._owned: Store | None = None
+        self._limits: RequestLimits | None = None
+        if policy is None:
+            self._limits = RequestLimits(told, asynchronous=asynchronous, routed=routed)
+            self._owned = self._limits.owned
+            self.ask = self._limits.ask
+        else:
+            self._gate = self._open(policy, told)
+            self._ruleset = told.get("ruleset", ALL_RULES)
             self.ask = self._ask_gate
+        self.settles = "counts" in told
+        """Whether `settle` is to be called when the application has answered."""
 
     def answer(self, request: Request, decision: Decision) -> Answer:
         """What becomes of a request that was judged."""
+        if self._observe is not None:
+            self._observe(request, decision)
         if decision.allowed:
             fields = self.fields(decision)
             if decision.degraded:
                 fields = [*fields, (_DEGRADED, decision.degraded)]
-            return Answer(None, fields, 0 if self._wait else decision.delay_us)  # who stood in line has waited
+            # Who stood in line has waited.
+            return Answer(None, fields, 0 if self._wait else decision.delay_us, decision)
         status, headers, problem = answer_of(decision, self.fields)
         body = problem_json(problem or {})
         refusal = Refusal(status, [*headers, ("Content-Type", PROBLEM_JSON)], body)
         own = self._refusal(request, decision, refusal) if self._refusal is not None else None
-        return Answer(refusal if own is None else own, [], 0)
+        return Answer(refusal if own is None else own, [], 0, decision)
 
     def without_store(self, error: StoreError) -> Answer:
         """What becomes of a request that nobody judged."""
@@ -166,22 +114,61 @@ class Front:
         }
         return Answer(Refusal(503, [("Content-Type", PROBLEM_JSON), (_DEGRADED, "closed")], problem_json(body)), [], 0)
 
-    def close(self) -> list[Any]:
-        """What is to be closed: gates and limiters that were opened here."""
-        owned, self._owned = self._owned, []
-        return owned
+    def settle(self, request: Request, answer: Answer, response: Response) -> None:
+        """Let count of a request that passed what `counts` says of its response; where the store fails, all counts."""
+        steps = self._settling(request, answer, response)
+        try:
+            came: Any = None
+            while True:
+                came = steps.send(came)
+        except StopIteration:
+            return
+        except StoreError as error:
+            _log.warning("a request was not settled: %s", error)
 
-    def _open(self, policy: AnyPolicy | Gate | AsyncGate) -> Any:
+    async def settle_async(self, request: Request, answer: Answer, response: Response) -> None:
+        """`settle` on an event loop."""
+        steps = self._settling(request, answer, response)
+        try:
+            came: Any = None
+            while True:
+                came = await answered(steps.send(came))
+        except StopIteration:
+            return
+        except StoreError as error:
+            _log.warning("a request was not settled: %s", error)
+
+    def close(self) -> None:
+        """Close the store, if it was opened here."""
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            owned.close()
+
+    async def aclose(self) -> None:
+        """`close` on an event loop."""
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            await close_async(owned)
+
+    def _settling(self, request: Request, answer: Answer, response: Response) -> Generator[Any, Any, None]:
+        if self._limits is None or answer.decision is None or answer.refusal is not None:
+            return
+        yield from self._limits.settling(request, answer.decision, response)
+
+    def _open(self, policy: AnyPolicy | Gate | AsyncGate, told: dict[str, Any]) -> Any:
+        alone = [name for name in _WITH_LIMITS if name in told]
+        if alone:
+            raise ConfigError(f"{alone[0]} goes with limits; a policy says it itself")
         kind, other = (AsyncGate, Gate) if self._asynchronous else (Gate, AsyncGate)
         if isinstance(policy, other):
             raise ConfigError(f"this application needs a {kind.__name__}, not a {other.__name__}")
         if isinstance(policy, kind):
             for name in ("store", "clock"):
-                if name in self._options:
+                if name in told:
                     raise ConfigError(f"{name} goes with a policy; a gate has its own")
             return policy
-        gate: Any = kind(cast(AnyPolicy, policy), store=self._options.get("store"), clock=self._options.get("clock"))
-        self._owned.append(gate)
+        gate: Any = kind(cast(AnyPolicy, policy), store=told.get("store"), clock=told.get("clock"))
+        self._owned = gate.store
         return gate
 
     def _ask_gate(self, request: Request) -> Asked:
@@ -195,60 +182,46 @@ class Front:
             asked = self._gate.hit(request, cost, ruleset=self._ruleset)
         return asked
 
-    def _ask_limits(self, request: Request) -> Asked:
-        if request.method == "OPTIONS" and _is_preflight(request):
-            return None
-        if self._exempt is not None and self._exempt(request):
-            return None
-        ask, limiter = self._ask_one, self._one
-        if limiter is None:
-            limits = self._limits(request) if callable(self._limits) else self._limits
-            if limits is None:
-                return None
-            limiter = self._limiter(limits)
-            ask = limiter.ask if self._asynchronous else limiter.hit
-        key = (self._key(request) if self._key is not None else None) or self._by_address(request)
-        cost = self._cost(request) if callable(self._cost) else self._cost
-        asked: Asked = limiter.acquire(key, cost, timeout=self._wait) if self._wait else ask(key, cost)
-        return asked
 
-    def _by_address(self, request: Request) -> Key:
-        header = self._address.header
-        return self._address_key(request.client_ip, request.headers.get(header, "") if header else "")
-
-    def _limiter(self, limits: AnyLimits) -> Any:
-        """The limiter of these limits, made at their first use."""
-        known = limits if isinstance(limits, str) else repr(limits)
-        limiter = self._limiters.get(known)
-        if limiter is None:
-            if len(self._limiters) >= _MOST_LIMITERS:
-                raise ConfigError(f"limits that a function gives are of {_MOST_LIMITERS} kinds at the most")
-            kind = AsyncLimiter if self._asynchronous else Limiter
-            store = self._owned[0].store if self._owned else self._options.get("store", "memory://")
-            limiter = kind(limits, store=store, name=self._options.get("name", ""), clock=self._options.get("clock"))
-            if not self._owned and isinstance(store, str):
-                self._owned.append(limiter)
-            self._limiters[known] = limiter
-        return limiter
+_WITH_LIMITS = (
+    "key",
+    "missing",
+    "tier",
+    "counts",
+    "shadow",
+    "name",
+    "wait",
+    "trusted_proxies",
+    "trusted_hops",
+    "address_header",
+    "ipv6_prefix",
+    "ipv6_wide",
+)
 
 
-_WITH_LIMITS = ("key", "name", "wait", "trusted_proxies", "trusted_hops", "address_header")
+def judge(front: Front, request: Request) -> Answer:
+    """Ask for a request in this thread, and wait as long as a queue delays it."""
+    try:
+        decision = cast(Decision | None, front.ask(request))
+    except StoreError as error:
+        return front.without_store(error)
+    if decision is None:
+        return PASSES
+    answer = front.answer(request, decision)
+    if answer.delay_us:
+        Event().wait(front.clock.let_pass(answer.delay_us))
+    return answer
 
 
-def _is_preflight(request: Request) -> bool:
-    """A browser's question before a request of another origin, which it never sends by itself (Fetch, 3.2.2)."""
-    return "origin" in request.headers and "access-control-request-method" in request.headers
-
-
-def _address_rules(options: Options) -> AddressRules:
-    proxies, hops = tuple(options.get("trusted_proxies", ())), options.get("trusted_hops", 0)
-    if not proxies and not hops:
-        if "address_header" in options:
-            raise ConfigError("address_header needs trusted_proxies or trusted_hops: who else may write it?")
-        return AddressRules()
-    return AddressRules(
-        header=options.get("address_header", "X-Forwarded-For").lower(),
-        trusted=tuple(parse_network(proxy) for proxy in proxies if proxy != UNIX),
-        trust_unix=UNIX in proxies,
-        hops=hops,
-    )
+async def judge_async(front: Front, request: Request) -> Answer:
+    """`judge` on an event loop, which is never blocked."""
+    try:
+        decision = await answered(front.ask(request))
+    except StoreError as error:
+        return front.without_store(error)
+    if decision is None:
+        return PASSES
+    answer = front.answer(request, decision)
+    if answer.delay_us:
+        await asyncio.sleep(front.clock.let_pass(answer.delay_us))
+    return answer

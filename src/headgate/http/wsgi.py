@@ -8,15 +8,13 @@ A pure class: it imports no framework, and hands on the application's own iterab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
-from threading import Event
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 from urllib.parse import quote
 
-from headgate.decision import Decision
-from headgate.errors import StoreError
-from headgate.http.front import AnyPolicy, Front, Options, Refusal
+from headgate.http.front import Answer, Front, judge
+from headgate.http.options import AnyPolicy, Options, Refusal, Response
 from headgate.policy.gate import Gate
 from headgate.policy.request import Request
 
@@ -31,34 +29,39 @@ class RateLimitMiddleware:
     """Judges each request before `app` sees it; one that is refused never gets there.
 
     Give a `policy` (a file's path, its values, a Policy or a Gate) or `limits`, and what else
-    `headgate.http.front.Options` has. Requests are counted by their whole path, with the part that a
-    mount took off. Raises ConfigError or PolicyError.
+    `headgate.http.options.Options` has. Requests are counted by their whole path, with the part that a
+    mount took off. `fallback` is an application that answers what is refused, from a cache perhaps.
+    Raises ConfigError or PolicyError.
     """
 
-    def __init__(self, app: WSGIApp, policy: AnyPolicy | Gate | None = None, **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        app: WSGIApp,
+        policy: AnyPolicy | Gate | None = None,
+        *,
+        fallback: WSGIApp | None = None,
+        **options: Unpack[Options],
+    ) -> None:
         self.app = app
         self._front = Front(policy, options, asynchronous=False)
+        self._fallback = fallback
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         front, request = self._front, WsgiRequest(environ)
-        try:
-            decision = cast(Decision | None, front.ask(request))
-        except StoreError as error:
-            refusal, fields, delay_us = front.without_store(error)
-        else:
-            if decision is None:
-                return self.app(environ, start_response)
-            refusal, fields, delay_us = front.answer(request, decision)
-        if delay_us:
-            Event().wait(front.clock.let_pass(delay_us))
-        if refusal is None:
-            return self.app(environ, _telling(start_response, fields) if fields else start_response)
-        return _answer(start_response, refusal, head=request.method == "HEAD")
+        answer = judge(front, request)
+        if answer.refusal is None:
+            start = telling(start_response, answer.fields) if answer.fields else start_response
+            if front.settles and answer.decision is not None:
+                return settling(front, request, answer, self.app, start)
+            return self.app(environ, start)
+        if self._fallback is not None:
+            told = [field for field in answer.refusal.headers if not field[0].lower().startswith("content-")]
+            return self._fallback(environ, telling(start_response, told))
+        return send_refusal(start_response, answer.refusal, head=request.method == "HEAD")
 
     def close(self) -> None:
         """Close the store, if it was opened here."""
-        for each in self._front.close():
-            each.close()
+        self._front.close()
 
 
 class WsgiRequest(Request):
@@ -66,7 +69,7 @@ class WsgiRequest(Request):
 
     __slots__ = ("_environ", "_read")
 
-    def __init__(self, environ: Environ) -> None:
+    def __init__(self, environ: Environ, endpoint: str = "") -> None:
         self._environ = environ
         self._read: Request | None = None
         self._cookies = None
@@ -79,7 +82,7 @@ class WsgiRequest(Request):
         if asked:
             self.path += f"?{asked}"
         self.client_ip = environ.get("REMOTE_ADDR", "")
-        self.endpoint = ""
+        self.endpoint = endpoint  # a middleware stands before the routes, and knows none
 
     @property
     def environ(self) -> Environ:
@@ -110,7 +113,7 @@ class WsgiRequest(Request):
         return self._read
 
 
-def _telling(start_response: StartResponse, fields: list[tuple[str, str]]) -> StartResponse:
+def telling(start_response: StartResponse, fields: list[tuple[str, str]]) -> StartResponse:
     """Add fields to the head of the response; one that the application wrote itself stays as it is."""
 
     def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
@@ -120,7 +123,51 @@ def _telling(start_response: StartResponse, fields: list[tuple[str, str]]) -> St
     return start
 
 
-def _answer(start_response: StartResponse, refusal: Refusal, *, head: bool) -> Iterable[bytes]:
+def settling(
+    front: Front, request: WsgiRequest, answer: Answer, app: WSGIApp, start_response: StartResponse
+) -> Iterable[bytes]:
+    """Run the application, and settle what was charged by its response; one that fails has answered 500."""
+    said: list[Any] = ["500 ", []]
+
+    def watching(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
+        said[:] = status, headers
+        return start_response(status, headers, *error)
+
+    def settle(body_bytes: int) -> None:
+        told = {name.lower(): value for name, value in said[1]}
+        front.settle(request, answer, Response(int(said[0].split(" ")[0]), told, body_bytes))
+
+    try:
+        parts = app(request.environ, watching)
+    except BaseException:
+        settle(0)
+        raise
+    return _Settled(parts, settle)
+
+
+class _Settled:
+    """An application's parts; told how many bytes they were when the server is done with them."""
+
+    def __init__(self, parts: Iterable[bytes], settle: Callable[[int], None]) -> None:
+        self._parts = parts
+        self._settle = settle
+        self._bytes = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._parts:
+            self._bytes += len(part)
+            yield part
+
+    def close(self) -> None:
+        try:
+            close = getattr(self._parts, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._settle(self._bytes)
+
+
+def send_refusal(start_response: StartResponse, refusal: Refusal, *, head: bool) -> Iterable[bytes]:
     headers = list(refusal.headers)
     if not any(name.lower() == "content-length" for name, _ in headers):
         headers.append(("Content-Length", str(len(refusal.body))))

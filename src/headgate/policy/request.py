@@ -18,10 +18,13 @@ class Request:
     where a framework knows it.
     """
 
-    __slots__ = ("_cookies", "_query", "client_ip", "endpoint", "headers", "host", "method", "path")
+    __slots__ = ("_cookies", "_query", "charge", "client_ip", "endpoint", "headers", "host", "method", "path")
 
     headers: Mapping[str, str]
     """By name in lower case."""
+
+    charge: object
+    """What the request was charged, where somebody settles it later; else not there."""
 
     def __init__(
         self,

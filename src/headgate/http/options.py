@@ -1,0 +1,145 @@
+"""How requests are judged and answered: what a middleware, a route or a view may be told."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
+
+from headgate.clock import Clock
+from headgate.decision import Decision
+from headgate.errors import ConfigError
+from headgate.keys import Key
+from headgate.limits import Limit
+from headgate.policy.request import Request
+from headgate.policy.rules import Policy
+from headgate.stores.contract import Store
+
+T = TypeVar("T")
+
+AnyPolicy = Policy | Mapping[str, Any] | str | Path
+AnyLimits = str | Limit | Sequence[Limit]
+Of = Callable[[Request], T] | Callable[[Request], Awaitable[T]]
+"""A function of the request; before an asyncio application it may be a coroutine function."""
+
+
+class Response(NamedTuple):
+    """What the application answered, as far as it can still matter to a limit."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By name in lower case."""
+
+    body_bytes: int
+    """How much of a body was sent."""
+
+
+class Refusal(NamedTuple):
+    """An answer instead of the application's."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+class Answering(TypedDict, total=False):
+    """How a request is answered; what is left out is as told in the brackets."""
+
+    headers: str | Sequence[str]
+    """Dialects that tell what remains, see `headgate.http.dialects` ["draft-11"]; "none" for none."""
+
+    refusal: Callable[[Request, Decision, Refusal], Refusal | None]
+    """What replaces an answer of refusal; it is given the usual one, and None leaves that as it is."""
+
+    on_decision: Callable[[Request, Decision], object]
+    """Is told of every decision, before it is answered."""
+
+    on_store_error: Literal["open", "closed"]
+    """What becomes of a request where a store without a guard fails: it passes, or is answered 503 ["open"]."""
+
+    clock: Clock
+    """Stands in for the store's clock."""
+
+    cost: int | Of[int]
+    """Units of a request [1]."""
+
+    exempt: Of[bool]
+    """Whether a request is not limited [none is, but for the preflights of CORS where `limits` is given]."""
+
+
+class Counting(Answering, total=False):
+    """Who is counted, and what counts, where limits are given and not a policy."""
+
+    key: Of[Key | None]
+    """Who is counted [the client's address]; `headgate.http.who` has functions for what is usual."""
+
+    missing: Literal["address", "anonymous", "refuse"]
+    """What becomes of a request without a key: it is counted by address, or with all others that have none,
+    or refused ["address"]."""
+
+    tier: Of[str | None]
+    """Which of the limits apply, where `limits` is a mapping; what that does not name is "default"."""
+
+    counts: Callable[[Request, Response], bool | int]
+    """What of a request counts once it is answered: False for nothing, or its units [all].
+
+    It is charged before it is let in, so no race exceeds the limit; what does not count is given back.
+    More units than were charged are taken as far as there are any.
+    """
+
+    shadow: bool
+    """Count and tell `on_decision`, but refuse nobody [False]."""
+
+    name: str
+    """The limiter's name: those of one name and store are one limiter [none]."""
+
+    wait: float
+    """Seconds for which a request may stand in line before it is refused [0]."""
+
+    trusted_proxies: Sequence[str]
+    """Networks whose word about a client's address counts [none]; "unix" for a Unix socket."""
+
+    trusted_hops: int
+    """Or how many proxies stand before this server, each of which adds an address [0]."""
+
+    address_header: str
+    """The one header that they write it to ["X-Forwarded-For"]."""
+
+    ipv6_prefix: int
+    """How many bits of an IPv6 address tell clients apart, 32 to 128 [64]."""
+
+    ipv6_wide: tuple[int, int]
+    """(bits, times): all of that wider IPv6 network together have so many times the limits, too [none]."""
+
+
+class Options(Counting, total=False):
+    """What a middleware may be told."""
+
+    limits: AnyLimits | Mapping[str, AnyLimits | None] | Of[AnyLimits | None]
+    """Limits for every request, those of each tier, or what gives those of a request; None: not limited.
+    Instead of a policy."""
+
+    store: str | Store
+    """Where states are, a URL or a store [that of the policy; "memory://"]."""
+
+    ruleset: str
+    """The rules of the policy that are asked [all]."""
+
+
+class RouteOptions(Counting, total=False):
+    """What the limit of a route may be told."""
+
+    scope: str | Callable[[Request], str]
+    """What is counted together [each route by itself]: limits of one scope, and of one name or written alike,
+    are one."""
+
+    store: str | Store
+    """Where states are, a URL or a store [one in memory for all routes]."""
+
+
+def one_of(told: Mapping[str, Any], name: str, *choices: str) -> str:
+    """An option that is one of these words, the first where it is not given; raises ConfigError."""
+    choice = told.get(name, choices[0])
+    if choice not in choices:
+        raise ConfigError(f"{name} is one of {', '.join(choices)}, not {choice!r:.40}")
+    return cast(str, choice)

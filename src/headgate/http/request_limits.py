@@ -1,0 +1,276 @@
+"""Plain limits for requests: who is counted, under which limits, and what of it counts in the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from inspect import iscoroutinefunction
+from typing import Any, NamedTuple
+
+from headgate.clock import SYSTEM_CLOCK
+from headgate.decision import Decision, Reading, name_limits
+from headgate.errors import ArgumentError, ConfigError
+from headgate.http.options import AnyLimits, Response, one_of
+from headgate.http.wide import MOST_TIMES, WideLimiter
+from headgate.keys import Key
+from headgate.limiter import AsyncLimiter, Limiter
+from headgate.policy.address import UNIX, AddressRules, parse_network
+from headgate.policy.request import Request
+from headgate.stores.contract import Store
+from headgate.stores.opening import open_store
+from headgate.waiting import answered
+
+_log = logging.getLogger("headgate")
+_MOST_LIMITERS = 1024
+_MOST_ADDRESSES = 65536
+_ANONYMOUS = ("anonymous",)
+_DEFAULT = "default"
+
+Asked = Decision | Awaitable[Decision | None] | None
+"""A decision, or an awaitable of one; None where a request is not limited."""
+
+
+class _Pair(NamedTuple):
+    """The keys of an IPv6 client's network and of the wider one around it."""
+
+    network: Key
+    wider: Key
+
+
+class _Charge(NamedTuple):
+    """What a request was charged, for who settles it."""
+
+    limiter: Any
+    key: Any
+    cost: int
+    asked_us: int
+
+
+class RequestLimits:
+    """Asks limiters for requests, all on one store. `told` are `headgate.http.options.Options`."""
+
+    def __init__(self, told: dict[str, Any], *, asynchronous: bool, routed: bool) -> None:
+        self._asynchronous = asynchronous
+        self._exempt = told.get("exempt")
+        self._cost = told.get("cost", 1)
+        self._key = told.get("key")
+        self._missing = one_of(told, "missing", "address", "anonymous", "refuse")
+        self._counts = told.get("counts")
+        self._wait = told.get("wait", 0)
+        self._name = told.get("name", "")
+        self._shadow = bool(told.get("shadow", False))
+        self._own_clock = told.get("clock")
+        self._clock = told.get("clock", SYSTEM_CLOCK)
+        self._scope: Any = told.get("scope", _endpoint) if routed else None
+        store = told.get("store", "memory://")
+        self.owned: Store | None = open_store(store) if isinstance(store, str) else None
+        """The store, if it was opened here."""
+        self._store: Store = self.owned or store
+        self._limiters: dict[Any, Any] = {}
+        self._address = address_rules(told)
+        self._wide = _wide(told, self._address)
+        self._address_key = lru_cache(_MOST_ADDRESSES)(self._key_of_address)
+        limits, tier = told["limits"], told.get("tier")
+        self._limits_of: Any = _tiered(limits, tier) if isinstance(limits, Mapping) else limits
+        if tier is not None and not isinstance(limits, Mapping):
+            raise ConfigError("tier chooses among limits: give them as a mapping from tier to limits")
+        functions = (self._exempt, self._key, self._cost, self._limits_of)
+        if any(map(iscoroutinefunction, functions)) and not asynchronous:
+            raise ConfigError("a coroutine function goes before an asyncio application only")
+        self._one = None if callable(self._limits_of) else self._limiter(self._limits_of)
+        if isinstance(limits, Mapping):
+            for own in limits.values():
+                if own is not None:
+                    self._limiter(own)  # what cannot be read is told now
+        self._ask_one: Any = self._one and (self._one.ask if asynchronous else self._one.hit)
+        later = any(map(iscoroutinefunction, functions))
+        self.ask: Callable[[Request], Asked] = self._ask_later if later else self._ask
+
+    def settling(self, request: Request, decision: Decision, response: Response) -> Generator[Any, Any, None]:
+        """Let count what `counts` says; yields what may have to be awaited. Raises StoreError."""
+        charge: _Charge | None = getattr(request, "charge", None)
+        if charge is None or self._counts is None:
+            return
+        request.charge = None  # once
+        limiter, key, cost, asked_us = charge
+        try:
+            told = self._counts(request, response)
+            units = cost if told is True else int(told)
+            if units < 0:
+                raise ArgumentError(f"units that count are at least 0, not {units}")
+        except Exception:  # the response is sent: nobody else would be told of it
+            _log.exception("counts failed: the request counts as it was charged")
+            return
+        if units < cost:
+            ago_us = max(0, self._clock.now_us() - asked_us)
+            yield limiter.give_back(key, cost - units, ago_us, degraded=decision.degraded)
+        elif units > cost and not (yield limiter.hit(key, units - cost)).allowed:
+            left = (yield limiter.peek(key, 0)).remaining
+            if left:
+                yield limiter.hit(key, left)
+
+    def _ask(self, request: Request) -> Asked:
+        if request.method == "OPTIONS" and _is_preflight(request):
+            return None
+        if self._exempt is not None and self._exempt(request):
+            return None
+        limits = self._limits_of(request) if self._one is None else self._limits_of
+        if limits is None:
+            return None
+        key = self._key(request) if self._key is not None else None
+        cost = self._cost(request) if callable(self._cost) else self._cost
+        asked: Asked = self._decide(request, limits, key, cost)
+        return asked
+
+    async def _ask_later(self, request: Request) -> Decision | None:
+        """`_ask` where functions are to be awaited."""
+        if request.method == "OPTIONS" and _is_preflight(request):
+            return None
+        if self._exempt is not None and await answered(self._exempt(request)):
+            return None
+        limits = await answered(self._limits_of(request)) if self._one is None else self._limits_of
+        if limits is None:
+            return None
+        key = await answered(self._key(request)) if self._key is not None else None
+        cost = await answered(self._cost(request)) if callable(self._cost) else self._cost
+        return await answered(self._decide(request, limits, key, cost))
+
+    def _decide(self, request: Request, limits: AnyLimits, key: Key | None, cost: int) -> Any:
+        counted: Any = key
+        if not key:
+            if self._key is None or self._missing == "address":
+                header = self._address.header
+                counted = self._address_key(request.client_ip, request.headers.get(header, "") if header else "")
+            elif self._missing == "anonymous":
+                counted = _ANONYMOUS
+            else:
+                return self._refused(limits)
+        if self._scope is not None:
+            scope = self._scope(request) if callable(self._scope) else self._scope
+            counted = _within(scope, counted)
+        if type(counted) is _Pair:
+            limiter = self._limiter(limits, wide=True)
+            ask = limiter.hit
+        elif self._one is not None:
+            limiter, ask = self._one, self._ask_one
+        else:
+            limiter = self._limiter(limits)
+            ask = limiter.ask if self._asynchronous else limiter.hit
+        if self._counts is not None:
+            request.charge = _Charge(limiter, counted, cost, self._clock.now_us())
+        return limiter.acquire(counted, cost, timeout=self._wait) if self._wait else ask(counted, cost)
+
+    def _key_of_address(self, peer: str, header: str) -> Key | _Pair:
+        key = ("ip", self._address.client(peer, header) or UNIX)
+        if self._wide is None or ":" not in key[1]:
+            return key
+        return _Pair(key, ("ip", self._wide[0].client(peer, header)))
+
+    def _refused(self, limits: AnyLimits) -> Decision:
+        """The refusal of a request that has no key: its quota is nothing."""
+        definitions = name_limits(self._limiter(limits).limits, scope="", name=self._name or _DEFAULT)
+        readings = [Reading(False, 0, 0, None, 0, 0) for _ in definitions]
+        return Decision(definitions, readings, allowed=False, binding=0)
+
+    def _limiter(self, limits: AnyLimits, *, wide: bool = False) -> Any:
+        """The limiter of these limits, made at their first use."""
+        known = (limits if isinstance(limits, str) else repr(limits), wide)
+        limiter = self._limiters.get(known)
+        if limiter is not None:
+            return limiter
+        if len(self._limiters) >= _MOST_LIMITERS:
+            raise ConfigError(f"limits that a function gives are of {_MOST_LIMITERS} kinds at the most")
+        if wide and self._wide is not None:
+            limiter = WideLimiter(
+                self._limiter(limits).limits,
+                self._wide[1],
+                store=self._store,
+                name=self._name,
+                shadow=self._shadow,
+                clock=self._own_clock,
+                asynchronous=self._asynchronous,
+            )
+        else:
+            kind = AsyncLimiter if self._asynchronous else Limiter
+            limiter = kind(limits, store=self._store, name=self._name, clock=self._own_clock, shadow=self._shadow)
+        self._limiters[known] = limiter
+        return limiter
+
+
+def address_rules(told: Mapping[str, Any]) -> AddressRules:
+    """Whom to believe about a client's address; raises ConfigError."""
+    proxies, hops = tuple(told.get("trusted_proxies", ())), told.get("trusted_hops", 0)
+    prefix = told.get("ipv6_prefix", 64)
+    if isinstance(prefix, bool) or not isinstance(prefix, int) or not 32 <= prefix <= 128:
+        raise ConfigError(f"ipv6_prefix is a number of bits, 32 to 128, not {prefix!r:.40}")
+    if not proxies and not hops:
+        if "address_header" in told:
+            raise ConfigError("address_header needs trusted_proxies or trusted_hops: who else may write it?")
+        return AddressRules(ipv6_prefix=prefix)
+    return AddressRules(
+        header=told.get("address_header", "X-Forwarded-For").lower(),
+        trusted=tuple(parse_network(proxy) for proxy in proxies if proxy != UNIX),
+        trust_unix=UNIX in proxies,
+        hops=hops,
+        ipv6_prefix=prefix,
+    )
+
+
+def _wide(told: Mapping[str, Any], narrow: AddressRules) -> tuple[AddressRules, int] | None:
+    """The rules of the wider network, and how many times the limits it has."""
+    given = told.get("ipv6_wide")
+    if given is None:
+        return None
+    try:
+        prefix, times = given
+        usable = 16 <= prefix < narrow.ipv6_prefix and 1 <= times <= MOST_TIMES and isinstance(times, int)
+    except (TypeError, ValueError):
+        usable = False
+    if not usable:
+        raise ConfigError(
+            f"ipv6_wide is (bits, times), as (48, 8): fewer bits than ipv6_prefix, which is {narrow.ipv6_prefix}, "
+            f"and 1 to {MOST_TIMES} times; not {given!r:.40}"
+        )
+    if told.get("wait"):
+        raise ConfigError("ipv6_wide does not go with wait: nobody stands in two lines")
+    return replace(narrow, ipv6_prefix=prefix), times
+
+
+def _tiered(limits: Mapping[str, AnyLimits | None], tier: Any) -> Callable[[Request], Any]:
+    """What gives the limits of a request's tier."""
+    if tier is None:
+        raise ConfigError("limits of several tiers need tier: a function that gives a request's tier")
+    if _DEFAULT not in limits:
+        raise ConfigError(f"limits of tiers name {_DEFAULT!r}, for requests of any other tier: {list(limits)!r:.80}")
+    default = limits[_DEFAULT]
+
+    def of(request: Request) -> AnyLimits | None:
+        return limits.get(_tier_name(tier(request)), default)
+
+    async def of_async(request: Request) -> AnyLimits | None:
+        return limits.get(_tier_name(await tier(request)), default)
+
+    return of_async if iscoroutinefunction(tier) else of
+
+
+def _tier_name(told: Any) -> Any:
+    """What `headgate.http.who` gives names where it comes from; the tier is its last part."""
+    return told[-1] if isinstance(told, tuple) else told
+
+
+def _within(scope: str, key: Any) -> Any:
+    """The key inside a scope."""
+    if type(key) is _Pair:
+        return _Pair(_within(scope, key.network), _within(scope, key.wider))
+    return (scope, *key) if isinstance(key, tuple) else (scope, key)
+
+
+def _endpoint(request: Request) -> str:
+    return request.endpoint
+
+
+def _is_preflight(request: Request) -> bool:
+    """A browser's question before a request of another origin, which it never sends by itself (Fetch, 3.2.2)."""
+    return "origin" in request.headers and "access-control-request-method" in request.headers

@@ -1,0 +1,106 @@
+"""Who is asking: functions of a request that give the key it is counted by, None where it has none.
+
+    RateLimitMiddleware(app, limits="100/minute", key=first_of(api_key("X-API-Key"), header("X-User-Id")))
+
+Each key begins with where it comes from: user 7 is not cookie 7. Only what a client cannot choose
+freely tells who it is; see docs/identity.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from inspect import iscoroutinefunction
+from typing import Any
+
+from headgate.errors import ConfigError
+from headgate.policy.identity import Extract, from_cookie, from_header, from_query
+from headgate.policy.request import Request
+from headgate.waiting import answered
+
+KeyOf = Callable[[Request], tuple[str, ...] | None]
+
+
+def header(name: str, *, secret: bool = False) -> KeyOf:
+    """The value of a header; a `secret` one is replaced by a digest before anything sees it."""
+    return _named(f"header:{name.lower()}", from_header(_checked(name), secret=secret))
+
+
+def api_key(name: str = "X-API-Key") -> KeyOf:
+    """The API key in a header, or its token where it says `Bearer` before it; only its digest is kept."""
+    read = from_header(_checked(name), secret=True)
+
+    def of(request: Request) -> tuple[str, ...] | None:
+        sent = request.headers.get(name.lower(), "").strip()
+        scheme, _, token = sent.partition(" ")
+        if scheme.lower() == "bearer" and token:
+            request = Request(headers={name: token})
+        found = read(request)
+        return None if found is None else ("api_key", *found)
+
+    return of
+
+
+def cookie(name: str, *, secret: bool = True) -> KeyOf:
+    """The value of a cookie, by its digest unless it is no `secret`."""
+    return _named(f"cookie:{name}", from_cookie(_checked(name), secret=secret))
+
+
+def query(name: str, *, secret: bool = False) -> KeyOf:
+    """The value of a query parameter; a `secret` one by its digest."""
+    return _named(f"query:{name}", from_query(_checked(name), secret=secret))
+
+
+def first_of(*keys: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    """The first key that a request has; awaited where one of the functions is a coroutine function."""
+    if not keys:
+        raise ConfigError("first_of needs at least one function")
+
+    def of(request: Request) -> Any:
+        return next((key for key in (function(request) for function in keys) if key), None)
+
+    async def of_async(request: Request) -> Any:
+        for function in keys:
+            key = await _settled(function(request))
+            if key:
+                return key
+        return None
+
+    return of_async if any(map(iscoroutinefunction, keys)) else of
+
+
+def all_of(*keys: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    """All of these together, such as a tenant and its user; None where one is missing."""
+    if not keys:
+        raise ConfigError("all_of needs at least one function")
+
+    def of(request: Request) -> Any:
+        return _together([function(request) for function in keys])
+
+    async def of_async(request: Request) -> Any:
+        return _together([await _settled(function(request)) for function in keys])
+
+    return of_async if any(map(iscoroutinefunction, keys)) else of
+
+
+def _together(found: list[Any]) -> tuple[Any, ...] | None:
+    if not all(found):
+        return None
+    return tuple(part for key in found for part in (key if isinstance(key, tuple) else (key,)))
+
+
+async def _settled(value: Any | Awaitable[Any]) -> Any:
+    return await answered(value)
+
+
+def _named(place: str, extract: Extract) -> KeyOf:
+    def of(request: Request) -> tuple[str, ...] | None:
+        found = extract(request)
+        return None if found is None else (place, *found)
+
+    return of
+
+
+def _checked(name: str) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"a header, cookie or parameter has a name, not {name!r:.40}")
+    return name
