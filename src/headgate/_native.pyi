@@ -11,7 +11,7 @@ from headgate.clock import Clock
 from headgate.decision import LimitReading, NamedLimit
 from headgate.keys import Key
 
-__all__ = ["BoundLimits", "Decision", "Decisions", "Table", "Zone", "now_us", "read_common_lines"]
+__all__ = ["BoundLimits", "Decision", "Decisions", "RateLimitFields", "Table", "Zone", "now_us", "read_common_lines"]
 
 def now_us() -> int:
     """The system clock: wall time at its first use, carried on by the monotonic clock; never steps."""
@@ -149,6 +149,8 @@ class Decision:
     @property
     def allowed(self) -> bool: ...
     @property
+    def definitions(self) -> tuple[NamedLimit, ...]: ...
+    @property
     def degraded(self) -> str: ...
     @property
     def limits(self) -> tuple[LimitReading, ...]: ...
@@ -185,3 +187,23 @@ class Decisions:
     def allowed_count(self) -> int: ...
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Decision: ...
+
+@final
+class RateLimitFields:
+    """Writes RateLimit-Policy and RateLimit of decisions on the same limits; see `headgate.http.ratelimit_headers`.
+
+    A form is (start, window_us, quota, in_flight, on_the_clock, shadow) of each limit; `policy` is the whole
+    first field, None where there is nothing to say. Names and values are all text or all bytes.
+    """
+
+    def __new__(
+        cls,
+        forms: Sequence[tuple[str, int, int, bool, bool, bool]],
+        policy: tuple[Any, Any] | None,
+        name: str | bytes,
+    ) -> RateLimitFields: ...
+    def write(self, decision: Decision) -> list[tuple[Any, Any]]:
+        """The fields of a decision."""
+
+    def write_passing(self, decision: Decision) -> list[tuple[Any, Any]] | None:
+        """The fields of a decision that passes at once and was decided by its store; None for any other."""

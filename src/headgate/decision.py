@@ -169,6 +169,11 @@ class Decision:
         return self.allowed
 
     @property
+    def definitions(self) -> tuple[NamedLimit, ...]:
+        """The limits that were asked, in their order."""
+        return self._definitions
+
+    @property
     def limits(self) -> tuple[LimitReading, ...]:
         """Every limit's own numbers, in the order of the limits."""
         return tuple(

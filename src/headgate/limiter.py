@@ -177,6 +177,19 @@ class AsyncLimiter(_BoundLimiter):
     that waits for I/O is asked without blocking it.
     """
 
+    def __init__(
+        self,
+        limits: str | Limit | Sequence[Limit],
+        *,
+        store: str | Store = "memory://",
+        name: str = "",
+        clock: Clock | None = None,
+        shadow: bool = False,
+    ) -> None:
+        super().__init__(limits, store=store, name=name, clock=clock, shadow=shadow)
+        if type(self).ask is AsyncLimiter.ask:
+            self.ask = self._bound.hit  # type: ignore[method-assign]  # the shortest way, as in Limiter
+
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
         return bind_async(self.store, self._definitions, clock)
 

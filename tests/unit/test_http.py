@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Decision, Limiter
+from headgate.core import native
 from headgate.decision import NamedLimit, Reading, name_limits
-from headgate.http.ratelimit_headers import ratelimit_fields, retry_after_seconds
+from headgate.http.ratelimit_headers import PythonRateLimitFields, _form, ratelimit_fields, retry_after_seconds
 from headgate.http.refusal import answer_of
 from headgate.limit_text import parse_limits
 from headgate.limits import Limit
@@ -166,3 +167,38 @@ def test_every_field_parses_and_keeps_the_rules_of_the_draft(
                 seconds = retry_after_seconds(decision)
                 assert seconds is not None
                 assert parameters["t"] <= seconds == max(1, math.ceil(decision.retry_after_us / 1e6))
+
+
+NUMBERS = st.one_of(st.integers(0, 5), st.integers(0, 1 << 52), st.integers(10**14, 10**16))
+READINGS = st.builds(
+    Reading, st.booleans(), NUMBERS, NUMBERS, st.one_of(st.none(), NUMBERS), NUMBERS, st.sampled_from([0, 0, 7])
+)
+
+
+@pytest.mark.skipif(native is None, reason="there is one core here")
+@given(
+    SEVERAL_LIMITS, st.lists(READINGS, min_size=8, max_size=8), st.booleans(), st.integers(0, 255),
+    st.sampled_from(["", "open", "local"]),
+)  # fmt: skip
+def test_both_cores_write_the_same_fields(
+    limits: list[Limit], readings: list[Reading], allowed: bool, shadows: int, degraded: str
+) -> None:
+    definitions = tuple(
+        NamedLimit(limit, "scope", f"name{index}", shadow=bool(shadows >> index & 1))
+        for index, limit in enumerate(limits)
+    )
+    # A limit admits exactly what it need not wait for.
+    own = [
+        reading._replace(
+            retry_after_us=0 if reading.allowed else reading.retry_after_us and max(1, reading.retry_after_us)
+        )
+        for reading in readings[: len(limits)]
+    ]
+    own = [reading._replace(allowed=reading.retry_after_us == 0) for reading in own]
+    decision = Decision(definitions, own, allowed=allowed, binding=None, degraded=degraded)
+    forms = [_form(definition) for definition in definitions]
+    for policy, name in ((("RateLimit-Policy", "all"), "RateLimit"), ((b"p", b"q"), b"r"), (None, "RateLimit")):
+        assert native is not None
+        natively, plainly = native.RateLimitFields(forms, policy, name), PythonRateLimitFields(forms, policy, name)
+        assert natively.write(decision) == plainly.write(decision)
+        assert natively.write_passing(decision) == plainly.write_passing(decision)

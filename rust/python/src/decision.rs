@@ -35,7 +35,16 @@ impl Decision {
         Self { definitions, answer, degraded }
     }
 
-    fn readings(&self) -> &[Reading] {
+    /// Whether there is no more to say than that it passes, now.
+    pub fn passes_at_once(&self) -> bool {
+        self.answer.allowed && self.degraded.is_empty() && self.readings().iter().all(|reading| reading.delay_us == 0)
+    }
+
+    pub fn is_allowed(&self) -> bool {
+        self.answer.allowed
+    }
+
+    pub fn readings(&self) -> &[Reading] {
         self.answer.readings.all()
     }
 
@@ -96,6 +105,11 @@ impl Decision {
     #[getter]
     fn allowed(&self) -> bool {
         self.answer.allowed
+    }
+
+    #[getter]
+    fn definitions<'py>(&self, py: Python<'py>) -> Bound<'py, PyTuple> {
+        self.definitions.bind(py).clone()
     }
 
     #[getter]

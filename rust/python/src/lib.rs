@@ -6,6 +6,7 @@ mod bound;
 mod clock;
 mod decision;
 mod decisions;
+mod fields;
 mod log_lines;
 mod state;
 mod table;
@@ -24,6 +25,8 @@ mod _native {
     use crate::decision::Decision;
     #[pymodule_export]
     use crate::decisions::Decisions;
+    #[pymodule_export]
+    use crate::fields::RateLimitFields;
     #[pymodule_export]
     use crate::log_lines::read_common_lines;
     #[pymodule_export]

@@ -31,7 +31,8 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _TRY_AGAIN_LATER = 1013
 """The status with which a websocket is closed that was refused (IANA's registry of close codes)."""
 
-_HEADS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
+_HEADS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+_PASSING = frozenset({b"ratelimit-policy", b"ratelimit"})
 _IN_A_PATH = "/%:@!$&'()*+,;=~"
 
 
@@ -73,6 +74,10 @@ class RateLimitMiddleware:
         else:
             if decision is None:
                 await self.app(scope, receive, send)
+                return
+            passing = front.passing(decision)
+            if passing is not None and not front.settles:
+                await self.app(scope, receive, _adding(send, passing, _PASSING))
                 return
             answer = front.answer(request, decision)
         refusal, fields, delay_us, _ = answer
@@ -161,14 +166,23 @@ class AsgiRequest(Request):
 
 def telling(send: Send, fields: list[tuple[str, str]]) -> Send:
     """Add fields to the head of the response; one that the application wrote itself stays as it is."""
+    encoded = [(_field_name(name), value.encode("latin-1")) for name, value in fields]
+    return _adding(send, encoded, frozenset(name for name, _ in encoded))
 
-    async def send_with_fields(message: Message) -> None:
+
+def _adding(send: Send, fields: list[tuple[bytes, bytes]], names: frozenset[bytes]) -> Send:
+    # No coroutine function: what it returns is awaited all the same, and one less frame is entered.
+    def send_with_fields(message: Message) -> Awaitable[None]:
         if message["type"] in _HEADS:
-            added = [(_field_name(name), value.encode("latin-1")) for name, value in fields]
             own = message.get("headers") or ()
-            names = [name for name, _ in own]  # in lower case, as ASGI has them
-            message["headers"] = [*own, *[field for field in added if field[0] not in names]]
-        await send(message)
+            added = fields
+            for name, _ in own:  # in lower case, as ASGI has them
+                if name in names:
+                    written = {name for name, _ in own}
+                    added = [field for field in fields if field[0] not in written]
+                    break
+            message["headers"] = [*own, *added]
+        return send(message)
 
     return send_with_fields
 

@@ -17,6 +17,7 @@ from headgate.decision import Decision
 from headgate.errors import ConfigError, StoreError
 from headgate.http.dialects import fields_of
 from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions, one_of
+from headgate.http.ratelimit_headers import passing_fields
 from headgate.http.refusal import PROBLEM_JSON, REDUCED_CAPACITY, answer_of, problem_json
 from headgate.http.request_limits import Asked, RequestLimits
 from headgate.policy.gate import AsyncGate, Gate
@@ -82,6 +83,10 @@ class Front:
             self._gate = self._open(policy, told)
             self._ruleset = told.get("ruleset", ALL_RULES)
             self.ask = self._ask_gate
+        plain = told.get("headers", "draft-11") == "draft-11" and self._observe is None
+        self.passing: Callable[[Decision], list[tuple[bytes, bytes]] | None] = passing_fields if plain else _more_to_say
+        """The fields of a decision that passes at once, as ASGI has them; None where `answer` is to be asked."""
+
         self.settles = "counts" in told
         """Whether `settle` is to be called when the application has answered."""
 
@@ -181,6 +186,10 @@ class Front:
         else:
             asked = self._gate.hit(request, cost, ruleset=self._ruleset)
         return asked
+
+
+def _more_to_say(decision: Decision) -> None:
+    return None
 
 
 _WITH_LIMITS = (

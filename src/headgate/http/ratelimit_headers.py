@@ -2,12 +2,16 @@
 
 Both fields are Lists of RFC 9651: a quoted policy name with parameters. Seconds are rounded up, so
 that who comes back when told is let in. Source: the draft, sections 3 and 4; RFC 9110, 10.2.3.
+
+Every response has them, so where the native core is at hand it writes them; the class here gives the same.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headgate import core
 from headgate.decision import Decision, LimitReading, NamedLimit
 from headgate.limits import Concurrent, LeakyBucket, LeakyQueue, Limit, TokenBucket
 
@@ -15,26 +19,61 @@ US = 1_000_000
 LARGEST_INTEGER = 999_999_999_999_999
 """The largest Integer of a structured field (RFC 9651, 3.3.1)."""
 
-_MOST_FORMS = 4096
+_MOST_WRITERS = 4096
 
 
-class _Form(NamedTuple):
-    """What is the same in every answer of a limit."""
-
-    definition: NamedLimit
-    policy: str
-    """Its member of RateLimit-Policy."""
+class Form(NamedTuple):
+    """What is the same in every answer of a limit. `start` is how its member of RateLimit begins."""
 
     start: str
-    """How its member of RateLimit begins."""
-
     window_us: int
+    quota: int
     in_flight: bool
     on_the_clock: bool
+    shadow: bool
 
 
-_forms: dict[int, _Form] = {}
-"""By the identity of the limit, which is kept with it."""
+class RateLimitFields:
+    """Writes RateLimit-Policy and RateLimit of decisions on the same limits.
+
+    `policy` is the whole first field, None where there is nothing to say. Names and values are all text,
+    or all bytes.
+    """
+
+    def __init__(self, forms: Sequence[Form], policy: tuple[Any, Any] | None, name: Any) -> None:
+        self._forms = forms
+        self._policy = policy
+        self._name = name
+
+    def write(self, decision: Decision) -> list[tuple[Any, Any]]:
+        """The fields; none where no enforced limit applied. A refusal lists only the limits that refuse in RateLimit."""
+        if self._policy is None:
+            return []
+        items = [
+            _limit_item(form, reading)
+            for form, reading in zip(self._forms, decision.limits, strict=True)
+            if not form.shadow and (decision.allowed or not reading.allowed)
+        ]
+        if not items:
+            return [self._policy]
+        value = ", ".join(items)
+        return [self._policy, (self._name, value.encode() if isinstance(self._name, bytes) else value)]
+
+    def write_passing(self, decision: Decision) -> list[tuple[Any, Any]] | None:
+        """The fields of a decision that passes at once and was decided by its store; None for any other."""
+        return self.write(decision) if decision.allowed and not decision.degraded and not decision.delay_us else None
+
+
+class _Writers(NamedTuple):
+    """What writes the fields of decisions on these limits, as text and as bytes."""
+
+    definitions: tuple[NamedLimit, ...]
+    text: RateLimitFields
+    encoded: RateLimitFields
+
+
+_writers: dict[int, _Writers] = {}
+"""By the identity of the definitions, which are kept with them."""
 
 
 def ratelimit_fields(decision: Decision) -> list[tuple[str, str]]:
@@ -42,22 +81,20 @@ def ratelimit_fields(decision: Decision) -> list[tuple[str, str]]:
 
     A refusal lists only the limits that refuse in RateLimit, and all of them in RateLimit-Policy.
     """
-    policies: list[str] = []
-    items: list[str] = []
-    allowed = decision.allowed
-    for reading in decision.limits:
-        form = _form_of(reading)
-        if form.definition.shadow:
-            continue
-        policies.append(form.policy)
-        if allowed or not reading.allowed:
-            items.append(_limit_item(form, reading))
-    if not policies:
-        return []
-    fields = [("RateLimit-Policy", ", ".join(policies))]
-    if items:
-        fields.append(("RateLimit", ", ".join(items)))
-    return fields
+    definitions = decision.definitions
+    writers = _writers.get(id(definitions))
+    if writers is None or writers.definitions is not definitions:
+        writers = _new_writers(definitions)
+    return writers.text.write(decision)
+
+
+def passing_fields(decision: Decision) -> list[tuple[bytes, bytes]] | None:
+    """The same as ASGI has them, of a decision that passes at once and was decided by its store; None for any other."""
+    definitions = decision.definitions
+    writers = _writers.get(id(definitions))
+    if writers is None or writers.definitions is not definitions:
+        writers = _new_writers(definitions)
+    return writers.encoded.write_passing(decision)
 
 
 def retry_after_seconds(decision: Decision) -> int | None:
@@ -69,44 +106,7 @@ def retry_after_seconds(decision: Decision) -> int | None:
 
 def policy_item(reading: LimitReading) -> str:
     """A member of RateLimit-Policy: `"burst";q=20;w=2`."""
-    return _form_of(reading).policy
-
-
-def limit_item(reading: LimitReading) -> str:
-    """A member of RateLimit: `"burst";r=19;t=2`."""
-    return _limit_item(_form_of(reading), reading)
-
-
-def _limit_item(form: _Form, reading: LimitReading) -> str:
-    remaining = reading.remaining
-    left = remaining if remaining < LARGEST_INTEGER else LARGEST_INTEGER
-    if form.in_flight or (not remaining and reading.retry_after_us is None):
-        return f"{form.start}{left}"  # no time helps, or none is known
-    seconds = _effective_seconds(form, reading)
-    return f"{form.start}{left};t={seconds if seconds < LARGEST_INTEGER else LARGEST_INTEGER}"
-
-
-def _form_of(reading: LimitReading) -> _Form:
-    definition = reading.definition
-    form = _forms.get(id(definition))
-    if form is None or form.definition is not definition:
-        if len(_forms) >= _MOST_FORMS:
-            _forms.clear()
-        form = _forms[id(definition)] = _new_form(definition)
-    return form
-
-
-def _new_form(definition: NamedLimit) -> _Form:
-    limit = definition.limit
-    in_flight = isinstance(limit, Concurrent)
-    window_us = 0 if in_flight else _window_us(limit)
-    policy = f'"{definition.name}";q={_integer(limit.quota)}'
-    if in_flight:
-        policy += ';qu="concurrent-requests"'
-    elif window_us >= US:
-        policy += f";w={_integer(max(1, _seconds(window_us)))}"
-    start = f'"{definition.name}";r='
-    return _Form(definition, policy, start, window_us, in_flight, limit.algorithm == "fixed_window")
+    return _policy_item(reading.definition)
 
 
 def window_seconds(reading: LimitReading) -> int | None:
@@ -114,7 +114,8 @@ def window_seconds(reading: LimitReading) -> int | None:
 
     A bucket's window is the time in which it fills: it keeps q/w the sustained rate, and r <= q.
     """
-    window_us = _form_of(reading).window_us
+    limit = reading.definition.limit
+    window_us = 0 if isinstance(limit, Concurrent) else _window_us(limit)
     return None if window_us < US else max(1, _seconds(window_us))
 
 
@@ -124,17 +125,60 @@ def effective_seconds(reading: LimitReading) -> int:
     At least the time until one more unit is there, and long enough that r/t does not pass the
     sustained rate; on a refusal never later than Retry-After.
     """
-    return _effective_seconds(_form_of(reading), reading)
+    return _effective_seconds(_form(reading.definition), reading)
 
 
-def _effective_seconds(form: _Form, reading: LimitReading) -> int:
-    if form.on_the_clock and reading.reset_after_us:
-        effective_us = reading.reset_after_us
-    else:
-        share_us = -(-reading.remaining * form.window_us // (reading.limit or 1))
-        effective_us = reading.next_after_us if reading.next_after_us > share_us else share_us
+def _new_writers(definitions: tuple[NamedLimit, ...]) -> _Writers:
+    if len(_writers) >= _MOST_WRITERS:
+        _writers.clear()
+    forms = [_form(definition) for definition in definitions]
+    policy = ", ".join(_policy_item(definition) for definition in definitions if not definition.shadow)
+    # What overflows the native writer's numbers is left to Python.
+    kind = RateLimitFields if all(form.window_us < 1 << 62 for form in forms) else PythonRateLimitFields
+    text = ("RateLimit-Policy", policy) if policy else None
+    encoded = (b"ratelimit-policy", policy.encode()) if policy else None
+    writers = _Writers(definitions, kind(forms, text, "RateLimit"), kind(forms, encoded, b"ratelimit"))
+    _writers[id(definitions)] = writers
+    return writers
+
+
+def _form(definition: NamedLimit) -> Form:
+    limit = definition.limit
+    in_flight = isinstance(limit, Concurrent)
+    return Form(
+        start=f'"{definition.name}";r=',
+        window_us=0 if in_flight else _window_us(limit),
+        quota=limit.quota,
+        in_flight=in_flight,
+        on_the_clock=limit.algorithm == "fixed_window",
+        shadow=definition.shadow,
+    )
+
+
+def _policy_item(definition: NamedLimit) -> str:
+    limit = definition.limit
+    policy = f'"{definition.name}";q={min(limit.quota, LARGEST_INTEGER)}'
+    if isinstance(limit, Concurrent):
+        return f'{policy};qu="concurrent-requests"'
+    window_us = _window_us(limit)
+    return policy if window_us < US else f"{policy};w={min(max(1, _seconds(window_us)), LARGEST_INTEGER)}"
+
+
+def _limit_item(form: Form, reading: LimitReading) -> str:
+    """Its member of RateLimit."""
+    left = min(reading.remaining, LARGEST_INTEGER)
+    if form.in_flight or (not reading.remaining and reading.retry_after_us is None):
+        return f"{form.start}{left}"  # no time helps, or none is known
+    return f"{form.start}{left};t={min(_effective_seconds(form, reading), LARGEST_INTEGER)}"
+
+
+def _effective_seconds(form: Form, reading: LimitReading) -> int:
+    effective_us = reading.reset_after_us
+    if not form.on_the_clock or not effective_us:
+        share_us = -(-reading.remaining * form.window_us // (form.quota or 1))
+        effective_us = max(reading.next_after_us, share_us)
     if reading.allowed:
-        return -(-effective_us // US)
+        return _seconds(effective_us)
     if reading.retry_after_us is not None:
         effective_us = min(effective_us, reading.retry_after_us)
     return max(_seconds(effective_us), 1)
@@ -150,5 +194,6 @@ def _seconds(duration_us: int) -> int:
     return -(-duration_us // US)
 
 
-def _integer(value: int) -> int:
-    return min(value, LARGEST_INTEGER)
+PythonRateLimitFields = RateLimitFields
+if not TYPE_CHECKING and core.native is not None:
+    RateLimitFields = core.native.RateLimitFields

@@ -27,6 +27,11 @@ _MOST_LIMITERS = 1024
 _MOST_ADDRESSES = 65536
 _ANONYMOUS = ("anonymous",)
 _DEFAULT = "default"
+_PLAIN = {
+    "limits", "store", "name", "clock", "headers", "refusal", "on_decision", "on_store_error", "shadow", "missing",
+    "trusted_proxies", "trusted_hops", "address_header", "ipv6_prefix",
+}  # fmt: skip
+"""Options that say nothing of who is counted but for an address, or of how much."""
 
 Asked = Decision | Awaitable[Decision | None] | None
 """A decision, or an awaitable of one; None where a request is not limited."""
@@ -85,8 +90,13 @@ class RequestLimits:
                 if own is not None:
                     self._limiter(own)  # what cannot be read is told now
         self._ask_one: Any = self._one and (self._one.ask if asynchronous else self._one.hit)
-        later = any(map(iscoroutinefunction, functions))
-        self.ask: Callable[[Request], Asked] = self._ask_later if later else self._ask
+        self.ask: Callable[[Request], Asked] = self._ask
+        """Decide for a request."""
+
+        if any(map(iscoroutinefunction, functions)):
+            self.ask = self._ask_later
+        elif self._one is not None and told.keys() <= _PLAIN and not routed:
+            self.ask = self._plainly()
 
     def settling(self, request: Request, decision: Decision, response: Response) -> Generator[Any, Any, None]:
         """Let count what `counts` says; yields what may have to be awaited. Raises StoreError."""
@@ -110,6 +120,18 @@ class RequestLimits:
             left = (yield limiter.peek(key, 0)).remaining
             if left:
                 yield limiter.hit(key, left)
+
+    def _plainly(self) -> Callable[[Request], Asked]:
+        """`_ask` for the same limits on every client's address: most need no more, so it takes no longer."""
+        ask, key_of, header = self._ask_one, self._address_key, self._address.header
+
+        def asked_plainly(request: Request) -> Asked:
+            if request.method == "OPTIONS" and _is_preflight(request):
+                return None
+            asked: Asked = ask(key_of(request.client_ip, request.headers.get(header, "") if header else ""))
+            return asked
+
+        return asked_plainly
 
     def _ask(self, request: Request) -> Asked:
         if request.method == "OPTIONS" and _is_preflight(request):
