@@ -59,12 +59,16 @@ class CallLimit:
         return cls(bound, lines, clock, key, cost, on_refusal, timeout_us(timeout))
 
     def around(self, function: Callable[P, R]) -> Callable[P, R]:
-        """The function with its calls limited."""
+        """The function with its calls limited; raises ConfigError for what cannot be called, or not as it is."""
+        if isinstance(function, classmethod | staticmethod):
+            raise ConfigError(f"put limit below @{type(function).__name__}, next to the function")
+        if not callable(function) or inspect.isclass(function):
+            raise ConfigError(f"limit goes around a function or a method, not {function!r:.60}")
         call = self if self.key is not None else self._keyed_by(function)
-        if inspect.iscoroutinefunction(function):
+        if is_coroutine_function(function):
             return cast(Callable[P, R], call._around_coroutine(function))
-        if inspect.isasyncgenfunction(function):
-            return cast(Callable[P, R], call._around_async_generator(function))
+        if is_async_generator_function(function):
+            return cast(Callable[P, R], call._around_async_generator(cast(Callable[..., Any], function)))
         return call._around_plain(function)
 
     def _around_plain(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -93,8 +97,13 @@ class CallLimit:
         async def limited(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
             decision = await run_async(self._steps(args, kwargs), self.bound)
             values = function(*args, **kwargs) if decision.allowed else self._refused(decision, args, kwargs)
-            async for value in values:
-                yield value
+            try:
+                async for value in values:
+                    yield value
+            finally:  # who stops early stops the function too
+                close = getattr(values, "aclose", None)
+                if close is not None:
+                    await close()
 
         return limited
 
@@ -115,5 +124,21 @@ class CallLimit:
         raise RateLimited(decision)
 
     def _keyed_by(self, function: Callable[..., Any]) -> CallLimit:
-        name = f"{function.__module__}.{function.__qualname__}"
+        called = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
+        named = called if hasattr(called, "__qualname__") else type(called)
+        name = f"{named.__module__}.{named.__qualname__}"
         return CallLimit(self.bound, self.lines, self.clock, name, self.cost, self.on_refusal, self.timeout_us)
+
+
+def is_coroutine_function(function: Callable[..., object]) -> bool:
+    """Whether calling it gives a coroutine; an object counts by its `__call__`."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_of(function))
+
+
+def is_async_generator_function(function: Callable[..., object]) -> bool:
+    """Whether calling it gives an async generator."""
+    return inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(_call_of(function))
+
+
+def _call_of(function: Callable[..., object]) -> object:
+    return None if inspect.isroutine(function) else getattr(type(function), "__call__", None)  # noqa: B004

@@ -6,14 +6,20 @@ the way they wait.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from headgate.clock import Clock
 from headgate.decision import Decision, name_limits
-from headgate.decorator import CallLimit, CostOf, KeyOf, OnRefusal
+from headgate.decorator import (
+    CallLimit,
+    CostOf,
+    KeyOf,
+    OnRefusal,
+    is_async_generator_function,
+    is_coroutine_function,
+)
 from headgate.errors import ConfigError
 from headgate.keys import Key, check_cost
 from headgate.limit_text import MOST_LIMITS, parse_limits
@@ -260,7 +266,7 @@ def _check_name(name: str) -> str:
 
 
 def _is_async(function: Callable[..., object]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    return is_coroutine_function(function) or is_async_generator_function(function)
 
 
 def _name_of(function: Callable[..., object]) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import pickle
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
-from headgate import ArgumentError, AsyncLimiter, ConfigError, MemoryStore, RateLimited
+from headgate import ArgumentError, AsyncLimiter, ConfigError, Limiter, MemoryStore, RateLimited
 from headgate.testing import ManualClock
-from subjects import make_limiter
+from subjects import make_limiter, make_store
 
 
 def make_async(core: str, text: str) -> AsyncLimiter:
@@ -176,6 +178,70 @@ def test_generators_are_limited_when_they_are_called(core: str) -> None:
     asyncio.run(main())
 
 
+def test_an_async_generator_that_is_left_early_is_closed(core: str) -> None:
+    ended = []
+
+    @make_limiter(core, "9/hour", ManualClock()).limit("key")
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            ended.append("numbers")
+
+    async def main() -> None:
+        values = numbers()
+        assert await anext(values) == 1
+        await values.aclose()  # type: ignore[attr-defined]
+        assert ended == ["numbers"]
+
+    asyncio.run(main())
+
+
+def test_methods_of_every_kind_partial_functions_and_objects_are_limited(core: str) -> None:
+    limiter = make_limiter(core, "1/hour", ManualClock())
+
+    class Service:
+        @staticmethod
+        @limiter.limit("static")
+        def static() -> int:
+            return 1
+
+        @classmethod
+        @limiter.limit(lambda cls: cls.__name__)
+        def of_class(cls) -> str:
+            return cls.__name__
+
+    class Adder:
+        async def __call__(self, value: int) -> int:
+            return value + 1
+
+    partial = limiter.limit()(functools.partial(pow, 2))
+    adder = limiter.limit()(Adder())
+    assert (Service.static(), Service.of_class(), partial(3), asyncio.run(adder(1))) == (1, "Service", 8, 2)
+    for call in (Service.static, Service.of_class, lambda: partial(3), lambda: asyncio.run(adder(1))):
+        with pytest.raises(RateLimited):
+            call()
+
+
+def test_what_stands_in_the_wrong_order_is_refused_where_it_is_written(core: str) -> None:
+    limiter = make_limiter(core, "1/hour", ManualClock())
+    plain: Any = len
+    kinds: list[Any] = [staticmethod(plain), classmethod(plain)]
+    for wrapped in kinds:
+        with pytest.raises(ConfigError, match="put limit below @"):
+            limiter.limit("key")(wrapped)
+    with pytest.raises(ConfigError, match="goes around a function or a method"):
+        limiter.limit("key")(ManualClock)
+
+
+def test_a_shadow_limiter_counts_and_tells_and_refuses_nobody(core: str) -> None:
+    limiter = Limiter("2/hour", store=make_store(core), clock=ManualClock(), shadow=True)
+    told = [limiter.hit("key") for _ in range(4)]
+    assert [decision.allowed for decision in told] == [True] * 4
+    assert [len(decision.refusals) for decision in told] == [0, 0, 1, 1]
+
+
 def test_what_cannot_be_meant_is_refused_where_it_is_written(core: str) -> None:
     limiter = make_limiter(core, "1/hour", ManualClock())
     with pytest.raises(ConfigError, match='on_refusal is "raise", "wait" or a function'):
@@ -204,8 +270,6 @@ def test_a_key_made_from_the_arguments_that_is_none_is_an_error_not_a_free_pass(
 def test_a_sync_limiter_on_a_store_that_blocks_refuses_coroutines(core: str) -> None:
     class Blocking(MemoryStore):
         blocking = True
-
-    from headgate import Limiter
 
     with pytest.raises(ConfigError, match="use AsyncLimiter"):
 
