@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from headgate.clock import Clock
-from headgate.decision import Decision, name_limits
+from headgate.decision import Decision, NamedLimit, name_limits
 from headgate.decorator import (
     CallLimit,
     CostOf,
@@ -50,13 +50,15 @@ class _BoundLimiter:
         self.store = open_store(store) if isinstance(store, str) else store
         text = "; ".join(str(limit) for limit in self.limits)
         scope = f"limiter/{name}" if name else f"limits/{text}"
-        self._definitions = name_limits(self.limits, scope=scope, name=name or "default", shadow=shadow)
+        self.definitions: tuple[NamedLimit, ...] = name_limits(
+            self.limits, scope=scope, name=name or "default", shadow=shadow
+        )
         self._bound: Any = self._bind(clock)
         self._clock = clock or self.store.clock
-        self._lines = Lines(self._definitions, self._clock)
+        self._lines = Lines(self.definitions, self._clock)
 
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
-        return self.store.bind(self._definitions, clock=clock)
+        return self.store.bind(self.definitions, clock=clock)
 
     def limit(
         self,
@@ -197,7 +199,7 @@ class AsyncLimiter(_BoundLimiter):
             self.ask = self._bound.hit  # type: ignore[method-assign]  # the shortest way, as in Limiter
 
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
-        return bind_async(self.store, self._definitions, clock)
+        return bind_async(self.store, self.definitions, clock)
 
     async def hit(self, key: Key, cost: int = 1) -> Decision:
         """See `Limiter.hit`."""

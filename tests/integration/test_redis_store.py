@@ -65,7 +65,7 @@ def guarded(url: str, *, timeout: str = "10s", **options: str) -> str:
 
 def names(asker: Asker, key: str) -> list[bytes]:
     """The Redis keys of the limits of a key."""
-    return asker.raw.calls(asker.limiter._definitions).names((key,))
+    return asker.raw.calls(asker.limiter.definitions).names((key,))
 
 
 def calls(server: Server, command: str) -> int:

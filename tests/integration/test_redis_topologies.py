@@ -147,7 +147,7 @@ def _fail_over(
     isolate: Callable[[], object] | None = None,
 ) -> dict[str, Any]:
     """Ask until the limit is used up, while the primary goes away: what was admitted, and where."""
-    (name,) = asker.raw.calls(asker.limiter._definitions).names(("key",))
+    (name,) = asker.raw.calls(asker.limiter.definitions).names(("key",))
     with load(asker, ["key"] * (3 if asker.colour == "sync" else 12), pause_s=0.004) as running:
         wait_for(lambda: _admitted(running) >= limit // 4)
         if isolate is not None:
@@ -319,7 +319,7 @@ def test_a_replica_takes_over_in_a_cluster_while_traffic_runs(nodes: Cluster, co
 
 
 def _slot(asker: Asker, key: str) -> int:
-    (slot,) = {key_slot(name) for name in asker.raw.calls(asker.limiter._definitions).names((key,))}
+    (slot,) = {key_slot(name) for name in asker.raw.calls(asker.limiter.definitions).names((key,))}
     return slot
 
 

@@ -308,7 +308,7 @@ def test_a_plan_foretells_when_each_waiter_passes(core: str, limits: list[Limit]
     for wait_us, cost in data.draw(history_of(limits)):
         clock.advance(wait_us)
         limiter.hit("key", cost)
-    plan = Plan(limiter._definitions, limiter._bound.read(("key",)), clock.now_us())
+    plan = Plan(limiter.definitions, limiter._bound.read(("key",)), clock.now_us())
     least = min(limit.quota for limit in limits)
     for cost in data.draw(st.lists(st.integers(1, max(1, min(least, 20))), max_size=5)):
         foretold = plan.turn_us(cost, clock.now_us(), join=False)

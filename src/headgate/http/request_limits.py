@@ -10,7 +10,7 @@ from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
 from headgate.clock import SYSTEM_CLOCK
-from headgate.decision import Decision, Reading, name_limits
+from headgate.decision import Decision, Reading
 from headgate.errors import ArgumentError, ConfigError
 from headgate.http.options import AnyLimits, Response, one_of
 from headgate.http.wide import MOST_TIMES, WideLimiter
@@ -191,10 +191,11 @@ class RequestLimits:
         return _Pair(key, ("ip", self._wide[0].client(peer, header)))
 
     def _refused(self, limits: AnyLimits) -> Decision:
-        """The refusal of a request that has no key: its quota is nothing."""
-        definitions = name_limits(self._limiter(limits).limits, scope="", name=self._name or _DEFAULT)
+        """The refusal of a request that has no key: its quota is nothing. A shadow refuses nobody."""
+        definitions = self._limiter(limits).definitions
         readings = [Reading(False, 0, 0, None, 0, 0) for _ in definitions]
-        return Decision(definitions, readings, allowed=False, binding=0)
+        binding = None if self._shadow else 0
+        return Decision(definitions, readings, allowed=self._shadow, binding=binding)
 
     def _limiter(self, limits: AnyLimits, *, wide: bool = False) -> Any:
         """The limiter of these limits, made at their first use."""

@@ -1,0 +1,191 @@
+"""What a client remembers of those that it calls: until when they want to be left alone, and how they fare.
+
+One `Peer` for each key, safe under threads. Nothing here sleeps or sends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import islice
+
+from headgate.clock import US_PER_SECOND
+from headgate.keys import Key, encode_key
+
+MOST_PEERS = 4096
+"""Keys that are remembered; beyond that the one longest unused is forgotten, if it can be one that is not held."""
+
+LARGEST_SPREAD_US = US_PER_SECOND
+"""Those that were held go on within a tenth of the hold, at most within a second."""
+
+RETRIES_AT_FIRST = 10
+MOST_RETRIES_SAVED = 100
+RETRY_EVERY_US = 10 * US_PER_SECOND
+"""Whatever its share of the calls, a key may retry ten times at first, and later once in ten seconds."""
+
+WINDOW_BUCKETS = 24
+BUCKET_US = 5 * US_PER_SECOND
+"""Two minutes, as in the SRE book."""
+
+_LOOKED_AT = 16
+
+
+class Throttle:
+    """Client-side throttling: how likely a call should be rejected before it is sent.
+
+    max(0, (requests - k * accepts) / (requests + 1)) over the last two minutes, a rejected call being a
+    request too. Source: Beyer et al., Site Reliability Engineering, chapter 21, "Handling Overload".
+    """
+
+    __slots__ = ("_accepts", "_bucket", "_k", "_requests")
+
+    def __init__(self, k: float) -> None:
+        self._k = k
+        self._requests = [0] * WINDOW_BUCKETS
+        self._accepts = [0] * WINDOW_BUCKETS
+        self._bucket = 0
+
+    def chance(self, now_us: int) -> float:
+        """The probability with which to reject a call now."""
+        self._move_to(now_us)
+        requests = sum(self._requests)
+        return max(0.0, (requests - self._k * sum(self._accepts)) / (requests + 1))
+
+    def count(self, now_us: int, *, accepted: bool) -> None:
+        """Count a request whose outcome is known; one that nobody sent was not accepted."""
+        self._move_to(now_us)
+        self._requests[self._bucket % WINDOW_BUCKETS] += 1
+        self._accepts[self._bucket % WINDOW_BUCKETS] += accepted
+
+    def _move_to(self, now_us: int) -> None:
+        bucket = now_us // BUCKET_US
+        for passed in range(max(self._bucket + 1, bucket - WINDOW_BUCKETS + 1), bucket + 1):
+            self._requests[passed % WINDOW_BUCKETS] = self._accepts[passed % WINDOW_BUCKETS] = 0
+        self._bucket = max(self._bucket, bucket)  # a clock that goes back forgets nothing
+
+
+class Budget:
+    """Retries as a share of calls, so that whoever fails is not stormed; a bucket of tokens.
+
+    Each call puts in `share` of a token, each retry takes one.
+    """
+
+    __slots__ = ("_share", "_tokens", "_updated_us")
+
+    def __init__(self, share: float, now_us: int) -> None:
+        self._share = share
+        self._tokens = float(RETRIES_AT_FIRST)
+        self._updated_us = now_us
+
+    def add_call(self) -> None:
+        self._tokens = min(MOST_RETRIES_SAVED, self._tokens + self._share)
+
+    def take(self, now_us: int) -> bool:
+        """Take a retry, if there is one."""
+        if self._tokens < RETRIES_AT_FIRST:
+            passed_us = max(0, now_us - self._updated_us)
+            self._tokens = min(RETRIES_AT_FIRST, self._tokens + passed_us / RETRY_EVERY_US)
+        self._updated_us = max(now_us, self._updated_us)
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    def give_back(self) -> None:
+        self._tokens = min(MOST_RETRIES_SAVED, self._tokens + 1)
+
+
+class Peer:
+    """One key's hold, budget and throttle."""
+
+    __slots__ = ("_budget", "_held_until_us", "_lock", "_spread_us", "_throttle")
+
+    def __init__(self, now_us: int, *, retry_budget: float, adaptive_k: float | None) -> None:
+        self._lock = threading.Lock()
+        self._held_until_us = now_us
+        self._spread_us = 0
+        self._budget = Budget(retry_budget, now_us)
+        self._throttle = None if adaptive_k is None else Throttle(adaptive_k)
+
+    @property
+    def held_until_us(self) -> int:
+        """The moment before which nothing is sent."""
+        return self._held_until_us
+
+    @property
+    def spread_us(self) -> int:
+        """Within how long after that those who wait go on."""
+        return self._spread_us
+
+    def hold(self, now_us: int, duration_us: int) -> None:
+        """Send nothing for so long; what holds longer stays."""
+        with self._lock:
+            if now_us + duration_us > self._held_until_us:
+                self._held_until_us = now_us + duration_us
+                self._spread_us = min(duration_us // 10, LARGEST_SPREAD_US)
+
+    def add_call(self) -> None:
+        """A call begins."""
+        with self._lock:
+            self._budget.add_call()
+
+    def take_retry(self, now_us: int) -> bool:
+        """Whether one more retry is within the budget; if so, it is spent."""
+        with self._lock:
+            return self._budget.take(now_us)
+
+    def give_retry_back(self) -> None:
+        """A retry was what the server had asked for."""
+        with self._lock:
+            self._budget.give_back()
+
+    def rejects(self, now_us: int, random: Callable[[], float]) -> float:
+        """The chance that was thrown, if it fell so that a call is rejected, which is counted; else 0."""
+        if self._throttle is None:
+            return 0.0
+        with self._lock:
+            chance = self._throttle.chance(now_us)
+            if chance == 0 or random() >= chance:
+                return 0.0
+            self._throttle.count(now_us, accepted=False)
+            return chance
+
+    def count(self, now_us: int, *, accepted: bool) -> None:
+        """The outcome of what was sent."""
+        if self._throttle is not None:
+            with self._lock:
+                self._throttle.count(now_us, accepted=accepted)
+
+
+class Peers:
+    """The peers of one client, by key; of bounded number."""
+
+    def __init__(self, *, retry_budget: float, adaptive_k: float | None, most: int = MOST_PEERS) -> None:
+        self._retry_budget = retry_budget
+        self._adaptive_k = adaptive_k
+        self._most = most
+        self._peers: OrderedDict[str, Peer] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def of(self, key: Key, now_us: int) -> Peer:
+        """The peer of a key; raises ArgumentError for what is no key."""
+        name = encode_key(key)
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None:
+                self._peers.move_to_end(name)
+                return peer
+            if len(self._peers) >= self._most:
+                self._forget_one(now_us)
+            peer = Peer(now_us, retry_budget=self._retry_budget, adaptive_k=self._adaptive_k)
+            self._peers[name] = peer
+            return peer
+
+    def _forget_one(self, now_us: int) -> None:
+        oldest = list(islice(self._peers, _LOOKED_AT))
+        free = (name for name in oldest if self._peers[name].held_until_us <= now_us)
+        del self._peers[next(free, oldest[0])]
