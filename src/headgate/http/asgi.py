@@ -10,7 +10,7 @@ for the headers that tell what remains.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import cache
 from typing import Any, Unpack
 from urllib.parse import quote
@@ -113,7 +113,7 @@ class RateLimitMiddleware:
 class AsgiRequest(Request):
     """The request of a scope; what it is made of is read when somebody asks for it."""
 
-    __slots__ = ("_path", "_read", "scope")
+    __slots__ = ("_headers", "_path", "scope")
 
     scope: Scope
     """As the server gave it."""
@@ -122,7 +122,7 @@ class AsgiRequest(Request):
         self.scope = scope
         self.endpoint = endpoint  # a middleware stands before the routes, and knows none
         self._path: str | None = None
-        self._read: Request | None = None
+        self._headers: ScopeHeaders | None = None
         self._cookies = self._query = None
 
     @property
@@ -150,18 +150,50 @@ class AsgiRequest(Request):
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
         """By name in lower case."""
-        return self._whole().headers
+        headers = self._headers
+        if headers is None:
+            headers = self._headers = ScopeHeaders(self.scope["headers"])
+        return headers
 
     @property
     def host(self) -> str:  # type: ignore[override]
         """What the request names as its host."""
-        return self._whole().host
+        return self.headers.get("host", "")
 
-    def _whole(self) -> Request:
-        if self._read is None:
-            pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.scope["headers"]]
-            self._read = Request(headers=pairs)
-        return self._read
+
+class ScopeHeaders(Mapping[str, str]):
+    """The headers of a scope, in lower case as ASGI has them; one that is given several times is one list.
+
+    Looked for where they are: who counts by one header reads no other.
+    """
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        self._pairs = pairs if isinstance(pairs, list | tuple) else list(pairs)
+
+    def __getitem__(self, name: str) -> str:
+        value: str | None = self.get(name)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a header, `default` where it is not there."""
+        wanted, found = name.encode("latin-1", "replace"), None
+        for own, value in self._pairs:
+            if own == wanted:
+                found = value if found is None else found + b", " + value
+        return default if found is None else found.decode("latin-1")
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.get(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(name.decode("latin-1") for name, _ in self._pairs))
+
+    def __len__(self) -> int:
+        return len({name for name, _ in self._pairs})
 
 
 def telling(send: Send, fields: list[tuple[str, str]]) -> Send:

@@ -46,7 +46,7 @@ class RateLimitFields:
         self._name = name
 
     def write(self, decision: Decision) -> list[tuple[Any, Any]]:
-        """The fields; none where no enforced limit applied. A refusal lists only the limits that refuse in RateLimit."""
+        """The fields of a decision; of a refusal RateLimit lists only the limits that refuse."""
         if self._policy is None:
             return []
         items = [

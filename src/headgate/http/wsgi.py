@@ -8,7 +8,8 @@ A pure class: it imports no framework, and hands on the application's own iterab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Unpack
 from urllib.parse import quote
@@ -22,6 +23,7 @@ Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 WSGIApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
+_WITHOUT_HTTP = ("content-type", "content-length")
 _IN_A_PATH = "/%:@!$&'()*+,;=~"
 
 
@@ -67,11 +69,11 @@ class RateLimitMiddleware:
 class WsgiRequest(Request):
     """The request of an environ; its headers are read when somebody asks for them."""
 
-    __slots__ = ("_environ", "_read")
+    __slots__ = ("_environ", "_headers")
 
     def __init__(self, environ: Environ, endpoint: str = "") -> None:
         self._environ = environ
-        self._read: Request | None = None
+        self._headers: EnvironHeaders | None = None
         self._cookies = None
         self._query = None
         self.method = environ["REQUEST_METHOD"].upper()
@@ -90,27 +92,49 @@ class WsgiRequest(Request):
         return self._environ
 
     @property
-    def headers(self) -> Any:  # type: ignore[override]
+    def headers(self) -> Mapping[str, str]:  # type: ignore[override]
         """By name in lower case."""
-        return self._whole().headers
+        headers = self._headers
+        if headers is None:
+            headers = self._headers = EnvironHeaders(self._environ)
+        return headers
 
     @property
     def host(self) -> str:  # type: ignore[override]
         """What the request names as its host."""
-        return self._whole().host or self._environ.get("SERVER_NAME", "")
+        host: str = self._environ.get("HTTP_HOST") or self._environ.get("SERVER_NAME", "")
+        return host
 
-    def _whole(self) -> Request:
-        if self._read is None:
-            pairs = [
-                (name[5:].replace("_", "-"), value)
-                for name, value in self._environ.items()
-                if name.startswith("HTTP_") and isinstance(value, str)
-            ]
-            for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
-                if self._environ.get(name):
-                    pairs.append((name.replace("_", "-"), self._environ[name]))
-            self._read = Request(headers=pairs)
-        return self._read
+
+class EnvironHeaders(Mapping[str, str]):
+    """The headers of an environ, by name in lower case; looked for where they are."""
+
+    __slots__ = ("_environ",)
+
+    def __init__(self, environ: Environ) -> None:
+        self._environ = environ
+
+    def __getitem__(self, name: str) -> str:
+        value = self._environ.get(_environ_name(name))
+        # A server may give CONTENT_TYPE and CONTENT_LENGTH as empty text where there is none (PEP 3333).
+        if not isinstance(value, str) or (not value and name in _WITHOUT_HTTP):
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        for name, value in self._environ.items():
+            if name.startswith("HTTP_") and isinstance(value, str):
+                yield name[5:].replace("_", "-").lower()
+        yield from (name for name in _WITHOUT_HTTP if self._environ.get(_environ_name(name)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+@lru_cache(1024)
+def _environ_name(name: str) -> str:
+    upper = name.upper().replace("-", "_")
+    return upper if name in _WITHOUT_HTTP else f"HTTP_{upper}"
 
 
 def telling(start_response: StartResponse, fields: list[tuple[str, str]]) -> StartResponse:
