@@ -7,6 +7,7 @@ from headgate.errors import (
     ArgumentError,
     ConfigError,
     HeadgateError,
+    Held,
     LimitSyntaxError,
     MissingExtraError,
     RateLimited,
@@ -14,6 +15,7 @@ from headgate.errors import (
     StoreKeyError,
     StoreTimeout,
     StoreUnavailable,
+    Throttled,
 )
 from headgate.limit_text import parse_limits
 from headgate.limiter import AsyncLimiter, Limiter
@@ -50,6 +52,7 @@ __all__ = [
     "Gate",
     "GuardedStore",
     "HeadgateError",
+    "Held",
     "LeakyBucket",
     "LeakyQueue",
     "Limit",
@@ -69,6 +72,7 @@ __all__ = [
     "StoreKeyError",
     "StoreTimeout",
     "StoreUnavailable",
+    "Throttled",
     "TokenBucket",
     "parse_limits",
 ]

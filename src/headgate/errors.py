@@ -1,8 +1,8 @@
 """The error tree of Headgate: one root, a stable code on every class.
 
 Misuse is an exception, a refusal is not: a client over its limit gets a `Decision`, and only
-`RateLimited` (raised by the decorator, on request) turns one into an exception. Codes never change
-once released; messages may.
+`RateLimited` (raised by the decorator and by clients) turns one into an exception. `Held` and
+`Throttled` are a client's, too: calls that were not sent. Codes never change once released; messages may.
 """
 
 from __future__ import annotations
@@ -101,6 +101,35 @@ class RateLimited(HeadgateError):
 
     def __reduce__(self) -> tuple[type[RateLimited], tuple[Decision]]:
         return (type(self), (self.decision,))
+
+
+class Held(HeadgateError):
+    """A client did not send a call: the server wants to be left alone for longer than the call may take.
+
+    `retry_after` is for how many seconds.
+    """
+
+    code: ClassVar[str] = "held"
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"not sent: the server said to wait, for {retry_after:.3f} s more")
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[type[Held], tuple[float]]:
+        return (type(self), (self.retry_after,))
+
+
+class Throttled(HeadgateError):
+    """A client did not send a call: its server refuses most of them. `chance` is how likely that was, up to 1."""
+
+    code: ClassVar[str] = "throttled"
+
+    def __init__(self, chance: float) -> None:
+        super().__init__(f"not sent: the server refuses most calls, and {chance:.0%} of them are not tried")
+        self.chance = chance
+
+    def __reduce__(self) -> tuple[type[Throttled], tuple[float]]:
+        return (type(self), (self.chance,))
 
 
 def brief_number(value: int) -> str:

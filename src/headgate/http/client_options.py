@@ -124,15 +124,20 @@ def _limiter(limits: ClientLimits, options: Options, *, asynchronous: bool) -> L
     if limits is None:
         return None
     if isinstance(limits, other):
-        raise ConfigError(f"this client needs a {kind.__name__}, not a {other.__name__}")
+        raise ConfigError(
+            "this client needs an AsyncLimiter, not a Limiter"
+            if asynchronous
+            else "this client needs a Limiter, not an AsyncLimiter"
+        )
     if isinstance(limits, kind):
         for name in ("store", "name"):
             if name in options:
                 raise ConfigError(f"{name} goes with limits; a limiter has its own")
         return limits
-    given = cast(str | Limit | Sequence[Limit], limits)
+    if not isinstance(limits, str | Limit | Sequence):
+        raise ConfigError(f"limits are text, limit values, a limiter or None, not {limits!r}")
     store, name = options.get("store", "memory://"), options.get("name", "")
-    return kind(given, store=store, name=name, clock=options.get("clock"))
+    return kind(limits, store=store, name=name, clock=options.get("clock"))
 
 
 def _cost(cost: object) -> int | Callable[[Any], int]:

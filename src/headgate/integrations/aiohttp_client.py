@@ -1,0 +1,84 @@
+"""aiohttp sessions that keep to limits: their own before they send, and those that a server tells of.
+
+async with ClientSession(middlewares=(RateLimitMiddleware("10/second"),)) as session: ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Unpack
+
+from headgate.errors import ConfigError, MissingExtraError
+from headgate.http.client_options import ClientLimits, Options
+from headgate.http.retrying import Answer, Calls, Fate, run_async
+
+try:
+    import aiohttp
+except ModuleNotFoundError as error:
+    raise MissingExtraError("the middleware for aiohttp's client", extra="aiohttp") from error
+
+if TYPE_CHECKING:
+    from aiohttp import ClientHandlerType
+
+
+class RateLimitMiddleware:
+    """Holds, sends and repeats the requests of a `ClientSession`, or of one call: both take `middlewares=`.
+
+    `limits` are kept before anything is sent; None waits only where a server asks for it. A limiter given as
+    `limits` is an AsyncLimiter. `options` are those of `headgate.http.client_options`. Raises ConfigError for
+    what cannot be meant, and for an aiohttp before 3.12, which has no middlewares for clients; a request
+    raises RateLimited, Held or Throttled where nothing was sent.
+    """
+
+    def __init__(self, limits: ClientLimits = None, **options: Unpack[Options]) -> None:
+        if not hasattr(aiohttp, "ClientHandlerType"):
+            raise ConfigError(f"middlewares of a client need aiohttp 3.12 or later, this is {aiohttp.__version__}")
+        self._calls = Calls(limits, options, asynchronous=True)
+
+    async def __call__(self, request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:
+        wire = _Wire(request, lambda: handler(request))
+        url = request.url
+        call = self._calls.call(
+            request,
+            method=request.method,
+            origin=(url.scheme, url.host, url.port),
+            headers=request.headers,
+            again=wire.again,
+        )
+        response: aiohttp.ClientResponse = await run_async(self._calls.steps(call), wire, self._calls.limiter)
+        return response
+
+    async def close(self) -> None:
+        """Close the limiter if it was made here; a session does not do that."""
+        if self._calls.owned is not None:
+            await self._calls.owned.close()
+
+
+class _Wire:
+    """One request of a session."""
+
+    errors = (aiohttp.ClientError,)
+
+    def __init__(self, request: aiohttp.ClientRequest, send: Callable[[], Any]) -> None:
+        self._request = request
+        self.send = send
+
+    async def keep(self, response: aiohttp.ClientResponse) -> Any:
+        await response.read()
+        return response
+
+    def answer(self, response: aiohttp.ClientResponse) -> Answer:
+        return Answer(response.status, response.headers, response)
+
+    def fate(self, error: Exception) -> Fate:
+        never = aiohttp.ClientSSLError | aiohttp.ServerFingerprintMismatch  # a certificate stays what it is
+        if isinstance(error, never):
+            return "final"
+        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            return "unsent"
+        return "lost" if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError) else "final"
+
+    def again(self) -> bool:
+        """Whether the body was not used up; aiohttp rewinds files itself."""
+        body: Any = self._request.body
+        return not body or isinstance(body, bytes) or not getattr(body, "consumed", True)

@@ -1,0 +1,213 @@
+"""httpx clients that keep to limits: their own before they send, and those that a server tells of.
+
+client = httpx.Client(transport=RateLimitTransport("10/second"))
+client = httpx.AsyncClient(transport=AsyncRateLimitTransport("10/second"))
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+from typing import Any, Unpack
+
+from headgate.errors import MissingExtraError
+from headgate.http.client_options import ClientLimits, Options
+from headgate.http.retrying import Answer, Call, Calls, Fate, run, run_async
+
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise MissingExtraError("the transport for httpx", extra="httpx") from error
+
+
+class RateLimitTransport(httpx.BaseTransport):
+    """Holds, sends and repeats the requests of a `httpx.Client`.
+
+    `limits` are kept before anything is sent; None waits only where a server asks for it. `transport` is
+    what sends [httpx.HTTPTransport()]; a client's own `verify`, `http2`, `proxy` and the like are given to
+    that. `options` are those of `headgate.http.client_options`. Raises ConfigError for what cannot be meant;
+    a request raises RateLimited, Held or Throttled where nothing was sent.
+    """
+
+    def __init__(
+        self, limits: ClientLimits = None, transport: httpx.BaseTransport | None = None, **options: Unpack[Options]
+    ) -> None:
+        self._calls = Calls(limits, options, asynchronous=False)
+        self._transport = httpx.HTTPTransport() if transport is None else transport
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        with _Body(request) as body:
+            wire = _Wire(lambda: self._transport.handle_request(request))
+            steps = self._calls.steps(_call(self._calls, request, body))
+            response: httpx.Response = run(steps, wire, self._calls.limiter)
+            return response
+
+    def close(self) -> None:
+        self._transport.close()
+        self._close_limiter()
+
+    def __enter__(self) -> RateLimitTransport:
+        self._transport.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        self._transport.__exit__(exc_type, exc_value, traceback)
+        self._close_limiter()
+
+    def _close_limiter(self) -> None:
+        if self._calls.owned is not None:
+            self._calls.owned.close()
+
+
+class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
+    """`RateLimitTransport` for a `httpx.AsyncClient` on asyncio; a limiter given as `limits` is an AsyncLimiter."""
+
+    def __init__(
+        self, limits: ClientLimits = None, transport: httpx.AsyncBaseTransport | None = None, **options: Unpack[Options]
+    ) -> None:
+        self._calls = Calls(limits, options, asynchronous=True)
+        self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        with _Body(request) as body:
+            wire = _AsyncWire(lambda: self._transport.handle_async_request(request))
+            steps = self._calls.steps(_call(self._calls, request, body))
+            response: httpx.Response = await run_async(steps, wire, self._calls.limiter)
+            return response
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+        await self._close_limiter()
+
+    async def __aenter__(self) -> AsyncRateLimitTransport:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self._transport.__aexit__(exc_type, exc_value, traceback)
+        await self._close_limiter()
+
+    async def _close_limiter(self) -> None:
+        if self._calls.owned is not None:
+            await self._calls.owned.close()
+
+
+def _call(calls: Calls, request: httpx.Request, body: _Body) -> Call:
+    url = request.url
+    origin = (url.scheme, url.host, url.port)
+    return calls.call(request, method=request.method, origin=origin, headers=request.headers, again=body.again)
+
+
+class _Wire:
+    """One request of a transport."""
+
+    errors = (httpx.TransportError,)
+
+    def __init__(self, send: Callable[[], Any]) -> None:
+        self.send = send
+
+    def keep(self, response: httpx.Response) -> Any:
+        if response.is_stream_consumed:
+            return response  # a transport that answers from a cache, or in tests, has read it
+        try:
+            return _whole(response, b"".join(response.iter_raw()))
+        finally:
+            response.close()
+
+    def answer(self, response: httpx.Response) -> Answer:
+        return Answer(response.status_code, response.headers, response)
+
+    def fate(self, error: Exception) -> Fate:
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return "final" if _is_of_a_certificate(error) else "unsent"
+        # A pool that is full is this program's own trouble, and a URL or a proxy that is wrong stays wrong.
+        passing = httpx.TimeoutException | httpx.NetworkError | httpx.RemoteProtocolError
+        return "lost" if isinstance(error, passing) and not isinstance(error, httpx.PoolTimeout) else "final"
+
+
+class _AsyncWire(_Wire):
+    async def keep(self, response: httpx.Response) -> Any:
+        if response.is_stream_consumed:
+            return response
+        try:
+            return _whole(response, b"".join([part async for part in response.aiter_raw()]))
+        finally:
+            await response.aclose()
+
+
+def _whole(response: httpx.Response, body: bytes) -> httpx.Response:
+    """A response that was read, as it was before: the client decodes it, and knows when it was closed."""
+    return httpx.Response(
+        response.status_code, headers=response.headers, stream=httpx.ByteStream(body), extensions=response.extensions
+    )
+
+
+def _is_of_a_certificate(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class _Body:
+    """Whether the body of a request can be sent again; watches one that cannot be read twice, for a block."""
+
+    def __init__(self, request: httpx.Request) -> None:
+        self._request = request
+        self._stream = request.stream
+        self._watched: _WatchedStream | None = None
+
+    def __enter__(self) -> _Body:
+        if not _replays(self._stream):
+            self._watched = self._request.stream = _WatchedStream(self._stream)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._request.stream = self._stream
+
+    def again(self) -> bool:
+        return self._watched is None or not self._watched.begun
+
+
+class _WatchedStream(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A stream, and whether somebody began to read it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.begun = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.begun = True
+        yield from self._stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self.begun = True
+        async for part in self._stream:
+            yield part
+
+
+def _replays(stream: Any) -> bool:
+    """Bytes can be read again, and so can a form whose files can be rewound: it rewinds them itself."""
+    if isinstance(stream, httpx.ByteStream):
+        return True
+    fields = getattr(stream, "fields", None)
+    return isinstance(fields, list) and all(_rewinds(getattr(field, "file", b"")) for field in fields)
+
+
+def _rewinds(file: Any) -> bool:
+    if isinstance(file, str | bytes):
+        return True
+    seekable = getattr(file, "seekable", None)
+    return callable(seekable) and bool(seekable())

@@ -1,0 +1,124 @@
+"""requests sessions that keep to limits: their own before they send, and those that a server tells of.
+
+session = requests.Session()
+session.mount("https://", RateLimitAdapter("10/second"))
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
+from urllib.parse import urlsplit
+
+from headgate.errors import MissingExtraError
+from headgate.http.client_options import ClientLimits, Options
+from headgate.http.retrying import Answer, Calls, Fate, run
+
+try:
+    import requests
+    from requests.adapters import HTTPAdapter
+    from requests.utils import rewind_body
+    from urllib3.exceptions import NewConnectionError
+except ModuleNotFoundError as error:
+    raise MissingExtraError("the adapter for requests", extra="requests") from error
+
+
+class RateLimitAdapter(HTTPAdapter):
+    """Holds, sends and repeats the requests of a session for the URLs that it is mounted on.
+
+    `limits` are kept before anything is sent; None waits only where a server asks for it. `pool_connections`,
+    `pool_maxsize` and `pool_block` are those of requests. `options` are those of
+    `headgate.http.client_options`. Raises ConfigError for what cannot be meant; a request raises
+    RateLimited, Held or Throttled where nothing was sent.
+    """
+
+    def __init__(
+        self,
+        limits: ClientLimits = None,
+        *,
+        pool_connections: int = 10,
+        pool_maxsize: int = 10,
+        pool_block: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        self._calls = Calls(limits, options, asynchronous=False)
+        super().__init__(pool_connections, pool_maxsize, pool_block=pool_block)
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: bool | str = True,
+        cert: Any = None,
+        proxies: Mapping[str, str] | None = None,
+    ) -> requests.Response:
+        """Send a request when its turn comes, and again where that is safe."""
+        send = super().send
+        wire = _Wire(request, lambda: send(request, stream, timeout, verify, cert, proxies))
+        url = urlsplit(request.url or "")
+        call = self._calls.call(
+            request,
+            method=request.method or "",
+            origin=(str(url.scheme), str(url.hostname or ""), url.port),
+            headers=request.headers,
+            again=wire.again,
+        )
+        response: requests.Response = run(self._calls.steps(call), wire, self._calls.limiter)
+        return response
+
+    def close(self) -> None:
+        """Close the connections, and the limiter if it was made here."""
+        super().close()
+        if self._calls.owned is not None:
+            self._calls.owned.close()
+
+
+class _Wire:
+    """One request of an adapter."""
+
+    errors = (requests.RequestException,)
+
+    def __init__(self, request: requests.PreparedRequest, send: Callable[[], Any]) -> None:
+        self._request = request
+        self._send = send
+        self._tried = False
+
+    def send(self) -> Any:
+        if self._tried and isinstance(getattr(self._request, "_body_position", None), int):
+            rewind_body(self._request)
+        self._tried = True
+        return self._send()
+
+    def keep(self, response: requests.Response) -> Any:
+        try:
+            _ = response.content
+        finally:
+            response.close()
+        return response
+
+    def answer(self, response: requests.Response) -> Answer:
+        return Answer(response.status_code, response.headers, response)
+
+    def fate(self, error: Exception) -> Fate:
+        if isinstance(error, requests.exceptions.SSLError):
+            return "final"
+        if isinstance(error, requests.ConnectTimeout) or _never_connected(error):
+            return "unsent"
+        lost = requests.ConnectionError | requests.Timeout | requests.exceptions.ChunkedEncodingError
+        return "lost" if isinstance(error, lost) else "final"
+
+    def again(self) -> bool:
+        """Whether the body is bytes, a file that can be rewound, or a generator that nobody began to read."""
+        body: Any = self._request.body
+        if body is None or isinstance(body, str | bytes):
+            return True
+        if inspect.isgenerator(body):
+            return inspect.getgeneratorstate(body) == inspect.GEN_CREATED
+        return isinstance(getattr(self._request, "_body_position", None), int)
+
+
+def _never_connected(error: Exception) -> bool:
+    reason = getattr(error.args[0] if error.args else None, "reason", None)
+    return isinstance(error, requests.ConnectionError) and isinstance(reason, NewConnectionError)

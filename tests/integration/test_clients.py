@@ -1,0 +1,647 @@
+"""Clients that keep to limits, against a real server that really refuses: what it was asked is counted there."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import httpx
+import pytest
+import requests
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from headgate import AsyncLimiter, ConfigError, Limiter, RateLimited
+from headgate.errors import Held, Throttled
+from headgate.http.asgi import RateLimitMiddleware as Refusing
+from headgate.http.options import Refusal
+from headgate.integrations.aiohttp_client import RateLimitMiddleware
+from headgate.integrations.httpx import AsyncRateLimitTransport, RateLimitTransport
+from headgate.integrations.requests import RateLimitAdapter
+
+pytestmark = pytest.mark.integration
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LIBRARIES = ("httpx", "httpx, async", "requests", "aiohttp")
+
+
+# --- a server that counts
+
+
+class Asked(NamedTuple):
+    """A request as the server saw it, and how it was answered."""
+
+    method: str
+    path: str
+    status: int
+    begun: float
+    ended: float
+    port: int
+    headers: dict[str, str]
+    """Of the response."""
+
+
+class Counting:
+    """Outermost on the server: remembers every request."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.asked: list[Asked] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        begun = time.monotonic()
+        head: dict[str, Any] = {}
+
+        async def watching(message: Any) -> None:
+            head.update(message if message["type"] == "http.response.start" else {})
+            await send(message)
+
+        await self.app(scope, receive, watching)
+        headers = {name.decode(): value.decode() for name, value in head["headers"]}
+        port = scope["client"][1]
+        self.asked.append(Asked(scope["method"], scope["path"], head["status"], begun, time.monotonic(), port, headers))
+
+    def statuses(self) -> Counter[int]:
+        return Counter(asked.status for asked in self.asked)
+
+
+async def hello(request: Request) -> Response:
+    return PlainTextResponse("hello")
+
+
+async def unwell(request: Request) -> Response:
+    return PlainTextResponse("unwell", 503, {"Retry-After": "1", "Retry-After-Ms": "2"})
+
+
+async def bad_gateway(request: Request) -> Response:
+    return PlainTextResponse("bad gateway", 502)
+
+
+class FirstRefused:
+    """Answers the first request of every path `/once/...` with 429, once its body was read."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    async def answer(self, request: Request) -> Response:
+        body = await request.body()
+        path = request.url.path
+        if path in self.seen:
+            return Response(body)
+        self.seen.add(path)
+        return PlainTextResponse("later", 429, {"Retry-After": "1", "Retry-After-Ms": "20"})
+
+
+def in_milliseconds(request: Any, decision: Any, usual: Refusal) -> Refusal:
+    """The usual refusal, and how long it is exactly, so that tests are not made of whole seconds."""
+    exactly = ("Retry-After-Ms", str(-(-(decision.retry_after_us or 0) // 1000)))
+    return Refusal(usual.status, [*usual.headers, exactly], usual.body)
+
+
+def cost_of(request: Any) -> int:
+    return int(request.headers.get("x-cost", "1"))
+
+
+class Serving(NamedTuple):
+    url: str
+    counting: Counting
+
+    @property
+    def asked(self) -> list[Asked]:
+        return self.counting.asked
+
+
+@contextmanager
+def serving(limits: str | None = None, **options: Any) -> Iterator[Serving]:
+    """A server on a free port that refuses above `limits`."""
+    app: Any = Starlette(
+        routes=[
+            Route("/", hello),
+            Route("/unwell", unwell, methods=["GET", "POST"]),
+            Route("/bad-gateway", bad_gateway),
+            Route("/once/{name}", FirstRefused().answer, methods=["GET", "POST", "PUT"]),
+        ]
+    )
+    counting = Counting(app if limits is None else Refusing(app, limits=limits, **options))
+    config = uvicorn.Config(counting, port=0, lifespan="off", ws="none", log_level="warning", access_log=False)
+    server = uvicorn.Server(config)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.005)
+            yield Serving(f"http://127.0.0.1:{listening.getsockname()[1]}", counting)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Serving]:
+    """A server that refuses nothing."""
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: Serving) -> Serving:
+    running.asked.clear()
+    return running
+
+
+# --- four clients, asked alike
+
+
+class Ask(NamedTuple):
+    path: str = "/"
+    method: str = "GET"
+    body: Callable[[bool], Any] | None = None
+    """Makes a body; it is told whether that is for an asynchronous library."""
+
+    headers: dict[str, str] | None = None
+
+
+class Got(NamedTuple):
+    status: int
+    text: str
+
+
+Result = Got | Exception
+Options = dict[str, Any]
+
+
+class Plan(NamedTuple):
+    """What to ask: some requests one after another, then others all at once."""
+
+    url: str
+    in_turn: list[Ask]
+    at_once: list[Ask]
+
+
+def ask_all(
+    library: str, url: str, asks: list[Ask], *, first: list[Ask] | None = None, at_once: bool = False, **options: Any
+) -> list[Result]:
+    """What becomes of requests of one client of this library, one after another, or after the `first` all at once."""
+    plan = Plan(url, first or [], asks) if at_once else Plan(url, [*(first or []), *asks], [])
+    if library == "httpx":
+        return ask_httpx(plan, options)
+    if library == "requests":
+        return ask_requests(plan, options)
+    return asyncio.run(ask_aiohttp(plan, options) if library == "aiohttp" else ask_async_httpx(plan, options))
+
+
+def ask_httpx(plan: Plan, options: Options) -> list[Result]:
+    with httpx.Client(transport=RateLimitTransport(**options), base_url=plan.url) as client:
+
+        def send(ask: Ask) -> Result:
+            body = ask.body(False) if ask.body else None
+            try:
+                response = client.request(ask.method, ask.path, content=body, headers=ask.headers)
+            except Exception as error:
+                return error
+            return Got(response.status_code, response.text)
+
+        return in_threads(send, plan)
+
+
+def ask_requests(plan: Plan, options: Options) -> list[Result]:
+    with requests.Session() as session:
+        session.mount("http://", RateLimitAdapter(pool_maxsize=20, **options))
+
+        def send(ask: Ask) -> Result:
+            body = ask.body(False) if ask.body else None
+            try:
+                response = session.request(ask.method, plan.url + ask.path, data=body, headers=ask.headers, timeout=10)
+            except Exception as error:
+                return error
+            return Got(response.status_code, response.text)
+
+        return in_threads(send, plan)
+
+
+def in_threads(send: Callable[[Ask], Result], plan: Plan) -> list[Result]:
+    results = [send(ask) for ask in plan.in_turn]
+    with ThreadPoolExecutor(len(plan.at_once) or 1) as pool:
+        return results + list(pool.map(send, plan.at_once))
+
+
+async def ask_async_httpx(plan: Plan, options: Options) -> list[Result]:
+    async with httpx.AsyncClient(transport=AsyncRateLimitTransport(**options), base_url=plan.url) as client:
+
+        async def send(ask: Ask) -> Result:
+            body = ask.body(True) if ask.body else None
+            try:
+                response = await client.request(ask.method, ask.path, content=body, headers=ask.headers)
+            except Exception as error:
+                return error
+            return Got(response.status_code, response.text)
+
+        return await in_tasks(send, plan)
+
+
+async def ask_aiohttp(plan: Plan, options: Options) -> list[Result]:
+    middleware = RateLimitMiddleware(**options)
+    async with aiohttp.ClientSession(plan.url, middlewares=(middleware,)) as session:
+
+        async def send(ask: Ask) -> Result:
+            body = ask.body(True) if ask.body else None
+            try:
+                async with session.request(ask.method, ask.path, data=body, headers=ask.headers) as response:
+                    return Got(response.status, await response.text())
+            except Exception as error:
+                return error
+
+        results = await in_tasks(send, plan)
+    await middleware.close()
+    return results
+
+
+async def in_tasks(send: Callable[[Ask], Any], plan: Plan) -> list[Result]:
+    results = [await send(ask) for ask in plan.in_turn]
+    return results + list(await asyncio.gather(*map(send, plan.at_once)))
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+HELLO = Got(200, "hello")
+
+
+# --- a server that refuses
+
+
+def of_each_library(check: Callable[[str], None]) -> None:
+    """Check all libraries at the same time, where that takes a second."""
+    with ThreadPoolExecutor(len(LIBRARIES)) as pool:
+        for library, checked in [(library, pool.submit(check, library)) for library in LIBRARIES]:
+            try:
+                checked.result()
+            except BaseException as error:
+                error.add_note(f"with {library}")
+                raise
+
+
+def test_a_client_that_is_refused_waits_as_it_is_told_and_gets_what_it_asked_for() -> None:
+    def check(library: str) -> None:
+        with serving("3/second fixed", headers="none") as server:
+            assert ask_all(library, server.url, [Ask()] * 5) == [HELLO] * 5
+            refused = [asked for asked in server.asked if asked.status == 429]
+            assert len(refused) in (1, 2), "the second only if a window ended just then"
+            for one in refused:
+                after = server.asked[server.asked.index(one) + 1]
+                assert after.begun - one.ended >= int(one.headers["retry-after"])
+            assert len({asked.port for asked in server.asked}) == 1, "an answer that is not wanted frees its connection"
+
+    of_each_library(check)
+
+
+def test_a_client_that_is_told_what_remains_is_never_refused() -> None:
+    def check(library: str) -> None:
+        with serving("3/second fixed") as server:
+            assert ask_all(library, server.url, [Ask()] * 5) == [HELLO] * 5
+            assert server.counting.statuses() == {200: 5}
+
+    of_each_library(check)
+
+
+def test_twelve_at_once_hold_after_one_refusal(library: str) -> None:
+    with serving("12 per 300 ms log", headers="none", cost=cost_of, refusal=in_milliseconds) as server:
+        httpx.get(server.url, headers={"X-Cost": "12"})
+        results = ask_all(library, server.url, [Ask()] * 12, first=[Ask()], at_once=True, retries=0)
+        assert [result.status for result in results if isinstance(result, Got)] == [429] + [200] * 12
+        refused = next(asked for asked in server.asked if asked.status == 429)
+        later = server.asked[server.asked.index(refused) + 1 :]
+        assert len(later) == 12
+        wait_s = int(refused.headers["retry-after-ms"]) / 1000
+        assert all(asked.begun - refused.ended >= wait_s for asked in later)
+
+
+def test_limits_of_the_client_hold_before_anything_is_sent(library: str) -> None:
+    with serving("19 per 100 ms log", headers="none") as server:
+        begun = time.monotonic()
+        results = ask_all(library, server.url, [Ask()] * 20, at_once=True, limits="5 per 100 ms log")
+        assert time.monotonic() - begun >= 0.3
+        assert results == [HELLO] * 20
+        assert server.counting.statuses() == {200: 20}
+
+
+def test_who_would_stand_in_line_for_too_long_is_refused_here(library: str, server: Serving) -> None:
+    results = ask_all(library, server.url, [Ask()] * 3, limits="2/minute", timeout=1)
+    assert results[:2] == [HELLO] * 2
+    assert isinstance(results[2], RateLimited) and results[2].decision.retry_after is not None
+    assert len(server.asked) == 2
+
+
+def test_the_deadline_is_held(library: str) -> None:
+    with serving("1/minute", headers="none") as server:
+        begun = time.monotonic()
+        served, refused, held = ask_all(library, server.url, [Ask()] * 3, timeout=5)
+        assert time.monotonic() - begun < 2
+        assert served == HELLO
+        assert isinstance(refused, Got) and refused.status == 429 and "come back in" in refused.text
+        assert isinstance(held, Held) and 50 < held.retry_after <= 120
+        assert len(server.asked) == 2, "whoever cannot wait is not sent"
+
+
+def test_an_answer_that_was_given_up_can_still_be_read(library: str, server: Serving) -> None:
+    (result,) = ask_all(library, server.url, [Ask("/bad-gateway")], limits="1/minute", timeout=2)
+    assert result == Got(502, "bad gateway")
+    assert len(server.asked) == 1
+
+
+def at_once() -> float:
+    """Instead of chance: no pause."""
+    return 0.0
+
+
+# --- bodies
+
+
+def a_generator(asynchronous: bool) -> Any:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"once "
+        yield b"only"
+
+    return parts() if asynchronous else iter_parts()
+
+
+def iter_parts() -> Iterator[bytes]:
+    yield b"once "
+    yield b"only"
+
+
+def some_bytes(asynchronous: bool) -> bytes:
+    return b"as often as you like"
+
+
+def a_file(asynchronous: bool) -> Any:
+    file = io.BytesIO(b"skipped, and rewound")
+    file.seek(9)
+    return file
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_a_body_that_was_read_up_is_not_sent_again(library: str, method: str, server: Serving) -> None:
+    (result,) = ask_all(library, server.url, [Ask(f"/once/generator {method} {library}", method, a_generator)])
+    assert result == Got(429, "later")
+    assert server.counting.statuses() == {429: 1}
+
+
+def test_a_body_of_bytes_is_sent_again_and_whole(library: str, server: Serving) -> None:
+    (result,) = ask_all(library, server.url, [Ask(f"/once/bytes {library}", "POST", some_bytes)])
+    assert result == Got(200, "as often as you like")
+    assert server.counting.statuses() == {429: 1, 200: 1}
+
+
+@pytest.mark.parametrize("library", ["requests", "aiohttp"])
+def test_a_file_is_rewound_to_where_it_was(library: str, server: Serving) -> None:
+    (result,) = ask_all(library, server.url, [Ask(f"/once/file {library}", "POST", a_file)])
+    assert result == Got(200, "and rewound")
+
+
+def test_a_form_of_httpx_is_sent_again_if_its_files_can_be_rewound(server: Serving) -> None:
+    class OneWay(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    with httpx.Client(transport=RateLimitTransport(), base_url=server.url) as client:
+        response = client.post("/once/form", data={"a": "b"}, files={"file": io.BytesIO(b"contents")})
+        assert (response.status_code, response.content.count(b"contents")) == (200, 1)
+        response = client.post("/once/one-way", files={"file": OneWay(b"contents")})
+        assert response.status_code == 429
+
+
+def test_a_body_that_nobody_began_to_read_can_still_be_sent(library: str) -> None:
+    with closed_port() as url:
+        begun = time.monotonic()
+        (result,) = ask_all(library, url, [Ask("/", "POST", a_generator)], random=lambda: 1.0)
+        assert isinstance(result, httpx.ConnectError | requests.ConnectionError | aiohttp.ClientConnectorError)
+        assert time.monotonic() - begun >= 0.3, "0.1 and 0.2 seconds between three tries"
+
+
+# --- servers that fail
+
+
+def test_retries_of_a_server_that_always_fails_are_bounded(library: str, server: Serving) -> None:
+    results = ask_all(library, server.url, [Ask("/unwell")] * 40, random=at_once)
+    assert results == [Got(503, "unwell")] * 40
+    assert 50 <= len(server.asked) <= 40 + 10 + 4 + 1
+    one_way = ask_all(library, server.url, [Ask("/unwell", "POST")], random=at_once)
+    assert one_way == [Got(503, "unwell")]
+    assert server.asked[-2].method == "GET", "what is not idempotent is sent once"
+
+
+def test_adaptive_throttling_takes_load_off_a_server_that_fails(library: str, server: Serving) -> None:
+    results = ask_all(library, server.url, [Ask("/unwell")] * 60, adaptive=True, retries=0)
+    throttled = [result for result in results if isinstance(result, Throttled)]
+    assert len(throttled) + len(server.asked) == 60
+    assert len(server.asked) <= 30
+    assert isinstance(ask_all(library, server.url, [Ask()], adaptive=True)[0], Got)
+
+
+@contextmanager
+def closed_port() -> Iterator[str]:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+@contextmanager
+def hanging_up() -> Iterator[tuple[str, list[bytes]]]:
+    """A server that reads a request and closes the connection without a word."""
+    requests_seen: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.settimeout(5)
+                    requests_seen.append(connection.recv(65536))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}", requests_seen
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+LOST = httpx.RemoteProtocolError | httpx.ReadError | requests.ConnectionError | aiohttp.ClientConnectionError
+
+
+def test_what_may_have_been_done_is_only_repeated_where_that_does_not_matter(library: str) -> None:
+    with hanging_up() as (url, seen):
+        (result,) = ask_all(library, url, [Ask(method="POST")], random=at_once)
+        assert isinstance(result, LOST)
+        assert len(seen) == 1
+        (result,) = ask_all(library, url, [Ask(method="POST", headers={"Idempotency-Key": "8e03978e"})], random=at_once)
+        assert isinstance(result, LOST)
+        assert len(seen) == 4
+        (result,) = ask_all(library, url, [Ask()], random=at_once)
+        assert isinstance(result, LOST)
+        # aiohttp itself tries an idempotent method once more, which is another call here
+        assert len(seen) == 4 + (6 if library == "aiohttp" else 3)
+
+
+def test_a_certificate_that_is_wrong_is_not_tried_again() -> None:
+    from ssl import SSLCertVerificationError
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        tried.append(request)
+        try:
+            raise SSLCertVerificationError("self-signed certificate")
+        except SSLCertVerificationError as error:
+            raise httpx.ConnectError("certificate verify failed") from error
+
+    tried: list[httpx.Request] = []
+    with httpx.Client(transport=RateLimitTransport(transport=httpx.MockTransport(refuse))) as client:
+        for _ in range(2):
+            with pytest.raises(httpx.ConnectError):
+                client.get("https://example.com/")
+    assert len(tried) == 2
+
+
+# --- skins
+
+
+def test_a_transport_may_answer_with_what_it_has_read_already() -> None:
+    def read_already(*statuses: int) -> httpx.MockTransport:
+        left = list(statuses)
+        return httpx.MockTransport(lambda request: httpx.Response(left.pop(0), text="unwell"))
+
+    transport = RateLimitTransport("2/minute", read_already(429, 502), timeout=1)
+    with httpx.Client(transport=transport) as client:
+        response = client.get("https://example.com/")
+        assert (response.status_code, response.text) == (502, "unwell")
+
+    async def main() -> None:
+        transport = AsyncRateLimitTransport(None, read_already(429, 502), retries=1)
+        async with httpx.AsyncClient(transport=transport) as client:
+            assert (await client.get("https://example.com/")).text == "unwell"
+
+    asyncio.run(main())
+
+
+def test_a_response_that_is_streamed_stays_one(server: Serving) -> None:
+    with httpx.Client(transport=RateLimitTransport("9/second")) as client:
+        with client.stream("GET", f"{server.url}/once/stream-1") as response:
+            assert response.status_code == 200 and b"".join(response.iter_raw()) == b""
+        with client.stream("GET", server.url) as response:
+            assert b"".join(response.iter_raw()) == b"hello"
+        assert client.get(server.url).elapsed.total_seconds() > 0
+    with requests.Session() as session:
+        session.mount("http://", RateLimitAdapter("9/second"))
+        with session.get(server.url, stream=True) as streamed:
+            assert streamed.raw.read() == b"hello"
+
+
+def test_a_limiter_may_be_shared_and_is_left_open(server: Serving) -> None:
+    limiter = Limiter("3/minute")
+    with httpx.Client(transport=RateLimitTransport(limiter, key=lambda request: "all", timeout=1)) as client:
+        client.get(server.url)
+    with requests.Session() as session:
+        session.mount("http://", RateLimitAdapter(limiter, key=lambda request: "all", timeout=1))
+        session.get(server.url, timeout=5)
+    assert limiter.peek("all", 0).remaining == 1
+
+    async def main() -> None:
+        mine = AsyncLimiter("1/minute")
+        middleware = RateLimitMiddleware(mine, key=lambda request: request.url.path, timeout=0)
+        async with aiohttp.ClientSession(server.url, middlewares=(middleware,)) as session:
+            async with session.get("/") as response:
+                assert response.status == 200
+            with pytest.raises(RateLimited):
+                await session.get("/")
+        await middleware.close()
+        assert (await mine.peek("/", 0)).remaining == 0
+
+    asyncio.run(main())
+
+
+def test_transports_close_what_they_opened(server: Serving) -> None:
+    transport = RateLimitTransport("1/minute", key=lambda request: "all")
+    with httpx.Client(transport=transport) as client:
+        client.get(server.url)
+        limiter = transport._calls.limiter
+        assert limiter.peek("all", 0).remaining == 0
+    assert limiter.peek("all", 0).remaining == 1, "a memory store that is closed has forgotten everything"
+    transport.close()
+
+    async def main() -> None:
+        transport = AsyncRateLimitTransport("1/minute")
+        async with httpx.AsyncClient(transport=transport):
+            pass
+        await transport.aclose()
+
+    asyncio.run(main())
+
+
+def test_an_aiohttp_without_middlewares_for_clients_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(aiohttp, "ClientHandlerType")
+    monkeypatch.setattr(aiohttp, "__version__", "3.11.18")
+    with pytest.raises(ConfigError, match=r"need aiohttp 3\.12 or later, this is 3\.11\.18"):
+        RateLimitMiddleware()
+
+
+def test_waiting_does_not_block_the_event_loop(server: Serving) -> None:
+    async def main() -> float:
+        longest = 0.0
+
+        async def ticking() -> None:
+            nonlocal longest
+            while True:
+                before = time.monotonic()
+                await asyncio.sleep(0.01)
+                longest = max(longest, time.monotonic() - before)
+
+        ticker = asyncio.create_task(ticking())
+        async with httpx.AsyncClient(
+            transport=AsyncRateLimitTransport("1 per 400 ms log"), base_url=server.url
+        ) as client:
+            await asyncio.gather(*(client.get("/") for _ in range(2)))
+        ticker.cancel()
+        return longest
+
+    assert asyncio.run(main()) < 0.3
+
+
+def test_the_examples_run_as_they_are() -> None:
+    examples = sorted(path.name for path in EXAMPLES.glob("*_client.py"))
+    assert len(examples) == 3
+    with serving("5/second bucket", key=lambda request: request.headers["user-agent"], headers="none") as server:
+        environment = {**os.environ, "URL": server.url}
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-W", "error", example],
+                cwd=EXAMPLES, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for example in examples
+        ]  # fmt: skip
+        for process in started:
+            printed, said = process.communicate(timeout=30)
+            assert (process.returncode, printed.split()) == (0, ["200"] * 8), said

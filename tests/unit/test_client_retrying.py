@@ -1,0 +1,546 @@
+"""The steps of a call: what is waited for, what is tried again, and when it is given up. No I/O, no real clock."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from headgate import AsyncLimiter, ConfigError, Limiter, RateLimited, StoreUnavailable
+from headgate.errors import Held, MissingExtraError, Throttled
+from headgate.http.client_options import ClientLimits, Options, read_options
+from headgate.http.retrying import Answer, Calls, Fate, run, run_async
+from headgate.testing import ManualClock
+
+Outcome = int | tuple[int, dict[str, str]] | Exception
+
+
+class Lost(Exception):
+    pass
+
+
+class Unsent(Exception):
+    pass
+
+
+class Wrong(Exception):
+    pass
+
+
+class Server:
+    """Answers what it was told to, the last of it for ever, and remembers when it was asked."""
+
+    errors = (Lost, Unsent, Wrong)
+
+    def __init__(self, clock: ManualClock, outcomes: Iterable[Outcome]) -> None:
+        self.clock = clock
+        self.outcomes = list(outcomes)
+        self.asked_us: list[int] = []
+        self.kept: list[Any] = []
+
+    def send(self) -> Any:
+        outcome = self.outcomes[min(len(self.asked_us), len(self.outcomes) - 1)]
+        self.asked_us.append(self.clock.now_us())
+        if isinstance(outcome, Exception):
+            raise outcome
+        status, headers = outcome if isinstance(outcome, tuple) else (outcome, {})
+        return Answer(status, headers, len(self.asked_us))
+
+    def keep(self, response: Any) -> Any:
+        self.kept.append(response)
+        return Answer(0, {}, f"kept {response}")
+
+    def answer(self, response: Answer) -> Answer:
+        return response
+
+    def fate(self, error: Exception) -> Fate:
+        return {Lost: "lost", Unsent: "unsent", Wrong: "final"}[type(error)]  # type: ignore[return-value]
+
+
+class Client:
+    """Calls of one client on a clock that a test moves; nothing is left to chance."""
+
+    def __init__(self, limits: ClientLimits = None, chance: float = 0.5, **options: Any) -> None:
+        self.clock = ManualClock()
+        self.start_us = self.clock.now_us()
+        given: Any = {"clock": self.clock, "random": lambda: chance, **options}
+        self.calls = Calls(limits, given, asynchronous=False)
+
+    def ask(
+        self,
+        *outcomes: Outcome,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        again: Callable[[], bool] = lambda: True,
+        key: str = "",
+    ) -> tuple[Any, Server]:
+        """What becomes of a call: the response's number or an exception, and the server that was asked."""
+        server = Server(self.clock, outcomes)
+        call = self.calls.call(
+            None, method=method, origin=("https", key or "example.com", None), headers=headers or {}, again=again
+        )
+        try:
+            return run(self.calls.steps(call), server, self.calls.limiter), server
+        except Exception as error:
+            return error, server
+
+    def since_s(self) -> float:
+        return (self.clock.now_us() - self.start_us) / 1e6
+
+
+AFTER_2 = {"retry-after": "2"}
+
+
+# --- what is tried again
+
+
+@pytest.mark.parametrize(
+    ("outcome", "idempotent", "others"),
+    [
+        (429, True, True),
+        ((429, AFTER_2), True, True),
+        ((503, AFTER_2), True, False),
+        (503, False, False),
+        (502, True, False),
+        (504, True, False),
+        (Lost(), True, False),
+        (Unsent(), True, True),
+        (Wrong(), False, False),
+        (200, False, False),
+        ((200, AFTER_2), False, False),
+        (500, False, False),
+        (501, False, False),
+        (404, False, False),
+        (403, False, False),
+        ((403, AFTER_2), True, True),
+        ((403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "2"}), True, True),
+        ((403, {"x-ratelimit-remaining": "9", "x-ratelimit-reset": "2"}), False, False),
+        ((301, AFTER_2), False, False),
+    ],
+)
+def test_only_what_is_safe_is_tried_again(outcome: Outcome, idempotent: bool, others: bool) -> None:
+    for method in ("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "get"):
+        assert tries(outcome, method=method) == (3 if idempotent else 1)
+    for method in ("POST", "PATCH", "QUUX"):
+        assert tries(outcome, method=method) == (3 if others else 1)
+        assert tries(outcome, method=method, headers={"Idempotency-Key": "8e03"}) == (3 if idempotent else 1)
+
+
+def tries(outcome: Outcome, **request: Any) -> int:
+    _, server = Client().ask(outcome, **request)
+    return len(server.asked_us)
+
+
+@pytest.mark.parametrize("outcome", [429, (503, AFTER_2), Lost(), Unsent()])
+def test_a_body_that_cannot_be_sent_again_is_not(outcome: Outcome) -> None:
+    assert tries(outcome, again=lambda: False) == 1
+
+
+def test_the_last_outcome_is_the_calls() -> None:
+    result, server = Client().ask(429, Unsent(), 200)
+    assert (result, len(server.asked_us), server.kept) == (3, 3, [1])
+    result, server = Client().ask(429, 429, (429, {"x": "y"}))
+    assert (result, server.kept) == (3, [1, 2]), "the last is not read: it is the caller's"
+    error = Lost("third")
+    result, server = Client().ask(Lost("first"), Lost("second"), error)
+    assert result is error
+
+
+def test_an_answer_that_breaks_off_while_it_is_read_is_an_error_that_may_be_tried_again() -> None:
+    class BreaksOff(Server):
+        def keep(self, response: Any) -> Any:
+            raise Lost("in the middle")
+
+    client = Client()
+    cases: list[tuple[list[Outcome], Any]] = [([429, 200], 2), ([429, Wrong()], Wrong)]
+    for outcomes, expected in cases:
+        server = BreaksOff(client.clock, outcomes)
+        call = client.calls.call(None, method="POST", origin=("https", "h", 1), headers={}, again=lambda: True)
+        try:
+            result = run(client.calls.steps(call), server, None)
+        except Exception as error:
+            result = type(error)
+        assert (result, len(server.asked_us)) == (expected, 2)
+
+
+@pytest.mark.parametrize("retries", [0, 1, 5])
+def test_there_are_no_more_tries_than_asked_for(retries: int) -> None:
+    _, server = Client(retries=retries).ask(502)
+    assert len(server.asked_us) == retries + 1
+
+
+# --- how long is waited
+
+
+def test_pauses_double_and_are_any_part_of_that() -> None:
+    for chance in (0.0, 0.5, 0.999):
+        client = Client(chance=chance, retries=10, timeout=None)
+        _, server = client.ask(502)
+        pauses = [late - soon for soon, late in zip(server.asked_us, server.asked_us[1:], strict=False)]
+        assert pauses == [int(chance * min(10_000_000, 100_000 * 2**number)) for number in range(10)]
+
+
+def test_a_retry_comes_when_told_and_a_little_later() -> None:
+    client = Client(chance=0.5)
+    result, _ = client.ask((429, AFTER_2), 200)
+    assert result == 2
+    assert client.since_s() == 2.1, "half of a tenth"
+    client = Client(chance=0.0)
+    client.ask((503, {"retry-after": "7"}), 200)
+    assert client.since_s() == 7
+
+
+def test_a_pause_is_at_least_what_is_told_and_at_least_the_backoff() -> None:
+    client = Client(chance=0.9)
+    _, server = client.ask((429, {"retry-after-ms": "1"}), 200)
+    assert server.asked_us[1] - server.asked_us[0] >= 90_000
+
+
+def test_every_later_call_of_the_key_is_held_and_no_other() -> None:
+    client = Client(retries=0, chance=0.0)
+    client.ask((429, {"retry-after": "5"}))
+    client.ask(200, key="elsewhere")
+    assert client.since_s() == 0
+    client.ask(200)
+    assert client.since_s() == 5
+    client.ask(200)
+    assert client.since_s() == 5
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"ratelimit": '"a";r=0;t=5'},
+        {"ratelimit": '"a";r=9;t=60, "b";r=0;t=5'},
+        {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1800000005"},
+        {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "5s"},
+    ],
+)
+def test_an_answer_that_leaves_nothing_holds_the_next_call(headers: dict[str, str]) -> None:
+    client = Client(chance=0.0)
+    result, _ = client.ask((200, headers))
+    assert (result, client.since_s()) == (1, 0)
+    client.ask(200)
+    assert client.since_s() == 5
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"ratelimit": '"a";r=1;t=5'}, {"ratelimit": '"conc";r=0'}, {"retry-after": "5"}, {"ratelimit": '"a";r=0.0;t=5'}],
+)
+def test_an_answer_that_leaves_something_or_tells_no_time_holds_nobody(headers: dict[str, str]) -> None:
+    client = Client()
+    client.ask((200, headers))
+    client.ask(200)
+    assert client.since_s() == 0
+
+
+def test_those_who_were_held_go_on_one_after_another() -> None:
+    chances = iter([0.0, 0.25, 0.5, 1.0])
+    client = Client(retries=0, random=lambda: next(chances))
+    client.ask((429, {"retry-after": "4"}))
+    peer = client.calls._peers.of(("https", "example.com", 443), client.start_us)
+    delays = []
+    for _ in range(4):
+        client.clock.set(client.start_us)
+        _, server = client.ask(200)
+        delays.append((server.asked_us[0] - peer.held_until_us) / 1e6)
+    assert delays == [0, 0.1, 0.2, 0.4]
+
+
+# --- the deadline
+
+
+def test_who_cannot_wait_that_long_gets_the_true_answer_at_once() -> None:
+    client = Client(timeout=10)
+    result, server = client.ask((429, {"retry-after": "11"}))
+    assert (result, len(server.asked_us), server.kept, client.since_s()) == (1, 1, [], 0)
+
+
+def test_who_comes_while_the_server_wants_to_be_left_alone_for_too_long_is_told_at_once() -> None:
+    client = Client(timeout=10)
+    client.ask((429, {"retry-after": "3600"}))
+    result, server = client.ask(200)
+    assert isinstance(result, Held) and result.retry_after == 3600
+    assert str(result) == "not sent: the server said to wait, for 3600.000 s more"
+    assert server.asked_us == []
+    client.clock.advance(3_590_000_000)
+    result, _ = client.ask(200)
+    assert result == 1
+
+
+def test_all_waits_together_end_by_the_deadline() -> None:
+    client = Client(timeout=5, retries=10, chance=1.0)
+    result, server = client.ask((429, AFTER_2))
+    assert client.since_s() <= 5
+    assert len(server.asked_us) == 3 and result == 3
+    client = Client(timeout=2, chance=1.0)
+    result, _ = client.ask((429, AFTER_2), 200)
+    assert (result, client.since_s()) == (2, 2), "chance adds nothing beyond the deadline"
+
+
+def test_an_error_is_raised_when_there_is_no_time_left() -> None:
+    client = Client(timeout=0.15, retries=10, chance=1.0)
+    error = Lost()
+    result, server = client.ask(error)
+    assert result is error
+    assert len(server.asked_us) == 2
+
+
+def test_without_a_deadline_it_waits_as_long_as_it_is_told() -> None:
+    client = Client(timeout=None, chance=0.0)
+    result, _ = client.ask((429, {"retry-after": "86000"}), 200)
+    assert (result, client.since_s()) == (2, 86000)
+
+
+# --- the limiter in front
+
+
+def test_calls_stand_in_line_and_each_retry_passes_the_limiter_again() -> None:
+    client = Client("1/second bucket", chance=0.0)
+    _, server = client.ask(502, 502, 200)
+    assert [moment - client.start_us for moment in server.asked_us] == [0, 1_000_000, 2_000_000]
+    _, server = client.ask(200, key="elsewhere")
+    assert client.since_s() == 2
+
+
+def test_who_would_stand_in_line_for_too_long_is_refused_and_takes_nothing() -> None:
+    client = Client("1/minute bucket", timeout=10)
+    client.ask(200)
+    result, server = client.ask(200)
+    assert isinstance(result, RateLimited) and result.decision.retry_after == 60
+    assert server.asked_us == [] and client.since_s() == 0
+    client.clock.advance(60_000_000)
+    assert client.ask(200)[0] == 1
+
+
+def test_a_retry_that_would_stand_in_line_for_too_long_leaves_the_answer() -> None:
+    client = Client("1/minute bucket", timeout=10)
+    result, server = client.ask(502)
+    assert (result, len(server.asked_us)) == ("kept 1", 1)
+    error = Lost()
+    client.clock.advance(60_000_000)
+    assert client.ask(error)[0] is error
+
+
+def test_a_hold_that_came_while_standing_in_line_is_kept() -> None:
+    client = Client("1/second bucket", chance=0.0)
+    client.ask(200)
+    peer = client.calls._peers.of(("https", "example.com", 443), client.start_us)
+    steps = client.calls.steps(
+        client.calls.call(None, method="GET", origin=("https", "example.com", 443), headers={}, again=bool)
+    )
+    turn = next(steps)
+    assert type(turn).__name__ == "Turn"
+    peer.hold(client.clock.now_us(), 9_000_000)
+    sleep = steps.send(client.calls.limiter.peek("other"))
+    assert type(sleep).__name__ == "Sleep" and client.since_s() == 9
+
+
+def test_keys_and_costs_are_functions_of_the_request() -> None:
+    client = Client("10/minute bucket", key=lambda request: request["user"], cost=lambda request: request["cost"])
+    call = client.calls.call(
+        {"user": "u1", "cost": 3}, method="GET", origin=("https", "h", 1), headers={}, again=lambda: True
+    )
+    assert (call.key, call.cost) == ("u1", 3)
+    run(client.calls.steps(call), Server(client.clock, [200]), client.calls.limiter)
+    assert client.calls.limiter.peek("u1", 0).remaining == 7
+
+
+def test_without_a_key_it_is_the_origin() -> None:
+    calls = Client().calls
+    keys = [
+        calls.call(None, method="GET", origin=origin, headers={}, again=bool).key
+        for origin in [("https", "h", None), ("https", "h", 443), ("http", "h", None), ("https", "h", 8443)]
+    ]
+    assert keys == [("https", "h", 443), ("https", "h", 443), ("http", "h", 80), ("https", "h", 8443)]
+
+
+class BrokenLimiter:
+    def acquire(self, *_: Any, **__: Any) -> Any:
+        raise StoreUnavailable("no store")
+
+
+def test_a_call_goes_on_without_its_store_or_is_not_made(caplog: pytest.LogCaptureFixture) -> None:
+    for choice in ("open", "closed"):
+        client = Client("1/minute", on_store_error=choice)
+        call = client.calls.call(None, method="GET", origin=("https", "h", 1), headers={}, again=bool)
+        server = Server(client.clock, [200])
+        limiter: Any = BrokenLimiter()
+        if choice == "open":
+            assert run(client.calls.steps(call), server, limiter) == 1
+            assert caplog.messages == ["a call was not counted: no store"]
+        else:
+            with pytest.raises(StoreUnavailable):
+                run(client.calls.steps(call), server, limiter)
+            assert server.asked_us == []
+
+
+# --- the budget
+
+
+def test_a_server_that_always_fails_is_asked_little_more_than_once_a_call() -> None:
+    client = Client(chance=0.0)
+    asked = sum(len(client.ask(502)[1].asked_us) for _ in range(1000))
+    assert asked == pytest.approx(1000 * 1.1 + 10, abs=2)
+
+
+def test_budgets_are_of_a_key_each() -> None:
+    client = Client(chance=0.0, retry_budget=0)
+    for _ in range(50):
+        client.ask(502)
+    assert len(client.ask(502)[1].asked_us) == 1
+    assert len(client.ask(502, key="elsewhere")[1].asked_us) == 3
+
+
+def test_retries_that_the_server_asked_for_and_let_in_cost_nothing() -> None:
+    client = Client(chance=0.0, retry_budget=0)
+    for _ in range(100):
+        assert client.ask((429, {"retry-after-ms": "20"}), 200)[0] == 2
+    asked = sum(len(client.ask((429, {"retry-after-ms": "20"}))[1].asked_us) for _ in range(100))
+    assert asked <= 111, "but those that it did not let in do"
+
+
+# --- adaptive throttling
+
+
+def test_most_calls_to_a_server_that_refuses_all_are_not_sent() -> None:
+    client = Client(adaptive=True, retries=0, chance=0.5)
+    assert client.ask(503)[0] == 1
+    result, server = client.ask(503)
+    assert result == 1, "(1 - 0) / (1 + 1) is no more than a half"
+    result, server = client.ask(503)
+    assert isinstance(result, Throttled) and result.chance == pytest.approx(2 / 3)
+    assert server.asked_us == []
+    assert "67%" in str(result)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "accepted"),
+    [(200, True), (500, True), (404, True), (403, True), (429, False), (502, False), (503, False), (504, False),
+     (Lost(), False), (Unsent(), False)],
+)  # fmt: skip
+def test_what_is_no_accept(outcome: Outcome, accepted: bool) -> None:
+    client = Client(adaptive=True, retries=0, chance=0.0)
+    client.ask(outcome)
+    assert isinstance(client.ask(200)[0], Throttled) is not accepted
+
+
+def test_what_was_this_programs_own_fault_says_nothing_of_the_server() -> None:
+    client = Client(adaptive=True, retries=0, chance=0.0)
+    client.ask(Wrong())
+    assert client.ask(200)[0] == 1
+
+
+def test_a_retry_that_is_throttled_leaves_the_answer() -> None:
+    result, server = Client(adaptive=True, chance=0.4).ask(502)
+    assert (result, len(server.asked_us)) == ("kept 1", 1)
+
+
+def test_it_is_off_unless_asked_for() -> None:
+    client = Client(retries=0, chance=0.0)
+    assert all(client.ask(503)[0] == 1 for _ in range(50))
+
+
+# --- the other colour
+
+
+def test_the_asynchronous_driver_takes_the_same_steps() -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        start_us = clock.now_us()
+        calls = Calls("1/second bucket", {"clock": clock, "random": lambda: 0.0}, asynchronous=True)
+        call = calls.call(None, method="GET", origin=("https", "h", None), headers={}, again=lambda: True)
+        server = AsyncServer(clock, [Unsent(), (429, AFTER_2), 200])
+        assert await run_async(calls.steps(call), server, calls.limiter) == 3
+        assert [moment - start_us for moment in server.asked_us] == [0, 1_000_000, 3_000_000]
+        assert server.kept == [2]
+        with pytest.raises(Lost):
+            await run_async(calls.steps(call), AsyncServer(clock, [Lost()]), calls.limiter)
+
+    asyncio.run(main())
+
+
+class AsyncServer(Server):
+    async def send(self) -> Any:
+        return super().send()
+
+    async def keep(self, response: Any) -> Any:
+        return super().keep(response)
+
+
+# --- options
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"retries": -1}, "retries is a whole number from 0 to 10, not -1"),
+        ({"retries": 1.5}, "retries is a whole number from 0 to 10, not 1.5"),
+        ({"retries": True}, "retries is a whole number from 0 to 10, not True"),
+        ({"retry_budget": 2}, "retry_budget is a number from 0 to 1, not 2"),
+        ({"retry_budget": "10%"}, "retry_budget is a number from 0 to 1, not '10%'"),
+        ({"retry_budget": float("nan")}, "retry_budget is a number from 0 to 1, not nan"),
+        ({"timeout": -1}, "timeout is a number of seconds from 0, or None for no end, not -1"),
+        ({"timeout": "5s"}, "timeout is a number of seconds from 0, or None for no end, not '5s'"),
+        ({"adaptive": "yes"}, "adaptive is True or False, not 'yes'"),
+        ({"adaptive": True, "adaptive_k": 0.5}, "adaptive_k is a number from 1 to 1000, not 0.5"),
+        ({"adaptive_k": 2}, "adaptive_k goes with adaptive=True"),
+        ({"key": "user"}, "key is a function of the request, not 'user'"),
+        ({"clock": 5}, "clock is a clock, with now_us and let_pass, not 5"),
+        ({"random": 0.5}, "random is a function that gives numbers from 0 up to 1, not 0.5"),
+        ({"limits": "5/second", "cost": -1}, "cost is a whole number from 0, or a function of the request, not -1"),
+        ({"limits": "5/second", "on_store_error": "local"}, "on_store_error is \"open\" or \"closed\", not 'local'"),
+        ({"cost": 2}, "cost goes with limits, and there are none"),
+        ({"store": "memory://"}, "store goes with limits, and there are none"),
+        ({"limits": Limiter("1/second"), "name": "a"}, "name goes with limits; a limiter has its own"),
+        ({"limits": AsyncLimiter("1/second")}, "this client needs a Limiter, not an AsyncLimiter"),
+        ({"limits": 5}, "limits are text, limit values, a limiter or None, not 5"),
+        ({"limits": "5/fortnight"}, "units are ms, second, minute"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_told(options: Any, message: str) -> None:
+    limits = options.pop("limits", None)
+    with pytest.raises(ConfigError) as told:
+        read_options(limits, options, asynchronous=False)
+    assert message in str(told.value)
+
+
+def test_an_unknown_option_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(TypeError, match="no option is named retrys; there are key, cost, "):
+        read_options(None, Options(retrys=3), asynchronous=False)  # type: ignore[typeddict-unknown-key]
+
+
+def test_a_limiter_is_used_as_it_is_and_stays_the_callers() -> None:
+    limiter = Limiter("1/second")
+    calls = Calls(limiter, {}, asynchronous=False)
+    assert calls.limiter is limiter and calls.owned is None
+    made = Calls("1/second", {}, asynchronous=False)
+    assert made.owned is made.limiter
+    with pytest.raises(ConfigError, match="needs an AsyncLimiter, not a Limiter"):
+        Calls(limiter, {}, asynchronous=True)
+
+
+def test_errors_can_be_sent_between_processes() -> None:
+    for error in (Held(1.5), Throttled(0.5)):
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error) and str(again) == str(error)
+        assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize(
+    ("library", "skin", "extra"),
+    [("httpx", "httpx", "httpx"), ("requests", "requests", "requests"), ("aiohttp", "aiohttp_client", "aiohttp")],
+)
+def test_a_library_that_is_not_installed_is_named_with_its_extra(
+    library: str, skin: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, f"headgate.integrations.{skin}", raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingExtraError, match=rf"pip install 'headgate\[{extra}\]'"):
+        importlib.import_module(f"headgate.integrations.{skin}")
