@@ -31,6 +31,7 @@ test-native: install
 
 test-python: install
 	@scripts/system-packages test
+	@scripts/older-fastapi $(BIN)/python
 	@$(BIN)/pytest --quiet -n 2 tests/unit tests/laws
 	@$(BIN)/pytest --quiet -n 2 --dist loadfile tests/integration
 

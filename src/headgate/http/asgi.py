@@ -95,7 +95,7 @@ class RateLimitMiddleware:
         elif kind == "http":
             await send_refusal(send, refusal, "http", head=scope["method"] == "HEAD")
         else:
-            await _refuse_websocket(scope, receive, send, refusal)
+            await refuse_websocket(scope, receive, send, refusal)
 
     async def aclose(self) -> None:
         """Close the store, if it was opened here; a server that has a lifespan does it."""
@@ -224,29 +224,41 @@ def _field_name(name: str) -> bytes:
     return name.lower().encode()
 
 
+class Watch:
+    """What an application answers, seen on its way to the client; one that fails has answered 500."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._status = 500
+        self._headers: Iterable[tuple[bytes, bytes]] = ()
+        self._body_bytes = 0
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on."""
+        if message["type"] in ("http.response.start", "websocket.http.response.start"):
+            self._status, self._headers = message["status"], message.get("headers") or ()
+        elif message["type"] == "websocket.accept":
+            self._status, self._headers = 101, message.get("headers") or ()
+        else:
+            self._body_bytes += len(message.get("body") or b"")
+        await self._send(message)
+
+    def response(self) -> Response:
+        """What was seen."""
+        told = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers}
+        return Response(self._status, told, self._body_bytes)
+
+
 async def settling(
     front: Front, request: AsgiRequest, answer: Answer, app: ASGIApp, receive: Receive, send: Send
 ) -> None:
-    """Run the application, and settle what was charged by its response; one that fails has answered 500."""
-    status, body_bytes = 500, 0
-    headers: Iterable[tuple[bytes, bytes]] = ()
-
-    async def watching(message: Message) -> None:
-        nonlocal status, headers, body_bytes
-        if message["type"] in ("http.response.start", "websocket.http.response.start"):
-            status, headers = message["status"], message.get("headers") or ()
-        elif message["type"] == "websocket.accept":
-            status, headers = 101, message.get("headers") or ()
-        else:
-            body_bytes += len(message.get("body") or b"")
-        await send(message)
-
+    """Run the application, and settle what was charged by its response."""
+    watch = Watch(send)
     try:
-        await app(request.scope, receive, watching)
+        await app(request.scope, receive, watch.send)
     finally:
-        told = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
         # The charge is settled even where the client is gone and the task is cancelled.
-        await asyncio.shield(front.settle_async(request, answer, Response(status, told, body_bytes)))
+        await asyncio.shield(front.settle_async(request, answer, watch.response()))
 
 
 async def send_refusal(send: Send, refusal: Refusal, kind: str, *, head: bool) -> None:
@@ -257,7 +269,7 @@ async def send_refusal(send: Send, refusal: Refusal, kind: str, *, head: bool) -
     await send({"type": f"{kind}.response.body", "body": b"" if head else refusal.body})
 
 
-async def _refuse_websocket(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
+async def refuse_websocket(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
     """With the usual answer, where the server can send one, else by closing the handshake."""
     await receive()  # the handshake, websocket.connect
     if "websocket.http.response" in scope.get("extensions", {}):

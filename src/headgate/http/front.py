@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator
+from inspect import iscoroutinefunction
 from threading import Event
 from typing import Any, NamedTuple, cast
 
@@ -16,7 +17,7 @@ from headgate.clock import SYSTEM_CLOCK
 from headgate.decision import Decision
 from headgate.errors import ConfigError, StoreError
 from headgate.http.dialects import fields_of
-from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions, one_of
+from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions, cost_of, function_of, one_of
 from headgate.http.ratelimit_headers import passing_fields
 from headgate.http.refusal import PROBLEM_JSON, REDUCED_CAPACITY, answer_of, problem_json
 from headgate.http.request_limits import Asked, RequestLimits
@@ -66,10 +67,10 @@ class Front:
         self._asynchronous = asynchronous
         self.clock = told.get("clock", SYSTEM_CLOCK)
         self.fields = fields_of(told.get("headers", "draft-11"), self.clock)
-        self._exempt = told.get("exempt")
-        self._cost = told.get("cost", 1)
-        self._refusal = told.get("refusal")
-        self._observe = told.get("on_decision")
+        self._exempt = function_of(told, "exempt")
+        self._cost = cost_of(told)
+        self._refusal = function_of(told, "refusal")
+        self._observe = function_of(told, "on_decision")
         self._closed = one_of(told, "on_store_error", "open", "closed") == "closed"
         self._wait = told.get("wait", 0)
         self.ask: Callable[[Request], Asked]
@@ -82,7 +83,10 @@ class Front:
         else:
             self._gate = self._open(policy, told)
             self._ruleset = told.get("ruleset", ALL_RULES)
-            self.ask = self._ask_gate
+            later = iscoroutinefunction(self._exempt) or iscoroutinefunction(self._cost)
+            if later and not asynchronous:
+                raise ConfigError("a coroutine function goes before an asyncio application only")
+            self.ask = self._ask_gate_later if later else self._ask_gate
         plain = told.get("headers", "draft-11") == "draft-11" and self._observe is None
         self.passing: Callable[[Decision], list[tuple[bytes, bytes]] | None] = passing_fields if plain else _more_to_say
         """The fields of a decision that passes at once, as ASGI has them; None where `answer` is to be asked."""
@@ -121,27 +125,22 @@ class Front:
 
     def settle(self, request: Request, answer: Answer, response: Response) -> None:
         """Let count of a request that passed what `counts` says of its response; where the store fails, all counts."""
-        steps = self._settling(request, answer, response)
-        try:
-            came: Any = None
-            while True:
-                came = steps.send(came)
-        except StopIteration:
-            return
-        except StoreError as error:
-            _log.warning("a request was not settled: %s", error)
+        _finish(self._settling(request, answer, response))
 
     async def settle_async(self, request: Request, answer: Answer, response: Response) -> None:
         """`settle` on an event loop."""
-        steps = self._settling(request, answer, response)
-        try:
-            came: Any = None
-            while True:
-                came = await answered(steps.send(came))
-        except StopIteration:
-            return
-        except StoreError as error:
-            _log.warning("a request was not settled: %s", error)
+        await _finish_async(self._settling(request, answer, response))
+
+    def take_back(self, request: Request, answer: Answer) -> None:
+        """Undo the charge of a request that passed here and was refused elsewhere; where the store fails, it counts.
+
+        Only what judges routes keeps its charges for this; elsewhere nothing is undone.
+        """
+        _finish(self._taking_back(request, answer))
+
+    async def take_back_async(self, request: Request, answer: Answer) -> None:
+        """`take_back` on an event loop."""
+        await _finish_async(self._taking_back(request, answer))
 
     def close(self) -> None:
         """Close the store, if it was opened here."""
@@ -160,6 +159,10 @@ class Front:
             return
         yield from self._limits.settling(request, answer.decision, response)
 
+    def _taking_back(self, request: Request, answer: Answer) -> Generator[Any, Any, None]:
+        if self._limits is not None and answer.decision is not None and answer.refusal is None:
+            yield from self._limits.taking_back(request, answer.decision)
+
     def _open(self, policy: AnyPolicy | Gate | AsyncGate, told: dict[str, Any]) -> Any:
         alone = [name for name in _WITH_LIMITS if name in told]
         if alone:
@@ -172,8 +175,10 @@ class Front:
                 if name in told:
                     raise ConfigError(f"{name} goes with a policy; a gate has its own")
             return policy
-        gate: Any = kind(cast(AnyPolicy, policy), store=told.get("store"), clock=told.get("clock"))
-        self._owned = gate.store
+        store = told.get("store")
+        gate: Any = kind(cast(AnyPolicy, policy), store=store, clock=told.get("clock"))
+        if store is None or isinstance(store, str):
+            self._owned = gate.store
         return gate
 
     def _ask_gate(self, request: Request) -> Asked:
@@ -186,6 +191,14 @@ class Front:
         else:
             asked = self._gate.hit(request, cost, ruleset=self._ruleset)
         return asked
+
+    async def _ask_gate_later(self, request: Request) -> Decision | None:
+        """`_ask_gate` where functions are to be awaited."""
+        if self._exempt is not None and await answered(self._exempt(request)):
+            return None
+        cost = await answered(self._cost(request)) if callable(self._cost) else self._cost
+        decision: Decision = await answered(self._gate.ask(request, cost, ruleset=self._ruleset))
+        return decision
 
 
 def _more_to_say(decision: Decision) -> None:
@@ -206,6 +219,30 @@ _WITH_LIMITS = (
     "ipv6_prefix",
     "ipv6_wide",
 )
+
+
+def _finish(steps: Generator[Any, Any, None]) -> None:
+    """Drive what settles a charge in this thread."""
+    try:
+        came: Any = None
+        while True:
+            came = steps.send(came)
+    except StopIteration:
+        return
+    except StoreError as error:
+        _log.warning("a request was not settled: %s", error)
+
+
+async def _finish_async(steps: Generator[Any, Any, None]) -> None:
+    """Drive what settles a charge on an event loop."""
+    try:
+        came: Any = None
+        while True:
+            came = await answered(steps.send(came))
+    except StopIteration:
+        return
+    except StoreError as error:
+        _log.warning("a request was not settled: %s", error)
 
 
 def judge(front: Front, request: Request) -> Answer:

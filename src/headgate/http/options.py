@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 
 from headgate.clock import Clock
 from headgate.decision import Decision
-from headgate.errors import ConfigError
-from headgate.keys import Key
+from headgate.errors import ArgumentError, ConfigError
+from headgate.keys import Key, check_cost
 from headgate.limits import Limit
 from headgate.policy.request import Request
 from headgate.policy.rules import Policy
@@ -143,3 +143,22 @@ def one_of(told: Mapping[str, Any], name: str, *choices: str) -> str:
     if choice not in choices:
         raise ConfigError(f"{name} is one of {', '.join(choices)}, not {choice!r:.40}")
     return cast(str, choice)
+
+
+def function_of(told: Mapping[str, Any], name: str) -> Any:
+    """An option that is a function, None where it is not given; raises ConfigError."""
+    given = told.get(name)
+    if given is not None and not callable(given):
+        raise ConfigError(f"{name} is a function of the request, not {given!r:.40}")
+    return given
+
+
+def cost_of(told: Mapping[str, Any]) -> Any:
+    """The cost of a request, 1 where it is not given, or the function that gives it; raises ConfigError."""
+    cost = told.get("cost", 1)
+    if callable(cost):
+        return cost
+    try:
+        return check_cost(cost)
+    except ArgumentError as error:
+        raise ConfigError(str(error)) from error

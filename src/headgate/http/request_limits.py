@@ -6,13 +6,14 @@ import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from hashlib import blake2b
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
 from headgate.clock import SYSTEM_CLOCK
 from headgate.decision import Decision, Reading
 from headgate.errors import ArgumentError, ConfigError
-from headgate.http.options import AnyLimits, Response, one_of
+from headgate.http.options import AnyLimits, Response, cost_of, function_of, one_of
 from headgate.http.wide import MOST_TIMES, WideLimiter
 from headgate.keys import Key
 from headgate.limiter import AsyncLimiter, Limiter
@@ -20,13 +21,18 @@ from headgate.policy.address import UNIX, AddressRules, parse_network
 from headgate.policy.request import Request
 from headgate.stores.contract import Store
 from headgate.stores.opening import open_store
-from headgate.waiting import answered
+from headgate.waiting import answered, timeout_us
 
 _log = logging.getLogger("headgate")
 _MOST_LIMITERS = 1024
 _MOST_ADDRESSES = 65536
+_MOST_HOPS = 64
+_LONGEST_REMEMBERED = 256
+_LONGEST_PART = 256
 _ANONYMOUS = ("anonymous",)
 _DEFAULT = "default"
+_NOWHERE = "-"
+"""The scope of requests that no route is for."""
 _PLAIN = {
     "limits", "store", "name", "clock", "headers", "refusal", "on_decision", "on_store_error", "shadow", "missing",
     "trusted_proxies", "trusted_hops", "address_header", "ipv6_prefix",
@@ -58,12 +64,13 @@ class RequestLimits:
 
     def __init__(self, told: dict[str, Any], *, asynchronous: bool, routed: bool) -> None:
         self._asynchronous = asynchronous
-        self._exempt = told.get("exempt")
-        self._cost = told.get("cost", 1)
-        self._key = told.get("key")
+        self._exempt = function_of(told, "exempt")
+        self._cost = cost_of(told)
+        self._key = function_of(told, "key")
         self._missing = one_of(told, "missing", "address", "anonymous", "refuse")
-        self._counts = told.get("counts")
-        self._wait = told.get("wait", 0)
+        self._counts = function_of(told, "counts")
+        self._keeps_charges = routed or self._counts is not None
+        self._wait = _seconds(told)
         self._name = told.get("name", "")
         self._shadow = bool(told.get("shadow", False))
         self._own_clock = told.get("clock")
@@ -77,18 +84,21 @@ class RequestLimits:
         self._address = address_rules(told)
         self._wide = _wide(told, self._address)
         self._address_key = lru_cache(_MOST_ADDRESSES)(self._key_of_address)
-        limits, tier = told["limits"], told.get("tier")
+        limits, tier = told["limits"], function_of(told, "tier")
         self._limits_of: Any = _tiered(limits, tier) if isinstance(limits, Mapping) else limits
         if tier is not None and not isinstance(limits, Mapping):
             raise ConfigError("tier chooses among limits: give them as a mapping from tier to limits")
         functions = (self._exempt, self._key, self._cost, self._limits_of)
         if any(map(iscoroutinefunction, functions)) and not asynchronous:
             raise ConfigError("a coroutine function goes before an asyncio application only")
+        if iscoroutinefunction(self._counts):
+            raise ConfigError("counts is no coroutine function: the response is sent")
         self._one = None if callable(self._limits_of) else self._limiter(self._limits_of)
-        if isinstance(limits, Mapping):
-            for own in limits.values():
-                if own is not None:
-                    self._limiter(own)  # what cannot be read is told now
+        # What cannot be used is told now.
+        known = limits.values() if isinstance(limits, Mapping) else () if self._one is None else (limits,)
+        for own in known:
+            if own is not None:
+                self._limiter(own, wide=self._wide is not None)
         self._ask_one: Any = self._one and (self._one.ask if asynchronous else self._one.hit)
         self.ask: Callable[[Request], Asked] = self._ask
         """Decide for a request."""
@@ -101,7 +111,7 @@ class RequestLimits:
     def settling(self, request: Request, decision: Decision, response: Response) -> Generator[Any, Any, None]:
         """Let count what `counts` says; yields what may have to be awaited. Raises StoreError."""
         charge: _Charge | None = getattr(request, "charge", None)
-        if charge is None or self._counts is None:
+        if charge is None or self._counts is None or decision.refusals:  # a shadow that refuses has charged nothing
             return
         request.charge = None  # once
         limiter, key, cost, asked_us = charge
@@ -124,14 +134,26 @@ class RequestLimits:
     def _plainly(self) -> Callable[[Request], Asked]:
         """`_ask` for the same limits on every client's address: most need no more, so it takes no longer."""
         ask, key_of, header = self._ask_one, self._address_key, self._address.header
+        client_of = self._client
 
         def asked_plainly(request: Request) -> Asked:
             if request.method == "OPTIONS" and _is_preflight(request):
                 return None
-            asked: Asked = ask(key_of(request.client_ip, request.headers.get(header, "") if header else ""))
+            asked: Asked = ask(client_of(request) if header else key_of(request.client_ip, ""))
             return asked
 
         return asked_plainly
+
+    def taking_back(self, request: Request, decision: Decision) -> Generator[Any, Any, None]:
+        """Give back all that was charged; yields what may have to be awaited. Raises StoreError."""
+        charge: _Charge | None = getattr(request, "charge", None)
+        if charge is None or decision.refusals:
+            return
+        request.charge = None  # once
+        limiter, key, cost, asked_us = charge
+        if cost:
+            ago_us = max(0, self._clock.now_us() - asked_us)
+            yield limiter.give_back(key, cost, ago_us, degraded=decision.degraded)
 
     def _ask(self, request: Request) -> Asked:
         if request.method == "OPTIONS" and _is_preflight(request):
@@ -160,18 +182,17 @@ class RequestLimits:
         return await answered(self._decide(request, limits, key, cost))
 
     def _decide(self, request: Request, limits: AnyLimits, key: Key | None, cost: int) -> Any:
-        counted: Any = key
-        if not key:
+        counted: Any = None if key is None else _usable(key)
+        if counted is None:
             if self._key is None or self._missing == "address":
-                header = self._address.header
-                counted = self._address_key(request.client_ip, request.headers.get(header, "") if header else "")
+                counted = self._client(request)
             elif self._missing == "anonymous":
                 counted = _ANONYMOUS
             else:
                 return self._refused(limits)
         if self._scope is not None:
             scope = self._scope(request) if callable(self._scope) else self._scope
-            counted = _within(scope, counted)
+            counted = _within(scope or _NOWHERE, counted)
         if type(counted) is _Pair:
             limiter = self._limiter(limits, wide=True)
             ask = limiter.hit
@@ -180,9 +201,17 @@ class RequestLimits:
         else:
             limiter = self._limiter(limits)
             ask = limiter.ask if self._asynchronous else limiter.hit
-        if self._counts is not None:
+        if self._keeps_charges:
             request.charge = _Charge(limiter, counted, cost, self._clock.now_us())
         return limiter.acquire(counted, cost, timeout=self._wait) if self._wait else ask(counted, cost)
+
+    def _client(self, request: Request) -> Key | _Pair:
+        """The key of a client's address; what is longer than addresses are is not remembered."""
+        header = self._address.header
+        sent = request.headers.get(header, "") if header else ""
+        if len(sent) > _LONGEST_REMEMBERED:
+            return self._key_of_address(request.client_ip, sent)
+        return self._address_key(request.client_ip, sent)
 
     def _key_of_address(self, peer: str, header: str) -> Key | _Pair:
         key = ("ip", self._address.client(peer, header) or UNIX)
@@ -224,10 +253,16 @@ class RequestLimits:
 
 def address_rules(told: Mapping[str, Any]) -> AddressRules:
     """Whom to believe about a client's address; raises ConfigError."""
-    proxies, hops = tuple(told.get("trusted_proxies", ())), told.get("trusted_hops", 0)
+    proxies, hops = told.get("trusted_proxies", ()), told.get("trusted_hops", 0)
     prefix = told.get("ipv6_prefix", 64)
-    if isinstance(prefix, bool) or not isinstance(prefix, int) or not 32 <= prefix <= 128:
+    if not _is_whole(prefix) or not 32 <= prefix <= 128:
         raise ConfigError(f"ipv6_prefix is a number of bits, 32 to 128, not {prefix!r:.40}")
+    if isinstance(proxies, str) or not all(isinstance(proxy, str) for proxy in proxies):
+        raise ConfigError(f'trusted_proxies are a list of networks, such as ["10.0.0.0/8"], not {proxies!r:.40}')
+    if not _is_whole(hops) or not 0 <= hops <= _MOST_HOPS:
+        raise ConfigError(f"trusted_hops is a number of proxies, 0 to {_MOST_HOPS}, not {hops!r:.40}")
+    if not isinstance(told.get("address_header", ""), str):
+        raise ConfigError(f"address_header is the name of a header, not {told['address_header']!r:.40}")
     if not proxies and not hops:
         if "address_header" in told:
             raise ConfigError("address_header needs trusted_proxies or trusted_hops: who else may write it?")
@@ -248,7 +283,8 @@ def _wide(told: Mapping[str, Any], narrow: AddressRules) -> tuple[AddressRules, 
         return None
     try:
         prefix, times = given
-        usable = 16 <= prefix < narrow.ipv6_prefix and 1 <= times <= MOST_TIMES and isinstance(times, int)
+        usable = _is_whole(prefix) and _is_whole(times)
+        usable = usable and 16 <= prefix < narrow.ipv6_prefix and 1 <= times <= MOST_TIMES
     except (TypeError, ValueError):
         usable = False
     if not usable:
@@ -278,9 +314,39 @@ def _tiered(limits: Mapping[str, AnyLimits | None], tier: Any) -> Callable[[Requ
     return of_async if iscoroutinefunction(tier) else of
 
 
+def _seconds(told: Mapping[str, Any]) -> float:
+    wait = told.get("wait", 0)
+    try:
+        timeout_us(wait)
+    except ArgumentError as error:
+        raise ConfigError(f"wait is for how many seconds a request may stand in line: {error}") from error
+    return wait or 0
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
+
+
 def _tier_name(told: Any) -> Any:
     """What `headgate.http.who` gives names where it comes from; the tier is its last part."""
     return told[-1] if isinstance(told, tuple) else told
+
+
+def _usable(key: Any) -> Any:
+    """A key as it is counted; None for one that lacks a part. Long parts, as a client may send them, are digests."""
+    parts = key if isinstance(key, tuple) else (key,)
+    if not parts or None in parts or "" in parts:
+        return None
+    if any(isinstance(part, str) and len(part) > _LONGEST_PART for part in parts):
+        parts = tuple(_bounded(part) if isinstance(part, str) else part for part in parts)
+        return parts if isinstance(key, tuple) else parts[0]
+    return key
+
+
+def _bounded(part: str) -> str:
+    if len(part) <= _LONGEST_PART:
+        return part
+    return f"digest-{blake2b(part.encode('utf-8', 'surrogatepass'), digest_size=16, person=b'headgate').hexdigest()}"
 
 
 def _within(scope: str, key: Any) -> Any:

@@ -51,13 +51,13 @@ class RouteLimits:
         return Front(None, cast(RouteOptions, told), asynchronous=self._asynchronous, routed=True)
 
     def close(self) -> None:
-        """Close the stores that were opened here."""
-        for store in self._let_go():
+        """Close the stores that were opened here; who asks again opens them again."""
+        for store in self._opened.values():
             store.close()
 
     async def aclose(self) -> None:
         """`close` on an event loop."""
-        for store in self._let_go():
+        for store in list(self._opened.values()):
             await close_async(store)
 
     def _open(self, url: str) -> Store:
@@ -65,11 +65,6 @@ class RouteLimits:
         if store is None:
             store = self._opened[url] = open_store(url)
         return store
-
-    def _let_go(self) -> list[Store]:
-        stores = list(self._opened.values())
-        self._opened.clear()
-        return stores
 
 
 def exempt(endpoint: F) -> F:

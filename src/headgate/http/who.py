@@ -22,7 +22,7 @@ KeyOf = Callable[[Request], tuple[str, ...] | None]
 
 def header(name: str, *, secret: bool = False) -> KeyOf:
     """The value of a header; a `secret` one is replaced by a digest before anything sees it."""
-    return _named(f"header:{name.lower()}", from_header(_checked(name), secret=secret))
+    return _named(f"header:{_checked(name).lower()}", from_header(name, secret=secret))
 
 
 def api_key(name: str = "X-API-Key") -> KeyOf:
@@ -32,7 +32,7 @@ def api_key(name: str = "X-API-Key") -> KeyOf:
     def of(request: Request) -> tuple[str, ...] | None:
         sent = request.headers.get(name.lower(), "").strip()
         scheme, _, token = sent.partition(" ")
-        if scheme.lower() == "bearer" and token:
+        if scheme.lower() == "bearer":  # alone it is no key
             request = Request(headers={name: token})
         found = read(request)
         return None if found is None else ("api_key", *found)

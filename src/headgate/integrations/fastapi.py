@@ -1,0 +1,240 @@
+"""Limits of routes in FastAPI, as dependencies: of a route, of a router, or of the application.
+
+    from headgate.integrations.fastapi import rate_limit
+
+    @app.get("/search", dependencies=[Depends(rate_limit("10/second"))])
+
+Nothing else is needed: no handler, no `app.state`, no parameter of the endpoint. Each route counts by itself
+under its whole template; see `headgate.integrations.starlette_routes`.
+"""
+
+# FastAPI reads the annotations of `RateLimit.__call__`, and it resolves no text in those of an object's method:
+# so there is no `from __future__ import annotations` here.
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Unpack
+
+from headgate.decision import Decision
+from headgate.errors import ConfigError, MissingExtraError
+from headgate.http.asgi import refuse_websocket
+from headgate.http.dialects import fields_of
+from headgate.http.front import Front
+from headgate.http.options import Refusal, RouteOptions
+from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
+from headgate.http.routes import LimitsOfRoute, RouteLimits, exempt, is_exempt
+from headgate.integrations.starlette_record import RateLimitHeaders, Record
+from headgate.integrations.starlette_routes import find_route, flat
+from headgate.limiter import Limiter
+
+try:
+    from fastapi import FastAPI, HTTPException, Response
+    from fastapi.requests import HTTPConnection
+    from fastapi.websockets import WebSocket, WebSocketState
+except ModuleNotFoundError as error:
+    raise MissingExtraError("headgate.integrations.fastapi", extra="fastapi") from error
+
+from headgate.integrations.starlette import RefusalResponse
+
+__all__ = ["RateLimit", "RateLimitExceeded", "RateLimitHeaders", "RateLimits", "exempt", "rate_limit"]
+
+Responses = dict[int | str, dict[str, Any]]
+"""What FastAPI is told of responses, by their status."""
+
+
+class RateLimitExceeded(HTTPException):
+    """A request was refused. Without a handler for it, or for its status, the usual answer is sent.
+
+    `headers` is what that says beside its body, `detail` the sentence of its problem.
+    """
+
+    def __init__(self, refusal: Refusal, decision: Decision | None) -> None:
+        headers = {name: value for name, value in refusal.headers if not name.lower().startswith("content-")}
+        super().__init__(refusal.status, _detail(refusal), headers)
+        self.refusal = refusal
+        self.decision = decision
+        """None where the store did not answer."""
+
+    def response(self, *, head: bool = False) -> Response:
+        """The usual answer; without its body to a HEAD."""
+        return RefusalResponse(self.refusal, head=head)
+
+
+class RateLimit:
+    """A dependency that limits the routes which depend on it, websockets among them; made by a `RateLimits`.
+
+    Equal ones are one to FastAPI: asked once, and replaced together in `app.dependency_overrides`.
+    """
+
+    def __init__(
+        self, front: Front, identity: tuple[Any, ...], *, override: bool, headers: str | Sequence[str]
+    ) -> None:
+        self._front = front
+        self._identity = identity
+        self.override = override
+        self.headers = headers
+        """The dialects of its fields."""
+
+    async def __call__(self, connection: HTTPConnection, response: Response) -> Decision | None:
+        """The decision, None where a request is not limited, or nobody judged it; raises RateLimitExceeded."""
+        scope = connection.scope
+        found = find_route(scope, endpoint=scope.get("endpoint"))
+        if is_exempt(found.endpoint) or self._is_replaced(found.route):
+            return None
+        record = Record.of(scope)
+        if self._front.settles and not record.watched:
+            raise ConfigError(
+                "counts needs somebody who sees the responses: "
+                "app.add_middleware(RateLimitHeaders), of headgate.integrations.fastapi"
+            )
+        passed = await record.judge(self._front, scope, found.template)
+        refusal, _, _, decision = passed.answer
+        if refusal is not None:
+            _answer_by_default(scope)
+            raise RateLimitExceeded(refusal, decision)
+        for name, value in record.fields():
+            response.headers[name] = value
+        return decision
+
+    def _is_replaced(self, route: Any) -> bool:
+        """Whether a narrower limit of the route takes the place of this one."""
+        following = list(_limits_of(route))
+        if self not in following:
+            return False
+        return any(limit.override for limit in following[following.index(self) + 1 :])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RateLimit) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+
+class RateLimits:
+    """Makes limits of routes. What is given here stands for all of them, unless one says otherwise.
+
+    They count in one store, in memory if none is named. Raises ConfigError or TypeError.
+    """
+
+    def __init__(self, **defaults: Unpack[RouteOptions]) -> None:
+        self._routes = RouteLimits(defaults, asynchronous=True)
+        self._headers = defaults.get("headers", "draft-11")
+
+    def __call__(self, limits: LimitsOfRoute, *, override: bool = False, **options: Unpack[RouteOptions]) -> RateLimit:
+        """What goes into `Depends`; its value is the Decision.
+
+        All limits of a route are asked, from those of the application to its own, and what one of them
+        refuses is charged in none. With `override` only this one and narrower ones are asked.
+        """
+        front = self._routes.front(limits, options)
+        headers = options.get("headers", self._headers)
+        return RateLimit(front, self._identity(limits, override, options), override=override, headers=headers)
+
+    def install(self, app: FastAPI) -> None:
+        """Complete an application: fields on every response, 429 in its OpenAPI, stores closed with its lifespan."""
+        app.add_middleware(RateLimitHeaders, rate_limits=self)
+        plain = app.openapi
+
+        def openapi() -> dict[str, Any]:
+            return _documented(plain(), app.routes)
+
+        app.openapi = openapi  # type: ignore[method-assign]
+
+    @property
+    def responses(self) -> Responses:
+        """What a refusal looks like, for `responses=` of a route, a router or an application."""
+        return responses_of(self._headers)
+
+    async def aclose(self) -> None:
+        """Close the stores that were opened here."""
+        await self._routes.aclose()
+
+    def _identity(self, limits: LimitsOfRoute, override: bool, options: RouteOptions) -> tuple[Any, ...]:
+        try:
+            identity = (self, limits, override, frozenset(options.items()))
+            hash(identity)
+        except TypeError:  # a mapping or a list among them: this one is like no other
+            return (object(),)
+        return identity
+
+
+def _limits_of(route: Any) -> Iterator[RateLimit]:
+    """The limits among what a route depends on, in the order in which they are asked."""
+    dependant = getattr(route, "dependant", None)
+    if dependant is not None:
+        for call in _calls(dependant):
+            if isinstance(call, RateLimit):
+                yield call
+
+
+def _calls(dependant: Any) -> Iterator[Any]:
+    for own in dependant.dependencies:
+        yield from _calls(own)
+        yield own.call
+
+
+def _answer_by_default(scope: Any) -> None:
+    """Have Starlette send the usual answer where the application has no handler of its own for it.
+
+    Without the handlers in the scope, FastAPI answers as it does for any HTTPException.
+    """
+    handlers = scope.get("starlette.exception_handlers")
+    if handlers is not None:
+        by_class, _ = handlers  # a handler of the status is looked up before these
+        by_class.setdefault(RateLimitExceeded, _send_usual_answer)
+
+
+async def _send_usual_answer(connection: HTTPConnection, refused: RateLimitExceeded) -> Response | None:
+    if not isinstance(connection, WebSocket):
+        return refused.response(head=connection.scope["method"] == "HEAD")
+    if connection.application_state is WebSocketState.CONNECTED:  # a dependency before has accepted it
+        await connection.close(1013, "over the limit")
+    else:
+        await refuse_websocket(connection.scope, connection.receive, connection.send, refused.refusal)
+    return None
+
+
+def _detail(refusal: Refusal) -> str | None:
+    told = {name.lower(): value for name, value in refusal.headers}
+    if told.get("content-type") != PROBLEM_JSON:
+        return None  # the phrase of the status
+    detail: str | None = json.loads(refusal.body).get("detail")
+    return detail
+
+
+def _documented(schema: dict[str, Any], routes: Sequence[Any]) -> dict[str, Any]:
+    """An OpenAPI document with what limits may answer, where it says nothing of that yet."""
+    for route in flat(routes):
+        operations = schema.get("paths", {}).get(getattr(route, "path_format", None), {})
+        for limit in () if is_exempt(getattr(route, "endpoint", None)) else _limits_of(route):
+            for method in route.methods & {name.upper() for name in operations}:
+                told = operations[method.lower()]["responses"]
+                for status, response in responses_of(limit.headers).items():
+                    told.setdefault(str(status), response)
+    return schema
+
+
+def responses_of(headers: str | Sequence[str]) -> Responses:
+    """What a refusal looks like, with fields of these dialects."""
+    described: dict[str, Any] = {
+        "Retry-After": {"description": "Seconds until the request would pass", "schema": {"type": "integer"}}
+    }
+    for name, _ in fields_of(headers)(Limiter("1/second").peek("anyone")):
+        described[name] = {"description": "What remains of the limits", "schema": {"type": "string"}}
+    problem = {
+        "type": "object",
+        "properties": {
+            "type": {"type": "string", "example": QUOTA_EXCEEDED},
+            "title": {"type": "string"},
+            "status": {"type": "integer", "example": 429},
+            "detail": {"type": "string"},
+            "retry-after-ms": {"type": "integer"},
+            "violated-policies": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["type", "title", "status", "detail", "violated-policies"],
+    }
+    content = {PROBLEM_JSON: {"schema": problem}}
+    return {429: {"description": "Too Many Requests", "headers": described, "content": content}}
+
+
+rate_limit = RateLimits()
+"""Limits that count in the memory of this process."""

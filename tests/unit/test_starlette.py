@@ -1,0 +1,422 @@
+"""Limits of routes in Starlette, asked without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import sys
+import threading
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.endpoints import HTTPEndpoint
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from headgate import ConfigError, MissingExtraError
+from headgate.http.asgi import RateLimitMiddleware
+from headgate.integrations.starlette import RateLimitHeaders, RateLimits, RouteLimit, exempt, rate_limit
+from headgate.testing import ManualClock
+
+
+class Limits(RateLimits):
+    """Limits on a clock that stands, which note the scope that each request was counted under."""
+
+    def __init__(self, **defaults: Any) -> None:
+        self.clock = ManualClock()
+        self.scopes: list[str] = []
+        super().__init__(
+            clock=self.clock,
+            on_decision=lambda request, decision: self.scopes.append(request.endpoint),
+            **defaults,
+        )
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return Limits()
+
+
+def ask(app: Any, path: str = "/", method: str = "GET", *, root_path: str = "", **options: Any) -> httpx.Response:
+    """One request; an exception that nobody handles is a 500."""
+
+    async def asked() -> httpx.Response:
+        transport = httpx.ASGITransport(app, client=("203.0.113.9", 1), root_path=root_path, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as session:
+            return await session.request(method, path, **options)
+
+    return asyncio.run(asked())
+
+
+def statuses(app: Any, *paths: str, **options: Any) -> list[int]:
+    return [ask(app, path, **options).status_code for path in paths]
+
+
+def drive(app: Any, path: str, kind: str = "http", **more: Any) -> list[dict[str, Any]]:
+    """The messages that an application sends, as they are."""
+    scope = {
+        "type": kind, "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [],
+        "client": ("203.0.113.9", 1), "server": ("shop.example", 80), "root_path": "", "scheme": "http",
+        "http_version": "1.1", "asgi": {"version": "3.0", "spec_version": "2.4"}, "subprotocols": [], **more,
+    }  # fmt: skip
+    sent: list[dict[str, Any]] = []
+    waiting = [{"type": f"{kind}.connect"}] if kind == "websocket" else [{"type": "http.request", "body": b""}]
+
+    async def receive() -> dict[str, Any]:
+        if waiting:
+            return waiting.pop(0)
+        return {"type": "websocket.disconnect", "code": 1000} if kind == "websocket" else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    asyncio.run(app(scope, receive, send))
+    return sent
+
+
+async def read(request: Request) -> Response:
+    return PlainTextResponse("read")
+
+
+def one(endpoint: Any, path: str = "/", **options: Any) -> Starlette:
+    return Starlette(routes=[Route(path, endpoint, **options)])
+
+
+# What is counted together: the template
+
+
+def test_an_endpoint_counts_under_its_whole_template(limits: Limits) -> None:
+    limited = limits("9/minute")(read)
+
+    class Items(HTTPEndpoint):
+        @limits("9/minute")
+        async def get(self, request: Request) -> Response:
+            return PlainTextResponse("got")
+
+        @limits("9/minute")
+        def post(self, request: Request) -> Response:
+            return PlainTextResponse("posted")
+
+    inner = Starlette(routes=[Route("/items/{id:int}", limited, methods=["POST", "GET"]), Route("/class/{id}", Items)])
+    app = Starlette(
+        routes=[
+            Route("/f/{p:path}", limited),
+            Mount("/api", routes=[Mount("/v1", app=inner)]),
+            Mount("/{tenant}/x", app=inner),
+            Host("{shop}.example", app=Router([Mount("/host", app=inner)])),
+        ]
+    )
+    asked = {
+        "/f/a/b": "GET /f/{p:path}",
+        "/api/v1/items/7": "GET,POST /api/v1/items/{id:int}",
+        "/api/v1/class/7": "GET /api/v1/class/{id}",
+        "/acme/x/items/7": "GET,POST /{tenant}/x/items/{id:int}",
+        "/host/items/7": "GET,POST {shop}.example/host/items/{id:int}",
+    }
+    assert statuses(app, *asked) == [200] * len(asked)
+    assert limits.scopes == [*asked.values()]
+    limits.scopes.clear()
+    assert statuses(app, *[f"/edge{path}" for path in asked], root_path="/edge") == [200] * len(asked)
+    assert limits.scopes == [*asked.values()]
+    limits.scopes.clear()
+    assert ask(app, "/api/v1/class/7", "POST").text == "posted"
+    assert ask(app, "/api/v1/class/7", "HEAD").status_code == 200
+    assert limits.scopes == ["POST /api/v1/class/{id}", "GET /api/v1/class/{id}"]
+
+
+def test_concrete_paths_are_no_keys(limits: Limits) -> None:
+    app = one(limits("2/minute")(read), "/u/{user}")
+    assert statuses(app, "/u/1", "/u/2", "/u/3") == [200, 200, 429]
+
+
+def test_a_limit_before_a_mount_counts_each_route_and_what_finds_none(limits: Limits) -> None:
+    class Counter(HTTPEndpoint):
+        async def get(self, request: Request) -> Response:
+            return PlainTextResponse("got")
+
+    @exempt
+    async def health(request: Request) -> Response:
+        return PlainTextResponse("well")
+
+    middleware = [Middleware(RouteLimit, limits="2/minute", rate_limits=limits)]
+    routes = [Route("/a/{id}", read), Route("/class", Counter), Route("/health", health)]
+    app = Starlette(routes=[Mount("/{tenant}", routes=routes, middleware=middleware)])
+    assert statuses(app, "/t/a/1", "/t/a/2", "/t/a/3") == [200, 200, 429]
+    assert statuses(app, "/t/nothing", "/t/else", "/other/nothing") == [404, 404, 429]
+    assert [ask(app, "/t/class", method).status_code for method in ("X1", "X2", "GET")] == [405, 405, 429]
+    assert statuses(app, *["/t/health"] * 3) == [200] * 3
+    assert set(limits.scopes) == {"GET /{tenant}/a/{id}", "/{tenant}/{path:path}", "/{tenant}/class"}
+
+
+def test_a_limit_before_an_application_reaches_all_of_it(limits: Limits) -> None:
+    app = Starlette(
+        routes=[Route("/a/{id}", read), Mount("/m", routes=[Route("/b", read)])],
+        middleware=[Middleware(RouteLimit, limits="1/minute", rate_limits=limits)],
+    )
+    assert statuses(app, "/a/1", "/a/2", "/m/b", "/m/b", "/nothing", "/m/nothing") == [200, 429, 200, 429, 404, 404]
+    assert statuses(app, "/else", method="POST") == [429]
+
+
+def test_a_limit_before_a_route_is_the_routes(limits: Limits) -> None:
+    app = one(read, "/a/{id}", middleware=[Middleware(RouteLimit, limits="1/minute", rate_limits=limits)])
+    assert statuses(app, "/a/1", "/a/2") == [200, 429]
+    assert limits.scopes == ["GET /a/{id}"] * 2
+    default = one(read, middleware=[Middleware(RouteLimit, limits="1/minute", clock=ManualClock())])
+    assert statuses(default, "/", "/") == [200, 429]
+
+
+# Endpoints of all kinds
+
+
+def test_plain_functions_run_in_their_threads(limits: Limits) -> None:
+    @limits("1/minute")
+    def endpoint(request: Request) -> Response:
+        return JSONResponse(threading.current_thread() is threading.main_thread())
+
+    assert [ask(one(endpoint)).text, ask(one(endpoint)).status_code] == ["false", 429]
+
+
+def test_a_class_is_limited_by_its_methods_or_its_route(limits: Limits) -> None:
+    with pytest.raises(ConfigError, match="Items is a class: limit its methods, or its route"):
+
+        @limits("1/minute")
+        class Items(HTTPEndpoint):
+            pass
+
+    with pytest.raises(ConfigError, match="receives a request or a websocket"):
+        asyncio.run(limits("1/minute")(read)("nothing"))
+
+
+def test_the_name_and_the_marks_of_an_endpoint_stay(limits: Limits) -> None:
+    assert limits("1/minute")(read).__name__ == "read"
+    app = one(partial(limits("1/minute")(read)))
+    assert statuses(app, "/", "/") == [200, 429]
+
+    class Called:
+        async def __call__(self, request: Request) -> Response:
+            return PlainTextResponse("called")
+
+    assert ask(one(limits("1/minute")(Called()), "/called"), "/called").text == "called"
+
+
+def test_a_websocket_is_limited_before_it_is_accepted(limits: Limits) -> None:
+    @limits("1/minute")
+    async def hello(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.close()
+
+    app = Starlette(routes=[WebSocketRoute("/{room}", hello)])
+    assert drive(app, "/1", "websocket")[0]["type"] == "websocket.accept"
+    [closed] = drive(app, "/2", "websocket")
+    assert (closed["type"], closed["code"]) == ("websocket.close", 1013)
+    start, body = drive(app, "/3", "websocket", extensions={"websocket.http.response": {}})
+    assert (start["status"], b"quota-exceeded" in body["body"]) == (429, True)
+    assert set(limits.scopes) == {"WEBSOCKET /{room}"}
+
+    async def free(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.close()
+
+    middleware = [Middleware(RouteLimit, limits="1/minute", rate_limits=limits)]
+    wide = Starlette(routes=[Mount("/m", routes=[WebSocketRoute("/{room}", free)], middleware=middleware)])
+    accepted, _ = drive(wide, "/m/1", "websocket")
+    assert b"ratelimit" in dict(accepted["headers"])
+    assert drive(wide, "/m/2", "websocket")[0]["type"] == "websocket.close"
+
+
+# What is answered
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_refusal_is_the_middlewares_byte_by_byte(limits: Limits, method: str) -> None:
+    behind = RateLimitMiddleware(one(read), limits="1/minute", clock=limits.clock)
+    before = one(read, middleware=[Middleware(RouteLimit, limits="1/minute", rate_limits=limits)])
+    for app in (one(limits("1/minute", name="default")(read)), before):
+        drive(app, "/")
+        drive(behind, "/")
+        refused, expected = drive(app, "/", method=method), drive(behind, "/", method=method)
+        assert [message["type"] for message in refused] == ["http.response.start", "http.response.body"]
+        assert refused[0]["headers"] == expected[0]["headers"]
+        assert refused[0]["status"] == 429 and refused[1]["body"] == expected[1]["body"]
+
+
+def various(limits: RateLimits) -> Starlette:
+    """All kinds of responses."""
+    same = PlainTextResponse("the same each time")
+    limited = limits("50/minute")
+
+    @limited
+    async def stream(request: Request) -> Response:
+        async def parts() -> AsyncIterator[bytes]:
+            for part in (b"one ", b"two ", b"three"):
+                yield part
+
+        return StreamingResponse(parts())
+
+    @limited
+    async def missing(request: Request) -> Response:
+        raise HTTPException(404)
+
+    @limited
+    def own(request: Request) -> Response:
+        return PlainTextResponse("mine", headers={"RateLimit": '"mine";r=1'})
+
+    @limited
+    async def application(request: Request) -> Any:
+        return PlainTextResponse("another").__call__
+
+    @limited
+    async def constant(request: Request) -> Response:
+        return same
+
+    endpoints = (stream, missing, own, application, constant)
+    return Starlette(routes=[Route(f"/{endpoint.__name__}", endpoint) for endpoint in endpoints])
+
+
+def test_every_response_has_the_fields_once(limits: Limits) -> None:
+    bare, watched = various(limits), various(limits)
+    watched.add_middleware(RateLimitHeaders)
+    for app in (bare, watched, RateLimitMiddleware(watched, limits="100/minute")):
+        for path in ("/stream", "/own", "/application", "/constant", "/constant"):
+            answer = ask(app, path)
+            assert len(answer.headers.get_list("RateLimit")) == 1, path
+            assert len(answer.headers.get_list("RateLimit-Policy")) == 1, path
+        assert ask(app, "/own").headers["RateLimit"] == '"mine";r=1', "the application's own word stands"
+        assert ask(app, "/stream").text == "one two three"
+    assert "RateLimit" in ask(watched, "/missing").headers
+    assert [message["type"] for message in drive(bare, "/stream")].count("http.response.start") == 1
+
+
+def test_a_response_that_is_returned_again_tells_the_truth_each_time(limits: Limits) -> None:
+    app = various(limits)
+    left = [ask(app, "/constant").headers["RateLimit"].split(";")[1] for _ in range(2)]
+    assert left == ["r=49", "r=48"]
+
+
+def test_what_a_response_brings_along_is_kept(limits: Limits) -> None:
+    done: list[str] = []
+
+    @limits("5/minute")
+    async def endpoint(request: Request) -> Response:
+        response = PlainTextResponse("x", background=BackgroundTask(done.append, "background"))
+        response.set_cookie("a", "b")
+        return response
+
+    async def outer(request: Request) -> Response:
+        response: Response = await endpoint(request)
+        assert isinstance(response, Response) and response.status_code == 200
+        response.headers["X-Outer"] = "yes"
+        return response
+
+    answer = ask(one(outer))
+    assert done == ["background"]
+    assert (answer.headers["X-Outer"], answer.cookies["a"]) == ("yes", "b")
+    assert "RateLimit" in answer.headers
+
+
+def test_several_limits_of_one_endpoint_are_asked_from_the_outside_in(limits: Limits) -> None:
+    outer, inner = limits("9/minute", headers="x-delta"), limits("1/minute", name="inner")
+    bare = one(outer(inner(read)))
+    wrapped = one(
+        inner(read), middleware=[Middleware(RouteLimit, limits="9/minute", rate_limits=limits, headers="x-delta")]
+    )
+    for app in (bare, wrapped):
+        limits.clock.advance(120_000_000)
+        allowed, refused = ask(app), ask(app)
+        assert allowed.headers["X-RateLimit-Remaining"] and allowed.headers["RateLimit"]
+        assert refused.json()["violated-policies"] == ["inner"]
+        assert "X-RateLimit-Remaining" not in refused.headers, "what it was charged is given back"
+
+
+def test_a_fallback_answers_what_is_refused(limits: Limits) -> None:
+    def cached(request: Request) -> Response:
+        return PlainTextResponse("from a cache", headers={"Content-Type": "text/x"})
+
+    decorated = one(limits("1/minute", fallback=cached)(read))
+    wrapped = one(read, middleware=[
+        Middleware(RouteLimit, limits="1/hour", rate_limits=limits, fallback=PlainTextResponse("from a cache"))
+    ])  # fmt: skip
+    for app in (decorated, wrapped):
+        assert ask(app).text == "read"
+        answer = ask(app)
+        assert (answer.status_code, answer.text) == (200, "from a cache")
+        assert int(answer.headers["Retry-After"]) > 0
+        assert answer.headers["content-type"].startswith("text/")
+
+
+# What counts by the answer
+
+
+def test_what_counts_is_said_by_the_response(limits: Limits) -> None:
+    async def login(request: Request) -> Response:
+        match request.query_params["password"]:
+            case "right":
+                return PlainTextResponse("welcome")
+            case "stream":
+                return StreamingResponse(iter([b"12", b"345"]))
+            case "raised":
+                raise HTTPException(401)
+        return PlainTextResponse("no", 401)
+
+    def failed(request: Any, response: Any) -> bool:
+        return bool(response.status == 401 or response.body_bytes == 5)
+
+    option: Any = {"counts": failed, "clock": limits.clock}
+    watched = one(limits("3/minute", **option)(login), "/c")
+    watched.add_middleware(RateLimitHeaders)
+    wrapped = one(login, "/b", middleware=[Middleware(RouteLimit, limits="3/minute", rate_limits=limits, **option)])
+    asked = ["right", "right", "wrong", "right", "raised", "right", "stream", "right"]
+    for path, app in (("/a", one(limits("3/minute", **option)(login), "/a")), ("/b", wrapped), ("/c", watched)):
+        answers = statuses(app, *[f"{path}?password={password}" for password in asked])
+        assert answers == [200, 200, 401, 200, 401, 200, 200, 429], path
+
+
+def test_what_a_narrower_limit_refuses_is_charged_in_none(limits: Limits) -> None:
+    app = Starlette(
+        routes=[Route("/narrow", limits("1/minute")(read)), Route("/other", read)],
+        middleware=[Middleware(RouteLimit, limits="5/minute", rate_limits=limits, name="wide", scope="all")],
+    )
+    assert statuses(app, *["/narrow"] * 5) == [200, 429, 429, 429, 429]
+    assert statuses(app, *["/other"] * 5) == [200, 200, 200, 200, 429]
+
+
+# The module
+
+
+def test_stores_that_were_opened_are_closed_with_the_lifespan() -> None:
+    closed: list[str] = []
+
+    class Opened:
+        async def aclose(self) -> None:
+            closed.append("closed")
+
+    app = Starlette(middleware=[Middleware(RateLimitHeaders, rate_limits=Opened())])
+    messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        assert bool(closed) == (message["type"] == "lifespan.shutdown.complete")
+
+    asyncio.run(app({"type": "lifespan", "state": {}}, receive, send))
+    assert closed == ["closed"]
+    asyncio.run(rate_limit.aclose())
+
+
+def test_a_missing_starlette_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    for name in [name for name in sys.modules if name.startswith("starlette.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "headgate.integrations.starlette")
+    with pytest.raises(MissingExtraError, match=r"pip install 'headgate\[starlette\]'"):
+        importlib.import_module("headgate.integrations.starlette")
