@@ -20,7 +20,7 @@ FLOORS = {
     "waiting": 4, "decorator": 4, "limiter": 4,
     "policy": 5,
     "http": 6,
-    "observe": 7, "replay": 7,
+    "observe": 7, "replay": 7, "integrations": 7,
     "service": 8,
     "cli": 9,
 }  # fmt: skip
@@ -35,6 +35,17 @@ OPTIONAL = {
     "prometheus_client": "observe/metrics.py",
     "zstandard": "replay/sources.py",
     "redis": "stores/redis_",
+    "starlette": "integrations/starlette.py integrations/fastapi.py",
+    "fastapi": "integrations/fastapi.py",
+    "flask": "integrations/flask.py",
+    "django": "integrations/django.py integrations/drf.py",
+    "rest_framework": "integrations/drf.py",
+    "litestar": "integrations/litestar.py",
+    "aiohttp": "integrations/aiohttp",
+    "grpc": "integrations/grpc",
+    "httpx": "integrations/httpx.py",
+    "requests": "integrations/requests.py",
+    "jwt": "integrations/jwt.py",
 }
 
 
