@@ -218,7 +218,7 @@ impl<S: Storage> Table<S> {
             if judged.allowed {
                 locked.keep_growing(&self.storage, checks, &judged.kept);
             } else {
-                self.storage.give_back(&mut locked, now_us);
+                self.storage.drop_reserved(&mut locked, now_us);
             }
             for Spot { lane, guard, .. } in &locked.spots {
                 self.storage.settle(*lane, &mut locked.guards[*guard]);
