@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import ArgumentError, ConfigError
-from headgate.keys import Key, check_cost
+from headgate.keys import Key, check_ago, check_cost, encode_key
 
 
 class StoreStats(NamedTuple):
@@ -211,6 +211,28 @@ async def ping_async(store: Store) -> None:
         store.ping()
     else:
         await ping()
+
+
+def read_charge(
+    limits: Sequence[NamedLimit],
+    keys: Sequence[Key],
+    costs: Sequence[int],
+    ago_us: object,
+    charged: Sequence[bool] | None,
+) -> tuple[list[str], list[int], int]:
+    """(texts of the keys, units of each limit, time since) of a charge that is to be given back.
+
+    Raises ArgumentError for what is none of these, ValueError where there are more or fewer than asked for.
+    """
+    groups = max((limit.group + 1 for limit in limits), default=0)
+    if len(keys) != groups or len(costs) != groups:
+        raise ValueError(f"these limits take {groups} keys and costs")
+    texts, each, ago_us = [encode_key(key) for key in keys], [check_cost(cost) for cost in costs], check_ago(ago_us)
+    if charged is None:
+        charged = (True,) * len(limits)
+    if len(charged) != len(limits):
+        raise ValueError(f"these are {len(limits)} limits, not {len(charged)}")
+    return texts, [each[limit.group] if own else 0 for limit, own in zip(limits, charged, strict=True)], ago_us
 
 
 def paired_costs(texts: int, costs: object) -> list[int]:
