@@ -133,6 +133,14 @@ class Calls:
             readings = yield from self._decide_apart(places, names, costs, mode, now_us, max_delay_us)
         return self._decision(readings, costs)
 
+    def give_back(self, names: list[bytes], costs: list[int], ago_us: int, now_us: int | None) -> Steps:
+        """Give back what is left of a charge that was made up to `ago_us` ago."""
+        head = (_NOT_KNOWN, ago_us, _SERVERS_TIME if now_us is None else now_us)
+        for place in self._places(names) if names else ():
+            charged = [number for number in place if costs[number]]
+            if charged:
+                yield self._back(charged, names, costs, head)
+
     def forget(self, names: list[bytes], now_us: int | None) -> Steps:
         """Forget; the generator's result is whether there was more than nothing."""
         live = False
