@@ -101,6 +101,25 @@ class BoundLimits(Protocol):
         """
         ...
 
+    def give_back(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        ago_us: int,
+        /,
+        *,
+        degraded: str = "",
+        charged: Sequence[bool] | None = None,
+    ) -> None:
+        """Give back what a decision charged up to `ago_us` microseconds ago, as far as it still counts.
+
+        The inverse of that charge, never more. `costs` may be a part of what was charged; `ago_us` is measured from
+        before the decision was asked for. `degraded` is the decision's own: what was decided in place of the store
+        is given back there. `charged` tells of each limit whether it was charged (None: all were): a shadow limit
+        that did not admit was not, as `allowed` of its reading says. A StoreError may leave some as they were.
+        """
+        ...
+
     def reset(self, keys: tuple[Key, ...], /) -> bool:
         """Forget what was used; whether anything was. Limit by limit: a StoreError may leave some as they were."""
         ...
@@ -126,6 +145,16 @@ class AsyncBoundLimits(Protocol):
         now_us: int | None = None,
         max_delay_us: int | None = None,
     ) -> Awaitable[Decision]: ...
+    def give_back(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        ago_us: int,
+        /,
+        *,
+        degraded: str = "",
+        charged: Sequence[bool] | None = None,
+    ) -> Awaitable[None]: ...
     def reset(self, keys: tuple[Key, ...], /) -> Awaitable[bool]: ...
     def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> Awaitable[list[tuple[Any, ...] | None]]: ...
 
