@@ -125,6 +125,18 @@ class BoundLimits:
     ) -> Decision:
         """Decide with a key and a cost for each group of the limits."""
 
+    def give_back(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        ago_us: int,
+        /,
+        *,
+        degraded: str = "",
+        charged: Sequence[bool] | None = None,
+    ) -> None:
+        """Give back what a decision charged up to `ago_us` ago, as far as it still counts; in one piece, as it was."""
+
     def reset(self, keys: tuple[Key, ...]) -> bool:
         """Forget what was used; whether anything was."""
 

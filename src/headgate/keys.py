@@ -57,6 +57,15 @@ def check_now(now_us: object) -> int:
     return now_us
 
 
+def check_ago(ago_us: object) -> int:
+    """How long ago something was, at most as long as clocks reach; raises ArgumentError for what is no such time."""
+    if isinstance(ago_us, bool) or not isinstance(ago_us, int):
+        raise ArgumentError(f"how long ago is a whole number of microseconds, not {_kind(ago_us)}")
+    if ago_us < 0:
+        raise ArgumentError(f"how long ago is at least 0, not {brief_number(ago_us)}")
+    return min(ago_us, LARGEST)
+
+
 def _part(part: object, index: int, *, alone: bool) -> str:
     name = "a key" if alone else f"part {index} of a key"
     if isinstance(part, int) and not isinstance(part, bool):

@@ -127,6 +127,11 @@ class World:
         self.clock.moment_us = now_us
         return bound.decide(tuple(self.names.get(key, key) for key in keys), (cost,) * len(keys), commit=commit)
 
+    def give_back(self, *keys: str, cost: int = 1, now_us: int = NOW_US, ago_us: int = 0) -> None:
+        bound = self.all if len(keys) > 1 else self.one
+        self.clock.moment_us = now_us
+        bound.give_back(tuple(self.names.get(key, key) for key in keys), (cost,) * len(keys), ago_us)
+
     def forget(self, key: str) -> bool:
         return self.one.reset((self.names.get(key, key),))
 
@@ -193,6 +198,46 @@ def scenarios() -> Iterator[Scenario]:
         known(world)
 
     yield Scenario("reset", small, "100/hour log", forget, lambda world: world.forget("a"), ("a",), 40)
+    yield from given_back(small, wide, some, known)
+
+
+def given_back(
+    small: int, wide: int, some: Callable[[World], object], known: Callable[[World], object]
+) -> Iterator[Scenario]:
+    """What was charged is given back: of a state of which something is left, and of one that goes by it."""
+    end_us = NOW_US + 6
+
+    def one(world: World) -> None:
+        some(world)
+        for key in ("a", "b", "c"):
+            world.hit(key)
+
+    def long(world: World) -> None:
+        some(world)
+        for moment in range(40):
+            world.hit("a", now_us=NOW_US + moment % 20, cost=moment % 3 + 1)
+
+    for name, text in {
+        "100/hour": "100/hour",
+        "several limits": "100/hour fixed; 100/hour bucket; 60/hour log",
+    }.items():
+        yield Scenario(
+            f"{name}, given back", small, text, known,
+            lambda world: world.give_back("a", cost=2, now_us=end_us, ago_us=4), ("a",), 30,
+        )  # fmt: skip
+        yield Scenario(f"{name}, all given back", small, text, one, lambda world: world.give_back("a"), ("a",), 30)
+    yield Scenario(
+        "long log, given back", small, "100/hour log", long,
+        lambda world: world.give_back("a", cost=20, now_us=NOW_US + 19, ago_us=17), ("a",), 30,
+    )  # fmt: skip
+    yield Scenario(
+        "several lanes, given back", wide, "100/hour log", known,
+        lambda world: world.give_back("a", "b", "c", cost=2, now_us=end_us, ago_us=4), ("a", "b", "c"), 30,
+    )  # fmt: skip
+    yield Scenario(
+        "several lanes, all given back", wide, "100/hour; 60/hour log", one,
+        lambda world: world.give_back("a", "b", "c"), ("a", "b", "c"), 30,
+    )  # fmt: skip
 
 
 class Point(NamedTuple):

@@ -106,6 +106,9 @@ class Asker:
         decision: Decision = self._do(self.limiter.acquire, key, cost, timeout=timeout)
         return decision
 
+    def give_back(self, key: str, cost: int = 1, ago_us: int = 0) -> None:
+        self._do(self.limiter._bound.give_back, (key,), (cost,), ago_us)
+
     def reset(self, key: str) -> bool:
         found: bool = self._do(self.limiter.reset, key)
         return found

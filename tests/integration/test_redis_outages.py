@@ -84,7 +84,7 @@ def test_a_store_that_is_away_is_told_within_the_deadline(
         away[outage]()
         took = []
         errors = []
-        for ask in (asker.hit, asker.peek, asker.reset) * 2:
+        for ask in (asker.hit, asker.peek, asker.give_back, asker.reset) * 2:
             start = time.perf_counter()
             with pytest.raises(StoreError) as told:
                 ask("key")

@@ -155,6 +155,19 @@ def test_a_refusal_is_one_call_and_so_is_a_reset(server: Server, colour: str) ->
     assert seen == ["EVALSHA", "EVALSHA"]
 
 
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_charge_is_given_back_in_one_call_by_the_servers_clock(server: Server, colour: str) -> None:
+    with Asker(colour, "; ".join(EVERY_LIMIT), raw(server.url)) as asker:
+        asker.hit("key", 5)
+        asker.hit("other", 5)
+        asker.give_back("other", 1)  # loads the script
+        with watching(server) as seen:
+            asker.give_back("key", 2, 20_000_000)
+        left = [reading.remaining for reading in asker.peek("key", 0).limits]
+    assert seen == ["EVALSHA"]
+    assert left == [6, 6, 6, 5, 5, 6]  # what may have flowed back into buckets in 20 s is taken off the two units
+
+
 def _counted(seen: list[str]) -> dict[str, int]:
     return {command: seen.count(command) for command in sorted(set(seen))}
 
@@ -446,7 +459,7 @@ def test_a_key_of_another_program_is_told_and_left_alone(
         other, own = names(asker, "key")[1], names(asker, "key")[0]
         kind, *value = command
         server.cli(kind, other, *value)
-        for ask in (asker.hit, asker.peek):
+        for ask in (asker.hit, asker.peek, asker.give_back):
             with pytest.raises(StoreError, match=message):
                 ask("key")
         if own != other or kind == "HSET":
@@ -484,7 +497,7 @@ def test_a_wrong_password_is_told_and_never_shown(
         url = f"redis://{given}{HOST}:{server.port}/0"
         shown = []
         with Asker(colour, "5/week", raw(url)) as asker:
-            for ask in (asker.hit, asker.peek, asker.reset):
+            for ask in (asker.hit, asker.peek, asker.give_back, asker.reset):
                 with pytest.raises(StoreError, match=message) as told:
                     ask("key")
                 assert not told.value.transient
@@ -520,6 +533,7 @@ def _use_everything(asker: Asker, clock: ManualClock) -> None:
             asker.hit(key)
             asker.peek(key)
             asker.hit(key, 4)
+    asker.give_back("two", 2, 400_000)
     clock.advance(60_000_000)
     asker.hit("one")
     assert asker.reset("one")

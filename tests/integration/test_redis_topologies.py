@@ -413,6 +413,42 @@ APART = {
 
 
 @pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("kind", APART)
+def test_what_identities_on_different_servers_were_charged_is_given_back(
+    nodes: Cluster, colour: str, kind: str
+) -> None:
+    nodes.wait_ok()
+    clock = ManualClock()
+    own, shared = APART[kind]
+    store = raw(nodes.url)
+    definitions = [
+        *name_limits(parse_limits(own), scope="own", name="own", group=0),
+        *name_limits(parse_limits(shared), scope="all", name="all", group=1),
+    ]
+    loop = Loop() if colour == "async" else None
+    bound: Any = store.bind(definitions, clock=clock) if loop is None else store.bind_async(definitions, clock=clock)
+
+    def ask(method: Callable[..., Any], *arguments: Any) -> Any:
+        return method(*arguments) if loop is None else loop.run(method(*arguments))
+
+    servers = set()
+    for number in range(12):
+        pair = (f"user {number}", f"group {number}")
+        servers |= {nodes.owner_of(key_slot(name)) for name in store.calls(definitions).names(pair)}
+        assert ask(bound.decide, pair, (3, 5)).allowed
+        clock.advance(1000)
+        ask(bound.give_back, pair, (2, 5), 1000)
+        left = [reading.remaining for reading in ask(bound.decide, pair, (0, 0)).limits]
+        assert left == [limit.limit.quota - (limit.group == 0) for limit in definitions]
+    assert len(servers) == 3
+    if loop is None:
+        store.close()
+    else:
+        loop.run(store.aclose())
+        loop.close()
+
+
+@pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize(
     ("kind", "first"), [*((kind, "own") for kind in APART), ("buckets", "all"), ("a log and a window", "all")]
 )

@@ -41,6 +41,7 @@ class AllStores(RuleBasedStateMachine):
         self.limits = limits
         self.clock = ManualClock()
         self.stores = [make_store(kind) for kind in KINDS]
+        self.charges: list[tuple[Any, int, int]] = []
         self.use(limits)
 
     def use(self, limits: list[Limit]) -> None:
@@ -51,7 +52,16 @@ class AllStores(RuleBasedStateMachine):
 
     @rule(key=KEYS, cost=st.one_of(st.integers(0, 3), NUMBERS))
     def hit(self, key: Any, cost: int) -> None:
+        self.charges.append((key, cost, self.clock.now_us()))
         self.ask("hit", key, cost)
+
+    @rule(data=st.data(), more_us=st.integers(0, 1000))
+    def give_back(self, data: st.DataObject, more_us: int) -> None:
+        if self.charges:
+            key, cost, at_us = data.draw(st.sampled_from(self.charges))
+            for limiter in self.all:
+                limiter._bound.give_back((key,), (cost,), self.clock.now_us() - at_us + more_us)
+            self.ask("peek", key, 0)
 
     @rule(key=KEYS, cost=st.one_of(st.integers(0, 3), NUMBERS))
     def peek(self, key: Any, cost: int) -> None:

@@ -146,7 +146,7 @@ def test_the_scripts_have_the_floor_plan_of_the_cores() -> None:
         assert [name for name in sections if name in STEPS] == own, python_file.stem
 
 
-STEPS = ("roll", "admit", "charge", "delay", "measure", "convert")
+STEPS = ("roll", "admit", "charge", "delay", "measure", "convert", "give_back")
 
 
 def test_nothing_names_a_registry_or_a_path_of_a_machine() -> None:

@@ -61,6 +61,9 @@ pub trait Ground {
     /// A block that was never taken, now held; there must be one. Counts when it is committed.
     fn take_new_block(&mut self) -> u32;
 
+    /// Whether so many more things can be written before a commit.
+    fn can_note(&self, more: usize) -> bool;
+
     /// What was written counts from here on.
     fn commit(&mut self);
 

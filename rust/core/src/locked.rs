@@ -133,6 +133,28 @@ impl<'table, S: Storage> Locked<'table, S> {
         storage.commit(self);
     }
 
+    /// Give back what a decision charged, in one piece; in several where that takes more notes than a stripe has.
+    pub fn give_back(&mut self, storage: &S, checks: &[Check], now_us: i64, earliest_us: i64) {
+        let mut empty: SmallVec<[Spot; 4]> = SmallVec::new();
+        storage.begin(self);
+        for (number, check) in checks.iter().enumerate() {
+            let spot = self.spots[number];
+            if !self.guards[spot.guard].can_give_back(&check.limit.limit) {
+                storage.commit(self);
+                storage.begin(self);
+            }
+            let stripe = &mut self.guards[spot.guard];
+            if stripe.give_back(spot.place, check, storage.limits(), now_us, earliest_us) {
+                empty.push(spot);
+            }
+        }
+        storage.commit(self);
+        for Spot { lane, guard, tag, .. } in empty {
+            self.guards[guard].drop_nothing(tag, storage.limits(), now_us);
+            storage.settle(lane, &mut self.guards[guard]);
+        }
+    }
+
     /// Remember which states refused although waiting would help.
     pub fn mark_refused(&mut self, readings: &[Reading]) {
         for (spot, reading) in self.spots.iter().zip(readings) {

@@ -160,6 +160,35 @@ pub fn record<G: Ground>(ground: &mut G, chain: Chain, gone: usize, time: i64, c
     [first, used + cost, next.pack()]
 }
 
+/// Leave the `kept` oldest entries as they are, and write `moved` over those behind, which were no fewer.
+pub fn rewrite<G: Ground>(ground: &mut G, chain: Chain, kept: usize, moved: &[Entry]) -> Chain {
+    let [first, _, last] = chain;
+    let (mut at, end) = (Position::unpack(first), Position::unpack(last));
+    let (mut newest, mut used) = (None, 0);
+    for number in 0..kept + moved.len() {
+        let mut own = entry(ground.blocks(), at);
+        if number >= kept && own != moved[number - kept] {
+            own = moved[number - kept];
+            put(ground, at, own);
+        }
+        used += own.1;
+        newest = Some(at);
+        if at == end {
+            break;
+        }
+        at = at.after(ground.blocks());
+    }
+    let Some(newest) = newest else {
+        release(ground, chain);
+        return NO_CHAIN;
+    };
+    if newest.block != end.block {
+        let next = ground.blocks()[newest.block as usize].next;
+        give_back(ground, next, end.block);
+    }
+    [first, used, newest.pack()]
+}
+
 /// Give back all blocks of a chain.
 pub fn release<G: Ground>(ground: &mut G, chain: Chain) {
     if chain != NO_CHAIN {

@@ -83,7 +83,7 @@ impl Storage for Private {
     }
 
     /// Reservations lapse when the stripe is settled.
-    fn give_back(&self, _locked: &mut Locked<'_, Self>, _now_us: i64) {}
+    fn drop_reserved(&self, _locked: &mut Locked<'_, Self>, _now_us: i64) {}
 
     #[inline(always)]
     fn begin(&self, _locked: &mut Locked<'_, Self>) {}

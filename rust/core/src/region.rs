@@ -366,6 +366,10 @@ impl Ground for Region<'_> {
         made as u32
     }
 
+    fn can_note(&self, more: usize) -> bool {
+        self.word(STATE) as u32 as usize + more <= MOST_RECORDS
+    }
+
     #[inline(always)]
     fn commit(&mut self) {
         self.set(STATE, 0);

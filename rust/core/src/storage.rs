@@ -110,8 +110,8 @@ pub trait Storage: Sized {
         now_us: i64,
     ) -> Result<(), Full>;
 
-    /// Give back what was reserved for a decision that is not kept after all.
-    fn give_back(&self, locked: &mut Locked<'_, Self>, now_us: i64);
+    /// Drop what was reserved for a decision that is not kept after all.
+    fn drop_reserved(&self, locked: &mut Locked<'_, Self>, now_us: i64);
 
     /// The charges of a decision begin; what its guards write from here on counts together.
     fn begin(&self, locked: &mut Locked<'_, Self>);

@@ -4,8 +4,9 @@
 //! probing that keeps this order finds a key, or the place where it belongs, in one short scan, and
 //! growing is one pass from left to right. There are no tombstones: removal closes the gap.
 
-use crate::algorithms::sliding_log::{self, State};
+use crate::algorithms::sliding_log::{self, Left, MOST_SINCE, State};
 use crate::algorithms::transition::{self, Kept, Numbers, Stored};
+use crate::answer::Check;
 use crate::ground::Ground;
 use crate::limit::{Algorithm, Limit};
 use crate::log_pool::{self, Chain, NO_CHAIN};
@@ -189,6 +190,54 @@ impl<G: Ground> Stripe<G> {
             Place::Found(index) => self.ground.write_slot(index, slot),
             Place::Absent => self.insert(slot),
         }
+    }
+
+    /// Give back what is left of a charge, made at `earliest_us` or later, in the numbers that the state is in;
+    /// whether the state is then the same as none.
+    pub fn give_back(
+        &mut self,
+        place: Place,
+        check: &Check,
+        limits: &impl Limits,
+        now_us: i64,
+        earliest_us: i64,
+    ) -> bool {
+        let Place::Found(index) = place else {
+            return false;
+        };
+        let slot = self.ground.slots()[index];
+        let limit = limits.of(slot.limit());
+        if check.cost == 0 || check.cost > limit.quota || !transition::counts_alike(&check.limit.limit, &limit) {
+            return false;
+        }
+        let left = if limit.algorithm == Algorithm::SlidingLog {
+            let log = log_pool::read(self.ground.blocks(), slot.fields());
+            let [now, earliest] = [now_us, earliest_us].map(|moment| transition::unit_time(&limit, moment));
+            let left = log.and_then(|log| sliding_log::give_back(&limit, log, now, check.cost, earliest));
+            let Left { kept, moved } = left.unwrap_or_default();
+            let chain = log_pool::rewrite(&mut self.ground, slot.fields(), kept, &moved);
+            (chain != NO_CHAIN).then_some(chain)
+        } else {
+            transition::give_back(&limit, slot.fields(), now_us, check.cost, earliest_us)
+        };
+        self.write_fields(index, left.unwrap_or_else(|| transition::nothing(&limit)));
+        left.is_none()
+    }
+
+    /// Whether a charge can be given back here before what was written is committed.
+    pub fn can_give_back(&self, limit: &Limit) -> bool {
+        // Entries, the link and the list of the blocks that are free then, and the slot.
+        self.ground.can_note(if limit.algorithm == Algorithm::SlidingLog { MOST_SINCE + 3 } else { 1 })
+    }
+
+    /// Replace the numbers in a slot, of the limit that wrote it; what is marked stays marked.
+    fn write_fields(&mut self, index: usize, fields: Numbers) {
+        let former = self.ground.slots()[index];
+        let mut slot = Slot::new(former.tag, fields, former.limit());
+        if former.refused() {
+            slot.mark_refused();
+        }
+        self.ground.write_slot(index, slot);
     }
 
     /// Put a slot with a state that is the same as none; `can_take` said that there is room.

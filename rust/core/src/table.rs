@@ -99,6 +99,14 @@ impl<S: Storage> Table<S> {
         Ok(())
     }
 
+    /// Give back what one decision charged for these checks at `earliest_us` or later, as far as it still counts.
+    pub fn give_back(&self, checks: &[Check], now_us: i64, earliest_us: i64) -> Result<(), S::Error> {
+        let mut locked = Locked::none();
+        locked.lock(&self.storage, checks)?;
+        locked.give_back(&self.storage, checks, now_us, earliest_us);
+        Ok(())
+    }
+
     /// Forget what is known of a key under a limit; whether that was more than nothing.
     pub fn reset(&self, limit: &Registered, key: KeyHash, now_us: i64) -> Result<bool, S::Error> {
         let lane = self.storage.lane_of(key);
@@ -218,7 +226,7 @@ impl<S: Storage> Table<S> {
             if judged.allowed {
                 locked.keep_growing(&self.storage, checks, &judged.kept);
             } else {
-                self.storage.give_back(&mut locked, now_us);
+                self.storage.drop_reserved(&mut locked, now_us);
             }
             for Spot { lane, guard, .. } in &locked.spots {
                 self.storage.settle(*lane, &mut locked.guards[*guard]);

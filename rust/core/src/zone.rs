@@ -381,7 +381,7 @@ impl Storage for Zone {
         Ok(())
     }
 
-    fn give_back(&self, locked: &mut Locked<'_, Self>, now_us: i64) {
+    fn drop_reserved(&self, locked: &mut Locked<'_, Self>, now_us: i64) {
         let Locked { guards, spots } = locked;
         for spot in spots {
             guards[spot.guard].drop_nothing(spot.tag, self, now_us);

@@ -118,10 +118,19 @@ fn log_chains_hold_what_a_queue_holds() {
         for time in 0..3000 {
             let key = random.below(5) as usize;
             let model = &mut models[key];
-            match random.below(12) {
+            match random.below(13) {
                 0 => {
                     log_pool::release(&mut heap, std::mem::replace(&mut chains[key], NO_CHAIN));
                     model.clear();
+                }
+                12 if !model.is_empty() => {
+                    let kept = random.below(model.len() as u64 + 1) as usize;
+                    let mut moved: Vec<_> = model.drain(kept..).filter(|_| random.below(3) > 0).collect();
+                    if let Some((_, cost)) = moved.first_mut() {
+                        *cost += 1;
+                    }
+                    model.extend(&moved);
+                    chains[key] = log_pool::rewrite(&mut heap, chains[key], kept, &moved);
                 }
                 action => {
                     let gone = random.below(model.len() as u64 + 1) as usize * usize::from(action < 4);
@@ -143,7 +152,10 @@ fn log_chains_hold_what_a_queue_holds() {
                 }
             }
             for (chain, model) in chains.iter().zip(&models) {
-                let Some(log) = log_pool::read(heap.blocks(), *chain) else { continue };
+                let Some(log) = log_pool::read(heap.blocks(), *chain) else {
+                    assert!(model.is_empty());
+                    continue;
+                };
                 assert_eq!(log.entries.collect::<Vec<_>>(), Vec::from(model.clone()), "seed {seed}");
                 assert_eq!(log.used, model.iter().map(|(_, cost)| cost).sum::<i64>());
                 assert_eq!(Some(log.last), model.back().map(|(time, _)| *time));

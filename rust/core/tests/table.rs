@@ -170,3 +170,19 @@ fn the_seed_decides_where_keys_fall() {
     };
     assert_ne!(order(&tables[0]), order(&tables[1]));
 }
+
+#[test]
+fn what_is_given_back_whole_takes_no_room() {
+    let table = table(20_000, OnFull::Refuse);
+    let limits: Vec<Registered> =
+        ALGORITHMS.iter().map(|algorithm| limit(&table, &format!("{algorithm:?}"), *algorithm, 10)).collect();
+    for number in 0..10_000 {
+        let keys = [format!("one {number}"), format!("two {number}")];
+        let checks: Vec<Check> =
+            keys.iter().flat_map(|key| limits.iter().map(|limit| check(&table, limit, key))).collect();
+        assert!(sure(table.apply(&checks, NOW_US + number, HIT)).allowed);
+        sure(table.give_back(&checks, NOW_US + number, NOW_US + number));
+    }
+    let stats = sure(table.stats());
+    assert_eq!((stats.keys, stats.expired, stats.forgotten, stats.refused_full), (0, 0, 0, 0));
+}

@@ -247,3 +247,25 @@ fn a_full_lane_refuses_and_keeps_what_it_has() {
     assert_eq!(stats.refused_full, refused as u64);
     assert_whole(&table);
 }
+
+#[test]
+fn what_takes_more_notes_than_a_lane_has_is_given_back_in_pieces() {
+    let table = table(4 << 20);
+    let logs = ["one", "two", "three"].map(|scope| limit(&table, scope, Algorithm::SlidingLog, 1000));
+    let keys = keys_in_lanes(&table, 2);
+    let checks: Vec<Check> = keys.iter().flat_map(|key| logs.iter().map(|limit| check(&table, limit, key))).collect();
+    for number in 0..150 {
+        assert!(table.apply(&checks, NOW_US - 150 + number, HIT).expect("a lock").allowed);
+    }
+    for (given, cost) in [(2, 2), (32, 30), (150, 200)] {
+        let costly: Vec<Check> = checks.iter().map(|check| Check { cost, ..*check }).collect();
+        table.give_back(&costly, NOW_US, NOW_US - 150).expect("a lock");
+        for check in &checks {
+            let look = Check { cost: 0, ..*check };
+            let answer = table.apply(&[look], NOW_US, Mode { commit: false, max_delay_us: None }).expect("a lock");
+            assert_eq!(answer.readings.all()[0].remaining, 1000 - 150 + given);
+        }
+        assert_whole(&table);
+    }
+    assert_eq!((table.stats().expect("a lock").keys, table.storage().log_blocks().0), (0, 0));
+}

@@ -111,6 +111,18 @@ impl AnyTable {
         }
     }
 
+    /// See `Table::give_back`.
+    pub fn give_back(&self, checks: &[Check], now_us: i64, earliest_us: i64) -> PyResult<()> {
+        match self {
+            Self::Private(table) => {
+                sure(table.give_back(checks, now_us, earliest_us));
+                Ok(())
+            }
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+            Self::Shared(table) => table.give_back(checks, now_us, earliest_us).map_err(unusable),
+        }
+    }
+
     /// See `Table::read`.
     pub fn read<T>(
         &self,

@@ -97,6 +97,11 @@ pub fn check_now(now_us: &Bound<'_, PyAny>) -> PyResult<i64> {
     call_keys(now_us, "check_now")?.extract()
 }
 
+/// How long ago something was, in microseconds: at most `LARGEST`.
+pub fn check_ago(ago_us: &Bound<'_, PyAny>) -> PyResult<i64> {
+    call_keys(ago_us, "check_ago")?.extract()
+}
+
 fn call_keys<'py>(value: &Bound<'py, PyAny>, function: &str) -> PyResult<Bound<'py, PyAny>> {
     value.py().import("headgate.keys")?.call_method1(function, (value,))
 }

@@ -12,7 +12,7 @@ use pyo3::types::{PyList, PyTuple};
 use smallvec::SmallVec;
 
 use crate::any_table::{AnyTable, headgate_error};
-use crate::arguments::{Cost, check_now, hash_key};
+use crate::arguments::{Cost, check_ago, check_now, hash_key};
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::decisions::Decisions;
@@ -123,36 +123,39 @@ impl BoundLimits {
         now_us: Option<&Bound<'_, PyAny>>,
         max_delay_us: Option<i64>,
     ) -> PyResult<Decision> {
-        if keys.len() != self.groups || costs.len() != self.groups {
-            return Err(PyValueError::new_err(format!("these limits take {} keys and costs", self.groups)));
-        }
-        let mut groups: SmallVec<[(KeyHash, i64); 4]> = SmallVec::new();
-        let mut last: Option<(Borrowed<'_, '_, PyAny>, KeyHash)> = None;
-        for (key, cost) in keys.iter_borrowed().zip(costs.iter_borrowed()) {
-            // Rules that count by the same identity hand in the same object.
-            let hash = match last {
-                Some((same, hash)) if same.is(key) => hash,
-                _ => hash_key(&key, self.table.seed())?,
-            };
-            last = Some((key, hash));
-            groups.push((hash, cost.extract::<Cost>()?.0));
-        }
-        let checks: Checks<'_> = self
-            .members
-            .iter()
-            .map(|member| {
-                let (key, cost) = groups[member.group];
-                member.check(key, cost)
-            })
-            .collect();
-        for check in &checks {
-            self.table.fetch(check);
-        }
+        let checks = self.checks(keys, costs)?;
         let now_us = match now_us {
             Some(now_us) => check_now(now_us)?,
             None => self.clock.now_us(py)?,
         };
         self.apply(py, &checks, now_us, Mode { commit, max_delay_us })
+    }
+
+    #[pyo3(signature = (keys, costs, ago_us, /, *, degraded = "", charged = None))]
+    fn give_back(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyTuple>,
+        costs: &Bound<'_, PyTuple>,
+        ago_us: &Bound<'_, PyAny>,
+        degraded: &str,
+        charged: Option<Vec<bool>>,
+    ) -> PyResult<()> {
+        let mut checks = self.checks(keys, costs)?;
+        let ago_us = check_ago(ago_us)?;
+        if let Some(charged) = charged {
+            if charged.len() != checks.len() {
+                let message = format!("these are {} limits, not {}", checks.len(), charged.len());
+                return Err(PyValueError::new_err(message));
+            }
+            let mut charged = charged.into_iter();
+            checks.retain(|_| charged.next().unwrap_or(true));
+        }
+        let now_us = self.clock.now_us(py)?;
+        if degraded.is_empty() {
+            self.table.give_back(&checks, now_us, (now_us - ago_us).max(0))?;
+        }
+        Ok(())
     }
 
     fn reset(&self, py: Python<'_>, keys: &Bound<'_, PyTuple>) -> PyResult<bool> {
@@ -199,6 +202,37 @@ impl BoundLimits {
             self.table.fetch(check);
         }
         self.apply(py, &checks, self.clock.now_us(py)?, mode)
+    }
+
+    /// The checks of a key and a cost for each group, which are looked for from here on.
+    #[inline(always)]
+    fn checks(&self, keys: &Bound<'_, PyTuple>, costs: &Bound<'_, PyTuple>) -> PyResult<Checks<'_>> {
+        if keys.len() != self.groups || costs.len() != self.groups {
+            return Err(PyValueError::new_err(format!("these limits take {} keys and costs", self.groups)));
+        }
+        let mut groups: SmallVec<[(KeyHash, i64); 4]> = SmallVec::new();
+        let mut last: Option<(Borrowed<'_, '_, PyAny>, KeyHash)> = None;
+        for (key, cost) in keys.iter_borrowed().zip(costs.iter_borrowed()) {
+            // Rules that count by the same identity hand in the same object.
+            let hash = match last {
+                Some((same, hash)) if same.is(key) => hash,
+                _ => hash_key(&key, self.table.seed())?,
+            };
+            last = Some((key, hash));
+            groups.push((hash, cost.extract::<Cost>()?.0));
+        }
+        let checks: Checks<'_> = self
+            .members
+            .iter()
+            .map(|member| {
+                let (key, cost) = groups[member.group];
+                member.check(key, cost)
+            })
+            .collect();
+        for check in &checks {
+            self.table.fetch(check);
+        }
+        Ok(checks)
     }
 
     #[inline]

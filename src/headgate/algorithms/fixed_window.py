@@ -57,3 +57,11 @@ def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLim
         return None
     moment_us = max(now_us, window * former.period * former.unit_us)
     return (moment_us // limit.unit_us // limit.period, min(count, LARGEST))
+
+
+def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest: int) -> State | None:
+    """The state without what is left of a charge made at `earliest` or later; None where nothing is left."""
+    window, count = state
+    if window == earliest // limit.period:
+        count = max(0, count - cost)
+    return (window, count) if count else None

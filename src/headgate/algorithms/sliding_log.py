@@ -7,9 +7,14 @@ limit's unit. Pure. See docs/algorithms.md#sliding-window-log.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headgate.units import CompiledLimit
 
 State = tuple[tuple[int, int], ...]
+
+MOST_SINCE = 200
+"""Where so many entries came since a charge, it is not given back: all of them may have to be moved."""
 
 
 def roll(limit: CompiledLimit, state: State | None, now: int) -> State:
@@ -62,6 +67,25 @@ def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLim
     return roll(former, state, now_us // former.unit_us) or None
 
 
+def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest: int) -> State | None:
+    """The state without what is left of a charge made at `earliest` or later; None where nothing is left.
+
+    Units are taken off the oldest entries since then: there are as many up to its own, so what goes would not
+    have stayed longer. Where a slow clock of the caller's has missed its own entry, the newest before that go.
+    """
+    last = state[-1][0]
+    border = max(now, last) - limit.period
+    if last <= border or earliest <= border:
+        return state  # it may have left already
+    kept, moved = state[:-MOST_SINCE], state[-MOST_SINCE:]
+    if kept and moved[0][0] >= earliest:
+        return state
+    before = tuple(entry for entry in moved if entry[0] < earliest)
+    since = moved[len(before) :]
+    taken = min(cost, _used(since))
+    return (*kept, *_without(before[::-1], cost - taken)[::-1], *_without(since, taken)) or None
+
+
 def _used(state: State) -> int:
     return sum(cost for _, cost in state)
 
@@ -73,3 +97,12 @@ def _freed(limit: CompiledLimit, state: State, now: int, needed: int) -> int:
         if needed <= 0:
             return time + limit.period - now
     return state[-1][0] + limit.period - now
+
+
+def _without(entries: Sequence[tuple[int, int]], needed: int) -> Sequence[tuple[int, int]]:
+    """Entries without the first `needed` units of them."""
+    for number, (time, cost) in enumerate(entries):
+        if cost > needed:
+            return [(time, cost - needed), *entries[number + 1 :]]
+        needed -= cost
+    return []

@@ -77,6 +77,20 @@ def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLim
     return (moment // limit.period, min(used, LARGEST // limit.period), 0)
 
 
+def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest: int) -> State | None:
+    """The state without what is left of a charge made at `earliest` or later; None where nothing is left.
+
+    What may be of this window or of the last is taken off the last, where it counts for less.
+    """
+    window, current, previous = state
+    charged = earliest // limit.period
+    if window == charged:
+        current = max(0, current - cost)
+    elif window == charged + 1:
+        previous = max(0, previous - cost)
+    return (window, current, previous) if current or previous else None
+
+
 def _to_come(limit: CompiledLimit, window: int, now: int) -> tuple[int, int]:
     """(how much of the window is still to come, how far the clock is behind its start)."""
     start = window * limit.period

@@ -72,6 +72,17 @@ def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLim
     return (max(-limit.full, min(tokens, limit.full)), ceil_div(updated * former.unit_us, limit.unit_us))
 
 
+def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest: int) -> State | None:
+    """The state without what is left of a charge made at `earliest` or later; None where nothing is left.
+
+    The units of a charge flow back from its moment on at the soonest; where others were missing, those flow back first.
+    """
+    units, updated = state
+    passed = max(now, updated) - earliest
+    units = min(limit.full, units + max(0, cost * limit.period - limit.refill * passed))
+    return (units, updated) if units < limit.full else None
+
+
 def _horizon(limit: CompiledLimit) -> int:
     """How far a clock may fall behind a state before the state is held to be wrong."""
     return ceil_div(limit.full, limit.refill)

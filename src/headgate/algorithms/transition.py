@@ -24,6 +24,7 @@ class Algorithm(Protocol):
     def charge(self, limit: CompiledLimit, state: Any, now: int, cost: int) -> Any: ...
     def measure(self, limit: CompiledLimit, state: Any, now: int) -> tuple[int, int, int]: ...
     def convert(self, limit: CompiledLimit, state: Any, now_us: int, former: CompiledLimit) -> Any: ...
+    def give_back(self, limit: CompiledLimit, state: Any, now: int, cost: int, earliest: int) -> Any: ...
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -75,6 +76,31 @@ def decide(steps: Sequence[Step], now_us: int, *, commit: bool, max_delay_us: in
         readings.append(_reading(step, after, now_us, wait, delay if charged else 0))
         states.append(after if charged and commit and step.cost else None)
     return Outcome(allowed, tuple(readings), tuple(states))
+
+
+def give_back(
+    limit: CompiledLimit, state: State, now_us: int, cost: int, earliest_us: int, former: CompiledLimit
+) -> State | None:
+    """What is left of a state that `former` numbers wrote, without a charge made at `earliest_us` or later.
+
+    None where that is the same as none. A state stays in its numbers; where those count otherwise than the ones
+    that are given back under, how much of a charge is left cannot be told, and nothing is given back.
+    """
+    if cost == 0 or cost > former.quota or not counts_alike(limit, former):
+        return state
+    unit_us = former.unit_us
+    left: State | None = ALGORITHMS[former.algorithm].give_back(
+        former, state, now_us // unit_us, cost, earliest_us // unit_us
+    )
+    return left
+
+
+def counts_alike(limit: CompiledLimit, former: CompiledLimit) -> bool:
+    """Whether all that a charge under `limit` takes is still taken where `former` numbers have taken over the state.
+
+    A bucket that was made smaller has forgotten what did not fit into it.
+    """
+    return limit.same_scale(former) and (limit.refill == 0 or former.quota >= limit.quota)
 
 
 def measure_us(limit: CompiledLimit, state: State, now_us: int) -> tuple[int, int]:

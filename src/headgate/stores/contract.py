@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import ArgumentError, ConfigError
-from headgate.keys import Key, check_cost
+from headgate.keys import Key, check_ago, check_cost, encode_key
 
 
 class StoreStats(NamedTuple):
@@ -101,6 +101,25 @@ class BoundLimits(Protocol):
         """
         ...
 
+    def give_back(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        ago_us: int,
+        /,
+        *,
+        degraded: str = "",
+        charged: Sequence[bool] | None = None,
+    ) -> None:
+        """Give back what a decision charged up to `ago_us` microseconds ago, as far as it still counts.
+
+        The inverse of that charge, never more. `costs` may be a part of what was charged; `ago_us` is measured from
+        before the decision was asked for. `degraded` is the decision's own: what was decided in place of the store
+        is given back there. `charged` tells of each limit whether it was charged (None: all were): a shadow limit
+        that did not admit was not, as `allowed` of its reading says. A StoreError may leave some as they were.
+        """
+        ...
+
     def reset(self, keys: tuple[Key, ...], /) -> bool:
         """Forget what was used; whether anything was. Limit by limit: a StoreError may leave some as they were."""
         ...
@@ -126,6 +145,16 @@ class AsyncBoundLimits(Protocol):
         now_us: int | None = None,
         max_delay_us: int | None = None,
     ) -> Awaitable[Decision]: ...
+    def give_back(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        ago_us: int,
+        /,
+        *,
+        degraded: str = "",
+        charged: Sequence[bool] | None = None,
+    ) -> Awaitable[None]: ...
     def reset(self, keys: tuple[Key, ...], /) -> Awaitable[bool]: ...
     def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> Awaitable[list[tuple[Any, ...] | None]]: ...
 
@@ -211,6 +240,28 @@ async def ping_async(store: Store) -> None:
         store.ping()
     else:
         await ping()
+
+
+def read_charge(
+    limits: Sequence[NamedLimit],
+    keys: Sequence[Key],
+    costs: Sequence[int],
+    ago_us: object,
+    charged: Sequence[bool] | None,
+) -> tuple[list[str], list[int], int]:
+    """(texts of the keys, units of each limit, time since) of a charge that is to be given back.
+
+    Raises ArgumentError for what is none of these, ValueError where there are more or fewer than asked for.
+    """
+    groups = max((limit.group + 1 for limit in limits), default=0)
+    if len(keys) != groups or len(costs) != groups:
+        raise ValueError(f"these limits take {groups} keys and costs")
+    texts, each, ago_us = [encode_key(key) for key in keys], [check_cost(cost) for cost in costs], check_ago(ago_us)
+    if charged is None:
+        charged = (True,) * len(limits)
+    if len(charged) != len(limits):
+        raise ValueError(f"these are {len(limits)} limits, not {len(charged)}")
+    return texts, [each[limit.group] if own else 0 for limit, own in zip(limits, charged, strict=True)], ago_us
 
 
 def paired_costs(texts: int, costs: object) -> list[int]:

@@ -18,7 +18,7 @@ from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ConfigError, StoreError
 from headgate.keys import Key
 from headgate.limits import FixedWindow, LeakyBucket, LeakyQueue, Limit, SlidingLog, SlidingWindow, TokenBucket
-from headgate.stores.contract import BoundLimits, StatesAt
+from headgate.stores.contract import BoundLimits, StatesAt, read_charge
 from headgate.stores.memory import MemoryStore
 from headgate.units import UNITS_US
 
@@ -102,6 +102,19 @@ class Fallback:
         binding = binding_of(self._definitions, readings, each, allowed=allowed)
         return Decision(self._definitions, readings, allowed=allowed, binding=binding, degraded=degraded)
 
+    def give_back(
+        self, keys: tuple[Key, ...], costs: tuple[int, ...], ago_us: int, charged: Sequence[bool] | None = None
+    ) -> None:
+        """Give back what was charged here."""
+        read_charge(self._definitions, keys, costs, ago_us, charged)
+        if self._local:
+            self._bound.give_back(
+                tuple(keys[group] for group in self._groups),
+                tuple(costs[group] for group in self._groups),
+                ago_us,
+                charged=None if charged is None else [charged[number] for number in self._local],
+            )
+
     def reset(self, keys: tuple[Key, ...]) -> bool:
         """Forget what was used here."""
         return bool(self._local) and self._bound.reset(tuple(keys[group] for group in self._groups))
@@ -119,11 +132,12 @@ class Fallback:
 class RescuedLimits:
     """Limits of a store that answers at once or not at all, such as a shared zone: where it fails, what was written.
 
-    It has the one method that a policy needs.
+    It has the methods that a policy needs.
     """
 
     def __init__(self, bound: BoundLimits, fallback: Fallback) -> None:
         self._decide = bound.decide
+        self._give_back = bound.give_back
         self._fallback = fallback
         self._failing = False
 
@@ -140,14 +154,41 @@ class RescuedLimits:
         try:
             decision = self._decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
         except StoreError as error:
-            if not self._failing:
-                self._failing = True
-                log.warning("the store does not answer, requests are decided without it: %s", error)
+            self._failed(error)
             return self._fallback.decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
         if self._failing:
-            self._failing = False
-            log.warning("the store answers again")
+            self._succeeded()
         return decision
+
+    def give_back(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        ago_us: int,
+        /,
+        *,
+        degraded: str = "",
+        charged: Sequence[bool] | None = None,
+    ) -> None:
+        if degraded == "local":
+            self._fallback.give_back(keys, costs, ago_us, charged)
+            return
+        try:
+            self._give_back(keys, costs, ago_us, degraded=degraded, charged=charged)
+        except StoreError as error:
+            self._failed(error)
+            return
+        if self._failing:
+            self._succeeded()
+
+    def _failed(self, error: StoreError) -> None:
+        if not self._failing:
+            self._failing = True
+            log.warning("the store does not answer, requests are decided without it: %s", error)
+
+    def _succeeded(self) -> None:
+        self._failing = False
+        log.warning("the store answers again")
 
 
 def read_share(share: object) -> Fraction:

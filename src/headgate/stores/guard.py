@@ -26,6 +26,7 @@ from headgate.stores.contract import (
     close_async,
     paired_costs,
     ping_async,
+    read_charge,
 )
 from headgate.stores.fallback import CHOICES, MAX_LOCAL_KEYS, Choice, Fallback, read_share
 from headgate.stores.memory import MemoryStore
@@ -141,6 +142,7 @@ class _Guard:
         self._store = store
         self._bound = bound
         self._fallback = fallback
+        self._limits = tuple(limits)
         self._groups = max((limit.group + 1 for limit in limits), default=0)
         self._breaker = store.breaker
         self._refusals: dict[tuple[Key, ...], _Remembered] = {}
@@ -167,6 +169,21 @@ class _Guard:
         now_us = self._now_us()
         until_us = now_us + min(REMEMBERED_US, REMEMBERED_US if wait_us is None else wait_us)
         self._refusals[keys] = _Remembered(costs, decision, now_us, until_us)
+
+    def _is_to_be_asked(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        ago_us: int,
+        degraded: str,
+        charged: Sequence[bool] | None,
+    ) -> bool:
+        """Whether the store has what is to be given back. What was charged here is given back here."""
+        if degraded == "local":
+            self._fallback.give_back(keys, costs, ago_us, charged)
+        else:
+            read_charge(self._limits, keys, costs, ago_us, charged)
+        return not degraded
 
 
 def _later(decision: Decision, passed_us: int) -> Decision:
@@ -243,6 +260,29 @@ class GuardedLimits(_Guard):
         self._breaker.probe_in_thread(self._store.probe)
         return self._fallback.decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
 
+    def give_back(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        ago_us: int,
+        /,
+        *,
+        degraded: str = "",
+        charged: Sequence[bool] | None = None,
+    ) -> None:
+        if not self._is_to_be_asked(keys, costs, ago_us, degraded, charged):
+            return
+        if self._breaker.lets_through():
+            try:
+                self._bound.give_back(keys, costs, ago_us, charged=charged)
+            except StoreError as error:
+                self._breaker.failed(error)
+            else:
+                self._breaker.succeeded()
+                self._refusals.pop(keys, None)  # it may have ended by this
+                return
+        self._breaker.probe_in_thread(self._store.probe)
+
     def reset(self, keys: tuple[Key, ...], /) -> bool:
         self._refusals.pop(keys, None)
         here = self._fallback.reset(keys)
@@ -305,6 +345,29 @@ class AsyncGuardedLimits(_Guard):
                 return decision
         self._breaker.probe_in_task(self._store.probe_async)
         return self._fallback.decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
+
+    async def give_back(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        ago_us: int,
+        /,
+        *,
+        degraded: str = "",
+        charged: Sequence[bool] | None = None,
+    ) -> None:
+        if not self._is_to_be_asked(keys, costs, ago_us, degraded, charged):
+            return
+        if self._breaker.lets_through():
+            try:
+                await self._bound.give_back(keys, costs, ago_us, charged=charged)
+            except StoreError as error:
+                self._breaker.failed(error)
+            else:
+                self._breaker.succeeded()
+                self._refusals.pop(keys, None)  # it may have ended by this
+                return
+        self._breaker.probe_in_task(self._store.probe_async)
 
     async def reset(self, keys: tuple[Key, ...], /) -> bool:
         self._refusals.pop(keys, None)

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.algorithms.transition import ALGORITHMS, Outcome, State, Step, decide, measure_us
+from headgate.algorithms.transition import ALGORITHMS, Outcome, State, Step, decide, give_back, measure_us
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ArgumentError
 from headgate.keys import Key, check_cost, check_now, encode_key
+from headgate.stores.contract import read_charge
 from headgate.units import CompiledLimit
 
 _SWEEP = 32
@@ -103,6 +104,24 @@ class PythonTable:
                 self._mark_refused(addresses, outcome.readings)
         binding = binding_of(limits, outcome.readings, costs, allowed=outcome.allowed)
         return Decision(tuple(limits), outcome.readings, allowed=outcome.allowed, binding=binding, degraded=degraded)
+
+    def give_back(
+        self, limits: Sequence[NamedLimit], addresses: Sequence[Address], costs: Sequence[int], now_us: int, ago_us: int
+    ) -> None:
+        """Give back what one decision charged up to `ago_us` ago, as far as it still counts."""
+        earliest_us = max(0, now_us - ago_us)
+        with self._lock:
+            for limit, address, cost in zip(limits, addresses, costs, strict=True):
+                entry = self._entries.get(address)
+                if entry is None:
+                    continue
+                state = give_back(limit.limit.compiled, entry.state, now_us, cost, earliest_us, entry.limit)
+                if state is None:
+                    self._drop(address)
+                else:
+                    self._log_entries -= entry.log_entries
+                    entry.state = state
+                    self._log_entries += entry.log_entries
 
     def reset(self, addresses: Iterable[Address], now_us: int) -> bool:
         """Forget these states; whether one was anything but the same as none."""
@@ -294,6 +313,21 @@ class PythonBoundLimits:
         checked = tuple(check_cost(cost) for cost in costs)
         moment = check_now(self._now_us() if now_us is None else now_us)
         return self._apply(texts, checked, moment, commit=commit, max_delay_us=max_delay_us)
+
+    def give_back(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        ago_us: int,
+        /,
+        *,
+        degraded: str = "",
+        charged: Sequence[bool] | None = None,
+    ) -> None:
+        texts, each, ago_us = read_charge(self._limits, keys, costs, ago_us, charged)
+        now_us = check_now(self._now_us())
+        if not degraded:  # else nothing was charged here, or not all
+            self._table.give_back(self._limits, self._addresses(texts), each, now_us, ago_us)
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:
         return self._table.reset(self._addresses([encode_key(key) for key in keys]), check_now(self._now_us()))

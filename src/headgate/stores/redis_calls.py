@@ -24,10 +24,10 @@ from headgate.stores.redis_scripts import (
     Script,
     few_limits,
     forget,
+    give_back,
     kind_of,
     mark_of,
     one_limit,
-    refund,
     several_limits,
 )
 from headgate.stores.redis_states import convert, field_name, key_name, read_state
@@ -35,6 +35,7 @@ from headgate.stores.redis_states import convert, field_name, key_name, read_sta
 _ALGORITHM = 7
 _NO_DELAY = -1.0
 _SERVERS_TIME = -1.0
+_NOT_KNOWN = -1.0
 
 _THREE = Struct("<3d").unpack
 
@@ -132,6 +133,14 @@ class Calls:
             readings = yield from self._decide_apart(places, names, costs, mode, now_us, max_delay_us)
         return self._decision(readings, costs)
 
+    def give_back(self, names: list[bytes], costs: list[int], ago_us: int, now_us: int | None) -> Steps:
+        """Give back what is left of a charge that was made up to `ago_us` ago."""
+        head = (_NOT_KNOWN, ago_us, _SERVERS_TIME if now_us is None else now_us)
+        for place in self._places(names) if names else ():
+            charged = [number for number in place if costs[number]]
+            if charged:
+                yield self._back(charged, names, costs, head)
+
     def forget(self, names: list[bytes], now_us: int | None) -> Steps:
         """Forget; the generator's result is whether there was more than nothing."""
         live = False
@@ -164,7 +173,7 @@ class Calls:
             try:
                 reply = yield self._call(place, names, costs, own, now_us, max_delay_us, together=True)
             except StoreError:
-                yield from self._give_back(charged, names, costs)
+                yield from self._take_back(charged, names, costs)
                 raise
             moment_us = 0
             if own == TELL:
@@ -176,7 +185,7 @@ class Calls:
                 taken = [number for number in place if found[number].allowed]
                 charged.append((taken, moment_us))
         if refused:
-            yield from self._give_back(charged, names, costs)
+            yield from self._take_back(charged, names, costs)
             untouched = [0] * len(names)
             for place in places:
                 # With a commit, a state that other numbers left is adopted, as by a refusal in one call.
@@ -187,13 +196,18 @@ class Calls:
                     )
         return [found[number] for number in range(len(names))]
 
-    def _give_back(self, charged: list[tuple[list[int], int]], names: list[bytes], costs: list[int]) -> Steps:
+    def _take_back(self, charged: list[tuple[list[int], int]], names: list[bytes], costs: list[int]) -> Steps:
+        """Undo what was charged in this decision, at moments that are known."""
         for place, moment_us in charged:
-            arguments = [b"%d" % moment_us, bytes([self._members[number].kind for number in place])]
-            for number in place:
-                member = self._members[number]
-                arguments += [member.numbers, member.field.encode(), b"%d" % costs[number]]
-            yield Call(refund(), [names[number] for number in place], arguments)
+            yield self._back(place, names, costs, (moment_us, 0, _SERVERS_TIME))
+
+    def _back(self, place: list[int], names: list[bytes], costs: list[int], head: tuple[float, float, float]) -> Call:
+        """The call that gives back; `head` is (when it was charged, or how long ago at the most, now)."""
+        arguments = [pack("<3d", *head), bytes([self._members[number].kind for number in place])]
+        for number in place:
+            member = self._members[number]
+            arguments += [member.numbers, member.field.encode(), b"%d" % costs[number]]
+        return Call(give_back(), [names[number] for number in place], arguments)
 
     def _call(
         self,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headgate.clock import Clock, SystemClock
 from headgate.decision import Decision, NamedLimit
 from headgate.keys import Key, check_now, encode_key
-from headgate.stores.contract import StatesAt, paired_costs
+from headgate.stores.contract import StatesAt, paired_costs, read_charge
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.redis_calls import Calls, Steps, states_at
 from headgate.stores.redis_scripts import HIT, PEEK
@@ -51,6 +51,12 @@ class _Bound:
             now_us = self._clock.now_us()
         return self._calls.decide(names, each, mode=HIT if commit else PEEK, now_us=now_us, max_delay_us=max_delay_us)
 
+    def _steps_back(
+        self, keys: tuple[Key, ...], costs: tuple[int, ...], ago_us: int, charged: Sequence[bool] | None
+    ) -> Steps:
+        _, each, ago_us = read_charge(self._calls.definitions, keys, costs, ago_us, charged)
+        return self._calls.give_back(self._calls.names(keys), each, ago_us, self._now_us())
+
 
 class RedisLimits(_Bound):
     """Limits bound to a Redis store, for threads; see `headgate.stores.contract.BoundLimits`."""
@@ -85,6 +91,20 @@ class RedisLimits(_Bound):
     ) -> Decision:
         decision: Decision = self._drive(self._steps(keys, costs, commit, now_us, max_delay_us))
         return decision
+
+    def give_back(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        ago_us: int,
+        /,
+        *,
+        degraded: str = "",
+        charged: Sequence[bool] | None = None,
+    ) -> None:
+        steps = self._steps_back(keys, costs, ago_us, charged)
+        if not degraded:
+            self._drive(steps)
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:
         found: bool = self._drive(self._calls.forget(self._calls.names(keys), self._now_us()))
@@ -142,6 +162,20 @@ class AsyncRedisLimits(_Bound):
     ) -> Decision:
         decision: Decision = await self._drive(self._steps(keys, costs, commit, now_us, max_delay_us))
         return decision
+
+    async def give_back(
+        self,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        ago_us: int,
+        /,
+        *,
+        degraded: str = "",
+        charged: Sequence[bool] | None = None,
+    ) -> None:
+        steps = self._steps_back(keys, costs, ago_us, charged)
+        if not degraded:
+            await self._drive(steps)
 
     async def reset(self, keys: tuple[Key, ...], /) -> bool:
         found: bool = await self._drive(self._calls.forget(self._calls.names(keys), self._now_us()))

@@ -15,6 +15,7 @@ from hashlib import sha1
 from importlib import resources
 from typing import NamedTuple
 
+from headgate.algorithms.sliding_log import MOST_SINCE
 from headgate.algorithms.transition import ALGORITHMS
 from headgate.units import LARGEST, CompiledLimit
 
@@ -28,9 +29,18 @@ CODES["leaky_bucket"] = CODES["token_bucket"]  # one transition
 _SHADOW = 8
 _POWERS = {1: 0, 1_000: 3, 1_000_000: 6}
 
-_CONSTANTS = {"HIT": HIT, "PEEK": PEEK, "TELL": TELL, "NEVER": -1, "LARGEST": LARGEST, "SUMS": 1 << 53}
+_CONSTANTS = {
+    "HIT": HIT,
+    "PEEK": PEEK,
+    "TELL": TELL,
+    "NEVER": -1,
+    "LARGEST": LARGEST,
+    "SUMS": 1 << 53,
+    "MOST_SINCE": MOST_SINCE,
+}
 _FUNCTIONS = {
     "call": "redis.call",
+    "spread": "unpack",
     **{name: f"struct.{name}" for name in ("pack", "unpack")},
     **{name: f"math.{name}" for name in ("ceil", "floor")},
     **{name: f"string.{name}" for name in ("byte", "sub")},
@@ -96,9 +106,9 @@ def several_limits() -> Script:
 
 
 @cache
-def refund() -> Script:
+def give_back() -> Script:
     """The script that gives back what was charged."""
-    return _script("refund")
+    return _script("give_back")
 
 
 @cache

@@ -67,3 +67,12 @@ pub fn convert(limit: &Limit, state: State, now_us: i64, former: &Limit) -> Opti
     let moment_us = now_us.max(window * former.period * former.unit_us);
     Some((moment_us / limit.unit_us / limit.period, count.min(LARGEST)))
 }
+
+/// The state without what is left of a charge made at `earliest` or later; None where nothing is left.
+pub fn give_back(limit: &Limit, state: State, _now: i64, cost: i64, earliest: i64) -> Option<State> {
+    let (window, mut count) = state;
+    if window == earliest / limit.period {
+        count = (count - cost).max(0);
+    }
+    (count != 0).then_some((window, count))
+}

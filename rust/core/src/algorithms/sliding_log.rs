@@ -6,7 +6,19 @@
 //! Pure. See docs/algorithms.md#sliding-window-log.
 
 use crate::limit::Limit;
-use crate::log_pool::{Entries, Log};
+use crate::log_pool::{Entries, Entry, Log};
+
+/// Where so many entries came since a charge, it is not given back: all of them may have to be moved.
+pub const MOST_SINCE: usize = 200;
+
+/// What is left of a log: its `kept` oldest entries as they are, and these behind them.
+#[derive(Default)]
+pub struct Left {
+    /// How many entries stay as they are.
+    pub kept: usize,
+    /// Those behind them, at most `MOST_SINCE`.
+    pub moved: Vec<Entry>,
+}
 
 /// The entries of a key as they stand at one moment, and what is to be added.
 #[derive(Clone)]
@@ -93,6 +105,31 @@ pub fn convert<'pool>(_limit: &Limit, log: Log<'pool>, now_us: i64, former: &Lim
     Some(Log { entries: state.live, used: state.used, last, shift: state.shift })
 }
 
+/// The log without what is left of a charge made at `earliest` or later; None where nothing is left.
+///
+/// Units are taken off the oldest entries since then: there are as many up to its own, so what goes would not
+/// have stayed longer. Where a slow clock of the caller's has missed its own entry, the newest before that go.
+pub fn give_back(limit: &Limit, log: Log, now: i64, cost: i64, earliest: i64) -> Option<Left> {
+    let (last, stored) = (log.last, log.entries.clone().count());
+    let border = now.max(last) - limit.period;
+    let untouched = Left { kept: stored, moved: Vec::new() };
+    if last <= border || earliest <= border {
+        return Some(untouched); // it may have left already
+    }
+    let kept = stored.saturating_sub(MOST_SINCE);
+    let mut before: Vec<Entry> = log.entries.clone().skip(kept).collect();
+    if kept > 0 && before[0].0 >= earliest {
+        return Some(untouched);
+    }
+    let since = before.split_off(before.partition_point(|(time, _)| *time < earliest));
+    let (since, missed) = without(since, cost);
+    before.reverse();
+    let (mut moved, _) = without(before, missed);
+    moved.reverse();
+    moved.extend(since);
+    (kept > 0 || !moved.is_empty()).then_some(Left { kept, moved })
+}
+
 /// How long until the oldest entries that hold `needed` units have left.
 fn freed(limit: &Limit, state: &State, now: i64, needed: i64) -> i64 {
     let mut needed = needed;
@@ -103,4 +140,20 @@ fn freed(limit: &Limit, state: &State, now: i64, needed: i64) -> i64 {
         }
     }
     state.last.unwrap_or(now) + limit.period - now
+}
+
+/// Entries without the first `needed` units of them, and how many of those there were too few.
+fn without(mut entries: Vec<Entry>, mut needed: i64) -> (Vec<Entry>, i64) {
+    let mut gone = 0;
+    for (_, cost) in &mut entries {
+        if *cost > needed {
+            *cost -= needed;
+            needed = 0;
+            break;
+        }
+        needed -= *cost;
+        gone += 1;
+    }
+    entries.drain(..gone);
+    (entries, needed)
 }

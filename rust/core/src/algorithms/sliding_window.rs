@@ -91,6 +91,20 @@ pub fn convert(limit: &Limit, state: State, now_us: i64, former: &Limit) -> Opti
     Some((moment / limit.period, used.min(LARGEST / limit.period), 0))
 }
 
+/// The state without what is left of a charge made at `earliest` or later; None where nothing is left.
+///
+/// What may be of this window or of the last is taken off the last, where it counts for less.
+pub fn give_back(limit: &Limit, state: State, _now: i64, cost: i64, earliest: i64) -> Option<State> {
+    let (window, mut current, mut previous) = state;
+    let charged = earliest / limit.period;
+    if window == charged {
+        current = (current - cost).max(0);
+    } else if window == charged + 1 {
+        previous = (previous - cost).max(0);
+    }
+    (current != 0 || previous != 0).then_some((window, current, previous))
+}
+
 /// (how much of the window is still to come, how far the clock is behind its start)
 #[inline(always)]
 fn to_come(limit: &Limit, window: i64, now: i64) -> (i64, i64) {

@@ -87,6 +87,18 @@ pub fn convert(limit: &Limit, state: State, now_us: i64, former: &Limit) -> Opti
     Some((tokens.clamp(-full, full) as i64, ceil_div(updated * former.unit_us, limit.unit_us)))
 }
 
+/// The state without what is left of a charge made at `earliest` or later; None where nothing is left.
+///
+/// The units of a charge flow back from its moment on at the soonest; where others were missing, those flow back
+/// first.
+pub fn give_back(limit: &Limit, state: State, now: i64, cost: i64, earliest: i64) -> Option<State> {
+    let (mut units, updated) = state;
+    let passed = now.max(updated) - earliest;
+    // Saturating on purpose: what was charged long ago has flowed back, it does not overflow.
+    units = limit.full.min(units + (cost * limit.period - limit.refill.saturating_mul(passed)).max(0));
+    (units < limit.full).then_some((units, updated))
+}
+
 /// How far a clock may fall behind a state before the state is held to be wrong.
 #[inline(always)]
 fn horizon(limit: &Limit) -> i64 {

@@ -237,6 +237,30 @@ pub fn convert(limit: &Limit, [a, b, c]: Numbers, now_us: i64, former: &Limit) -
     }
 }
 
+/// What is left of the numbers of a state that `limit` wrote, without a charge made at `earliest_us` or later.
+///
+/// None where that is the same as none. Not for logs: see `sliding_log::give_back`.
+pub fn give_back(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64, earliest_us: i64) -> Option<Numbers> {
+    let (now, earliest) = (unit_time(limit, now_us), unit_time(limit, earliest_us));
+    match limit.algorithm {
+        Algorithm::FixedWindow => fixed_window::give_back(limit, (a, b), now, cost, earliest).map(|(a, b)| [a, b, 0]),
+        Algorithm::SlidingWindow => {
+            sliding_window::give_back(limit, (a, b, c), now, cost, earliest).map(|(a, b, c)| [a, b, c])
+        }
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
+            token_bucket::give_back(limit, (a, b), now, cost, earliest).map(|(a, b)| [a, b, 0])
+        }
+        Algorithm::SlidingLog => Some([a, b, c]),
+    }
+}
+
+/// Whether all that a charge under `limit` takes is still taken where `former` numbers have taken over the state.
+///
+/// A bucket that was made smaller has forgotten what did not fit into it.
+pub fn counts_alike(limit: &Limit, former: &Limit) -> bool {
+    limit.same_scale(former) && (limit.refill == 0 || former.quota >= limit.quota)
+}
+
 #[inline(always)]
 fn wait_us(limit: &Limit, wait: Option<i64>, now_us: i64) -> i64 {
     wait.map_or(NEVER, |wait| until_us(limit, wait, now_us))
@@ -247,8 +271,9 @@ fn measured_us(limit: &Limit, (remaining, reset_after, next_after): (i64, i64, i
     (remaining, until_us(limit, reset_after, now_us), until_us(limit, next_after, now_us))
 }
 
+/// A moment in the units of a limit.
 #[inline]
-fn unit_time(limit: &Limit, now_us: i64) -> i64 {
+pub fn unit_time(limit: &Limit, now_us: i64) -> i64 {
     if limit.unit_us == 1 { now_us } else { now_us / limit.unit_us }
 }
 

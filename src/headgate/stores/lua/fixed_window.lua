@@ -54,9 +54,13 @@ if former_period ~= period or former_unit_us ~= unit_us then
   end
 end
 
---@ refund
-if window == floor(floor(charged_us / unit_us) / period) then count = math.max(0, count - cost) end
---@ include fixed_window.write
+--@ give_back
+if window == floor(earliest / period) then count = math.max(0, count - cost) end
+if count == 0 then
+  call('HDEL', key, field)
+else
+  --@ include fixed_window.write
+end
 
 --@ write
 local state = pack('<ddI4c15', window, count, expires_s, mark)

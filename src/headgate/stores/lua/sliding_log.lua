@@ -84,20 +84,36 @@ else
   end
 end
 
---@ refund
--- Its own entry is among the last; where too many came after it, the units stay charged.
-local places = call('LRANGE', key, -2 * MOST_AFTER, -1)
-for place = #places - 1, 3, -2 do
-  if tonumber(places[place]) + offset < charged_us then break end
-  places[place + 1] = (places[place + 1] - cost) % SUMS
-  call('LSET', key, place - #places, places[place + 1])
-end
-local left = #places
-while left >= 4 and tonumber(places[left]) == tonumber(places[left - 2]) do left = left - 2 end -- entries of nothing
-if left < 4 and #places < 2 * MOST_AFTER then
-  call('UNLINK', key)
-elseif left < #places then
-  call('LTRIM', key, 0, left - #places - 1)
+--@ give_back
+-- The sums of all later entries change, so those are written anew.
+local held = call('LLEN', key) / 2 - 1
+local seen, left = math.min(held, MOST_SINCE), cost
+local moved = call('LRANGE', key, -2 * seen - 1, -1) -- the sum before them, then their times and sums
+local first, again, border = seen + 1, {}, math.max(now, last) - period
+if last > border and earliest > border and (seen == held or moved[2] + offset < earliest) then
+  while first > 1 and moved[2 * first - 2] + offset >= earliest do first = first - 1 end
+  local sum = tonumber(moved[2 * first - 1])
+  for place = first, seen do
+    local units = (moved[2 * place + 1] - moved[2 * place - 1]) % SUMS
+    local taken = math.min(units, left)
+    left = left - taken
+    if units > taken then
+      sum = (sum + units - taken) % SUMS
+      again[#again + 1], again[#again + 2] = moved[2 * place], sum
+    end
+  end
+  while left > 0 and first > 1 do
+    first = first - 1
+    local units = (moved[2 * first + 1] - moved[2 * first - 1]) % SUMS
+    if units > left then again = {moved[2 * first], (moved[2 * first + 1] - left) % SUMS} end
+    left = math.max(0, left - units)
+  end
+  call('LTRIM', key, 0, 2 * (first - seen) - 3)
+  if again[1] then
+    call('RPUSH', key, spread(again))
+  elseif first == 1 and seen == held then
+    call('UNLINK', key)
+  end
 end
 
 --@ settle

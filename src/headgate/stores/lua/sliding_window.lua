@@ -83,14 +83,18 @@ if former_period ~= period or former_unit_us ~= unit_us then
   end
 end
 
---@ refund
-local index = floor(floor(charged_us / unit_us) / period)
-if window == index then
+--@ give_back
+local charged = floor(earliest / period)
+if window == charged then
   current = math.max(0, current - cost)
-elseif window == index + 1 then
+elseif window == charged + 1 then
   previous = math.max(0, previous - cost)
 end
---@ include sliding_window.write
+if current == 0 and previous == 0 then
+  call('HDEL', key, field)
+else
+  --@ include sliding_window.write
+end
 
 --@ write
 local state = pack('<dddI4c15', window, current, previous, expires_s, mark)

@@ -82,9 +82,15 @@ else
   updated = ceil(updated * former_unit_us / unit_us)
 end
 
---@ refund
-units = math.min(full, units + cost * period)
---@ include token_bucket.write
+--@ give_back
+local passed = 0 -- none flows back within a decision
+if not exact then passed = math.max(now, updated) - earliest end
+units = math.min(full, units + math.max(0, cost * period - refill * passed))
+if units >= full then
+  call('HDEL', key, field)
+else
+  --@ include token_bucket.write
+end
 
 --@ write
 local state = pack('<ddI4c22', units, updated, expires_s, mark)

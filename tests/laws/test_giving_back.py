@@ -1,0 +1,203 @@
+"""The laws of giving back: the inverse of a charge at its own instant, never more than what is left of it later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import Limiter
+from headgate.algorithms.sliding_log import MOST_SINCE
+from headgate.algorithms.transition import ALGORITHMS
+from headgate.limits import FixedWindow, Limit, SlidingLog, SlidingWindow
+from headgate.testing import ManualClock
+from headgate.units import LARGEST
+from strategies import ONE_LIMIT, ONE_OF_A_KIND, SEVERAL_LIMITS, history_of
+from subjects import CORES, KINDS, make_limiter, numbers
+
+needs_both = pytest.mark.skipif(len(CORES) < 2, reason="only the Python core is here")
+
+
+class Pieces:
+    """What was charged and not given back: the state that would be there if nothing else had ever been charged.
+
+    A charge that was given back has moved the state on to its moment all the same, unless no state is left: only a
+    clock that steps back can tell.
+    """
+
+    def __init__(self, limit: Limit, *, steps_back: bool) -> None:
+        self.steps_back = steps_back
+        self.limit = limit.compiled
+        self.algorithm = ALGORITHMS[limit.algorithm]
+        self.pieces: list[tuple[int, int]] = []
+        self.first = 0
+        """The first piece that the state knows of."""
+
+    def charge(self, now_us: int, cost: int) -> None:
+        self.pieces.append((now_us // self.limit.unit_us, cost))
+
+    def give_back(self, number: int, cost: int, *, none_is_left: bool) -> None:
+        moment, left = self.pieces[number]
+        self.pieces[number] = (moment, left - cost)
+        if none_is_left and self.steps_back:
+            self.first = len(self.pieces)
+
+    def remaining(self, now_us: int) -> int:
+        limit, state = self.limit, None
+        for moment, cost in self.pieces[self.first :]:
+            state = self.algorithm.charge(limit, self.algorithm.roll(limit, state, moment), moment, cost)
+        now = now_us // limit.unit_us
+        remaining: int = self.algorithm.measure(limit, self.algorithm.roll(limit, state, now), now)[0]
+        return remaining
+
+
+class Caller:
+    """Who charges and gives back, by a clock of its own that never steps; the pieces under each limit are kept."""
+
+    def __init__(self, limiter: Limiter, limits: list[Limit], clock: ManualClock, *, steps_back: bool = False) -> None:
+        self.limiter = limiter
+        self.clock = clock
+        self.own_us = 0
+        self.all = [Pieces(limit, steps_back=steps_back) for limit in limits]
+        self.charges: list[tuple[int, int]] = []
+        """When each was asked for, by the caller's clock, and how much is not given back yet."""
+
+    def wait(self, wait_us: int) -> None:
+        """Let time pass; a negative wait is a step of the store's clock alone."""
+        self.clock.advance(wait_us)
+        self.own_us += max(0, wait_us)
+
+    def hit(self, cost: int) -> None:
+        if self.limiter.hit("key", cost) and cost:
+            self.charges.append((self.own_us, cost))
+            for pieces in self.all:
+                pieces.charge(self.clock.now_us(), cost)
+
+    def give_back(self, number: int, cost: int, more_us: int) -> None:
+        asked_us, left = self.charges[number]
+        self.charges[number] = (asked_us, left - cost)
+        self.limiter._bound.give_back(("key",), (cost,), self.own_us - asked_us + more_us)
+        for pieces, state in zip(self.all, self.limiter._bound.read(("key",)), strict=True):
+            pieces.give_back(number, cost, none_is_left=state is None)
+
+    def act(self, data: st.DataObject, wait_us: int, cost: int, *, exactly: bool = False) -> None:
+        """Wait, then charge, or give back all or a part of what was charged before."""
+        self.wait(wait_us)
+        open_charges = [number for number, (_, left) in enumerate(self.charges) if left]
+        if not open_charges or data.draw(st.booleans()):
+            self.hit(cost)
+            return
+        number = data.draw(st.sampled_from(open_charges))
+        left = self.charges[number][1]
+        part = data.draw(st.one_of(st.just(left), st.integers(1, left)))
+        scale = self.limiter.limits[0].period_us
+        more_us = 0 if exactly else data.draw(st.one_of(st.sampled_from([0, 1, scale]), st.integers(0, scale)))
+        self.give_back(number, part, more_us)
+
+    def assert_never_better(self) -> None:
+        """No limit has more left than if nothing had been charged but what was not given back."""
+        for pieces, reading in zip(self.all, self.limiter.peek("key", 0).limits, strict=True):
+            assert reading.remaining <= pieces.remaining(self.clock.now_us())
+
+
+@given(limits=SEVERAL_LIMITS, data=st.data())
+def test_identity_what_is_given_back_at_its_own_instant_was_never_charged(
+    store_kind: str, limits: list[Limit], data: st.DataObject
+) -> None:
+    clock = ManualClock()
+    limiter, without = make_limiter(store_kind, limits, clock), make_limiter(store_kind, limits, clock)
+    for wait_us, cost in data.draw(history_of(limits)):
+        clock.advance(wait_us)
+        before = numbers(limiter.peek("key", 0))
+        if limiter.hit("key", cost):
+            limiter._bound.give_back(("key",), (cost,), 0)
+        assert numbers(limiter.peek("key", 0)) == before
+        other = data.draw(st.sampled_from([0, 1, cost]))
+        assert numbers(limiter.hit("key", other)) == numbers(without.hit("key", other))
+
+
+@given(limits=SEVERAL_LIMITS, back=st.booleans(), data=st.data())
+def test_never_more_is_given_back_than_what_is_left_of_a_charge(
+    store_kind: str, limits: list[Limit], back: bool, data: st.DataObject
+) -> None:
+    clock = ManualClock()
+    caller = Caller(make_limiter(store_kind, limits, clock), limits, clock, steps_back=back)
+    for wait_us, cost in data.draw(history_of(limits, back=back, max_size=30)):
+        caller.act(data, wait_us, cost)
+        caller.assert_never_better()
+
+
+@given(limit=ONE_LIMIT, data=st.data())
+def test_ceiling_holds_for_what_was_admitted_and_not_given_back(
+    store_kind: str, limit: Limit, data: st.DataObject
+) -> None:
+    clock = ManualClock()
+    caller = Caller(make_limiter(store_kind, limit, clock), [limit], clock)
+    for wait_us, cost in data.draw(history_of([limit], max_size=15)):
+        caller.act(data, wait_us, cost)
+    first = len(caller.charges)
+    for _, cost in data.draw(history_of([limit], max_size=15)):
+        caller.act(data, 0, cost)
+        assert sum(left for _, left in caller.charges[first:]) <= limit.quota
+
+
+@given(limit=st.one_of(*(ONE_OF_A_KIND[kind] for kind in (FixedWindow, SlidingLog, SlidingWindow))), data=st.data())
+def test_all_that_is_left_of_a_charge_whose_moment_is_known_is_given_back_by_windows(
+    store_kind: str, limit: Limit, data: st.DataObject
+) -> None:
+    clock = ManualClock()
+    caller = Caller(make_limiter(store_kind, limit, clock), [limit], clock)
+    for wait_us, cost in data.draw(history_of([limit], max_size=30)):
+        caller.act(data, wait_us, cost, exactly=True)
+        assert caller.limiter.peek("key", 0).limits[0].remaining == caller.all[0].remaining(clock.now_us())
+
+
+@needs_both
+@given(limits=SEVERAL_LIMITS, back=st.booleans(), data=st.data())
+def test_all_stores_agree_on_what_is_given_back_however_wrong_the_caller_is(
+    limits: list[Limit], back: bool, data: st.DataObject
+) -> None:
+    clock = ManualClock()
+    limiters = [make_limiter(kind, limits, clock) for kind in KINDS]
+    spans = st.one_of(st.just(0), st.integers(0, 3 * max(limit.period_us for limit in limits)), st.just(LARGEST))
+    for wait_us, cost in data.draw(history_of(limits, back=back, max_size=30)):
+        clock.advance(wait_us)
+        ago_us = data.draw(st.one_of(st.none(), spans))
+        charged = data.draw(st.one_of(st.none(), st.tuples(*(st.booleans() for _ in limits))))
+        if ago_us is not None:
+            for limiter in limiters:
+                limiter._bound.give_back(("key",), (cost,), ago_us, charged=charged)
+        assert_same([numbers(limiter.hit("key", 0 if ago_us is not None else cost)) for limiter in limiters])
+        assert_same([limiter._bound.read(("key",)) for limiter in limiters])
+
+
+@needs_both
+@pytest.mark.parametrize("since", [0, 1, 6, 7, 8, MOST_SINCE - 1, MOST_SINCE, MOST_SINCE + 1, MOST_SINCE + 40])
+@pytest.mark.parametrize("cost", [1, 3, 8, 30, 1000])
+def test_all_stores_agree_on_long_logs(since: int, cost: int) -> None:
+    clock = ManualClock()
+    limiters = [make_limiter(kind, "1000/minute log", clock) for kind in KINDS]
+    for number in range(MOST_SINCE + 60):
+        clock.advance(10)
+        for limiter in limiters:
+            limiter.hit("key", number % 3 + 1)
+    for limiter in limiters:
+        limiter._bound.give_back(("key",), (cost,), 10 * since + 5)
+    assert_same([limiter._bound.read(("key",)) for limiter in limiters])
+    costs = [number % 3 + 1 for number in range(MOST_SINCE + 60)]
+    given = min(cost, sum(costs[-MOST_SINCE:])) if since + 1 < MOST_SINCE else 0
+    assert limiters[0].peek("key", 0).limits[0].remaining == 1000 - sum(costs) + given
+    for limiter in limiters:  # and life goes on
+        limiter.hit("key", 5)
+    clock.advance(60_000_000 - 10 * MOST_SINCE)
+    assert_same([numbers(limiter.hit("key")) for limiter in limiters])
+    assert_same([limiter._bound.read(("key",)) for limiter in limiters])
+
+
+def assert_same(values: list[Any]) -> None:
+    first, *others = values
+    assert others
+    for other in others:
+        assert other == first
