@@ -155,13 +155,13 @@ class Limiter(_BoundLimiter):
         found: bool = self._bound.reset((key,))
         return found
 
-    def give_back(self, key: Key, cost: int, ago_us: int, *, degraded: str = "") -> None:
-        """Give back `cost` units that `hit` charged up to `ago_us` microseconds ago, as far as they still count.
+    def give_back(self, key: Key, cost: int, ago_us: int, decision: Decision) -> None:
+        """Give back `cost` units that the hit of `decision` charged up to `ago_us` microseconds ago.
 
-        `ago_us` is measured from before the hit. Never more than that charge: what has drained since is not
-        given. `degraded` is that of the hit's decision.
+        `ago_us` is measured from before that hit; `cost` may be a part of what was charged. Never more is given
+        back than what of that charge still counts. Raises ArgumentError, and StoreError where a store has no guard.
         """
-        self._bound.give_back((key,), (cost,), ago_us, degraded=degraded)
+        self._bound.give_back((key,), (cost,), ago_us, degraded=decision.degraded, charged=charged_by(decision))
 
     def _check_colour(self, function: Callable[..., object]) -> None:
         if self.store.blocking and _is_async(function):
@@ -230,9 +230,10 @@ class AsyncLimiter(_BoundLimiter):
         found: bool = await answered(self._bound.reset((key,)))
         return found
 
-    async def give_back(self, key: Key, cost: int, ago_us: int, *, degraded: str = "") -> None:
+    async def give_back(self, key: Key, cost: int, ago_us: int, decision: Decision) -> None:
         """See `Limiter.give_back`."""
-        await answered(self._bound.give_back((key,), (cost,), ago_us, degraded=degraded))
+        charged = charged_by(decision)
+        await answered(self._bound.give_back((key,), (cost,), ago_us, degraded=decision.degraded, charged=charged))
 
     def _check_colour(self, function: Callable[..., object]) -> None:
         if not _is_async(function):
@@ -247,6 +248,13 @@ class AsyncLimiter(_BoundLimiter):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def charged_by(decision: Decision) -> list[bool] | None:
+    """Which of its limits a decision that was allowed charged; None for all, as it is without shadows."""
+    if not any(definition.shadow for definition in decision.definitions):
+        return None
+    return [reading.allowed for reading in decision.limits]
 
 
 def _read_limits(limits: str | Limit | Sequence[Limit]) -> tuple[Limit, ...]:

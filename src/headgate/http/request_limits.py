@@ -76,10 +76,12 @@ class RequestLimits:
         self._own_clock = told.get("clock")
         self._clock = told.get("clock", SYSTEM_CLOCK)
         self._scope: Any = told.get("scope", _endpoint) if routed else None
-        store = told.get("store", "memory://")
+        store: Any = told.get("store", "memory://")
+        if not isinstance(store, str) and not hasattr(store, "bind"):
+            raise ConfigError(f"store is a URL or a store, not {store!r:.40}")
         self.owned: Store | None = open_store(store) if isinstance(store, str) else None
         """The store, if it was opened here."""
-        self._store: Store = self.owned or store
+        self._store: Any = store if self.owned is None else self.owned
         self._limiters: dict[Any, Any] = {}
         self._address = address_rules(told)
         self._wide = _wide(told, self._address)
@@ -125,7 +127,7 @@ class RequestLimits:
             return
         if units < cost:
             ago_us = max(0, self._clock.now_us() - asked_us)
-            yield limiter.give_back(key, cost - units, ago_us, degraded=decision.degraded)
+            yield limiter.give_back(key, cost - units, ago_us, decision)
         elif units > cost and not (yield limiter.hit(key, units - cost)).allowed:
             left = (yield limiter.peek(key, 0)).remaining
             if left:
@@ -153,7 +155,7 @@ class RequestLimits:
         limiter, key, cost, asked_us = charge
         if cost:
             ago_us = max(0, self._clock.now_us() - asked_us)
-            yield limiter.give_back(key, cost, ago_us, degraded=decision.degraded)
+            yield limiter.give_back(key, cost, ago_us, decision)
 
     def _ask(self, request: Request) -> Asked:
         if request.method == "OPTIONS" and _is_preflight(request):
@@ -164,7 +166,7 @@ class RequestLimits:
         if limits is None:
             return None
         key = self._key(request) if self._key is not None else None
-        cost = self._cost(request) if callable(self._cost) else self._cost
+        cost: Any = self._cost(request) if callable(self._cost) else self._cost
         asked: Asked = self._decide(request, limits, key, cost)
         return asked
 
@@ -178,7 +180,7 @@ class RequestLimits:
         if limits is None:
             return None
         key = await answered(self._key(request)) if self._key is not None else None
-        cost = await answered(self._cost(request)) if callable(self._cost) else self._cost
+        cost: Any = await answered(self._cost(request)) if callable(self._cost) else self._cost
         return await answered(self._decide(request, limits, key, cost))
 
     def _decide(self, request: Request, limits: AnyLimits, key: Key | None, cost: int) -> Any:
@@ -191,7 +193,7 @@ class RequestLimits:
             else:
                 return self._refused(limits)
         if self._scope is not None:
-            scope = self._scope(request) if callable(self._scope) else self._scope
+            scope: Any = self._scope(request) if callable(self._scope) else self._scope
             counted = _within(scope or _NOWHERE, counted)
         if type(counted) is _Pair:
             limiter = self._limiter(limits, wide=True)
@@ -281,6 +283,7 @@ def _wide(told: Mapping[str, Any], narrow: AddressRules) -> tuple[AddressRules, 
     given = told.get("ipv6_wide")
     if given is None:
         return None
+    prefix = times = 0
     try:
         prefix, times = given
         usable = _is_whole(prefix) and _is_whole(times)

@@ -10,9 +10,10 @@ from fractions import Fraction
 from typing import Any
 
 from headgate.clock import Clock
-from headgate.decision import name_limits
+from headgate.decision import Decision, name_limits
 from headgate.errors import ConfigError
 from headgate.keys import Key
+from headgate.limiter import charged_by
 from headgate.limits import Limit
 from headgate.stores.contract import Store, bind_async
 from headgate.stores.fallback import scaled
@@ -58,6 +59,7 @@ class WideLimiter:
         """Decide and change nothing."""
         return self._bound.decide(keys, (cost, cost), commit=False)
 
-    def give_back(self, keys: tuple[Key, Key], cost: int, ago_us: int, *, degraded: str = "") -> Any:
+    def give_back(self, keys: tuple[Key, Key], cost: int, ago_us: int, decision: Decision) -> Any:
         """Give back what `hit` charged; see `Limiter.give_back`."""
-        return self._bound.give_back(keys, (cost, cost), ago_us, degraded=degraded)
+        charged = charged_by(decision)
+        return self._bound.give_back(keys, (cost, cost), ago_us, degraded=decision.degraded, charged=charged)
