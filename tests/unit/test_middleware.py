@@ -371,3 +371,93 @@ def test_messages_that_are_not_heads_pass_as_they_are() -> None:
     sent = drive(middleware, scope)
     assert [message["type"] for message in sent] == ["http.response.start", *["http.response.body"] * 4]
     assert b"".join(message["body"] for message in sent[1:]) == b"one two three"
+
+
+def test_a_login_that_fails_counts_and_one_that_succeeds_does_not(kind: str) -> None:
+    clock = ManualClock()
+    client = Client(
+        kind, limits="3/hour", clock=clock, counts=lambda request, response: response.status == 404, headers="none"
+    )
+    assert statuses(client, *[{"path": "/"}] * 9) == [200] * 9
+    assert statuses(client, *[{"path": "/missing"}] * 4) == [404, 404, 404, 429]
+    assert client.ask("/").status_code == 429, "who may not try is not asked whether it would succeed"
+
+
+def test_a_cost_is_settled_when_the_answer_is_complete(kind: str) -> None:
+    clock = ManualClock()
+    limiter_tells: list[int | None] = []
+    client = Client(
+        kind,
+        limits="100/hour",
+        clock=clock,
+        cost=20,
+        counts=lambda request, response: response.body_bytes,
+        on_decision=lambda request, decision: limiter_tells.append(decision.remaining),
+    )
+    path = "/stream" if kind == "asgi" else "/"
+    body = len(client.ask(path).content)
+    assert body == 13
+    client.ask(path)
+    assert limiter_tells == [80, 100 - body - 20]
+
+
+def test_a_cost_that_turns_out_higher_takes_what_there_is(kind: str) -> None:
+    told: list[int | None] = []
+    client = Client(
+        kind,
+        limits="100/hour",
+        clock=ManualClock(),
+        counts=lambda request, response: 70,
+        on_decision=lambda request, decision: told.append(decision.remaining),
+    )
+    assert statuses(client, {}, {}, {}) == [200, 200, 429]
+    assert told == [99, 29, 0]
+
+
+def test_counts_that_fails_leaves_the_charge_and_is_logged(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    client = Client(kind, limits="2/hour", clock=ManualClock(), counts=lambda request, response: 1 // 0)
+    assert statuses(client, {}, {}, {}) == [200, 200, 429]
+    assert "the request counts as it was charged" in caplog.text
+
+
+def test_an_application_that_raises_has_answered_500(kind: str) -> None:
+    seen = []
+
+    def counts(request: Request, response: Any) -> bool:
+        seen.append(response.status)
+        return False
+
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    client = Client(kind, limits="1/hour", clock=ManualClock(), counts=counts)
+    client.app.app = broken
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            client.ask()
+    assert seen == [500] * 3
+
+
+def test_guesses_at_once_are_as_many_as_guesses_one_after_another() -> None:
+    reached = 0
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal reached
+        reached += 1
+        await asyncio.sleep(0)
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    middleware = asgi.RateLimitMiddleware(
+        app, limits="5/hour", clock=ManualClock(), counts=lambda request, response: response.status == 401
+    )
+
+    async def ask(session: httpx.AsyncClient) -> int:
+        return (await session.get("http://shop.example/")).status_code
+
+    async def main() -> list[int]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(middleware)) as session:
+            return await asyncio.gather(*[ask(session) for _ in range(50)])
+
+    assert sorted(asyncio.run(main())) == [401] * 5 + [429] * 45
+    assert reached == 5
