@@ -19,6 +19,7 @@ from headgate.decision import Decision
 from headgate.errors import StoreError
 from headgate.http.front import Answer, Front
 from headgate.http.options import AnyPolicy, Options, Refusal, Response
+from headgate.http.request_limits import Asked
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import Request
 
@@ -57,6 +58,7 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         self._front = Front(policy, options, asynchronous=True)
+        self._ask_peer = self._front.ask_peer
         self._websockets = websockets
         self._fallback = fallback
 
@@ -65,9 +67,16 @@ class RateLimitMiddleware:
         if kind != "http" and not (kind == "websocket" and self._websockets):
             await self.app(scope, receive, self._closing(send) if kind == "lifespan" else send)
             return
-        front, request = self._front, AsgiRequest(scope)
+        front, ask_peer = self._front, self._ask_peer
+        request: AsgiRequest | None = None
         try:
-            asked = front.ask(request)
+            asked: Asked
+            if ask_peer is not None and kind == "http" and scope["method"] != "OPTIONS":
+                client = scope.get("client")
+                asked = ask_peer(client[0] if client else "")
+            else:
+                request = AsgiRequest(scope)
+                asked = front.ask(request)
             decision = asked if asked is None or isinstance(asked, Decision) else await asked
         except StoreError as error:
             answer = front.without_store(error)
@@ -75,17 +84,18 @@ class RateLimitMiddleware:
             if decision is None:
                 await self.app(scope, receive, send)
                 return
-            passing = front.passing(decision)
-            if passing is not None and not front.settles:
-                await self.app(scope, receive, _adding(send, passing, _PASSING))
+            passing = None if front.settles else front.passing(decision)
+            if passing is not None:
+                await self.app(scope, receive, _adding(send, passing, _PASSING) if passing else send)
                 return
+            request = request or AsgiRequest(scope)
             answer = front.answer(request, decision)
         refusal, fields, delay_us, _ = answer
         if delay_us:
             await asyncio.sleep(front.clock.let_pass(delay_us))
         if refusal is None:
             send = telling(send, fields) if fields else send
-            if front.settles:
+            if front.settles and request is not None:
                 await settling(front, request, answer, self.app, receive, send)
             else:
                 await self.app(scope, receive, send)

@@ -18,7 +18,7 @@ from headgate.decision import Decision
 from headgate.errors import ConfigError, StoreError
 from headgate.http.dialects import fields_of
 from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions, cost_of, function_of, one_of
-from headgate.http.ratelimit_headers import passing_fields
+from headgate.http.ratelimit_headers import Passing, passes_without_words, passing_writer
 from headgate.http.refusal import PROBLEM_JSON, REDUCED_CAPACITY, answer_of, problem_json
 from headgate.http.request_limits import Asked, RequestLimits
 from headgate.policy.gate import AsyncGate, Gate
@@ -87,12 +87,24 @@ class Front:
             if later and not asynchronous:
                 raise ConfigError("a coroutine function goes before an asyncio application only")
             self.ask = self._ask_gate_later if later else self._ask_gate
-        plain = told.get("headers", "draft-11") == "draft-11" and self._observe is None
-        self.passing: Callable[[Decision], list[tuple[bytes, bytes]] | None] = passing_fields if plain else _more_to_say
-        """The fields of a decision that passes at once, as ASGI has them; None where `answer` is to be asked."""
+        self.passing = self._passing(told.get("headers", "draft-11"))
+        """The fields of a decision that passes at once, as the skin has them; None where `answer` is to be asked."""
+
+        self.ask_peer = None if self._limits is None else self._limits.ask_peer
+        """Decides for who sent a request that is no OPTIONS, where nothing else of it matters; see `RequestLimits`."""
 
         self.settles = "counts" in told
         """Whether `settle` is to be called when the application has answered."""
+
+    def _passing(self, headers: Any) -> Passing:
+        if self._observe is not None:
+            return _more_to_say
+        if headers == "none":
+            return passes_without_words
+        if headers != "draft-11":
+            return _more_to_say
+        definitions = None if self._limits is None else self._limits.definitions
+        return passing_writer(definitions, encoded=self._asynchronous)
 
     def answer(self, request: Request, decision: Decision) -> Answer:
         """What becomes of a request that was judged."""

@@ -8,7 +8,7 @@ Every response has them, so where the native core is at hand it writes them; the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate import core
@@ -20,6 +20,9 @@ LARGEST_INTEGER = 999_999_999_999_999
 """The largest Integer of a structured field (RFC 9651, 3.3.1)."""
 
 _MOST_WRITERS = 4096
+
+Passing = Callable[[Decision], list[tuple[Any, Any]] | None]
+"""The fields of a decision that passes at once, None where there is more to say or to do."""
 
 
 class Form(NamedTuple):
@@ -81,20 +84,29 @@ def ratelimit_fields(decision: Decision) -> list[tuple[str, str]]:
 
     A refusal lists only the limits that refuse in RateLimit, and all of them in RateLimit-Policy.
     """
-    definitions = decision.definitions
-    writers = _writers.get(id(definitions))
-    if writers is None or writers.definitions is not definitions:
-        writers = _new_writers(definitions)
-    return writers.text.write(decision)
+    return _writers_of(decision).text.write(decision)
 
 
-def passing_fields(decision: Decision) -> list[tuple[bytes, bytes]] | None:
-    """The same as ASGI has them, of a decision that passes at once and was decided by its store; None for any other."""
-    definitions = decision.definitions
-    writers = _writers.get(id(definitions))
-    if writers is None or writers.definitions is not definitions:
+def passing_writer(definitions: tuple[NamedLimit, ...] | None, *, encoded: bool) -> Passing:
+    """What writes the fields of a decision that passes at once and was decided by its store; None for any other.
+
+    `encoded` as ASGI has them, in bytes and lower case; else as text. `definitions` are those of all decisions
+    it is asked for, None where they differ.
+    """
+    if definitions is not None:
         writers = _new_writers(definitions)
-    return writers.encoded.write_passing(decision)
+        return (writers.encoded if encoded else writers.text).write_passing
+
+    def write_passing(decision: Decision) -> list[tuple[Any, Any]] | None:
+        writers = _writers_of(decision)
+        return (writers.encoded if encoded else writers.text).write_passing(decision)
+
+    return write_passing
+
+
+def passes_without_words(decision: Decision) -> list[tuple[Any, Any]] | None:
+    """No field for a decision that passes at once and was decided by its store; None for any other."""
+    return [] if decision.allowed and not decision.degraded and not decision.delay_us else None
 
 
 def retry_after_seconds(decision: Decision) -> int | None:
@@ -126,6 +138,14 @@ def effective_seconds(reading: LimitReading) -> int:
     sustained rate; on a refusal never later than Retry-After.
     """
     return _effective_seconds(_form(reading.definition), reading)
+
+
+def _writers_of(decision: Decision) -> _Writers:
+    definitions = decision.definitions
+    writers = _writers.get(id(definitions))
+    if writers is None or writers.definitions is not definitions:
+        writers = _new_writers(definitions)
+    return writers
 
 
 def _new_writers(definitions: tuple[NamedLimit, ...]) -> _Writers:

@@ -11,7 +11,7 @@ from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
 from headgate.clock import SYSTEM_CLOCK
-from headgate.decision import Decision, Reading
+from headgate.decision import Decision, NamedLimit, Reading
 from headgate.errors import ArgumentError, ConfigError
 from headgate.http.options import AnyLimits, Response, cost_of, function_of, one_of
 from headgate.http.wide import MOST_TIMES, WideLimiter
@@ -105,15 +105,20 @@ class RequestLimits:
         self.ask: Callable[[Request], Asked] = self._ask
         """Decide for a request."""
 
+        self.ask_peer: Callable[[str], Asked] | None = None
+        """Decide for a request of this peer, where nothing else of it matters but that it is no OPTIONS."""
+
         if any(map(iscoroutinefunction, functions)):
             self.ask = self._ask_later
         elif self._one is not None and told.keys() <= _PLAIN and not routed:
             self.ask = self._plainly()
+            if not self._address.header:
+                self.ask_peer = self._by_peer()
 
     def settling(self, request: Request, decision: Decision, response: Response) -> Generator[Any, Any, None]:
         """Let count what `counts` says; yields what may have to be awaited. Raises StoreError."""
         charge: _Charge | None = getattr(request, "charge", None)
-        if charge is None or self._counts is None or decision.refusals:  # a shadow that refuses has charged nothing
+        if charge is None or self._counts is None:
             return
         request.charge = None  # once
         limiter, key, cost, asked_us = charge
@@ -146,10 +151,25 @@ class RequestLimits:
 
         return asked_plainly
 
+    def _by_peer(self) -> Callable[[str], Asked]:
+        """As `_plainly`, for who has the peer's address at hand and need not make a request of it."""
+        ask, key_of = self._ask_one, self._address_key
+
+        def asked_by_peer(peer: str) -> Asked:
+            asked: Asked = ask(key_of(peer, ""))
+            return asked
+
+        return asked_by_peer
+
+    @property
+    def definitions(self) -> tuple[NamedLimit, ...] | None:
+        """The limits, where every request has the same ones."""
+        return None if self._one is None or self._wide is not None else self._one.definitions
+
     def taking_back(self, request: Request, decision: Decision) -> Generator[Any, Any, None]:
         """Give back all that was charged; yields what may have to be awaited. Raises StoreError."""
         charge: _Charge | None = getattr(request, "charge", None)
-        if charge is None or decision.refusals:
+        if charge is None:
             return
         request.charge = None  # once
         limiter, key, cost, asked_us = charge

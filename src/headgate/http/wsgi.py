@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Unpack
+from threading import Event
+from typing import Any, Unpack, cast
 from urllib.parse import quote
 
-from headgate.http.front import Answer, Front, judge
+from headgate.decision import Decision
+from headgate.errors import StoreError
+from headgate.http.front import Answer, Front
 from headgate.http.options import AnyPolicy, Options, Refusal, Response
 from headgate.policy.gate import Gate
 from headgate.policy.request import Request
@@ -46,20 +49,39 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         self._front = Front(policy, options, asynchronous=False)
+        self._ask_peer = self._front.ask_peer
         self._fallback = fallback
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        front, request = self._front, WsgiRequest(environ)
-        answer = judge(front, request)
+        front, ask_peer = self._front, self._ask_peer
+        request: WsgiRequest | None = None
+        try:
+            if ask_peer is not None and environ["REQUEST_METHOD"] != "OPTIONS":
+                decision = cast(Decision | None, ask_peer(environ.get("REMOTE_ADDR", "")))
+            else:
+                request = WsgiRequest(environ)
+                decision = cast(Decision | None, front.ask(request))
+        except StoreError as error:
+            answer = front.without_store(error)
+        else:
+            if decision is None:
+                return self.app(environ, start_response)
+            passing = None if front.settles else front.passing(decision)
+            if passing is not None:
+                return self.app(environ, telling(start_response, passing) if passing else start_response)
+            request = request or WsgiRequest(environ)
+            answer = front.answer(request, decision)
+        if answer.delay_us:
+            Event().wait(front.clock.let_pass(answer.delay_us))
         if answer.refusal is None:
             start = telling(start_response, answer.fields) if answer.fields else start_response
-            if front.settles and answer.decision is not None:
+            if front.settles and request is not None and answer.decision is not None:
                 return settling(front, request, answer, self.app, start)
             return self.app(environ, start)
         if self._fallback is not None:
             told = [field for field in answer.refusal.headers if not field[0].lower().startswith("content-")]
             return self._fallback(environ, telling(start_response, told))
-        return send_refusal(start_response, answer.refusal, head=request.method == "HEAD")
+        return send_refusal(start_response, answer.refusal, head=environ["REQUEST_METHOD"] == "HEAD")
 
     def close(self) -> None:
         """Close the store, if it was opened here."""
@@ -139,10 +161,16 @@ def _environ_name(name: str) -> str:
 
 def telling(start_response: StartResponse, fields: list[tuple[str, str]]) -> StartResponse:
     """Add fields to the head of the response; one that the application wrote itself stays as it is."""
+    names = {name.lower() for name, _ in fields}
 
     def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
-        names = {name.lower() for name, _ in headers}
-        return start_response(status, headers + [field for field in fields if field[0].lower() not in names], *error)
+        added = fields
+        for name, _ in headers:
+            if name.lower() in names:
+                written = {name.lower() for name, _ in headers}
+                added = [field for field in fields if field[0].lower() not in written]
+                break
+        return start_response(status, headers + added, *error)
 
     return start
 
