@@ -32,6 +32,7 @@ class Passed:
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._refusal: list[tuple[str, str]] | None = None
+        self._wait_us = 0.0
         self._is_settled = False
 
     @property
@@ -43,9 +44,13 @@ class Passed:
         """Note a limit that let the request pass."""
         self._entries.append(entry)
 
-    def refuse(self, refusal: Refusal) -> list[Entry]:
-        """Note that a limit refused; gives those whose charges are to be given back."""
-        self._refusal = without_content(refusal)
+    def refuse(self, refusal: Refusal, wait_us: float = 0) -> list[Entry]:
+        """Note that a limit refused; gives those whose charges are to be given back.
+
+        Where several are asked nevertheless, the one with the longest wait is told.
+        """
+        if self._refusal is None or wait_us > self._wait_us:
+            self._refusal, self._wait_us = without_content(refusal), wait_us
         entries, self._entries = self._entries, []
         return entries
 

@@ -1,0 +1,176 @@
+"""What settings.HEADGATE says, for the middleware, for views and for throttles. Django is not imported.
+
+Those of both colours, sync and async, count in one store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import iscoroutinefunction
+from pkgutil import resolve_name
+from threading import Lock
+from typing import Any, cast
+
+from headgate.errors import ConfigError
+from headgate.http.front import Front
+from headgate.http.options import Answering, Options, RouteOptions
+from headgate.http.routes import LimitsOfRoute, RouteLimits
+from headgate.policy.request import Request
+from headgate.stores.contract import Store
+from headgate.stores.opening import open_store
+from headgate.waiting import answered
+
+_SITE = "site"
+"""The scope of all requests that no other scope is told for."""
+
+_BY_PATH = ("key", "exempt", "tier", "counts", "refusal", "on_decision", "cost", "fallback")
+"""Options that may be the dotted path of a function."""
+
+_SHARED = ("store", "clock", "headers", "refusal", "on_decision", "on_store_error", "key", "missing",
+           "trusted_proxies", "trusted_hops", "address_header", "ipv6_prefix", "ipv6_wide")  # fmt: skip
+"""Options that limits of views and throttles begin with, too."""
+
+_OPTIONS = ("policy", "fallback", *Options.__annotations__, *RouteOptions.__annotations__)
+
+
+class NotThereYet(ConfigError):
+    """A function of a request asks on an event loop for what has to be awaited first; `load` awaits it."""
+
+    def __init__(self, message: str, load: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(message)
+        self.load = load
+
+
+class Site:
+    """Makes what judges the requests of a site, and opens the stores that it needs. Raises ConfigError."""
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        if not isinstance(told, Mapping):
+            raise ConfigError(
+                f'settings.HEADGATE is a mapping, such as {{"limits": "100/minute"}}, not a {type(told).__name__}'
+            )
+        for name in told:
+            if name not in _OPTIONS:
+                raise ConfigError(f"settings.HEADGATE has no option {name!r:.40}; there are {', '.join(_OPTIONS)}")
+        self._told = {name: _function(name, value) for name, value in told.items()}
+        self.fallback: Any = self._told.pop("fallback", None)
+        """A view that answers what the middleware refuses."""
+
+        self._stores: dict[str, Store] = {}
+        shared = cast(RouteOptions, {name: self._told[name] for name in _SHARED if name in self._told})
+        self._routes = {colour: RouteLimits(shared, asynchronous=colour) for colour in (False, True)}
+
+    def front(self, limits: LimitsOfRoute, options: RouteOptions, *, asynchronous: bool) -> Front:
+        """What judges a view or a throttle."""
+        store = options.get("store", self._told.get("store", "memory://"))
+        told = cast(RouteOptions, {**options, "store": self._opened(store)})
+        return _awaiting(self._routes[asynchronous].front(limits, told), asynchronous=asynchronous)
+
+    def site_front(self, *, asynchronous: bool) -> Front | None:
+        """What judges every request; None where neither limits nor a policy are told."""
+        told = dict(self._told)
+        policy, limits = told.pop("policy", None), told.pop("limits", None)
+        if policy is not None and limits is not None:
+            raise ConfigError("settings.HEADGATE has a policy or limits, one of the two")
+        if policy is not None:
+            names = (*Answering.__annotations__, "store", "ruleset")
+            own = {name: told[name] for name in names if name in told}
+            if "store" in own:
+                own["store"] = self._opened(own["store"])
+            front = Front(policy, cast(Options, own), asynchronous=asynchronous)
+            return _awaiting(front, asynchronous=asynchronous)
+        if limits is None:
+            return None
+        return self.front(limits, cast(RouteOptions, {"scope": _SITE, **told}), asynchronous=asynchronous)
+
+    def close(self) -> None:
+        """Close the stores that were opened here."""
+        for store in self._stores.values():
+            store.close()
+
+    def _opened(self, store: str | Store) -> Store:
+        if not isinstance(store, str):
+            return store
+        if store not in self._stores:
+            self._stores[store] = open_store(store)
+        return self._stores[store]
+
+
+class CurrentSite:
+    """The site of the settings as they are: read once, and again when they were changed."""
+
+    def __init__(self, read: Callable[[], Mapping[str, Any]]) -> None:
+        self._read = read
+        self._lock = Lock()
+        self._site: Site | None = None
+
+    def __call__(self) -> Site:
+        with self._lock:
+            if self._site is None:
+                self._site = Site(self._read())
+            return self._site
+
+    def forget(self) -> None:
+        """The settings were changed, as tests do: all begins anew."""
+        with self._lock:
+            self._site = None
+
+
+def fault_of(told: Any) -> str:
+    """What is wrong with the settings: the option, its value, and what would be right; "" where nothing is."""
+    try:
+        Site(told)
+        for name in told:
+            _try({name: told[name], **_needed_by(name, told[name])}, f"settings.HEADGATE[{name!r}]")
+        _try(told, "settings.HEADGATE")
+    except (ConfigError, TypeError, ValueError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _try(told: Mapping[str, Any], place: str) -> None:
+    site = Site(told)
+    try:
+        site.site_front(asynchronous=any(map(iscoroutinefunction, told.values())))
+    except (ConfigError, TypeError, ValueError, OSError) as error:
+        message = str(error)
+        raise ConfigError(message if message.startswith("settings.") else f"{place}: {message}") from error
+    finally:
+        site.close()
+
+
+def _needed_by(name: str, value: Any) -> dict[str, Any]:
+    """What one option cannot be tried without."""
+    if name == "limits":
+        return {"tier": str} if isinstance(value, Mapping) else {}
+    if name == "policy":
+        return {}
+    if name == "address_header":
+        return {"limits": "1/second", "trusted_hops": 1}
+    return {"limits": {"default": "1/second"} if name == "tier" else "1/second"}
+
+
+def _function(name: str, value: Any) -> Any:
+    """A function where its dotted path is told."""
+    if name not in _BY_PATH or not isinstance(value, str):
+        return value
+    try:
+        return resolve_name(value)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"settings.HEADGATE[{name!r}]: {value!r:.80} is no function: {error}") from error
+
+
+def _awaiting(front: Front, *, asynchronous: bool) -> Front:
+    """A front that awaits what its functions ask for, on an event loop."""
+    if asynchronous:
+        ask = front.ask
+
+        async def ask_again(request: Request) -> Any:
+            try:
+                return await answered(ask(request))
+            except NotThereYet as error:  # nothing is charged before all functions have answered
+                await error.load()
+                return await answered(ask(request))
+
+        front.ask = ask_again
+    return front

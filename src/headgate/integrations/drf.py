@@ -1,0 +1,203 @@
+"""Rate limits of Django REST framework, as its throttles.
+
+    class Burst(RateLimitThrottle):
+        limits = "10/second burst 30"
+
+    REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": ["headgate.integrations.drf.RateLimitThrottle"],
+                      "DEFAULT_THROTTLE_RATES": {"uploads": "10/min"}}
+
+Stores, proxies and headers are those of settings.HEADGATE. REST framework asks all throttles of a view one after
+another, even when one has refused; what is charged in vain is given back.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from threading import Lock
+from typing import Any, ClassVar, cast
+
+from headgate.errors import ConfigError, MissingExtraError
+from headgate.http.front import Front, judge
+from headgate.http.options import RouteOptions
+from headgate.policy.request import Request
+
+try:
+    from django.conf import settings  # type: ignore[import-untyped]
+    from rest_framework.exceptions import APIException  # type: ignore[import-untyped]
+    from rest_framework.settings import api_settings  # type: ignore[import-untyped]
+    from rest_framework.throttling import BaseThrottle  # type: ignore[import-untyped]
+except ModuleNotFoundError as error:
+    raise MissingExtraError("the integration of Django REST framework", extra="drf") from error
+
+from headgate.integrations.django import DjangoRequest, route_of, site, user
+from headgate.integrations.django_passed import let_in, take_back
+from headgate.integrations.django_site import Site
+from headgate.integrations.passed import Entry, Passed
+
+
+class RestRequest(DjangoRequest):
+    """A request as throttles see it: `rest` is REST framework's, whose user counts, and `view` what it is for."""
+
+    __slots__ = ("rest", "view")
+
+    def __init__(self, rest: Any, view: Any, endpoint: str) -> None:
+        super().__init__(rest._request, endpoint)
+        self.rest = rest
+        self.view = view
+
+    @property
+    def user(self) -> Any:
+        """Who is authenticated, by REST framework's rules."""
+        return self.rest.user
+
+
+class StoreUnavailable(APIException):  # type: ignore[misc]
+    """Nobody could judge the request, and the written choice is to refuse it: 503, never 429."""
+
+    status_code = 503
+    default_detail = "The rate limiter's store does not answer."
+    default_code = "unavailable"
+
+
+class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
+    """A throttle with Headgate's limits: a subclass says which.
+
+    Who is authenticated is counted by primary key, anybody else by address, by the rules of
+    settings.HEADGATE and never by the left end of a header.
+    """
+
+    limits: ClassVar[Any] = None
+    """Limits, those of each tier, or a function of the request. None: those that `scope` names in settings."""
+
+    scope: ClassVar[str] = ""
+    """What is counted together. Without one, each route by itself; or the view's `throttle_scope`, which names
+    limits in HEADGATE_THROTTLE_RATES or in REST framework's DEFAULT_THROTTLE_RATES."""
+
+    key: ClassVar[Any] = staticmethod(user)
+    """Who is counted: a function of the request, or a method."""
+
+    cost: ClassVar[Any] = 1
+    """Units of a request: a number, a function of the request, or a method."""
+
+    options: ClassVar[RouteOptions] = {}
+    """What else `headgate.http.options.RouteOptions` has. The answer is REST framework's: `refusal` changes nothing."""
+
+    _entry: Entry | None = None
+
+    def allow_request(self, request: Any, view: Any) -> bool:
+        """Whether the request may pass. Raises StoreUnavailable where nobody could tell and that means no."""
+        front, endpoint = self._front_of(request, view)
+        if front is None:
+            return True
+        outer: Passed | None = getattr(request._request, "_headgate", None)
+        if outer is None and front.settles:
+            raise ConfigError("counts of a throttle needs RateLimitMiddleware: a throttle does not see the response")
+        asked = RestRequest(request, view, endpoint)
+        self._entry = entry = Entry(front, asked, judge(front, asked))
+        passed = outer if outer is not None else _passed_of(view)
+        if passed.is_refused and entry.answer.refusal is None:
+            take_back(entry)  # another throttle has refused: this one is not used
+            return True
+        allowed = let_in(passed, entry)
+        if outer is None:
+            _tell(view, passed)
+        decision = entry.answer.decision
+        if not allowed and (decision is None or decision.degraded == "closed"):
+            raise StoreUnavailable
+        return allowed
+
+    def wait(self) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]  # inferred to be None
+        """Seconds until the request would pass, exactly; None where waiting does not help."""
+        decision = None if self._entry is None else self._entry.answer.decision
+        return None if decision is None else decision.retry_after
+
+    def _front_of(self, request: Any, view: Any) -> tuple[Front | None, str]:
+        """What judges, None for nothing, and what the view's requests are counted under."""
+        scope, rate = self.scope, None
+        if self.limits is None:
+            scope = scope or getattr(view, "throttle_scope", None) or ""
+            rate = _rate(scope) if scope else None
+            if rate is None:
+                return None, ""
+        endpoint = f"{type(self).__qualname__}: {_without_format(route_of(request._request))}"
+        return _fronts.of(type(self), rate, scope), endpoint
+
+
+class _Fronts:
+    """What judges for each class of throttles, as long as the settings are the same."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._site: Site | None = None
+        self._made: dict[Any, Front] = {}
+
+    def of(self, throttle: type[RateLimitThrottle], rate: str | None, scope: str) -> Front:
+        """For the limits that a scope has in settings, or without those for the throttle's own."""
+        current = site()
+        with self._lock:
+            if self._site is not current:
+                self._site, self._made = current, {}
+            front = self._made.get((throttle, rate, scope))
+            if front is None:
+                told: dict[str, Any] = {"key": _function(throttle, "key"), "cost": _function(throttle, "cost")}
+                if scope:
+                    told["scope"] = f"throttle: {scope}"
+                told.update(throttle.options)
+                limits = _function(throttle, "limits") if rate is None else rate
+                front = current.front(limits, cast(RouteOptions, told), asynchronous=False)
+                self._made[throttle, rate, scope] = front
+            return front
+
+
+_fronts = _Fronts()
+
+
+def _rate(scope: str) -> str | None:
+    """The limits that settings name so; None where they are none."""
+    own, usual = getattr(settings, "HEADGATE_THROTTLE_RATES", {}), api_settings.DEFAULT_THROTTLE_RATES
+    for rates in cast(tuple[dict[str, str | None], ...], (own, usual)):
+        if scope in rates:
+            return rates[scope]
+    raise ConfigError(
+        f"no limits are told for the throttle scope {scope!r}: name them in settings.HEADGATE_THROTTLE_RATES "
+        'or in REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]'
+    )
+
+
+def _function(throttle: type[RateLimitThrottle], name: str) -> Any:
+    """An attribute as it is written in the class: a function of the request, or a method of a throttle."""
+    told = inspect.getattr_static(throttle, name)
+    if isinstance(told, staticmethod):
+        return told.__func__
+    if inspect.isfunction(told) and len(inspect.signature(told).parameters) == 2:
+        method: Callable[[Request], Any] = told.__get__(throttle())
+        return method
+    return told
+
+
+def _passed_of(view: Any) -> Passed:
+    """What a view's throttles let through, where no middleware of ours sees the response."""
+    passed: Passed | None = getattr(view, "_headgate", None)
+    if passed is None:
+        passed = view._headgate = Passed()
+    return passed
+
+
+def _tell(view: Any, passed: Passed) -> None:
+    """Let the view write what remains on its response, of whatever status; Retry-After is REST framework's."""
+    for name in getattr(view, "_headgate_told", ()):
+        view.headers.pop(name, None)
+    told: dict[str, str] = {}
+    for name, value in passed.fields():
+        if name != "Retry-After":
+            told.setdefault(name, value)
+    view.headers.update(told)
+    view._headgate_told = told
+
+
+def _without_format(route: str) -> str:
+    """A route without the format that its path may end with: `/users.json` is the same limit as `/users`."""
+    for suffix in (rf"\.(?P<{api_settings.FORMAT_SUFFIX_KWARG}>", "<drf_format_suffix"):
+        route = route.partition(suffix)[0]
+    return route.rstrip("$").rstrip("/?")

@@ -1,0 +1,145 @@
+"""Flask, Django and Django REST framework under their real servers: the examples, as a user runs them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from redis_servers import single
+from test_several_workers import free_port
+
+from subjects import parse_list
+
+pytestmark = pytest.mark.integration
+EXAMPLES = Path(__file__).parents[2] / "examples"
+GUNICORN = ["gunicorn", "APP", "-b", "127.0.0.1:PORT"]
+THREADS = [*GUNICORN, "--threads", "4"]
+UVICORN = ["uvicorn", "APP", "--log-level", "warning", "--port", "PORT"]
+EXAMPLE_SERVERS = {
+    "flask, gunicorn": ("flask_app:app", GUNICORN),
+    "flask, gunicorn with threads": ("flask_app:app", THREADS),
+    "django, gunicorn": ("django_app:wsgi", GUNICORN),
+    "django, gunicorn with threads": ("django_app:wsgi", THREADS),
+    "django, uvicorn": ("django_app:asgi", UVICORN),
+}
+
+
+@contextmanager
+def running(app: str, command: list[str], folder: Path = EXAMPLES) -> Iterator[httpx.Client]:
+    """A client of a server that answers, until the end of the block; it must end by itself when asked to."""
+    port = str(free_port())
+    words = [word.replace("PORT", port).replace("APP", app) for word in command]
+    process = subprocess.Popen([sys.executable, "-m", *words], cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+            deadline = time.monotonic() + 30
+            while True:
+                try:
+                    client.options("/", headers={"Origin": "a", "Access-Control-Request-Method": "GET"})
+                    break
+                except httpx.TransportError:
+                    assert process.poll() is None and time.monotonic() < deadline, process.communicate(timeout=5)
+                    time.sleep(0.05)
+            yield client
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    assert "Traceback" not in said, said
+
+
+def left(answer: httpx.Response) -> int:
+    remaining: int = parse_list(answer.headers["RateLimit"])[0][1]["r"]
+    return remaining
+
+
+def parallel(client: httpx.Client, times: int, path: str, **headers: str) -> Counter[int]:
+    """The statuses of so many requests, eight at once."""
+    with ThreadPoolExecutor(8) as pool:
+        return Counter(pool.map(lambda _: client.get(path, headers=headers).status_code, range(times)))
+
+
+@pytest.mark.parametrize("server", EXAMPLE_SERVERS)
+def test_exactly_the_limit_passes_and_every_answer_tells_what_remains(server: str) -> None:
+    app, command = EXAMPLE_SERVERS[server]
+    with running(app, command) as client:
+        answers = [client.get("/", headers={"X-User-Id": "u1"}) for _ in range(7)]
+        assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 2
+        assert [left(answer) for answer in answers] == [4, 3, 2, 1, 0, 0, 0]
+        assert all(answer.text == "hello\n" for answer in answers[:5])
+        refused = answers[-1]
+        assert 1 <= int(refused.headers["Retry-After"]) <= 120
+        assert refused.headers["Content-Type"] == "application/problem+json"
+        assert refused.json()["violated-policies"] == ["default"]
+        head = client.head("/", headers={"X-User-Id": "u1"})
+        assert (head.status_code, head.content) == (429, b"")
+        assert client.get("/", headers={"X-User-Id": "u2"}).status_code == 200, "the connection goes on after a HEAD"
+        assert parallel(client, 40, "/", **{"X-User-Id": "u3"}) == {200: 5, 429: 35}
+        assert parallel(client, 40, "/users/7", **{"X-User-Id": "u4"}) == {200: 20, 429: 20}
+        missing = client.get("/nowhere", headers={"X-User-Id": "u5"})
+        assert (missing.status_code, left(missing)) == (404, 19)
+
+
+@pytest.mark.parametrize("command", [GUNICORN, THREADS], ids=["gunicorn", "gunicorn with threads"])
+def test_throttles_count_clients_by_the_word_of_their_proxy(command: list[str]) -> None:
+    with running("drf_app:wsgi", command) as client:
+        told = {"X-Forwarded-For": "203.0.113.7", "Accept": "application/json"}
+        answers = [client.get("/", headers=told) for _ in range(6)]
+        assert [answer.status_code for answer in answers] == [200] * 5 + [429]
+        assert [left(answer) for answer in answers] == [4, 3, 2, 1, 0, 0]
+        seconds = int(answers[-1].headers["Retry-After"])
+        assert answers[-1].json()["detail"] == f"Request was throttled. Expected available in {seconds} seconds."
+        forged = {**told, "X-Forwarded-For": "192.0.2.1, 203.0.113.7"}
+        assert client.get("/", headers=forged).status_code == 429
+        assert parallel(client, 40, "/", **{**told, "X-Forwarded-For": "203.0.113.8"}) == {200: 5, 429: 35}
+
+
+SITE = """
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpResponse
+from django.urls import path
+from headgate.integrations.django import rate_limit
+
+MIDDLEWARE = ["headgate.integrations.django.RateLimitMiddleware"]
+HEADGATE = {"limits": "1000/minute", "store": "STORE"}
+settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], MIDDLEWARE=MIDDLEWARE, HEADGATE=HEADGATE)
+both = rate_limit("LIMIT/minute", scope="both")
+
+
+@both
+def plain(request):
+    return HttpResponse("read")
+
+
+@both
+async def awaited(request):
+    return HttpResponse("read")
+
+
+urlpatterns = [path("sync", plain), path("async", awaited), path("", lambda request: HttpResponse("home"))]
+wsgi, asgi = get_wsgi_application(), get_asgi_application()
+"""
+
+
+def test_all_servers_and_colours_share_one_limit_on_redis(tmp_path: Path) -> None:
+    with single() as redis:
+        site = SITE.replace("STORE", f"redis://127.0.0.1:{redis.port}").replace("LIMIT", "40")
+        (tmp_path / "shared_site.py").write_text(site)
+        two = [*THREADS, "--workers", "2"]
+        with running("shared_site:wsgi", two, tmp_path) as one, running("shared_site:asgi", UVICORN, tmp_path) as other:
+            told: Counter[int] = Counter()
+            with ThreadPoolExecutor(4) as pool:
+                asked = [(client, path) for client in (one, other) for path in ("/sync", "/async")]
+                for counted in pool.map(lambda it: parallel(it[0], 20, it[1]), asked):
+                    told += counted
+            assert told == {200: 40, 429: 40}

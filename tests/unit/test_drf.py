@@ -1,0 +1,366 @@
+"""Limits of Django REST framework's views, as throttles, without a server."""
+
+# mypy: disable-error-code="import-untyped, misc, untyped-decorator"
+# Django has no types.
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import django
+import httpx
+import pytest
+from django.conf import settings
+
+if not settings.configured:  # one process has them once: test_django.py has the same
+    settings.configure(
+        ALLOWED_HOSTS=["*"],
+        INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "rest_framework"],
+        LOGGING_CONFIG=None,
+        SECRET_KEY="for tests",
+        SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
+        TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates"}],
+        USE_TZ=True,
+    )
+    django.setup()
+
+from django.core.handlers.wsgi import WSGIHandler
+from django.test import override_settings
+from django.urls import include, path
+from django.utils.decorators import method_decorator
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.decorators import api_view, throttle_classes
+from rest_framework.exceptions import NotFound
+from rest_framework.response import Response as RestResponse
+from rest_framework.routers import SimpleRouter
+from rest_framework.urlpatterns import format_suffix_patterns
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
+
+from headgate import ConfigError, MemoryStore, StoreUnavailable
+from headgate.http.options import Response
+from headgate.integrations.django import rate_limit
+from headgate.integrations.drf import RateLimitThrottle
+from headgate.policy.request import Request
+from headgate.testing import ManualClock
+from subjects import parse_list
+
+MIDDLEWARE = "headgate.integrations.django.RateLimitMiddleware"
+JSON = {"DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"], "UNAUTHENTICATED_USER": None}
+
+
+class Site:
+    """A site of these views under these settings, asked as a server does."""
+
+    def __init__(self, patterns: Sequence[Any], *, rest: dict[str, Any] | None = None, **told: Any) -> None:
+        self.urlpatterns = list(patterns)
+        usual: dict[str, Any] = {"MIDDLEWARE": [], "HEADGATE": {}, "REST_FRAMEWORK": JSON | (rest or {})}
+        self._settings = override_settings(ROOT_URLCONF=self, **(usual | told))
+
+    def __enter__(self) -> Site:
+        self._settings.enable()
+        self._app: Any = WSGIHandler()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._settings.disable()
+
+    def ask(self, path: str = "/", method: str = "GET", client: str = "203.0.113.9", **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        transport = httpx.WSGITransport(self._app, remote_addr=client)
+        with httpx.Client(transport=transport, base_url="http://shop.example") as session:
+            return session.request(method, path, headers=named)
+
+    def statuses(self, *paths: str, **told: Any) -> list[int]:
+        return [self.ask(path, **told).status_code for path in paths]
+
+
+class _User:
+    is_authenticated = True
+
+    def __init__(self, pk: int) -> None:
+        self.pk = pk
+
+
+class ByHeader(BaseAuthentication):
+    def authenticate(self, request: Any) -> Any:
+        name = request.headers.get("X-User")
+        return (_User(int(name)), None) if name else None
+
+
+def throttled(*throttles: type[RateLimitThrottle], **told: Any) -> Any:
+    """A view with these throttles."""
+
+    def get(self: Any, request: Any, **kwargs: Any) -> RestResponse:
+        if kwargs.get("name") == "gone":
+            raise NotFound
+        return RestResponse("read")
+
+    told = {"throttle_classes": throttles, "authentication_classes": [ByHeader], "get": get, "post": get} | told
+    view: Any = type("Read", (APIView,), told)
+    return view.as_view()
+
+
+def throttle(limits: Any = None, name: str = "Throttle", **told: Any) -> type[RateLimitThrottle]:
+    return type(name, (RateLimitThrottle,), {"limits": limits, **told})
+
+
+def left(answer: httpx.Response) -> int:
+    [(_, told)] = parse_list(answer.headers["RateLimit"])
+    remaining: int = told["r"]
+    return remaining
+
+
+@pytest.fixture(params=["alone", "with the middleware"])
+def middleware(request: pytest.FixtureRequest) -> list[str]:
+    return [] if request.param == "alone" else [MIDDLEWARE]
+
+
+def test_a_throttle_counts_each_address_and_tells_what_remains(middleware: list[str]) -> None:
+    with Site([path("<name>", throttled(throttle("3/minute fixed")))], MIDDLEWARE=middleware,
+              HEADGATE={"clock": ManualClock()}) as site:  # fmt: skip
+        answers = [site.ask(name) for name in ("/a", "/gone", "/b", "/c")]
+        assert [answer.status_code for answer in answers] == [200, 404, 200, 429]
+        assert [left(answer) for answer in answers] == [2, 1, 0, 0]
+        for answer in answers:
+            assert len(answer.headers.get_list("RateLimit")) == len(answer.headers.get_list("RateLimit-Policy")) == 1
+        assert answers[3].headers.get_list("Retry-After") == ["60"]
+        assert answers[3].json() == {"detail": "Request was throttled. Expected available in 60 seconds."}
+        assert site.ask("/a", client="203.0.113.10").status_code == 200
+
+
+def test_retry_after_is_true_to_the_second() -> None:
+    clock = ManualClock()
+    with Site([path("", throttled(throttle("1/minute fixed")))], HEADGATE={"clock": clock}) as site:
+        site.ask()
+        for passed_us, seconds in ((100, 60), (59_000_000, 1), (999_899, 1)):
+            clock.advance(passed_us)
+            assert site.ask().headers["Retry-After"] == str(seconds)
+        clock.advance(1)
+        assert site.ask().status_code == 200
+
+
+def test_who_is_authenticated_is_counted_by_primary_key_and_anybody_else_by_address() -> None:
+    with Site([path("", throttled(throttle("2/minute")))]) as site:
+        clients = ("203.0.113.1", "203.0.113.2", "203.0.113.3")
+        assert [site.ask(client=client, X_User="7").status_code for client in clients] == [200, 200, 429]
+        assert [site.ask(client="203.0.113.1", X_User="8").status_code for _ in range(3)] == [200, 200, 429]
+        assert site.statuses("/", "/", "/", client="203.0.113.1") == [200, 200, 429]
+
+
+def test_the_forged_end_of_a_forwarding_header_is_not_believed() -> None:
+    patterns = [path("", throttled(throttle("1/minute")))]
+    with Site(patterns) as site:
+        forged = [{"X_Forwarded_For": f"{number}.1.1.1"} for number in (1, 2)]
+        assert [site.ask(**told).status_code for told in forged] == [200, 429]
+    with Site(patterns, HEADGATE={"trusted_hops": 1}) as site:
+        forged = [{"X_Forwarded_For": f"{number}.1.1.1, 203.0.113.7"} for number in (1, 2)]
+        assert [site.ask(**told).status_code for told in forged] == [200, 429]
+        assert site.ask(X_Forwarded_For="1.1.1.1, 203.0.113.8").status_code == 200
+
+
+@pytest.mark.parametrize("rate", ["2/m", "2/min", "2/minute", "2/s", "2/sec", "2/h", "2/hour", "2/d", "2/day"])
+def test_rates_as_rest_framework_writes_them_are_read(rate: str) -> None:
+    view = throttled(RateLimitThrottle, throttle_scope="uploads")
+    told = {"HEADGATE": {"clock": ManualClock()}}
+    with Site([path("", view)], rest={"DEFAULT_THROTTLE_RATES": {"uploads": rate}}, **told) as site:
+        assert site.statuses("/", "/", "/") == [200, 200, 429]
+
+
+def test_a_scope_is_counted_together_under_the_limits_that_settings_name() -> None:
+    uploads = [throttled(RateLimitThrottle, throttle_scope="uploads") for _ in range(2)]
+    patterns = [
+        path("a", uploads[0]),
+        path("b", uploads[1]),
+        path("none", throttled(RateLimitThrottle)),
+        path("off", throttled(RateLimitThrottle, throttle_scope="off")),
+        path("class", throttled(throttle(scope="uploads"))),
+        path("unknown", throttled(RateLimitThrottle, throttle_scope="downloads")),
+        path("own", throttled(throttle("1/minute"), throttle_scope="uploads")),
+    ]
+    rest = {
+        "DEFAULT_THROTTLE_CLASSES": ["headgate.integrations.drf.RateLimitThrottle"],
+        "DEFAULT_THROTTLE_RATES": {"uploads": "1/day", "off": None},
+    }
+    with Site(patterns, rest=rest, HEADGATE_THROTTLE_RATES={"uploads": "3/minute burst 3"}) as site:
+        assert site.statuses("/a", "/b", "/class", "/a", "/class") == [200, 200, 200, 429, 429]
+        assert site.statuses(*["/none"] * 5, *["/off"] * 5) == [200] * 10
+        assert site.statuses("/own", "/own") == [200, 429], "a throttle's own limits are not the view's scope"
+        assert site.statuses("/unknown") == [500]
+
+
+def test_a_scope_that_settings_do_not_name_is_told() -> None:
+    view = throttled(RateLimitThrottle, throttle_scope="downloads").cls()
+    with override_settings(REST_FRAMEWORK=JSON), pytest.raises(ConfigError, match=r"throttle scope 'downloads': name"):
+        RateLimitThrottle().allow_request(None, view)
+
+
+def test_views_that_are_functions_have_throttles() -> None:
+    @api_view(["GET"])
+    @throttle_classes([throttle("1/minute")])
+    def view(request: Any) -> RestResponse:
+        return RestResponse("read")
+
+    with Site([path("", view)]) as site:
+        assert site.statuses("/", "/") == [200, 429]
+
+
+def test_routes_are_several_limits_and_formats_of_one_are_not() -> None:
+    class Users(ViewSet):
+        throttle_classes = (throttle("2/minute"),)
+
+        def list(self, request: Any, format: str = "") -> RestResponse:
+            return RestResponse([])
+
+        def retrieve(self, request: Any, pk: str, format: str = "") -> RestResponse:
+            return RestResponse(pk)
+
+    for regular in (True, False):
+        router = SimpleRouter(use_regex_path=regular)
+        router.register("users", Users, basename="users")
+        urls = format_suffix_patterns(router.urls, allowed=["json", "html"])
+        with Site([path("v1/", include((urls, "v1"))), path("v2/", include((urls, "v2")))]) as site:
+            assert site.statuses("/v1/users/1/", "/v1/users/2.json", "/v1/users/3/") == [200, 200, 429]
+            assert site.statuses("/v1/users/", "/v1/users.json", "/v1/users.json") == [200, 200, 429]
+            assert site.statuses("/v2/users/1/", "/v2/users/2/", "/v2/users/3/") == [200, 200, 429]
+
+
+def test_several_throttles_are_all_or_none(middleware: list[str]) -> None:
+    wide = throttle("5/minute", "Wide", scope="wide")
+    narrow = throttle("1/minute", "Narrow")
+    patterns = [path("first", throttled(narrow, wide)), path("last", throttled(wide, narrow)),
+                path("wide", throttled(wide))]  # fmt: skip
+    with Site(patterns, MIDDLEWARE=middleware, HEADGATE={"clock": ManualClock()}) as site:
+        assert site.statuses(*["/first"] * 4, *["/last"] * 4) == [200, 429, 429, 429] * 2
+        assert site.statuses(*["/wide"] * 4) == [200, 200, 200, 429], "six refusals took nothing of the wider limit"
+
+
+def test_the_longest_wait_of_several_throttles_is_told(middleware: list[str]) -> None:
+    both = (
+        throttle("1/minute fixed", "Minute"),
+        throttle("1/hour fixed", "Hour"),
+        throttle("1/second fixed", "Second"),
+    )
+    with Site([path("", throttled(*both))], MIDDLEWARE=middleware, HEADGATE={"clock": ManualClock()}) as site:
+        assert left(site.ask()) == 0
+        refused = site.ask()
+        assert (refused.status_code, refused.headers.get_list("Retry-After")) == (429, ["3600"])
+        assert refused.headers["RateLimit-Policy"] == '"default";q=1;w=3600'
+
+
+def test_what_can_never_pass_is_refused_without_a_moment_to_come_back() -> None:
+    with Site([path("", throttled(throttle("3/minute", cost=4)))]) as site:
+        refused = site.ask()
+        assert (refused.status_code, refused.headers.get("Retry-After")) == (429, None)
+        assert refused.json() == {"detail": "Request was throttled."}
+
+
+def test_keys_and_costs_are_functions_of_the_request_or_methods() -> None:
+    def by_tenant(request: Request) -> tuple[str, str]:
+        return ("tenant", request.headers["x-tenant"])
+
+    class Methods(RateLimitThrottle):
+        limits = "10/minute"
+
+        def key(self, request: Any) -> tuple[str, str]:
+            return ("tenant", request.rest.headers["X-Tenant"])
+
+        def cost(self, request: Any) -> int:
+            return 5 if request.view.__class__.__name__ == "Read" else 1
+
+    class Chosen(RateLimitThrottle):
+        key = staticmethod(by_tenant)
+        cost = 5
+
+        def limits(self, request: Any) -> str | None:
+            return "10/minute" if request.headers["x-tenant"] in "ab" else None
+
+    functions = throttle("10/minute", key=by_tenant, cost=lambda request: 5)
+    static = throttle("10/minute", key=staticmethod(by_tenant), cost=5)
+    tiered = throttle({"default": "2/minute"}, key=by_tenant, options={"tier": lambda request: "pro"})
+    throttles: tuple[Any, ...] = (Methods, Chosen, functions, static, tiered)
+    with Site([path(str(number), throttled(one)) for number, one in enumerate(throttles)]) as site:
+        for number in range(5):
+            asked = [site.ask(f"/{number}", X_Tenant=tenant).status_code for tenant in "ababab"]
+            assert asked == [200, 200, 200, 200, 429, 429], number
+
+
+def test_what_counts_is_told_by_the_response_where_the_middleware_sees_it() -> None:
+    told: list[int] = []
+
+    def found(request: Request, response: Response) -> bool:
+        told.append(response.status)
+        return response.status == 200
+
+    view = throttled(throttle("2/minute", options={"counts": found}))
+    with Site([path("<name>", view)], MIDDLEWARE=[MIDDLEWARE]) as site:
+        assert site.statuses(*["/gone"] * 4, *["/read"] * 3) == [404] * 4 + [200, 200, 429]
+        assert told == [404] * 4 + [200] * 2
+    with Site([path("<name>", view)]) as site:
+        assert site.statuses("/read") == [500], "a throttle does not see the response"
+
+
+class BrokenStore(MemoryStore):
+    """Fails, as a server does that nobody guards."""
+
+    def bind(self, limits: Any, *, clock: Any = None) -> Any:
+        class Broken:
+            def hit(self, key: Any, cost: int = 1) -> Any:
+                raise StoreUnavailable("nobody is there")
+
+            peek = hit_many = decide = hit
+
+        return Broken()
+
+
+def test_a_store_that_fails_never_looks_like_the_clients_fault(middleware: list[str]) -> None:
+    patterns = [
+        path("open", throttled(throttle("1/minute"))),
+        path("closed", throttled(throttle("1/minute", options={"on_store_error": "closed"}))),
+    ]
+    with Site(patterns, MIDDLEWARE=middleware, HEADGATE={"store": BrokenStore()}) as site:
+        passed, refused = site.ask("/open"), site.ask("/closed")
+        assert (passed.status_code, passed.headers["X-RateLimit-Degraded"]) == (200, "open")
+        assert (refused.status_code, refused.headers["X-RateLimit-Degraded"]) == (503, "closed")
+
+
+def test_the_decorator_goes_with_views_of_rest_framework(middleware: list[str]) -> None:
+    @api_view(["GET"])
+    @rate_limit("1/minute")
+    def below(request: Any) -> RestResponse:
+        return RestResponse("read")
+
+    @rate_limit("1/minute")
+    @api_view(["GET"])
+    def above(request: Any) -> RestResponse:
+        return RestResponse("read")
+
+    class Inside(APIView):
+        throttle_classes = (throttle("5/minute"),)
+
+        @method_decorator(rate_limit("1/minute"))
+        def get(self, request: Any) -> RestResponse:
+            return RestResponse("read")
+
+    patterns = [path("below", below), path("above", above), path("inside", Inside.as_view())]
+    with Site(patterns, MIDDLEWARE=middleware) as site:
+        for name in ("/below", "/above", "/inside"):
+            answers = [site.ask(name) for _ in range(2)]
+            assert [answer.status_code for answer in answers] == [200, 429], name
+            assert "RateLimit" in answers[0].headers
+            assert int(answers[1].headers["Retry-After"]) >= 1
+
+
+def test_without_rest_framework_the_message_names_what_to_install() -> None:
+    program = (
+        "import sys, json; sys.modules['rest_framework'] = None\n"
+        "from headgate import MissingExtraError\n"
+        "try:\n    import headgate.integrations.drf\n"
+        "except MissingExtraError as error: print(json.dumps(str(error)))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert "pip install 'headgate[drf]'" in json.loads(told.stdout)
