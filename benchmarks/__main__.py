@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import batches, fleet, gates, hits, instructions, memory, replays, shared
+from benchmarks import batches, fleet, gates, hits, instructions, memory, replays, shared, web
 from benchmarks.measuring import Section
 from headgate import core
 
@@ -23,12 +23,17 @@ SECTIONS: dict[str, Callable[[bool], Section]] = {
     "gates": gates.run,
     "shared": shared.run,
     "fleet": fleet.run,
+    "web": web.run,
     "replays": replays.run,
     "memory": memory.run,
     "sizes": memory.run_sizes,  # leaves the machine with little warm memory: last of what is timed
     "instructions": instructions.run,
 }
-PEERS = ("limits", "throttled-py", "pyrate-limiter", "aiolimiter")
+PEERS = (
+    *("limits", "throttled-py", "pyrate-limiter", "aiolimiter"),
+    *("slowapi", "fastapi-limiter", "Flask-Limiter", "django-ratelimit"),
+    *("starlette", "fastapi", "Flask", "Django", "uvicorn", "gunicorn"),
+)
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 

@@ -1,15 +1,18 @@
-"""Servers that the benchmarks start on loopback and end again: Redis, nginx."""
+"""Servers that the benchmarks start on loopback and end again, Redis and nginx, and the load of wrk on any."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 _PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
@@ -26,6 +29,13 @@ http {{
         location / {{ limit_req zone=keys burst=1000000 nodelay; empty_gif; }}
     }}
 }}
+"""
+_TELL = """
+done = function(summary, latency)
+    local errors = summary.errors
+    local failed = errors.status + errors.connect + errors.read + errors.write + errors.timeout
+    io.write("told ", summary.requests, " ", failed, " ", latency:percentile(50), " ", latency:percentile(99), "\\n")
+end
 """
 _RANDOM_KEYS = """
 request = function() return wrk.format("GET", "/?key=user" .. math.random(100000)) end
@@ -70,6 +80,73 @@ def redis_server() -> Iterator[int]:
     command = [program("redis-server") or "redis-server", "--port", str(port), "--save", "", "--appendonly", "no"]
     with tempfile.TemporaryDirectory() as folder, running([*command, "--dir", folder], port):
         yield port
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one wrk saw: how many requests were answered, and how long one took."""
+
+    requests: int
+    p50_us: float
+    p99_us: float
+
+
+def wrk(urls: Sequence[str], *, seconds: float, connections: int, body: str = "") -> list[Load]:
+    """Ask all of these at once, each on so many connections, from the last core; raises where a request fails.
+
+    `seconds` are some tenths. wrk counts whole seconds, so it is interrupted just before the last tenth is over.
+    """
+    script = _TELL
+    if body:
+        script += f"wrk.method = 'POST'\nwrk.body = [[{body}]]\nwrk.headers['Content-Type'] = 'application/json'\n"
+    core = max(os.sched_getaffinity(0))
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file, ExitStack() as stack:
+        file.write(script)
+        file.flush()
+        command = [program("taskset") or "taskset", "-c", str(core), program("wrk") or "wrk"]
+        command += ["-t1", f"-c{connections}", "-d30s", "-s", file.name]
+        started = [stack.enter_context(_told([*command, url])) for url in urls]
+        for process in started:
+            _wait_until_interruptible(process.pid)
+        time.sleep(seconds - 0.02)
+        for process in started:
+            process.send_signal(signal.SIGINT)
+        return [_load(url, process.communicate(timeout=10)[0]) for url, process in zip(urls, started, strict=True)]
+
+
+@contextmanager
+def _told(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A program whose output is read; it does not outlive the block."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _wait_until_interruptible(pid: int) -> None:
+    """Wait, for at most ten seconds, until a process has a handler for SIGINT."""
+    for _ in range(2000):
+        caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        if caught and int(caught[1], 16) >> (signal.SIGINT - 1) & 1:
+            return
+        time.sleep(0.005)
+
+
+def _load(url: str, told: str) -> Load:
+    match = re.search(r"^told (\d+) (\d+) ([0-9.]+) ([0-9.]+)$", told, re.MULTILINE)
+    if match is None or match[1] == "0" or match[2] != "0":
+        raise RuntimeError(f"requests to {url} failed: {told}")
+    return Load(int(match[1]), float(match[3]), float(match[4]))
+
+
+def processor_seconds(pid: int) -> float:
+    """What a process and its children have had of the processors.
+
+    By the clock that clock_getcpuclockid(3) gives for a process: /proc counts in hundredths of a second.
+    """
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return time.clock_gettime(~pid << 3 | 2) + sum(processor_seconds(int(child)) for child in children)
 
 
 def nginx_requests_per_second(seconds: int) -> float:

@@ -77,7 +77,7 @@ class Counting(Answering, total=False):
     """What becomes of a request without a key: it is counted by address, or with all others that have none,
     or refused ["address"]."""
 
-    tier: Of[str | None]
+    tier: Of[Key | None]
     """Which of the limits apply, where `limits` is a mapping; what that does not name is "default"."""
 
     counts: Callable[[Request, Response], bool | int]

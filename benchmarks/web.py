@@ -1,0 +1,294 @@
+"""Web applications under load: what Headgate leaves of their requests a second, and what its peers leave."""
+
+from __future__ import annotations
+
+import http.client
+import multiprocessing
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks.measuring import Section, Target
+from benchmarks.servers import Load, processor_seconds, program, wrk
+from benchmarks.web_apps.serving import serve
+
+BARE = "alone"
+HEADGATE = "headgate"
+MANY = 1_000_000_000
+FEW = 3
+CLIENTS = 8
+ORDER = (
+    '{"customer": "c-1041", "express": true, "items": ['
+    '{"name": "sluice board", "price": 12.5, "quantity": 4, "tags": ["oak", "spare"]}, '
+    '{"name": "rack and pinion", "price": 310, "quantity": 1, "tags": []}, '
+    '{"name": "grease", "price": 7.95, "quantity": 12}]}'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An application under load, by the function that builds it."""
+
+    name: str
+    function: str
+    header: str = ""
+    """A header that every answer must have; "" where nothing is told."""
+
+    limited: bool = True
+    """Whether it refuses at all."""
+
+    own: bool = False
+    """What a target is about, or what it is measured by: it gets more rounds than the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Subjects of one framework, all under one kind of server and of load."""
+
+    title: str
+    module: str
+    server: str
+    kept: float
+    """The share of the bare application's requests a second that Headgate must keep."""
+
+    subjects: tuple[Subject, ...]
+    path: str = "/"
+    body: str = ""
+
+
+ALONE = Subject(BARE, "bare", limited=False, own=True)
+CONSTANT = Subject("two constant headers", "constant_headers", "ratelimit", limited=False, own=True)
+OWN = Subject(HEADGATE, "headgate", "ratelimit", own=True)
+ON_FASTAPI = (
+    ALONE,
+    CONSTANT,
+    OWN,
+    Subject("headgate, dependency", "headgate_dependency", "ratelimit"),
+    Subject("slowapi, middleware", "slowapi_middleware", "x-ratelimit-remaining"),
+    Subject("slowapi, decorator", "slowapi_decorator", "x-ratelimit-remaining"),
+    Subject("throttled-py", "throttled", "ratelimit-remaining"),
+    Subject("fastapi-limiter (no headers)", "fastapi_limiter"),
+)
+COMPARISONS = (
+    Comparison(
+        "Starlette, uvicorn",
+        "starlette_apps",
+        "uvicorn",
+        0.90,
+        (
+            ALONE,
+            CONSTANT,
+            OWN,
+            Subject("headgate, no headers", "headgate_silent", own=True),
+            Subject("headgate, decorator", "headgate_decorator", "ratelimit"),
+            Subject("slowapi, middleware", "slowapi_middleware", "x-ratelimit-remaining"),
+            Subject("slowapi, decorator", "slowapi_decorator", "x-ratelimit-remaining"),
+            Subject("throttled-py", "throttled", "ratelimit-remaining"),
+        ),
+    ),
+    Comparison("FastAPI, uvicorn", "fastapi_apps", "uvicorn", 0.95, ON_FASTAPI),
+    Comparison("FastAPI, models in and out", "fastapi_apps", "uvicorn", 0.95, ON_FASTAPI, "/orders", ORDER),
+    Comparison(
+        "Flask, gunicorn",
+        "flask_apps",
+        "gunicorn",
+        0.95,
+        (
+            ALONE,
+            CONSTANT,
+            OWN,
+            Subject("Flask-Limiter", "limiter", "x-ratelimit-remaining"),
+            Subject("throttled-py", "throttled_py", "ratelimit-remaining"),
+        ),
+    ),
+    Comparison(
+        "Django, gunicorn",
+        "django_apps",
+        "gunicorn",
+        0.95,
+        (
+            ALONE,
+            CONSTANT,
+            OWN,
+            Subject("django-ratelimit (no headers)", "django_ratelimit"),
+            Subject("throttled-py", "throttled_py", "ratelimit-remaining"),
+        ),
+    ),
+)
+COLUMNS = (
+    "application",
+    "limited by",
+    "requests a second",
+    "of the bare one's",
+    "added to a request",
+    "one client: p50, p99",
+)
+
+
+class Served(NamedTuple):
+    """A server that runs."""
+
+    port: int
+    pid: int
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What was measured of a subject; times in microseconds."""
+
+    took: list[float] = field(default_factory=list)
+    """The processor time of a request."""
+
+    bare: list[float] = field(default_factory=list)
+    """The same of the bare application, at the same time."""
+
+    solitary: list[Load] = field(default_factory=list)
+    """What one client saw who waits for each answer."""
+
+
+def run(quick: bool) -> Section:
+    """Measure every comparison."""
+    rows: list[tuple[str, ...]] = []
+    targets: list[Target] = []
+    if program("wrk") and program("taskset"):
+        for comparison in COMPARISONS:
+            measured = _measure(comparison, quick)
+            rows += _rows(comparison, measured)
+            targets.append(_target(comparison, measured[HEADGATE]))
+    return Section(
+        "Web applications",
+        "uvicorn with httptools and uvloop, or gunicorn with one worker of four threads. All limits are so high that "
+        "nothing is refused, count by the client's address, and are in memory; headers are on where a limiter has "
+        "them. throttled-py is used by its integrations for FastAPI and Flask, elsewhere by a middleware written here. "
+        "Two constant headers are what no limiter that tells anything can do without. In each of many short rounds a "
+        "subject and the bare application are loaded at the same time, their servers on one core, a wrk with "
+        f"{CLIENTS} connections for each on another: what disturbs one disturbs both. Requests a second are those of a "
+        "whole core, by the processor time that the server took. The last column is what one client sees, alone, who "
+        "waits for each answer, in the quietest of a few rounds.",
+        COLUMNS,
+        rows,
+        targets,
+    )
+
+
+def _measure(comparison: Comparison, quick: bool) -> dict[str, Rounds]:
+    """Serve all subjects, see that they do what they should, and load them in turns."""
+    bare, *others = comparison.subjects
+    seconds, turns, others_every, solitary_turns = (0.1, 3, 3, 1) if quick else (0.2, 18, 4, 3)
+    rounds = {subject.name: Rounds() for subject in comparison.subjects}
+    with _served(comparison, comparison.subjects, MANY) as served:
+        _verify(comparison, served)
+        _load(comparison, list(served.values()), 0.3, 2)  # warms them up
+        for turn in range(turns):
+            for subject in others:
+                if subject.own or turn % others_every == 0:
+                    both = _load_both(comparison, served[bare.name], served[subject.name], seconds)
+                    rounds[bare.name].took.append(both[0])
+                    rounds[subject.name].bare.append(both[0])
+                    rounds[subject.name].took.append(both[1])
+        for _ in range(solitary_turns):
+            for name, server in served.items():
+                rounds[name].solitary += _load(comparison, [server], 0.1, 1)
+    return rounds
+
+
+def _load_both(comparison: Comparison, bare: Served, subject: Served, seconds: float) -> tuple[float, float]:
+    """Microseconds of processor time that a request took each of two servers under load at the same time."""
+    before = processor_seconds(bare.pid), processor_seconds(subject.pid)
+    of_bare, of_subject = _load(comparison, [bare, subject], seconds, CLIENTS)
+    after = processor_seconds(bare.pid), processor_seconds(subject.pid)
+    return (after[0] - before[0]) * 1e6 / of_bare.requests, (after[1] - before[1]) * 1e6 / of_subject.requests
+
+
+def _load(comparison: Comparison, servers: Sequence[Served], seconds: float, connections: int) -> list[Load]:
+    urls = [f"http://127.0.0.1:{server.port}{comparison.path}" for server in servers]
+    return wrk(urls, seconds=seconds, connections=connections, body=comparison.body)
+
+
+def _rows(comparison: Comparison, measured: dict[str, Rounds]) -> list[tuple[str, ...]]:
+    waited = _solitary(measured[BARE])
+    rows: list[tuple[str, ...]] = []
+    for name, one in measured.items():
+        rate = f"{1e6 / median(one.took):,.0f}"
+        middle, high = _solitary(one)
+        if name == BARE:
+            rows.append((comparison.title, name, rate, "", "", f"{middle:.0f} us, {high:.0f} us"))
+            continue
+        pairs = list(zip(one.bare, one.took, strict=True))
+        kept = _spread([bare / own for bare, own in pairs], ".0%")
+        added = _spread([own - bare for bare, own in pairs], ".1f")
+        later = f"{middle - waited[0]:+.0f} us, {high - waited[1]:+.0f} us"
+        rows.append((comparison.title, name, rate, kept, f"{added} us", later))
+    return rows
+
+
+def _spread(measured: Sequence[float], form: str) -> str:
+    return f"{median(measured):{form}} ({min(measured):{form}} to {max(measured):{form}})"
+
+
+def _solitary(rounds: Rounds) -> tuple[float, float]:
+    """The median and the 99th percentile, each in its quietest round: what disturbs only adds."""
+    return min(load.p50_us for load in rounds.solitary), min(load.p99_us for load in rounds.solitary)
+
+
+def _target(comparison: Comparison, headgate: Rounds) -> Target:
+    kept = median(bare / own for bare, own in zip(headgate.bare, headgate.took, strict=True))
+    return Target(
+        f"{comparison.title}: at least {comparison.kept:.0%} of the bare application's requests a second",
+        f"{kept:.1%}",
+        kept >= comparison.kept,
+    )
+
+
+@contextmanager
+def _served(comparison: Comparison, subjects: Sequence[Subject], a_minute: int) -> Iterator[dict[str, Served]]:
+    """Servers of these, by name, in processes forked from one that has imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    modules = ["serving", *(one.module for one in COMPARISONS)]
+    context.set_forkserver_preload([f"benchmarks.web_apps.{module}" for module in modules])
+    processes: list[ForkServerProcess] = []
+    served = {}
+    try:
+        for subject in subjects:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                told = (comparison.server, comparison.module, subject.function, a_minute, listener)
+                process = context.Process(target=serve, args=told, daemon=True)
+                process.start()
+                processes.append(process)
+                served[subject.name] = Served(listener.getsockname()[1], process.pid or 0)
+        yield served
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join(10)
+            process.kill()
+
+
+def _verify(comparison: Comparison, served: dict[str, Served]) -> None:
+    """Raise where a subject does not answer, tells nothing though it should, or never refuses."""
+    limited = [subject for subject in comparison.subjects if subject.limited]
+    with _served(comparison, limited, FEW) as strict:
+        for subject in comparison.subjects:
+            status, headers = _ask(comparison, served[subject.name])
+            if status != 200 or (subject.header and subject.header not in headers):
+                raise RuntimeError(f"{comparison.title}, {subject.name}: answered {status} with {headers}")
+            if subject.limited:
+                answers = [_ask(comparison, strict[subject.name])[0] for _ in range(FEW + 1)]
+                if answers != [200] * FEW + [429]:
+                    raise RuntimeError(f"{comparison.title}, {subject.name}: {FEW} a minute were answered {answers}")
+
+
+def _ask(comparison: Comparison, served: Served) -> tuple[int, list[str]]:
+    """The status and the names of the headers that one request is answered with."""
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+    method = "POST" if comparison.body else "GET"
+    connection.request(method, comparison.path, comparison.body or None, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    return response.status, [name.lower() for name in response.headers]

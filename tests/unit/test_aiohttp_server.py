@@ -1,0 +1,615 @@
+"""Limits in real servers of aiohttp, on the loopback and on Unix sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError, StoreUnavailable
+from headgate.decision import Decision
+from headgate.http.options import Refusal, Response
+from headgate.http.who import header
+from headgate.integrations.aiohttp import AiohttpRequest, RateLimits, exempt, middleware, rate_limit, setup
+from headgate.policy.request import Request
+from headgate.testing import ManualClock
+from subjects import parse_list
+
+POLICY = {
+    "version": 1,
+    "identities": {"user": {"header": "X-User-Id"}},
+    "rules": [
+        {"name": "items", "match": {"path": "/api/items/{id}"}, "by": ["user"], "limits": "2/minute"},
+        {"name": "each", "match": {"path": "/each/**"}, "by": ["endpoint"], "limits": "1/minute"},
+    ],
+}
+ANYONE = {"trusted_proxies": ["127.0.0.0/8"]}
+
+
+class Answer:
+    """What a client was answered."""
+
+    def __init__(self, response: aiohttp.ClientResponse, body: bytes) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self.body = body
+
+    def has_once(self, *names: str) -> bool:
+        return all(len(self.headers.getall(name, [])) == 1 for name in names)
+
+
+Ask = Callable[..., Awaitable[Answer]]
+
+
+@asynccontextmanager
+async def serving(app: web.Application) -> AsyncIterator[Ask]:
+    """A client of an application that is served; each `client` has an address of its own."""
+    async with TestClient(TestServer(app)) as session:
+
+        async def ask(path: str = "/", method: str = "GET", client: str = "203.0.113.9", **headers: str) -> Answer:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            async with session.request(method, path, headers={"X-Forwarded-For": client, **named}) as response:
+                return Answer(response, await response.read())
+
+        yield ask
+
+
+def asking(app: web.Application, *asks: dict[str, Any]) -> list[Answer]:
+    async def run() -> list[Answer]:
+        async with serving(app) as ask:
+            return [await ask(**one) for one in asks]
+
+    return asyncio.run(run())
+
+
+def statuses(app: web.Application, *asks: dict[str, Any]) -> list[int]:
+    return [answer.status for answer in asking(app, *asks)]
+
+
+async def read(request: web.Request) -> web.Response:
+    return web.Response(text="read")
+
+
+async def stream(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for part in (b"one ", b"two ", b"three"):
+        await response.write(part)
+    await response.write_eof()
+    return response
+
+
+async def socket(request: web.Request) -> web.StreamResponse:
+    response = web.WebSocketResponse()
+    await response.prepare(request)
+    await response.send_str("hello")
+    await response.close()
+    return response
+
+
+async def own_fields(request: web.Request) -> web.Response:
+    return web.Response(headers={"RateLimit": '"mine";r=1'})
+
+
+async def forbidden(request: web.Request) -> web.Response:
+    raise web.HTTPForbidden(text="not you")
+
+
+async def crash(request: web.Request) -> web.Response:
+    raise ValueError("a fault of the handler")
+
+
+class Items(web.View):
+    async def get(self) -> web.Response:
+        return web.Response(text=f"item {self.request.match_info['id']}")
+
+    async def post(self) -> web.Response:
+        return web.Response(text="saved")
+
+
+def application(**handlers: Any) -> web.Application:
+    """An application with a nested one, whose routes have these handlers in place of the usual."""
+    told = {"read": read, "stream": stream, "socket": socket, "own": own_fields, "forbidden": forbidden, "crash": crash,
+            **handlers}  # fmt: skip
+    inner = web.Application()
+    inner.router.add_view("/items/{id}", told.pop("items", Items))
+    app = web.Application()
+    app.router.add_get("/", told["read"])
+    app.router.add_post("/", told.pop("read"))
+    for name, handler in told.items():
+        app.router.add_get(f"/{name}", handler)
+    app.add_subapp("/api", inner)
+    return app
+
+
+def limited(policy: Any = None, **options: Any) -> web.Application:
+    app = application()
+    if not isinstance(policy, AsyncGate):
+        options.setdefault("clock", ManualClock())
+    setup(app, policy, **options)
+    return app
+
+
+# Applications.
+
+
+def test_limits_count_each_client_over_the_whole_application() -> None:
+    app = limited(limits="4/minute", **ANYONE)
+    paths = ["/", "/api/items/1", "/nothing", "/api/nothing", "/"]
+    answers = asking(app, *[{"path": path} for path in paths], {"client": "203.0.113.10"})
+    assert [answer.status for answer in answers] == [200, 200, 404, 404, 429, 200]
+    left = [parse_list(answer.headers["RateLimit"])[0][1]["r"] for answer in answers]
+    assert left == [3, 2, 1, 0, 0, 3]
+
+
+def test_a_refusal_is_a_problem_with_a_true_moment() -> None:
+    clock = ManualClock()
+    app = limited(limits="1/minute", clock=clock)
+
+    async def run() -> None:
+        async with serving(app) as ask:
+            await ask()
+            refused = await ask()
+            assert refused.headers["Content-Type"] == "application/problem+json"
+            assert int(refused.headers["Content-Length"]) == len(refused.body)
+            assert b'"violated-policies":["default"]' in refused.body
+            assert refused.has_once("RateLimit", "RateLimit-Policy", "Retry-After", "Content-Type", "Content-Length")
+            clock.advance(int(refused.headers["Retry-After"]) * 1_000_000 - 1_000_000)
+            assert (await ask()).status == 429
+            head = await ask(method="HEAD")
+            assert (head.status, head.body) == (429, b"") and int(head.headers["Content-Length"]) > 0
+            clock.advance(1_000_000)
+            assert (await ask()).status == 200
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/stream", "/socket", "/own", "/forbidden", "/crash", "/nothing", "/api/items/1"]
+)
+def test_every_response_has_the_fields_once(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    [answer] = asking(limited(limits="9/minute", headers=("draft-11", "x-delta")), {"path": path})
+    assert answer.has_once("RateLimit", "RateLimit-Policy", "X-RateLimit-Remaining")
+    if path == "/own":
+        assert answer.headers["RateLimit"] == '"mine";r=1', "the handler's own word stands"
+    if path == "/stream":
+        assert answer.body == b"one two three"
+
+
+def test_a_websocket_is_told_with_its_handshake_and_refused_like_any_request() -> None:
+    app = limited(limits="1/minute")
+
+    async def run() -> None:
+        async with TestClient(TestServer(app)) as session:
+            async with session.ws_connect("/socket") as websocket:
+                assert parse_list(websocket._response.headers["RateLimit"])[0][1]["r"] == 0
+                assert await websocket.receive_str() == "hello"
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await session.ws_connect("/socket")
+            assert refused.value.status == 429
+
+    asyncio.run(run())
+
+
+def test_a_middleware_alone_tells_what_handlers_return_and_raise() -> None:
+    app = web.Application(middlewares=[middleware(limits="9/minute")])
+    for path, handler in (("/", read), ("/forbidden", forbidden), ("/stream", stream)):
+        app.router.add_get(path, handler)
+    answers = asking(app, {}, {"path": "/forbidden"}, {"path": "/nothing"}, {"path": "/stream"})
+    assert [answer.status for answer in answers] == [200, 403, 404, 200]
+    assert [answer.has_once("RateLimit") for answer in answers] == [True, True, True, False]
+    assert answers[1].body == b"not you"
+
+
+def test_a_policy_sees_the_whole_path_and_passes_what_it_does_not_name() -> None:
+    app = limited(POLICY)
+    ann = {"X_User_Id": "ann"}
+    assert statuses(app, *[{"path": f"/api/items/{number}", **ann} for number in range(3)]) == [200, 200, 429]
+    app = limited(POLICY)
+    [_, _, spelt, free] = asking(
+        app, *[{"path": "/api/items/1", **ann}] * 2, {"path": "/api/%69tems/1", **ann}, {"path": "/"}
+    )
+    assert (spelt.status, free.status, "RateLimit" in free.headers) == (429, 200, False)
+
+
+def test_a_whole_url_on_the_request_line_is_the_path_in_it() -> None:
+    seen: list[tuple[str, str]] = []
+    app = limited(limits="9/minute", on_decision=lambda request, decision: seen.append((request.path, request.host)))
+
+    async def run() -> None:
+        async with TestServer(app) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            for line in (b"GET http://other.example/api/items/1?a=b", b"GET /api/items/1?a=b"):
+                writer.write(line + b" HTTP/1.1\r\nHost: shop.example\r\n\r\n")
+                assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(6)
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(run())
+    assert [path for path, _ in seen] == ["/api/items/1?a=b"] * 2
+
+
+def test_a_gate_is_used_and_not_closed() -> None:
+    gate = AsyncGate(POLICY)
+    assert statuses(limited(gate), *[{"path": "/api/items/1", "X_User_Id": "u"}] * 3) == [200, 200, 429]
+    assert gate.stats().keys == 1
+    with pytest.raises(ConfigError, match="this application needs a AsyncGate"):
+        middleware(Gate(POLICY))  # type: ignore[arg-type]
+
+
+def test_a_scope_counts_each_route_by_itself_and_what_finds_none_together() -> None:
+    app = limited(limits="1/minute", scope=lambda request: request.endpoint)
+    asks = [{"path": path} for path in ("/", "/api/items/1", "/api/items/2", "/nothing", "/nothing/else")]
+    assert statuses(app, *asks) == [200, 200, 429, 404, 429]
+
+
+def test_an_endpoint_is_the_whole_template_with_its_method() -> None:
+    seen: list[str] = []
+    inner, deeper = web.Application(), web.Application()
+    deeper.router.add_get("/items/{id:\\d+}", read)
+    deeper.router.add_view("/view", Items)
+    inner.add_subapp("/v1", deeper)
+    app = web.Application()
+    app.router.add_route("*", "/any", read)
+    app.router.add_static("/static", Path(__file__).parent)
+    app.add_subapp("/api", inner)
+    setup(app, limits="99/minute", on_decision=lambda request, decision: seen.append(request.endpoint))
+    asking(
+        app,
+        {"path": "/api/v1/items/7"},
+        {"path": "/api/v1/items/7", "method": "HEAD"},
+        {"path": "/api/v1/items/7", "method": "DELETE"},
+        {"path": "/any", "method": "PUT"},
+        {"path": "/static/test_paths.py"},
+        {"path": "/api/nothing"},
+    )
+    assert seen == ["GET /api/v1/items/{id}"] * 2 + ["", "/any", "GET /static", ""]
+
+
+def test_applications_of_two_domains_do_not_share_a_route() -> None:
+    app = web.Application()
+    for domain in ("one.example", "two.example"):
+        nested = web.Application()
+        nested.router.add_get("/", rate_limit("1/minute", clock=ManualClock())(read))
+        app.add_domain(domain, nested)
+    assert statuses(app, *[{"Host": domain} for domain in ("one.example", "two.example", "one.example")]) == [
+        200,
+        200,
+        429,
+    ]
+
+
+def test_who_may_say_what_the_address_is() -> None:
+    app = limited(limits="1/minute", **ANYONE)
+    assert statuses(app, {"client": "1.2.3.4, 203.0.113.7"}, {"client": "9.9.9.9, 203.0.113.7"}) == [200, 429]
+    assert statuses(limited(limits="1/minute"), {"client": "203.0.113.7"}, {"client": "203.0.113.8"}) == [200, 429]
+
+
+def test_peers_of_a_unix_socket_have_no_address_and_may_be_trusted(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def app(**options: Any) -> web.Application:
+        return limited(
+            limits="1/minute", on_decision=lambda request, decision: seen.append(request.client_ip), **options
+        )
+
+    async def ask(app: web.Application, *clients: str) -> list[int]:
+        runner = web.AppRunner(app)
+        await runner.setup()
+        path = str(tmp_path / "server")
+        await web.UnixSite(runner, path).start()
+        try:
+            async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session:
+                answers = [
+                    await session.get("http://server/", headers={"X-Forwarded-For": client}) for client in clients
+                ]
+                return [answer.status for answer in answers]
+        finally:
+            await runner.cleanup()
+
+    assert asyncio.run(ask(app(), "203.0.113.7", "203.0.113.8")) == [200, 429]
+    assert asyncio.run(ask(app(trusted_proxies=["unix"]), "203.0.113.7", "203.0.113.8", "203.0.113.7")) == [
+        200,
+        200,
+        429,
+    ]
+    assert set(seen) == {""}
+
+
+def test_functions_see_the_request_of_aiohttp() -> None:
+    def key(request: Request) -> str:
+        assert isinstance(request, AiohttpRequest)
+        return str(request.aiohttp.match_info.get("id", "none"))
+
+    asks = [{"path": f"/api/items/{number}"} for number in (1, 1, 2)]
+    assert statuses(limited(limits="1/minute", key=key), *asks) == [200, 429, 200]
+
+
+def test_the_preflight_of_a_browser_is_not_counted() -> None:
+    preflight = {"method": "OPTIONS", "Origin": "https://a.example", "Access_Control_Request_Method": "PUT"}
+    assert statuses(limited(limits="1/minute"), *[preflight] * 3, {}) == [405] * 3 + [200]
+
+
+def test_a_fallback_answers_what_is_refused() -> None:
+    async def stale(request: web.Request) -> web.Response:
+        return web.Response(text="stale")
+
+    first, second = asking(limited(limits="1/minute", fallback=stale), {}, {})
+    assert (first.body, second.body, second.status) == (b"read", b"stale", 200)
+    assert second.headers["Content-Type"].startswith("text/plain")
+    assert second.has_once("Retry-After", "RateLimit", "Content-Type")
+
+
+def test_the_answer_can_be_another() -> None:
+    def friendly(request: Request, decision: Decision, usual: Refusal) -> Refusal:
+        return Refusal(503, [("Retry-After", "7"), ("Content-Type", "text/html")], b"<p>slow down</p>")
+
+    _, other = asking(limited(limits="1/minute", refusal=friendly), {}, {})
+    assert (other.status, other.body, other.headers["Retry-After"]) == (503, b"<p>slow down</p>", "7")
+
+
+def test_a_request_may_stand_in_line_and_a_queue_spaces_requests() -> None:
+    lines: dict[str, dict[str, Any]] = {"60/minute bucket": {"wait": 61.0, "cost": 60}, "1/minute queue 5": {}}
+    for limits, options in lines.items():
+        clock = ManualClock()
+        before = clock.now_us()
+        assert statuses(limited(limits=limits, clock=clock, **options), {}, {}) == [200, 200]
+        assert clock.now_us() - before == 60_000_000
+
+
+class BrokenStore(MemoryStore):
+    """Fails, as a server does that nobody guards."""
+
+    closed = 0
+
+    def bind(self, limits: Any, *, clock: Any = None) -> Any:
+        class Broken:
+            def hit(self, key: Any, cost: int = 1) -> Any:
+                raise StoreUnavailable("nobody is there")
+
+            peek = hit_many = decide = hit
+
+        return Broken()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_store_that_fails_never_looks_like_the_clients_fault(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "headgate"):
+        [passed] = asking(limited(limits="1/minute", store=BrokenStore()), {})
+        [refused] = asking(limited(limits="1/minute", store=BrokenStore(), on_store_error="closed"), {})
+    assert (passed.status, passed.headers["X-RateLimit-Degraded"]) == (200, "open")
+    assert (refused.status, refused.headers["X-RateLimit-Degraded"]) == (503, "closed")
+
+
+def test_stores_that_were_opened_here_are_closed_with_the_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[BrokenStore] = []
+
+    def open_store(url: str) -> BrokenStore:
+        opened.append(BrokenStore())
+        return opened[-1]
+
+    monkeypatch.setattr("headgate.http.routes.open_store", open_store)
+    monkeypatch.setattr("headgate.http.request_limits.open_store", open_store)
+    given = BrokenStore()
+    limits = RateLimits(store="redis://a")
+    app = application(read=limits("1/minute")(limits("1/minute", store=given)(read)))
+    setup(app, limits="1/minute", rate_limits=limits)
+    asking(app, {})
+    assert [store.closed for store in opened] == [1, 1] and given.closed == 0
+
+
+# Handlers.
+
+
+def test_each_route_counts_by_itself_and_tells_what_remains() -> None:
+    limits = RateLimits(clock=ManualClock())
+    app = application(read=limits("1/minute")(read), items=limits("1/minute")(Items))
+    asks = [{}, {"method": "POST"}, {"path": "/api/items/1"}, {"path": "/api/items/2"}, {}, {"path": "/stream"}]
+    answers = asking(app, *asks)
+    assert [answer.status for answer in answers] == [200, 200, 200, 429, 429, 200]
+    assert [answer.has_once("RateLimit") for answer in answers] == [True] * 5 + [False]
+    assert answers[2].body == b"item 1"
+
+
+def test_a_scope_is_counted_together() -> None:
+    limits = RateLimits(clock=ManualClock())
+    app = application(read=limits("2/minute", scope="all")(read), forbidden=limits("2/minute", scope="all")(forbidden))
+    assert statuses(app, {}, {"path": "/forbidden"}, {}) == [200, 403, 429]
+
+
+def test_methods_of_a_view_count_apart_and_a_view_as_a_whole_together() -> None:
+    limits = RateLimits(clock=ManualClock())
+
+    class Apart(Items):
+        get = limits("1/minute")(Items.get)
+        post = limits("1/minute")(Items.post)
+
+    class Whole(Items):
+        pass
+
+    asks = [{"path": "/api/items/1", "method": method} for method in ("GET", "POST", "POST", "GET")]
+    assert statuses(application(items=Apart), *asks) == [200, 200, 429, 429]
+    decorated = limits("1/minute")(Whole)
+    assert (decorated.__name__, decorated.__qualname__) == (Whole.__name__, Whole.__qualname__)
+    assert statuses(application(items=decorated), *asks) == [200, 429, 429, 429]
+    assert statuses(application(items=Whole), *asks) == [200] * 4, "the class that it is made of is not limited"
+
+
+def test_methods_of_any_object_are_handlers() -> None:
+    limits = RateLimits(clock=ManualClock())
+
+    class Shop:
+        name = "the shop"
+
+        @limits("1/minute")
+        async def read(self, request: web.Request) -> web.Response:
+            return web.Response(text=self.name)
+
+    first, second = asking(application(read=Shop().read), {}, {})
+    assert (first.body, second.status) == (b"the shop", 429)
+
+
+def test_streams_and_websockets_of_a_handler_tell_what_remains_after_setup() -> None:
+    limits = RateLimits(clock=ManualClock())
+    app = application(stream=limits("1/minute")(stream), crash=limits("1/minute")(crash))
+    setup(app, rate_limits=limits)
+    answers = asking(app, *[{"path": "/stream"}] * 2, {"path": "/crash"})
+    assert [answer.status for answer in answers] == [200, 429, 500]
+    assert all(answer.has_once("RateLimit", "RateLimit-Policy") for answer in answers)
+    assert answers[0].body == b"one two three"
+
+
+def test_limits_of_an_application_and_of_a_handler_apply_together_and_the_narrower_speaks() -> None:
+    clock = ManualClock()
+    limits = RateLimits(clock=clock)
+    app = application(read=limits("9/minute")(limits("2/minute", name="own")(read)))
+    setup(app, limits="5/minute", clock=clock)
+    answers = asking(app, *[{}] * 2, {"path": "/own"})
+    assert [parse_list(answer.headers["RateLimit-Policy"])[0][1]["q"] for answer in answers[:2]] == [2, 2]
+    assert all(answer.has_once("RateLimit", "RateLimit-Policy") for answer in answers)
+
+
+def test_a_handler_that_is_exempt_is_left_out_and_one_that_overrides_has_only_its_own_limits() -> None:
+    clock = ManualClock()
+    limits = RateLimits(clock=clock)
+
+    class Health(web.View):
+        @exempt
+        async def get(self) -> web.Response:
+            return web.Response(text="well")
+
+        async def post(self) -> web.Response:
+            return web.Response(text="well")
+
+    @exempt
+    async def free(request: web.Request) -> web.StreamResponse:
+        return await stream(request)
+
+    app = application(read=limits("3/minute", override=True)(read), stream=free, items=Health)
+    setup(app, limits="1/minute", clock=clock)
+    asks = [*[{}] * 4, *[{"path": "/stream"}] * 3, *[{"path": "/api/items/1"}] * 3]
+    told = statuses(app, *asks, *[{"path": "/api/items/1", "method": "POST"}] * 2)
+    assert told == [200, 200, 200, 429, *[200] * 6, 200, 429]
+
+
+def test_a_handler_has_a_fallback_of_its_own() -> None:
+    async def stale(request: web.Request) -> web.Response:
+        return web.Response(text="stale")
+
+    limits = RateLimits(clock=ManualClock())
+    first, second = asking(application(read=limits("1/minute", fallback=stale)(read)), {}, {})
+    assert (first.body, second.body, second.has_once("Retry-After")) == (b"read", b"stale", True)
+
+
+# What counts by the response.
+
+
+def test_what_counts_is_told_what_was_answered(caplog: pytest.LogCaptureFixture) -> None:
+    seen: dict[str, Response] = {}
+
+    def count(request: Request, response: Response) -> bool:
+        seen[request.path] = response
+        return True
+
+    paths = ["/", "/stream", "/socket", "/forbidden", "/crash", "/nothing", "/own"]
+    asking(limited(limits="99/minute", counts=count), *[{"path": path} for path in paths])
+    assert {path: response.status for path, response in seen.items()} == {
+        "/": 200, "/stream": 200, "/socket": 400, "/forbidden": 403, "/crash": 500, "/nothing": 404, "/own": 200,
+    }  # fmt: skip
+    assert [seen[path].body_bytes for path in ("/", "/forbidden", "/crash")] == [4, 7, 0]
+    assert seen["/stream"].body_bytes >= 13
+    assert seen["/"].headers["content-type"].startswith("text/plain")
+
+
+def test_what_does_not_count_is_given_back() -> None:
+    app = limited(limits="2/minute", counts=lambda request, response: response.status != 403)
+    assert statuses(app, *[{"path": "/forbidden"}] * 5, {}, {}, {}) == [403] * 5 + [200, 200, 429]
+
+
+def test_what_one_limit_refuses_is_charged_in_none() -> None:
+    clock = ManualClock()
+    limits = RateLimits(clock=clock)
+    app = application(read=limits("1/minute")(read))
+    setup(app, limits="3/minute", clock=clock)
+    asks = [{}, {}, {}, {}, {"path": "/own"}, {"path": "/own"}, {"path": "/own"}]
+    assert statuses(app, *asks) == [200, 429, 429, 429, 200, 200, 429]
+
+
+# Many at once.
+
+
+def test_exactly_the_limit_passes_when_more_is_asked_at_once() -> None:
+    async def run() -> Counter[int]:
+        async with serving(limited(limits="20/minute")) as ask:
+            return Counter(answer.status for answer in await asyncio.gather(*[ask() for _ in range(60)]))
+
+    assert asyncio.run(run()) == {200: 20, 429: 40}
+
+
+class WaitingStore(MemoryStore):
+    """Waits for I/O, in threads alone."""
+
+    blocking = True
+
+
+# What cannot be used.
+
+
+class NoView:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (middleware, "give a policy .* or limits; one of the two"),
+        (lambda: middleware(POLICY, limits="1/minute"), "one of the two"),
+        (lambda: middleware(POLICY, key=header("X-User")), "key goes with limits"),
+        (lambda: middleware(limits="1/fortnight"), "fortnight"),
+        (lambda: setup(web.Application(), key=header("X-User")), "options of an application go with its limits"),
+        (lambda: rate_limit("1/fortnight"), "fortnight"),
+        (lambda: rate_limit(None), "not None"),  # type: ignore[arg-type]
+        (lambda: rate_limit("1/minute")(NoView), "NoView is no view"),
+        (lambda: rate_limit("1/minute", store=WaitingStore()), "waits for I/O in threads alone"),
+        (lambda: middleware(limits="1/minute", store=WaitingStore()), "waits for I/O in threads alone"),
+    ],
+)
+def test_what_cannot_be_used_is_told_at_once(made: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        made()
+
+
+def test_an_option_that_there_is_not_is_no_silent_wish() -> None:
+    makers: list[Any] = [middleware, lambda **options: rate_limit("1/minute", **options), RateLimits]
+    for make in makers:
+        with pytest.raises(TypeError, match="no option is named limit"):
+            make(limit=5)
+
+
+def test_a_handler_that_receives_no_request_is_told() -> None:
+    async def wrong() -> web.Response:
+        return web.Response()
+
+    with pytest.raises(ConfigError, match="receives a request"):
+        asyncio.run(rate_limit("1/minute")(wrong)())
+
+
+def test_a_missing_library_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    monkeypatch.delitem(sys.modules, "headgate.integrations.aiohttp")
+    with pytest.raises(MissingExtraError, match=r"pip install 'headgate\[aiohttp\]'"):
+        importlib.import_module("headgate.integrations.aiohttp")

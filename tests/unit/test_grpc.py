@@ -1,0 +1,657 @@
+"""The interceptors in real servers on the loopback, of threads and of asyncio, with clients of gRPC's own."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import logging
+import sys
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc import StatusCode
+
+from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError, StoreUnavailable
+from headgate.decision import Decision
+from headgate.http.options import Refusal, Response
+from headgate.http.who import header
+from headgate.integrations.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor
+from headgate.integrations.grpc_calls import address_of, metadata_of
+from headgate.policy.request import Request
+from headgate.testing import ManualClock
+from subjects import parse_list
+
+COLOURS = ["threads", "asyncio", "asyncio, handlers of threads"]
+KINDS = ["Read", "List", "Save", "Talk"]
+POLICY = {
+    "version": 1,
+    "identities": {"user": {"header": "x-user"}},
+    "rules": [
+        {"name": "read", "match": {"method": "POST", "path": "/shop.Shop/Read"}, "by": ["user"], "limits": "2/minute"},
+        {"name": "each", "match": {"path": "/shop.Shop/List"}, "by": ["endpoint", "ip"], "limits": "1/minute"},
+    ],
+}
+
+
+class Handlers:
+    """Handlers on raw bytes, of every kind, for threads."""
+
+    def __init__(self) -> None:
+        self.reached: Counter[str] = Counter()
+        self.threads: set[int] = set()
+        self.cancelled = threading.Event()
+
+    def _begin(self, name: str) -> None:
+        self.reached[name] += 1
+        self.threads.add(threading.get_ident())
+
+    def read(self, message: bytes, context: Any) -> bytes:
+        self._begin("Read")
+        return b"read " + message
+
+    def list(self, message: bytes, context: Any) -> Iterator[bytes]:
+        self._begin("List")
+        yield from (b"one", b"two", b"three")
+
+    def save(self, messages: Iterator[bytes], context: Any) -> bytes:
+        self._begin("Save")
+        return b"+".join(messages)
+
+    def talk(self, messages: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        self._begin("Talk")
+        for message in messages:
+            yield message.upper()
+
+    def own(self, message: bytes, context: Any) -> bytes:
+        context.send_initial_metadata((("x-first", "1"),))
+        context.set_trailing_metadata((("x-last", "2"), ("ratelimit", '"mine";r=1'), ("x-bin", b"\x00")))
+        return b"own"
+
+    def fail(self, message: bytes, context: Any) -> bytes:
+        context.set_trailing_metadata((("x-last", "2"),))
+        context.abort(StatusCode.NOT_FOUND, "nothing of that name")
+        raise AssertionError("abort raises")
+
+    def status(self, message: bytes, context: Any) -> bytes:
+        context.set_code(StatusCode.ALREADY_EXISTS)
+        context.set_details("it is there")
+        return b""
+
+    def crash(self, message: bytes, context: Any) -> bytes:
+        raise ValueError("a fault of the handler")
+
+    def endless(self, message: bytes, context: Any) -> Iterator[bytes]:
+        try:
+            while True:
+                yield b"more"
+        finally:
+            self.cancelled.set()
+
+    def generic(self) -> Any:
+        kinds: dict[str, Any] = {
+            "Read": grpc.unary_unary_rpc_method_handler(self.read),
+            "List": grpc.unary_stream_rpc_method_handler(self.list),
+            "Save": grpc.stream_unary_rpc_method_handler(self.save),
+            "Talk": grpc.stream_stream_rpc_method_handler(self.talk),
+            "Own": grpc.unary_unary_rpc_method_handler(self.own),
+            "Fail": grpc.unary_unary_rpc_method_handler(self.fail),
+            "Status": grpc.unary_unary_rpc_method_handler(self.status),
+            "Crash": grpc.unary_unary_rpc_method_handler(self.crash),
+            "Endless": grpc.unary_stream_rpc_method_handler(self.endless),
+        }
+        return grpc.method_handlers_generic_handler("shop.Shop", kinds)
+
+
+class AsyncHandlers(Handlers):
+    """The same for asyncio: coroutine functions, async generators, and one that writes by itself."""
+
+    async def read(self, message: bytes, context: Any) -> bytes:  # type: ignore[override]
+        return super().read(message, context)
+
+    async def list(self, message: bytes, context: Any) -> AsyncIterator[bytes]:  # type: ignore[override]
+        for part in super().list(message, context):
+            yield part
+
+    async def save(self, messages: AsyncIterator[bytes], context: Any) -> bytes:  # type: ignore[override]
+        self._begin("Save")
+        return b"+".join([message async for message in messages])
+
+    async def talk(self, messages: AsyncIterator[bytes], context: Any) -> None:  # type: ignore[override]
+        self._begin("Talk")
+        async for message in messages:
+            await context.write(message.upper())
+
+    async def own(self, message: bytes, context: Any) -> bytes:  # type: ignore[override]
+        await context.send_initial_metadata((("x-first", "1"),))
+        context.set_trailing_metadata((("x-last", "2"), ("ratelimit", '"mine";r=1'), ("x-bin", b"\x00")))
+        return b"own"
+
+    async def fail(self, message: bytes, context: Any) -> bytes:  # type: ignore[override]
+        await context.abort(StatusCode.NOT_FOUND, "nothing of that name", (("x-last", "2"),))
+        raise AssertionError("abort raises")
+
+    async def status(self, message: bytes, context: Any) -> bytes:  # type: ignore[override]
+        return super().status(message, context)
+
+    async def crash(self, message: bytes, context: Any) -> bytes:  # type: ignore[override]
+        raise ValueError("a fault of the handler")
+
+    async def endless(self, message: bytes, context: Any) -> AsyncIterator[bytes]:  # type: ignore[override]
+        try:
+            while True:
+                yield b"more"
+                await asyncio.sleep(0)
+        finally:
+            self.cancelled.set()
+
+
+class Server:
+    """A server of a colour with an interceptor, and clients of it."""
+
+    def __init__(self, colour: str, policy: Any = None, *, address: str = "127.0.0.1:0", **options: Any) -> None:
+        self.handlers = AsyncHandlers() if colour == "asyncio" else Handlers()
+        self.address = address
+        self.interceptor: Any
+        self.loop: asyncio.AbstractEventLoop | None = None
+        if colour == "threads":
+            self.interceptor = RateLimitInterceptor(policy, **options)
+            self._server = grpc.server(ThreadPoolExecutor(8), handlers=[self.handlers.generic()],
+                                       interceptors=[self.interceptor])  # fmt: skip
+            self._bind(self._server)
+            self._server.start()
+            return
+        self.interceptor = AsyncRateLimitInterceptor(policy, **options)
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._thread.start()
+        assert self._started.wait(10)
+
+    def _bind(self, server: Any) -> None:
+        port = server.add_insecure_port(self.address)
+        if not self.address.startswith("unix"):
+            self.address = f"{self.address.rpartition(':')[0]}:{port}"
+
+    async def _serve(self) -> None:
+        pool = ThreadPoolExecutor(8)
+        server = grpc.aio.server(pool, interceptors=[self.interceptor])
+        server.add_generic_rpc_handlers((self.handlers.generic(),))
+        self._bind(server)
+        await server.start()
+        self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._started.set()
+        await self._stop.wait()
+        await server.stop(None)
+        await asyncio.to_thread(pool.shutdown)  # a thread that ends a stream still needs the loop
+        await self.interceptor.aclose()
+
+    def stop(self) -> None:
+        if self.loop is None:
+            self._server.stop(None).wait(10)
+            self.interceptor.close()
+        else:
+            self.loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(10)
+
+
+class Answer:
+    """How a call ended."""
+
+    def __init__(self, call: Any, messages: list[bytes]) -> None:
+        self.messages = messages
+        self.code: StatusCode = call.code()
+        self.details: str = call.details()
+        self.first = dict(call.initial_metadata())
+        self.last: dict[str, Any] = {}
+        for key, value in call.trailing_metadata():
+            assert key not in self.last, f"{key} is told twice"
+            self.last[key] = value
+
+
+class Client:
+    """Calls a server's methods by name."""
+
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
+
+    def call(self, method: str, *messages: bytes, **metadata: str) -> Answer:
+        path = method if "/" in method else f"/shop.Shop/{method}"
+        kind = path.rpartition("/")[2]
+        sent = [(name.replace("_", "-"), value) for name, value in metadata.items()]
+        make = {"List": "unary_stream", "Endless": "unary_stream", "Save": "stream_unary", "Talk": "stream_stream"}
+        stub = getattr(self.channel, make.get(kind, "unary_unary"))(path)
+        body: Any = iter(messages or (b"a", b"b")) if kind in ("Save", "Talk") else (messages or (b"a",))[0]
+        try:
+            if kind in ("List", "Talk"):
+                stream = stub(body, metadata=sent, timeout=20)
+                got: list[bytes] = []
+                with suppress(grpc.RpcError):
+                    got.extend(stream)
+                return Answer(stream, got)
+            response, call = stub.with_call(body, metadata=sent, timeout=20)
+            return Answer(call, [response])
+        except grpc.RpcError as error:
+            return Answer(error, [])
+
+    def codes(self, *methods: str, **metadata: str) -> list[str]:
+        return [self.call(method, **metadata).code.name for method in methods]
+
+
+@contextmanager
+def serving(
+    colour: str, policy: Any = None, *, service_config: dict[str, Any] | None = None, **options: Any
+) -> Iterator[tuple[Server, Client]]:
+    options.setdefault("clock", ManualClock()) if not isinstance(policy, Gate | AsyncGate) else None
+    server = Server(colour, policy, **options)
+    told = [("grpc.service_config", json.dumps(service_config))] if service_config else []
+    # A channel of its own: gRPC shares connections of channels that are alike.
+    with grpc.insecure_channel(server.address, options=[("grpc.use_local_subchannel_pool", 1), *told]) as channel:
+        try:
+            yield server, Client(channel)
+        finally:
+            server.stop()
+
+
+@pytest.fixture(params=COLOURS)
+def colour(request: pytest.FixtureRequest) -> str:
+    param: str = request.param
+    return param
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_of_every_kind_are_limited_and_tell_what_remains(colour: str, kind: str) -> None:
+    with serving(colour, limits="2/minute") as (server, client):
+        answers = [client.call(kind) for _ in range(3)]
+        assert [answer.code.name for answer in answers] == ["OK", "OK", "RESOURCE_EXHAUSTED"]
+        assert server.handlers.reached == {kind: 2}, "a call that is refused does not reach its handler"
+        said = {"Read": [b"read a"], "List": [b"one", b"two", b"three"], "Save": [b"a+b"], "Talk": [b"A", b"B"]}
+        assert [answer.messages for answer in answers] == [said[kind], said[kind], []]
+        for left, answer in zip((1, 0, 0), answers, strict=True):
+            [(name, told)] = parse_list(answer.last["ratelimit"])
+            assert (name, told["r"]) == ("default", left)
+            assert answer.last["ratelimit-policy"] == '"default";q=2;w=60'
+
+
+def test_all_methods_count_together_for_each_client(colour: str) -> None:
+    with serving(colour, limits="2/minute", key=header("X-User")) as (_, client):
+        assert client.codes("Read", "List", "Save", x_user="a") == ["OK", "OK", "RESOURCE_EXHAUSTED"]
+        assert client.codes("Talk", x_user="b") == ["OK"]
+
+
+def test_a_refusal_says_when_to_come_back_and_the_moment_is_true(colour: str) -> None:
+    clock = ManualClock()
+    with serving(colour, limits="2/minute bucket", cost=2, clock=clock) as (_, client):
+        client.call("Read")
+        clock.advance(500_000)
+        refused = client.call("Read")
+        assert refused.details == "over the limit of default; come back in 60 s"
+        assert refused.last["retry-after"] == "60"
+        assert refused.last["grpc-retry-pushback-ms"] == "59500"
+        assert not any(name.startswith("content") for name in refused.last)
+        clock.advance(59_499_999)
+        assert client.codes("Read") == ["RESOURCE_EXHAUSTED"]
+        clock.advance(1)
+        assert client.codes("Read") == ["OK"]
+
+
+def test_a_call_that_can_never_pass_says_that_trying_again_does_not_help(colour: str) -> None:
+    with serving(colour, limits="2/minute", cost=3) as (_, client):
+        refused = client.call("Read")
+        assert refused.code is StatusCode.RESOURCE_EXHAUSTED
+        assert "retry-after" not in refused.last
+        assert refused.last["grpc-retry-pushback-ms"] == "-1"
+
+
+def test_clients_that_try_again_by_themselves_do_not_where_it_cannot_help(colour: str) -> None:
+    policy = {"maxAttempts": 4, "initialBackoff": "0.01s", "maxBackoff": "0.01s", "backoffMultiplier": 1,
+              "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}  # fmt: skip
+    config = {"methodConfig": [{"name": [{}], "retryPolicy": policy}]}
+    judged: list[bool] = []
+
+    def tell(request: Request, decision: Decision) -> None:
+        judged.append(decision.allowed)
+
+    with serving(colour, limits="1/minute", cost=2, on_decision=tell, service_config=config) as (_, client):
+        assert client.codes("Read") == ["RESOURCE_EXHAUSTED"]
+        assert judged == [False]
+
+
+def test_what_the_handler_says_stays(colour: str) -> None:
+    with serving(colour, limits="9/minute") as (_, client):
+        own = client.call("Own")
+        assert (own.code.name, own.messages, own.first["x-first"]) == ("OK", [b"own"], "1")
+        assert (own.last["x-last"], own.last["x-bin"]) == ("2", b"\x00")
+        assert own.last["ratelimit"] == '"mine";r=1', "the handler's own word stands"
+        assert own.last["ratelimit-policy"] == '"default";q=9;w=60'
+        failed = client.call("Fail")
+        assert (failed.code, failed.details) == (StatusCode.NOT_FOUND, "nothing of that name")
+        assert failed.last["x-last"] == "2"
+        status = client.call("Status")
+        assert (status.code, status.details) == (StatusCode.ALREADY_EXISTS, "it is there")
+        for answer in (failed, status):
+            assert "ratelimit" in answer.last
+
+
+def test_a_handler_that_fails_is_told_too(colour: str, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(colour, limits="9/minute") as (_, client):
+        crashed = client.call("Crash")
+    assert crashed.code is StatusCode.UNKNOWN and "ratelimit" in crashed.last
+    assert "a fault of the handler" in caplog.text
+
+
+def test_methods_have_limits_of_their_own_and_count_apart(colour: str) -> None:
+    methods: dict[str, Any] = {
+        "/shop.Shop/Read": "1/minute",
+        "/shop.Shop/Talk": None,
+        "/shop.Shop/*": "2/minute",
+        "/shop.Admin/*": "1/minute",
+    }
+    with serving(colour, methods=methods) as (_, client):
+        assert client.codes("Read", "Read") == ["OK", "RESOURCE_EXHAUSTED"]
+        assert client.codes("List", "List", "List") == ["OK", "OK", "RESOURCE_EXHAUSTED"]
+        assert client.codes("Save", "Save", "Save") == ["OK", "OK", "RESOURCE_EXHAUSTED"]
+        assert client.codes(*["Talk"] * 5) == ["OK"] * 5
+        assert "ratelimit" not in client.call("Talk").last
+        assert client.codes(*["/shop.Other/Read"] * 5) == ["UNIMPLEMENTED"] * 5, "nothing limits the others"
+
+
+def test_limits_are_for_the_methods_that_are_not_named(colour: str) -> None:
+    with serving(colour, limits="2/minute", methods={"/shop.Shop/Read": "1/minute"}) as (_, client):
+        assert client.codes("Read", "Read") == ["OK", "RESOURCE_EXHAUSTED"]
+        assert client.codes("List", "Save", "Talk") == ["OK", "OK", "RESOURCE_EXHAUSTED"]
+
+
+def test_limits_may_be_a_function_of_the_method(colour: str) -> None:
+    limits = {"/shop.Shop/Read": "1/minute", "/shop.Shop/List": "2/minute"}
+    with serving(colour, limits=lambda call: limits.get(call.endpoint), scope=lambda call: call.endpoint) as (
+        _,
+        client,
+    ):
+        assert client.codes("Read", "Read", "List", "List", "List") == [
+            "OK", "RESOURCE_EXHAUSTED", "OK", "OK", "RESOURCE_EXHAUSTED",
+        ]  # fmt: skip
+        assert client.codes(*["Save"] * 5) == ["OK"] * 5
+
+
+def test_methods_that_are_not_there_are_counted_and_are_no_keys(colour: str) -> None:
+    with serving(colour, limits="2/minute") as (_, client):
+        assert client.codes("Nothing", "/no.Service/At", "Nothing") == [
+            "UNIMPLEMENTED", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED",
+        ]  # fmt: skip
+    with serving(colour, methods={"/shop.Shop/*": "2/minute"}) as (_, client):
+        invented = [f"Nothing{number}" for number in range(3)]
+        assert client.codes(*invented) == ["UNIMPLEMENTED", "UNIMPLEMENTED", "RESOURCE_EXHAUSTED"]
+        assert client.call("Read").code is StatusCode.OK
+    with serving(colour, limits="9/minute") as (_, client):
+        unknown = client.call("Nothing")
+        assert (unknown.details, "ratelimit" in unknown.last) == ("Method not found!", True)
+        assert client.call("/shop.Shop/Missing/List").code is StatusCode.UNIMPLEMENTED, "of a client that streams"
+
+
+def test_a_policy_sees_methods_as_paths_and_metadata_as_headers(colour: str) -> None:
+    with serving(colour, POLICY) as (_, client):
+        assert client.codes(*["Read"] * 3, x_user="a") == ["OK", "OK", "RESOURCE_EXHAUSTED"]
+        assert client.codes("Read", x_user="b") == ["OK"]
+        assert client.codes("List", "List") == ["OK", "RESOURCE_EXHAUSTED"]
+        free = client.call("Save")
+        assert (free.code, "ratelimit" in free.last) == (StatusCode.OK, False)
+
+
+def test_a_gate_is_used_and_not_closed(colour: str) -> None:
+    gate: Any = Gate(POLICY) if colour == "threads" else AsyncGate(POLICY)
+    with serving(colour, gate) as (_, client):
+        assert client.codes(*["Read"] * 3, x_user="a") == ["OK", "OK", "RESOURCE_EXHAUSTED"]
+    assert gate.stats().keys == 1
+
+
+def test_a_policy_with_methods_is_told_at_once() -> None:
+    with pytest.raises(ConfigError, match="methods go with limits"):
+        RateLimitInterceptor(POLICY, methods={"/a/b": "1/minute"})
+
+
+def test_who_may_say_what_the_address_is(colour: str) -> None:
+    with serving(colour, limits="1/minute", trusted_proxies=["127.0.0.0/8"]) as (_, client):
+        told = {"x_forwarded_for": "1.2.3.4, 203.0.113.7"}
+        assert client.codes("Read", **told) == ["OK"]
+        assert client.codes("Read", x_forwarded_for="9.9.9.9, 203.0.113.7") == ["RESOURCE_EXHAUSTED"]
+        assert client.codes("Read", x_forwarded_for="203.0.113.8") == ["OK"]
+    with serving(colour, limits="1/minute") as (_, client):
+        assert client.codes("Read", x_forwarded_for="203.0.113.7") == ["OK"]
+        assert client.codes("Read", x_forwarded_for="203.0.113.8") == ["RESOURCE_EXHAUSTED"]
+
+
+@pytest.mark.parametrize("address", ["[::1]:0", "unix"])
+def test_peers_of_ipv6_and_of_unix_sockets_are_clients(colour: str, address: str, tmp_path: Path) -> None:
+    seen: list[str] = []
+    where = address if address != "unix" else f"unix:{tmp_path}/server"
+    with serving(
+        colour, limits="1/minute", address=where, on_decision=lambda call, decision: seen.append(call.client_ip)
+    ) as (_, client):
+        assert client.codes("Read", "Read") == ["OK", "RESOURCE_EXHAUSTED"]
+    assert seen == (["::1"] * 2 if address != "unix" else [""] * 2)
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:203.0.113.9:5123", "203.0.113.9"),
+        ("ipv6:[2001:db8::1]:5123", "2001:db8::1"),
+        ("ipv6:%5B2001:db8::1%5D:5123", "2001:db8::1"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:5123", "fe80::1%eth0"),
+        ("unix:/run/server", ""),
+        ("unix:", ""),
+        ("unix-abstract:server", ""),
+        ("vsock:3:5123", "vsock:3:5123"),
+    ],
+)
+def test_a_peer_is_an_address(peer: str, address: str) -> None:
+    assert address_of(peer) == address
+
+
+def test_metadata_have_no_fields_that_they_cannot_have() -> None:
+    fields = [("RateLimit", '"a";r=1'), ("Content-Type", "x"), ("X-Über", "x"), ("X-A", "é"), ("grpc-status", "0"),
+              ("X-Bin", "a"), ("a-bin", "a")]  # fmt: skip
+    assert metadata_of(fields) == (("ratelimit", '"a";r=1'),)
+
+
+def test_costs_and_exemptions_are_functions_of_the_call(colour: str) -> None:
+    options: dict[str, Any] = {
+        "cost": lambda call: len(call.message) if call.endpoint.endswith("/Read") else 1,
+        "exempt": lambda call: "x-probe" in call.headers,
+    }
+    with serving(colour, limits="10/minute", **options) as (_, client):
+        assert client.call("Read", b"a" * 9).code is StatusCode.OK
+        assert client.call("Read", b"a" * 2).code is StatusCode.RESOURCE_EXHAUSTED
+        assert client.codes(*["Read"] * 3, x_probe="1") == ["OK"] * 3
+
+
+def test_a_refusal_can_be_another(colour: str) -> None:
+    def other(request: Request, decision: Decision, usual: Refusal) -> Refusal | None:
+        if request.endpoint.endswith("/List"):
+            return None
+        return Refusal(403, [("X-Why", "spent"), ("Content-Type", "text/plain")], b"your quota is spent")
+
+    with serving(colour, limits="1/minute", refusal=other) as (_, client):
+        client.call("Read")
+        refused = client.call("Read")
+        assert (refused.code, refused.details) == (StatusCode.PERMISSION_DENIED, "your quota is spent")
+        assert refused.last["x-why"] == "spent"
+        assert client.call("List").code is StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_a_call_may_stand_in_line_and_a_queue_spaces_calls(colour: str) -> None:
+    lines: dict[str, dict[str, Any]] = {"60/minute bucket": {"wait": 61.0, "cost": 60}, "1/minute queue 5": {}}
+    for limits, options in lines.items():
+        clock = ManualClock()
+        before = clock.now_us()
+        with serving(colour, limits=limits, clock=clock, **options) as (_, client):
+            assert client.codes("Read", "List") == ["OK", "OK"]
+        assert clock.now_us() - before == 60_000_000
+
+
+class BrokenStore(MemoryStore):
+    """Fails, as a server does that nobody guards."""
+
+    def bind(self, limits: Any, *, clock: Any = None) -> Any:
+        class Broken:
+            def hit(self, key: Any, cost: int = 1) -> Any:
+                raise StoreUnavailable("nobody is there")
+
+            peek = hit_many = decide = hit
+
+        return Broken()
+
+
+def test_a_store_that_fails_never_looks_like_the_clients_fault(colour: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "headgate"):
+        with serving(colour, limits="1/minute", store=BrokenStore()) as (_, client):
+            passed = client.call("Read")
+        with serving(colour, limits="1/minute", store=BrokenStore(), on_store_error="closed") as (_, client):
+            refused = client.call("Read")
+    assert (passed.code, passed.last["x-ratelimit-degraded"]) == (StatusCode.OK, "open")
+    assert (refused.code, refused.last["x-ratelimit-degraded"]) == (StatusCode.UNAVAILABLE, "closed")
+    assert refused.details == "the rate limiter's store does not answer"
+    assert "grpc-retry-pushback-ms" not in refused.last
+    assert "nobody is there" in caplog.text
+
+
+def test_no_headers_means_no_metadata(colour: str) -> None:
+    with serving(colour, limits="9/minute", headers="none") as (_, client):
+        answer = client.call("Read")
+        assert (answer.code, answer.last) == (StatusCode.OK, {})
+
+
+# What counts by the status.
+
+
+def test_what_counts_is_told_the_status_and_what_was_said(colour: str, caplog: pytest.LogCaptureFixture) -> None:
+    seen: dict[str, Response] = {}
+
+    def count(request: Request, response: Response) -> bool:
+        seen[request.path.rpartition("/")[2]] = response
+        return True
+
+    with serving(colour, limits="99/minute", counts=count) as (_, client):
+        client.codes("Read", "List", "Save", "Talk", "Own", "Fail", "Status", "Crash", "Nothing")
+    assert {name: response.status for name, response in seen.items()} == {
+        "Read": 0, "List": 0, "Save": 0, "Talk": 0, "Own": 0, "Fail": 5, "Status": 6, "Crash": 2, "Nothing": 12,
+    }  # fmt: skip
+    assert [seen[name].body_bytes for name in KINDS] == [6, 11, 3, 2]
+    assert seen["Own"].headers == {"x-last": "2", "ratelimit": '"mine";r=1'}
+
+
+@pytest.mark.parametrize("colour", COLOURS[:2])
+def test_a_stream_that_a_client_leaves_is_settled(colour: str) -> None:
+    """Of asyncio with handlers of threads gRPC itself never ends such a generator: its thread waits for ever."""
+    seen: list[int] = []
+    settled = threading.Event()
+
+    def count(request: Request, response: Response) -> bool:
+        seen.append(response.status)
+        settled.set()
+        return True
+
+    with serving(colour, limits="9/minute", counts=count) as (server, client):
+        stream = client.channel.unary_stream("/shop.Shop/Endless")(b"", timeout=20)
+        assert next(stream) == b"more"
+        stream.cancel()
+        assert server.handlers.cancelled.wait(10) and settled.wait(10)
+    assert seen == [1]
+
+
+def test_what_does_not_count_is_given_back(colour: str) -> None:
+    """An abort may be answered before it is settled, so the last of them may be late."""
+    with serving(colour, limits="4/minute", counts=lambda request, response: response.status != 5) as (_, client):
+        assert client.codes(*["Fail"] * 9) == ["NOT_FOUND"] * 9
+        assert client.codes(*["Read"] * 3) == ["OK"] * 3
+        assert "RESOURCE_EXHAUSTED" in client.codes(*["Read"] * 2)
+
+
+# Many at once.
+
+
+def test_exactly_the_limit_passes_when_more_is_asked_at_once(colour: str) -> None:
+    with serving(colour, limits="20/minute") as (server, client), ThreadPoolExecutor(8) as pool:
+        told = Counter(pool.map(lambda number: client.call(KINDS[number % 4]).code.name, range(60)))
+        assert told == {"OK": 20, "RESOURCE_EXHAUSTED": 40}
+        assert sum(server.handlers.reached.values()) == 20
+
+
+def test_handlers_of_threads_run_in_threads_and_of_asyncio_on_the_loop() -> None:
+    with serving("asyncio", limits="99/minute") as (server, client):
+        client.codes(*KINDS)
+        assert len(server.handlers.threads) == 1
+    with serving("asyncio, handlers of threads", limits="99/minute") as (server, client):
+        client.codes(*KINDS)
+        assert server.handlers.threads and server._thread.ident not in server.handlers.threads
+
+
+def test_a_handler_that_answers_by_a_callback_is_judged() -> None:
+    """As grpcio-health-checking's Watch does."""
+
+    def watch(message: bytes, context: Any, send: Callable[[Any], None]) -> None:
+        send(b"serving")
+        send(None)
+
+    behavior: Any = watch
+    behavior.experimental_non_blocking = True
+    handler: Any = grpc.unary_stream_rpc_method_handler(behavior)
+    generic = grpc.method_handlers_generic_handler("a.Health", {"List": handler})
+    interceptor = RateLimitInterceptor(limits="1/minute", clock=ManualClock())
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[generic], interceptors=[interceptor])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            client = Client(channel)
+            answers = [client.call("/a.Health/List") for _ in range(2)]
+    finally:
+        server.stop(None).wait(10)
+    assert [answer.code.name for answer in answers] == ["OK", "RESOURCE_EXHAUSTED"]
+    assert answers[0].messages == [b"serving"] and "ratelimit" in answers[0].last
+
+
+@pytest.mark.parametrize("interceptor", [RateLimitInterceptor, AsyncRateLimitInterceptor])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give a policy .*, or limits, or those of methods"),
+        ({"methods": {}}, "or those of methods"),
+        ({"methods": {"shop.Shop/Read": "1/minute"}}, "a method is \"/package.Service/Method\""),
+        ({"methods": {"/shop.Shop/Read/x": "1/minute"}}, "a method is"),
+        ({"methods": {"/shop.Shop/Read": "1/fortnight"}}, "fortnight"),
+        ({"limits": "1/fortnight"}, "fortnight"),
+        ({"limits": "1/minute", "missing": "x"}, "missing is one of"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_told_at_once(interceptor: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        interceptor(**options)
+    with pytest.raises(TypeError, match="no option is named limit"):
+        interceptor(limits="1/minute", limit=5)
+
+
+class WaitingStore(MemoryStore):
+    """Waits for I/O, in threads alone."""
+
+    blocking = True
+
+
+def test_a_store_that_would_block_the_event_loop_is_told_at_once() -> None:
+    with pytest.raises(ConfigError, match="waits for I/O in threads alone"):
+        AsyncRateLimitInterceptor(limits="1/minute", store=WaitingStore())
+    RateLimitInterceptor(limits="1/minute", store=WaitingStore()).close()
+
+
+def test_a_missing_library_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    monkeypatch.delitem(sys.modules, "headgate.integrations.grpc")
+    with pytest.raises(MissingExtraError, match=r"pip install 'headgate\[grpc\]'"):
+        importlib.import_module("headgate.integrations.grpc")

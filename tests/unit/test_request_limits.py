@@ -1,0 +1,624 @@
+"""Who is counted, under which limits, and what of it counts: the same before asyncio and before threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from headgate import ConfigError, MemoryStore, StoreUnavailable, TokenBucket
+from headgate.decision import Decision
+from headgate.http import asgi, wsgi
+from headgate.http.front import Answer, Front, judge, judge_async
+from headgate.http.options import Refusal, Response
+from headgate.http.who import header
+from headgate.policy.request import Request
+from headgate.testing import ManualClock
+
+POLICY = {"version": 1, "rules": [{"name": "all", "by": ["ip"], "limits": "2/minute"}]}
+OK = Response(200, {}, 0)
+
+
+@pytest.fixture(params=["asyncio", "threads"])
+def colour(request: pytest.FixtureRequest) -> str:
+    param: str = request.param
+    return param
+
+
+class Judge:
+    """Judges requests as a skin of this colour does."""
+
+    def __init__(self, colour: str, policy: Any = None, *, routed: bool = False, **options: Any) -> None:
+        self.asynchronous = colour == "asyncio"
+        self.clock = options.setdefault("clock", ManualClock())
+        told: Any = options
+        self.front = Front(policy, told, asynchronous=self.asynchronous, routed=routed)
+
+    def answer(self, request: Request) -> Answer:
+        return asyncio.run(judge_async(self.front, request)) if self.asynchronous else judge(self.front, request)
+
+    def answered(self, request: Request, response: Response = OK) -> Answer:
+        """What becomes of a request whose application gives this response."""
+        answer = self.answer(request)
+        if self.asynchronous:
+            asyncio.run(self.front.settle_async(request, answer, response))
+        else:
+            self.front.settle(request, answer, response)
+        return answer
+
+    def passed(self, *requests: Request) -> list[bool]:
+        return [self.answer(request).refusal is None for request in requests]
+
+    def left(self, request: Request) -> int:
+        """How much this client has left after one more request."""
+        decision = self.answer(request).decision
+        assert decision is not None and decision.remaining is not None
+        return decision.remaining
+
+
+def asked(ip: str = "203.0.113.9", path: str = "/", method: str = "GET", endpoint: str = "", **headers: str) -> Request:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Request(method, path, headers=named, client_ip=ip, endpoint=endpoint)
+
+
+def times(number: int, *arguments: str, **headers: str) -> list[Request]:
+    return [asked(*arguments, **headers) for _ in range(number)]
+
+
+# Tiers.
+
+
+def test_each_tier_has_its_limits_and_any_other_the_default(colour: str) -> None:
+    judge = Judge(
+        colour,
+        limits={"default": "1/minute", "pro": "2/minute", "staff": None},
+        tier=lambda request: request.headers.get("x-tier"),
+        key=header("X-User"),
+    )
+    assert judge.passed(*times(2, x_user="a")) == [True, False]
+    assert judge.passed(*times(2, x_user="b", x_tier="unheard of")) == [True, False]
+    assert judge.passed(*times(3, x_user="c", x_tier="pro")) == [True, True, False]
+    assert judge.passed(*times(5, x_user="d", x_tier="staff")) == [True] * 5
+    assert judge.answer(asked(x_user="d", x_tier="staff")) == Answer(None, [], 0), "who is not limited is told nothing"
+
+
+def test_a_default_of_none_limits_only_the_tiers_that_are_named(colour: str) -> None:
+    judge = Judge(colour, limits={"default": None, "free": "1/minute"}, tier=header("X-Tier"))
+    assert judge.passed(*times(3)) == [True] * 3
+    assert judge.passed(*times(2, x_tier="free")) == [True, False]
+
+
+def test_the_tier_of_a_key_function_is_its_last_part(colour: str) -> None:
+    judge = Judge(colour, limits={"default": "1/minute", "pro": "2/minute"}, tier=header("X-Tier"))
+    assert judge.passed(*times(3, x_tier="pro")) == [True, True, False]
+    assert judge.passed(*times(2, "203.0.113.10", x_tier="header:x-tier")) == [True, False]
+
+
+def test_a_name_keeps_what_was_used_when_the_tier_changes(colour: str) -> None:
+    limits = {"default": "2/minute", "pro": "5/minute"}
+    judge = Judge(colour, limits=limits, tier=header("X-Tier"), name="api")
+    assert judge.passed(*times(3)) == [True, True, False]
+    assert judge.passed(*times(4, x_tier="pro")) == [True, True, True, False]
+
+
+def test_before_asyncio_every_function_may_be_a_coroutine_function() -> None:
+    async def later(value: Any) -> Any:
+        await asyncio.sleep(0)
+        return value
+
+    async def tier(request: Request) -> Any:
+        return await later(request.headers.get("x-tier"))
+
+    async def key(request: Request) -> Any:
+        return await later(request.headers.get("x-user"))
+
+    async def cost(request: Request) -> Any:
+        return await later(int(request.headers.get("x-cost", "1")))
+
+    async def exempt(request: Request) -> Any:
+        return await later(request.path == "/healthz")
+
+    async def limits(request: Request) -> Any:
+        return await later({"pro": "2/minute"}.get(request.headers.get("x-tier", ""), "1/minute"))
+
+    functions: dict[str, Any] = {"key": key, "cost": cost, "exempt": exempt}
+    for how in ({"limits": {"default": "1/minute", "pro": "2/minute"}, "tier": tier}, {"limits": limits}):
+        judge = Judge("asyncio", **how, **functions)
+        assert judge.passed(*times(2, x_user="a")) == [True, False]
+        assert judge.passed(asked(x_user="b", x_tier="pro", x_cost="2"), asked(x_user="b", x_tier="pro")) == [
+            True,
+            False,
+        ]
+        assert judge.passed(*times(5, path="/healthz", x_user="a")) == [True] * 5
+        preflight = {"Origin": "https://a.example", "Access_Control_Request_Method": "PUT"}
+        assert judge.passed(*times(3, method="OPTIONS", x_user="a", **preflight)) == [True] * 3
+    options: list[dict[str, Any]] = [{"exempt": exempt}, {"exempt": exempt, "cost": cost}]
+    for policy_options in options:
+        judge = Judge("asyncio", POLICY, **policy_options)
+        assert judge.passed(*times(3)) == [True, True, False], "a coroutine is no truth"
+        assert judge.passed(*times(3, path="/healthz")) == [True] * 3
+
+
+async def _coroutine(request: Request) -> Any:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        (None, {"limits": "1/minute", "key": _coroutine}),
+        (None, {"limits": "1/minute", "cost": _coroutine}),
+        (None, {"limits": "1/minute", "exempt": _coroutine}),
+        (None, {"limits": _coroutine}),
+        (None, {"limits": {"default": "1/minute"}, "tier": _coroutine}),
+        (POLICY, {"exempt": _coroutine}),
+        (POLICY, {"cost": _coroutine}),
+    ],
+)
+def test_before_threads_a_coroutine_function_is_told_at_once(policy: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="before an asyncio application only"):
+        Judge("threads", policy, **options)
+    with pytest.raises(ConfigError, match="before an asyncio application only"):
+        wsgi.RateLimitMiddleware(lambda environ, start_response: [], policy, **options)
+
+
+# Who has no key.
+
+
+@pytest.mark.parametrize("none", [None, "", (), ("user", None), ("user", ""), ("user", "", "x")])
+def test_who_has_no_key_is_counted_by_address(colour: str, none: Any) -> None:
+    judge = Judge(colour, limits="1/minute", key=lambda request: none)
+    assert judge.passed(asked("192.0.2.1"), asked("192.0.2.2"), asked("192.0.2.1")) == [True, True, False]
+
+
+def test_who_has_no_key_is_counted_with_all_others_that_have_none(colour: str) -> None:
+    judge = Judge(colour, limits="1/minute", key=header("X-User"), missing="anonymous")
+    assert judge.passed(asked("192.0.2.1"), asked("192.0.2.2")) == [True, False]
+    assert judge.passed(asked(x_user="anonymous")) == [True], "whoever is called anonymous is not"
+
+
+def test_who_has_no_key_is_refused_without_a_moment_to_come_back(colour: str) -> None:
+    judge = Judge(colour, limits="5/minute; 100/hour", key=header("X-User"), missing="refuse")
+    answer = judge.answer(asked())
+    assert answer.refusal is not None and answer.decision is not None
+    assert (answer.refusal.status, answer.decision.retry_after_us) == (429, None)
+    assert "Retry-After" not in dict(answer.refusal.headers)
+    assert b"lacks what it is counted by" in answer.refusal.body
+    assert judge.passed(asked(x_user="a")) == [True]
+
+
+def test_a_key_of_any_length_is_counted_and_long_ones_do_not_run_together(colour: str) -> None:
+    judge = Judge(colour, limits="1/minute", key=lambda request: request.headers.get("x-user"))
+    assert judge.passed(asked(x_user="x" * 20_000), asked(x_user="x" * 20_001), asked(x_user="x" * 20_000)) == [
+        True,
+        True,
+        False,
+    ]
+    parts = Judge(colour, limits="1/minute", key=lambda request: ("user", 7, request.headers["x-user"]))
+    assert parts.passed(asked(x_user="x" * 20_000), asked(x_user="y" * 20_000)) == [True, True]
+
+
+def test_a_client_without_an_address_is_one_client(colour: str) -> None:
+    judge = Judge(colour, limits="1/minute")
+    assert judge.passed(asked(""), asked(""), asked("unix")) == [True, False, False]
+
+
+# Shadows.
+
+
+def test_a_shadow_counts_and_tells_and_refuses_nobody(colour: str) -> None:
+    told: list[tuple[str, list[str]]] = []
+
+    def tell(request: Request, decision: Decision) -> None:
+        told.append((request.client_ip, [reading.name for reading in decision.refusals]))
+
+    judge = Judge(colour, limits="1/minute", shadow=True, name="trial", on_decision=tell)
+    answers = [judge.answer(asked()) for _ in range(3)]
+    assert all(answer.refusal is None for answer in answers)
+    assert told == [("203.0.113.9", names) for names in ([], ["trial"], ["trial"])]
+    assert all(answer.fields == [] for answer in answers), "clients are not told of a trial"
+    missing = Judge(colour, limits="1/minute", shadow=True, key=header("X-User"), missing="refuse", on_decision=tell)
+    assert missing.passed(asked()) == [True]
+    assert told[-1] == ("203.0.113.9", ["default"])
+
+
+def test_every_decision_is_told_before_it_is_answered(colour: str) -> None:
+    told: list[bool] = []
+    judge = Judge(colour, limits="1/minute", on_decision=lambda request, decision: told.append(decision.allowed))
+    judge.passed(*times(2))
+    assert told == [True, False]
+
+
+# IPv6.
+
+
+def network(wide: int, own: int, host: int = 1) -> str:
+    return f"2001:db8:{wide:x}:{own:x}::{host:x}"
+
+
+def test_a_64_is_one_client(colour: str) -> None:
+    judge = Judge(colour, limits="2/minute", ipv6_wide=(48, 3))
+    assert judge.passed(*[asked(network(1, 1, host)) for host in (1, 2, 3)]) == [True, True, False]
+
+
+def test_who_rotates_the_64s_of_a_48_meets_the_wide_limit(colour: str) -> None:
+    judge = Judge(colour, limits="2/minute", ipv6_wide=(48, 3))
+    assert judge.passed(*[asked(network(1, own)) for own in range(8)]) == [True] * 6 + [False] * 2
+    assert judge.passed(asked(network(2, 0))) == [True], "the next /48 has its own"
+    refused = judge.answer(asked(network(1, 99)))
+    assert refused.refusal is not None and b'"violated-policies":["default.wide"]' in refused.refusal.body
+
+
+def test_both_networks_are_charged_or_none(colour: str) -> None:
+    judge = Judge(colour, limits="2/minute bucket", ipv6_wide=(48, 2))
+    assert judge.passed(*[asked(network(1, 1)) for _ in range(5)]) == [True, True, False, False, False]
+    # The refusals took nothing of the /48: two are left for others in it.
+    assert judge.passed(*[asked(network(1, 2)) for _ in range(2)]) == [True, True]
+    assert judge.passed(asked(network(1, 3))) == [False]
+    # And that one took nothing of its /64: after half a minute the /48 has two again, and so has the /64.
+    judge.clock.advance(30_000_000)
+    assert judge.passed(*[asked(network(1, 3)) for _ in range(3)]) == [True, True, False]
+
+
+def test_ipv4_and_mapped_addresses_have_no_wider_network(colour: str) -> None:
+    judge = Judge(colour, limits="1/minute", ipv6_wide=(48, 1))
+    assert judge.passed(*[asked(f"192.0.2.{host}") for host in range(1, 9)]) == [True] * 8
+    assert judge.passed(*[asked(f"::ffff:192.0.2.{host}") for host in range(1, 9)]) == [False] * 8
+    assert judge.passed(*[asked(f"::ffff:198.51.100.{host}") for host in range(1, 9)]) == [True] * 8
+
+
+def test_a_key_has_no_wider_network_and_a_missing_one_has(colour: str) -> None:
+    judge = Judge(colour, limits="1/minute", ipv6_wide=(48, 2), key=header("X-User"))
+    assert judge.passed(*[asked(network(1, 1), x_user=f"u{number}") for number in range(4)]) == [True] * 4
+    assert judge.passed(*[asked(network(1, own)) for own in range(4)]) == [True, True, False, False]
+
+
+def test_the_wide_network_goes_with_tiers_scopes_and_forwarded_addresses(colour: str) -> None:
+    judge = Judge(
+        colour,
+        limits={"default": "1/minute", "pro": "2/minute"},
+        tier=header("X-Tier"),
+        ipv6_wide=(56, 2),
+        trusted_proxies=["10.0.0.0/8"],
+        routed=True,
+    )
+
+    def rotating(number: int, endpoint: str, **headers: str) -> list[Request]:
+        return [
+            asked("10.0.0.1", endpoint=endpoint, x_forwarded_for=network(1, own), **headers) for own in range(number)
+        ]
+
+    assert judge.passed(*rotating(3, "/a")) == [True, True, False]
+    assert judge.passed(*rotating(3, "/b")) == [True, True, False]
+    assert judge.passed(*rotating(5, "/a", x_tier="pro")) == [True] * 4 + [False]
+
+
+def test_an_address_that_a_client_wrote_at_length_is_not_remembered(colour: str) -> None:
+    judge = Judge(colour, limits="1/minute", trusted_proxies=["10.0.0.0/8"])
+    limits: Any = judge.front._limits
+    long = ", ".join(["192.0.2.1"] * 40)
+    assert judge.passed(*[asked("10.0.0.1", x_forwarded_for=f"{long}, 203.0.113.7") for _ in range(2)]) == [True, False]
+    assert limits._address_key.cache_info().currsize == 0
+    assert judge.passed(asked("10.0.0.1", x_forwarded_for="203.0.113.7")) == [False], "it is the same client"
+
+
+# Scopes.
+
+
+def test_routes_count_apart_and_a_scope_together(colour: str) -> None:
+    apart = Judge(colour, limits="1/minute", routed=True)
+    assert apart.passed(asked(endpoint="GET /a"), asked(endpoint="GET /b"), asked(endpoint="GET /a")) == [
+        True,
+        True,
+        False,
+    ]
+    together = Judge(colour, limits="1/minute", scope="search", routed=True)
+    assert together.passed(asked(endpoint="GET /a"), asked(endpoint="GET /b")) == [True, False]
+    function = Judge(colour, limits="1/minute", scope=lambda request: request.method, routed=True)
+    assert function.passed(asked(), asked(method="POST"), asked(path="/other")) == [True, True, False]
+
+
+def test_requests_that_no_route_is_for_are_counted_together(colour: str) -> None:
+    judge = Judge(colour, limits="1/minute", routed=True)
+    assert judge.passed(asked(path="/nothing"), asked(path="/nothing/else")) == [True, False]
+
+
+# What counts by the response.
+
+
+def test_what_does_not_count_is_given_back(colour: str) -> None:
+    judge = Judge(
+        colour, limits="3/minute bucket", counts=lambda request, response: response.status >= 400, key=header("X-User")
+    )
+    for _ in range(5):
+        judge.answered(asked(x_user="a"))
+    assert judge.passed(*times(3, x_user="a")) == [True] * 3
+    for _ in range(3):
+        judge.answered(asked(x_user="b"), Response(401, {}, 0))
+    assert judge.passed(asked(x_user="b")) == [False]
+
+
+def test_part_of_a_cost_is_given_back(colour: str) -> None:
+    judge = Judge(colour, limits="10/minute bucket", cost=5, counts=lambda request, response: response.body_bytes)
+    judge.answered(asked(), Response(200, {}, 2))
+    assert judge.left(asked()) == 3
+
+
+def test_what_counts_more_is_taken_as_far_as_there_is_any(colour: str) -> None:
+    judge = Judge(colour, limits="10/minute bucket", counts=lambda request, response: response.body_bytes)
+    judge.answered(asked(), Response(200, {}, 4))
+    assert judge.left(asked()) == 5
+    judge.answered(asked(), Response(200, {}, 400))
+    assert judge.passed(asked()) == [False]
+
+
+def test_true_is_all_that_was_charged(colour: str) -> None:
+    judge = Judge(colour, limits="10/minute bucket", cost=4, counts=lambda request, response: True)
+    judge.answered(asked())
+    assert judge.left(asked()) == 2
+
+
+def test_a_charge_is_settled_once(colour: str) -> None:
+    asks: list[int] = []
+
+    def count(request: Request, response: Response) -> int:
+        asks.append(response.status)
+        return 1
+
+    judge = Judge(colour, limits="10/minute bucket", counts=count)
+    request = asked()
+    answer = judge.answered(request)
+    if judge.asynchronous:
+        asyncio.run(judge.front.settle_async(request, answer, OK))
+    else:
+        judge.front.settle(request, answer, OK)
+    assert asks == [200]
+
+
+def test_a_refused_request_is_not_settled(colour: str) -> None:
+    def never(request: Request, response: Response) -> int:
+        raise AssertionError("nothing was charged")
+
+    judge = Judge(colour, limits="1/minute", cost=2, counts=never)
+    assert judge.answered(asked()).refusal is not None
+
+
+def test_a_shadow_that_refuses_gives_nothing_back(colour: str) -> None:
+    """It has charged nothing: what others used stays used."""
+    told: list[bool] = []
+
+    def tell(request: Request, decision: Decision) -> None:
+        told.append(bool(decision.refusals))
+
+    judge = Judge(
+        colour,
+        limits="2/minute",
+        shadow=True,
+        on_decision=tell,
+        counts=lambda request, response: response.status != 404,
+    )
+    for _ in range(2):
+        judge.answered(asked())
+    for _ in range(3):
+        judge.answered(asked(), Response(404, {}, 0))
+    assert told == [False, False, True, True, True]
+
+
+def test_the_wide_network_is_given_back_too(colour: str) -> None:
+    judge = Judge(colour, limits="2/minute", ipv6_wide=(48, 1), counts=lambda request, response: response.status != 404)
+    for own in range(5):
+        judge.answered(asked(network(1, own)), Response(404, {}, 0))
+    assert judge.passed(asked(network(1, 1)), asked(network(1, 2)), asked(network(1, 3))) == [True, True, False]
+
+
+@pytest.mark.parametrize("told", [-1, None, "many"])
+def test_where_counts_fails_all_counts_and_the_log_tells(
+    colour: str, told: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    judge = Judge(colour, limits="2/minute bucket", counts=lambda request, response: told)
+    with caplog.at_level(logging.ERROR, "headgate"):
+        judge.answered(asked())
+    assert "counts failed" in caplog.text
+    assert judge.left(asked()) == 0
+
+
+class GoneStore(MemoryStore):
+    """Decides, and is gone when a charge is settled."""
+
+    def bind(self, limits: Any, *, clock: Any = None) -> Any:
+        bound = super().bind(limits, clock=clock)
+
+        class Gone:
+            def hit(self, key: Any, cost: int = 1) -> Any:
+                return bound.hit(key, cost)
+
+            peek = hit_many = decide = hit
+
+            def give_back(self, *arguments: Any, **options: Any) -> None:
+                raise StoreUnavailable("nobody is there")
+
+        return Gone()
+
+
+def test_where_the_store_fails_all_counts_and_the_response_is_not_touched(
+    colour: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    judge = Judge(colour, limits="2/minute", store=GoneStore(), counts=lambda request, response: False)
+    with caplog.at_level(logging.WARNING, "headgate"):
+        assert judge.answered(asked()).refusal is None
+    assert "a request was not settled: nobody is there" in caplog.text
+
+
+# Options that cannot be used.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limits": {"pro": "1/minute"}, "tier": str}, "limits of tiers name 'default'"),
+        ({"limits": {"default": "1/minute"}}, "limits of several tiers need tier"),
+        ({"limits": {"default": "1/minute", "pro": "1/fortnight"}, "tier": str}, "fortnight"),
+        ({"limits": "1/minute", "tier": str}, "tier chooses among limits"),
+        ({"limits": []}, "a limiter has 1 to"),
+        ({"limits": [5]}, "limits are text or limit values"),
+        ({"limits": "1/minute", "key": "user"}, "key is a function of the request, not 'user'"),
+        ({"limits": "1/minute", "exempt": True}, "exempt is a function of the request"),
+        ({"limits": "1/minute", "counts": 5}, "counts is a function of the request"),
+        ({"limits": "1/minute", "counts": _coroutine}, "counts is no coroutine function"),
+        ({"limits": "1/minute", "refusal": b"no"}, "refusal is a function of the request"),
+        ({"limits": "1/minute", "on_decision": []}, "on_decision is a function of the request"),
+        ({"limits": {"default": "1/minute"}, "tier": "pro"}, "tier is a function of the request"),
+        ({"limits": "1/minute", "cost": -1}, "a cost is at least 0"),
+        ({"limits": "1/minute", "cost": "2"}, "a cost is a whole number"),
+        ({"limits": "1/minute", "cost": True}, "a cost is a whole number"),
+        ({"limits": "1/minute", "missing": "nobody"}, "missing is one of address, anonymous, refuse, not 'nobody'"),
+        ({"limits": "1/minute", "on_store_error": "local"}, "on_store_error is one of open, closed"),
+        ({"limits": "1/minute", "name": "1st"}, "a name is a letter"),
+        ({"limits": "1/minute", "wait": -1}, "wait is for how many seconds"),
+        ({"limits": "1/minute", "wait": "2"}, "wait is for how many seconds"),
+        ({"limits": "1/minute", "store": "memcached://a"}, "a store is one of"),
+        ({"limits": "1/minute", "store": 5}, "store is a URL or a store, not 5"),
+        ({"limits": "1/minute", "headers": "x-limit"}, "no dialect of headers is named 'x-limit'"),
+        ({"limits": "1/minute", "trusted_proxies": "10.0.0.0/8"}, "trusted_proxies are a list of networks"),
+        ({"limits": "1/minute", "trusted_proxies": ["10.0.0.1/8"]}, "a network is written as"),
+        ({"limits": "1/minute", "trusted_proxies": [8]}, "trusted_proxies are a list of networks"),
+        ({"limits": "1/minute", "trusted_hops": -1}, "trusted_hops is a number of proxies"),
+        ({"limits": "1/minute", "trusted_hops": True}, "trusted_hops is a number of proxies"),
+        ({"limits": "1/minute", "trusted_hops": "2"}, "trusted_hops is a number of proxies"),
+        ({"limits": "1/minute", "trusted_hops": 1, "address_header": None}, "address_header is the name of a header"),
+        ({"limits": "1/minute", "address_header": "X-Real-IP"}, "address_header needs trusted_proxies"),
+        ({"limits": "1/minute", "ipv6_prefix": 24}, "ipv6_prefix is a number of bits, 32 to 128, not 24"),
+        ({"limits": "1/minute", "ipv6_prefix": 64.0}, "ipv6_prefix is a number of bits"),
+        ({"limits": "1/minute", "ipv6_wide": 48}, "ipv6_wide is .bits, times."),
+        ({"limits": "1/minute", "ipv6_wide": (64, 8)}, "fewer bits than ipv6_prefix, which is 64"),
+        ({"limits": "1/minute", "ipv6_wide": (8, 8)}, "ipv6_wide is .bits, times."),
+        ({"limits": "1/minute", "ipv6_wide": (48, 0)}, "1 to 1000000 times"),
+        ({"limits": "1/minute", "ipv6_wide": (48, 2.5)}, "ipv6_wide is .bits, times."),
+        ({"limits": "1/minute", "ipv6_wide": (48.0, 2)}, "ipv6_wide is .bits, times."),
+        ({"limits": "1/minute", "ipv6_wide": (48, 8, 1)}, "ipv6_wide is .bits, times."),
+        ({"limits": "1/minute", "ipv6_wide": (48, 8), "wait": 1.0}, "ipv6_wide does not go with wait"),
+        ({"limits": "50_000_000_000/day", "ipv6_wide": (48, 8)}, "too fine"),
+        ({"limits": "50_000_000_000/day", "ipv6_wide": (48, 10**6)}, "1000000 times .* is more than can be counted"),
+    ],
+)  # fmt: skip
+def test_an_option_that_cannot_be_used_is_told_at_once(colour: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Judge(colour, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("key", str), ("missing", "refuse"), ("tier", str), ("counts", bool), ("shadow", True), ("name", "a"),
+        ("wait", 1.0), ("trusted_proxies", ["10.0.0.0/8"]), ("trusted_hops", 1), ("address_header", "X-Real-IP"),
+        ("ipv6_prefix", 56), ("ipv6_wide", (48, 8)),
+    ],
+)  # fmt: skip
+def test_a_policy_says_itself_what_goes_with_limits(colour: str, name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name} goes with limits; a policy says it itself"):
+        Judge(colour, POLICY, **{name: value})
+
+
+def test_a_scope_is_for_routes(colour: str) -> None:
+    with pytest.raises(TypeError, match="no option is named scope"):
+        Judge(colour, limits="1/minute", scope="search")
+    with pytest.raises(TypeError, match="no option is named limit, trusted_hosts"):
+        Judge(colour, limits="1/minute", trusted_hosts=[], limit=5)
+
+
+# Whose store it is.
+
+
+class ClosedStore(MemoryStore):
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("policy", [None, POLICY])
+def test_a_store_that_was_given_is_not_closed(colour: str, policy: Any) -> None:
+    store = ClosedStore()
+    options: dict[str, Any] = {} if policy else {"limits": "1/minute"}
+    judge = Judge(colour, policy, store=store, **options)
+    if judge.asynchronous:
+        asyncio.run(judge.front.aclose())
+    else:
+        judge.front.close()
+    assert not store.closed
+
+
+# Limits as values, and as a function.
+
+
+def test_limits_are_values_or_what_a_function_gives(colour: str) -> None:
+    bucket = TokenBucket(capacity=2, refill=1, period="minute")
+    judge = Judge(colour, limits=bucket)
+    assert judge.passed(*times(3)) == [True, True, False]
+    several = Judge(colour, limits=lambda request: [bucket] if request.method == "GET" else None)
+    assert several.passed(*times(3)) == [True, True, False]
+    assert several.passed(*times(3, method="POST")) == [True] * 3
+
+
+def test_a_function_cannot_make_limits_without_end(colour: str) -> None:
+    judge = Judge(colour, limits=lambda request: f"{request.headers['x-number']}/minute")
+    for number in range(1, 1025):
+        judge.answer(asked(x_number=str(number)))
+    with pytest.raises(ConfigError, match="1024 kinds at the most"):
+        judge.answer(asked(x_number="1025"))
+
+
+# Fallbacks.
+
+
+def _plain_asgi(text: bytes) -> asgi.ASGIApp:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": text})
+
+    return app
+
+
+def _plain_wsgi(text: bytes) -> wsgi.WSGIApp:
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [text]
+
+    return app
+
+
+def ask(kind: str, **options: Any) -> Callable[[], httpx.Response]:
+    if kind == "threads":
+        site = wsgi.RateLimitMiddleware(_plain_wsgi(b"fresh"), fallback=_plain_wsgi(b"stale"), **options)
+        client = httpx.Client(transport=httpx.WSGITransport(site), base_url="http://a")
+        return lambda: client.get("/")
+    app = asgi.RateLimitMiddleware(_plain_asgi(b"fresh"), fallback=_plain_asgi(b"stale"), **options)
+
+    async def get() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://a") as session:
+            return await session.get("/")
+
+    return lambda: asyncio.run(get())
+
+
+def test_a_fallback_answers_what_is_refused_and_tells_when_to_come_back(colour: str) -> None:
+    get = ask(colour, limits="1/minute", clock=ManualClock())
+    fresh, stale = get(), get()
+    assert (fresh.text, stale.text, stale.status_code) == ("fresh", "stale", 200)
+    assert stale.headers.get_list("content-type") == ["text/plain"]
+    assert int(stale.headers["Retry-After"]) >= 1
+    assert len(stale.headers.get_list("RateLimit")) == 1
+
+
+def test_a_fallback_is_told_what_another_refusal_says(colour: str) -> None:
+    def other(request: Request, decision: Decision, usual: Refusal) -> Refusal:
+        return Refusal(503, [("X-From", "the cache"), ("Content-Type", "text/html")], b"unused")
+
+    get = ask(colour, limits="1/minute", refusal=other)
+    get()
+    stale = get()
+    assert (stale.text, stale.headers["X-From"], stale.headers["content-type"]) == ("stale", "the cache", "text/plain")
