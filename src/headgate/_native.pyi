@@ -4,14 +4,24 @@ Everything here gives the answers of its Python twin, to the last microsecond. T
 since the Unix epoch. Safe under threads; a call that raises has charged nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 from headgate.clock import Clock
 from headgate.decision import LimitReading, NamedLimit
 from headgate.keys import Key
 
-__all__ = ["BoundLimits", "Decision", "Decisions", "RateLimitFields", "Table", "Zone", "now_us", "read_common_lines"]
+__all__ = [
+    "BoundLimits",
+    "Decision",
+    "Decisions",
+    "PeerLimits",
+    "RateLimitFields",
+    "Table",
+    "Zone",
+    "now_us",
+    "read_common_lines",
+]
 
 def now_us() -> int:
     """The system clock: wall time at its first use, carried on by the monotonic clock; never steps."""
@@ -219,3 +229,14 @@ class RateLimitFields:
 
     def write_passing(self, decision: Decision) -> list[tuple[Any, Any]] | None:
         """The fields of a decision that passes at once and was decided by its store; None for any other."""
+
+@final
+class PeerLimits:
+    """Decides for ASGI requests by the address of their peer, one unit each, and writes what remains.
+
+    `key_of` gives the key of an address and of "", a header that nobody wrote. It is remembered.
+    """
+
+    def __new__(cls, bound: BoundLimits, fields: RateLimitFields, key_of: Callable[[str, str], Any]) -> PeerLimits: ...
+    def ask(self, scope: Any) -> list[tuple[bytes, bytes]] | Decision | None:
+        """The fields of a request that passes at once, the decision on any other; None if it is not judged here."""

@@ -60,6 +60,11 @@ class _BoundLimiter:
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
         return self.store.bind(self.definitions, clock=clock)
 
+    @property
+    def bound(self) -> Any:
+        """The limits as they are bound to the store, `BoundLimits` or `AsyncBoundLimits`."""
+        return self._bound
+
     def limit(
         self,
         key: KeyOf | None = None,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use headgate_core::answer::{Check, Mode};
-use headgate_core::hash::KeyHash;
+use headgate_core::hash::{KeyHash, Seed};
 use headgate_core::registry::Registered;
 use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
@@ -189,9 +189,23 @@ impl BoundLimits {
 }
 
 impl BoundLimits {
+    /// What keys are hashed with.
+    pub fn seed(&self) -> &Seed {
+        self.table.seed()
+    }
+
+    /// Decide for one unit of a key that is hashed, and charge it.
+    pub fn hit_hashed(&self, py: Python<'_>, key: KeyHash) -> PyResult<Decision> {
+        self.of_one(py, key, 1, HIT)
+    }
+
     #[inline]
     fn one(&self, py: Python<'_>, key: &Bound<'_, PyAny>, Cost(cost): Cost, mode: Mode) -> PyResult<Decision> {
-        let key = hash_key(key, self.table.seed())?;
+        self.of_one(py, hash_key(key, self.table.seed())?, cost, mode)
+    }
+
+    #[inline]
+    fn of_one(&self, py: Python<'_>, key: KeyHash, cost: i64, mode: Mode) -> PyResult<Decision> {
         if let [only] = &*self.members {
             let check = only.check(key, cost);
             self.table.fetch(&check);

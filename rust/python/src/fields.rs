@@ -63,7 +63,7 @@ impl RateLimitFields {
         Ok(fields)
     }
 
-    fn write_passing<'py>(&self, py: Python<'py>, decision: &Decision) -> PyResult<Option<Bound<'py, PyList>>> {
+    pub fn write_passing<'py>(&self, py: Python<'py>, decision: &Decision) -> PyResult<Option<Bound<'py, PyList>>> {
         if decision.passes_at_once() { self.write(py, decision).map(Some) } else { Ok(None) }
     }
 }

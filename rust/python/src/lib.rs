@@ -8,6 +8,7 @@ mod decision;
 mod decisions;
 mod fields;
 mod log_lines;
+mod peers;
 mod state;
 mod table;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
@@ -29,6 +30,8 @@ mod _native {
     use crate::fields::RateLimitFields;
     #[pymodule_export]
     use crate::log_lines::read_common_lines;
+    #[pymodule_export]
+    use crate::peers::PeerLimits;
     #[pymodule_export]
     use crate::table::Table;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]

@@ -58,7 +58,7 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         self._front = Front(policy, options, asynchronous=True)
-        self._ask_peer = self._front.ask_peer
+        self._ask_scope = self._front.ask_scope
         self._websockets = websockets
         self._fallback = fallback
 
@@ -67,26 +67,34 @@ class RateLimitMiddleware:
         if kind != "http" and not (kind == "websocket" and self._websockets):
             await self.app(scope, receive, self._closing(send) if kind == "lifespan" else send)
             return
-        front, ask_peer = self._front, self._ask_peer
+        front, ask_scope = self._front, self._ask_scope
         request: AsgiRequest | None = None
+        decision: Decision | None = None
+        passing: list[Any] | None = None
         try:
-            asked: Asked
-            if ask_peer is not None and kind == "http" and scope["method"] != "OPTIONS":
-                client = scope.get("client")
-                asked = ask_peer(client[0] if client else "")
+            judged = ask_scope(scope) if ask_scope is not None and kind == "http" else None
+            if type(judged) is list:
+                passing = judged
+            elif judged is not None:
+                decision = judged
             else:
-                request = AsgiRequest(scope)
-                asked = front.ask(request)
-            decision = asked if asked is None or isinstance(asked, Decision) else await asked
+                asked: Asked
+                if front.ask_peer is not None and kind == "http" and scope["method"] != "OPTIONS":
+                    client = scope.get("client")
+                    asked = front.ask_peer(client[0] if client else "")
+                else:
+                    request = AsgiRequest(scope)
+                    asked = front.ask(request)
+                decision = asked if asked is None or isinstance(asked, Decision) else await asked
+                passing = None if decision is None or front.settles else front.passing(decision)
         except StoreError as error:
             answer = front.without_store(error)
         else:
-            if decision is None:
-                await self.app(scope, receive, send)
-                return
-            passing = None if front.settles else front.passing(decision)
             if passing is not None:
                 await self.app(scope, receive, _adding(send, passing, _PASSING) if passing else send)
+                return
+            if decision is None:
+                await self.app(scope, receive, send)
                 return
             request = request or AsgiRequest(scope)
             answer = front.answer(request, decision)

@@ -29,6 +29,7 @@ from headgate.waiting import answered
 
 _log = logging.getLogger("headgate")
 _DEGRADED = "X-RateLimit-Degraded"
+_PLAIN_HEADERS = "draft-11"
 
 
 class Answer(NamedTuple):
@@ -66,7 +67,7 @@ class Front:
             raise ConfigError("give a policy (a file, its values, or a gate), or limits; one of the two")
         self._asynchronous = asynchronous
         self.clock = told.get("clock", SYSTEM_CLOCK)
-        self.fields = fields_of(told.get("headers", "draft-11"), self.clock)
+        self.fields = fields_of(told.get("headers", _PLAIN_HEADERS), self.clock)
         self._exempt = function_of(told, "exempt")
         self._cost = cost_of(told)
         self._refusal = function_of(told, "refusal")
@@ -87,21 +88,29 @@ class Front:
             if later and not asynchronous:
                 raise ConfigError("a coroutine function goes before an asyncio application only")
             self.ask = self._ask_gate_later if later else self._ask_gate
-        self.passing = self._passing(told.get("headers", "draft-11"))
+        self.passing = self._passing(told.get("headers", _PLAIN_HEADERS))
         """The fields of a decision that passes at once, as the skin has them; None where `answer` is to be asked."""
 
         self.ask_peer = None if self._limits is None else self._limits.ask_peer
         """Decides for who sent a request that is no OPTIONS, where nothing else of it matters; see `RequestLimits`."""
 
+        self.ask_scope = None
+        """Decides natively for the scope of an HTTP request, where it can; see `headgate._native.PeerLimits.ask`."""
+        if asynchronous and self._limits is not None and self._tells_plainly(told):
+            self.ask_scope = self._limits.ask_scope()
+
         self.settles = "counts" in told
         """Whether `settle` is to be called when the application has answered."""
+
+    def _tells_plainly(self, told: dict[str, Any]) -> bool:
+        return self._observe is None and told.get("headers", _PLAIN_HEADERS) == _PLAIN_HEADERS
 
     def _passing(self, headers: Any) -> Passing:
         if self._observe is not None:
             return _more_to_say
         if headers == "none":
             return passes_without_words
-        if headers != "draft-11":
+        if headers != _PLAIN_HEADERS:
             return _more_to_say
         definitions = None if self._limits is None else self._limits.definitions
         return passing_writer(definitions, encoded=self._asynchronous)

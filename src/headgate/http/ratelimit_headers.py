@@ -84,7 +84,7 @@ def ratelimit_fields(decision: Decision) -> list[tuple[str, str]]:
 
     A refusal lists only the limits that refuse in RateLimit, and all of them in RateLimit-Policy.
     """
-    return _writers_of(decision).text.write(decision)
+    return writers_of(decision.definitions).text.write(decision)
 
 
 def passing_writer(definitions: tuple[NamedLimit, ...] | None, *, encoded: bool) -> Passing:
@@ -94,11 +94,11 @@ def passing_writer(definitions: tuple[NamedLimit, ...] | None, *, encoded: bool)
     it is asked for, None where they differ.
     """
     if definitions is not None:
-        writers = _new_writers(definitions)
+        writers = writers_of(definitions)
         return (writers.encoded if encoded else writers.text).write_passing
 
     def write_passing(decision: Decision) -> list[tuple[Any, Any]] | None:
-        writers = _writers_of(decision)
+        writers = writers_of(decision.definitions)
         return (writers.encoded if encoded else writers.text).write_passing(decision)
 
     return write_passing
@@ -140,8 +140,8 @@ def effective_seconds(reading: LimitReading) -> int:
     return _effective_seconds(_form(reading.definition), reading)
 
 
-def _writers_of(decision: Decision) -> _Writers:
-    definitions = decision.definitions
+def writers_of(definitions: tuple[NamedLimit, ...]) -> _Writers:
+    """What writes the fields of decisions on these limits."""
     writers = _writers.get(id(definitions))
     if writers is None or writers.definitions is not definitions:
         writers = _new_writers(definitions)

@@ -10,10 +10,12 @@ from hashlib import blake2b
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
+from headgate import core
 from headgate.clock import SYSTEM_CLOCK
 from headgate.decision import Decision, NamedLimit, Reading
 from headgate.errors import ArgumentError, ConfigError
 from headgate.http.options import AnyLimits, Response, cost_of, function_of, one_of
+from headgate.http.ratelimit_headers import writers_of
 from headgate.http.wide import MOST_TIMES, WideLimiter
 from headgate.keys import Key
 from headgate.limiter import AsyncLimiter, Limiter
@@ -95,7 +97,7 @@ class RequestLimits:
             raise ConfigError("a coroutine function goes before an asyncio application only")
         if iscoroutinefunction(self._counts):
             raise ConfigError("counts is no coroutine function: the response is sent")
-        self._one = None if callable(self._limits_of) else self._limiter(self._limits_of)
+        self._one: Any = None if callable(self._limits_of) else self._limiter(self._limits_of)
         # What cannot be used is told now.
         known = limits.values() if isinstance(limits, Mapping) else () if self._one is None else (limits,)
         for own in known:
@@ -160,6 +162,18 @@ class RequestLimits:
             return asked
 
         return asked_by_peer
+
+    def ask_scope(self) -> Callable[[Any], Any] | None:
+        """`ask_peer` natively, where the limits are: for the scope of an ASGI request, and with what remains."""
+        native, definitions = core.native, self.definitions
+        if self.ask_peer is None or native is None or definitions is None:
+            return None
+        fields = writers_of(definitions).encoded
+        bound = self._one.bound
+        if not isinstance(bound, native.BoundLimits) or not isinstance(fields, native.RateLimitFields):
+            return None
+        ask: Callable[[Any], Any] = native.PeerLimits(bound, fields, self._address_key).ask
+        return ask
 
     @property
     def definitions(self) -> tuple[NamedLimit, ...] | None:
