@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from subjects import CORES, KINDS
 
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=30)
 settings.register_profile(
     "long", max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
