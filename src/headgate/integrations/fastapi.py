@@ -37,6 +37,8 @@ from headgate.integrations.starlette import RefusalResponse
 
 __all__ = ["RateLimit", "RateLimitExceeded", "RateLimitHeaders", "RateLimits", "exempt", "rate_limit"]
 
+_MOST_ROUTES = 4096
+
 Responses = dict[int | str, dict[str, Any]]
 """What FastAPI is told of responses, by their status."""
 
@@ -70,6 +72,7 @@ class RateLimit:
     ) -> None:
         self._front = front
         self._identity = identity
+        self._replaced: dict[int, tuple[Any, bool]] = {}
         self.override = override
         self.headers = headers
         """The dialects of its fields."""
@@ -96,11 +99,15 @@ class RateLimit:
         return decision
 
     def _is_replaced(self, route: Any) -> bool:
-        """Whether a narrower limit of the route takes the place of this one."""
-        following = list(_limits_of(route))
-        if self not in following:
-            return False
-        return any(limit.override for limit in following[following.index(self) + 1 :])
+        """Whether a narrower limit of the route takes the place of this one; what a route depends on stays."""
+        known = self._replaced.get(id(route))
+        if known is None or known[0] is not route:
+            if len(self._replaced) >= _MOST_ROUTES:
+                self._replaced.clear()
+            following = list(_limits_of(route))
+            narrower = following[following.index(self) + 1 :] if self in following else []
+            known = self._replaced[id(route)] = (route, any(limit.override for limit in narrower))
+        return known[1]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RateLimit) and self._identity == other._identity
