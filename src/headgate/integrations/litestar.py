@@ -191,7 +191,7 @@ class _Limited:
         passed = await record.judge(self._limit.front, scope, self._template)
         refusal = passed.answer.refusal
         if refusal is None:
-            await self._run(passed, receive, send)
+            await self._run(passed, record, receive, send)
         elif kind == "websocket":
             await refuse_websocket(scope, receive, send, refusal)
         elif self._limit.fallback is not None:
@@ -199,14 +199,14 @@ class _Limited:
         else:
             await send_refusal(send, refusal, "http", head=scope["method"] == "HEAD")
 
-    async def _run(self, passed: Passed, receive: Receive, send: Send) -> None:
+    async def _run(self, passed: Passed, record: Record, receive: Receive, send: Send) -> None:
         front, request, answer = passed
-        watch = Watch(telling(send, answer.fields) if answer.fields else send)
+        watch = Watch(record.telling(send))
         said: Response | None = None
         try:
             await self._app(request.scope, receive, watch.send)
         except HTTPException as raised:  # by a middleware between: Litestar answers it outside of all of them
-            raised.headers = {**dict(answer.fields), **(raised.headers or {})}
+            raised.headers = {**dict(record.fields()), **(raised.headers or {})}
             said = Response(raised.status_code, {name.lower(): value for name, value in raised.headers.items()}, 0)
             raise
         finally:
