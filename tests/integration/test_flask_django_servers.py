@@ -133,7 +133,7 @@ wsgi, asgi = get_wsgi_application(), get_asgi_application()
 
 def test_all_servers_and_colours_share_one_limit_on_redis(tmp_path: Path) -> None:
     with single() as redis:
-        site = SITE.replace("STORE", f"redis://127.0.0.1:{redis.port}").replace("LIMIT", "40")
+        site = SITE.replace("STORE", f"redis://127.0.0.1:{redis.port}/0?timeout=10s").replace("LIMIT", "40")
         (tmp_path / "shared_site.py").write_text(site)
         two = [*THREADS, "--workers", "2"]
         with running("shared_site:wsgi", two, tmp_path) as one, running("shared_site:asgi", UVICORN, tmp_path) as other:
