@@ -253,7 +253,9 @@ def test_aiohttp_counts_in_redis_and_closes_its_connections() -> None:
 
     with single() as redis:
         assert asyncio.run(ask(patient(redis.url))) == {200: 20, 429: 40}
-        assert asyncio.run(ask(patient(redis.url))) == {429: 60}, "another application of the same process, the same counts"
+        assert asyncio.run(ask(patient(redis.url))) == {429: 60}, (
+            "another application of the same process, the same counts"
+        )
 
 
 def test_litestar_counts_in_redis_and_closes_its_connections() -> None:
@@ -262,7 +264,9 @@ def test_litestar_counts_in_redis_and_closes_its_connections() -> None:
         return "read"
 
     with single() as redis:
-        app: Any = Litestar([read], logging_config=None, plugins=[RateLimitPlugin(limits="20/minute", store=patient(redis.url))])
+        app: Any = Litestar(
+            [read], logging_config=None, plugins=[RateLimitPlugin(limits="20/minute", store=patient(redis.url))]
+        )
         with LiveServer(app) as url, httpx.Client(base_url=url) as client, ThreadPoolExecutor(8) as pool:
             paths = ["/", "/nothing"] * 30
             told = Counter(answer.status_code for answer in pool.map(client.get, paths))
