@@ -36,6 +36,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _zones_go() -> Iterator[None]:
+    """What examples made in shared memory is gone at the end; what was there before stays."""
+    named = {Path(zone) for page in PAGES for zone in re.findall(r"/dev/shm/[\w.-]+", page.read_text())}
+    before = {zone for zone in named if zone.exists()}
+    yield
+    for zone in named - before:
+        zone.unlink(missing_ok=True)
+
+
 @pytest.fixture(params=PAGES, ids=NAMES)
 def page(request: pytest.FixtureRequest) -> Path:
     page: Path = request.param
