@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import httpx
 import pytest
 from redis_servers import single
-from test_several_workers import free_port
+from served import EXAMPLES, served
 
 from subjects import parse_list
 
 pytestmark = pytest.mark.integration
-EXAMPLES = Path(__file__).parents[2] / "examples"
 GUNICORN = ["gunicorn", "APP", "-b", "127.0.0.1:PORT"]
 THREADS = [*GUNICORN, "--threads", "4"]
 UVICORN = ["uvicorn", "APP", "--log-level", "warning", "--port", "PORT"]
@@ -33,27 +27,9 @@ EXAMPLE_SERVERS = {
 }
 
 
-@contextmanager
-def running(app: str, command: list[str], folder: Path = EXAMPLES) -> Iterator[httpx.Client]:
-    """A client of a server that answers, until the end of the block; it must end by itself when asked to."""
-    port = str(free_port())
-    words = [word.replace("PORT", port).replace("APP", app) for word in command]
-    process = subprocess.Popen([sys.executable, "-m", *words], cwd=folder, stderr=subprocess.PIPE, text=True)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
-            deadline = time.monotonic() + 30
-            while True:
-                try:
-                    client.options("/", headers={"Origin": "a", "Access-Control-Request-Method": "GET"})
-                    break
-                except httpx.TransportError:
-                    assert process.poll() is None and time.monotonic() < deadline, process.communicate(timeout=5)
-                    time.sleep(0.05)
-            yield client
-    finally:
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=20)
-    assert "Traceback" not in said, said
+def running(app: str, command: list[str], folder: Path = EXAMPLES) -> AbstractContextManager[httpx.Client]:
+    """An application under its server."""
+    return served([word.replace("APP", app) for word in command], folder)
 
 
 def left(answer: httpx.Response) -> int:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 
-import httpx
 import pytest
-from test_several_workers import free_port
+from served import served
 
 from subjects import parse_list
 
 pytestmark = pytest.mark.integration
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SERVERS = {
     "uvicorn": ["uvicorn", "asgi_middleware:app", "--log-level", "warning", "--port", "PORT"],
     "gunicorn": ["gunicorn", "wsgi_middleware:app", "-b", "127.0.0.1:PORT"],
@@ -27,32 +18,9 @@ SERVERS = {
 }
 
 
-@contextmanager
-def running(server: str) -> Iterator[httpx.Client]:
-    """A client of a server that answers, until the end of the block; it must end by itself when asked to."""
-    port = str(free_port())
-    command = [word.replace("PORT", port) for word in SERVERS[server]]
-    process = subprocess.Popen([sys.executable, "-m", *command], cwd=EXAMPLES, stderr=subprocess.PIPE, text=True)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
-            deadline = time.monotonic() + 30
-            while True:
-                try:
-                    client.options("/", headers={"Origin": "a", "Access-Control-Request-Method": "GET"})
-                    break
-                except httpx.TransportError:
-                    assert process.poll() is None and time.monotonic() < deadline, process.communicate(timeout=5)
-                    time.sleep(0.05)
-            yield client
-    finally:
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=20)
-    assert "Traceback" not in said, said
-
-
 @pytest.mark.parametrize("server", SERVERS)
 def test_exactly_the_limit_passes_and_every_answer_tells_what_remains(server: str) -> None:
-    with running(server) as client:
+    with served(SERVERS[server]) as client:
         answers = [client.get("/", headers={"X-User-Id": "u1"}) for _ in range(7)]
         assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 2
         left = [parse_list(answer.headers["RateLimit"])[0][1]["r"] for answer in answers]
