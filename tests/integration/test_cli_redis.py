@@ -37,7 +37,7 @@ def _empty(server: Server) -> None:
 
 @pytest.fixture
 def gate(server: Server) -> Iterator[Gate]:
-    with Gate(SHOP, store=server.url) as opened:
+    with Gate(SHOP, store=f"{server.url}?timeout=10s") as opened:
         yield opened
 
 
@@ -127,7 +127,7 @@ def test_reset_forgets_under_all_limits_of_a_key_or_of_one_rule(server: Server, 
 def test_the_store_of_the_policy_is_looked_at_unless_another_is_named(server: Server, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(
-        f"version: 1\nstore: {server.url}?prefix=own&on_error=open\n"
+        f"version: 1\nstore: {server.url}?prefix=own&on_error=open&timeout=10s\n"
         "rules:\n  - {name: all, by: [], limits: 5/minute log}\n  - {name: pair, by: [ip, host], limits: 5/minute}\n"
     )
     with Gate(policy) as gate:
@@ -182,7 +182,7 @@ def test_passwords_are_not_shown() -> None:
 
 def test_a_cluster_is_looked_at() -> None:
     with cluster(shards=3, replicas_each=0) as nodes:
-        with Gate(SHOP, store=nodes.url) as gate:
+        with Gate(SHOP, store=f"{nodes.url}?timeout=10s") as gate:
             gate.hit(login())
         told = run_headgate("inspect", SHOP, f"ip={CLIENT}", "--store", nodes.url, "--rule", "login")
         assert "5/minute: 4 of 5 left, " in told.stdout

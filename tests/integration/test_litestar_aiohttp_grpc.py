@@ -228,7 +228,7 @@ def test_clients_of_grpc_try_again_when_they_are_told_to(colour: str) -> None:
 def test_a_server_of_grpc_counts_in_redis(colour: str) -> None:
     with (
         single() as redis,
-        grpc_server(colour, limits="20/minute", store=patient(redis.url)) as (address, _),
+        grpc_server(colour, limits="20/hour", store=patient(redis.url)) as (address, _),
         grpc.insecure_channel(address) as channel,
         ThreadPoolExecutor(8) as pool,
     ):
@@ -241,7 +241,7 @@ def test_aiohttp_counts_in_redis_and_closes_its_connections() -> None:
 
     async def ask(url: str) -> Counter[int]:
         app = web.Application()
-        app.router.add_get("/", aiohttp_limit("20/minute", store=url)(read))
+        app.router.add_get("/", aiohttp_limit("20/hour", store=url)(read))
         setup(app, limits="1000/minute", store=url)
         async with TestClient(TestServer(app)) as session:
 
@@ -265,7 +265,7 @@ def test_litestar_counts_in_redis_and_closes_its_connections() -> None:
 
     with single() as redis:
         app: Any = Litestar(
-            [read], logging_config=None, plugins=[RateLimitPlugin(limits="20/minute", store=patient(redis.url))]
+            [read], logging_config=None, plugins=[RateLimitPlugin(limits="20/hour", store=patient(redis.url))]
         )
         with LiveServer(app) as url, httpx.Client(base_url=url) as client, ThreadPoolExecutor(8) as pool:
             paths = ["/", "/nothing"] * 30

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from weakref import WeakMethod
 
-from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
+from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
 from headgate.errors import HeadgateError, StoreKeyError
 
 log = logging.getLogger("headgate")
@@ -40,8 +40,16 @@ RAMP_S = 0.5
 class Breaker:
     """Whether calls go to a store. Safe under threads, and after a fork."""
 
-    def __init__(self, shown: str, *, failures: int = FAILURES, first_probe_s: float = FIRST_PROBE_S) -> None:
+    def __init__(
+        self,
+        shown: str,
+        *,
+        failures: int = FAILURES,
+        first_probe_s: float = FIRST_PROBE_S,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.shown = shown
+        self._clock = clock
         self.state = CLOSED
         self.opened = 0
         """How often it has opened."""
@@ -51,8 +59,9 @@ class Breaker:
         self._failures = 0
         self._complaints: set[str] = set()
         self._half_open_us = 0
-        self._asked = 0
-        self._passed = 0
+        self._turns = 0.0
+        """Each who asks while it is half open adds the share of that moment, and whole ones go through."""
+
         self._prober: threading.Thread | asyncio.Task[None] | None = None
         self._pid = 0
         self._lock = threading.Lock()
@@ -64,15 +73,15 @@ class Breaker:
         with self._lock:
             if self.state != HALF_OPEN:
                 return self.state == CLOSED
-            share = (SYSTEM_CLOCK.now_us() - self._half_open_us) / (RAMP_S * US_PER_SECOND)
+            share = (self._clock.now_us() - self._half_open_us) / (RAMP_S * US_PER_SECOND)
             if share >= 1:
                 self.state = CLOSED
                 return True
-            self._asked += 1
-            if self._passed < self._asked * share:
-                self._passed += 1
-                return True
-            return False
+            self._turns += share
+            if self._turns < 1:
+                return False
+            self._turns -= 1
+            return True
 
     def succeeded(self) -> None:
         """A call was answered."""
@@ -161,6 +170,7 @@ class Breaker:
     def _is_back(self) -> None:
         with self._lock:
             self.state = HALF_OPEN
-            self._half_open_us = SYSTEM_CLOCK.now_us()
-            self._failures = self._asked = self._passed = 0
+            self._half_open_us = self._clock.now_us()
+            self._failures = 0
+            self._turns = 0.0
         log.warning("the store answers again: %s", self.shown)

@@ -1,0 +1,119 @@
+"""The breaker on a clock that the test moves: when it opens, who goes through while it ramps up, and when it closes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from headgate.clock import US_PER_SECOND
+from headgate.errors import StoreKeyError, StoreTimeout, StoreUnavailable
+from headgate.stores.breaker import CLOSED, FAILURES, HALF_OPEN, OPEN, RAMP_S, Breaker
+from headgate.testing import ManualClock
+
+LATE = StoreTimeout("redis://h: no answer in time")
+RAMP_US = int(RAMP_S * US_PER_SECOND)
+
+
+def opened(clock: ManualClock) -> Breaker:
+    breaker = Breaker("a store", clock=clock, first_probe_s=0.001)
+    for _ in range(FAILURES):
+        assert breaker.lets_through()
+        breaker.failed(LATE)
+    assert breaker.state == OPEN and not breaker.lets_through()
+    return breaker
+
+
+class Probe:
+    """A store that answers, or not; a breaker asks only what is still there."""
+
+    def __init__(self, *, answers: bool = True) -> None:
+        self.answers = answers
+        self.asked = threading.Event()
+
+    def ask(self) -> None:
+        self.asked.set()
+        if not self.answers:
+            raise StoreUnavailable("nobody is there")
+
+
+def come_back(breaker: Breaker) -> None:
+    probe = Probe()
+    breaker.probe_in_thread(probe.ask)
+    prober = breaker._prober
+    assert isinstance(prober, threading.Thread)
+    prober.join(20)
+    assert not prober.is_alive() and breaker.state == HALF_OPEN
+
+
+def test_it_opens_after_failures_one_after_another_only() -> None:
+    breaker = Breaker("a store", clock=ManualClock())
+    for _ in range(5):
+        for _ in range(FAILURES - 1):
+            breaker.failed(LATE)
+        breaker.succeeded()
+    assert breaker.state == CLOSED and breaker.opened == 0
+    for _ in range(FAILURES):
+        breaker.failed(LATE)
+    assert breaker.state == OPEN and breaker.opened == 1
+
+
+def test_what_is_wrong_with_one_key_does_not_open_it(caplog: pytest.LogCaptureFixture) -> None:
+    breaker = Breaker("a store", clock=ManualClock())
+    with caplog.at_level(logging.WARNING, "headgate"):
+        for _ in range(10 * FAILURES):
+            breaker.failed(StoreKeyError("the key x is no hash"))
+    assert breaker.state == CLOSED and len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("asked_each_ms", [1, 7, 40])
+def test_those_who_go_through_grow_from_none_to_all(asked_each_ms: int) -> None:
+    clock = ManualClock()
+    breaker = opened(clock)
+    come_back(breaker)
+    ramp_ms = RAMP_US // 1000
+    shares = 0.0
+    passed = 0
+    for ms in range(0, ramp_ms, asked_each_ms):
+        went = breaker.lets_through()
+        shares += ms / ramp_ms
+        passed += went
+        assert shares - 1 <= passed <= shares, f"at {ms} ms: not the share of that moment"
+        clock.advance(1000 * asked_each_ms)
+    clock.advance(RAMP_US)
+    assert breaker.lets_through() and breaker.state == CLOSED
+
+
+def test_a_crowd_at_the_first_moment_does_not_go_through() -> None:
+    breaker = opened(ManualClock())
+    come_back(breaker)
+    assert [breaker.lets_through() for _ in range(1000)] == [False] * 1000
+
+
+def test_one_failure_while_it_ramps_up_opens_it_again() -> None:
+    clock = ManualClock()
+    breaker = opened(clock)
+    come_back(breaker)
+    clock.advance(RAMP_US // 2)
+    assert [breaker.lets_through() for _ in range(4)] == [False, True, False, True]
+    breaker.failed(LATE)
+    assert breaker.state == OPEN and breaker.opened == 2 and not breaker.lets_through()
+    come_back(breaker)  # and the ramp begins anew
+    assert not breaker.lets_through()
+
+
+def test_a_store_that_stays_away_keeps_it_open() -> None:
+    breaker = opened(ManualClock())
+    probe = Probe(answers=False)
+    breaker.probe_in_thread(probe.ask)
+    prober = breaker._prober
+    for _ in range(2):
+        probe.asked.clear()
+        assert probe.asked.wait(20)
+    breaker.probe_in_thread(probe.ask)
+    assert breaker.state == OPEN and breaker._prober is prober, "one looks, not each who asks"
+    probe.answers = True
+    assert isinstance(prober, threading.Thread)
+    prober.join(20)
+    assert breaker.state == HALF_OPEN
