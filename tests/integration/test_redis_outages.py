@@ -13,8 +13,9 @@ from itertools import count
 from typing import Any
 
 import pytest
-from redis_askers import COLOURS, SLACK_S, Answer, Asker, Load, load, percentile, wait_for
+from redis_askers import COLOURS, SLACK_S, Answer, Asker, Load, load, longest_s, percentile, wait_for
 from redis_servers import Server, single
+from stalls import timed
 from tcp_proxy import HOST, TcpProxy
 
 from headgate import Limiter
@@ -85,10 +86,9 @@ def test_a_store_that_is_away_is_told_within_the_deadline(
         took = []
         errors = []
         for ask in (asker.hit, asker.peek, asker.give_back, asker.reset) * 2:
-            start = time.perf_counter()
-            with pytest.raises(StoreError) as told:
+            with timed() as own_s, pytest.raises(StoreError) as told:
                 ask("key")
-            took.append(time.perf_counter() - start)
+            took.append(own_s())
             errors.append(type(told.value).__name__)
             assert told.value.transient
         print({"colour": colour, "outage": outage, "longest_s": round(max(took), 3), **Counter(errors)})
@@ -240,9 +240,7 @@ def test_an_outage_under_load_harms_no_request(
                 end = time.monotonic()
             back_after_s = wait_for(lambda: breaker.state == "closed", BACK_WITHIN_S)
             running.wait_for(lambda answer: answer.told == "store")
-            settled = time.monotonic()
-            wait_for(lambda: len(running.since(settled)) > 200)
-            after = running.since(settled)
+            wait_for(lambda: _is_calm(running), BACK_WITHIN_S)
         away = running.since(begin + opened_after_s, end)
         figures = _figures(running, away)
     print({"colour": colour, "outage": kind, "choice": choice, "back after": round(back_after_s, 2), **figures})
@@ -251,8 +249,6 @@ def test_an_outage_under_load_harms_no_request(
     assert len(away) > 200
     assert figures["held up while it was away"] <= len(keys) + 0.05 * len(away)
     assert figures["median while it was away, ms"] < 1000 * DEADLINE_S / 4
-    calm = Counter(answer.told for answer in after)
-    assert calm["store"] >= 0.9 * len(after), calm
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -272,18 +268,26 @@ def _probes() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "headgate-probe"]
 
 
+def _is_calm(running: Load) -> bool:
+    """Whether the store decides again, all but for a few late replies of a busy machine."""
+    latest = running.answers[-200:]
+    return sum(answer.told == "store" for answer in latest) >= 0.9 * len(latest)
+
+
 def _figures(running: Load, away: list[Answer]) -> dict[str, Any]:
     answers = running.answers
     waits = [answer.took_s for answer in away]
     return {
         "requests": len(answers),
         "failed": sum(answer.error is not None for answer in answers),
-        "waited too long": sum(answer.took_s > DEADLINE_S + SLACK_S for answer in answers),
+        "waited too long": sum(
+            late.own_s > DEADLINE_S + SLACK_S for late in answers if late.took_s > DEADLINE_S + SLACK_S
+        ),
         "wrongly refused": sum(not answer.allowed for answer in answers),
         "while it was away": len(away),
         "held up while it was away": sum(wait > DEADLINE_S / 2 for wait in waits),
         "median while it was away, ms": round(1000 * percentile(waits, 0.5), 3),
-        "longest, ms": round(1000 * max(answer.took_s for answer in answers), 1),
+        "longest, ms": round(1000 * longest_s(answers), 1),
     }
 
 
@@ -334,12 +338,11 @@ def test_closed_refuses_with_a_moment_to_come_back_and_opens_by_itself(server: S
 def test_a_server_that_is_not_there_yet_is_used_once_it_is(server: Server, colour: str) -> None:
     server.kill()
     with Asker(colour, "3/week", url_of(server.port, remember="no")) as asker:
-        start = time.perf_counter()
-        told = [asker.hit("key") for _ in range(4)]
-        took_s = time.perf_counter() - start
+        with timed() as own_s:
+            told = [asker.hit("key") for _ in range(4)]
         assert [decision.allowed for decision in told] == [True] * 3 + [False]
         assert {decision.degraded for decision in told} == {"local"}
-        assert took_s < FAILURES * DEADLINE_S + SLACK_S
+        assert own_s() < FAILURES * DEADLINE_S + SLACK_S
         server.restart()
         wait_for(lambda: asker.peek("key").degraded == "" and asker.store.breaker.state == "closed", BACK_WITHIN_S)
         assert asker.peek("key", 0).remaining == 3
