@@ -240,3 +240,9 @@ class PeerLimits:
     def __new__(cls, bound: BoundLimits, fields: RateLimitFields, key_of: Callable[[str, str], Any]) -> PeerLimits: ...
     def ask(self, scope: Any) -> list[tuple[bytes, bytes]] | Decision | None:
         """The fields of a request that passes at once, the decision on any other; None if it is not judged here."""
+
+    def ask_within(self, scope: Any, within: str) -> tuple[Decision, list[tuple[bytes, bytes]] | None] | None:
+        """As `ask`, for a request that counts in a scope: the decision, and the fields if it passes at once.
+
+        `within` is the first part of the key.
+        """

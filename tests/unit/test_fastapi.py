@@ -32,6 +32,7 @@ from headgate.integrations.fastapi import (
     rate_limit,
 )
 from headgate.testing import ManualClock
+from noting import HOW, note_scopes, options_of
 from subjects import parse_list
 
 PLAIN_ROUTES_IN_ROUTERS = hasattr(FastAPI, "frontend")
@@ -41,19 +42,15 @@ PLAIN_ROUTES_IN_ROUTERS = hasattr(FastAPI, "frontend")
 class Limits(RateLimits):
     """Limits on a clock that stands, which note the scope that each request was counted under."""
 
-    def __init__(self, **defaults: Any) -> None:
+    def __init__(self, scopes: list[str], **defaults: Any) -> None:
         self.clock = ManualClock()
-        self.scopes: list[str] = []
-        super().__init__(
-            clock=self.clock,
-            on_decision=lambda request, decision: self.scopes.append(request.endpoint),
-            **defaults,
-        )
+        self.scopes = scopes
+        super().__init__(clock=self.clock, **defaults)
 
 
-@pytest.fixture
-def limits() -> Limits:
-    return Limits()
+@pytest.fixture(params=HOW)
+def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Limits:
+    return Limits(note_scopes(monkeypatch), **options_of(request.param))
 
 
 def ask(
@@ -429,7 +426,7 @@ def test_override_of_a_router_takes_the_place_of_the_applications(limits: Limits
 def test_equal_limits_are_asked_once(limits: Limits) -> None:
     app = app_with(limits("2/minute"), dependencies=[Depends(limits("2/minute"))])
     assert statuses(app, "/", "/", "/") == [200, 200, 429]
-    assert limits("2/minute", cost=2) != limits("2/minute") != Limits()("2/minute")
+    assert limits("2/minute", cost=2) != limits("2/minute") != Limits([])("2/minute")
     assert limits("1/minute", trusted_proxies=["10.0.0.0/8"]) != limits("1/minute", trusted_proxies=["10.0.0.0/8"])
     mapping = {"default": "1/minute"}
     assert limits(mapping, tier=str) != limits(mapping, tier=str), "who knows what becomes of a mapping"
@@ -509,7 +506,7 @@ def test_tiers_choose_among_limits(limits: Limits) -> None:
 
 
 def test_defaults_stand_for_all_limits_and_a_limits_own_before_them() -> None:
-    limits = Limits(key=lambda request: "everybody", headers="x-delta")
+    limits = Limits([], key=lambda request: "everybody", headers="x-delta")
     app = app_with(limits("1/minute"))
     assert ask(app).headers["X-RateLimit-Remaining"] == "0"
     assert statuses(app, "/", client="203.0.113.10") == [429]
@@ -577,7 +574,7 @@ def test_a_handler_of_the_applications_own_wins(limits: Limits) -> None:
         assert refused.json() == {"own": f"over the limit of default; come back in {refused.headers['Retry-After']} s"}
         assert refused.headers.get_list("content-type") == ["application/json"]
         assert "RateLimit" in refused.headers
-        limits = Limits()
+        limits = Limits([])
 
 
 def test_a_handler_of_all_http_exceptions_does_not_stand_before_a_refusal(limits: Limits) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
+import re
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -22,28 +24,25 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from headgate import ConfigError, MissingExtraError
+from headgate import ConfigError, MemoryStore, MissingExtraError
 from headgate.http.asgi import RateLimitMiddleware
 from headgate.integrations.starlette import RateLimitHeaders, RateLimits, RouteLimit, exempt, rate_limit
 from headgate.testing import ManualClock
+from noting import HOW, note_scopes, options_of
 
 
 class Limits(RateLimits):
     """Limits on a clock that stands, which note the scope that each request was counted under."""
 
-    def __init__(self, **defaults: Any) -> None:
+    def __init__(self, scopes: list[str], **defaults: Any) -> None:
         self.clock = ManualClock()
-        self.scopes: list[str] = []
-        super().__init__(
-            clock=self.clock,
-            on_decision=lambda request, decision: self.scopes.append(request.endpoint),
-            **defaults,
-        )
+        self.scopes = scopes
+        super().__init__(clock=self.clock, **defaults)
 
 
-@pytest.fixture
-def limits() -> Limits:
-    return Limits()
+@pytest.fixture(params=HOW)
+def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Limits:
+    return Limits(note_scopes(monkeypatch), **options_of(request.param))
 
 
 def ask(app: Any, path: str = "/", method: str = "GET", *, root_path: str = "", **options: Any) -> httpx.Response:
@@ -133,6 +132,42 @@ def test_an_endpoint_counts_under_its_whole_template(limits: Limits) -> None:
     assert limits.scopes == ["POST /api/v1/class/{id}", "GET /api/v1/class/{id}"]
 
 
+@pytest.mark.parametrize("peer", [("203.0.113.9", 1), ("2001:db8::7", 1), ["203.0.113.9", 1], ("", 0), None])
+def test_both_ways_of_asking_count_the_same_keys(peer: Any) -> None:
+    clock, store = ManualClock(), MemoryStore()
+    kinds: list[dict[str, Any]] = [{}, {"scope": "all"}, {"scope": ""}]
+    for where in kinds:
+        apps = [
+            one(RateLimits(clock=clock, store=store, **options_of(how))("9/minute", name="x", **where)(read))
+            for how in HOW
+        ]
+        told = [dict(drive(app, "/", client=peer)[0]["headers"])[b"ratelimit"] for app in apps * 2]
+        assert [re.match(rb'"x";r=(\d)', field)[1] for field in told] == [b"8", b"7", b"6", b"5"]  # type: ignore[index]
+
+
+def test_requests_leave_nothing_for_the_garbage_collector(limits: Limits) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        pass
+
+    async def garbage(app: Any) -> int:
+        scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": [], "root_path": ""}
+        gc.collect()
+        for _ in range(100):
+            await app({**scope, "client": ("203.0.113.9", 1)}, receive, send)
+        return gc.collect()
+
+    limited = one(limits("1000/minute")(limits("2000/minute", key=lambda request: "all")(read)))
+    asyncio.run(garbage(limited))  # what is made once
+    gc.disable()
+    try:
+        assert asyncio.run(garbage(limited)) <= asyncio.run(garbage(one(read))) + 50
+    finally:
+        gc.enable()
+
+
 def test_concrete_paths_are_no_keys(limits: Limits) -> None:
     app = one(limits("2/minute")(read), "/u/{user}")
     assert statuses(app, "/u/1", "/u/2", "/u/3") == [200, 200, 429]
@@ -170,7 +205,7 @@ def test_a_limit_before_a_route_is_the_routes(limits: Limits) -> None:
     app = one(read, "/a/{id}", middleware=[Middleware(RouteLimit, limits="1/minute", rate_limits=limits)])
     assert statuses(app, "/a/1", "/a/2") == [200, 429]
     assert limits.scopes == ["GET /a/{id}"] * 2
-    default = one(read, middleware=[Middleware(RouteLimit, limits="1/minute", clock=ManualClock())])
+    default = one(read, middleware=[Middleware(RouteLimit, limits="1/minute", clock=ManualClock(), scope=repr(limits))])
     assert statuses(default, "/", "/") == [200, 429]
 
 

@@ -3,21 +3,25 @@
 //! Python's part of a request is longer than deciding is; most requests need none of it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use headgate_core::hash::KeyHash;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::arguments::hash_key;
 use crate::bound::BoundLimits;
+use crate::decision::Decision;
 use crate::fields::RateLimitFields;
 
 /// Addresses whose keys are remembered; then all are forgotten.
 const MOST_PEERS: usize = 65_536;
 /// Bytes of an address that is remembered; longer ones are none.
 const LONGEST_PEER: usize = 64;
+
+/// A decision, and the fields that tell it if it passes at once.
+type DecisionAndFields<'py> = (Bound<'py, Decision>, Option<Bound<'py, PyList>>);
 
 /// Decides for requests by the address of their peer.
 #[pyclass(frozen, module = "headgate._native")]
@@ -26,8 +30,18 @@ pub struct PeerLimits {
     fields: Py<RateLimitFields>,
     /// Gives the key of an address.
     key_of: Py<PyAny>,
-    known: Mutex<HashMap<Box<str>, KeyHash>>,
+    known: Mutex<Known>,
 }
+
+/// Keys that were made already, of each address within each scope.
+#[derive(Default)]
+struct Known {
+    scopes: HashMap<Box<str>, HashMap<Box<str>, KeyHash>>,
+    count: usize,
+}
+
+/// Whoever counts in no scope counts in this one; a route's template is never empty.
+const NO_SCOPE: &str = "";
 
 #[pymethods]
 impl PeerLimits {
@@ -37,6 +51,32 @@ impl PeerLimits {
     }
 
     fn ask<'py>(&self, py: Python<'py>, scope: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(decision) = self.decide(py, scope, NO_SCOPE)? else {
+            return Ok(None);
+        };
+        Ok(Some(match self.fields.get().write_passing(py, &decision)? {
+            Some(told) => told.into_any(),
+            None => Bound::new(py, decision)?.into_any(),
+        }))
+    }
+
+    fn ask_within<'py>(
+        &self,
+        py: Python<'py>,
+        scope: &Bound<'py, PyAny>,
+        within: &str,
+    ) -> PyResult<Option<DecisionAndFields<'py>>> {
+        let Some(decision) = self.decide(py, scope, within)? else {
+            return Ok(None);
+        };
+        let told = self.fields.get().write_passing(py, &decision)?;
+        Ok(Some((Bound::new(py, decision)?, told)))
+    }
+}
+
+impl PeerLimits {
+    /// The decision on a request; none on what is not judged here.
+    fn decide(&self, py: Python<'_>, scope: &Bound<'_, PyAny>, within: &str) -> PyResult<Option<Decision>> {
         let Ok(scope) = scope.cast::<PyDict>() else {
             return Ok(None);
         };
@@ -55,28 +95,44 @@ impl PeerLimits {
             _ => intern!(py, "").clone().into_any(),
         };
         let bound = self.bound.get();
-        let decision = bound.hit_hashed(py, self.key(py, bound, &peer)?)?;
-        Ok(Some(match self.fields.get().write_passing(py, &decision)? {
-            Some(told) => told.into_any(),
-            None => Bound::new(py, decision)?.into_any(),
-        }))
+        bound.hit_hashed(py, self.key(py, bound, within, &peer)?).map(Some)
+    }
+
+    fn key(&self, py: Python<'_>, bound: &BoundLimits, within: &str, peer: &Bound<'_, PyAny>) -> PyResult<KeyHash> {
+        let text = peer.cast::<PyString>()?.to_str()?;
+        if let Some(key) = self.known().scopes.get(within).and_then(|peers| peers.get(text)) {
+            return Ok(*key);
+        }
+        let own = self.key_of.bind(py).call1((peer, intern!(py, "")))?;
+        let key = if within == NO_SCOPE {
+            own
+        } else {
+            let mut parts = vec![PyString::new(py, within).into_any()];
+            parts.extend(own.cast::<PyTuple>()?.iter());
+            PyTuple::new(py, parts)?.into_any()
+        };
+        let key = hash_key(&key, bound.seed())?;
+        if text.len() <= LONGEST_PEER {
+            self.known().remember(within, text, key);
+        }
+        Ok(key)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl PeerLimits {
-    fn key(&self, py: Python<'_>, bound: &BoundLimits, peer: &Bound<'_, PyAny>) -> PyResult<KeyHash> {
-        let text = peer.cast::<PyString>()?.to_str()?;
-        if let Some(key) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(text) {
-            return Ok(*key);
+impl Known {
+    fn remember(&mut self, within: &str, peer: &str, key: KeyHash) {
+        if self.count >= MOST_PEERS {
+            *self = Self::default();
         }
-        let key = hash_key(&self.key_of.bind(py).call1((peer, intern!(py, "")))?, bound.seed())?;
-        if text.len() <= LONGEST_PEER {
-            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            if known.len() >= MOST_PEERS {
-                known.clear();
-            }
-            known.insert(text.into(), key);
+        self.count += 1;
+        if let Some(peers) = self.scopes.get_mut(within) {
+            peers.insert(peer.into(), key);
+        } else {
+            self.scopes.insert(within.into(), HashMap::from([(peer.into(), key)]));
         }
-        Ok(key)
     }
 }

@@ -32,8 +32,12 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _TRY_AGAIN_LATER = 1013
 """The status with which a websocket is closed that was refused (IANA's registry of close codes)."""
 
-_HEADS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
-_PASSING = frozenset({b"ratelimit-policy", b"ratelimit"})
+HEADS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+"""The messages that have headers."""
+
+PASSING = frozenset({b"ratelimit-policy", b"ratelimit"})
+"""The fields that the native core writes."""
+
 _IN_A_PATH = "/%:@!$&'()*+,;=~"
 
 
@@ -91,7 +95,7 @@ class RateLimitMiddleware:
             answer = front.without_store(error)
         else:
             if passing is not None:
-                await self.app(scope, receive, _adding(send, passing, _PASSING) if passing else send)
+                await self.app(scope, receive, _adding(send, passing, PASSING) if passing else send)
                 return
             if decision is None:
                 await self.app(scope, receive, send)
@@ -216,25 +220,35 @@ class ScopeHeaders(Mapping[str, str]):
 
 def telling(send: Send, fields: list[tuple[str, str]]) -> Send:
     """Add fields to the head of the response; one that the application wrote itself stays as it is."""
-    encoded = [(_field_name(name), value.encode("latin-1")) for name, value in fields]
+    encoded = encode_fields(fields)
     return _adding(send, encoded, frozenset(name for name, _ in encoded))
+
+
+def encode_fields(fields: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    """Fields as ASGI has them."""
+    return [(_field_name(name), value.encode("latin-1")) for name, value in fields]
 
 
 def _adding(send: Send, fields: list[tuple[bytes, bytes]], names: frozenset[bytes]) -> Send:
     # No coroutine function: what it returns is awaited all the same, and one less frame is entered.
     def send_with_fields(message: Message) -> Awaitable[None]:
-        if message["type"] in _HEADS:
-            own = message.get("headers") or ()
-            added = fields
-            for name, _ in own:  # in lower case, as ASGI has them
-                if name in names:
-                    written = {name for name, _ in own}
-                    added = [field for field in fields if field[0] not in written]
-                    break
-            message["headers"] = [*own, *added]
+        if message["type"] in HEADS:
+            add_fields(message, fields, names)
         return send(message)
 
     return send_with_fields
+
+
+def add_fields(message: Message, fields: list[tuple[bytes, bytes]], names: frozenset[bytes] = PASSING) -> None:
+    """Add fields of these names to the head of a response, but for those that the application wrote itself."""
+    own = message.get("headers") or ()
+    added = fields
+    for name, _ in own:  # in lower case, as ASGI has them
+        if name in names:
+            written = {name for name, _ in own}
+            added = [field for field in fields if field[0] not in written]
+            break
+    message["headers"] = [*own, *added]
 
 
 @cache

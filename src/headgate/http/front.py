@@ -20,7 +20,7 @@ from headgate.http.dialects import fields_of
 from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions, cost_of, function_of, one_of
 from headgate.http.ratelimit_headers import Passing, passes_without_words, passing_writer
 from headgate.http.refusal import PROBLEM_JSON, REDUCED_CAPACITY, answer_of, problem_json
-from headgate.http.request_limits import Asked, RequestLimits
+from headgate.http.request_limits import Asked, AskWithin, RequestLimits
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.policy.rules import ALL_RULES
@@ -96,8 +96,13 @@ class Front:
 
         self.ask_scope = None
         """Decides natively for the scope of an HTTP request, where it can; see `headgate._native.PeerLimits.ask`."""
+        self.ask_within: AskWithin | None = None
+        """`ask_scope` for requests of routes, and with the decision."""
         if asynchronous and self._limits is not None and self._tells_plainly(told):
-            self.ask_scope = self._limits.ask_scope()
+            if routed:
+                self.ask_within = self._limits.ask_within()
+            else:
+                self.ask_scope = self._limits.ask_scope()
 
         self.settles = "counts" in told
         """Whether `settle` is to be called when the application has answered."""
@@ -143,6 +148,11 @@ class Front:
             "detail": "the rate limiter's store does not answer",
         }
         return Answer(Refusal(503, [("Content-Type", PROBLEM_JSON), (_DEGRADED, "closed")], problem_json(body)), [], 0)
+
+    def note_charge(self, request: Request, asked_us: int) -> None:
+        """Note what a request was charged that was decided by `ask_within`, for `take_back`."""
+        if self._limits is not None:
+            self._limits.note_charge(request, asked_us)
 
     def settle(self, request: Request, answer: Answer, response: Response) -> None:
         """Let count of a request that passed what `counts` says of its response; where the store fails, all counts."""
@@ -286,8 +296,11 @@ async def judge_async(front: Front, request: Request) -> Answer:
         decision = await answered(front.ask(request))
     except StoreError as error:
         return front.without_store(error)
-    if decision is None:
-        return PASSES
+    return PASSES if decision is None else await answer_async(front, request, decision)
+
+
+async def answer_async(front: Front, request: Request, decision: Decision) -> Answer:
+    """What becomes of a request that was judged, once it has waited as long as a queue delays it."""
     answer = front.answer(request, decision)
     if answer.delay_us:
         await asyncio.sleep(front.clock.let_pass(answer.delay_us))

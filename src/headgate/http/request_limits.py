@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from headgate import core
 from headgate.clock import SYSTEM_CLOCK
 from headgate.decision import Decision, NamedLimit, Reading
-from headgate.errors import ArgumentError, ConfigError
+from headgate.errors import ArgumentError, ConfigError, StoreError
 from headgate.http.options import AnyLimits, Response, cost_of, function_of, one_of
 from headgate.http.ratelimit_headers import writers_of
 from headgate.http.wide import MOST_TIMES, WideLimiter
@@ -43,6 +43,11 @@ _PLAIN = {
 
 Asked = Decision | Awaitable[Decision | None] | None
 """A decision, or an awaitable of one; None where a request is not limited."""
+
+AskWithin = Callable[[Any, str], tuple[Decision, list[tuple[bytes, bytes]] | None] | None]
+"""Decides for the scope of a request and its route's template; see `headgate._native.PeerLimits.ask_within`.
+
+None where it cannot, and nothing is charged."""
 
 
 class _Pair(NamedTuple):
@@ -110,9 +115,13 @@ class RequestLimits:
         self.ask_peer: Callable[[str], Asked] | None = None
         """Decide for a request of this peer, where nothing else of it matters but that it is no OPTIONS."""
 
+        fixed = routed and isinstance(self._scope, str)
+        self._is_plain = self._one is not None and told.keys() <= (_PLAIN | {"scope"} if fixed else _PLAIN)
+        """Whether every request counts one unit of the same limits, by its client's address."""
+
         if any(map(iscoroutinefunction, functions)):
             self.ask = self._ask_later
-        elif self._one is not None and told.keys() <= _PLAIN and not routed:
+        elif self._is_plain and not routed:
             self.ask = self._plainly()
             if not self._address.header:
                 self.ask_peer = self._by_peer()
@@ -165,15 +174,39 @@ class RequestLimits:
 
     def ask_scope(self) -> Callable[[Any], Any] | None:
         """`ask_peer` natively, where the limits are: for the scope of an ASGI request, and with what remains."""
+        peers = None if self.ask_peer is None else self._peer_limits()
+        return None if peers is None else peers.ask
+
+    def ask_within(self) -> AskWithin | None:
+        """`ask_scope` for requests of routes: for a scope and the template of its route."""
+        peers = self._peer_limits() if self._is_plain and not self._address.header else None
+        if peers is None:
+            return None
+        ask: AskWithin = peers.ask_within
+        fixed = self._scope if isinstance(self._scope, str) else None
+
+        def ask_within(scope: Any, template: str) -> tuple[Decision, list[tuple[bytes, bytes]] | None] | None:
+            try:
+                return ask(scope, (template if fixed is None else fixed) or _NOWHERE)
+            except StoreError:
+                return None  # who asks again is told
+
+        return ask_within
+
+    def note_charge(self, request: Request, asked_us: int) -> None:
+        """Note what a request was charged that was decided by `ask_within`, for `taking_back`."""
+        request.charge = _Charge(self._one, self._scoped(request, self._client(request)), 1, asked_us)
+
+    def _peer_limits(self) -> Any:
+        """What decides for peers natively, None where that cannot be."""
         native, definitions = core.native, self.definitions
-        if self.ask_peer is None or native is None or definitions is None:
+        if native is None or definitions is None:
             return None
         fields = writers_of(definitions).encoded
         bound = self._one.bound
         if not isinstance(bound, native.BoundLimits) or not isinstance(fields, native.RateLimitFields):
             return None
-        ask: Callable[[Any], Any] = native.PeerLimits(bound, fields, self._address_key).ask
-        return ask
+        return native.PeerLimits(bound, fields, self._address_key)
 
     @property
     def definitions(self) -> tuple[NamedLimit, ...] | None:
@@ -226,9 +259,7 @@ class RequestLimits:
                 counted = _ANONYMOUS
             else:
                 return self._refused(limits)
-        if self._scope is not None:
-            scope: Any = self._scope(request) if callable(self._scope) else self._scope
-            counted = _within(scope or _NOWHERE, counted)
+        counted = self._scoped(request, counted)
         if type(counted) is _Pair:
             limiter = self._limiter(limits, wide=True)
             ask = limiter.hit
@@ -240,6 +271,13 @@ class RequestLimits:
         if self._keeps_charges:
             request.charge = _Charge(limiter, counted, cost, self._clock.now_us())
         return limiter.acquire(counted, cost, timeout=self._wait) if self._wait else ask(counted, cost)
+
+    def _scoped(self, request: Request, counted: Any) -> Any:
+        """The key within the scope in which a request counts."""
+        if self._scope is None:
+            return counted
+        scope: Any = self._scope(request) if callable(self._scope) else self._scope
+        return _within(scope or _NOWHERE, counted)
 
     def _client(self, request: Request) -> Key | _Pair:
         """The key of a client's address; what is longer than addresses are is not remembered."""

@@ -90,13 +90,11 @@ class RateLimit:
                 "app.add_middleware(RateLimitHeaders), of headgate.integrations.fastapi"
             )
         passed = await record.judge(self._front, scope, found.template)
-        refusal, _, _, decision = passed.answer
-        if refusal is not None:
+        if passed.refusal is not None:
             _answer_by_default(scope)
-            raise RateLimitExceeded(refusal, decision)
-        for name, value in record.fields():
-            response.headers[name] = value
-        return decision
+            raise RateLimitExceeded(passed.refusal, passed.decision)
+        _tell(response, record.fields())
+        return passed.decision
 
     def _is_replaced(self, route: Any) -> bool:
         """Whether a narrower limit of the route takes the place of this one; what a route depends on stays."""
@@ -162,6 +160,15 @@ class RateLimits:
         except TypeError:  # a mapping or a list among them: this one is like no other
             return (object(),)
         return identity
+
+
+def _tell(response: Response, fields: list[tuple[bytes, bytes]]) -> None:
+    """Tell what remains in the place of what was told before, by a limit further out perhaps."""
+    told = response.raw_headers
+    if told:
+        names = {name for name, _ in fields}
+        told[:] = [field for field in told if field[0] not in names]
+    told.extend(fields)
 
 
 def _limits_of(route: Any) -> Iterator[RateLimit]:

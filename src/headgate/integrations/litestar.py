@@ -189,9 +189,9 @@ class _Limited:
             return
         record = Record.of(scope)
         passed = await record.judge(self._limit.front, scope, self._template)
-        refusal = passed.answer.refusal
+        refusal = passed.refusal
         if refusal is None:
-            await self._run(passed, record, receive, send)
+            await self._run(passed, record, scope, receive, send)
         elif kind == "websocket":
             await refuse_websocket(scope, receive, send, refusal)
         elif self._limit.fallback is not None:
@@ -199,20 +199,21 @@ class _Limited:
         else:
             await send_refusal(send, refusal, "http", head=scope["method"] == "HEAD")
 
-    async def _run(self, passed: Passed, record: Record, receive: Receive, send: Send) -> None:
-        front, request, answer = passed
+    async def _run(self, passed: Passed, record: Record, scope: Scope, receive: Receive, send: Send) -> None:
+        front = passed.front
         watch = Watch(record.telling(send))
         said: Response | None = None
         try:
-            await self._app(request.scope, receive, watch.send)
+            await self._app(scope, receive, watch.send)
         except HTTPException as raised:  # by a middleware between: Litestar answers it outside of all of them
-            raised.headers = {**dict(record.fields()), **(raised.headers or {})}
+            told = {name.decode("latin-1"): value.decode("latin-1") for name, value in record.fields()}
+            raised.headers = {**told, **(raised.headers or {})}
             said = Response(raised.status_code, {name.lower(): value for name, value in raised.headers.items()}, 0)
             raise
         finally:
             if front.settles:
                 # The charge is settled even where the client is gone and the task is cancelled.
-                await asyncio.shield(front.settle_async(request, answer, said or watch.response()))
+                await asyncio.shield(front.settle_async(passed.request(scope), passed.answer, said or watch.response()))
 
 
 class _Unrouted:
@@ -227,20 +228,19 @@ class _Unrouted:
         if message["type"] == "http.response.start":
             record = Record.of(scope)
             passed = await record.judge(self._front, scope, "")
-            refusal = passed.answer.refusal
+            refusal = passed.refusal
             if refusal is None:
-                await self._tell(passed, message)
+                await self._tell(passed, scope, message)
             else:
                 scope[_REFUSED] = _replace(message, refusal, head=scope["method"] == "HEAD")
         elif message["type"] == "http.response.body" and _REFUSED in scope:
             message["body"] = scope[_REFUSED]
 
-    async def _tell(self, passed: Passed, message: Message) -> None:
-        front, request, answer = passed
+    async def _tell(self, passed: Passed, scope: Scope, message: Message) -> None:
         watch = Watch(_swallow)
-        await telling(watch.send, answer.fields)(message)
-        if front.settles:
-            await front.settle_async(request, answer, watch.response())
+        await telling(watch.send, passed.answer.fields)(message)
+        if passed.front.settles:
+            await passed.front.settle_async(passed.request(scope), passed.answer, watch.response())
 
 
 _REFUSED = "headgate.refused"

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
 from typing import Any, Unpack
 
 from headgate.decorator import is_coroutine_function
@@ -111,7 +111,7 @@ class RouteLimit:
             return
         record = Record.of(scope)
         passed = await record.judge(self._front, scope, found.template)
-        refusal = passed.answer.refusal
+        refusal = passed.refusal
         if refusal is None:
             await _run(self.app, passed, record, scope, receive, send)
         elif scope["type"] == "websocket":
@@ -130,6 +130,8 @@ def _limited(endpoint: Endpoint, front: Front, fallback: Endpoint | None) -> End
             'or its route with middleware=[Middleware(RouteLimit, limits="10/second")]'
         )
 
+    call = endpoint if is_coroutine_function(endpoint) else partial(run_in_threadpool, endpoint)
+
     @wraps(endpoint)
     async def limited(*args: Any, **kwargs: Any) -> Any:
         connection = _connection(args, kwargs)
@@ -137,11 +139,13 @@ def _limited(endpoint: Endpoint, front: Front, fallback: Endpoint | None) -> End
         found = find_route(scope, endpoint=scope.get("endpoint"), by_method=True)
         record = Record.of(scope)
         passed = await record.judge(front, scope, found.template)
-        refusal = passed.answer.refusal
+        refusal = passed.refusal
         if refusal is None:
             if isinstance(connection, WebSocket) or record.watched:
-                return await _call(endpoint, args, kwargs)
-            return await _answered(endpoint, args, kwargs, passed, record)
+                return await call(*args, **kwargs)
+            if front.settles:
+                return await _settled(call(*args, **kwargs), passed, record, scope)
+            return Wrapped(await call(*args, **kwargs), record.telling)
         if isinstance(connection, WebSocket):
             await refuse_websocket(scope, connection.receive, connection.send, refusal)
             return None
@@ -167,18 +171,15 @@ async def _call(endpoint: Endpoint, args: tuple[Any, ...], kwargs: dict[str, Any
     return await run_in_threadpool(endpoint, *args, **kwargs)
 
 
-async def _answered(
-    endpoint: Endpoint, args: tuple[Any, ...], kwargs: dict[str, Any], passed: Passed, record: Record
-) -> Any:
-    """What an endpoint answers, with what remains, where no RateLimitHeaders tells it."""
+async def _settled(answer: Awaitable[Any], passed: Passed, record: Record, scope: Scope) -> Any:
+    """What an endpoint answers, with what remains, and settled when it is sent, where no RateLimitHeaders does it."""
     try:
-        response = await _call(endpoint, args, kwargs)
+        response = await answer
     except Exception as raised:
-        if passed.front.settles:
-            status = raised.status_code if isinstance(raised, HTTPException) else 500
-            await asyncio.shield(passed.front.settle_async(passed.request, passed.answer, Response(status, {}, 0)))
+        status = raised.status_code if isinstance(raised, HTTPException) else 500
+        await asyncio.shield(passed.front.settle_async(passed.request(scope), passed.answer, Response(status, {}, 0)))
         raise
-    return Wrapped(response, record.telling, passed if passed.front.settles else None)
+    return Wrapped(response, record.telling, passed)
 
 
 async def _run(app: ASGIApp, passed: Passed, record: Record, scope: Scope, receive: Receive, send: Send) -> None:
@@ -188,7 +189,7 @@ async def _run(app: ASGIApp, passed: Passed, record: Record, scope: Scope, recei
         return
     told = record.telling(send)
     if passed.front.settles:
-        await settling(*passed, app, receive, told)
+        await settling(passed.front, passed.request(scope), passed.answer, app, receive, told)
     else:
         await app(scope, receive, told)
 
@@ -209,10 +210,11 @@ class Wrapped(StarletteResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         send = self._telling(send)
-        if self._settled is None:
+        settled = self._settled
+        if settled is None:
             await self._response(scope, receive, send)
         else:
-            await settling(*self._settled, self._response, receive, send)
+            await settling(settled.front, settled.request(scope), settled.answer, self._response, receive, send)
 
 
 class RefusalResponse(StarletteResponse):

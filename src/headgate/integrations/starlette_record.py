@@ -7,23 +7,90 @@ settles it with the response. No framework is imported.
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable
+from typing import Protocol
 
-from headgate.http.asgi import ASGIApp, AsgiRequest, Message, Receive, Scope, Send, Watch, telling
-from headgate.http.front import Answer, Front, judge_async
-from headgate.http.options import Response
+from headgate.decision import Decision
+from headgate.errors import StoreError
+from headgate.http.asgi import (
+    HEADS,
+    ASGIApp,
+    AsgiRequest,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    Watch,
+    add_fields,
+    encode_fields,
+)
+from headgate.http.front import PASSES, Answer, Front, answer_async
+from headgate.http.options import Refusal, Response
 from headgate.integrations.passed import merged
+from headgate.waiting import answered
 
 _KEY = "headgate"
-_HEADS = ("http.response.start", "websocket.accept", "websocket.http.response.start")
+
+Fields = list[tuple[bytes, bytes]]
+"""Header fields as ASGI has them."""
 
 
-class Passed(NamedTuple):
-    """A request that was judged."""
+class Passed:
+    """A request that was judged; what nobody may ask for is made when somebody does.
 
-    front: Front
-    request: AsgiRequest
-    answer: Answer
+    It does not keep the scope: that has the record, and a circle of them would wait for the garbage collector.
+    """
+
+    __slots__ = ("_answer", "_asked_us", "_charge", "_fields", "_settled", "decision", "front", "template")
+
+    def __init__(
+        self,
+        front: Front,
+        template: str,
+        decision: Decision | None,
+        fields: Fields | None,
+        asked_us: int,
+        request: AsgiRequest | None = None,
+        answer: Answer | None = None,
+    ) -> None:
+        self.front = front
+        self.template = template
+        self.decision = decision
+        self._fields = fields
+        self._asked_us = asked_us
+        self._answer = answer
+        self._charge = None if request is None else getattr(request, "charge", None)
+        self._settled = request if front.settles else None
+
+    def request(self, scope: Scope) -> AsgiRequest:
+        """As options see it, with what it was charged."""
+        if self._settled is not None:
+            return self._settled
+        request = AsgiRequest(scope, self.template)
+        if self._charge is not None:
+            request.charge = self._charge
+        elif self._asked_us:
+            self.front.note_charge(request, self._asked_us)
+        return request
+
+    @property
+    def answer(self) -> Answer:
+        """What becomes of it."""
+        if self._answer is None and self.decision is not None:
+            self._answer = Answer(None, self.front.fields(self.decision), 0, self.decision)
+        return self._answer or PASSES
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """What is answered instead of letting it go on."""
+        return None if self._answer is None else self._answer.refusal
+
+    @property
+    def fields(self) -> Fields:
+        """What remains, as ASGI has it."""
+        if self._fields is None:
+            self._fields = encode_fields(self.answer.fields)
+        return self._fields
 
 
 class Record:
@@ -47,45 +114,75 @@ class Record:
         return record
 
     async def judge(self, front: Front, scope: Scope, template: str) -> Passed:
-        """Ask a limit; what the limits before it charged is given back where it refuses."""
-        request = AsgiRequest(scope, template)
-        passed = Passed(front, request, await judge_async(front, request))
-        if passed.answer.refusal is None:
-            self._passed.append(passed)
+        """Ask a limit, and wait as long as a queue delays the request.
+
+        What the limits before it charged is given back where it refuses.
+        """
+        asked_us = front.clock.now_us()
+        decision, fields = (front.ask_within and front.ask_within(scope, template)) or (None, None)
+        if fields is None:
+            passed = await _judge(front, scope, template, decision, asked_us)
+            if passed.refusal is not None:
+                await self._take_back(scope)
+                return passed
         else:
-            await self._take_back()
+            passed = Passed(front, template, decision, fields, asked_us)
+        self._passed.append(passed)
         return passed
 
-    def fields(self) -> list[tuple[str, str]]:
+    def fields(self) -> Fields:
         """What remains, of several limits of the one that has least; nothing where one of them refused."""
         if len(self._passed) == 1:
-            return self._passed[0].answer.fields
-        return merged(passed.answer for passed in self._passed)
+            return self._passed[0].fields
+        return encode_fields(merged(passed.answer for passed in self._passed))
 
     def telling(self, send: Send) -> Send:
         """Tell what remains with the response."""
 
-        async def send_with_fields(message: Message) -> None:
-            fields = self.fields() if message["type"] in _HEADS else None
-            await (telling(send, fields) if fields else send)(message)
+        # No coroutine function: what it returns is awaited all the same, and one less frame is entered.
+        def send_with_fields(message: Message) -> Awaitable[None]:
+            if message["type"] in HEADS and (fields := self.fields()):
+                add_fields(message, fields, frozenset(name for name, _ in fields))
+            return send(message)
 
         return send_with_fields
 
     @property
     def settles(self) -> bool:
         """Whether the response says what counts."""
-        return any(front.settles for front, _, _ in self._passed)
+        return any(passed.front.settles for passed in self._passed)
 
-    async def settle(self, response: Response) -> None:
+    async def settle(self, scope: Scope, response: Response) -> None:
         """Let count what the limits say of the response."""
-        for front, request, answer in self._passed:
-            if front.settles:
-                await front.settle_async(request, answer, response)
+        for passed in self._passed:
+            if passed.front.settles:
+                await passed.front.settle_async(passed.request(scope), passed.answer, response)
 
-    async def _take_back(self) -> None:
+    async def _take_back(self, scope: Scope) -> None:
         given, self._passed = self._passed, []
-        for front, request, answer in reversed(given):
-            await front.take_back_async(request, answer)
+        for passed in reversed(given):
+            await passed.front.take_back_async(passed.request(scope), passed.answer)
+
+
+async def _judge(front: Front, scope: Scope, template: str, decision: Decision | None, asked_us: int) -> Passed:
+    """Ask a limit, unless it was asked already at that moment, and say all that there is to say."""
+    request = AsgiRequest(scope, template)
+    fields: Fields | None = None
+    if decision is not None:
+        front.note_charge(request, asked_us)
+    else:
+        try:
+            decision = await answered(front.ask(request))
+        except StoreError as error:
+            return Passed(front, template, None, None, 0, request, front.without_store(error))
+        if decision is not None:
+            fields = front.passing(decision)
+    answer = None
+    if decision is None:
+        answer = PASSES
+    elif fields is None:
+        answer = await answer_async(front, request, decision)
+    return Passed(front, template, decision, fields, 0, request, answer)
 
 
 class Closes(Protocol):
@@ -122,7 +219,7 @@ class RateLimitHeaders:
         finally:
             if record.settles:
                 # The charges are settled even where the client is gone and the task is cancelled.
-                await asyncio.shield(record.settle(watch.response()))
+                await asyncio.shield(record.settle(scope, watch.response()))
 
     def _closing(self, send: Send) -> Send:
         async def send_and_close(message: Message) -> None:

@@ -22,6 +22,7 @@ _REST = "/{path:path}"
 
 _DEEPEST = 32
 _MOST_TREES = 256
+_MOST_FOUND = 4096
 
 
 class Found(NamedTuple):
@@ -41,11 +42,24 @@ def find_route(scope: Scope, *, endpoint: Any = None, by_method: bool = False) -
     Who asks from inside an endpoint names it: should it not be found, its name takes the place of what is
     not known. `by_method` tells methods apart where the route itself does not.
     """
+    # What a route is called does not change, and finding it out takes as long as deciding does.
+    known = (
+        id(scope.get("route")),
+        id(_context(scope)),
+        id(scope.get("router")),
+        scope.get("app_root_path"),
+        scope.get("root_path"),
+        scope.get("method") if by_method else None,
+    )
+    found = _remembered.get(known)
+    if found is not None and found.endpoint is scope.get("endpoint"):
+        return found.found
     route = _own_route(scope)
     if route is not None:
         before = _plain_mounts(scope)
         if before is not None:
-            return Found(f"{_methods(scope, route, by_method)}{before}{route.path}", route.endpoint, route)
+            template = f"{_methods(scope, route, by_method)}{before}{route.path}"
+            return _remember(scope, known, Found(template, route.endpoint, route))
     frontend = _frontend(scope)
     if frontend is not None:
         return Found(frontend, None, None)
@@ -54,6 +68,14 @@ def find_route(scope: Scope, *, endpoint: Any = None, by_method: bool = False) -
         path = f"{path}{getattr(route, 'path', '')} of {_name(endpoint)}"
         return Found(f"{_methods(scope, route, by_method)}{path}", endpoint, route)
     return Found(f"{_methods(scope, traced, by_method)}{path}", getattr(traced, "endpoint", None), traced)
+
+
+def _remember(scope: Scope, known: tuple[Any, ...], found: Found) -> Found:
+    if len(_remembered) >= _MOST_FOUND:
+        _remembered.clear()
+    kept = scope.get("route"), _context(scope), scope.get("router")
+    _remembered[known] = _Remembered(found.endpoint, found, kept)
+    return found
 
 
 def flat(routes: Iterable[Any]) -> Iterator[Any]:
@@ -141,6 +163,17 @@ class _Tree(NamedTuple):
 
 
 _trees: dict[int, _Tree] = {}
+
+
+class _Remembered(NamedTuple):
+    """A route that was found; who is told apart by identity is `kept`, so that nobody else gets the same one."""
+
+    endpoint: Any
+    found: Found
+    kept: tuple[Any, ...]
+
+
+_remembered: dict[tuple[Any, ...], _Remembered] = {}
 
 
 def _plain_mounts(scope: Scope) -> str | None:
