@@ -15,6 +15,7 @@ __all__ = [
     "BoundLimits",
     "Decision",
     "Decisions",
+    "FieldSender",
     "PeerLimits",
     "RateLimitFields",
     "Table",
@@ -231,6 +232,14 @@ class RateLimitFields:
         """The fields of a decision that passes at once and was decided by its store; None for any other."""
 
 @final
+class FieldSender:
+    """Passes messages of ASGI on, and adds fields to the head of a response; see `headgate.http.asgi.adding`."""
+
+    def __new__(cls, send: Callable[[Any], Any], fields: list[tuple[bytes, bytes]]) -> FieldSender: ...
+    def __call__(self, message: Any) -> Any:
+        """What `send` gives, an awaitable."""
+
+@final
 class PeerLimits:
     """Decides for ASGI requests by the address of their peer, one unit each, and writes what remains.
 
@@ -238,8 +247,11 @@ class PeerLimits:
     """
 
     def __new__(cls, bound: BoundLimits, fields: RateLimitFields, key_of: Callable[[str, str], Any]) -> PeerLimits: ...
-    def ask(self, scope: Any) -> list[tuple[bytes, bytes]] | Decision | None:
-        """The fields of a request that passes at once, the decision on any other; None if it is not judged here."""
+    def ask(self, scope: Any, send: Callable[[Any], Any]) -> Callable[[Any], Any] | Decision | None:
+        """The decision on a request; for one that passes at once `send`, which then tells what remains.
+
+        None if it is not judged here.
+        """
 
     def ask_within(self, scope: Any, within: str) -> tuple[Decision, list[tuple[bytes, bytes]] | None] | None:
         """As `ask`, for a request that counts in a scope: the decision, and the fields if it passes at once.

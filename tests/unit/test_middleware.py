@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import UserDict
 from collections.abc import AsyncIterator, Callable, Iterable
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -14,6 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, StreamingRespon
 from starlette.routing import Mount, Route, WebSocketRoute
 
 from headgate import AsyncGate, ConfigError, Gate, MemoryStore, StoreUnavailable
+from headgate import core as cores
 from headgate.http import asgi, wsgi
 from headgate.http.options import Refusal
 from headgate.policy.request import Request
@@ -461,3 +464,73 @@ def test_guesses_at_once_are_as_many_as_guesses_one_after_another() -> None:
 
     assert sorted(asyncio.run(main())) == [401] * 5 + [429] * 45
     assert reached == 5
+
+
+# What adds fields to a response, in both cores
+
+ADDERS = [asgi.python_adding, *([cores.native.FieldSender] if cores.native is not None else [])]
+OURS = [(b"ratelimit-policy", b"p"), (b"ratelimit", b"r")]
+
+
+@pytest.mark.parametrize("adding", ADDERS)
+@pytest.mark.parametrize(
+    ("own", "becomes"),
+    [
+        ([], OURS),
+        (None, OURS),
+        ((), OURS),
+        ([(b"a", b"1")], [(b"a", b"1"), *OURS]),
+        (((b"a", b"1"), [b"b", b"2"]), [(b"a", b"1"), [b"b", b"2"], *OURS]),
+        ([(b"ratelimit", b"mine")], [(b"ratelimit", b"mine"), OURS[0]]),
+        ([(b"ratelimit-policy", b"mine"), (b"a", b"1")], [(b"ratelimit-policy", b"mine"), (b"a", b"1"), OURS[1]]),
+        ([(b"ratelimit", b"x"), (b"ratelimit-policy", b"y")], [(b"ratelimit", b"x"), (b"ratelimit-policy", b"y")]),
+        ([("ratelimit", "text, which ASGI does not have")], [("ratelimit", "text, which ASGI does not have"), *OURS]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["http.response.start", "websocket.accept", "websocket.http.response.start"])
+def test_fields_are_added_to_a_head_once(adding: Any, own: Any, becomes: list[Any], kind: str) -> None:
+    sent: list[Any] = []
+    fields = list(OURS)
+
+    def note(message: Any) -> Any:
+        sent.append(message)
+        return "awaitable"
+
+    send = adding(note, fields)
+    given = list(own) if isinstance(own, list) else own
+    for again in range(2):  # an application may send the same list again
+        assert send({"type": kind, "headers": given}) == "awaitable"
+        assert sent[again] == {"type": kind, "headers": becomes}
+    assert given == own and fields == OURS
+    send({"type": kind})
+    assert sent[-1]["headers"] == OURS
+
+
+@pytest.mark.parametrize("adding", ADDERS)
+def test_other_messages_pass_as_they_are(adding: Any) -> None:
+    sent: list[Any] = []
+    send = adding(sent.append, list(OURS))
+    messages = [{"type": "http.response.body", "body": b"x"}, {"type": "websocket.send", "headers": []}]
+    for message in messages:
+        send(message)
+    assert [id(message) for message in sent] == [id(message) for message in messages]
+    assert sent[1] == {"type": "websocket.send", "headers": []}
+    head: Any = MappingProxyType({"type": "http.response.start"})
+    with pytest.raises(TypeError):
+        send(head)
+    with pytest.raises(KeyError):
+        send({})
+    generated = {"type": "http.response.start", "headers": (pair for pair in [(b"a", b"1")])}
+    send(UserDict(generated))
+    assert sent[-1]["headers"] == [(b"a", b"1"), *OURS]
+
+
+def test_an_error_of_the_applications_own_is_not_the_limiters() -> None:
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        raise StoreUnavailable("the application's own store")
+
+    app = asgi.RateLimitMiddleware(failing, limits="9/minute")
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
+    nobody: Any = None
+    with pytest.raises(StoreUnavailable, match="own store"):
+        asyncio.run(app(scope, nobody, nobody))

@@ -9,6 +9,7 @@ mod decisions;
 mod fields;
 mod log_lines;
 mod peers;
+mod sender;
 mod state;
 mod table;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
@@ -32,6 +33,8 @@ mod _native {
     use crate::log_lines::read_common_lines;
     #[pymodule_export]
     use crate::peers::PeerLimits;
+    #[pymodule_export]
+    use crate::sender::FieldSender;
     #[pymodule_export]
     use crate::table::Table;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]

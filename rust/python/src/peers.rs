@@ -14,6 +14,7 @@ use crate::arguments::hash_key;
 use crate::bound::BoundLimits;
 use crate::decision::Decision;
 use crate::fields::RateLimitFields;
+use crate::sender::FieldSender;
 
 /// Addresses whose keys are remembered; then all are forgotten.
 const MOST_PEERS: usize = 65_536;
@@ -50,13 +51,19 @@ impl PeerLimits {
         Self { bound, fields, key_of, known: Mutex::default() }
     }
 
-    fn ask<'py>(&self, py: Python<'py>, scope: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn ask<'py>(
+        &self,
+        py: Python<'py>,
+        scope: &Bound<'py, PyAny>,
+        send: Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(decision) = self.decide(py, scope, NO_SCOPE)? else {
             return Ok(None);
         };
         Ok(Some(match self.fields.get().write_passing(py, &decision)? {
-            Some(told) => told.into_any(),
             None => Bound::new(py, decision)?.into_any(),
+            Some(told) if told.is_empty() => send,
+            Some(told) => Bound::new(py, FieldSender::new(send.unbind(), told.unbind()))?.into_any(),
         }))
     }
 
@@ -75,15 +82,12 @@ impl PeerLimits {
 }
 
 impl PeerLimits {
-    /// The decision on a request; none on what is not judged here.
+    /// The decision on an HTTP request; none on what is not judged here.
     fn decide(&self, py: Python<'_>, scope: &Bound<'_, PyAny>, within: &str) -> PyResult<Option<Decision>> {
         let Ok(scope) = scope.cast::<PyDict>() else {
             return Ok(None);
         };
-        let Some(method) = scope.get_item(intern!(py, "method"))? else {
-            return Ok(None);
-        };
-        if method.cast::<PyString>()?.to_str()? == "OPTIONS" {
+        if !holds(scope, intern!(py, "type"), "http")? || holds(scope, intern!(py, "method"), "OPTIONS")? {
             return Ok(None);
         }
         let client = scope.get_item(intern!(py, "client"))?;
@@ -120,6 +124,13 @@ impl PeerLimits {
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn holds(scope: &Bound<'_, PyDict>, name: &Bound<'_, PyString>, wanted: &str) -> PyResult<bool> {
+    match scope.get_item(name)? {
+        Some(value) => Ok(value.cast::<PyString>()?.to_str()? == wanted),
+        None => Ok(false),
     }
 }
 

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, Unpack
 from urllib.parse import quote
 
+from headgate import core
 from headgate.decision import Decision
 from headgate.errors import StoreError
 from headgate.http.front import Answer, Front
@@ -28,15 +29,14 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+Fields = list[tuple[bytes, bytes]]
+"""Header fields, with names in lower case."""
 
 _TRY_AGAIN_LATER = 1013
 """The status with which a websocket is closed that was refused (IANA's registry of close codes)."""
 
 HEADS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 """The messages that have headers."""
-
-PASSING = frozenset({b"ratelimit-policy", b"ratelimit"})
-"""The fields that the native core writes."""
 
 _IN_A_PATH = "/%:@!$&'()*+,;=~"
 
@@ -67,21 +67,24 @@ class RateLimitMiddleware:
         self._fallback = fallback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        judged = None
+        if self._ask_scope is not None:
+            try:
+                judged = self._ask_scope(scope, send)
+            except StoreError:  # nothing was charged: it is asked again, and told
+                judged = None
+            if judged is not None and not isinstance(judged, Decision):
+                await self.app(scope, receive, judged)
+                return
         kind = scope["type"]
         if kind != "http" and not (kind == "websocket" and self._websockets):
             await self.app(scope, receive, self._closing(send) if kind == "lifespan" else send)
             return
-        front, ask_scope = self._front, self._ask_scope
+        front = self._front
         request: AsgiRequest | None = None
-        decision: Decision | None = None
-        passing: list[Any] | None = None
+        decision = judged
         try:
-            judged = ask_scope(scope) if ask_scope is not None and kind == "http" else None
-            if type(judged) is list:
-                passing = judged
-            elif judged is not None:
-                decision = judged
-            else:
+            if decision is None:
                 asked: Asked
                 if front.ask_peer is not None and kind == "http" and scope["method"] != "OPTIONS":
                     client = scope.get("client")
@@ -90,15 +93,15 @@ class RateLimitMiddleware:
                     request = AsgiRequest(scope)
                     asked = front.ask(request)
                 decision = asked if asked is None or isinstance(asked, Decision) else await asked
-                passing = None if decision is None or front.settles else front.passing(decision)
         except StoreError as error:
             answer = front.without_store(error)
         else:
-            if passing is not None:
-                await self.app(scope, receive, _adding(send, passing, PASSING) if passing else send)
-                return
             if decision is None:
                 await self.app(scope, receive, send)
+                return
+            told = None if front.settles else front.passing(decision)
+            if told is not None:
+                await self.app(scope, receive, adding(send, told) if told else send)
                 return
             request = request or AsgiRequest(scope)
             answer = front.answer(request, decision)
@@ -220,35 +223,29 @@ class ScopeHeaders(Mapping[str, str]):
 
 def telling(send: Send, fields: list[tuple[str, str]]) -> Send:
     """Add fields to the head of the response; one that the application wrote itself stays as it is."""
-    encoded = encode_fields(fields)
-    return _adding(send, encoded, frozenset(name for name, _ in encoded))
+    return adding(send, encode_fields(fields))
 
 
-def encode_fields(fields: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+def encode_fields(fields: list[tuple[str, str]]) -> Fields:
     """Fields as ASGI has them."""
     return [(_field_name(name), value.encode("latin-1")) for name, value in fields]
 
 
-def _adding(send: Send, fields: list[tuple[bytes, bytes]], names: frozenset[bytes]) -> Send:
+def python_adding(send: Send, fields: Fields) -> Send:
+    """`telling` for fields as ASGI has them."""
+
     # No coroutine function: what it returns is awaited all the same, and one less frame is entered.
     def send_with_fields(message: Message) -> Awaitable[None]:
         if message["type"] in HEADS:
-            add_fields(message, fields, names)
+            own: list[tuple[bytes, bytes]] = list(message.get("headers") or ())
+            written = {name for name, _ in own}  # in lower case, as ASGI has them
+            message["headers"] = [*own, *(field for field in fields if field[0] not in written)]
         return send(message)
 
     return send_with_fields
 
 
-def add_fields(message: Message, fields: list[tuple[bytes, bytes]], names: frozenset[bytes] = PASSING) -> None:
-    """Add fields of these names to the head of a response, but for those that the application wrote itself."""
-    own = message.get("headers") or ()
-    added = fields
-    for name, _ in own:  # in lower case, as ASGI has them
-        if name in names:
-            written = {name for name, _ in own}
-            added = [field for field in fields if field[0] not in written]
-            break
-    message["headers"] = [*own, *added]
+adding: Callable[[Send, Fields], Send] = python_adding if core.native is None else core.native.FieldSender
 
 
 @cache

@@ -172,8 +172,8 @@ class RequestLimits:
 
         return asked_by_peer
 
-    def ask_scope(self) -> Callable[[Any], Any] | None:
-        """`ask_peer` natively, where the limits are: for the scope of an ASGI request, and with what remains."""
+    def ask_scope(self) -> Callable[[Any, Any], Any] | None:
+        """`ask_peer` natively, where the limits are: for the scope of an ASGI request, and a `send` that tells."""
         peers = None if self.ask_peer is None else self._peer_limits()
         return None if peers is None else peers.ask
 

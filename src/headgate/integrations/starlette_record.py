@@ -16,12 +16,13 @@ from headgate.http.asgi import (
     HEADS,
     ASGIApp,
     AsgiRequest,
+    Fields,
     Message,
     Receive,
     Scope,
     Send,
     Watch,
-    add_fields,
+    adding,
     encode_fields,
 )
 from headgate.http.front import PASSES, Answer, Front, answer_async
@@ -30,9 +31,6 @@ from headgate.integrations.passed import merged
 from headgate.waiting import answered
 
 _KEY = "headgate"
-
-Fields = list[tuple[bytes, bytes]]
-"""Header fields as ASGI has them."""
 
 
 class Passed:
@@ -142,7 +140,7 @@ class Record:
         # No coroutine function: what it returns is awaited all the same, and one less frame is entered.
         def send_with_fields(message: Message) -> Awaitable[None]:
             if message["type"] in HEADS and (fields := self.fields()):
-                add_fields(message, fields, frozenset(name for name, _ in fields))
+                return adding(send, fields)(message)
             return send(message)
 
         return send_with_fields
