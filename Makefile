@@ -33,10 +33,10 @@ test-python: install
 	@scripts/system-packages test
 	@scripts/older-fastapi $(BIN)/python
 	@$(BIN)/pytest --quiet -n 2 tests/unit tests/laws
-	@$(BIN)/pytest --quiet -n 2 --dist loadfile tests/integration
+	@$(BIN)/pytest --quiet -n 3 --dist loadfile tests/integration
 
 test-pythons: install
-	@for version in $(OTHER_PYTHONS); do scripts/test-with $$version || exit 1; done
+	@scripts/test-with $(OTHER_PYTHONS)
 
 check: install ## Check format, lint and types, of Python and Rust.
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
