@@ -16,6 +16,7 @@ __all__ = [
     "Decision",
     "Decisions",
     "FieldSender",
+    "FieldStarter",
     "PeerLimits",
     "RateLimitFields",
     "Table",
@@ -240,8 +241,16 @@ class FieldSender:
         """What `send` gives, an awaitable."""
 
 @final
+class FieldStarter:
+    """A `start_response` that adds fields to the head of a response; see `headgate.http.wsgi.telling`."""
+
+    def __new__(cls, start: Callable[..., Any], fields: list[tuple[str, str]]) -> FieldStarter: ...
+    def __call__(self, status: Any, headers: Any, *error: Any) -> Any:
+        """What `start` gives."""
+
+@final
 class PeerLimits:
-    """Decides for ASGI requests by the address of their peer, one unit each, and writes what remains.
+    """Decides for requests by the address of their peer, one unit each, and writes what remains.
 
     `key_of` gives the key of an address and of "", a header that nobody wrote. It is remembered.
     """
@@ -252,6 +261,9 @@ class PeerLimits:
 
         None if it is not judged here.
         """
+
+    def ask_environ(self, environ: Any, start_response: Callable[..., Any]) -> Callable[..., Any] | Decision | None:
+        """`ask` for a request of WSGI."""
 
     def ask_within(self, scope: Any, within: str) -> tuple[Decision, list[tuple[bytes, bytes]] | None] | None:
         """As `ask`, for a request that counts in a scope: the decision, and the fields if it passes at once.

@@ -525,6 +525,37 @@ def test_other_messages_pass_as_they_are(adding: Any) -> None:
     assert sent[-1]["headers"] == [(b"a", b"1"), *OURS]
 
 
+TELLERS = [wsgi.python_telling, *([cores.native.FieldStarter] if cores.native is not None else [])]
+TOLD = [("RateLimit-Policy", "p"), ("RateLimit", "r")]
+
+
+@pytest.mark.parametrize("telling", TELLERS)
+@pytest.mark.parametrize(
+    ("own", "becomes"),
+    [
+        ([], TOLD),
+        ([("A", "1")], [("A", "1"), *TOLD]),
+        ((("A", "1"),), [("A", "1"), *TOLD]),
+        ([("ratelimit", "mine")], [("ratelimit", "mine"), TOLD[0]]),
+        ([("RATELIMIT-POLICY", "mine"), ["B", "2"]], [("RATELIMIT-POLICY", "mine"), ["B", "2"], TOLD[1]]),
+        ([("RateLimit", "x"), ("RateLimit-Policy", "y")], [("RateLimit", "x"), ("RateLimit-Policy", "y")]),
+    ],
+)
+def test_fields_are_added_to_a_head_of_wsgi_once(telling: Any, own: Any, becomes: list[Any]) -> None:
+    begun: list[Any] = []
+
+    def start_response(*told: Any) -> str:
+        begun.append(told)
+        return "write"
+
+    start = telling(start_response, list(TOLD))
+    given = list(own) if isinstance(own, list) else own
+    for error in ((), ("the error",)):
+        assert start("200 OK", given, *error) == "write"
+        assert begun[-1] == ("200 OK", becomes, *error) and type(begun[-1][1]) is list
+    assert given == own
+
+
 def test_an_error_of_the_applications_own_is_not_the_limiters() -> None:
     async def failing(scope: Any, receive: Any, send: Any) -> None:
         raise StoreUnavailable("the application's own store")

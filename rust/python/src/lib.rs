@@ -36,6 +36,8 @@ mod _native {
     #[pymodule_export]
     use crate::sender::FieldSender;
     #[pymodule_export]
+    use crate::sender::FieldStarter;
+    #[pymodule_export]
     use crate::table::Table;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]

@@ -1,4 +1,4 @@
-//! A plain limit before an ASGI application, whole: who is asking, the decision, and what remains of it.
+//! A plain limit before an application, whole: who is asking, the decision, and what remains of it.
 //!
 //! Python's part of a request is longer than deciding is; most requests need none of it.
 
@@ -14,7 +14,7 @@ use crate::arguments::hash_key;
 use crate::bound::BoundLimits;
 use crate::decision::Decision;
 use crate::fields::RateLimitFields;
-use crate::sender::FieldSender;
+use crate::sender::{FieldSender, FieldStarter};
 
 /// Addresses whose keys are remembered; then all are forgotten.
 const MOST_PEERS: usize = 65_536;
@@ -64,6 +64,29 @@ impl PeerLimits {
             None => Bound::new(py, decision)?.into_any(),
             Some(told) if told.is_empty() => send,
             Some(told) => Bound::new(py, FieldSender::new(send.unbind(), told.unbind()))?.into_any(),
+        }))
+    }
+
+    fn ask_environ<'py>(
+        &self,
+        py: Python<'py>,
+        environ: &Bound<'py, PyAny>,
+        start_response: Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Ok(environ) = environ.cast::<PyDict>() else {
+            return Ok(None);
+        };
+        if holds(environ, intern!(py, "REQUEST_METHOD"), "OPTIONS")? {
+            return Ok(None);
+        }
+        let peer = environ.get_item(intern!(py, "REMOTE_ADDR"))?;
+        let peer = peer.unwrap_or_else(|| intern!(py, "").clone().into_any());
+        let bound = self.bound.get();
+        let decision = bound.hit_hashed(py, self.key(py, bound, NO_SCOPE, &peer)?)?;
+        Ok(Some(match self.fields.get().write_passing(py, &decision)? {
+            None => Bound::new(py, decision)?.into_any(),
+            Some(told) if told.is_empty() => start_response,
+            Some(told) => Bound::new(py, FieldStarter::new(start_response.unbind(), told.unbind()))?.into_any(),
         }))
     }
 

@@ -1,4 +1,4 @@
-//! What passes an ASGI application's messages on to its server, and adds fields to the head of the response.
+//! What stands between an application and its server, and adds fields to the head of the response.
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -41,28 +41,85 @@ impl FieldSender {
             Err(_) => Some(message.call_method1(intern!(py, "get"), (headers,))?),
         };
         let own = match own {
-            Some(own) if !own.is_none() => match own.cast_into::<PyList>() {
-                Ok(own) => own,
-                Err(other) => PyList::new(py, other.into_inner().try_iter()?.collect::<PyResult<Vec<_>>>()?)?,
-            },
+            Some(own) if !own.is_none() => list_of(&own)?,
             _ => PyList::empty(py),
         };
-        let fields = self.fields.bind(py);
-        let mut added = None;
-        for (place, field) in fields.iter().enumerate() {
-            if is_told(&own, &name_of(&field)?)? {
-                added.get_or_insert_with(|| fields.get_slice(0, place));
-            } else if let Some(added) = &added {
-                added.append(field)?;
-            }
-        }
-        let all = own.as_sequence().concat(added.as_ref().unwrap_or(fields).as_sequence())?;
+        let all = with_fields(&own, self.fields.bind(py), is_told)?;
         message.set_item(headers, all)
     }
 }
 
+/// A `start_response` of WSGI; the native twin of `headgate.http.wsgi.telling`.
+#[pyclass(frozen, module = "headgate._native")]
+pub struct FieldStarter {
+    start: Py<PyAny>,
+    fields: Py<PyList>,
+}
+
+#[pymethods]
+impl FieldStarter {
+    #[new]
+    pub fn new(start: Py<PyAny>, fields: Py<PyList>) -> Self {
+        Self { start, fields }
+    }
+
+    #[pyo3(signature = (status, headers, *error))]
+    fn __call__<'py>(
+        &self,
+        py: Python<'py>,
+        status: &Bound<'py, PyAny>,
+        headers: &Bound<'py, PyAny>,
+        error: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let own = list_of(headers)?;
+        let all = with_fields(&own, self.fields.bind(py), is_told_in_any_case)?;
+        if error.is_empty() {
+            return self.start.bind(py).call1((status, all));
+        }
+        let mut arguments = vec![status.clone(), all.into_any()];
+        arguments.extend(error.iter());
+        self.start.bind(py).call1(PyTuple::new(py, arguments)?)
+    }
+}
+
+/// Header fields in a list.
+fn list_of<'py>(fields: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    match fields.cast::<PyList>() {
+        Ok(fields) => Ok(fields.clone()),
+        Err(_) => PyList::new(fields.py(), fields.try_iter()?.collect::<PyResult<Vec<_>>>()?),
+    }
+}
+
+/// A new list of the own fields, and of the added ones those that are not told by them.
+fn with_fields<'py>(
+    own: &Bound<'py, PyList>,
+    added: &Bound<'py, PyList>,
+    is_told: fn(&Bound<'py, PyList>, &Bound<'py, PyAny>) -> PyResult<bool>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut rest = None;
+    for (place, field) in added.iter().enumerate() {
+        if is_told(own, &name_of(&field)?)? {
+            rest.get_or_insert_with(|| added.get_slice(0, place));
+        } else if let Some(rest) = &rest {
+            rest.append(field)?;
+        }
+    }
+    Ok(own.as_sequence().concat(rest.as_ref().unwrap_or(added).as_sequence())?.into_any())
+}
+
+/// Whether one of these fields has this name, whatever its case.
+fn is_told_in_any_case<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny>) -> PyResult<bool> {
+    let name = name.cast::<PyString>()?.to_str()?;
+    for field in fields.iter() {
+        if name_of(&field)?.cast::<PyString>()?.to_str()?.eq_ignore_ascii_case(name) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Whether one of these fields has this name.
-fn is_told(fields: &Bound<'_, PyList>, name: &Bound<'_, PyAny>) -> PyResult<bool> {
+fn is_told<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny>) -> PyResult<bool> {
     let Ok(name) = name.cast::<PyBytes>() else {
         return Ok(false);
     };

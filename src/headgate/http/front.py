@@ -98,8 +98,12 @@ class Front:
         """Decides natively for the scope of an HTTP request, where it can; see `headgate._native.PeerLimits.ask`."""
         self.ask_within: AskWithin | None = None
         """`ask_scope` for requests of routes, and with the decision."""
-        if asynchronous and self._limits is not None and self._tells_plainly(told):
-            if routed:
+        self.ask_environ = None
+        """`ask_scope` for the environ of a WSGI request."""
+        if self._limits is not None and self._tells_plainly(told):
+            if not asynchronous:
+                self.ask_environ = self._limits.ask_environ()
+            elif routed:
                 self.ask_within = self._limits.ask_within()
             else:
                 self.ask_scope = self._limits.ask_scope()

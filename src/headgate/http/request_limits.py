@@ -177,6 +177,11 @@ class RequestLimits:
         peers = None if self.ask_peer is None else self._peer_limits()
         return None if peers is None else peers.ask
 
+    def ask_environ(self) -> Callable[[Any, Any], Any] | None:
+        """`ask_scope` for the environ of a WSGI request, and a `start_response` that tells."""
+        peers = None if self.ask_peer is None else self._peer_limits()
+        return None if peers is None else peers.ask_environ
+
     def ask_within(self) -> AskWithin | None:
         """`ask_scope` for requests of routes: for a scope and the template of its route."""
         peers = self._peer_limits() if self._is_plain and not self._address.header else None
@@ -202,7 +207,8 @@ class RequestLimits:
         native, definitions = core.native, self.definitions
         if native is None or definitions is None:
             return None
-        fields = writers_of(definitions).encoded
+        writers = writers_of(definitions)
+        fields = writers.encoded if self._asynchronous else writers.text
         bound = self._one.bound
         if not isinstance(bound, native.BoundLimits) or not isinstance(fields, native.RateLimitFields):
             return None

@@ -15,6 +15,7 @@ from threading import Event
 from typing import Any, Unpack, cast
 from urllib.parse import quote
 
+from headgate import core
 from headgate.decision import Decision
 from headgate.errors import StoreError
 from headgate.http.front import Answer, Front
@@ -49,16 +50,25 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         self._front = Front(policy, options, asynchronous=False)
-        self._ask_peer = self._front.ask_peer
+        self._ask_environ = self._front.ask_environ
         self._fallback = fallback
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        front, ask_peer = self._front, self._ask_peer
+        judged = None
+        if self._ask_environ is not None:
+            try:
+                judged = self._ask_environ(environ, start_response)
+            except StoreError:  # nothing was charged: it is asked again, and told
+                judged = None
+            if judged is not None and not isinstance(judged, Decision):
+                return self.app(environ, judged)
+        front = self._front
         request: WsgiRequest | None = None
+        decision = judged
         try:
-            if ask_peer is not None and environ["REQUEST_METHOD"] != "OPTIONS":
-                decision = cast(Decision | None, ask_peer(environ.get("REMOTE_ADDR", "")))
-            else:
+            if decision is None and front.ask_peer is not None and environ["REQUEST_METHOD"] != "OPTIONS":
+                decision = cast(Decision | None, front.ask_peer(environ.get("REMOTE_ADDR", "")))
+            elif decision is None:
                 request = WsgiRequest(environ)
                 decision = cast(Decision | None, front.ask(request))
         except StoreError as error:
@@ -159,20 +169,19 @@ def _environ_name(name: str) -> str:
     return upper if name in _WITHOUT_HTTP else f"HTTP_{upper}"
 
 
-def telling(start_response: StartResponse, fields: list[tuple[str, str]]) -> StartResponse:
+def python_telling(start_response: StartResponse, fields: list[tuple[str, str]]) -> StartResponse:
     """Add fields to the head of the response; one that the application wrote itself stays as it is."""
-    names = {name.lower() for name, _ in fields}
 
     def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
-        added = fields
-        for name, _ in headers:
-            if name.lower() in names:
-                written = {name.lower() for name, _ in headers}
-                added = [field for field in fields if field[0].lower() not in written]
-                break
-        return start_response(status, headers + added, *error)
+        own = list(headers)
+        written = {name.lower() for name, _ in own}
+        return start_response(status, [*own, *(field for field in fields if field[0].lower() not in written)], *error)
 
     return start
+
+
+telling: Callable[[StartResponse, list[tuple[str, str]]], StartResponse]
+telling = python_telling if core.native is None else core.native.FieldStarter
 
 
 def settling(
