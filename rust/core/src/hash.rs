@@ -5,7 +5,7 @@ use std::hash::Hasher;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 /// A key, hashed. `stripe` chooses the lock, `tag` the slot; they are independent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyHash {
     /// Chooses the stripe.
     pub stripe: u64,

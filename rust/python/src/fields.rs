@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use crate::decision::Decision;
 
-const US: i128 = 1_000_000;
+const US: i64 = 1_000_000;
 /// The largest Integer of a structured field (RFC 9651, 3.3.1).
 const LARGEST_INTEGER: i128 = 999_999_999_999_999;
 
@@ -36,11 +36,10 @@ impl RateLimitFields {
     }
 
     fn write<'py>(&self, py: Python<'py>, decision: &Decision) -> PyResult<Bound<'py, PyList>> {
-        let fields = PyList::empty(py);
         let Some(policy) = &self.policy else {
-            return Ok(fields);
+            return Ok(PyList::empty(py));
         };
-        fields.append(policy.bind(py))?;
+        let policy = policy.bind(py);
         let mut items = String::with_capacity(64);
         for (form, reading) in self.forms.iter().zip(decision.readings()) {
             if form.5 || (!decision.is_allowed() && reading.allowed()) {
@@ -52,15 +51,14 @@ impl RateLimitFields {
             form.write(reading, &mut items);
         }
         if items.is_empty() {
-            return Ok(fields);
+            return PyList::new(py, [policy]);
         }
         let value = if self.encoded {
             PyBytes::new(py, items.as_bytes()).into_any()
         } else {
             PyString::new(py, &items).into_any()
         };
-        fields.append(PyTuple::new(py, [self.name.bind(py), &value])?)?;
-        Ok(fields)
+        PyList::new(py, [policy, &PyTuple::new(py, [self.name.bind(py), &value])?])
     }
 
     pub fn write_passing<'py>(&self, py: Python<'py>, decision: &Decision) -> PyResult<Option<Bound<'py, PyList>>> {
@@ -85,9 +83,7 @@ impl Form {
         let Self(_, window_us, quota, _, on_the_clock, _) = self;
         let mut effective_us = i128::from(reading.reset_after_us);
         if !on_the_clock || effective_us == 0 {
-            let used = i128::from(reading.remaining) * i128::from(*window_us);
-            let quota = i128::from(*quota).max(1);
-            effective_us = i128::from(reading.next_after_us).max((used + quota - 1) / quota);
+            effective_us = i128::from(reading.next_after_us).max(share_us(reading.remaining, *window_us, *quota));
         }
         if reading.allowed() {
             return seconds(effective_us);
@@ -99,9 +95,21 @@ impl Form {
     }
 }
 
+/// What these units take of a window in which the quota passes, rounded up. Most fit where division is fast.
+fn share_us(units: i64, window_us: i64, quota: i64) -> i128 {
+    let quota = quota.max(1);
+    match units.checked_mul(window_us).and_then(|scaled| scaled.checked_add(quota - 1)) {
+        Some(scaled) => i128::from(scaled / quota),
+        None => (i128::from(units) * i128::from(window_us) + i128::from(quota) - 1) / i128::from(quota),
+    }
+}
+
 /// Whole seconds, rounded up.
 fn seconds(duration_us: i128) -> i128 {
-    (duration_us + US - 1) / US
+    match i64::try_from(duration_us + i128::from(US) - 1) {
+        Ok(last) => i128::from(last / US),
+        Err(_) => (duration_us + i128::from(US) - 1) / i128::from(US),
+    }
 }
 
 fn push(items: &mut String, number: i128) {

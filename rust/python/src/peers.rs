@@ -3,6 +3,7 @@
 //! Python's part of a request is longer than deciding is; most requests need none of it.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use headgate_core::hash::KeyHash;
@@ -35,11 +36,15 @@ pub struct PeerLimits {
 }
 
 /// Keys that were made already, of each address within each scope.
+///
+/// Texts are known by their hashes, as keys are.
 #[derive(Default)]
 struct Known {
-    scopes: HashMap<Box<str>, HashMap<Box<str>, KeyHash>>,
+    scopes: HashMap<KeyHash, HashMap<KeyHash, KeyHash, ByTag>, ByTag>,
     count: usize,
 }
+
+type ByTag = BuildHasherDefault<TagHasher>;
 
 /// Whoever counts in no scope counts in this one; a route's template is never empty.
 const NO_SCOPE: &str = "";
@@ -127,7 +132,9 @@ impl PeerLimits {
 
     fn key(&self, py: Python<'_>, bound: &BoundLimits, within: &str, peer: &Bound<'_, PyAny>) -> PyResult<KeyHash> {
         let text = peer.cast::<PyString>()?.to_str()?;
-        if let Some(key) = self.known().scopes.get(within).and_then(|peers| peers.get(text)) {
+        let scope_hash = bound.seed().text(within.as_bytes());
+        let peer_hash = bound.seed().text(text.as_bytes());
+        if let Some(key) = self.known().scopes.get(&scope_hash).and_then(|peers| peers.get(&peer_hash)) {
             return Ok(*key);
         }
         let own = self.key_of.bind(py).call1((peer, intern!(py, "")))?;
@@ -140,7 +147,7 @@ impl PeerLimits {
         };
         let key = hash_key(&key, bound.seed())?;
         if text.len() <= LONGEST_PEER {
-            self.known().remember(within, text, key);
+            self.known().remember(scope_hash, peer_hash, key);
         }
         Ok(key)
     }
@@ -158,15 +165,31 @@ fn holds(scope: &Bound<'_, PyDict>, name: &Bound<'_, PyString>, wanted: &str) ->
 }
 
 impl Known {
-    fn remember(&mut self, within: &str, peer: &str, key: KeyHash) {
+    fn remember(&mut self, within: KeyHash, peer: KeyHash, key: KeyHash) {
         if self.count >= MOST_PEERS {
             *self = Self::default();
         }
         self.count += 1;
-        if let Some(peers) = self.scopes.get_mut(within) {
-            peers.insert(peer.into(), key);
-        } else {
-            self.scopes.insert(within.into(), HashMap::from([(peer.into(), key)]));
+        self.scopes.entry(within).or_default().insert(peer, key);
+    }
+}
+
+/// Takes what is a hash already as it is.
+#[derive(Default)]
+struct TagHasher(u64);
+
+impl Hasher for TagHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
         }
+    }
+
+    fn write_u64(&mut self, part: u64) {
+        self.0 ^= part;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }

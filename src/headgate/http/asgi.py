@@ -73,7 +73,7 @@ class RateLimitMiddleware:
                 judged = self._ask_scope(scope, send)
             except StoreError:  # nothing was charged: it is asked again, and told
                 judged = None
-            if judged is not None and not isinstance(judged, Decision):
+            if judged is not None and type(judged) is not Decision:
                 await self.app(scope, receive, judged)
                 return
         kind = scope["type"]

@@ -60,7 +60,7 @@ class RateLimitMiddleware:
                 judged = self._ask_environ(environ, start_response)
             except StoreError:  # nothing was charged: it is asked again, and told
                 judged = None
-            if judged is not None and not isinstance(judged, Decision):
+            if judged is not None and type(judged) is not Decision:
                 return self.app(environ, judged)
         front = self._front
         request: WsgiRequest | None = None
