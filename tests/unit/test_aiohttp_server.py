@@ -17,7 +17,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError, StoreUnavailable
+from broken_store import BrokenStore
+from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError
 from headgate.decision import Decision
 from headgate.http.options import Refusal, Response
 from headgate.http.who import header
@@ -367,24 +368,6 @@ def test_a_request_may_stand_in_line_and_a_queue_spaces_requests() -> None:
         before = clock.now_us()
         assert statuses(limited(limits=limits, clock=clock, **options), {}, {}) == [200, 200]
         assert clock.now_us() - before == 60_000_000
-
-
-class BrokenStore(MemoryStore):
-    """Fails, as a server does that nobody guards."""
-
-    closed = 0
-
-    def bind(self, limits: Any, *, clock: Any = None) -> Any:
-        class Broken:
-            def hit(self, key: Any, cost: int = 1) -> Any:
-                raise StoreUnavailable("nobody is there")
-
-            peek = hit_many = decide = hit
-
-        return Broken()
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 def test_a_store_that_fails_never_looks_like_the_clients_fault(caplog: pytest.LogCaptureFixture) -> None:

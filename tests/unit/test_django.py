@@ -47,7 +47,8 @@ from django.utils.functional import SimpleLazyObject
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
-from headgate import ConfigError, MemoryStore, StoreUnavailable
+from broken_store import BrokenStore
+from headgate import ConfigError, MemoryStore
 from headgate.http.options import Refusal, Response
 from headgate.http.who import api_key, first_of
 from headgate.integrations.django import (
@@ -762,19 +763,6 @@ def test_a_policy_sees_the_whole_path_and_views_have_what_goes_with_limits(kind:
         assert "RateLimit" not in site.ask("/items/1").headers
         clients = [{"X_Forwarded_For": address} for address in ("203.0.113.1", "203.0.113.2", "203.0.113.1")]
         assert [site.ask("/own", **client).status_code for client in clients] == [200, 200, 429]
-
-
-class BrokenStore(MemoryStore):
-    """Fails, as a server does that nobody guards."""
-
-    def bind(self, limits: Any, *, clock: Any = None) -> Any:
-        class Broken:
-            def hit(self, key: Any, cost: int = 1) -> Any:
-                raise StoreUnavailable("nobody is there")
-
-            peek = hit_many = decide = hit
-
-        return Broken()
 
 
 def test_a_store_that_fails_never_looks_like_the_clients_fault(kind: str) -> None:

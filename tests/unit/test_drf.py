@@ -41,7 +41,8 @@ from rest_framework.urlpatterns import format_suffix_patterns
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from headgate import ConfigError, MemoryStore, StoreUnavailable
+from broken_store import BrokenStore
+from headgate import ConfigError
 from headgate.http.options import Response
 from headgate.integrations.django import rate_limit
 from headgate.integrations.drf import RateLimitThrottle
@@ -302,19 +303,6 @@ def test_what_counts_is_told_by_the_response_where_the_middleware_sees_it() -> N
         assert told == [404] * 4 + [200] * 2
     with Site([path("<name>", view)]) as site:
         assert site.statuses("/read") == [500], "a throttle does not see the response"
-
-
-class BrokenStore(MemoryStore):
-    """Fails, as a server does that nobody guards."""
-
-    def bind(self, limits: Any, *, clock: Any = None) -> Any:
-        class Broken:
-            def hit(self, key: Any, cost: int = 1) -> Any:
-                raise StoreUnavailable("nobody is there")
-
-            peek = hit_many = decide = hit
-
-        return Broken()
 
 
 def test_a_store_that_fails_never_looks_like_the_clients_fault(middleware: list[str]) -> None:

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response, WebSocket
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
@@ -21,7 +20,9 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.routing import Host, Mount
 
-from headgate import ConfigError, Decision, MemoryStore, MissingExtraError, StoreUnavailable
+from asgi_asking import HOW, ask, drive, note_scopes, options_of, statuses
+from broken_store import BrokenStore
+from headgate import ConfigError, Decision, MemoryStore, MissingExtraError
 from headgate.http.asgi import RateLimitMiddleware
 from headgate.http.options import Refusal
 from headgate.integrations.fastapi import (
@@ -32,7 +33,6 @@ from headgate.integrations.fastapi import (
     rate_limit,
 )
 from headgate.testing import ManualClock
-from noting import HOW, note_scopes, options_of
 from subjects import parse_list
 
 PLAIN_ROUTES_IN_ROUTERS = hasattr(FastAPI, "frontend")
@@ -51,47 +51,6 @@ class Limits(RateLimits):
 @pytest.fixture(params=HOW)
 def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Limits:
     return Limits(note_scopes(monkeypatch), **options_of(request.param))
-
-
-def ask(
-    app: Any, path: str = "/", method: str = "GET", *, client: str = "203.0.113.9", root_path: str = "", **options: Any
-) -> httpx.Response:
-    """One request; an exception that nobody handles is a 500."""
-
-    async def asked() -> httpx.Response:
-        transport = httpx.ASGITransport(app, client=(client, 1234), root_path=root_path, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as session:
-            return await session.request(method, path, **options)
-
-    return asyncio.run(asked())
-
-
-def statuses(app: Any, *paths: str, **options: Any) -> list[int]:
-    return [ask(app, path, **options).status_code for path in paths]
-
-
-def drive(app: Any, path: str, kind: str = "http", **more: Any) -> list[dict[str, Any]]:
-    """The messages that an application sends, as they are."""
-    scope = {
-        "type": kind, "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [],
-        "client": ("203.0.113.9", 1), "server": ("shop.example", 80), "root_path": "", "scheme": "http",
-        "http_version": "1.1", "asgi": {"version": "3.0", "spec_version": "2.4"}, "subprotocols": [], **more,
-    }  # fmt: skip
-    if kind == "websocket":
-        del scope["method"]
-    sent: list[dict[str, Any]] = []
-    waiting = [{"type": f"{kind}.connect"}] if kind == "websocket" else [{"type": "http.request", "body": b""}]
-
-    async def receive() -> dict[str, Any]:
-        if waiting:
-            return waiting.pop(0)
-        return {"type": "websocket.disconnect", "code": 1000} if kind == "websocket" else {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        sent.append(dict(message))
-
-    asyncio.run(app(scope, receive, send))
-    return sent
 
 
 async def read() -> dict[str, str]:
@@ -606,17 +565,6 @@ def test_a_handler_may_send_the_usual_answer_and_the_answer_can_be_another(limit
     refused = ask(other)
     assert (refused.status_code, refused.text, refused.headers["Retry-After"]) == (503, "<p>slow down</p>", "7")
     assert refused.headers["content-type"] == "text/html"
-
-
-class BrokenStore(MemoryStore):
-    """Fails, as a server does that nobody guards."""
-
-    def bind(self, limits: Any, *, clock: Any = None) -> Any:
-        class Broken:
-            def hit(self, key: Any, cost: int = 1) -> Any:
-                raise StoreUnavailable("nobody is there")
-
-        return Broken()
 
 
 def test_a_store_that_fails_never_looks_like_the_clients_fault() -> None:

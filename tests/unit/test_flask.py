@@ -20,7 +20,8 @@ from flask.views import MethodView
 from werkzeug.exceptions import NotFound
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from headgate import ConfigError, MemoryStore, StoreUnavailable
+from broken_store import BrokenStore
+from headgate import ConfigError
 from headgate.http.options import Refusal, Response
 from headgate.http.who import api_key, first_of
 from headgate.integrations.flask import NO_ROUTE, RateLimits, exempt, rate_limit
@@ -624,19 +625,6 @@ def test_a_limit_above_its_route_does_not_pass_in_silence(
 
     assert Client(production).statuses("/wrong", "/wrong") == [200, 200]
     assert "wrong_again, where it limits nothing" in caplog.text
-
-
-class BrokenStore(MemoryStore):
-    """Fails, as a server does that nobody guards."""
-
-    def bind(self, limits: Any, *, clock: Any = None) -> Any:
-        class Broken:
-            def hit(self, key: Any, cost: int = 1) -> Any:
-                raise StoreUnavailable("nobody is there")
-
-            peek = hit_many = decide = hit
-
-        return Broken()
 
 
 def test_a_store_that_fails_never_looks_like_the_clients_fault(app: flask.Flask, client: Client) -> None:

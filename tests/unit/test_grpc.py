@@ -19,7 +19,8 @@ import grpc
 import pytest
 from grpc import StatusCode
 
-from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError, StoreUnavailable
+from broken_store import BrokenStore
+from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError
 from headgate.decision import Decision
 from headgate.http.options import Refusal, Response
 from headgate.http.who import header
@@ -494,19 +495,6 @@ def test_a_call_may_stand_in_line_and_a_queue_spaces_calls(colour: str) -> None:
         with serving(colour, limits=limits, clock=clock, **options) as (_, client):
             assert client.codes("Read", "List") == ["OK", "OK"]
         assert clock.now_us() - before == 60_000_000
-
-
-class BrokenStore(MemoryStore):
-    """Fails, as a server does that nobody guards."""
-
-    def bind(self, limits: Any, *, clock: Any = None) -> Any:
-        class Broken:
-            def hit(self, key: Any, cost: int = 1) -> Any:
-                raise StoreUnavailable("nobody is there")
-
-            peek = hit_many = decide = hit
-
-        return Broken()
 
 
 def test_a_store_that_fails_never_looks_like_the_clients_fault(colour: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,8 @@ from litestar.response import Stream
 from litestar.static_files import create_static_files_router
 from litestar.testing import TestClient
 
-from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError, StoreUnavailable
+from broken_store import BrokenStore
+from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError
 from headgate.decision import Decision
 from headgate.http.asgi import AsgiRequest, RateLimitMiddleware
 from headgate.http.options import Refusal
@@ -476,24 +477,6 @@ def test_websockets_are_judged_on_their_own_route_and_by_the_plugin_where_that_i
         for _ in range(3):
             with client.websocket_connect("/socket") as session:
                 assert session.receive_text() == "hello"
-
-
-class BrokenStore(MemoryStore):
-    """Fails, as a server does that nobody guards."""
-
-    closed = 0
-
-    def bind(self, limits: Any, *, clock: Any = None) -> Any:
-        class Broken:
-            def hit(self, key: Any, cost: int = 1) -> Any:
-                raise StoreUnavailable("nobody is there")
-
-            peek = hit_many = decide = hit
-
-        return Broken()
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 def test_a_store_that_fails_never_looks_like_the_clients_fault(caplog: pytest.LogCaptureFixture) -> None:

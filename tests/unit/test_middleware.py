@@ -15,10 +15,12 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 
-from headgate import AsyncGate, ConfigError, Gate, MemoryStore, StoreUnavailable
+from broken_store import BrokenStore
+from headgate import AsyncGate, ConfigError, Gate, StoreTimeout, StoreUnavailable
 from headgate import core as cores
 from headgate.http import asgi, wsgi
 from headgate.http.options import Refusal
+from headgate.http.request_limits import RequestLimits
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
 from subjects import parse_list
@@ -262,19 +264,6 @@ def test_a_queue_spaces_requests(kind: str) -> None:
         before = clock.now_us()
         assert statuses(client, *[{}] * 3) == [200] * 3
         assert clock.now_us() - before == 2_000_000, "each waits for its turn, once"
-
-
-class BrokenStore(MemoryStore):
-    """Fails, as a server does that nobody guards."""
-
-    def bind(self, limits: Any, *, clock: Any = None) -> Any:
-        class Broken:
-            def hit(self, key: Any, cost: int = 1) -> Any:
-                raise StoreUnavailable("nobody is there")
-
-            peek = hit_many = decide = hit
-
-        return Broken()
 
 
 def test_a_store_that_fails_never_looks_like_the_clients_fault(kind: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -554,6 +543,25 @@ def test_fields_are_added_to_a_head_of_wsgi_once(telling: Any, own: Any, becomes
         assert start("200 OK", given, *error) == "write"
         assert begun[-1] == ("200 OK", becomes, *error) and type(begun[-1][1]) is list
     assert given == own
+
+
+@pytest.mark.skipif(cores.native is None, reason="nothing is asked natively")
+@pytest.mark.parametrize("choice", ["open", "closed"])
+def test_a_native_call_that_fails_is_not_asked_again(kind: str, choice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def late(*told: Any) -> Any:
+        asked.append(told)
+        raise StoreTimeout("another process holds the lane")
+
+    monkeypatch.setattr(RequestLimits, "ask_scope" if kind == "asgi" else "ask_environ", lambda self: late)
+    client = Client(kind, limits="1/minute", on_store_error=choice)
+    client.app._front.ask_peer = client.app._front.ask = lambda request: pytest.fail("it is asked again")
+    for number in range(1, 3):
+        answer = client.ask()
+        assert answer.status_code == (200 if choice == "open" else 503)
+        assert answer.headers["X-RateLimit-Degraded"] == choice
+        assert len(asked) == number
 
 
 def test_an_error_of_the_applications_own_is_not_the_limiters() -> None:

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -24,11 +23,13 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from headgate import ConfigError, MemoryStore, MissingExtraError
+from asgi_asking import HOW, ask, drive, note_scopes, options_of, statuses
+from headgate import ConfigError, MemoryStore, MissingExtraError, StoreTimeout
+from headgate import core as cores
 from headgate.http.asgi import RateLimitMiddleware
+from headgate.http.request_limits import RequestLimits
 from headgate.integrations.starlette import RateLimitHeaders, RateLimits, RouteLimit, exempt, rate_limit
 from headgate.testing import ManualClock
-from noting import HOW, note_scopes, options_of
 
 
 class Limits(RateLimits):
@@ -43,43 +44,6 @@ class Limits(RateLimits):
 @pytest.fixture(params=HOW)
 def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Limits:
     return Limits(note_scopes(monkeypatch), **options_of(request.param))
-
-
-def ask(app: Any, path: str = "/", method: str = "GET", *, root_path: str = "", **options: Any) -> httpx.Response:
-    """One request; an exception that nobody handles is a 500."""
-
-    async def asked() -> httpx.Response:
-        transport = httpx.ASGITransport(app, client=("203.0.113.9", 1), root_path=root_path, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as session:
-            return await session.request(method, path, **options)
-
-    return asyncio.run(asked())
-
-
-def statuses(app: Any, *paths: str, **options: Any) -> list[int]:
-    return [ask(app, path, **options).status_code for path in paths]
-
-
-def drive(app: Any, path: str, kind: str = "http", **more: Any) -> list[dict[str, Any]]:
-    """The messages that an application sends, as they are."""
-    scope = {
-        "type": kind, "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [],
-        "client": ("203.0.113.9", 1), "server": ("shop.example", 80), "root_path": "", "scheme": "http",
-        "http_version": "1.1", "asgi": {"version": "3.0", "spec_version": "2.4"}, "subprotocols": [], **more,
-    }  # fmt: skip
-    sent: list[dict[str, Any]] = []
-    waiting = [{"type": f"{kind}.connect"}] if kind == "websocket" else [{"type": "http.request", "body": b""}]
-
-    async def receive() -> dict[str, Any]:
-        if waiting:
-            return waiting.pop(0)
-        return {"type": "websocket.disconnect", "code": 1000} if kind == "websocket" else {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        sent.append(dict(message))
-
-    asyncio.run(app(scope, receive, send))
-    return sent
 
 
 async def read(request: Request) -> Response:
@@ -143,6 +107,23 @@ def test_both_ways_of_asking_count_the_same_keys(peer: Any) -> None:
         ]
         told = [dict(drive(app, "/", client=peer)[0]["headers"])[b"ratelimit"] for app in apps * 2]
         assert [re.match(rb'"x";r=(\d)', field)[1] for field in told] == [b"8", b"7", b"6", b"5"]  # type: ignore[index]
+
+
+@pytest.mark.skipif(cores.native is None, reason="nothing is asked natively")
+@pytest.mark.parametrize("choice", ["open", "closed"])
+def test_a_native_call_that_fails_is_not_asked_again(choice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def late(scope: Any, template: str) -> Any:
+        asked.append(template)
+        raise StoreTimeout("another process holds the lane")
+
+    monkeypatch.setattr(RequestLimits, "ask_within", lambda self: late)
+    monkeypatch.setattr(RequestLimits, "_ask", lambda self, request: pytest.fail("it is asked again"))
+    answer = ask(one(RateLimits()("1/minute", on_store_error=choice)(read)))
+    assert answer.status_code == (200 if choice == "open" else 503)
+    assert answer.headers["X-RateLimit-Degraded"] == choice
+    assert asked == ["GET /"]
 
 
 def test_requests_leave_nothing_for_the_garbage_collector(limits: Limits) -> None:

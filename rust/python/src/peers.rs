@@ -65,11 +65,7 @@ impl PeerLimits {
         let Some(decision) = self.decide(py, scope, NO_SCOPE)? else {
             return Ok(None);
         };
-        Ok(Some(match self.fields.get().write_passing(py, &decision)? {
-            None => Bound::new(py, decision)?.into_any(),
-            Some(told) if told.is_empty() => send,
-            Some(told) => Bound::new(py, FieldSender::new(send.unbind(), told.unbind()))?.into_any(),
-        }))
+        self.told(decision, send, |send, told| Ok(Bound::new(py, FieldSender::new(send, told))?.into_any())).map(Some)
     }
 
     fn ask_environ<'py>(
@@ -88,11 +84,12 @@ impl PeerLimits {
         let peer = peer.unwrap_or_else(|| intern!(py, "").clone().into_any());
         let bound = self.bound.get();
         let decision = bound.hit_hashed(py, self.key(py, bound, NO_SCOPE, &peer)?)?;
-        Ok(Some(match self.fields.get().write_passing(py, &decision)? {
-            None => Bound::new(py, decision)?.into_any(),
-            Some(told) if told.is_empty() => start_response,
-            Some(told) => Bound::new(py, FieldStarter::new(start_response.unbind(), told.unbind()))?.into_any(),
-        }))
+        self.told(
+            decision,
+            start_response,
+            |start, told| Ok(Bound::new(py, FieldStarter::new(start, told))?.into_any()),
+        )
+        .map(Some)
     }
 
     fn ask_within<'py>(
@@ -110,6 +107,21 @@ impl PeerLimits {
 }
 
 impl PeerLimits {
+    /// What the server gave to send with, telling what remains, where a request passes at once; else the decision.
+    fn told<'py>(
+        &self,
+        decision: Decision,
+        send: Bound<'py, PyAny>,
+        telling: impl FnOnce(Py<PyAny>, Py<PyList>) -> PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = send.py();
+        match self.fields.get().write_passing(py, &decision)? {
+            None => Ok(Bound::new(py, decision)?.into_any()),
+            Some(told) if told.is_empty() => Ok(send),
+            Some(told) => telling(send.unbind(), told.unbind()),
+        }
+    }
+
     /// The decision on an HTTP request; none on what is not judged here.
     fn decide(&self, py: Python<'_>, scope: &Bound<'_, PyAny>, within: &str) -> PyResult<Option<Decision>> {
         let Ok(scope) = scope.cast::<PyDict>() else {

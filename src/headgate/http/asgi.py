@@ -67,12 +67,12 @@ class RateLimitMiddleware:
         self._fallback = fallback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        judged = None
+        judged = failed = None
         if self._ask_scope is not None:
             try:
                 judged = self._ask_scope(scope, send)
-            except StoreError:  # nothing was charged: it is asked again, and told
-                judged = None
+            except StoreError as error:
+                failed = error
             if judged is not None and type(judged) is not Decision:
                 await self.app(scope, receive, judged)
                 return
@@ -84,6 +84,8 @@ class RateLimitMiddleware:
         request: AsgiRequest | None = None
         decision = judged
         try:
+            if failed is not None:
+                raise failed
             if decision is None:
                 asked: Asked
                 if front.ask_peer is not None and kind == "http" and scope["method"] != "OPTIONS":

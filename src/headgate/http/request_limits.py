@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from headgate import core
 from headgate.clock import SYSTEM_CLOCK
 from headgate.decision import Decision, NamedLimit, Reading
-from headgate.errors import ArgumentError, ConfigError, StoreError
+from headgate.errors import ArgumentError, ConfigError
 from headgate.http.options import AnyLimits, Response, cost_of, function_of, one_of
 from headgate.http.ratelimit_headers import writers_of
 from headgate.http.wide import MOST_TIMES, WideLimiter
@@ -45,9 +45,7 @@ Asked = Decision | Awaitable[Decision | None] | None
 """A decision, or an awaitable of one; None where a request is not limited."""
 
 AskWithin = Callable[[Any, str], tuple[Decision, list[tuple[bytes, bytes]] | None] | None]
-"""Decides for the scope of a request and its route's template; see `headgate._native.PeerLimits.ask_within`.
-
-None where it cannot, and nothing is charged."""
+"""Decides for the scope of a request and its route's template; see `headgate._native.PeerLimits.ask_within`."""
 
 
 class _Pair(NamedTuple):
@@ -189,14 +187,7 @@ class RequestLimits:
             return None
         ask: AskWithin = peers.ask_within
         fixed = self._scope if isinstance(self._scope, str) else None
-
-        def ask_within(scope: Any, template: str) -> tuple[Decision, list[tuple[bytes, bytes]] | None] | None:
-            try:
-                return ask(scope, (template if fixed is None else fixed) or _NOWHERE)
-            except StoreError:
-                return None  # who asks again is told
-
-        return ask_within
+        return lambda scope, template: ask(scope, (template if fixed is None else fixed) or _NOWHERE)
 
     def note_charge(self, request: Request, asked_us: int) -> None:
         """Note what a request was charged that was decided by `ask_within`, for `taking_back`."""

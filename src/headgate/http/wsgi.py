@@ -54,18 +54,20 @@ class RateLimitMiddleware:
         self._fallback = fallback
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        judged = None
+        judged = failed = None
         if self._ask_environ is not None:
             try:
                 judged = self._ask_environ(environ, start_response)
-            except StoreError:  # nothing was charged: it is asked again, and told
-                judged = None
+            except StoreError as error:
+                failed = error
             if judged is not None and type(judged) is not Decision:
                 return self.app(environ, judged)
         front = self._front
         request: WsgiRequest | None = None
         decision = judged
         try:
+            if failed is not None:
+                raise failed
             if decision is None and front.ask_peer is not None and environ["REQUEST_METHOD"] != "OPTIONS":
                 decision = cast(Decision | None, front.ask_peer(environ.get("REMOTE_ADDR", "")))
             elif decision is None:

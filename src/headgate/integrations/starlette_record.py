@@ -117,9 +117,15 @@ class Record:
         What the limits before it charged is given back where it refuses.
         """
         asked_us = front.clock.now_us()
-        decision, fields = (front.ask_within and front.ask_within(scope, template)) or (None, None)
+        judged = failed = None
+        if front.ask_within is not None:
+            try:
+                judged = front.ask_within(scope, template)
+            except StoreError as error:
+                failed = error
+        decision, fields = judged or (None, None)
         if fields is None:
-            passed = await _judge(front, scope, template, decision, asked_us)
+            passed = await _judge(front, scope, template, failed or decision, asked_us)
             if passed.refusal is not None:
                 await self._take_back(scope)
                 return passed
@@ -162,19 +168,24 @@ class Record:
             await passed.front.take_back_async(passed.request(scope), passed.answer)
 
 
-async def _judge(front: Front, scope: Scope, template: str, decision: Decision | None, asked_us: int) -> Passed:
+async def _judge(
+    front: Front, scope: Scope, template: str, judged: Decision | StoreError | None, asked_us: int
+) -> Passed:
     """Ask a limit, unless it was asked already at that moment, and say all that there is to say."""
     request = AsgiRequest(scope, template)
+    decision: Decision | None = None
     fields: Fields | None = None
-    if decision is not None:
-        front.note_charge(request, asked_us)
-    else:
-        try:
+    try:
+        if isinstance(judged, StoreError):
+            raise judged
+        if judged is not None:
+            front.note_charge(request, asked_us)
+            decision = judged
+        else:
             decision = await answered(front.ask(request))
-        except StoreError as error:
-            return Passed(front, template, None, None, 0, request, front.without_store(error))
-        if decision is not None:
-            fields = front.passing(decision)
+            fields = None if decision is None else front.passing(decision)
+    except StoreError as error:
+        return Passed(front, template, None, None, 0, request, front.without_store(error))
     answer = None
     if decision is None:
         answer = PASSES

@@ -1,0 +1,74 @@
+"""Applications of Starlette and FastAPI, asked without a server; and which scopes requests were counted under."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from headgate.http.front import Front
+from headgate.integrations.starlette_record import Record
+
+HOW = ("natively", "step by step")
+"""How a limit is asked: in one native call where that can be, or never so."""
+
+
+def options_of(how: str) -> dict[str, Any]:
+    """What has limits asked in this way."""
+    return {} if how == "natively" else {"on_decision": lambda request, decision: None}
+
+
+def note_scopes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list to which the template of each request is added that is judged from now on."""
+    scopes: list[str] = []
+    judge = Record.judge
+
+    async def judge_and_note(record: Record, front: Front, scope: Any, template: str) -> Any:
+        scopes.append(template)
+        return await judge(record, front, scope, template)
+
+    monkeypatch.setattr(Record, "judge", judge_and_note)
+    return scopes
+
+
+def ask(
+    app: Any, path: str = "/", method: str = "GET", *, client: str = "203.0.113.9", root_path: str = "", **options: Any
+) -> httpx.Response:
+    """One request; an exception that nobody handles is a 500."""
+
+    async def asked() -> httpx.Response:
+        transport = httpx.ASGITransport(app, client=(client, 1234), root_path=root_path, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as session:
+            return await session.request(method, path, **options)
+
+    return asyncio.run(asked())
+
+
+def statuses(app: Any, *paths: str, **options: Any) -> list[int]:
+    return [ask(app, path, **options).status_code for path in paths]
+
+
+def drive(app: Any, path: str, kind: str = "http", **more: Any) -> list[dict[str, Any]]:
+    """The messages that an application sends, as they are."""
+    scope = {
+        "type": kind, "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [],
+        "client": ("203.0.113.9", 1), "server": ("shop.example", 80), "root_path": "", "scheme": "http",
+        "http_version": "1.1", "asgi": {"version": "3.0", "spec_version": "2.4"}, "subprotocols": [], **more,
+    }  # fmt: skip
+    if kind == "websocket":
+        del scope["method"]
+    sent: list[dict[str, Any]] = []
+    waiting = [{"type": f"{kind}.connect"}] if kind == "websocket" else [{"type": "http.request", "body": b""}]
+
+    async def receive() -> dict[str, Any]:
+        if waiting:
+            return waiting.pop(0)
+        return {"type": "websocket.disconnect", "code": 1000} if kind == "websocket" else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(dict(message))
+
+    asyncio.run(app(scope, receive, send))
+    return sent
