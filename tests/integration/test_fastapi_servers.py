@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -17,8 +16,8 @@ from uuid import uuid4
 import httpx
 import pytest
 from redis_servers import single
+from served import served
 from tcp_proxy import TcpProxy
-from test_several_workers import free_port
 
 from subjects import parse_list
 
@@ -29,30 +28,10 @@ OLDER = ("0.115.14", "0.137.0")
 
 @contextmanager
 def running(app: str, *arguments: str, **environment: str) -> Iterator[httpx.Client]:
-    """A client of an example that uvicorn serves, until the end of the block; it must end by itself when asked to."""
-    port = str(free_port())
-    process = subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", f"{app}:app", "--port", port, "--log-level", "warning", *arguments],
-        cwd=ROOT / "examples",
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
-            deadline = time.monotonic() + 30
-            while True:
-                try:
-                    client.get("/nothing")
-                    break
-                except httpx.TransportError:
-                    assert process.poll() is None and time.monotonic() < deadline, process.communicate(timeout=5)
-                    time.sleep(0.05)
-            yield client
-    finally:
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=20)
-    assert "Traceback" not in said and "Warning" not in said, said
+    """A client of an example that uvicorn serves, which has nothing to warn of."""
+    command = ["uvicorn", f"{app}:app", "--port", "PORT", "--log-level", "warning", *arguments]
+    with served(command, unsaid=("Traceback", "Warning"), environment=environment) as client:
+        yield client
 
 
 @pytest.mark.parametrize("app", ["fastapi_app", "starlette_app"])

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +21,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from litestar import Litestar, get
 from redis_servers import single
+from served import answers_http, running
 from test_several_workers import free_port
 
 from headgate.http.who import header
@@ -42,34 +40,6 @@ SERVERS = {
 }
 
 
-@contextmanager
-def running(server: str, answers: Callable[[int], bool]) -> Iterator[int]:
-    """The port of a server that answers, until the end of the block; it must end by itself when asked to."""
-    port = free_port()
-    command = [word.replace("PORT", str(port)) for word in SERVERS[server]]
-    process = subprocess.Popen([sys.executable, *command], cwd=EXAMPLES, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE, text=True)  # fmt: skip
-    try:
-        deadline = time.monotonic() + 30
-        while not answers(port):
-            assert process.poll() is None and time.monotonic() < deadline, process.communicate(timeout=5)
-            time.sleep(0.05)
-        yield port
-    finally:
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=20)
-    assert "Traceback" not in said, said
-
-
-def answers_http(port: int) -> bool:
-    try:
-        preflight = {"Origin": "a", "Access-Control-Request-Method": "GET"}
-        httpx.options(f"http://127.0.0.1:{port}/", headers=preflight)
-    except httpx.TransportError:
-        return False
-    return True
-
-
 def answers_grpc(port: int) -> bool:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         try:
@@ -82,7 +52,7 @@ def answers_grpc(port: int) -> bool:
 @pytest.mark.parametrize("server", ["litestar", "aiohttp"])
 def test_exactly_the_limit_passes_and_every_answer_tells_what_remains(server: str) -> None:
     with (
-        running(server, answers_http) as port,
+        running(SERVERS[server], answers_http) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client,
     ):
         answers = [client.get("/", headers={"X-User-Id": "u1"}) for _ in range(7)]
@@ -105,7 +75,7 @@ def test_exactly_the_limit_passes_and_every_answer_tells_what_remains(server: st
 
 
 def test_exactly_the_limit_of_a_method_passes_and_every_call_is_told_what_remains() -> None:
-    with running("grpc", answers_grpc) as port, grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    with running(SERVERS["grpc"], answers_grpc) as port, grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         hello: Any = channel.unary_unary("/shop.Shop/Hello")
 
         def ask(user: str) -> tuple[str, dict[str, Any]]:
