@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections import UserDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import MappingProxyType
@@ -458,6 +460,8 @@ def test_guesses_at_once_are_as_many_as_guesses_one_after_another() -> None:
 # What adds fields to a response, in both cores
 
 ADDERS = [asgi.python_adding, *([cores.native.FieldSender] if cores.native is not None else [])]
+NATIVE_TELLERS = [cores.native.FieldStarter] if cores.native is not None else []
+NOBODY: Any = None
 OURS = [(b"ratelimit-policy", b"p"), (b"ratelimit", b"r")]
 
 
@@ -514,7 +518,45 @@ def test_other_messages_pass_as_they_are(adding: Any) -> None:
     assert sent[-1]["headers"] == [(b"a", b"1"), *OURS]
 
 
-TELLERS = [wsgi.python_telling, *([cores.native.FieldStarter] if cores.native is not None else [])]
+@pytest.mark.parametrize("header", [{}, {"trusted_hops": 1}])
+@pytest.mark.parametrize("peer", ["", None, b"", b"/run/api.sock", "\udc80", "/run/\u00e4", 5])
+def test_a_peer_without_an_address_is_counted_as_one(kind: str, peer: Any, header: Any) -> None:
+    app: Any
+    answered: list[Any] = []
+    if kind == "wsgi":
+        app = wsgi.RateLimitMiddleware(plain_wsgi, limits="2/minute", **header)
+        for _ in range(3):
+            app(
+                {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": peer},
+                lambda status, *_: answered.append(int(status[:3])),
+            )
+    else:
+
+        async def send(message: Any) -> None:
+            answered.extend([message["status"]] if "status" in message else [])
+
+        app = asgi.RateLimitMiddleware(starlette(), limits="2/minute", **header)
+        scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": [], "client": (peer, 0)}
+        for _ in range(3):
+            asyncio.run(app(dict(scope), NOBODY, send))
+    assert answered == [200, 200, 429]
+
+
+@pytest.mark.parametrize("wrap", [*ADDERS, wsgi.python_telling, *NATIVE_TELLERS])
+def test_what_adds_fields_is_no_way_round_the_garbage_collector(wrap: Any) -> None:
+    class Server:
+        def send(self, *told: Any) -> None:
+            pass
+
+    server: Any = Server()
+    server.scope = {"kept by the application": wrap(server.send, [])}
+    gone = weakref.ref(server)
+    del server
+    gc.collect()
+    assert gone() is None
+
+
+TELLERS = [wsgi.python_telling, *NATIVE_TELLERS]
 TOLD = [("RateLimit-Policy", "p"), ("RateLimit", "r")]
 
 
@@ -570,6 +612,5 @@ def test_an_error_of_the_applications_own_is_not_the_limiters() -> None:
 
     app = asgi.RateLimitMiddleware(failing, limits="9/minute")
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
-    nobody: Any = None
     with pytest.raises(StoreUnavailable, match="own store"):
-        asyncio.run(app(scope, nobody, nobody))
+        asyncio.run(app(scope, NOBODY, NOBODY))

@@ -7,6 +7,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use headgate_core::hash::KeyHash;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -82,8 +83,9 @@ impl PeerLimits {
         }
         let peer = environ.get_item(intern!(py, "REMOTE_ADDR"))?;
         let peer = peer.unwrap_or_else(|| intern!(py, "").clone().into_any());
-        let bound = self.bound.get();
-        let decision = bound.hit_hashed(py, self.key(py, bound, NO_SCOPE, &peer)?)?;
+        let Some(decision) = self.decide_for(py, NO_SCOPE, &peer)? else {
+            return Ok(None);
+        };
         self.told(
             decision,
             start_response,
@@ -103,6 +105,12 @@ impl PeerLimits {
         };
         let told = self.fields.get().write_passing(py, &decision)?;
         Ok(Some((Bound::new(py, decision)?, told)))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.bound)?;
+        visit.call(&self.fields)?;
+        visit.call(&self.key_of)
     }
 }
 
@@ -132,18 +140,32 @@ impl PeerLimits {
         }
         let client = scope.get_item(intern!(py, "client"))?;
         let peer = match client {
-            Some(client) if !client.is_none() => match client.cast::<PyTuple>() {
+            Some(client) if client.is_truthy()? => match client.cast::<PyTuple>() {
                 Ok(pair) => pair.get_item(0)?,
                 Err(_) => client.get_item(0)?,
             },
             _ => intern!(py, "").clone().into_any(),
         };
-        let bound = self.bound.get();
-        bound.hit_hashed(py, self.key(py, bound, within, &peer)?).map(Some)
+        self.decide_for(py, within, &peer)
     }
 
-    fn key(&self, py: Python<'_>, bound: &BoundLimits, within: &str, peer: &Bound<'_, PyAny>) -> PyResult<KeyHash> {
-        let text = peer.cast::<PyString>()?.to_str()?;
+    /// The decision for a peer; none for one whose address is no text.
+    fn decide_for(&self, py: Python<'_>, within: &str, peer: &Bound<'_, PyAny>) -> PyResult<Option<Decision>> {
+        let bound = self.bound.get();
+        match text_of(peer) {
+            Some(text) => bound.hit_hashed(py, self.key(py, bound, within, peer, text)?).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn key(
+        &self,
+        py: Python<'_>,
+        bound: &BoundLimits,
+        within: &str,
+        peer: &Bound<'_, PyAny>,
+        text: &str,
+    ) -> PyResult<KeyHash> {
         let scope_hash = bound.seed().text(within.as_bytes());
         let peer_hash = bound.seed().text(text.as_bytes());
         if let Some(key) = self.known().scopes.get(&scope_hash).and_then(|peers| peers.get(&peer_hash)) {
@@ -170,10 +192,12 @@ impl PeerLimits {
 }
 
 fn holds(scope: &Bound<'_, PyDict>, name: &Bound<'_, PyString>, wanted: &str) -> PyResult<bool> {
-    match scope.get_item(name)? {
-        Some(value) => Ok(value.cast::<PyString>()?.to_str()? == wanted),
-        None => Ok(false),
-    }
+    Ok(scope.get_item(name)?.is_some_and(|value| text_of(&value) == Some(wanted)))
+}
+
+/// A text; none for what is none, and for one that UTF-8 cannot say.
+fn text_of<'a>(value: &'a Bound<'_, PyAny>) -> Option<&'a str> {
+    value.cast::<PyString>().ok()?.to_str().ok()
 }
 
 impl Known {

@@ -1,5 +1,6 @@
 //! What stands between an application and its server, and adds fields to the head of the response.
 
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
@@ -24,6 +25,12 @@ impl FieldSender {
             self.add(py, message)?;
         }
         self.send.bind(py).call1((message,))
+    }
+
+    /// An application may keep it in the scope, which the server's `send` leads to.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.send)?;
+        visit.call(&self.fields)
     }
 }
 
@@ -79,6 +86,11 @@ impl FieldStarter {
         let mut arguments = vec![status.clone(), all.into_any()];
         arguments.extend(error.iter());
         self.start.bind(py).call1(PyTuple::new(py, arguments)?)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.start)?;
+        visit.call(&self.fields)
     }
 }
 

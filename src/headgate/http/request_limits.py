@@ -285,6 +285,8 @@ class RequestLimits:
         return self._address_key(request.client_ip, sent)
 
     def _key_of_address(self, peer: str, header: str) -> Key | _Pair:
+        if not isinstance(peer, str) or not peer.isascii():
+            peer = ""  # no address: a socket's name, perhaps
         key = ("ip", self._address.client(peer, header) or UNIX)
         if self._wide is None or ":" not in key[1]:
             return key
