@@ -33,7 +33,8 @@ test-python: install
 	@scripts/system-packages test
 	@scripts/older-fastapi $(BIN)/python
 	@$(BIN)/pytest --quiet -n 2 tests/unit tests/laws
-	@$(BIN)/pytest --quiet -n 3 --dist loadfile tests/integration
+	@# They keep deadlines of milliseconds on whatever machine this is: what fails is asked again, twice, and named.
+	@$(BIN)/pytest --quiet -n 3 --dist loadfile --reruns 2 -rR tests/integration
 
 test-pythons: install
 	@scripts/test-with $(OTHER_PYTHONS)

@@ -807,11 +807,11 @@ def test_a_limiter_of_one_store_serves_several_event_loops(server: Server) -> No
 def test_who_waits_too_long_is_told_that_it_may_have_been_charged(server: Server, colour: str) -> None:
     with (
         TcpProxy(server.port) as proxy,
-        Asker(colour, "5/week", raw(f"redis://{HOST}:{proxy.port}", timeout="100ms")) as asker,
+        Asker(colour, "5/week", raw(f"redis://{HOST}:{proxy.port}", timeout="500ms")) as asker,
     ):
         asker.hit("warm")
-        proxy.delay(0.3)
+        proxy.delay(1)
         with timed() as own_s, pytest.raises(StoreTimeout, match="may have been charged"):
             asker.hit("key")
-        assert own_s() < 0.1 + SLACK_S
+        assert own_s() < 0.5 + SLACK_S
         proxy.delay(0)
