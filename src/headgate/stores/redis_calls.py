@@ -30,7 +30,7 @@ from headgate.stores.redis_scripts import (
     one_limit,
     several_limits,
 )
-from headgate.stores.redis_states import convert, field_name, key_name, read_state
+from headgate.stores.redis_states import BRIEF, convert, field_name, key_name, read_charged, read_state
 
 _ALGORITHM = 7
 _NO_DELAY = -1.0
@@ -93,6 +93,8 @@ class Calls:
         # Whatever order they are written in, the same algorithms are one script.
         self._order = sorted(range(len(self._members)), key=lambda number: self._members[number].kind & _ALGORITHM)
         self._in_order = self._order == sorted(self._order)
+        self._compiled = [self.definitions[number].limit.compiled for number in self._order]
+        self._brief = BRIEF * len(self._order)
 
     def names(self, keys: Sequence[Key]) -> list[bytes]:
         """The Redis key of each limit. Raises ArgumentError for what is no key."""
@@ -125,7 +127,7 @@ class Calls:
         places = self._places(names)
         if len(places) == 1:
             reply = yield self._call(places[0], names, costs, mode, now_us, max_delay_us)
-            found = _readings(reply, len(names))
+            found = self._readings(reply)
             readings = (
                 found if self._in_order else [reading for _, reading in sorted(zip(places[0], found, strict=True))]
             )
@@ -262,6 +264,12 @@ class Calls:
         for number in self._order:
             by_slot.setdefault(self._slot_of(names[number]), []).append(number)
         return list(by_slot.values())
+
+    def _readings(self, reply: bytes) -> list[Reading]:
+        """What one call for all limits replied: of buckets mostly the states that it wrote."""
+        if len(reply) != self._brief:
+            return _readings(reply, len(self._order))
+        return [read_charged(limit, reply, place * BRIEF) for place, limit in enumerate(self._compiled)]
 
     def _decision(self, readings: list[Reading], costs: list[int]) -> Decision:
         if len(readings) == 1:

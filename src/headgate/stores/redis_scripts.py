@@ -42,11 +42,11 @@ _FUNCTIONS = {
     "call": "redis.call",
     "spread": "unpack",
     **{name: f"struct.{name}" for name in ("pack", "unpack")},
-    **{name: f"math.{name}" for name in ("ceil", "floor")},
     **{name: f"string.{name}" for name in ("byte", "sub")},
 }
 _NO_SWAPS: Mapping[str, str] = {}
-_OPTIONAL = ("delay", "adopt", "settle")
+_BRIEF = ("token_bucket", "leaky_bucket")
+_OPTIONAL = ("delay", "adopt", "settle", "brief")
 _DIRECTIVE = re.compile(r"^( *)--@ (include|each|end|same) ?(\S*)$")
 
 
@@ -71,28 +71,34 @@ def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script
     """
     inside = [(str(number), *limit) for number, limit in enumerate(limits, 1)]
     swaps = {"hash.fetch": "hash.fetched", "hash.put": "hash.gather"} if together else {}
+    sections = _sections("few")
+    brief = together and all(algorithm in _BRIEF for algorithm, _ in limits)
 
-    def each(section: str, some: Iterable[tuple[str, str, str]]) -> list[str]:
-        lines: list[str] = []
+    def each(lines: list[str], some: Iterable[tuple[str, str, str]]) -> list[str]:
+        made: list[str] = []
         for number, algorithm, field in some:
-            own = _with_field(_included(_sections("few")[section], algorithm, "", swaps), field)
+            own = _with_field(_included(lines, algorithm, "", swaps), field)
             own = [re.sub(r"\bPLACE\b", "1" if together else number, line) for line in own]
-            lines += [re.sub(r"NUMBER\b", number, line) for line in own]
-        return lines
+            made += [re.sub(r"NUMBER\b", number, line) for line in own]
+        return made
 
-    lines = _included(_sections("few")[""], "", "")
-    lines += _sections("few")["read"] if together else []
-    lines += each("open", inside) + each("close", inside[::-1])
+    lines = _included(sections[""], "", "")
+    lines += sections["read"] if together else []
+    lines += sections["brief_read"] if brief else []
+    lines += each(sections["open"] + (sections["brief_open"] if brief else []), inside)
+    lines += each(sections["brief_close" if brief else "close"], inside[::-1])
     if together:
-        before, after = _sections("few")["write"], []
+        before, after = sections["write"], []
         at = next(index for index, line in enumerate(before) if "few.each" in line)
         before, after = before[:at], before[at + 1 :]
-        lines += [*before, *each("each", inside), *_included(after, "", "")]
-    lines += _sections("few")["tell"]
+        lines += [*before, *each(sections["each"], inside), *_included(after, "", "")]
+    lines += sections["brief_tell"] if brief else []
+    lines += sections["tell"]
     lists = {
         "COUNT": str(len(limits)),
         "FIELDS": ", ".join(f"'{field}'" for _, _, field in inside),
         "STATES": ", ".join(f"state{number}" for number, _, _ in inside),
+        "JOINED": " .. ".join(f"state{number}" for number, _, _ in inside),
         "ALL": " and ".join(f"state{number}" for number, _, _ in inside),
         "CHANGES": ", ".join(f"'{field}', state{number}" for number, _, field in inside),
     }

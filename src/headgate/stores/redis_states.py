@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from struct import calcsize, unpack_from
+from struct import Struct, calcsize, unpack_from
 from typing import Any
 
+from headgate.algorithms import token_bucket
 from headgate.algorithms.transition import ALGORITHMS
+from headgate.decision import Reading
 from headgate.errors import StoreKeyError
 from headgate.stores.redis_scripts import limit_of
 from headgate.units import CompiledLimit
@@ -20,7 +22,11 @@ LONGEST_NAME = 128
 _FORMS = {"fixed_window": "<ddI", "sliding_window": "<dddI", "sliding_log": "<dI"}
 _BUCKET = "<ddI"
 _FIELDS = {"fixed_window": "f", "sliding_window": "w", "token_bucket": "t", "leaky_bucket": "l", "leaky_queue": "q"}
+_UNITS = Struct("<d").unpack_from
 _SUMS = 1 << 53
+
+BRIEF = 42
+"""Bytes of a bucket's state, which a script may reply with; no other reply has as many."""
 
 
 def key_name(prefix: str, text: str, scope: str) -> bytes:
@@ -59,6 +65,13 @@ def read_state(algorithm: str, value: bytes | Sequence[bytes]) -> tuple[Compiled
     if algorithm == "sliding_log":
         return former, _entries(numbers[0], [int(element) for element in value[1:]])
     return former, numbers
+
+
+def read_charged(limit: CompiledLimit, reply: bytes, at: int) -> Reading:
+    """What the state of a bucket that was charged at this very moment, in microseconds, tells of it."""
+    (units,) = _UNITS(reply, at)
+    remaining, reset_after, next_after = token_bucket.measure(limit, (int(units), 0), 0)
+    return Reading(True, remaining, reset_after, 0, next_after, 0)
 
 
 def convert(limit: CompiledLimit, former: CompiledLimit, state: State, now_us: int) -> State | None:

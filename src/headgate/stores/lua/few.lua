@@ -2,7 +2,8 @@
 --
 -- Each limit's `open` comes before the next one's, and its `close` after it, so that all are read before the
 -- first is charged and each finds its own locals again. Limits of one hash read it at once, and write it at once.
--- ARGV: each limit's numbers, and the options where they are not the usual ones. The reply is that of several limits.
+-- ARGV: each limit's numbers, and the options where they are not the usual ones. The reply is that of several limits,
+-- or the new states, where all are buckets that were charged at this moment: these tell as much.
 
 local mode, max_delay_us, given_us, options = HIT, -1, -1, ARGV[COUNT + 1]
 if options then mode, max_delay_us, given_us = unpack('<ddd', options) end
@@ -15,6 +16,9 @@ local allowed, usual, reply = true, true, ''
 local key, longest_s = KEYS[1], 0
 local values = call('HMGET', key, FIELDS)
 local STATES
+
+--@ brief_read
+local brief = mode == HIT and not told
 
 --@ open
 do
@@ -32,7 +36,24 @@ do
     usual = false
   end
 
+--@ brief_open
+  if updated ~= now or unit_us ~= 1 or cost == 0 then brief = false end
+
 --@ close
+  --@ include few.finish
+end
+
+--@ brief_close
+  if brief and usual then
+    --@ include ALGORITHM.charge
+    local reset_after = (full - units) / refill
+    --@ include shell.keep
+  else
+    --@ include few.finish
+  end
+end
+
+--@ finish
   local remaining, reset_after, next_after = 0, 0, 0
   --@ include shell.finish
   if usual then
@@ -40,7 +61,6 @@ do
   else
     reply = pack('<ddddd', remaining, reset_after, next_after, wait, delay) .. reply
   end
-end
 
 --@ write
 if ALL then
@@ -55,6 +75,9 @@ end
 
 --@ each
 if stateNUMBER then call('HSET', key, FIELD, stateNUMBER) end
+
+--@ brief_tell
+if brief and usual then return JOINED end
 
 --@ tell
 if told then return reply .. pack('<d', now_us) end

@@ -12,7 +12,7 @@ if value then
 end
 
 --@ roll
-local index = floor(now / period)
+local index = math.floor(now / period)
 if window == nil or index > window then
   window, count = index, 0
 elseif window - index > 2 then -- no clock steps back that far
@@ -40,7 +40,7 @@ next_after = reset_after
 local former_unit_us, _, former_period = unpack('<BI7I7', value, 21)
 former_unit_us = 10 ^ former_unit_us
 if former_period ~= period or former_unit_us ~= unit_us then
-  local index = floor(floor(now_us / former_unit_us) / former_period)
+  local index = math.floor(math.floor(now_us / former_unit_us) / former_period)
   if index > window then
     window, count = index, 0
   elseif window - index > 2 then
@@ -50,12 +50,12 @@ if former_period ~= period or former_unit_us ~= unit_us then
     window, count = nil, nil
   else
     local moment_us = math.max(now_us, window * former_period * former_unit_us)
-    window, count = floor(floor(moment_us / unit_us) / period), math.min(count, LARGEST)
+    window, count = math.floor(math.floor(moment_us / unit_us) / period), math.min(count, LARGEST)
   end
 end
 
 --@ give_back
-if window == floor(earliest / period) then count = math.max(0, count - cost) end
+if window == math.floor(earliest / period) then count = math.max(0, count - cost) end
 if count == 0 then
   call('HDEL', key, field)
 else

@@ -26,7 +26,7 @@ for number = 1, #KEYS do
     --@ include shell.numbers
     --@ include ALGORITHM.read
     if not former then
-      local earliest, fresh = floor(charged_us / unit_us), false
+      local earliest, fresh = math.floor(charged_us / unit_us), false
       --@ include ALGORITHM.give_back
     end
   end

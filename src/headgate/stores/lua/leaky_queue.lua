@@ -2,7 +2,10 @@
 
 --@ same token_bucket
 
+--@ brief
+-- A state does not tell the delay.
+
 --@ delay
 if cost ~= 0 and units < full then
-  delay = ceil((full - units) / refill) + updated - now
+  delay = math.ceil((full - units) / refill) + updated - now
 end

@@ -2,7 +2,8 @@
 --
 -- ARGV: the limit's numbers, and the options where they are not the usual ones. The reply is a text of doubles,
 -- which costs less than a table: remaining, reset_after, next_after of an admitted request, with retry_after and
--- delay behind them where one of these is not 0; in microseconds, retry_after -1 for never.
+-- delay behind them where one of these is not 0; in microseconds, retry_after -1 for never. Or it is the new state,
+-- where that alone tells as much: who asked has more time to read it than a server has to tell.
 
 local key, field, mark = KEYS[1], FIELD, ARGV[1]
 local mode, max_delay_us, given_us, cost = HIT, -1, -1, 1
@@ -10,6 +11,7 @@ if ARGV[2] then mode, max_delay_us, given_us, cost = unpack('<dddd', ARGV[2]) en
 --@ include shell.moment
 --@ include shell.numbers
 --@ include ALGORITHM.read
+--@ include ALGORITHM.brief
 --@ include shell.adopt
 --@ include ALGORITHM.roll
 --@ include shell.admit

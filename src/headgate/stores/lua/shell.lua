@@ -14,7 +14,7 @@ if unit_us == 0 then
   unit_us = 1
 else
   unit_us = 10 ^ unit_us
-  now = floor(now_us / unit_us)
+  now = math.floor(now_us / unit_us)
 end
 
 --@ adopt
@@ -54,7 +54,7 @@ local needed_s, fresh = (now_us + reset_after) / 1000000, false
 if given_us >= 0 then
   fresh, expires_s = true, call('TIME')[1] + 86400 -- another clock than the one by which keys expire
 elseif expires_s == nil or expires_s <= needed_s then
-  fresh, expires_s = true, math.min(ceil(needed_s + reset_after / 8000000) + 1, 4294967295)
+  fresh, expires_s = true, math.min(math.ceil(needed_s + reset_after / 8000000) + 1, 4294967295)
 end
 --@ include ALGORITHM.write
 

@@ -128,7 +128,7 @@ end
 local function last_below(which, bound)
   local low, high = which * gone, call('LLEN', key) / 2 - 1
   while low < high do
-    local middle = ceil((low + high) / 2)
+    local middle = math.ceil((low + high) / 2)
     local seen = tonumber(call('LINDEX', key, 2 * middle + which))
     if which == 0 then seen = seen + offset else seen = (seen - base) % SUMS end
     if seen < bound then low = middle else high = middle - 1 end

@@ -12,7 +12,7 @@ if value then
 end
 
 --@ roll
-local index = floor(now / period)
+local index = math.floor(now / period)
 if window == nil then
   window, current, previous = index, 0, 0
 elseif index == window + 1 then
@@ -30,9 +30,9 @@ if cost ~= 0 then
     wait = NEVER
   elseif previous * left + (current + cost) * period > quota * period then
     if current + cost <= quota then
-      wait = left - floor((quota - current - cost) * period / previous) + behind
+      wait = left - math.floor((quota - current - cost) * period / previous) + behind
     else
-      wait = left + math.max(0, period - floor((quota - cost) * period / current)) + behind
+      wait = left + math.max(0, period - math.floor((quota - cost) * period / current)) + behind
     end
   end
 end
@@ -41,7 +41,7 @@ end
 current = current + cost
 
 --@ measure
-local room = quota - current - ceil(previous * left / period)
+local room = quota - current - math.ceil(previous * left / period)
 if room > 0 then remaining = room end
 if current ~= 0 then
   reset_after = period + left + behind
@@ -53,9 +53,9 @@ if reset_after ~= 0 then -- one more than remains, as admitted above
   if more > quota or previous * left + (current + more) * period <= quota * period then
     next_after = reset_after
   elseif current + more <= quota then
-    next_after = left - floor((quota - current - more) * period / previous) + behind
+    next_after = left - math.floor((quota - current - more) * period / previous) + behind
   else
-    next_after = left + math.max(0, period - floor((quota - more) * period / current)) + behind
+    next_after = left + math.max(0, period - math.floor((quota - more) * period / current)) + behind
   end
 end
 
@@ -63,8 +63,8 @@ end
 local former_unit_us, _, former_period = unpack('<BI7I7', value, 29)
 former_unit_us = 10 ^ former_unit_us
 if former_period ~= period or former_unit_us ~= unit_us then
-  local former_now = floor(now_us / former_unit_us)
-  local index = floor(former_now / former_period)
+  local former_now = math.floor(now_us / former_unit_us)
+  local index = math.floor(former_now / former_period)
   if index == window + 1 then
     window, current, previous = index, 0, current
   elseif index > window then
@@ -74,17 +74,17 @@ if former_period ~= period or former_unit_us ~= unit_us then
   end
   local left, behind = window * former_period + former_period - former_now, 0
   if left > former_period then left, behind = former_period, left - former_period end
-  local used = current + ceil(previous * left / former_period)
+  local used = current + math.ceil(previous * left / former_period)
   if used == 0 then
     window, current, previous = nil, nil, nil
   else
-    local moment = floor((former_now + behind) * former_unit_us / unit_us)
-    window, current, previous = floor(moment / period), math.min(used, floor(LARGEST / period)), 0
+    local moment = math.floor((former_now + behind) * former_unit_us / unit_us)
+    window, current, previous = math.floor(moment / period), math.min(used, math.floor(LARGEST / period)), 0
   end
 end
 
 --@ give_back
-local charged = floor(earliest / period)
+local charged = math.floor(earliest / period)
 if window == charged then
   current = math.max(0, current - cost)
 elseif window == charged + 1 then

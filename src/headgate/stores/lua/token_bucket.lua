@@ -12,13 +12,28 @@ if value then
   former = numbers ~= mark
 end
 
+--@ brief
+-- Nearly every call: the clock went on, and there are tokens. What the steps below come to, in one. The new state
+-- tells all that is asked, so it is the reply.
+if updated and now > updated and not former and unit_us == 1 and mode == HIT and cost ~= 0 then
+  local left = units + refill * (now - updated)
+  if left > full then left = full end
+  left = left - cost * period
+  if left >= 0 then
+    local reset_after = (full - left) / refill
+    units, updated = left, now
+    --@ include shell.keep
+    return state
+  end
+end
+
 --@ roll
 if units == nil or units >= full then
   units, updated = full, now
 elseif now > updated then
   units, updated = units + refill * (now - updated), now
   if units > full then units = full end
-elseif updated - now > ceil(full / refill) then -- no clock steps back that far
+elseif updated - now > math.ceil(full / refill) then -- no clock steps back that far
   updated = now
 end
 
@@ -28,7 +43,7 @@ if cost ~= 0 then
     wait = NEVER
   else
     local missing = cost * period - units
-    if missing > 0 then wait = ceil(missing / refill) + updated - now end
+    if missing > 0 then wait = math.ceil(missing / refill) + updated - now end
   end
 end
 
@@ -52,13 +67,13 @@ end
 local former_unit_us, former_quota, former_period, former_refill = unpack('<BI7I7I7', value, 21)
 former_unit_us = 10 ^ former_unit_us
 local former_full = former_quota * former_period
-local former_now = floor(now_us / former_unit_us)
+local former_now = math.floor(now_us / former_unit_us)
 local was_units, was_updated = units, updated
 if units >= former_full then
   units, updated = former_full, former_now
 elseif former_now > updated then
   units, updated = units + math.min(former_full - units, former_refill * (former_now - updated)), former_now
-elseif updated - former_now > ceil(former_full / former_refill) then
+elseif updated - former_now > math.ceil(former_full / former_refill) then
   updated = former_now
 end
 if units == former_full then
@@ -68,7 +83,7 @@ elseif former_period == period and former_refill == refill and former_unit_us ==
 else
   -- floor(units * period / former_period), whose product may be beyond what a double holds: bit by bit
   local bits, scaled, rest = math.abs(units), 0, 0
-  local whole, part = floor(period / former_period), period % former_period
+  local whole, part = math.floor(period / former_period), period % former_period
   for power = 52, 0, -1 do
     scaled, rest = scaled * 2, rest * 2
     if rest >= former_period then scaled, rest = scaled + 1, rest - former_period end
@@ -79,7 +94,7 @@ else
   end
   if units < 0 then scaled = rest > 0 and -scaled - 1 or -scaled end
   units = math.max(-full, math.min(scaled, full))
-  updated = ceil(updated * former_unit_us / unit_us)
+  updated = math.ceil(updated * former_unit_us / unit_us)
 end
 
 --@ give_back
@@ -98,7 +113,7 @@ local state = pack('<ddI4c22', units, updated, expires_s, mark)
 
 --@ adopt
 if units then
-  local reset_after = (ceil(full / refill) + math.max(0, updated - now)) * unit_us
+  local reset_after = (math.ceil(full / refill) + math.max(0, updated - now)) * unit_us
   --@ include shell.keep
 end
 
