@@ -283,6 +283,24 @@ def test_who_asked_a_stopped_server_of_a_cluster_gets_to_its_replica(nodes: Clus
     assert max(times_s) < DEADLINE_S + SLACK_S
 
 
+@pytest.mark.parametrize("colour", COLOURS)
+def test_where_a_whole_cluster_stands_still_no_call_takes_longer_than_its_deadline(nodes: Cluster, colour: str) -> None:
+    """However many servers are asked where the key is, one after another."""
+    nodes.wait_ok()
+    deadline_s = 0.5
+    with Asker(colour, "9/week", raw(nodes.url, timeout_s=deadline_s)) as asker:
+        wait_for(lambda: _answers(asker))
+        for server in nodes.servers:
+            server.stop()
+        times_s = [_took(asker) for _ in range(4)]
+        for server in nodes.servers:
+            server.go_on()
+        nodes.wait_ok()
+        took_s = wait_for(lambda: _answers(asker), 10)
+    print({"colour": colour, "calls": [round(each, 3) for each in times_s], "decisions again after": round(took_s, 2)})
+    assert max(times_s) < deadline_s + SLACK_S
+
+
 def _took(asker: Asker) -> float:
     with timed() as own_s:
         _answers(asker)

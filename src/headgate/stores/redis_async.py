@@ -18,23 +18,14 @@ from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.redis_calls import Call
 from headgate.stores.redis_courier import Command, Courier, command_of
 from headgate.stores.redis_errors import store_error
+from headgate.stores.redis_slots import ELSEWHERE, LATER, MOST_TURNS, PAUSE_S, Slots
 from headgate.stores.redis_url import Address, Place
-
-_MOST_TURNS = 16
-"""How often a call that was not executed is sent again; where it may be executed a moment later, until its deadline."""
 
 _CONNECTED_WITHIN_S = 1.0
 """A server that accepts and then says nothing is given up after so long, beyond the deadline of a call."""
 
-_PAUSE_S = 0.005
 _AS_BYTES = {NEVER_DECODE: True}
 """For a client of the caller's own that decodes what it reads."""
-
-_LATER = (exceptions.TryAgainError, exceptions.ClusterDownError)
-"""Not executed, and perhaps executed a moment later."""
-
-_ELSEWHERE = (exceptions.AskError, *_LATER)
-"""Not executed, and somebody else may execute it; MovedError is an AskError."""
 
 
 class AsyncLink:
@@ -110,8 +101,7 @@ class _Lines:
         self._own_cluster = client if isinstance(client, redis.asyncio.RedisCluster) else None
         self._pool: Any = None
         self._kind = "cluster" if self._own_cluster is not None else "single" if place is None else place.kind
-        self._servers: dict[int, Address] = {}
-        self._doubted: Address | None = None
+        self._slots = Slots(() if place is None else place.addresses)
         self._learned: asyncio.Task[None] | None = None
         if self._kind != "cluster":
             own: Any = client
@@ -141,63 +131,43 @@ class _Lines:
     async def _ask_cluster(self, key: bytes | None, command: Command) -> Any:
         slot = 0 if key is None else key_slot(key)
         until = asyncio.get_running_loop().time() + self._timeout_s
-        asked, address = None, self._servers.get(slot)
+        asked, address = None, self._slots.server_of(slot)
         if address is not None:  # the usual way, whose deadline is kept by the courier
             try:
                 return await self._courier(address).ask(command)
-            except _ELSEWHERE as error:
-                asked = self._directed(error, slot, address)
+            except ELSEWHERE as error:
+                asked = self._slots.directed(error, slot, address)
             except (StoreTimeout, StoreUnavailable):
-                self._doubt(address)
+                self._slots.doubt(address)
                 raise
         try:
             async with asyncio.timeout_at(until):
                 return await self._search(slot, command, asked)
         except TimeoutError as error:
-            self._doubt(asked or self._servers.get(slot))
+            self._slots.doubt(asked or self._slots.server_of(slot))
             raise store_error(error, self._shown) from error
 
     async def _search(self, slot: int, command: Command, asked: Address | None) -> Any:
         """Go from server to server, as they say, until one takes the call."""
         turns = 0
-        while turns < _MOST_TURNS:
+        while turns < MOST_TURNS:
             turns += 1
-            if asked is None and slot not in self._servers:
+            if asked is None and slot not in self._slots:
                 await self._learn()
-            address = asked or self._servers.get(slot)
+            address = asked or self._slots.server_of(slot)
             if address is None:
                 raise StoreUnavailable(f"{self._shown}: no server has slot {slot}")
             try:
                 return await self._courier(address).ask(command, before=None if asked is None else ("ASKING",))
-            except _ELSEWHERE as error:
-                asked = self._directed(error, slot, address)
-                if isinstance(error, _LATER):
+            except ELSEWHERE as error:
+                asked = self._slots.directed(error, slot, address)
+                if isinstance(error, LATER):
                     turns -= 1  # it is the deadline that ends this
-                    await asyncio.sleep(_PAUSE_S)
+                    await asyncio.sleep(PAUSE_S)
             except (StoreTimeout, StoreUnavailable):
-                self._doubt(address)
+                self._slots.doubt(address)
                 raise
         raise StoreUnavailable(f"{self._shown}: slot {slot} is moving, and no server takes the call")
-
-    def _directed(self, error: Exception, slot: int, address: Address) -> Address | None:
-        """Who is to be asked once instead, by the word of the server that was asked; None for the one of the map."""
-        if isinstance(error, exceptions.MovedError):
-            self._servers[slot] = Address(error.host or address.host, error.port)
-            self._forget_others(address)
-        elif isinstance(error, exceptions.AskError):  # which MovedError is one of, too
-            return Address(error.host, error.port)
-        elif isinstance(error, exceptions.ClusterDownError):
-            self._servers.clear()
-        return None
-
-    def _doubt(self, address: Address | None) -> None:
-        """A server that does not answer may have been replaced: ask the others where the slots are."""
-        self._servers.clear()
-        self._doubted = address
-
-    def _forget_others(self, address: Address) -> None:
-        """What moved once has often taken others along: ask again where they are."""
-        self._servers = {slot: server for slot, server in self._servers.items() if server != address}
 
     async def _learn(self) -> None:
         """Ask where each slot is; those who come together ask once."""
@@ -208,17 +178,14 @@ class _Lines:
     async def _ask_where(self) -> None:
         assert self._place is not None
         last: Exception = StoreUnavailable(f"{self._shown}: no server answers")
-        known = [address for address in self._couriers if address is not None]
-        every = sorted(dict.fromkeys([*known, *self._place.addresses]), key=lambda address: address == self._doubted)
-        for address in every:
+        for address in self._slots.candidates(address for address in self._couriers if address is not None):
             try:
                 ranges = await self._courier(address).ask(("CLUSTER", "SLOTS"))
             except (exceptions.RedisError, OSError, StoreError) as error:
                 last = error
+                self._slots.doubt(address)
                 continue
-            for first, end, primary, *_ in ranges:
-                host = primary[0].decode() or address.host
-                self._servers |= dict.fromkeys(range(first, end + 1), Address(host, primary[1]))
+            self._slots.learn(ranges, address)
             return
         raise last
 

@@ -86,3 +86,10 @@ def _is_quiet(connection: Any) -> bool:
         return not connection.can_read(timeout=0)
     except (RedisError, OSError):
         return False
+
+
+def sound(reply: Any) -> Any:
+    """A reply of several; raises it where it is an error."""
+    if isinstance(reply, Exception):
+        raise reply
+    return reply

@@ -25,10 +25,11 @@ from headgate.errors import ConfigError, StoreUnavailable
 from headgate.stores.contract import AsyncBoundLimits, BoundLimits, StoreStats
 from headgate.stores.redis_async import AsyncLink
 from headgate.stores.redis_calls import Call, Calls
+from headgate.stores.redis_cluster import ClusterLines
 from headgate.stores.redis_courier import command_of
 from headgate.stores.redis_errors import store_error
 from headgate.stores.redis_limits import AsyncRedisLimits, RedisLimits, look
-from headgate.stores.redis_lines import Lines
+from headgate.stores.redis_lines import Lines, sound
 from headgate.stores.redis_url import DEFAULT_PREFIX, DEFAULT_TIMEOUT_S, Place, read_url
 
 _CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
@@ -62,7 +63,7 @@ class RedisStore:
     def __init__(self, server: str | Any, *, prefix: str | None = None) -> None:
         self._client: Any = None
         self._link: AsyncLink | None = None
-        self._lines: Lines | None = None
+        self._lines: Lines | ClusterLines | None = None
         self._execute: Callable[..., Any] | None = None
         self.prefix = prefix or DEFAULT_PREFIX
         self.timeout_s = DEFAULT_TIMEOUT_S
@@ -129,7 +130,7 @@ class RedisStore:
         """The replies of scripts that are called together; one by one where there are many servers."""
         if self._execute is None:
             self._open_lines()
-        if self._lines is None:
+        if not isinstance(self._lines, Lines):
             return [self.run(call) for call in calls]
         replies: list[Any] = []
         try:
@@ -140,27 +141,36 @@ class RedisStore:
                 )
                 for call, reply in zip(some, found, strict=True):
                     # A script that is not there was not executed.
-                    replies.append(self.run(call) if isinstance(reply, NoScriptError) else _sound(reply))
+                    replies.append(self.run(call) if isinstance(reply, NoScriptError) else sound(reply))
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
         return replies
 
     def _open_lines(self) -> Callable[..., Any]:
-        """What sends a command: over lines of our own where there is one server, which costs less than a client."""
-        if self.is_cluster or self._place is None:
+        """What sends a command: over lines of our own, which cost less than a client and keep deadlines."""
+        if self._place is None:
             self._execute = partial(self.client.execute_command, **_AS_BYTES)
+            return self._execute
+        if self.is_cluster:
+            self._lines = ClusterLines(self._place)
         else:
             self._lines = Lines(self.client.connection_pool.make_connection, self._place.connections)
-            self._execute = self._lines.execute
+        self._execute = self._lines.execute
         return self._execute
 
     def fetch(self, definitions: Sequence[NamedLimit], names: Sequence[bytes]) -> tuple[list[Any], int]:
         """What is stored under each name, None where nothing is, and the server's moment in microseconds."""
         try:
-            found = []
-            for definition, name in zip(definitions, names, strict=True):
-                found.append(self.client.execute_command(*look(definition, name), **_AS_BYTES) or None)
-            seconds, microseconds = self.client.time(**({"target_nodes": "random"} if self.is_cluster else {}))
+            execute = self._execute or self._open_lines()
+            found = [
+                execute(*look(definition, name)) or None for definition, name in zip(definitions, names, strict=True)
+            ]
+            if isinstance(self._lines, ClusterLines):
+                seconds, microseconds = self._lines.ask(names[0], "TIME")
+            elif self.is_cluster:
+                seconds, microseconds = self.client.time(target_nodes="random")
+            else:
+                seconds, microseconds = execute("TIME")
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
         return found, int(seconds) * 1_000_000 + int(microseconds)
@@ -192,7 +202,8 @@ class RedisStore:
     def probe(self) -> None:
         """Raise StoreError if the server would not charge: a replica, or one with no memory left."""
         try:
-            self.client.set(self._probe_name, b"", px=1000)
+            execute = self._execute or self._open_lines()
+            execute("SET", self._probe_name, b"", "PX", 1000)
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
 
@@ -221,8 +232,9 @@ class RedisStore:
         """Close the connections of threads; the states stay."""
         if self._lines is not None:
             self._lines.close()
-        if self._place is not None and self._client is not None:
-            self._client.close()
+        if self._place is not None:
+            if self._client is not None:
+                self._client.close()
             self._client = self._lines = self._execute = None
 
     async def aclose(self) -> None:
@@ -233,12 +245,6 @@ class RedisStore:
 
     def __repr__(self) -> str:
         return f"RedisStore({self.shown!r}, prefix={self.prefix!r})"
-
-
-def _sound(reply: Any) -> Any:
-    if isinstance(reply, Exception):
-        raise reply
-    return reply
 
 
 def _open_client(place: Place) -> Any:

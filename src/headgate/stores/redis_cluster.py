@@ -1,0 +1,133 @@
+"""A Cluster asked from threads: which server takes a call, and what is done where it was not executed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import redis
+from redis import exceptions
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+from redis.retry import Retry
+
+from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
+from headgate.errors import StoreError, StoreUnavailable
+from headgate.stores.redis_lines import Lines, sound
+from headgate.stores.redis_slots import ELSEWHERE, LATER, MOST_TURNS, PAUSE_S, Slots
+from headgate.stores.redis_url import Address, Place
+
+_LOST = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
+_AT_LEISURE = 0.75
+"""The part of a deadline that must be left for a connection that waits for as long as the deadline is."""
+
+_SCRIPTS = ("EVALSHA", "EVAL")
+
+
+class ClusterLines:
+    """Connections to the servers of a Cluster; however often a call is sent on, it ends by its deadline."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._slots = Slots(place.addresses)
+        self._lines: dict[Address, Lines] = {}
+        self._learning = threading.Lock()
+        self._pid = os.getpid()
+
+    def execute(self, *command: Any) -> Any:
+        """The reply to a command, from the server that has its first key; raises redis-py's errors and StoreError."""
+        return self.ask(command[3 if command[0] in _SCRIPTS else 1], *command)
+
+    def ask(self, key: bytes, *command: Any) -> Any:
+        """The reply to a command, from the server that has a key."""
+        slot, until_us = key_slot(key), self._until_us()
+        asked: Address | None = None
+        turns = 0
+        while turns < MOST_TURNS:
+            turns += 1
+            if asked is None and slot not in self._slots:
+                self._learn(slot, until_us)
+            address = asked or self._slots.server_of(slot)
+            if address is None:
+                raise StoreUnavailable(f"{self._place.shown}: no server has slot {slot}")
+            try:
+                return self._send(address, command, until_us, asking=asked is not None)
+            except ELSEWHERE as error:
+                asked = self._slots.directed(error, slot, address)
+                if isinstance(error, LATER):
+                    turns -= 1  # it is the deadline that ends this
+                    threading.Event().wait(min(PAUSE_S, self._left_s(until_us)))
+            except _LOST:
+                self._slots.doubt(address)
+                raise
+        raise StoreUnavailable(f"{self._place.shown}: slot {slot} is moving, and no server takes the call")
+
+    def close(self) -> None:
+        """Close the connections that nobody uses."""
+        for lines in list(self._lines.values()):
+            lines.close()
+
+    def _send(self, address: Address, command: Sequence[Any], until_us: int, *, asking: bool) -> Any:
+        lines = self._lines_to(address, self._left_s(until_us))
+        if not asking:
+            return lines.execute(*command)
+        return sound(lines.execute_many([("ASKING",), command])[1])
+
+    def _lines_to(self, address: Address, left_s: float) -> Lines:
+        """The connections to a server; late in a deadline one of its own, which waits for no longer than that."""
+        if left_s < _AT_LEISURE * self._place.timeout_s:
+            return Lines(partial(self._connection, address, left_s), most_idle=0)
+        lines = self._lines.get(address)
+        if lines is None:
+            make = partial(self._connection, address, self._place.timeout_s)
+            lines = self._lines.setdefault(address, Lines(make, self._place.connections))
+        return lines
+
+    def _connection(self, address: Address, timeout_s: float) -> Any:
+        options = dict(self._place.options)
+        kind: Any = redis.SSLConnection if options.pop("ssl", False) else redis.Connection
+        return kind(
+            host=address.host,
+            port=address.port,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),  # a call whose answer was lost may have been charged
+            protocol=2,
+            **options,
+        )
+
+    def _learn(self, slot: int, until_us: int) -> None:
+        """Ask where each slot is; of those who come together one asks."""
+        if self._pid != os.getpid():  # a thread of the parent may have held it
+            self._learning, self._pid = threading.Lock(), os.getpid()
+        if not self._learning.acquire(timeout=self._left_s(until_us)):
+            raise exceptions.TimeoutError
+        try:
+            last: Exception = StoreUnavailable(f"{self._place.shown}: no server answers")
+            for address in () if slot in self._slots else self._slots.candidates(list(self._lines)):
+                try:
+                    ranges = self._send(address, ("CLUSTER", "SLOTS"), until_us, asking=False)
+                except (exceptions.RedisError, OSError, StoreError) as error:
+                    last = error
+                    self._slots.doubt(address)
+                    self._left_s(until_us)
+                    continue
+                self._slots.learn(ranges, address)
+                return
+            if slot not in self._slots:
+                raise last
+        finally:
+            self._learning.release()
+
+    def _until_us(self) -> int:
+        return SYSTEM_CLOCK.now_us() + round(self._place.timeout_s * US_PER_SECOND)
+
+    def _left_s(self, until_us: int) -> float:
+        """What is left of a deadline; raises redis-py's TimeoutError where nothing is."""
+        left_us = until_us - SYSTEM_CLOCK.now_us()
+        if left_us <= 0:
+            raise exceptions.TimeoutError
+        return left_us / US_PER_SECOND
