@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import threading
 import time
 from collections import Counter
@@ -105,6 +106,29 @@ def _answers(asker: Asker) -> bool:
     except (StoreTimeout, StoreUnavailable):
         return False
     return True
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_name_that_is_looked_up_for_long_holds_nobody_up_and_charges_nobody_later(
+    server: Server, colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up, slow_s, looked_up = socket.getaddrinfo, 1.5, threading.Event()
+
+    def slowly(*args: Any, **named: Any) -> Any:
+        time.sleep(slow_s)
+        looked_up.set()
+        return look_up(*args, **named)
+
+    url = url_of(server.port).replace(HOST, "localhost")
+    with Asker(colour, "9/week", RedisStore(url)) as asker:
+        monkeypatch.setattr(socket, "getaddrinfo", slowly)
+        with timed() as own_s, pytest.raises(StoreTimeout):
+            asker.hit("key")
+        assert own_s() < DEADLINE_S + SLACK_S
+        assert looked_up.wait(5 * slow_s)
+        monkeypatch.undo()
+        wait_for(lambda: _answers(asker))
+        assert asker.hit("key").remaining == 8
 
 
 # A reply that is lost

@@ -266,6 +266,27 @@ def test_who_comes_to_a_stopped_primary_gets_to_the_new_one(watched: Sentinels, 
 
 
 @pytest.mark.parametrize("colour", COLOURS)
+def test_where_the_sentinels_stand_still_too_no_call_takes_longer_than_its_deadline(
+    watched: Sentinels, colour: str
+) -> None:
+    """However many of them are asked for the primary, one after another."""
+    watched.wait_ok()
+    everybody = [*watched.servers, *watched.watchers]
+    deadline_s = 0.5
+    with Asker(colour, "9/week", raw(watched.url, timeout_s=deadline_s)) as asker:
+        wait_for(lambda: _answers(asker))
+        for server in everybody:
+            server.stop()
+        times_s = [_took(asker) for _ in range(4)]
+        for server in everybody:
+            server.go_on()
+        watched.wait_ok()
+        took_s = wait_for(lambda: _answers(asker), 10)
+    print({"colour": colour, "calls": [round(each, 3) for each in times_s], "decisions again after": round(took_s, 2)})
+    assert max(times_s) < deadline_s + SLACK_S
+
+
+@pytest.mark.parametrize("colour", COLOURS)
 def test_who_asked_a_stopped_server_of_a_cluster_gets_to_its_replica(nodes: Cluster, colour: str) -> None:
     """Nobody else asks, so nobody else finds out; and no call takes longer than its deadline."""
     nodes.wait_ok()

@@ -22,7 +22,7 @@ from headgate.stores.redis_url import Address, Place
 
 _LOST = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 _AT_LEISURE = 0.75
-"""The part of a deadline that must be left for a connection that waits for as long as the deadline is."""
+"""The part of a deadline that is enough for a call over an open connection, whose socket waits for a whole one."""
 
 _SCRIPTS = ("EVALSHA", "EVAL")
 
@@ -71,29 +71,28 @@ class ClusterLines:
             lines.close()
 
     def _send(self, address: Address, command: Sequence[Any], until_us: int, *, asking: bool) -> Any:
-        lines = self._lines_to(address, self._left_s(until_us))
-        if not asking:
+        left_s = self._left_s(until_us)
+        lines = self._lines_to(address)
+        if left_s > _AT_LEISURE * self._place.timeout_s and not asking:
             return lines.execute(*command)
-        return sound(lines.execute_many([("ASKING",), command])[1])
+        commands = [("ASKING",), command] if asking else [command]
+        return sound(lines.execute_many(commands, left_s)[-1])
 
-    def _lines_to(self, address: Address, left_s: float) -> Lines:
-        """The connections to a server; late in a deadline one of its own, which waits for no longer than that."""
-        if left_s < _AT_LEISURE * self._place.timeout_s:
-            return Lines(partial(self._connection, address, left_s), most_idle=0)
+    def _lines_to(self, address: Address) -> Lines:
         lines = self._lines.get(address)
         if lines is None:
-            make = partial(self._connection, address, self._place.timeout_s)
-            lines = self._lines.setdefault(address, Lines(make, self._place.connections))
+            new = Lines(partial(self._connection, address), self._place.timeout_s, self._place.connections)
+            lines = self._lines.setdefault(address, new)
         return lines
 
-    def _connection(self, address: Address, timeout_s: float) -> Any:
+    def _connection(self, address: Address) -> Any:
         options = dict(self._place.options)
         kind: Any = redis.SSLConnection if options.pop("ssl", False) else redis.Connection
         return kind(
             host=address.host,
             port=address.port,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
+            socket_timeout=self._place.timeout_s,
+            socket_connect_timeout=self._place.timeout_s,
             retry=Retry(NoBackoff(), 0),  # a call whose answer was lost may have been charged
             protocol=2,
             **options,

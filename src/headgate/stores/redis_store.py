@@ -21,7 +21,7 @@ from redis.retry import Retry
 
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.decision import NamedLimit
-from headgate.errors import ConfigError, StoreUnavailable
+from headgate.errors import ConfigError
 from headgate.stores.contract import AsyncBoundLimits, BoundLimits, StoreStats
 from headgate.stores.redis_async import AsyncLink
 from headgate.stores.redis_calls import Call, Calls
@@ -154,7 +154,8 @@ class RedisStore:
         if self.is_cluster:
             self._lines = ClusterLines(self._place)
         else:
-            self._lines = Lines(self.client.connection_pool.make_connection, self._place.connections)
+            make = self.client.connection_pool.make_connection
+            self._lines = Lines(make, self.timeout_s, self._place.connections)
         self._execute = self._lines.execute
         return self._execute
 
@@ -216,13 +217,17 @@ class RedisStore:
         return f"{self.prefix}:{{probe}}:probe".encode()
 
     def ping(self) -> None:
-        """Raise StoreError if the server does not answer."""
+        """Raise StoreError if a server does not answer."""
         try:
-            answer = self.client.ping()
+            execute = self._execute or self._open_lines()
+            if isinstance(self._lines, ClusterLines):
+                self._lines.ask(self._probe_name, "PING")
+            elif self.is_cluster:
+                self.client.ping()
+            else:
+                execute("PING")
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
-        if not answer:
-            raise StoreUnavailable(f"{self.shown}: a server does not answer")
 
     async def ping_async(self) -> None:
         """`ping` for an event loop."""
