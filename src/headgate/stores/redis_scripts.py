@@ -37,6 +37,7 @@ _CONSTANTS = {
     "LARGEST": LARGEST,
     "SUMS": 1 << 53,
     "MOST_SINCE": MOST_SINCE,
+    "NOTHING": "'" + 42 * r"\0" + "'",
 }
 _FUNCTIONS = {
     "call": "redis.call",
@@ -153,7 +154,7 @@ def _finished(lines: list[str]) -> Script:
     bare = (re.sub(r" *--.*", "", line) for line in lines)
     code = "\n".join(line for line in bare if line)
     for name, value in _CONSTANTS.items():
-        code = re.sub(rf"\b{name}\b", str(value), code)
+        code = re.sub(rf"\b{name}\b", str(value).replace("\\", r"\\"), code)
     used = [name for name in _FUNCTIONS if re.search(rf"(?<![.\w]){name}\(", code)]
     text = f"local {', '.join(used)} = {', '.join(_FUNCTIONS[name] for name in used)}\n{code}\n"
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())

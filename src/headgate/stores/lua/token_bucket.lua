@@ -2,20 +2,19 @@
 -- State is (units, updated), nil for a key never seen, which is a full bucket.
 
 --@ read
-local units, updated, expires_s
-local full = quota * period
-local former = false
+-- What is not there is read as nothing, whose numbers are no limit's.
 --@ include hash.fetch
-if value then
-  local numbers
-  units, updated, expires_s, numbers = unpack('<ddI4c22', value)
-  former = numbers ~= mark
+local units, updated, expires_s, written = unpack('<ddI4c22', value or NOTHING)
+local full, former = quota * period, false
+if written ~= mark then
+  former = value
+  if not value then units, updated, expires_s = nil, nil, nil end
 end
 
 --@ brief
 -- Nearly every call: the clock went on, and there are tokens. What the steps below come to, in one. The new state
 -- tells all that is asked, so it is the reply.
-if updated and now > updated and not former and unit_us == 1 and mode == HIT and cost ~= 0 then
+if written == mark and now > updated and unit_us == 1 and mode == HIT and cost ~= 0 then
   local left = units + refill * (now - updated)
   if left > full then left = full end
   left = left - cost * period
