@@ -30,7 +30,16 @@ from headgate.stores.redis_scripts import (
     one_limit,
     several_limits,
 )
-from headgate.stores.redis_states import BRIEF, convert, field_name, key_name, read_charged, read_state
+from headgate.stores.redis_states import (
+    BRIEF,
+    UNITS,
+    convert,
+    field_name,
+    key_name,
+    read_charged,
+    read_refused,
+    read_state,
+)
 
 _ALGORITHM = 7
 _NO_DELAY = -1.0
@@ -127,7 +136,7 @@ class Calls:
         places = self._places(names)
         if len(places) == 1:
             reply = yield self._call(places[0], names, costs, mode, now_us, max_delay_us)
-            found = self._readings(reply)
+            found = self._readings(reply, costs)
             readings = (
                 found if self._in_order else [reading for _, reading in sorted(zip(places[0], found, strict=True))]
             )
@@ -265,11 +274,13 @@ class Calls:
             by_slot.setdefault(self._slot_of(names[number]), []).append(number)
         return list(by_slot.values())
 
-    def _readings(self, reply: bytes) -> list[Reading]:
+    def _readings(self, reply: bytes, costs: list[int]) -> list[Reading]:
         """What one call for all limits replied: of buckets mostly the states that it wrote."""
-        if len(reply) != self._brief:
-            return _readings(reply, len(self._order))
-        return [read_charged(limit, reply, place * BRIEF) for place, limit in enumerate(self._compiled)]
+        if len(reply) == self._brief:
+            return [read_charged(limit, reply, place * BRIEF) for place, limit in enumerate(self._compiled)]
+        if len(reply) == UNITS:
+            return [read_refused(self._compiled[0], reply, costs[0])]
+        return _readings(reply, len(self._order))
 
     def _decision(self, readings: list[Reading], costs: list[int]) -> Decision:
         if len(readings) == 1:

@@ -28,6 +28,9 @@ _SUMS = 1 << 53
 BRIEF = 42
 """Bytes of a bucket's state, which a script may reply with; no other reply has as many."""
 
+UNITS = 8
+"""Bytes of the units of a bucket that has too few; no other reply of one limit has as many."""
+
 
 def key_name(prefix: str, text: str, scope: str) -> bytes:
     """The Redis key of a limit's state: a hash for all limits of a rule and key, a list for each of their logs.
@@ -72,6 +75,14 @@ def read_charged(limit: CompiledLimit, reply: bytes, at: int) -> Reading:
     (units,) = _UNITS(reply, at)
     remaining, reset_after, next_after = token_bucket.measure(limit, (int(units), 0), 0)
     return Reading(True, remaining, reset_after, 0, next_after, 0)
+
+
+def read_refused(limit: CompiledLimit, reply: bytes, cost: int) -> Reading:
+    """What the units that a bucket has at this very moment tell, where they are too few for a cost."""
+    (units,) = _UNITS(reply, 0)
+    state = (int(units), 0)
+    remaining, reset_after, next_after = token_bucket.measure(limit, state, 0)
+    return Reading(False, remaining, reset_after, token_bucket.admit(limit, state, 0, cost), next_after, 0)
 
 
 def convert(limit: CompiledLimit, former: CompiledLimit, state: State, now_us: int) -> State | None:

@@ -12,18 +12,16 @@ if written ~= mark then
 end
 
 --@ brief
--- Nearly every call: the clock went on, and there are tokens. What the steps below come to, in one. The new state
--- tells all that is asked, so it is the reply.
+-- Nearly every call: the clock went on. What the steps below come to, in one. The new state tells all that is asked,
+-- so it is the reply; of a bucket that has too few, the units that are there.
 if written == mark and now > updated and unit_us == 1 and mode == HIT and cost ~= 0 then
   local left = units + refill * (now - updated)
   if left > full then left = full end
-  left = left - cost * period
-  if left >= 0 then
-    local reset_after = (full - left) / refill
-    units, updated = left, now
-    --@ include shell.keep
-    return state
-  end
+  if left < cost * period then return pack('<d', left) end
+  units, updated = left - cost * period, now
+  local reset_after = (full - units) / refill
+  --@ include shell.keep
+  return state
 end
 
 --@ roll
