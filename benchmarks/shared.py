@@ -90,10 +90,10 @@ def _together(rows: list[tuple[str, ...]], quick: bool) -> list[Target]:
     apart: list[float] = []
     rates: dict[str, list[float]] = {name: [] for name in crowds}
     with zone() as store:
-        for _ in range(3 if quick else 9):
+        for _ in range(5 if quick else 31):  # many short ones: a busy machine slows down neighbours in time alike
             for name, keys_of_each in crowds.items():
-                rates[name].append(decisions_per_second(store, keys_of_each, 0.3 if quick else 1.0))
-            alone, both = (decisions_per_second(None, keys, 0.3 if quick else 1.0) for keys in (own[:1], own))
+                rates[name].append(decisions_per_second(store, keys_of_each, 0.2))
+            alone, both = (decisions_per_second(None, keys, 0.2) for keys in (own[:1], own))
             apart.append(both / alone)
     middle = {name: median(taken) for name, taken in rates.items()}
     scaled = median(two / one for one, two in zip(rates["one process"], rates["two, keys of their own"], strict=True))

@@ -178,7 +178,7 @@ def run(quick: bool) -> Section:
 def _measure(comparison: Comparison, quick: bool) -> dict[str, Rounds]:
     """Serve all subjects, see that they do what they should, and load them in turns."""
     bare, *others = comparison.subjects
-    seconds, turns, others_every, solitary_turns = (0.1, 3, 3, 1) if quick else (0.2, 18, 4, 3)
+    seconds, turns, others_every, solitary_turns = (0.1, 3, 3, 1) if quick else (0.15, 36, 6, 3)
     rounds = {subject.name: Rounds() for subject in comparison.subjects}
     with _served(comparison, comparison.subjects, MANY) as served:
         _verify(comparison, served)
