@@ -132,6 +132,8 @@ def decisions_per_second(store: SharedStore | None, keys_of_each: Sequence[Seque
             own = "memory://" if store is None else SharedStore.existing(store.path)
             hit = Limiter("1000000000/hour", store=own).hit
             decided = 0
+            for key in keys:  # what a new process meets for the first time is not what is measured
+                hit(key)
             while time.monotonic() < begin:
                 pass
             start = time.perf_counter()
