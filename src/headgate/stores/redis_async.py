@@ -14,11 +14,12 @@ from redis.backoff import NoBackoff
 from redis.client import NEVER_DECODE
 from redis.crc import key_slot
 
-from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
+from headgate.errors import StoreError, StoreUnavailable
+from headgate.stores.driving import drive_async
 from headgate.stores.redis_calls import Call
 from headgate.stores.redis_courier import Command, Courier, command_of
 from headgate.stores.redis_errors import store_error
-from headgate.stores.redis_slots import ELSEWHERE, LATER, MOST_TURNS, PAUSE_S, Slots
+from headgate.stores.redis_slots import ELSEWHERE, LOST, PAUSE_S, Send, Slots, Step
 from headgate.stores.redis_url import Address, Place
 
 _CONNECTED_WITHIN_S = 1.0
@@ -131,43 +132,28 @@ class _Lines:
     async def _ask_cluster(self, key: bytes | None, command: Command) -> Any:
         slot = 0 if key is None else key_slot(key)
         until = asyncio.get_running_loop().time() + self._timeout_s
+
+        async def do(step: Step | Send) -> Any:
+            if isinstance(step, Send):
+                before = ("ASKING",) if step.asking else None
+                return await self._courier(step.address).ask(command, before=before)
+            return await (self._learn() if step is Step.LEARN else asyncio.sleep(PAUSE_S))
+
         asked, address = None, self._slots.server_of(slot)
         if address is not None:  # the usual way, whose deadline is kept by the courier
             try:
                 return await self._courier(address).ask(command)
             except ELSEWHERE as error:
                 asked = self._slots.directed(error, slot, address)
-            except (StoreTimeout, StoreUnavailable):
+            except LOST:
                 self._slots.doubt(address)
                 raise
         try:
             async with asyncio.timeout_at(until):
-                return await self._search(slot, command, asked)
+                return await drive_async(self._slots.search(slot, self._shown, asked), do)
         except TimeoutError as error:
             self._slots.doubt(asked or self._slots.server_of(slot))
             raise store_error(error, self._shown) from error
-
-    async def _search(self, slot: int, command: Command, asked: Address | None) -> Any:
-        """Go from server to server, as they say, until one takes the call."""
-        turns = 0
-        while turns < MOST_TURNS:
-            turns += 1
-            if asked is None and slot not in self._slots:
-                await self._learn()
-            address = asked or self._slots.server_of(slot)
-            if address is None:
-                raise StoreUnavailable(f"{self._shown}: no server has slot {slot}")
-            try:
-                return await self._courier(address).ask(command, before=None if asked is None else ("ASKING",))
-            except ELSEWHERE as error:
-                asked = self._slots.directed(error, slot, address)
-                if isinstance(error, LATER):
-                    turns -= 1  # it is the deadline that ends this
-                    await asyncio.sleep(PAUSE_S)
-            except (StoreTimeout, StoreUnavailable):
-                self._slots.doubt(address)
-                raise
-        raise StoreUnavailable(f"{self._shown}: slot {slot} is moving, and no server takes the call")
 
     async def _learn(self) -> None:
         """Ask where each slot is; those who come together ask once."""

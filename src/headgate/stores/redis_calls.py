@@ -18,6 +18,7 @@ from headgate.errors import StoreError
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.stores.contract import StatesAt
 from headgate.stores.redis_scripts import (
+    BRIEF,
     HIT,
     PEEK,
     TELL,
@@ -31,7 +32,6 @@ from headgate.stores.redis_scripts import (
     several_limits,
 )
 from headgate.stores.redis_states import (
-    BRIEF,
     UNITS,
     convert,
     field_name,

@@ -16,11 +16,11 @@ from redis.retry import Retry
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import StoreError, StoreUnavailable
+from headgate.stores.driving import drive
 from headgate.stores.redis_lines import Lines, sound
-from headgate.stores.redis_slots import ELSEWHERE, LATER, MOST_TURNS, PAUSE_S, Slots
+from headgate.stores.redis_slots import PAUSE_S, Send, Slots, Step
 from headgate.stores.redis_url import Address, Place
 
-_LOST = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 _AT_LEISURE = 0.75
 """The part of a deadline that is enough for a call over an open connection, whose socket waits for a whole one."""
 
@@ -44,26 +44,15 @@ class ClusterLines:
     def ask(self, key: bytes, *command: Any) -> Any:
         """The reply to a command, from the server that has a key."""
         slot, until_us = key_slot(key), self._until_us()
-        asked: Address | None = None
-        turns = 0
-        while turns < MOST_TURNS:
-            turns += 1
-            if asked is None and slot not in self._slots:
-                self._learn(slot, until_us)
-            address = asked or self._slots.server_of(slot)
-            if address is None:
-                raise StoreUnavailable(f"{self._place.shown}: no server has slot {slot}")
-            try:
-                return self._send(address, command, until_us, asking=asked is not None)
-            except ELSEWHERE as error:
-                asked = self._slots.directed(error, slot, address)
-                if isinstance(error, LATER):
-                    turns -= 1  # it is the deadline that ends this
-                    threading.Event().wait(min(PAUSE_S, self._left_s(until_us)))
-            except _LOST:
-                self._slots.doubt(address)
-                raise
-        raise StoreUnavailable(f"{self._place.shown}: slot {slot} is moving, and no server takes the call")
+
+        def do(step: Step | Send) -> Any:
+            if isinstance(step, Send):
+                return self._send(step.address, command, until_us, asking=step.asking)
+            if step is Step.LEARN:
+                return self._learn(slot, until_us)
+            return threading.Event().wait(min(PAUSE_S, self._left_s(until_us)))
+
+        return drive(self._slots.search(slot, self._place.shown), do)
 
     def close(self) -> None:
         """Close the connections that nobody uses."""
@@ -72,11 +61,12 @@ class ClusterLines:
 
     def _send(self, address: Address, command: Sequence[Any], until_us: int, *, asking: bool) -> Any:
         left_s = self._left_s(until_us)
+        within_s = None if left_s > _AT_LEISURE * self._place.timeout_s else left_s
         lines = self._lines_to(address)
-        if left_s > _AT_LEISURE * self._place.timeout_s and not asking:
+        if within_s is None and not asking:
             return lines.execute(*command)
         commands = [("ASKING",), command] if asking else [command]
-        return sound(lines.execute_many(commands, left_s)[-1])
+        return sound(lines.execute_many(commands, within_s)[-1])
 
     def _lines_to(self, address: Address) -> Lines:
         lines = self._lines.get(address)

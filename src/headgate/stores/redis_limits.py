@@ -10,6 +10,7 @@ from headgate.clock import Clock, SystemClock
 from headgate.decision import Decision, NamedLimit
 from headgate.keys import Key, check_now, encode_key
 from headgate.stores.contract import StatesAt, paired_costs, read_charge
+from headgate.stores.driving import drive, drive_async
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.redis_calls import Calls, Steps, states_at
 from headgate.stores.redis_scripts import HIT, PEEK
@@ -89,7 +90,7 @@ class RedisLimits(_Bound):
         now_us: int | None = None,
         max_delay_us: int | None = None,
     ) -> Decision:
-        decision: Decision = self._drive(self._steps(keys, costs, commit, now_us, max_delay_us))
+        decision: Decision = drive(self._steps(keys, costs, commit, now_us, max_delay_us), self._store.run)
         return decision
 
     def give_back(
@@ -104,10 +105,10 @@ class RedisLimits(_Bound):
     ) -> None:
         steps = self._steps_back(keys, costs, ago_us, charged)
         if not degraded:
-            self._drive(steps)
+            drive(steps, self._store.run)
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:
-        found: bool = self._drive(self._calls.forget(self._calls.names(keys), self._now_us()))
+        found: bool = drive(self._calls.forget(self._calls.names(keys), self._now_us()), self._store.run)
         return found
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> StatesAt:
@@ -116,20 +117,6 @@ class RedisLimits(_Bound):
         if now_us is None:
             now_us = moment_us if self._clock is None else self._clock.now_us()
         return states_at(self._calls.definitions, found, now_us)
-
-    def _drive(self, steps: Steps) -> Any:
-        run = self._store.run
-        try:
-            call = next(steps)
-            while True:
-                try:
-                    reply = run(call)
-                except Exception as error:
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(reply)
-        except StopIteration as stop:
-            return stop.value
 
 
 class AsyncRedisLimits(_Bound):
@@ -160,7 +147,7 @@ class AsyncRedisLimits(_Bound):
         now_us: int | None = None,
         max_delay_us: int | None = None,
     ) -> Decision:
-        decision: Decision = await self._drive(self._steps(keys, costs, commit, now_us, max_delay_us))
+        decision: Decision = await drive_async(self._steps(keys, costs, commit, now_us, max_delay_us), self._link.run)
         return decision
 
     async def give_back(
@@ -175,10 +162,10 @@ class AsyncRedisLimits(_Bound):
     ) -> None:
         steps = self._steps_back(keys, costs, ago_us, charged)
         if not degraded:
-            await self._drive(steps)
+            await drive_async(steps, self._link.run)
 
     async def reset(self, keys: tuple[Key, ...], /) -> bool:
-        found: bool = await self._drive(self._calls.forget(self._calls.names(keys), self._now_us()))
+        found: bool = await drive_async(self._calls.forget(self._calls.names(keys), self._now_us()), self._link.run)
         return found
 
     async def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> StatesAt:
@@ -191,20 +178,6 @@ class AsyncRedisLimits(_Bound):
             server_us = int(seconds) * 1_000_000 + int(microseconds)
             now_us = server_us if self._clock is None else self._clock.now_us()
         return states_at(definitions, [value or None for value in found], now_us)
-
-    async def _drive(self, steps: Steps) -> Any:
-        run = self._link.run
-        try:
-            call = next(steps)
-            while True:
-                try:
-                    reply = await run(call)
-                except Exception as error:
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(reply)
-        except StopIteration as stop:
-            return stop.value
 
 
 def _last(steps: Steps, reply: Any) -> Decision:

@@ -22,6 +22,9 @@ from headgate.units import LARGEST, CompiledLimit
 HIT, PEEK, TELL = 0, 1, 2
 """What a script is to do: charge, look, or charge and tell the moment."""
 
+BRIEF = 42
+"""Bytes of a bucket's state, which a script may reply with; no other reply has as many."""
+
 CODES = {algorithm: code for code, algorithm in enumerate(ALGORITHMS)}
 """The number of each algorithm in the scripts."""
 
@@ -37,7 +40,7 @@ _CONSTANTS = {
     "LARGEST": LARGEST,
     "SUMS": 1 << 53,
     "MOST_SINCE": MOST_SINCE,
-    "NOTHING": "'" + 42 * r"\0" + "'",
+    "NOTHING": "'" + BRIEF * r"\0" + "'",
 }
 _FUNCTIONS = {
     "call": "redis.call",

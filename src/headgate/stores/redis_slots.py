@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Generator, Iterable, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
 
 from redis import exceptions
 
+from headgate.errors import StoreTimeout, StoreUnavailable
 from headgate.stores.redis_url import Address
 
-MOST_TURNS = 16
+_MOST_TURNS = 16
 """How often a call that was not executed is sent again; where it may be executed a moment later, until its deadline."""
 
 PAUSE_S = 0.005
+"""How long to wait before such a moment has come."""
 
-LATER = (exceptions.TryAgainError, exceptions.ClusterDownError)
+_LATER = (exceptions.TryAgainError, exceptions.ClusterDownError)
 """Not executed, and perhaps executed a moment later."""
 
-ELSEWHERE = (exceptions.AskError, *LATER)
+ELSEWHERE = (exceptions.AskError, *_LATER)
 """Not executed, and somebody else may execute it; MovedError is an AskError."""
+
+LOST = (StoreTimeout, StoreUnavailable, exceptions.ConnectionError, exceptions.TimeoutError, OSError)
+"""A server that has not answered."""
+
+
+class Step(Enum):
+    """What to do on the way to a server, but for asking one."""
+
+    LEARN = "ask where the slots are"
+    PAUSE = "wait for PAUSE_S"
+
+
+class Send(NamedTuple):
+    """Send the call to a server, `asking` for a slot that it is about to get."""
+
+    address: Address
+    asking: bool
 
 
 class Slots:
@@ -69,3 +89,30 @@ class Slots:
             servers |= dict.fromkeys(range(first, end + 1), Address(host, primary[1]))
         self._servers = servers
         self._failed.pop(teller, None)
+
+    def search(self, slot: int, shown: str, asked: Address | None = None) -> Generator[Step | Send, Any, Any]:
+        """Go from server to server, as they say, until one takes the call; its reply is the result.
+
+        `asked` is who is to be asked first, by the word of another one.
+        """
+        turns = 0
+        while turns < _MOST_TURNS:
+            turns += 1
+            if asked is None and slot not in self:
+                yield Step.LEARN
+            address = asked or self.server_of(slot)
+            if address is None:
+                raise StoreUnavailable(f"{shown}: no server has slot {slot}")
+            try:
+                reply = yield Send(address, asked is not None)
+            except ELSEWHERE as error:
+                asked = self.directed(error, slot, address)
+                if isinstance(error, _LATER):
+                    turns -= 1  # it is the deadline that ends this
+                    yield Step.PAUSE
+            except LOST:
+                self.doubt(address)
+                raise
+            else:
+                return reply
+        raise StoreUnavailable(f"{shown}: slot {slot} is moving, and no server takes the call")

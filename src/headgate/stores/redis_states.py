@@ -25,9 +25,6 @@ _FIELDS = {"fixed_window": "f", "sliding_window": "w", "token_bucket": "t", "lea
 _UNITS = Struct("<d").unpack_from
 _SUMS = 1 << 53
 
-BRIEF = 42
-"""Bytes of a bucket's state, which a script may reply with; no other reply has as many."""
-
 UNITS = 8
 """Bytes of the units of a bucket that has too few; no other reply of one limit has as many."""
 
