@@ -101,7 +101,7 @@ class SlidingLog(_Window):
 class SlidingWindow(_Window):
     """At most `limit` units a `period_us`, estimated from this window's and the last window's counts.
 
-    The last window weighs as much as of it still overlaps the sliding period. Less than twice the
+    The last window weighs as much as of it still overlaps the sliding period. Up to twice the
     limit can pass in the worst interval; for steady traffic the estimate is close.
     """
 

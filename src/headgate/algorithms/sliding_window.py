@@ -1,5 +1,6 @@
 """Sliding window counter: this window's count and the share of the last one that still overlaps.
 
+The share is rounded down to whole units, so that a caller who keeps to the limit is not refused.
 State is (window, current, previous), or None for a key never seen. `window` is the index of the
 window that `current` counts. Times are integers of the limit's unit. Pure.
 See docs/algorithms.md#sliding-window-counter.
@@ -7,7 +8,6 @@ See docs/algorithms.md#sliding-window-counter.
 
 from __future__ import annotations
 
-from headgate.algorithms.integers import ceil_div
 from headgate.units import LARGEST, CompiledLimit
 
 State = tuple[int, int, int]
@@ -36,11 +36,11 @@ def admit(limit: CompiledLimit, state: State, now: int, cost: int) -> int | None
     if cost > limit.quota:
         return None
     left, behind = _to_come(limit, window, now)
-    if previous * left + (current + cost) * limit.period <= limit.quota * limit.period:
+    if previous * left < (limit.quota - current - cost + 1) * limit.period:
         return 0
     if current + cost <= limit.quota:
-        return left - (limit.quota - current - cost) * limit.period // previous + behind
-    return left + max(0, limit.period - (limit.quota - cost) * limit.period // current) + behind
+        return _gone(limit, previous, limit.quota - current - cost) - (limit.period - left) + behind
+    return left + max(0, _gone(limit, current, limit.quota - cost)) + behind
 
 
 def charge(limit: CompiledLimit, state: State, now: int, cost: int) -> State:
@@ -53,7 +53,7 @@ def measure(limit: CompiledLimit, state: State, now: int) -> tuple[int, int, int
     """(remaining, reset_after, next_after): what is left, when all of it is back, when one more is."""
     window, current, previous = state
     left, behind = _to_come(limit, window, now)
-    remaining = max(0, limit.quota - current - ceil_div(previous * left, limit.period))
+    remaining = max(0, limit.quota - current - previous * left // limit.period)
     if current:
         reset_after = limit.period + left + behind
     elif previous:
@@ -70,7 +70,7 @@ def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLim
     now = now_us // former.unit_us
     window, current, previous = roll(former, state, now)
     left, behind = _to_come(former, window, now)
-    used = current + ceil_div(previous * left, former.period)
+    used = current + previous * left // former.period
     if used == 0:
         return None
     moment = (now + behind) * former.unit_us // limit.unit_us
@@ -89,6 +89,11 @@ def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest:
     elif window == charged + 1:
         previous = max(0, previous - cost)
     return (window, current, previous) if current or previous else None
+
+
+def _gone(limit: CompiledLimit, count: int, most: int) -> int:
+    """How far into a window at most `most` of the `count` units of the window before it still count."""
+    return limit.period - ((most + 1) * limit.period - 1) // count
 
 
 def _to_come(limit: CompiledLimit, window: int, now: int) -> tuple[int, int]:

@@ -1,10 +1,11 @@
 //! Sliding window counter: this window's count and the share of the last one that still overlaps.
 //!
+//! The share is rounded down to whole units, so that a caller who keeps to the limit is not refused.
 //! State is (window, current, previous), or None for a key never seen. `window` is the index of the
 //! window that `current` counts. Times are integers of the limit's unit. Pure.
 //! See docs/algorithms.md#sliding-window-counter.
 
-use crate::algorithms::integers::ceil_div;
+use crate::algorithms::integers::floor_div;
 use crate::limit::{LARGEST, Limit};
 
 /// (window, current, previous)
@@ -42,13 +43,13 @@ pub fn admit(limit: &Limit, state: State, now: i64, cost: i64) -> Option<i64> {
         return None;
     }
     let (left, behind) = to_come(limit, window, now);
-    if previous * left + (current + cost) * limit.period <= limit.quota * limit.period {
+    if previous * left < (limit.quota - current - cost + 1) * limit.period {
         return Some(0);
     }
     if current + cost <= limit.quota {
-        return Some(left - (limit.quota - current - cost) * limit.period / previous + behind);
+        return Some(gone(limit, previous, limit.quota - current - cost) - (limit.period - left) + behind);
     }
-    Some(left + (limit.period - (limit.quota - cost) * limit.period / current).max(0) + behind)
+    Some(left + gone(limit, current, limit.quota - cost).max(0) + behind)
 }
 
 /// The state after an admitted cost.
@@ -63,7 +64,7 @@ pub fn charge(_limit: &Limit, state: State, _now: i64, cost: i64) -> State {
 pub fn measure(limit: &Limit, state: State, now: i64) -> (i64, i64, i64) {
     let (window, current, previous) = state;
     let (left, behind) = to_come(limit, window, now);
-    let remaining = (limit.quota - current - ceil_div(previous * left, limit.period)).max(0);
+    let remaining = (limit.quota - current - floor_div(previous * left, limit.period)).max(0);
     let reset_after = if current != 0 {
         limit.period + left + behind
     } else if previous != 0 {
@@ -83,7 +84,7 @@ pub fn convert(limit: &Limit, state: State, now_us: i64, former: &Limit) -> Opti
     let now = now_us / former.unit_us;
     let (window, current, previous) = roll(former, Some(state), now);
     let (left, behind) = to_come(former, window, now);
-    let used = current + ceil_div(previous * left, former.period);
+    let used = current + floor_div(previous * left, former.period);
     if used == 0 {
         return None;
     }
@@ -103,6 +104,12 @@ pub fn give_back(limit: &Limit, state: State, _now: i64, cost: i64, earliest: i6
         previous = (previous - cost).max(0);
     }
     (current != 0 || previous != 0).then_some((window, current, previous))
+}
+
+/// How far into a window at most `most` of the `count` units of the window before it still count.
+#[inline(always)]
+fn gone(limit: &Limit, count: i64, most: i64) -> i64 {
+    limit.period - floor_div((most + 1) * limit.period - 1, count)
 }
 
 /// (how much of the window is still to come, how far the clock is behind its start)

@@ -1,5 +1,5 @@
 -- Sliding window counter: the twin of algorithms/sliding_window.py.
--- State is (window, current, previous), nil for a key never seen.
+-- The share of the last window is rounded down to whole units. State is (window, current, previous), nil for a key never seen.
 
 --@ read
 local window, current, previous, expires_s
@@ -28,11 +28,11 @@ end
 if cost ~= 0 then
   if cost > quota then
     wait = NEVER
-  elseif previous * left + (current + cost) * period > quota * period then
+  elseif previous * left >= (quota - current - cost + 1) * period then
     if current + cost <= quota then
-      wait = left - math.floor((quota - current - cost) * period / previous) + behind
+      wait = left - math.floor(((quota - current - cost + 1) * period - 1) / previous) + behind
     else
-      wait = left + math.max(0, period - math.floor((quota - cost) * period / current)) + behind
+      wait = left + math.max(0, period - math.floor(((quota - cost + 1) * period - 1) / current)) + behind
     end
   end
 end
@@ -41,7 +41,7 @@ end
 current = current + cost
 
 --@ measure
-local room = quota - current - math.ceil(previous * left / period)
+local room = quota - current - math.floor(previous * left / period)
 if room > 0 then remaining = room end
 if current ~= 0 then
   reset_after = period + left + behind
@@ -50,12 +50,12 @@ elseif previous ~= 0 then
 end
 if reset_after ~= 0 then -- one more than remains, as admitted above
   local more = remaining + 1
-  if more > quota or previous * left + (current + more) * period <= quota * period then
+  if more > quota then
     next_after = reset_after
   elseif current + more <= quota then
-    next_after = left - math.floor((quota - current - more) * period / previous) + behind
+    next_after = left - math.floor(((quota - current - more + 1) * period - 1) / previous) + behind
   else
-    next_after = left + math.max(0, period - math.floor((quota - more) * period / current)) + behind
+    next_after = left + math.max(0, period - math.floor(((quota - more + 1) * period - 1) / current)) + behind
   end
 end
 
@@ -74,7 +74,7 @@ if former_period ~= period or former_unit_us ~= unit_us then
   end
   local left, behind = window * former_period + former_period - former_now, 0
   if left > former_period then left, behind = former_period, left - former_period end
-  local used = current + math.ceil(previous * left / former_period)
+  local used = current + math.floor(previous * left / former_period)
   if used == 0 then
     window, current, previous = nil, nil, nil
   else
