@@ -60,7 +60,7 @@ class Zone:
     Raises ConfigError for a file that is no zone of this version. `alone` is given by who holds that
     lock exclusively: all locks are then made anew, and it is kept as the number of the PID namespace.
     All that looks at states raises StoreTimeout where a part of the table is held for more than 250 ms,
-    and StoreUnavailable where one is damaged.
+    after the first time without waiting until that part is free again, and StoreUnavailable where one is damaged.
     """
 
     def __new__(cls, descriptor: int, *, on_full: str, alone: int | None) -> Zone: ...
@@ -82,6 +82,10 @@ class Zone:
 
     def now_us(self) -> int:
         """The zone's clock: the same for all processes."""
+
+    def probe(self) -> None:
+        """Try once all parts that this process could not have when it last asked; raises the error of one that it
+        still cannot have."""
 
     def check(self) -> str | None:
         """Go through everything it holds; what does not fit together, None if all does."""

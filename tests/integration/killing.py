@@ -7,7 +7,7 @@ find the zone whole, and find the decision charged in full or not at all.
 Run as a program, it prints one JSON object a scenario: `python killing.py [STEPS] [NAME]`. With a
 number of STEPS only so many instructions are stepped in each scenario, at points that are evenly
 spread; with 0 at every instruction from the first change to the last, whether it changes anything
-or not. `python killing.py stopped` stops a process, and asks on.
+or not. `python killing.py stopped` stops processes, and asks on.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import logging
 import mmap
 import os
 import signal
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from headgate import SharedStore, parse_limits
+from headgate import Gate, Request, SharedStore, parse_limits
 from headgate.decision import Decision, name_limits
 from headgate.errors import StoreTimeout
 from headgate.stores.contract import BoundLimits
@@ -36,7 +37,7 @@ libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_
 libc.ptrace.restype = ctypes.c_long
 libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 libc.memmove.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-TRACEME, SINGLESTEP = 0, 9
+TRACEME, SINGLESTEP, DETACH = 0, 9, 17
 
 NOW_US = 1_800_000_000_000_000
 HOUR_US = 3_600_000_000
@@ -450,29 +451,96 @@ def mender_deaths(killer: Killer, first: Point, way: tuple[str, ...], most_steps
     return len(points)
 
 
-def stopped() -> dict[str, object]:
-    """A process that is stopped while it holds a lane: others are told, not kept waiting; its death frees the lane."""
-    killer = Killer(next(scenarios()))
+class Stopped(NamedTuple):
+    """A process that a SIGSTOP caught inside a lane of a zone of several."""
+
+    killer: Killer
+    pid: int
+
+
+def stop_in_a_lane() -> Stopped:
+    scenario = Scenario(
+        "stopped", 1 << 20, "1000/hour bucket", lambda world: [world.hit(key) for key in ("a", "b", "c")],
+        lambda world: world.hit("a"), ("a", "b", "c"),
+    )  # fmt: skip
+    killer = Killer(scenario)
     changes = killer.changes()
     pid = killer.start()
     for _ in range(changes[len(changes) // 2]):
-        killer.step(pid)
-    started = time.monotonic()
+        assert killer.step(pid)
+    assert libc.ptrace(DETACH, pid, None, signal.SIGSTOP) == 0
+    os.waitpid(pid, os.WUNTRACED)
+    return Stopped(killer, pid)
+
+
+def timed(ask: Callable[[], object]) -> tuple[str, float]:
+    """The error of a call, "" for none, and how long it took."""
+    started, error = time.monotonic(), ""
     try:
-        killer.world.hit("a")
-        error = ""
+        ask()
     except StoreTimeout as timeout:
         error = str(timeout)
-    waited_s = time.monotonic() - started
-    os.kill(pid, signal.SIGKILL)
+    return error, time.monotonic() - started
+
+
+def stopped(ends: Callable[[int], object]) -> dict[str, object]:
+    """A process that is stopped while it holds a lane is waited for once; other lanes go on, and it may end."""
+    killer, pid = stop_in_a_lane()
+    hit = killer.world.hit
+    error, waited_s = timed(lambda: hit("a"))
+    later = [timed(lambda: hit("a")) for _ in range(100)]
+    both = [timed(lambda: hit("a", "b", "c")) for _ in range(100)]
+    others = [timed(lambda key=key: hit(key)) for key in ("b", "c") * 50]  # type: ignore[misc]
+    ends(pid)
     os.waitpid(pid, 0)
-    killer.world.hit("a")
-    return {"error": error, "names_the_process": f"thread {pid} " in error, "waited_s": waited_s}
+    back = timed(lambda: hit("a"))
+    return {
+        "error": error,
+        "names_the_process": f"thread {pid} " in error,
+        "waited_s": waited_s,
+        "refused_at_once": sum(bool(error) for error, _ in later + both),
+        "refused_in_s": sum(taken_s for _, taken_s in later + both),
+        "others": sum(not error for error, _ in others),
+        "others_in_s": sum(taken_s for _, taken_s in others),
+        "is_back": not back[0],
+    }
+
+
+def stopped_gate() -> dict[str, object]:
+    """What a policy's choice decides while a process is stopped in a lane, and what the log tells."""
+    killer, pid = stop_in_a_lane()
+    log: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: log.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("headgate").addHandler(handler)
+    rule = {"name": "all", "by": ["ip"], "limits": "1000/hour bucket", "on_store_error": "closed"}
+    gate = Gate({"version": 1, "rules": [rule]}, store=killer.world.store)
+    requests = [Request("GET", "/", client_ip=f"192.0.2.{number}") for number in range(200)]
+    times, answers = [], []
+    for request in requests:
+        started = time.monotonic()
+        answers.append(gate.hit(request).degraded)
+        times.append(time.monotonic() - started)
+    os.kill(pid, signal.SIGCONT)
+    os.waitpid(pid, 0)
+    for _ in range(500):
+        if len(log) > 1:
+            break
+        time.sleep(0.01)
+    return {
+        "degraded": sorted(set(answers)),
+        "waits": sum(taken_s > 0.2 for taken_s in times),
+        "took_s": sum(times),
+        "log": log,
+        "degraded_later": sorted({gate.hit(request).degraded for request in requests}),
+    }
 
 
 def main() -> None:
     if sys.argv[1:] == ["stopped"]:
-        print(json.dumps(stopped()))
+        print(json.dumps(stopped(lambda pid: os.kill(pid, signal.SIGCONT))))
+        print(json.dumps(stopped(lambda pid: os.kill(pid, signal.SIGKILL))))
+        print(json.dumps(stopped_gate()))
         return
     steps, name = (*sys.argv[1:], "", "")[:2]
     for scenario in scenarios():

@@ -67,8 +67,19 @@ def test_a_process_killed_at_any_instruction_leaves_its_decision_charged_or_not(
     assert sum(result["mended"] for result in results) > 20
 
 
-def test_a_stopped_process_is_told_and_not_waited_for() -> None:
-    [result] = told("killing.py", "stopped")
-    assert result["names_the_process"], result
-    assert "more than 250 ms" in result["error"]
-    assert 0.2 < result["waited_s"] < 5
+def test_a_stopped_process_is_told_and_waited_for_once() -> None:
+    *results, of_a_gate = told("killing.py", "stopped")
+    assert len(results) == 2
+    for result in results:
+        assert result["names_the_process"], result
+        assert "more than 250 ms" in result["error"]
+        assert 0.2 < result["waited_s"] < 5
+        assert result["refused_at_once"] == 200, result
+        assert result["refused_in_s"] < 2, result  # 50 s if each were to wait
+        assert result["others"] == 100, result
+        assert result["is_back"], result
+    assert of_a_gate["degraded"] == ["", "closed"]
+    assert of_a_gate["waits"] == 1, of_a_gate
+    assert of_a_gate["degraded_later"] == [""]
+    assert len(of_a_gate["log"]) == 2, of_a_gate
+    assert "more than 250 ms" in of_a_gate["log"][0] and "answers again" in of_a_gate["log"][1]

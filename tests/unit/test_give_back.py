@@ -13,6 +13,7 @@ from headgate import ArgumentError, AsyncLimiter, GuardedStore, Limiter, MemoryS
 from headgate.decision import NamedLimit, name_limits
 from headgate.errors import StoreTimeout
 from headgate.limit_text import parse_limits
+from headgate.stores.breaker import Breaker
 from headgate.stores.contract import BoundLimits
 from headgate.stores.fallback import Fallback, RescuedLimits
 from headgate.testing import ManualClock
@@ -349,12 +350,13 @@ def test_limits_that_are_rescued_swallow_it_and_say_so_once(caplog: pytest.LogCa
         def decide(self, *_: Any, **__: Any) -> Any:
             raise StoreTimeout("no answer")
 
-        give_back = decide
+        give_back = probe = decide
 
     clock = ManualClock()
     limits = name_limits(parse_limits("3/hour"), scope="one", name="one")
     fallback = Fallback(limits, "local", Fraction(1), MemoryStore(), clock)
-    rescued = RescuedLimits(cast(BoundLimits, Failing()), fallback)
+    failing = Failing()
+    rescued = RescuedLimits(cast(BoundLimits, failing), fallback, Breaker("zone", failures=1), failing.probe)
     with caplog.at_level(logging.WARNING, "headgate"):
         assert [rescued.decide(("key",), (1,)).allowed for _ in range(4)] == [True, True, True, False]
         rescued.give_back(("key",), (1,), 0)  # of a decision that the store made

@@ -354,10 +354,19 @@ pub mod shared {
 
         /// The number of the thread that seems to hold a lane, for a message; 0 for none.
         pub fn holder(&self, lane: usize) -> u32 {
+            self.holder_at(self.place_of(lane))
+        }
+
+        /// `holder` of the lock outside the lanes.
+        pub fn holder_of_limits(&self) -> u32 {
+            self.holder_at(self.lanes.lock)
+        }
+
+        fn holder_at(&self, lock: usize) -> u32 {
             const THREAD: u32 = 0x3fff_ffff;
-            // SAFETY: in the mapping and aligned. Both C libraries that Linux knows begin a mutex with the
+            // SAFETY: the place of a lock, so in the mapping and aligned. Both C libraries that Linux knows begin a mutex with the
             // word that the kernel looks at, which holds the thread's number; it is read, nothing more.
-            let word: &AtomicU32 = unsafe { &*self.map.as_ptr().add(self.place_of(lane)).cast() };
+            let word: &AtomicU32 = unsafe { &*self.map.as_ptr().add(lock).cast() };
             word.load(Ordering::Relaxed) & THREAD
         }
 

@@ -1,4 +1,5 @@
-//! How a lane of a zone is waited for: most often for less time than it takes to fall asleep.
+//! How a lane of a zone is waited for: most often for less time than it takes to fall asleep, and no longer than
+//! that where its holder is known to be stopped.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,13 +15,14 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Wait a bit; false if that was long enough.
-    pub fn pause(&mut self) -> bool {
+    /// Wait a bit; false if that was long enough, which for a holder that `is_stopped` is a few microseconds.
+    pub fn pause(&mut self, is_stopped: bool) -> bool {
         const SPINS: u32 = 6;
         const YIELDS: u32 = 40;
         const NAP: Duration = Duration::from_micros(50);
         match self.pauses {
             ..SPINS => (0..1 << self.pauses).for_each(|_| std::hint::spin_loop()),
+            _ if is_stopped => return false,
             SPINS..YIELDS => thread::yield_now(),
             _ => {
                 if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {

@@ -3,12 +3,14 @@
 //! Each lane is a stripe of fixed size under a lock that the system gives on when its holder dies;
 //! what the holder left half done is mended by whoever comes next, see `region`. A lane that no
 //! process can have for a quarter of a second is held by one that was stopped: that is told, not waited
-//! for, and nobody holds another lane while waiting for it.
+//! for, and nobody holds another lane while waiting for it. From then on this process knows it as out of
+//! reach: each decision tries it once and waits no more, until one of them gets it.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
@@ -70,6 +72,16 @@ pub struct Zone {
     pub(crate) seed: Seed,
     on_full: OnFull,
     known: Mutex<KnownHere>,
+    out_of_reach: OutOfReach,
+}
+
+/// What this process could not have when it last waited for it, so that nobody here waits for it again.
+#[derive(Default)]
+struct OutOfReach {
+    /// As bits.
+    lanes: AtomicU64,
+    /// 1 for the list of limits.
+    limits: AtomicU64,
 }
 
 /// The limits that this process has read from the catalogue, and how many those are.
@@ -129,7 +141,7 @@ impl Zone {
             set(&map.words::<1>(NAMESPACE)[0], namespace);
         }
         let seed = Seed::new(birth.seed);
-        Ok(Ok(Self { map, layout, birth, seed, on_full, known: Mutex::default() }))
+        Ok(Ok(Self { map, layout, birth, seed, on_full, known: Mutex::default(), out_of_reach: OutOfReach::default() }))
     }
 
     /// The PID namespace of those who use it.
@@ -169,6 +181,9 @@ impl Zone {
         if !guard.ground.is_whole() {
             self.mend(lane, &mut guard)?;
         }
+        if self.out_of_reach.lanes.load(Relaxed) != 0 {
+            self.out_of_reach.lanes.fetch_and(!(1 << lane), Relaxed);
+        }
         Ok(guard)
     }
 
@@ -198,17 +213,35 @@ impl Zone {
         mut hindrance: Hindrance,
         patience: &mut Patience,
     ) -> Result<Guard<'_>, Unusable> {
-        loop {
+        let unusable = loop {
             match hindrance {
-                Hindrance::Damaged(fault) => return Err(Unusable::Damaged(fault)),
-                Hindrance::Busy(busy) if !patience.pause() => return Err(Unusable::Stuck(self.map.holder(busy))),
+                Hindrance::Damaged(fault) => break Unusable::Damaged(fault),
+                Hindrance::Busy(busy) if !patience.pause(self.is_out_of_reach(lane)) => {
+                    break Unusable::Stuck(self.map.holder(busy));
+                }
                 Hindrance::Busy(_) => {}
             }
             match self.attempt(lane) {
                 Ok(guard) => return Ok(guard),
                 Err(next) => hindrance = next,
             }
+        };
+        self.out_of_reach.lanes.fetch_or(1 << lane, Relaxed);
+        Err(unusable)
+    }
+
+    fn is_out_of_reach(&self, lane: usize) -> bool {
+        self.out_of_reach.lanes.load(Relaxed) >> lane & 1 != 0
+    }
+
+    /// Try once what was out of reach, or why something still is.
+    pub fn probe(&self) -> Result<(), Unusable> {
+        let lanes = (0..self.layout.lanes.count).filter(|lane| self.is_out_of_reach(*lane));
+        let hindered = lanes.filter_map(|lane| self.lock(lane).err()).last(); // each is tried
+        if self.out_of_reach.limits.load(Relaxed) != 0 {
+            drop(self.lock_limits()?);
         }
+        hindered.map_or(Ok(()), Err)
     }
 
     /// Lock lanes as long as each is to be had at once; else which one is not, and why.
@@ -255,13 +288,12 @@ impl Zone {
 
     fn lock_limits(&self) -> Result<Taken<'_>, Unusable> {
         let mut patience = Patience::default();
-        loop {
-            match self.map.take() {
-                Some(taken) => return Ok(taken),
-                None if patience.pause() => {}
-                None => return Err(Unusable::Stuck(0)),
-            }
+        let mut taken = self.map.take();
+        while taken.is_none() && patience.pause(self.out_of_reach.limits.load(Relaxed) != 0) {
+            taken = self.map.take();
         }
+        self.out_of_reach.limits.store(u64::from(taken.is_none()), Relaxed);
+        taken.ok_or_else(|| Unusable::Stuck(self.map.holder_of_limits()))
     }
 }
 

@@ -69,6 +69,10 @@ impl Zone {
         Ok(self.table()?.storage().check().map_err(unusable)?.err())
     }
 
+    fn probe(&self) -> PyResult<()> {
+        self.table()?.storage().probe().map_err(unusable)
+    }
+
     fn clear(&self) -> PyResult<()> {
         self.inner.clear()
     }

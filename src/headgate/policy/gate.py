@@ -244,7 +244,8 @@ class _BoundPolicy:
         """With what each rule says for a store that fails, where the store has no guard that knows it."""
         if not isinstance(self.store, SharedStore):
             return bound
-        return RescuedLimits(bound, Fallback(limits, "local", Fraction(1), self._local, self._clock))
+        fallback = Fallback(limits, "local", Fraction(1), self._local, self._clock)
+        return RescuedLimits(bound, fallback, self.store.breaker, self.store.probe)
 
     def stats(self) -> StoreStats:
         """What the store counts about itself."""

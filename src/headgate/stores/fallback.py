@@ -6,8 +6,7 @@ Of several limits the strictest choice speaks.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
@@ -18,11 +17,10 @@ from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ConfigError, StoreError
 from headgate.keys import Key
 from headgate.limits import FixedWindow, LeakyBucket, LeakyQueue, Limit, SlidingLog, SlidingWindow, TokenBucket
+from headgate.stores.breaker import Breaker
 from headgate.stores.contract import BoundLimits, StatesAt, read_charge
 from headgate.stores.memory import MemoryStore
 from headgate.units import UNITS_US
-
-log = logging.getLogger("headgate")
 
 Choice = Literal["local", "open", "closed"]
 CHOICES: tuple[Choice, ...] = ("local", "open", "closed")
@@ -132,14 +130,17 @@ class Fallback:
 class RescuedLimits:
     """Limits of a store that answers at once or not at all, such as a shared zone: where it fails, what was written.
 
-    It has the methods that a policy needs.
+    One part of such a store may fail while all others answer, so it is asked each time, and knows by itself which
+    parts it need not wait for. `breaker` tells the log that some fail, and asks for them in the background until
+    all answer. It has the methods that a policy needs.
     """
 
-    def __init__(self, bound: BoundLimits, fallback: Fallback) -> None:
+    def __init__(self, bound: BoundLimits, fallback: Fallback, breaker: Breaker, probe: Callable[[], object]) -> None:
         self._decide = bound.decide
         self._give_back = bound.give_back
         self._fallback = fallback
-        self._failing = False
+        self._breaker = breaker
+        self._probe = probe
 
     def decide(
         self,
@@ -152,13 +153,10 @@ class RescuedLimits:
         max_delay_us: int | None = None,
     ) -> Decision:
         try:
-            decision = self._decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
+            return self._decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
         except StoreError as error:
             self._failed(error)
-            return self._fallback.decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
-        if self._failing:
-            self._succeeded()
-        return decision
+        return self._fallback.decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
 
     def give_back(
         self,
@@ -177,18 +175,10 @@ class RescuedLimits:
             self._give_back(keys, costs, ago_us, degraded=degraded, charged=charged)
         except StoreError as error:
             self._failed(error)
-            return
-        if self._failing:
-            self._succeeded()
 
     def _failed(self, error: StoreError) -> None:
-        if not self._failing:
-            self._failing = True
-            log.warning("the store does not answer, requests are decided without it: %s", error)
-
-    def _succeeded(self) -> None:
-        self._failing = False
-        log.warning("the store answers again")
+        self._breaker.failed(error)
+        self._breaker.probe_in_thread(self._probe)
 
 
 def read_share(share: object) -> Fraction:

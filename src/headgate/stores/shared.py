@@ -20,6 +20,7 @@ from headgate.clock import US_PER_SECOND, Clock, SystemClock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError, StoreUnavailable
 from headgate.keys import Key
+from headgate.stores.breaker import Breaker
 from headgate.stores.contract import BoundLimits, StoreStats
 from headgate.stores.memory import ON_FULL
 
@@ -60,7 +61,7 @@ class SharedStore:
     Raises ConfigError for a file that is no zone of this version, or a damaged one, or one of another
     shape than asked for, and where the native core is missing; StoreUnavailable where there is no room
     or no permission. Its limiters raise StoreTimeout where a part of the table is held for more than
-    250 ms, by a process that was stopped.
+    250 ms, by a process that was stopped; from then on at once, until that part is free again.
     """
 
     blocking = False
@@ -99,6 +100,7 @@ class SharedStore:
         self._zone, self._identity = zone_file.open_zone(native, self.path, zone_file.Wanted(**wanted), on_full)
         self._is_same_file = zone_file.is_same_file
         self.clock: Clock = ZoneClock(self._zone)
+        self.breaker = Breaker(repr(self), failures=1)
 
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
         """The limits, ready to be asked. Raises ConfigError for more at once than a zone can charge."""
@@ -159,6 +161,10 @@ class SharedStore:
             raise StoreUnavailable(
                 f"{self.path}: the zone was deleted or replaced while in use; restart to share again"
             )
+
+    def probe(self) -> None:
+        """Raise StoreError if a part of the zone that could not be had is still not to be had."""
+        self._zone.probe()
 
     def close(self) -> None:
         """Nothing to do: the mapping goes with its last user, the states stay in the file."""
