@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("redis")
 
-from headgate import ConfigError, GuardedStore, RedisStore
-from headgate.stores.opening import check_store_url, open_store
+from headgate import ConfigError, Gate, GuardedStore, Limiter, RedisStore
+from headgate.stores.opening import check_store_url, existing_zone, open_store
+from headgate.stores.redis_async import _pool
 from headgate.stores.redis_url import Address, read_url
+from headgate.stores.store_url import split_url
 
 
 @pytest.mark.parametrize(
@@ -33,7 +41,7 @@ def test_options_are_headgates_or_redis_pys() -> None:
         "redis+sentinel://u%40x:p%2Fw@a/main/2?timeout=1.5s&prefix=shop:1&max_connections=9&socket_keepalive=1"
     )
     assert (place.timeout_s, place.prefix, place.connections, place.service) == (1.5, "shop:1", 9, "main")
-    assert place.options == {"socket_keepalive": "1", "username": "u@x", "password": "p/w", "db": 2}
+    assert place.options == {"socket_keepalive": True, "username": "u@x", "password": "p/w", "db": 2}
     store = open_store("redis://h?on_error=closed&local_share=.25&remember=no&timeout=20ms")
     assert isinstance(store, GuardedStore) and isinstance(store.inner, RedisStore)
     assert (store.on_error, float(store.local_share), store.remember) == ("closed", 0.25, False)
@@ -49,13 +57,13 @@ def test_options_are_headgates_or_redis_pys() -> None:
         ("redis://h?max_connections=0", "max_connections is a whole number from 1 to 99999"),
         ("redis://h?on_error=maybe", "on_error is one of local, open, closed, not 'maybe'"),
         ("redis://h?local_share=2", "local_share is a number above 0, up to 1, not '2'"),
-        ("redis://h?local_share=0", "local_share is a number above 0, up to 1, not 0"),
+        ("redis://h?local_share=0", "local_share is a number above 0, up to 1, not '0'"),
         ("redis://h?remember=perhaps", "remember is yes or no, not 'perhaps'"),
         ("redis://h?timeout=1s&timeout=2s", '"timeout" is given twice'),
         ("redis://h:123456", "the port is a number up to 65535"),
         ("redis://h/first", "the database is a number, not 'first'"),
         ("redis+sentinel://h:26379", "ends with the name of the service, such as /mymaster/0"),
-        ("redis+sentinel://h:99999/main", "'h:99999' is no host:port"),
+        ("redis+sentinel://h:99999/main", "the port is a number up to 65535"),
         ("redis+cluster://h/2", "a Cluster has database 0 alone"),
         ("unix://run/redis.sock", 'a Unix socket is "unix:///path/of/the/socket"'),
     ],
@@ -74,3 +82,135 @@ def test_no_password_is_shown(scheme: str, tail: str) -> None:
     except ConfigError as error:
         shown = str(error)
     assert "s3cr3t" not in shown and "someone" not in shown
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis://h/0?on_eror=open", 'not "on_eror": did you mean "on_error"?'),
+        ("redis://h/0?pasword=hunter2", 'not "pasword": did you mean "password"?'),
+        ("redis+cluster://h?timout=50ms", 'not "timout": did you mean "timeout"?'),
+        ("redis://h/0?db=x", "db is a number, not 'x'"),
+        ("redis://h/0?socket_timeout=abc", "the deadline of a call is timeout, such as timeout=50ms"),
+        ("redis://h/0?retry_on_timeout=yes", "may have been charged and is never repeated"),
+        ("redis://h/0?socket_keepalive=perhaps", "socket_keepalive is yes or no, not 'perhaps'"),
+        ("redis://h/0?ssl_ca_certs=/ca.pem", "ssl_ca_certs is for TLS, which rediss://"),
+        ("rediss://h/0?ssl_cert_reqs=no", "ssl_cert_reqs is none, optional or required, not 'no'"),
+        ("rediss://h/0?ssl_min_version=3", "ssl_min_version is TLSv1.2 or TLSv1.3, not '3'"),
+        ("redis://[::1/0", "the server is named by host:port, an IPv6 address by [address]:port"),
+        ("redis://h:port/0", "the port is a number up to 65535"),
+        ("redis+cluster://a:1,:b", "server 2 is named by host:port"),
+        ("redis+cluster://a:1?db=2", "a Cluster has database 0 alone"),
+        ("redis://h/0?timeout", 'option 1 after "?" is not name=value'),
+        ("redis://h/0\n", "character 12 is a control character"),
+        ("redis:/:hunter2@h", 'did you mean "redis://"?'),
+        ("reddis://:hunter2@h", "not 'reddis://***@h': did you mean \"redis://\"?"),
+        ("redis://:a?hunter2@h/0", '"?" is written %3F'),
+        ("redis://:a/hunter2@h/0", '"/" is written %2F'),
+        ("redis://:a#hunter2@h/0", '"#" in a store\'s URL is written %23'),
+        ("memory://[::1", 'the memory store is "memory://"'),
+        ("memory://?max_key=5", 'did you mean "max_keys"?'),
+        ("shared://[x/y", "with three slashes"),
+        ("shared:///a%00b", "a path has no NUL in it"),
+        ("shared:///z?sice=1MiB", 'did you mean "size"?'),
+    ],
+)
+def test_what_is_wrong_is_named_where_the_url_is_written(url: str, message: str) -> None:
+    for read in (check_store_url, open_store, lambda url: Limiter("1/minute", store=url), gate_on):
+        refusal = refusal_of(read, url)
+        assert message in refusal[0]
+        assert not any("hunter2" in text for text in refusal)
+
+
+def test_a_store_without_a_guard_refuses_the_options_of_one() -> None:
+    with pytest.raises(ConfigError, match="on_error is for a store with a guard"):
+        RedisStore("redis://h/0?on_error=open")
+
+
+def test_every_option_that_is_taken_makes_a_connection_in_both_colours() -> None:
+    tls = (
+        "&ssl_ca_certs=/a&ssl_ca_path=/b&ssl_ca_data=c&ssl_certfile=/d&ssl_keyfile=/e&ssl_password=f"
+        "&ssl_cert_reqs=optional&ssl_check_hostname=no&ssl_min_version=TLSv1.2&ssl_ciphers=ALL"
+    )
+    own = "?username=u&password=p&client_name=shop&socket_read_size=4096"
+    tcp = own + "&socket_keepalive=yes"
+    for url in (
+        f"redis://h/2{tcp}", f"unix:///run/redis.sock{own}&db=3", f"rediss://h/2{tcp}{tls}",
+        f"redis+sentinel://h/main/2{tcp}", f"rediss+sentinel://h/main/2{tcp}{tls}",
+    ):  # fmt: skip
+        connection = RedisStore(url).client.connection_pool.make_connection()
+        assert (connection.username, connection.password, connection.client_name) == ("u", "p", "shop")
+        assert connection.db == (3 if "unix" in url else 2)
+
+        async def connect(url: str = url) -> Any:
+            return _pool(read_url(url)).make_connection()
+
+        assert asyncio.run(connect()).username == "u"
+
+
+SECRET = "Zq9Xsecret7"
+"""What is in no message by chance."""
+
+PIECES = st.sampled_from(
+    ["redis://", "rediss://", "unix://", "redis+sentinel://", "redis+cluster://", "memory://", "shared://",
+     "redis:/", "redis:", "mysql://", "reddis://", ":", "@", "/", "?", "#", "&", "=", "%", "%4", "[", "]", ",", ";",
+     " ", "\n", "\0", "\\", "h", "127.0.0.1:6379", "[::1]:6379", "/0", "/mymaster/0", "?db=", "db=", "timeout=50ms",
+     "password=", "on_error=open", "on_eror=", "socket_timeout=", "size=1MiB", "max_keys=", "user:", ":99999",
+     "\ud800", "\u0663"]
+)  # fmt: skip
+
+
+@given(
+    before=st.lists(PIECES, max_size=8),
+    mark=st.sampled_from([":", "user:", "u@v:", "password=", "?password=", "//:"]),
+    after=st.lists(PIECES, max_size=6),
+    tail=st.sampled_from(["@h/0", "@h", "", "@", "@[::1", "@h:x"]),
+)
+@settings(max_examples=1000, deadline=None)
+def test_a_password_in_a_url_of_any_form_is_never_shown(
+    before: list[str], mark: str, after: list[str], tail: str
+) -> None:
+    url = "".join(before) + mark + SECRET + "".join(after) + tail
+    for read in (check_store_url, RedisStore, gate_on, *((existing_zone,) if "://" in url else ())):
+        assert not any(SECRET in text for text in refusal_of(read, url)), url
+
+
+@given(st.data())
+@settings(max_examples=1000, deadline=None)
+def test_a_url_with_a_character_more_or_less_shows_no_password(data: st.DataObject) -> None:
+    url = data.draw(
+        st.sampled_from(
+            [f"redis://:{SECRET}@h/0", f"rediss://user:{SECRET}@h:6379/0?timeout=50ms&ssl_check_hostname=no",
+             f"redis+sentinel://u:{SECRET}@a:1,b:2/main/0?on_error=open", f"redis+cluster://:{SECRET}@a:1,b:2",
+             f"redis://h/0?password={SECRET}", f"unix://u:{SECRET}@/run/redis.sock?db=1"]
+        )
+    )  # fmt: skip
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(url)))
+        removed = data.draw(st.integers(0, 1))
+        character = "" if removed else data.draw(st.sampled_from(":/?#@[]%&=,; \n"))
+        if SECRET in (changed := url[:at] + character + url[at + removed :]):
+            url = changed
+    refusal = refusal_of(open_store, url)
+    assert not any(SECRET in text for text in refusal), url
+    if not refusal:
+        # Without its ":" or "@" a password stands where a host, a path or a service does, in a URL that is right.
+        parts = split_url(url)
+        assert SECRET not in repr(open_store(url)) or SECRET in parts.host + parts.path, url
+
+
+def gate_on(url: str) -> Gate:
+    return Gate({"version": 1, "store": url, "rules": [{"name": "all", "by": ["ip"], "limits": "5/minute"}]})
+
+
+def refusal_of(read: Callable[[str], object], url: str) -> list[str]:
+    """All that the refusal of a URL, and whatever was handled when it was raised, would show."""
+    shown: list[str] = []
+    try:
+        read(url)
+    except ConfigError as refusal:
+        error: BaseException | None = refusal
+        while error is not None:
+            shown += [str(error), repr(error), repr(error.args)]
+            error = error.__cause__ or error.__context__
+    return shown

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import parse_qsl, unquote_to_bytes, urlencode, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlencode
 
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.stores.contract import Store
 from headgate.stores.fallback import CHOICES, read_share
 from headgate.stores.guard import GuardedStore
 from headgate.stores.memory import ON_FULL, MemoryStore
-from headgate.stores.redis_url import is_redis, read_url
+from headgate.stores.redis_url import GUARD_OPTIONS, is_redis, read_url
 from headgate.stores.shared import SharedStore, can_share
+from headgate.stores.store_url import check_options, masked, scheme_of, split_url
 
 
 def open_store(url: str) -> Store:
@@ -40,8 +42,8 @@ def existing_zone(path_or_url: str) -> SharedStore:
     """The store of a zone that is there already, named by its path or by the URL of a shared store."""
     if "://" not in path_or_url:
         return SharedStore.existing(path_or_url)
-    if not path_or_url.startswith("shared:"):
-        raise ConfigError(f'a zone is named by its path or as "shared:///path", not {_without_secrets(path_or_url)!r}')
+    if scheme_of(path_or_url) != "shared://":
+        raise ConfigError(f'a zone is named by its path or as "shared:///path", not {_kind_shown(path_or_url)}')
     options = _shared_options(path_or_url)
     return SharedStore.existing(options["path"], mode=options.get("mode"))
 
@@ -49,75 +51,79 @@ def existing_zone(path_or_url: str) -> SharedStore:
 def _kind_of(url: str) -> tuple[Callable[[str], dict[str, Any]], Callable[..., Store]]:
     if is_redis(url):
         return _redis_options, _open_redis
-    kind = _KINDS.get(url.partition(":")[0].lower()) if "://" in url else None
+    kind = _KINDS.get(url.partition("://")[0].lower()) if "://" in url else None
     if kind is None:
         known = ", ".join(f"{name}://" for name in (*_KINDS, *_REDIS))
-        raise ConfigError(f"a store is one of {known}, not {_without_secrets(url)!r}")
+        raise ConfigError(f"a store is one of {known}, not {_kind_shown(url)}")
     return kind
 
 
+def _kind_shown(url: str) -> str:
+    """What stands where a kind of store is meant, with the near one; nothing that may be a password."""
+    scheme = url.partition(":")[0].lower()
+    near = get_close_matches(scheme, (*_KINDS, *_REDIS), n=1, cutoff=0.6)
+    hint = f': did you mean "{near[0]}://"?' if near else ""
+    return (repr(masked(url)) if masked(url) else "a text that begins otherwise") + hint
+
+
 def _memory_options(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    if parts.netloc or parts.path not in ("", "/") or parts.fragment:
-        raise ConfigError(f'the memory store is "memory://", with options after "?", not {_without_secrets(url)!r}')
-    options: dict[str, Any] = {}
-    for name, value in _options(parts.query, url):
-        if name in ("max_keys", "max_log_entries"):
-            options[name] = _number(name, value)
-        elif name == "on_full":
-            options[name] = _on_full(value)
-        else:
-            raise ConfigError(f'the memory store has the options max_keys, max_log_entries and on_full, not "{name}"')
-    return options
+    parts = split_url(url)
+    if parts.credentials or parts.host or parts.path not in ("", "/"):
+        raise ConfigError('the memory store is "memory://", with options after "?", and nothing between')
+    check_options(parts.options, ("max_keys", "max_log_entries", "on_full"), "the memory store")
+    return {name: _on_full(value) if name == "on_full" else _number(name, value) for name, value in parts.options}
 
 
 def _shared_options(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    if parts.netloc or not parts.path.startswith("/") or parts.path == "/" or parts.fragment:
-        raise ConfigError(
-            'the shared store is "shared:///path/of/a/file", with three slashes and options after "?", '
-            f"not {_without_secrets(url)!r}"
-        )
-    options: dict[str, Any] = {"path": os.fsdecode(unquote_to_bytes(parts.path))}
-    for name, value in _options(parts.query, url):
+    parts = split_url(url)
+    if parts.credentials or parts.host or len(parts.path) < 2:
+        raise ConfigError('the shared store is "shared:///path/of/a/file", with three slashes and options after "?"')
+    if re.search(":.*@", parts.path):
+        raise ConfigError('the shared store has no user and no password; in a path, ":" is written %3A and "@" %40')
+    path = unquote_to_bytes(parts.path)
+    if b"\0" in path:
+        raise ConfigError("a path has no NUL in it, which %00 stands for")
+    check_options(parts.options, ("size", "log_percent", "on_full", "mode"), "the shared store")
+    options: dict[str, Any] = {"path": os.fsdecode(path)}
+    for name, value in parts.options:
         if name == "size":
             options[name] = _bytes(value)
         elif name == "log_percent":
             options[name] = _number(name, value)
         elif name == "on_full":
             options[name] = _on_full(value)
-        elif name == "mode":
+        else:
             if not re.fullmatch("0?[0-7]{3}", value):
                 raise ConfigError(f"the store option mode is three octal digits such as 660, not {value[:40]!r}")
             options[name] = int(value, 8)
-        else:
-            raise ConfigError(f'the shared store has the options size, log_percent, on_full and mode, not "{name}"')
     return options
 
 
 def _redis_options(url: str) -> dict[str, Any]:
     """How a Redis is guarded, and its own URL: without what the guard is told."""
-    body, mark, query = url.partition("?")
+    parts = split_url(url)
+    own = [(name, value) for name, value in parts.options if name not in GUARD_OPTIONS]
+    body, mark, _ = url.partition("?")
+    server = body + (mark + urlencode(own, quote_via=quote) if own else "")
+    form = scheme_of(server)
+    read_url(server)
+    given = [option for option in parts.options if option[0] in GUARD_OPTIONS]
+    check_options(given, GUARD_OPTIONS, "the store")
     guard: dict[str, Any] = {}
-    own = []
-    for name, value in _options(query, url):
+    for name, value in given:
         if name == "on_error":
             if value not in CHOICES:
-                raise ConfigError(f"on_error is one of {', '.join(CHOICES)}, not {value[:40]!r}")
+                raise ConfigError(f"{form}: on_error is one of {', '.join(CHOICES)}, not {value[:40]!r}")
             guard[name] = value
         elif name == "local_share":
-            if not re.fullmatch(r"[01]|0?\.[0-9]{1,6}", value):
-                raise ConfigError(f"local_share is a number above 0, up to 1, not {value[:40]!r}")
+            if not re.fullmatch(r"[01]|0?\.[0-9]{1,6}", value) or float(value) == 0.0:
+                raise ConfigError(f"{form}: local_share is a number above 0, up to 1, not {value[:40]!r}")
             guard[name] = float(value)
-        elif name == "remember":
-            if value not in ("yes", "no"):
-                raise ConfigError(f"remember is yes or no, not {value[:40]!r}")
-            guard[name] = value == "yes"
         else:
-            own.append((name, value))
+            if value not in ("yes", "no"):
+                raise ConfigError(f"{form}: remember is yes or no, not {value[:40]!r}")
+            guard[name] = value == "yes"
     read_share(guard.get("local_share", 1))
-    server = body + (mark + urlencode(own) if own else "")
-    read_url(server)
     return {"server": server, **guard}
 
 
@@ -149,30 +155,11 @@ def _bytes(value: str) -> int:
     return int(match[1]) << {"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}.get(match[2], 0)
 
 
-def _options(query: str, url: str) -> list[tuple[str, str]]:
-    try:
-        options = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-    except ValueError as error:
-        raise ConfigError(f"cannot read the options of {_without_secrets(url)!r}: {error}") from error
-    names = [name for name, _ in options]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f'the store option "{name}" is given twice')
-    return options
-
-
 def _number(name: str, value: str) -> int:
     digits = value.replace("_", "")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
-        raise ConfigError(f"the store option {name} is a whole number, not {value!r}")
+        raise ConfigError(f"the store option {name} is a whole number, not {value[:40]!r}")
     return int(digits)
-
-
-def _without_secrets(url: str) -> str:
-    """A URL for a message: without user and password, and not too long."""
-    head, at, tail = url.partition("@")
-    shown = f"{head.partition('://')[0]}://***@{tail}" if at else url
-    return shown[:120]
 
 
 _REDIS = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")

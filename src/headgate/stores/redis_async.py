@@ -218,7 +218,14 @@ def _never(timeout_s: float) -> dict[str, Any]:
 def _pool(place: Place) -> Any:
     never = _never(place.timeout_s)
     if place.kind == "single":
-        return redis.asyncio.ConnectionPool.from_url(place.url, **never)
+        options = dict(place.options)
+        kind: Any = redis.asyncio.SSLConnection if options.pop("ssl", False) else redis.asyncio.Connection
+        where: dict[str, Any] = {"path": place.socket}
+        if place.socket:
+            kind = redis.asyncio.UnixDomainSocketConnection
+        else:
+            where = place.addresses[0]._asdict()
+        return redis.asyncio.ConnectionPool(connection_class=kind, **where, **options, **never)
     addresses: Sequence[Address] = place.addresses
     asking = never | {"socket_timeout": place.timeout_s}
     make_sentinel: Any = redis.asyncio.Sentinel  # has no types

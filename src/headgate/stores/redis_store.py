@@ -43,6 +43,7 @@ _AS_BYTES = {NEVER_DECODE: True}
 
 _SENTINEL: Any = redis.Sentinel  # these have no types
 _NODE: Any = ClusterNode
+_POOL: Any = redis.BlockingConnectionPool
 
 
 class RedisStore:
@@ -260,9 +261,17 @@ def _open_client(place: Place) -> Any:
         "protocol": 2,
     }
     if place.kind == "single":
-        pool = redis.BlockingConnectionPool.from_url(
-            place.url, max_connections=place.connections, timeout=place.timeout_s, **never
-        )
+        options = dict(place.options)
+        kind: Any = redis.SSLConnection if options.pop("ssl", False) else redis.Connection
+        where: dict[str, Any] = {"path": place.socket}
+        if place.socket:
+            kind = redis.UnixDomainSocketConnection
+        else:
+            where = place.addresses[0]._asdict()
+        pool = _POOL(
+            connection_class=kind, max_connections=place.connections, timeout=place.timeout_s,
+            **where, **options, **never,
+        )  # fmt: skip
         return redis.Redis(connection_pool=pool)
     if place.kind == "sentinel":
         sentinel = _SENTINEL(list(place.addresses), sentinel_kwargs=never, **never, **place.options)
