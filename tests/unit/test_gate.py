@@ -191,6 +191,90 @@ def test_a_missing_identity_is_refused_where_the_rule_says_so(core: str) -> None
     assert shadow.hit(Request())
 
 
+REPEATED_IDENTITIES = {
+    "user": {"header": "X-User"},
+    "key": {"header": "X-API-Key", "secret": True},
+    "session": {"cookie": "session", "secret": True},
+    "token": {"query": "token"},
+    "caller": {"first_of": ["key", "session", "token", "user", "ip"]},
+}
+
+
+def doubled(number: int) -> dict[str, dict[str, Any]]:
+    """A request that has a valid credential and one made up, for each place where one may stand."""
+    return {
+        "user": {"headers": [("X-User", "VALID"), ("X-User", f"r{number}")]},
+        "key": {"headers": [("X-API-Key", f"VALID, r{number}")]},
+        "session": {"headers": [("Cookie", f"session=r{number}; session=VALID")]},
+        "token": {"path": f"/?token=r{number}&token=VALID"},
+    }
+
+
+@pytest.mark.parametrize("by", ["user", "key", "session", "token", "caller"])
+@pytest.mark.parametrize("sent", ["user", "key", "session", "token"])
+def test_what_is_sent_twice_is_one_key_and_never_a_new_one(core: str, by: str, sent: str) -> None:
+    if by not in (sent, "caller"):
+        by = sent
+    gate = make_gate(core, rule(by=[by]), identities=REPEATED_IDENTITIES)
+    requests = [Request(client_ip=f"203.0.113.{number}", **doubled(number)[sent]) for number in range(5)]
+    assert [gate.hit(request).allowed for request in requests] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("by", [["user"], ["caller"], ["ip", "user"], ["ip", "user", "method"]])
+def test_what_is_sent_twice_is_refused_where_the_rule_says_so(core: str, by: list[str]) -> None:
+    gate = make_gate(core, rule(by=by, repeated="refuse"), rule("other", "9/minute"), identities=REPEATED_IDENTITIES)
+    decision = gate.hit(Request(client_ip="203.0.113.9", headers=[("X-User", "a"), ("X-User", "b")]))
+    assert (decision.allowed, decision.rule, decision.retry_after) == (False, "all", None)
+    assert gate.hit(Request(client_ip="203.0.113.9", headers=[("X-User", "a"), ("X-User", "a")]))
+    assert gate.hit(Request(client_ip="203.0.113.9")), "a missing one is another matter"
+    shadow = make_gate(core, rule(by=by, repeated="refuse", shadow=True), identities=REPEATED_IDENTITIES)
+    assert shadow.hit(Request(client_ip="203.0.113.9", headers=[("X-User", "a"), ("X-User", "b")]))
+
+
+def test_the_spellings_of_credentials_are_one_key(core: str) -> None:
+    gate = make_gate(core, rule(by=["key"]), identities={"key": {"header": "Authorization", "secret": True}})
+    for spellings in [
+        ["Bearer aBc", "bearer aBc", "BEARER   aBc", "Bearer\taBc"],
+        ["Basic dXNlcjpwYXNz", "basic dXNlcjpwYXNz==", "Basic dX!Nlcj pwY*XNz"],
+    ]:
+        first = Request(headers={"Authorization": spellings[0]})
+        for other in spellings[1:]:
+            assert not counted_apart(gate, first, Request(headers={"authorization": other})), other
+    assert counted_apart(gate, first, Request(headers={"authorization": "Basic dXNlcjpwYXN1"}))
+    assert counted_apart(gate, Request(headers={"authorization": "aBc"}), Request(headers={"authorization": "abc"}))
+
+
+def test_a_tier_that_is_sent_twice_is_the_default(core: str) -> None:
+    limits = {"free": "2/minute bucket", "pro": "100/minute bucket"}
+    for source, sent in [
+        ({"header": "X-Tier"}, [("X-Tier", "pro"), ("X-Tier", "free")]),
+        ({"cookie": "tier"}, [("Cookie", "tier=pro; tier=free")]),
+    ]:
+        gate = make_gate(core, rule(limits=limits), tiers={"from": source, "default": "free"})
+        assert gate.peek(Request(client_ip="203.0.113.9", headers=sent)).limit == 2
+    gate = make_gate(
+        core,
+        rule(limits=limits),
+        identities={"user": {"header": "X-User"}},
+        tiers={"from": {"identity": "user"}, "map": {"user": "pro", "a": "pro"}, "default": "free"},
+    )
+    assert gate.peek(Request(client_ip="203.0.113.9", headers=[("X-User", "a"), ("X-User", "b")])).limit == 2
+
+
+def test_a_rule_matches_any_value_of_a_header_that_is_sent_twice_and_an_exemption_all(core: str) -> None:
+    gate = make_gate(
+        core,
+        rule("free", match={"header": {"X-Plan": "free"}}),
+        rule("gold", match={"header": {"X-Plan": "gold"}}),
+        exempt=[{"header": {"X-Probe": ["1", "2"]}}],
+    )
+    plans = [("X-Plan", "free"), ("X-Plan", "gold")]
+    assert names(gate.peek(Request(client_ip="203.0.113.9", headers=plans))) == ["free", "gold"]
+    one, both = [*plans, ("X-Probe", "1"), ("X-Probe", "3")], [*plans, ("X-Probe", "1"), ("X-Probe", "2")]
+    assert names(gate.peek(Request(client_ip="203.0.113.9", headers=one))) == ["free", "gold"]
+    assert names(gate.peek(Request(client_ip="203.0.113.9", headers=both))) == []
+
+
 def test_parts_of_a_key_cannot_run_together(core: str) -> None:
     identities = {"a": {"header": "A"}, "b": {"header": "B"}}
     gate = make_gate(core, rule(by=["a", "b"]), identities=identities)

@@ -191,6 +191,34 @@ def test_who_has_no_key_is_refused_without_a_moment_to_come_back(colour: str) ->
     assert judge.passed(asked(x_user="a")) == [True]
 
 
+def doubled(number: int) -> Request:
+    return Request(headers=[("X-User", "VALID"), ("X-User", f"r{number}")], client_ip=f"192.0.2.{number}")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        header("X-User"),
+        lambda request: request.headers.get("x-user"),
+        lambda request: request.header("x-user"),
+        lambda request: "user:" + request.header("x-user"),
+        lambda request: ("user", request.headers["x-user"]),
+    ],
+)
+def test_a_key_that_was_sent_several_times_is_one_key_or_is_refused(colour: str, key: Any) -> None:
+    judge = Judge(colour, limits="2/minute", key=key)
+    assert judge.passed(*map(doubled, range(4))) == [True, True, False, False]
+
+
+@pytest.mark.parametrize("key", [header("X-User"), lambda request: request.headers.get("x-user")])
+def test_a_key_that_was_sent_several_times_is_refused_where_that_is_said(colour: str, key: Any) -> None:
+    judge = Judge(colour, limits="2/minute", key=key, repeated="refuse")
+    answer = judge.answer(doubled(1))
+    assert answer.decision is not None and answer.refusal is not None
+    assert answer.decision.retry_after is None
+    assert judge.passed(asked(x_user="VALID"), asked()) == [True, True]
+
+
 def test_a_key_of_any_length_is_counted_and_long_ones_do_not_run_together(colour: str) -> None:
     judge = Judge(colour, limits="1/minute", key=lambda request: request.headers.get("x-user"))
     assert judge.passed(asked(x_user="x" * 20_000), asked(x_user="x" * 20_001), asked(x_user="x" * 20_000)) == [

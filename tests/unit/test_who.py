@@ -12,7 +12,7 @@ import pytest
 from headgate import ConfigError, Limiter
 from headgate.http.who import all_of, api_key, cookie, first_of, header, query
 from headgate.keys import encode_key
-from headgate.policy.request import Request
+from headgate.policy.request import REPEATED, Request
 
 SECRET = "k-7f3a-very-secret"
 
@@ -78,6 +78,25 @@ def test_bearer_without_a_token_is_no_api_key() -> None:
     of = api_key("Authorization")
     assert of(request(authorization="Bearer")) is None
     assert of(request(authorization="Bearer  ")) is None
+
+
+@pytest.mark.parametrize(
+    ("of", "asked"),
+    [
+        (header("X-User"), [("X-User", "VALID"), ("X-User", "{}")]),
+        (api_key("X-API-Key"), [("X-API-Key", "VALID"), ("X-API-Key", "{}")]),
+        (api_key("X-API-Key"), [("X-API-Key", "VALID, {}")]),
+        (api_key("Authorization"), [("Authorization", "Bearer VALID"), ("Authorization", "Bearer {}")]),
+        (cookie("session"), [("Cookie", "session={}; session=VALID")]),
+        (cookie("session", secret=False), [("Cookie", "session=VALID; session={}")]),
+        (first_of(cookie("session"), header("X-User")), [("Cookie", "session=VALID; session={}"), ("X-User", "{}")]),
+    ],
+)  # fmt: skip
+def test_what_is_sent_twice_is_one_key_whatever_it_is(
+    of: Callable[[Request], Any], asked: list[tuple[str, str]]
+) -> None:
+    keys = {of(Request(headers=[(name, value.format(number)) for name, value in asked])) for number in range(3)}
+    assert len(keys) == 1 and any(part is REPEATED for part in keys.pop())
 
 
 def test_values_of_any_length_and_any_characters_are_keys() -> None:

@@ -27,7 +27,7 @@ def explanation_text(request: Request, explanation: Explanation) -> str:
 def _details(verdict: RuleVerdict) -> list[str]:
     by = " and ".join(verdict.counted_by) or "everyone together"
     if verdict.key is None:
-        return [f"counted by {by}: an identity is missing, so it is refused"]
+        return [f"counted by {by}: an identity is missing, or was sent several times, so it is refused"]
     cost = f", cost {verdict.cost}" if verdict.cost != 1 else ""
     limits = "; ".join(str(limit) for limit in verdict.limits)
     shadow = " (shadow: counted and reported, never refuses)" if verdict.shadow else ""

@@ -22,7 +22,7 @@ from headgate.http.front import Answer, Front
 from headgate.http.options import AnyPolicy, Options, Refusal, Response
 from headgate.http.request_limits import Asked
 from headgate.policy.gate import AsyncGate
-from headgate.policy.request import Request
+from headgate.policy.request import Request, header_name, joined
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -207,20 +207,27 @@ class ScopeHeaders(Mapping[str, str]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a header, `default` where it is not there."""
-        wanted, found = name.encode("latin-1", "replace"), None
+        wanted, found, several = name.encode("latin-1", "replace"), None, None
+        length = len(wanted)
         for own, value in self._pairs:
-            if own == wanted:
-                found = value if found is None else found + b", " + value
+            if len(own) == length and (own == wanted or own.replace(b"_", b"-") == wanted):
+                if found is None:
+                    found = value
+                else:
+                    several = [found] if several is None else several
+                    several.append(value)
+        if several is not None:
+            return joined([value.decode("latin-1") for value in several])
         return default if found is None else found.decode("latin-1")
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.get(name) is not None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(name.decode("latin-1") for name, _ in self._pairs))
+        return iter(dict.fromkeys(header_name(name.decode("latin-1")) for name, _ in self._pairs))
 
     def __len__(self) -> int:
-        return len({name for name, _ in self._pairs})
+        return sum(1 for _ in self)
 
 
 def telling(send: Send, fields: list[tuple[str, str]]) -> Send:

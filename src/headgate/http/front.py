@@ -243,6 +243,7 @@ def _more_to_say(decision: Decision) -> None:
 _WITH_LIMITS = (
     "key",
     "missing",
+    "repeated",
     "tier",
     "counts",
     "shadow",

@@ -77,6 +77,11 @@ class Counting(Answering, total=False):
     """What becomes of a request without a key: it is counted by address, or with all others that have none,
     or refused ["address"]."""
 
+    repeated: Literal["count", "refuse"]
+    """What becomes of a request whose header, cookie or parameter was sent several times with different values,
+    where it cannot be known which one the application reads: it counts with all others of this kind,
+    or is refused ["count"]."""
+
     tier: Of[Key | None]
     """Which of the limits apply, where `limits` is a mapping; what that does not name is "default"."""
 

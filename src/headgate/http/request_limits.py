@@ -20,7 +20,7 @@ from headgate.http.wide import MOST_TIMES, WideLimiter
 from headgate.keys import Key
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.policy.address import UNIX, AddressRules, parse_network
-from headgate.policy.request import Request
+from headgate.policy.request import REPEATED, Repeated, Request
 from headgate.stores.contract import Store
 from headgate.stores.opening import open_store
 from headgate.waiting import answered, timeout_us
@@ -32,12 +32,14 @@ _MOST_HOPS = 64
 _LONGEST_REMEMBERED = 256
 _LONGEST_PART = 256
 _ANONYMOUS = ("anonymous",)
+_SEVERAL = str(REPEATED)
+"""The part of a key that stands for whatever was sent several times."""
 _DEFAULT = "default"
 _NOWHERE = "-"
 """The scope of requests that no route is for."""
 _PLAIN = {
     "limits", "store", "name", "clock", "headers", "refusal", "on_decision", "on_store_error", "shadow", "missing",
-    "trusted_proxies", "trusted_hops", "address_header", "ipv6_prefix",
+    "repeated", "trusted_proxies", "trusted_hops", "address_header", "ipv6_prefix",
 }  # fmt: skip
 """Options that say nothing of who is counted but for an address, or of how much."""
 
@@ -73,6 +75,7 @@ class RequestLimits:
         self._cost = cost_of(told)
         self._key = function_of(told, "key")
         self._missing = one_of(told, "missing", "address", "anonymous", "refuse")
+        self._refuse_repeated = one_of(told, "repeated", "count", "refuse") == "refuse"
         self._counts = function_of(told, "counts")
         self._keeps_charges = routed or self._counts is not None
         self._wait = _seconds(told)
@@ -248,7 +251,13 @@ class RequestLimits:
         return await answered(self._decide(request, limits, key, cost))
 
     def _decide(self, request: Request, limits: AnyLimits, key: Key | None, cost: int) -> Any:
-        counted: Any = None if key is None else _usable(key)
+        counted: Any = None
+        if key is not None:
+            if _is_repeated(key):
+                if self._refuse_repeated:
+                    return self._refused(limits)
+                key = tuple(_SEVERAL if type(part) is Repeated else part for part in _parts(key))
+            counted = _usable(key)
         if counted is None:
             if self._key is None or self._missing == "address":
                 counted = self._client(request)
@@ -408,13 +417,22 @@ def _tier_name(told: Any) -> Any:
 
 def _usable(key: Any) -> Any:
     """A key as it is counted; None for one that lacks a part. Long parts, as a client may send them, are digests."""
-    parts = key if isinstance(key, tuple) else (key,)
+    parts = _parts(key)
     if not parts or None in parts or "" in parts:
         return None
     if any(isinstance(part, str) and len(part) > _LONGEST_PART for part in parts):
         parts = tuple(_bounded(part) if isinstance(part, str) else part for part in parts)
         return parts if isinstance(key, tuple) else parts[0]
     return key
+
+
+def _is_repeated(key: Any) -> bool:
+    """Whether a part of a key is what was sent several times with different values."""
+    return any(type(part) is Repeated for part in _parts(key))
+
+
+def _parts(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
 
 
 def _bounded(part: str) -> str:

@@ -13,8 +13,8 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from headgate.errors import ConfigError
-from headgate.policy.identity import Extract, from_cookie, from_header, from_query
-from headgate.policy.request import Request
+from headgate.policy.identity import Extract, Parts, from_cookie, from_header, from_query, is_repeated
+from headgate.policy.request import REPEATED, Request, header_name
 from headgate.waiting import answered
 
 KeyOf = Callable[[Request], tuple[str, ...] | None]
@@ -27,15 +27,14 @@ def header(name: str, *, secret: bool = False) -> KeyOf:
 
 def api_key(name: str = "X-API-Key") -> KeyOf:
     """The API key in a header, or its token where it says `Bearer` before it; only its digest is kept."""
-    read = from_header(_checked(name), secret=True)
+    read, lower = from_header(_checked(name), secret=True), header_name(name)
 
     def of(request: Request) -> tuple[str, ...] | None:
-        sent = request.headers.get(name.lower(), "").strip()
-        scheme, _, token = sent.partition(" ")
+        sent = request.header(lower)
+        scheme, *token = sent.split(None, 1)[:2] or [""]
         if scheme.lower() == "bearer":  # alone it is no key
-            request = Request(headers={name: token})
-        found = read(request)
-        return None if found is None else ("api_key", *found)
+            request = Request(headers={name: token[0] if token else ""})
+        return _key("api_key", read(request))
 
     return of
 
@@ -93,11 +92,13 @@ async def _settled(value: Any | Awaitable[Any]) -> Any:
 
 
 def _named(place: str, extract: Extract) -> KeyOf:
-    def of(request: Request) -> tuple[str, ...] | None:
-        found = extract(request)
-        return None if found is None else (place, *found)
+    return lambda request: _key(place, extract(request))
 
-    return of
+
+def _key(place: str, found: Parts | None) -> tuple[str, ...] | None:
+    if found is None:
+        return None
+    return (place, REPEATED) if is_repeated(found) else (place, *found)
 
 
 def _checked(name: str) -> str:

@@ -42,7 +42,7 @@ def explain(policy: Policy, request: Request) -> Explanation:
     exempt = _exemption(policy, request)
     tier = policy.tier_of(request)
     candidates = policy.candidates(request.method, request.host, request.path)
-    matched = [one for one in candidates.rules if not one.rule.conditions.why_not_headers(request.headers)]
+    matched = [one for one in candidates.rules if not one.rule.conditions.why_not_headers(request)]
     applying = () if exempt else without_idle_defaults(matched)
     by_name = {candidate.rule.name: candidate for candidate in applying}
     verdicts = []
@@ -96,7 +96,7 @@ def _reasons(rule: Rule, own: str, tier: str) -> Iterator[str]:
 def _why_not(policy: Policy, rule: Rule, request: Request, matched: list[Candidate]) -> str:
     conditions = rule.conditions
     reason = conditions.why_not(request.method, host_of(request.host)) or _why_not_path(conditions, request)
-    reason = reason or conditions.why_not_headers(request.headers)
+    reason = reason or conditions.why_not_headers(request)
     if not reason and rule.name not in policy.rulesets[ALL_RULES]:
         return f"it is not in the ruleset {ALL_RULES}"
     others = [one.name for one, _ in matched if not (one.default or one.shadow)]
@@ -112,7 +112,7 @@ def _why_not_path(conditions: Conditions, request: Request) -> str:
 def _exemption(policy: Policy, request: Request) -> str:
     for index, conditions in enumerate(policy.exempt):
         reason = conditions.why_not(request.method, host_of(request.host))
-        reason = reason or conditions.why_not_headers(request.headers)
+        reason = reason or conditions.why_not_surely(request)
         if not reason and (not conditions.paths or _tree(conditions).find_surely(request.path)):
             return f"exempt[{index}] matches"
     return ""

@@ -2,16 +2,19 @@
 
 A part is text of bounded length. What was marked secret is replaced by a digest before anything else
 sees it. A missing identity is never a free pass: it is `None` here, and the rule says what happens.
+One that was sent several times, with different values, is the same parts whatever they are.
 """
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 
 from headgate.policy.address import AddressRules
-from headgate.policy.request import Request
+from headgate.policy.request import REPEATED, Repeated, Request, header_name
 
 Parts = tuple[str, ...]
 Extract = Callable[[Request], Parts | None]
@@ -21,47 +24,68 @@ BUILT_IN = ("ip", "endpoint", "host", "method")
 ANONYMOUS = "anonymous"
 """Starts the parts of a missing identity; no identity can have this name."""
 
+REPEATED_IDENTITY = str(REPEATED)
+"""Starts the parts of an identity that was sent several times with different values; no identity has this name."""
+
 EVERYONE: Parts = ("everyone",)
 """The key of a rule that counts all requests together."""
 
 _LONGEST_VALUE = 256
+_CREDENTIALS = ("authorization", "proxy-authorization")
+_PLAIN_BASE64 = str.maketrans("-_", "+/")
 _ADDRESSES_REMEMBERED = 65536
 
 
-def from_header(name: str, *, secret: bool) -> Extract:
-    """The value of a header."""
-    lower = name.lower()
+def from_header(name: str, *, secret: bool, called: str = "") -> Extract:
+    """The value of a header; `called` is the identity's name, for a value that was sent several times.
+
+    A secret has no comma: what has one is a list that a server or a gateway has made of several lines.
+    """
+    lower, repeated = header_name(name), _repeated(called or name)
+    credentials = lower in _CREDENTIALS
 
     def extract_secret(request: Request) -> Parts | None:
-        value = request.headers.get(lower, "").strip()
-        return (_digest(value),) if value else None
-
-    def extract(request: Request) -> Parts | None:
-        value = request.headers.get(lower, "").strip()
+        value = request.header(lower)
         if not value:
             return None
+        if value is REPEATED or ("," in value and len(set(map(str.strip, value.split(",")))) > 1):
+            return repeated
+        return (_digest(_one_spelling(value) if credentials else value),)
+
+    def extract(request: Request) -> Parts | None:
+        value = request.header(lower)
+        if not value:
+            return None
+        if value is REPEATED:
+            return repeated
+        if credentials:
+            value = _one_spelling(value)
         return (value,) if value.isascii() and len(value) <= _LONGEST_VALUE else (_bounded(value),)
 
     return extract_secret if secret else extract
 
 
-def from_cookie(name: str, *, secret: bool) -> Extract:
-    """The value of a cookie."""
-    read = _digest if secret else _bounded
+def from_cookie(name: str, *, secret: bool, called: str = "") -> Extract:
+    """The value of a cookie; `called` as in `from_header`."""
+    read, repeated = _digest if secret else _bounded, _repeated(called or name)
 
     def extract(request: Request) -> Parts | None:
         value = request.cookie(name)
+        if value is REPEATED:
+            return repeated
         return (read(value),) if value else None
 
     return extract
 
 
-def from_query(name: str, *, secret: bool) -> Extract:
-    """The value of a query parameter."""
-    read = _digest if secret else _bounded
+def from_query(name: str, *, secret: bool, called: str = "") -> Extract:
+    """The value of a query parameter; `called` as in `from_header`."""
+    read, repeated = _digest if secret else _bounded, _repeated(called or name)
 
     def extract(request: Request) -> Parts | None:
         value = request.query(name)
+        if value is REPEATED:
+            return repeated
         return (read(value),) if value else None
 
     return extract
@@ -92,19 +116,24 @@ def from_method(request: Request) -> Parts | None:
 
 def from_host(request: Request) -> Parts | None:
     """The host that the request was sent to, without its port, in lower case."""
+    if type(request.host) is Repeated:
+        return _repeated("host")
     host = host_of(request.host)
     return (_bounded(host),) if host else None
 
 
 def first_of(names: Sequence[str], identities: Sequence[Extract]) -> Extract:
-    """The first identity that the request has, with its name: user 7 is not key 7."""
+    """The first identity that the request has, with its name: user 7 is not key 7.
+
+    One that was sent several times is had: the next ones are not asked.
+    """
     pairs = tuple(zip(names, identities, strict=True))
 
     def extract(request: Request) -> Parts | None:
         for name, identity in pairs:
             parts = identity(request)
             if parts is not None:
-                return (name, *parts)
+                return parts if is_repeated(parts) else (name, *parts)
         return None
 
     return extract
@@ -116,6 +145,27 @@ def host_of(host: str) -> str:
     if name.startswith("["):
         return name.partition("]")[0] + "]"
     return name.partition(":")[0].rstrip(".")
+
+
+def is_repeated(parts: Parts) -> bool:
+    """Whether these are the parts of an identity that was sent several times with different values."""
+    return len(parts) == 2 and parts[0] == REPEATED_IDENTITY
+
+
+def _repeated(name: str) -> Parts:
+    return (REPEATED_IDENTITY, name)
+
+
+def _one_spelling(credentials: str) -> str:
+    """`Bearer x`, `bearer x` and `BEARER  x` are the same credentials (RFC 9110, 11.1), and so are many of Basic."""
+    scheme, *rest = credentials.split(None, 1)
+    if not rest:
+        return credentials
+    scheme, token = scheme.lower(), rest[0]
+    if scheme == "basic":
+        with suppress(ValueError):  # most decoders ignore what is no base64
+            token = b64encode(b64decode(token.translate(_PLAIN_BASE64) + "==")).decode()
+    return f"{scheme} {token}"
 
 
 def _bounded(value: str) -> str:

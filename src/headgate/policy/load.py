@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from headgate.keys import MOST_PARTS
 from headgate.policy.document import Document, read_document
-from headgate.policy.identity import ANONYMOUS, BUILT_IN
+from headgate.policy.identity import ANONYMOUS, BUILT_IN, REPEATED_IDENTITY
 from headgate.policy.model import (
     ClientIpModel,
     FieldFaults,
@@ -177,7 +177,7 @@ def _connections(policy: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 def _identity_connections(identities: Mapping[str, Any], known: Iterable[str]) -> Iterator[tuple[Path, str]]:
     for name, identity in identities.items():
         path: Path = ("identities", name)
-        if name in BUILT_IN or name in (ANONYMOUS, "everyone"):
+        if name in BUILT_IN or name in (ANONYMOUS, REPEATED_IDENTITY, "everyone"):
             yield path, f"{name!r} is built in: choose another name"
         for place, member in _texts(_map(identity).get("first_of")):
             if member not in known:

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from headgate.errors import ConfigError
 from headgate.policy.address import parse_address
-from headgate.policy.identity import ANONYMOUS, BUILT_IN, EVERYONE, Parts
+from headgate.policy.identity import ANONYMOUS, BUILT_IN, EVERYONE, REPEATED_IDENTITY, Parts
 from headgate.policy.request import Request
 from headgate.policy.rules import Policy, Rule
 
@@ -167,13 +167,13 @@ def _keys_of_parts(policy: Policy, rule: Rule, texts: Parts) -> Iterator[RuleKey
 
 def _taken(policy: Policy, rule: Rule, name: str, texts: Parts) -> Iterator[tuple[Parts, Parts, bool]]:
     """What an identity may have given of these texts: its parts, the texts that are left, whether it is a guess."""
-    if texts[:2] == (ANONYMOUS, name):
+    model = policy.model.identities.get(name)
+    if texts[:2] in ((ANONYMOUS, name), *((REPEATED_IDENTITY, own) for own in _sent(policy, name))):
         yield texts[:2], texts[2:], False
         return
     if not texts:
         return
     text, rest = texts[0], texts[1:]
-    model = policy.model.identities.get(name)
     if model is not None and model.first_of is not None:
         if text in model.first_of:
             for taken, left, guess in _taken(policy, rule, text, rest):
@@ -186,6 +186,16 @@ def _taken(policy: Policy, rule: Rule, name: str, texts: Parts) -> Iterator[tupl
         yield parts, rest, False
     if model is not None and model.secret and _DIGEST.fullmatch(text):
         yield (text,), rest, True
+
+
+def _sent(policy: Policy, name: str) -> Iterator[str]:
+    """The names of the identities of which a client can send several: this one, or members of it."""
+    model = policy.model.identities.get(name)
+    if model is not None and model.first_of is not None:
+        for member in model.first_of:
+            yield from _sent(policy, member)
+    elif model is not None or name == "host":
+        yield name
 
 
 def _why_none(policy: Policy, rules: Sequence[Rule], found: Found) -> str:

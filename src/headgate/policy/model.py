@@ -240,6 +240,11 @@ class RuleModel(_Part):
     missing: Literal["anonymous", "refuse"] = Field(
         "anonymous", description="a request without the identity counts as anonymous, or is refused"
     )
+    repeated: Literal["count", "refuse"] = Field(
+        "count",
+        description="a request with an identity sent several times, with different values, counts together with all "
+        "others of this kind, or is refused",
+    )
     default: bool = Field(False, description="only where no other rule matched")
     shadow: bool = Field(False, description="counted and reported, never refuses")
     on_store_error: OnStoreError | None = None

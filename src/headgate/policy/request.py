@@ -1,12 +1,50 @@
-"""A request as a policy sees it."""
+"""A request as a policy sees it.
+
+A header, a cookie and a query parameter that is meant to have one value may be sent twice, and each server
+and framework then reads another one of them. `Request.header`, `.cookie` and `.query` give the one value
+that the application will read, or `REPEATED` where it cannot be known which that is: who counts by it never
+takes a part of what was sent for an identity of its own. See docs/identity.md#credentials-sent-twice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import cast
-from urllib.parse import parse_qsl
+from urllib.parse import unquote, unquote_plus
 
 from headgate.errors import ArgumentError
+
+_LONGEST_COOKIES = 1 << 14
+_MOST_COOKIES = 512
+_MOST_FIELDS = 1000
+"""Beyond these a cookie or a parameter counts as repeated: nothing hides behind padding."""
+
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"?')
+_ESCAPED = re.compile(r"\\(?:([0-3][0-7]{2})|(.))", re.DOTALL)
+_UNDERSCORES = str.maketrans(". [", "___")
+
+
+class Repeated(str):
+    """Text of what was sent several times with different values; for whoever asks for one value it has none.
+
+    As a header it is the list of all values, in order, with ", " between them.
+    """
+
+    __slots__ = ("values",)
+
+    values: tuple[str, ...]
+    """Each value as it was sent; () where they are not kept."""
+
+    def __new__(cls, text: str, values: tuple[str, ...] = ()) -> Repeated:
+        self = super().__new__(cls, text)
+        self.values = values
+        return self
+
+
+REPEATED = Repeated("repeated")
+"""The value of a header, cookie or parameter of which nobody knows which of its values the application reads."""
 
 
 class Request:
@@ -16,12 +54,19 @@ class Request:
     one list. `client_ip` is the address of the peer, as the caller sees it: whether a header may
     replace it is the policy's decision. `path` may carry a query. `endpoint` is the route's template,
     where a framework knows it.
+
+    **For integrations of frameworks.** A framework has its own parsers, and the application reads what these
+    give. So a subclass that has the framework's request at hand overrides `header`, `cookie` and `query`, and
+    returns exactly the text that the framework gives the application for this name: the first, the last or
+    the joined one, "" where there is none, never `REPEATED`. That is all there is to it: identities, tiers,
+    matches and the functions of `headgate.http.who` ask these three. `headers` stays the mapping of all
+    lines, each name's values joined in their order: the client's address is read from it.
     """
 
     __slots__ = ("_cookies", "_query", "charge", "client_ip", "endpoint", "headers", "host", "method", "path")
 
     headers: Mapping[str, str]
-    """By name in lower case."""
+    """By name in lower case, with "-" for "_"; all values of a name in their order, as one list."""
 
     charge: object
     """What the request was charged, where somebody settles it later; else not there."""
@@ -38,68 +83,186 @@ class Request:
     ) -> None:
         if not (isinstance(method, str) and isinstance(path, str) and isinstance(client_ip, str)):
             raise ArgumentError("method, path and client_ip of a request are text")
+        if not (isinstance(host, str) and isinstance(endpoint, str)):
+            raise ArgumentError("host and endpoint of a request are text")
         self.method = method if method.isupper() else method.upper()
         self.path = path
         self.client_ip = client_ip
         self.endpoint = endpoint
         self.headers = _by_lower_name(headers) if headers else {}
         self.host = host or self.headers.get("host", "")
-        self._cookies: tuple[Mapping[str, str], dict[str, str]] | None = None
+        self._cookies: tuple[str, dict[str, str]] | None = None
         self._query: tuple[str, dict[str, str]] | None = None
 
+    def header(self, name: str) -> str:
+        """The value of a header, whose name is in lower case, without white space around it; "" where there is none.
+
+        `REPEATED` where it is there several times with different values.
+        """
+        value = self.headers.get(name, "")
+        if type(value) is Repeated:
+            return one_of_values(value.values)
+        return value.strip()
+
     def cookie(self, name: str) -> str:
-        """A cookie's value, "" where there is none."""
-        if self._cookies is None or self._cookies[0] is not self.headers:
-            self._cookies = (self.headers, _read_cookies(self.headers.get("cookie", "")))
-        return self._cookies[1].get(name, "")
+        """A cookie's value, "" where there is none; `REPEATED` where applications may read different ones.
+
+        Quotes, escapes and percent-encoding are taken off, as some applications do: all spellings are one value.
+        """
+        sent = self.headers.get("cookie", "")
+        if not sent:
+            return ""
+        if self._cookies is None or self._cookies[0] is not sent:
+            self._cookies = (sent, {})
+        known = self._cookies[1]
+        if name not in known:
+            known[name] = one_of_values(_cookie_values(sent, name))
+        return known[name]
 
     def query(self, name: str) -> str:
-        """A query parameter's value, the first if it is there several times, "" where there is none."""
-        if self._query is None or self._query[0] is not self.path:
-            self._query = (self.path, _read_query(self.path.partition("?")[2]))
-        return self._query[1].get(name, "")
+        """A query parameter's value, "" where there is none; `REPEATED` where applications may read different ones."""
+        path = self.path
+        if "?" not in path:
+            return ""
+        if self._query is None or self._query[0] is not path:
+            self._query = (path, {})
+        known = self._query[1]
+        if name not in known:
+            known[name] = one_of_values(_query_values(path.partition("?")[2], name))
+        return known[name]
 
     def __repr__(self) -> str:
         return f"Request({self.method!r}, {self.path.partition('?')[0]!r}, client_ip={self.client_ip!r})"
 
 
+def one_of_values(values: Iterable[str]) -> str:
+    """The only value among these, "" where there is none, `REPEATED` where there are several."""
+    found = ""
+    for sent in values:
+        value = sent.strip()
+        if sent is REPEATED or (found and value and value != found):
+            return REPEATED
+        found = found or value
+    return found
+
+
+def header_name(name: str) -> str:
+    """The name of a header as it is compared: a server that gives its application CGI's names knows no "_"."""
+    return name.lower().replace("_", "-")
+
+
 def _by_lower_name(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, str]:
     pairs: Collection[tuple[str, str]]
-    if type(headers) is dict or isinstance(headers, Mapping):
-        pairs = cast(Mapping[str, str], headers).items()
-    else:
-        pairs = list(headers)
     try:
+        if type(headers) is dict or isinstance(headers, Mapping):
+            pairs = cast(Mapping[str, str], headers).items()
+        else:
+            pairs = list(headers)
         by_name = {str.lower(name): value for name, value in pairs}
         "".join(by_name.values())  # only texts can be joined
     except TypeError:
         raise ArgumentError("names and values of headers are text") from None
-    return by_name if len(by_name) == len(pairs) else _merged(pairs)
+    except ValueError:
+        raise ArgumentError("headers are a mapping, or pairs of a name and a value") from None
+    if len(by_name) == len(pairs) and "_" not in "".join(by_name):
+        return by_name
+    return _merged(pairs)
 
 
 def _merged(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Headers of which some are given several times: each such is one list."""
     values: dict[str, list[str]] = {}
     for name, value in pairs:
-        values.setdefault(name.lower(), []).append(value)
-    return {name: ", ".join(several) for name, several in values.items()}
+        values.setdefault(header_name(name), []).append(value)
+    return {name: joined(several) for name, several in values.items()}
 
 
-def _read_cookies(header: str) -> dict[str, str]:
-    cookies: dict[str, str] = {}
-    for pair in header[:8192].replace(", ", ";").split(";"):
-        name, separator, value = pair.strip().partition("=")
-        if separator:
-            cookies.setdefault(name, value.strip('"'))
-    return cookies
-
-
-def _read_query(query: str) -> dict[str, str]:
+def joined(values: list[str]) -> str:
+    """The lines of one header as one list."""
+    if len(values) == 1:
+        return values[0]
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=256, errors="replace")
-    except ValueError:  # too many fields to be meant
-        return {}
-    parameters: dict[str, str] = {}
-    for name, value in pairs:
-        parameters.setdefault(name, value)
-    return parameters
+        return Repeated(", ".join(values), tuple(values))
+    except TypeError:
+        raise ArgumentError("names and values of headers are text") from None
+
+
+def _cookie_values(sent: str, name: str) -> Iterator[str]:
+    """All values that some application may read for a cookie, decoded.
+
+    Most split at ";" alone; `http.cookies` also at white space, parsers of RFC 2109 at commas. Some decode
+    names (PHP, Rack), more decode values (Express, Litestar), some take upper for lower case (ASP.NET).
+    """
+    if len(sent) > _LONGEST_COOKIES or sent.count(";") > _MOST_COOKIES:
+        yield REPEATED
+        return
+    plain, hidden = _plain_name(name), _hidden(name)
+    for line in sent.values if type(sent) is Repeated else (sent,):
+        for pair in line.split(";"):
+            own, separator, value = pair.partition("=")
+            if separator and (own.strip() == name or _plain_name(own) == plain):
+                yield from _cookie_spellings(value)
+            for found in hidden.finditer(pair):
+                yield from _cookie_spellings(found[1])
+
+
+def _cookie_spellings(text: str) -> Iterator[str]:
+    """What applications may read of a cookie's value: all of it, or only what stands before white space."""
+    text = text.strip()
+    quoted = _QUOTED.match(text)
+    if quoted is not None:
+        yield _unescaped(quoted[1])
+        if quoted.end() < len(text):
+            yield _unescaped(text)
+        return
+    yield _unescaped(text)
+    first = text.split(None, 1)[:1]
+    if first and first[0] != text:
+        yield _unescaped(first[0])
+
+
+def _unescaped(text: str) -> str:
+    if "\\" in text:
+        text = _ESCAPED.sub(_character, text)
+    return unquote(text, errors="replace") if "%" in text else text
+
+
+def _character(escaped: re.Match[str]) -> str:
+    return chr(int(escaped[1], 8)) if escaped[1] else escaped[2]
+
+
+@lru_cache(256)
+def _hidden(name: str) -> re.Pattern[str]:
+    """Finds what only some applications take for a cookie, as in `a=b name=value`."""
+    literal = re.escape(name)
+    return re.compile(rf"{literal}(?<=[,\s]{literal})\s*=([^;]*)")
+
+
+def _query_values(query: str, name: str) -> Iterator[str]:
+    """All values that some application may read for a parameter, decoded.
+
+    A server may cut off what begins with "#", an application may take ";" for "&".
+    """
+    spellings = [query]
+    if "#" in query:
+        spellings.append(query.partition("#")[0])
+    spellings += [spelling.replace(";", "&") for spelling in spellings if ";" in spelling]
+    plain = _plain_name(name)
+    for spelling in spellings:
+        if spelling.count("&") >= _MOST_FIELDS:
+            yield REPEATED
+            return
+        for field in spelling.split("&"):
+            own, _, value = field.partition("=")
+            if own == name or _plain_name(own) == plain:
+                yield unquote_plus(value, errors="replace")
+
+
+def _plain_name(name: str) -> str:
+    """A cookie's or a parameter's name, the same for all spellings that some application takes for one.
+
+    PHP takes ".", " " and "[" for "_" and ends a name at a NUL; others ignore case.
+    """
+    if "%" in name or "+" in name:
+        name = unquote_plus(name, errors="replace")
+    return name.partition("\0")[0].strip().translate(_UNDERSCORES).lower()

@@ -6,7 +6,7 @@ are headers and the tier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -26,9 +26,10 @@ from headgate.policy.identity import (
     from_method,
     from_query,
     host_of,
+    is_repeated,
 )
 from headgate.policy.paths import PathTree
-from headgate.policy.request import Request
+from headgate.policy.request import REPEATED, Repeated, Request, header_name
 
 if TYPE_CHECKING:
     from headgate.policy.model import ClientIpModel, IdentityModel, MatchModel, PolicyModel, RuleModel, TiersModel
@@ -61,7 +62,9 @@ class Conditions:
             methods=frozenset(match.method or ()),
             hosts=frozenset(host for host in hosts if not host.startswith("*.")),
             parent_hosts=tuple(host[1:] for host in hosts if host.startswith("*.")),
-            headers=tuple((name.lower(), None if values is True else frozenset(values)) for name, values in headers),
+            headers=tuple(
+                (header_name(name), None if values is True else frozenset(values)) for name, values in headers
+            ),
             paths=match.path or (),
         )
 
@@ -74,13 +77,27 @@ class Conditions:
             return f"host {host or '(none)'} is not {' or '.join(wanted)}"
         return ""
 
-    def why_not_headers(self, headers: Mapping[str, str]) -> str:
-        """Why a request with these headers is not meant, "" where it is."""
+    def why_not_headers(self, request: Request) -> str:
+        """Why a request is not meant by its headers, "" where it is.
+
+        Of a header that is there several times, it is any value that is meant.
+        """
+        return self._why_not_headers(request, any)
+
+    def why_not_surely(self, request: Request) -> str:
+        """`why_not_headers`, where every value of a header that is there several times must be meant."""
+        return self._why_not_headers(request, all)
+
+    def _why_not_headers(self, request: Request, some: Callable[[Iterable[bool]], bool]) -> str:
         for name, values in self.headers:
-            value = headers.get(name)
-            if value is None:
+            sent = request.headers.get(name)
+            if sent is None:
                 return f"header {name} is not there"
-            if values is not None and value.strip() not in values:
+            if values is None:
+                continue
+            value = request.header(name)
+            several = [one.strip() for one in sent.values] if value is REPEATED and type(sent) is Repeated else [value]
+            if not some(one in values for one in several):
                 return f"header {name} is not {' or '.join(sorted(values))}"
         return ""
 
@@ -108,11 +125,14 @@ class Rule:
     default: bool
     shadow: bool
     refuse_missing: bool
+    refuse_repeated: bool
     on_store_error: Literal["local", "open", "closed"]
 
     def keyed(self, template: str) -> Keyed:
         """How requests whose path matched `template` are counted."""
         extracts = [_template(template) if name == "endpoint" else self.identities[name] for name in self.by]
+        if self.refuse_repeated:
+            extracts = [_unrepeated(extract) for extract in extracts]
         whole = partial(self._whole_key, extracts)
         if not extracts:
             return Keyed(_everyone, whole)
@@ -133,8 +153,8 @@ class Rule:
         key: list[str] = []
         for name, extract in zip(self.by, extracts, strict=True):
             parts = extract(request)
-            if parts is None:
-                if self.refuse_missing:
+            if not parts:
+                if self.refuse_missing or parts is not None:
                     return None
                 parts = (ANONYMOUS, name)
             key.extend(parts)
@@ -173,10 +193,9 @@ class Candidates:
 
     def select(self, request: Request) -> tuple[Candidate, ...]:
         """The rules that apply to a request; none where it is exempt."""
-        headers = request.headers
-        if any(not conditions.why_not_headers(headers) for conditions in self.exempt):
+        if any(not conditions.why_not_surely(request) for conditions in self.exempt):
             return ()
-        matched = [candidate for candidate in self.rules if not candidate.rule.conditions.why_not_headers(headers)]
+        matched = [candidate for candidate in self.rules if not candidate.rule.conditions.why_not_headers(request)]
         return without_idle_defaults(matched)
 
 
@@ -251,7 +270,7 @@ def _headers(model: PolicyModel) -> frozenset[str]:
     names |= {source.header for source in sources if source.header}
     names |= {"cookie" for source in sources if source.cookie}
     names |= {model.client_ip.header} if model.client_ip.header else set()
-    return frozenset(name.lower() for name in names)
+    return frozenset(map(header_name, names))
 
 
 def _path_tree(all_conditions: Sequence[Conditions]) -> PathTree:
@@ -288,13 +307,14 @@ def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Extrac
         default=model.default,
         shadow=model.shadow,
         refuse_missing=model.missing == "refuse" and not model.shadow,
+        refuse_repeated=model.repeated == "refuse" and not model.shadow,
         on_store_error=on_store_error,
     )
 
 
 def _address_rules(model: ClientIpModel) -> AddressRules:
     return AddressRules(
-        header=(model.header or "").lower(),
+        header=header_name(model.header or ""),
         trusted=tuple(network for network in model.trusted_proxies if network != UNIX),
         trust_unix=UNIX in model.trusted_proxies,
         hops=model.trusted_hops or 0,
@@ -318,7 +338,7 @@ def _identities(models: Mapping[str, IdentityModel], addresses: AddressRules) ->
             if model.first_of is not None:
                 known[name] = first_of(model.first_of, [resolve(member) for member in model.first_of])
             else:
-                known[name] = _plain_identity(model, addresses)
+                known[name] = _plain_identity(name, model, addresses)
         return known[name]
 
     for name in models:
@@ -326,13 +346,13 @@ def _identities(models: Mapping[str, IdentityModel], addresses: AddressRules) ->
     return known
 
 
-def _plain_identity(model: IdentityModel, addresses: AddressRules) -> Extract:
+def _plain_identity(name: str, model: IdentityModel, addresses: AddressRules) -> Extract:
     if model.header is not None:
-        return from_header(model.header, secret=model.secret)
+        return from_header(model.header, secret=model.secret, called=name)
     if model.cookie is not None:
-        return from_cookie(model.cookie, secret=model.secret)
+        return from_cookie(model.cookie, secret=model.secret, called=name)
     if model.query is not None:
-        return from_query(model.query, secret=model.secret)
+        return from_query(model.query, secret=model.secret, called=name)
     if model.ip is None:
         raise AssertionError("the model has one source for every identity")
     return from_address(replace(addresses, ipv4_prefix=model.ip.ipv4_prefix, ipv6_prefix=model.ip.ipv6_prefix))
@@ -353,11 +373,21 @@ def _tier_source(model: TiersModel | None, identities: Mapping[str, Extract]) ->
 
     def tier_of(request: Request) -> str:
         parts = extract(request)
-        if parts is None:
+        if parts is None or is_repeated(parts):
             return ANY_TIER
         return parts[-1] if tiers is None else tiers.get(parts[-1], ANY_TIER)
 
     return tier_of
+
+
+def _unrepeated(extract: Extract) -> Extract:
+    """The parts that an identity gives, () where it was sent several times."""
+
+    def unrepeated(request: Request) -> Parts | None:
+        parts = extract(request)
+        return () if parts is not None and is_repeated(parts) else parts
+
+    return unrepeated
 
 
 def _everyone(request: Request) -> Parts:
