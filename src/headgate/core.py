@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
+from pathlib import Path
 from types import ModuleType
 
 from headgate.errors import ConfigError
@@ -31,7 +33,20 @@ def _load(choice: str) -> tuple[ModuleType | None, str]:
         return None, f"the native core cannot be loaded ({error})"
 
 
-native, why_not_native = _load(os.environ.get("HEADGATE_CORE", ""))
+def _is_the_command() -> bool:
+    """Whether this process is `headgate` or `python -m headgate`, not a program that imports the package."""
+    # While Python looks for the module of `-m`, it keeps "-m" in place of the module's path.
+    by_module = sys.argv[:1] == ["-m"] and ("-m", __package__) in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
+    return by_module or Path(next(iter(sys.argv), "")).stem == __package__
+
+
+try:
+    native, why_not_native = _load(os.environ.get("HEADGATE_CORE", ""))
+except ConfigError as error:
+    if not _is_the_command():
+        raise
+    print(f"headgate: {error}", file=sys.stderr)
+    sys.exit(2)
 """The native module or None, and in that case the reason in words."""
 
 CORE = "native" if native is not None else "python"

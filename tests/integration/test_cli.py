@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,10 +42,23 @@ def test_info_shows_version_core_and_stores() -> None:
     assert facts["stores"][:2] == ["memory://", "redis://"]  # the shared store needs the native core
 
 
-def test_a_core_that_is_none_is_refused() -> None:
-    refused = run_headgate("info", HEADGATE_CORE="rust")
-    assert refused.returncode != 0
-    assert "HEADGATE_CORE is" in refused.stderr
+@pytest.mark.parametrize(
+    "command", [[sys.executable, "-m", "headgate"], [str(Path(sys.executable).parent / "headgate")]]
+)
+def test_a_core_that_is_none_is_a_message_of_the_command(command: list[str]) -> None:
+    environment = {**os.environ, "HEADGATE_CORE": "bogus"}
+    told = subprocess.run([*command, "info"], capture_output=True, text=True, env=environment, check=False, timeout=60)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr == 'headgate: HEADGATE_CORE is "native" or "python", not \'bogus\'\n'
+
+
+def test_a_core_that_is_none_is_a_config_error_of_a_program() -> None:
+    program = "try:\n    import headgate\nexcept ValueError as error:\n    print(type(error).__name__, error)\n"
+    environment = {**os.environ, "HEADGATE_CORE": "bogus"}
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True, timeout=60
+    )
+    assert told.stdout == 'ConfigError HEADGATE_CORE is "native" or "python", not \'bogus\'\n'
 
 
 def test_validate_says_what_is_good_and_all_that_is_not(tmp_path: Path) -> None:
@@ -57,6 +72,48 @@ def test_validate_says_what_is_good_and_all_that_is_not(tmp_path: Path) -> None:
     assert f"{bad}:3:20: rules[0].by[0]: no identity is named 'usr'" in told.stderr
     assert f"{bad}:3:26: rules[0].limits: cannot read" in told.stderr
     assert "4 problems" in told.stderr
+
+
+def test_validate_takes_several_files_and_standard_input(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("version: 2\nrules: [{name: a, by: [], limits: 1/s}]\n")
+    good = Path(SHOP).read_text()
+    told = run_headgate("validate", SHOP, str(bad), "-", "/", input=good)
+    assert told.returncode == 1
+    assert told.stdout == f"{SHOP}: 4 rules of shop, no problems\nstandard input: 4 rules of shop, no problems\n"
+    assert told.stderr == (
+        f"{bad}:1:1: version: must be 1, not 2\nheadgate: {bad}: 1 problem\nheadgate: /: Is a directory\n"
+    )
+    assert run_headgate("validate", SHOP, "-", input=good).returncode == 0
+
+
+def test_validate_prints_json(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("version: 2\nrules: [{name: a, by: [], limits: 1/s}]\n")
+    policy = "version: 1\nrules: [{name: a, by: [], limits: 10/second; 10/second}]\n"
+    told = run_headgate("validate", "--json", "-", str(bad), "none.yaml", input=policy)
+    assert (told.returncode, told.stderr) == (1, "")
+    doubled = '"10/second" is there twice: the second refuses nothing more, and costs a state of its own'
+    nothing: dict[str, object] = {"valid": False, "namespace": None, "rules": None, "warnings": []}
+    missing = {"path": "", "message": "No such file or directory", "line": 0, "column": 0}
+    assert json.loads(told.stdout) == [
+        {
+            "file": "standard input", "valid": True, "namespace": "default", "rules": 1, "problems": [],
+            "warnings": [{"path": "rules[0].limits", "message": doubled, "line": 2, "column": 27}],
+        },
+        {
+            "file": str(bad), **nothing,
+            "problems": [{"path": "version", "message": "must be 1, not 2", "line": 1, "column": 1}],
+        },
+        {"file": "none.yaml", **nothing, "problems": [missing]},
+    ]  # fmt: skip
+
+
+def test_validate_warns_of_what_can_hardly_be_meant() -> None:
+    policy = "version: 1\nrules: [{name: a, by: [], limits: 10/second; 10/second}]\n"
+    told = run_headgate("validate", "-", input=policy)
+    assert (told.returncode, told.stdout) == (0, "standard input: 1 rule of default, 1 warning\n")
+    assert told.stderr.startswith('standard input:2:27: warning: rules[0].limits: "10/second" is there twice')
 
 
 def test_schema_prints_a_json_schema() -> None:
@@ -151,16 +208,29 @@ def test_a_log_of_which_nothing_can_be_read_is_a_failure(tmp_path: Path) -> None
 BAD_CALLS = [
     (["replay", "no-such.log", "--policy", SHOP], 1, "no-such.log: No such file or directory"),
     (["replay", SHOP, "--policy", "no-such.yaml"], 1, "no-such.yaml: No such file or directory"),
-    (["replay", SHOP, "--policy", SHOP, "--field", "when=x"], 1, "NAME is one of time, client"),
+    (["replay", SHOP, "--policy", SHOP, "--field", "when=x"], 2, "NAME is one of time, client"),
     (
         ["replay", SHOP, "--policy", SHOP, "--format", "common", "--header", "X=nope"],
         1,
         "the common format has the fields",
     ),
-    (["replay", SHOP, "--policy", SHOP, "--timezone", "Mars/Base"], 1, "no time zone is named 'Mars/Base'"),
+    (["replay", SHOP, "--policy", SHOP, "--timezone", "Mars/Base"], 2, "no time zone is named 'Mars/Base'"),
     (["replay", "--policy", SHOP], 2, "Missing argument"),
     (["replay", SHOP], 2, "Missing option '--policy'"),
-    (["explain", SHOP, "--header", "nonsense"], 1, "a header is written NAME:VALUE"),
+    (["explain", SHOP, "--header", "nonsense"], 2, "a header is written NAME:VALUE"),
+    (["explain", SHOP, "--header", "X Y:1"], 2, "'X Y' is no name of a header"),
+    (["explain", SHOP, "--header", "X:\x01"], 2, "the value of the header X holds a control character"),
+    (["explain", SHOP, "--ip", "999.1.1.1"], 2, "'999.1.1.1' is no address"),
+    (["explain", SHOP, "--ip", "10.0.0.0/8"], 2, "'10.0.0.0/8' is no address"),
+    (["explain", SHOP, "--method", "G T"], 2, "'G T' is no method"),
+    (["explain", SHOP, "--path", "api"], 2, "'api' is no path"),
+    (["explain", SHOP, "--path", "https://h/api"], 2, "'https://h/api' is no path"),
+    (["explain", SHOP, "--host", "https://h"], 2, "'https://h' is no host"),
+    (["capacity", SHOP, "--users", "5", "--rate", "nan"], 2, "'nan' is no number"),
+    (["serve", SHOP, "--drain", "nan"], 2, "'nan' is no number"),
+    (["serve", "no-such.yaml"], 1, "no-such.yaml: No such file or directory"),
+    (["inspect", SHOP, "ip=1.2.3.4", "--store", "memory://"], 1, "a memory store is in the process that asks it"),
+    (["zone", "info", "/no/such/zone"], 1, "/no/such/zone" if core.CORE == "native" else "native core"),
     (["validate", "no-such.yaml"], 1, "no-such.yaml: No such file or directory"),
     (["validate", "/"], 1, "Is a directory"),
     (["frobnicate"], 2, "No such command"),
@@ -176,10 +246,46 @@ def test_what_goes_wrong_is_a_message_and_an_exit_code(arguments: list[str], cod
     assert told.stdout == ""
 
 
-def test_a_reader_that_goes_away_is_no_error(log: Path) -> None:
-    command = f"{sys.executable} -m headgate replay {log} --policy {SHOP} --json | head -c 1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(
+    "arguments", ["replay {log} --policy {shop} --json", "replay {log} --policy {shop}", "schema", "validate {shop}"]
+)
+def test_a_reader_that_goes_away_is_an_exit_status_and_no_message(log: Path, arguments: str) -> None:
+    command = arguments.format(log=log, shop=SHOP)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing) as gone:
+        done = subprocess.run(
+            [sys.executable, "-m", "headgate", *command.split()],
+            stdout=gone, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 141
+    assert not [line for line in done.stderr.splitlines() if "line" not in line and "access.log:13" not in line]
+
+
+def test_ctrl_c_is_an_exit_status_and_one_line(tmp_path: Path) -> None:
+    fifo = tmp_path / "policy.yaml"
+    os.mkfifo(fifo)  # the command waits to read it
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headgate", "validate", str(fifo)], stderr=subprocess.PIPE, text=True
+    )
+    with fifo.open("w"):  # opens once the command reads
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (130, "headgate: interrupted\n")
+
+
+def test_what_a_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("time,ip,url\n" + "5,clé,/\n" * 9, encoding="utf-8")
+    policy = tmp_path / "p\udce9.yaml"  # a name that is no UTF-8
+    policy.write_text("version: 1\nrules: [{name: all, by: [ip], limits: 3/minute}]\n")
+    for encoding, key in (("ascii", "cl\\xe9"), ("latin-1", "clé"), ("utf-8", "clé")):
+        told = subprocess.run(
+            [sys.executable, "-m", "headgate", "replay", str(log), "--policy", str(policy)],
+            capture_output=True, check=False, timeout=60, env={**os.environ, "PYTHONIOENCODING": encoding},
+        )  # fmt: skip
+        assert (told.returncode, told.stderr) == (0, b"")
+        assert f"{key} (6)" in told.stdout.decode(encoding)
 
 
 @pytest.mark.skipif(core.CORE == "python", reason="the shared store needs the native core")

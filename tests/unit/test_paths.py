@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.policy.paths import PathTree, forms_of
+from headgate import ConfigError
+from headgate.policy.paths import PathTree, forms_of, template_segments
 
 MATCHES = [
     ("/", "/", True),
@@ -41,6 +44,24 @@ MATCHES = [
     ("/caf%C3%A9", "/café", True),
     ("/café", "/caf%c3%a9", True),
 ]
+
+
+SEGMENTS = ["/", "*", "**", "a", "{x}", "{", "}", ".", "..", "?", "#", "{x}2", "{name}", "https://", "%2a"]
+
+
+@given(template=st.lists(st.sampled_from(SEGMENTS), max_size=9).map("".join))
+def test_what_is_advised_in_place_of_a_template_can_be_read(template: str) -> None:
+    try:
+        template_segments(template)
+    except ConfigError as error:
+        for advised in re.findall(r'(?:write|or) "(/.*?)"', error.message):
+            template_segments(advised)
+
+
+def test_a_star_for_a_segment_is_advised_a_name_or_all_below() -> None:
+    for template in ("/api/*", "api/*", "/api/*/"):
+        with pytest.raises(ConfigError, match=r'write "/api/\{name\}" or "/api/\*\*"$'):
+            template_segments(template)
 
 
 @pytest.mark.parametrize(("template", "path", "matches"), MATCHES, ids=[f"{t} {p}" for t, p, _ in MATCHES])

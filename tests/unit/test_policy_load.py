@@ -208,13 +208,82 @@ def test_a_text_that_is_no_policy_is_refused_with_its_place(text: str | bytes, m
     assert message in "\n".join(problems_of(text))
 
 
-@given(text=st.one_of(st.text(max_size=200), st.binary(max_size=200)))
+HALVES: list[tuple[dict[str, Any], str]] = [
+    ({"name": "\ud800"}, "rules[0].name"),
+    ({"by": ["\ud800"]}, "rules[0].by[0]"),
+    ({"limits": "5/minute\udfff"}, "rules[0].limits"),
+    ({"match": {"path": "/\ud800"}}, "rules[0].match.path"),
+    ({"match": {"path": ["/a", "/\ud800"]}}, "rules[0].match.path[1]"),
+    ({"match": {"method": "\ud800"}}, "rules[0].match.method"),
+    ({"match": {"header": {"X": "\ud800"}}}, "rules[0].match.header.X"),
+    ({"match": {"header": {"X\ud800": "a"}}}, "rules[0].match.header['X\\ud800']"),
+    ({"\ud800": 1}, "rules[0]['\\ud800']"),
+    ({"match": {"path": "/a\x00b"}}, "rules[0].match.path"),
+    ({"match": {"header": {"X": "a\x1b[31m"}}}, "rules[0].match.header.X"),
+]
+
+
+@pytest.mark.parametrize(("change", "path"), HALVES, ids=[path for _, path in HALVES])
+def test_a_lone_surrogate_or_a_control_character_is_a_problem_with_its_path(change: dict[str, Any], path: str) -> None:
+    told = problem_with({}, change)
+    assert told.startswith(f"{path}: the ")
+    assert "a lone surrogate: write it without" in told or "a control character: write it without" in told
+
+
+ESCAPES = [
+    ('rules: [{name: a, by: [ip], limits: 1/s, match: {path: "/\\ud800"}}]', "p.yaml:1:60: rules[0].match.path: the"),
+    ('rules: [{name: a, by: [ip, "\\uDC00"], limits: 1/s}]', "p.yaml:1:31: rules[0].by[1]: the text"),
+    ('store: "redis://\\udfff/"', "p.yaml:1:19: store: the text holds an escape that is no character"),
+    ('"\\ud800": 1', "p.yaml:1:4: ['\ufffd']: the text holds an escape"),
+    ('store: "\\0"', "p.yaml:1:1: store: the text holds U+0000, a control character: write it without"),
+    ('"\\0": 1', "p.yaml:1:1: ['\\x00']: the name of a field holds U+0000"),
+    ("store: \ud800", r"p.yaml:1:1: a policy is UTF-8 text: '\ud800' is half a character"),
+    ("rules:\n\t- name: a", "p.yaml:2:1: this is not YAML: while scanning for the next token, found character that "
+     "cannot start any token: indent with spaces, not with tabs"),
+    ("version: 1".encode("utf-16"), "p.yaml:1:1: a policy is UTF-8 text: this is UTF-16"),
+    ("version: 1".encode("utf-16-be"), "p.yaml: cannot read the text: control characters are not allowed"),
+    ("version: 1".encode("utf-32"), "p.yaml:1:1: a policy is UTF-8 text: this is UTF-32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), ESCAPES, ids=[message for _, message in ESCAPES])
+def test_an_escape_that_is_no_character_is_a_problem_with_its_place(text: str | bytes, message: str) -> None:
+    assert problems_of(text)[0].startswith(message)
+
+
+def test_values_nested_too_deep_or_in_themselves_are_a_problem() -> None:
+    policy: dict[str, Any] = {"version": 1}
+    policy["rules"] = [policy]
+    with pytest.raises(PolicyError, match="rules: nested deeper than 64 levels"):
+        build_policy(policy)
+
+
+def test_a_message_of_very_many_problems_is_short_and_the_problems_are_all_there() -> None:
+    with pytest.raises(PolicyError) as caught:
+        build_policy({"version": 1, "rules": [5] * 1000})
+    assert len(caught.value.problems) == 1000
+    assert str(caught.value).splitlines()[-2:] == [
+        "policy: rules[199]: must be a map, not 5",
+        "policy: 800 more problems",
+    ]
+
+
+def test_a_directory_is_an_os_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+        load_policy(tmp_path)
+
+
+@given(text=st.one_of(st.text(st.characters(), max_size=200), st.binary(max_size=200)))
 def test_any_text_is_a_policy_or_a_policy_error(text: str | bytes) -> None:
     with pytest.raises(PolicyError):
         parse_policy(text)
 
 
-@given(value=st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.text()), st.lists, max_leaves=9))
+@given(
+    value=st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.text(st.characters())), st.lists, max_leaves=9
+    )
+)
 def test_any_value_in_any_place_is_refused_or_fits(value: Any) -> None:
     for field in ("version", "store", "client_ip", "identities", "tiers", "rules", "exempt", "rulesets"):
         assert loads_or_tells({"version": 1, "rules": [RULE], field: value})

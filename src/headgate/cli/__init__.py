@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 
 def main() -> None:
     """Run the command; where its optional parts are missing, say which command installs them."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding spoils no result
     try:
         from headgate.cli.commands import headgate
     except ImportError as error:
@@ -16,4 +20,6 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
     headgate(prog_name="headgate")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headgate.cli.terminal import results
 from headgate.policy.capacity import BUSY_SHARE, MEMORY_FACTOR, Capacity, LimitNeeds, capacity
 from headgate.policy.gate import read_policy
 
@@ -23,9 +23,7 @@ def run_capacity(file: Path, *, users: int, rate: float, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(found)))
         return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 120
+    console = results()
     console.print(_limits_table(found))
     answers = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, text in _answers(found):

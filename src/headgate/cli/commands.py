@@ -1,13 +1,17 @@
-"""What the command offers. Results go to stdout, words for people to stderr; a failure exits with 1, misuse with 2."""
+"""What the command offers. Results go to stdout, words for people to stderr.
+
+docs/command-line.md has the exit statuses.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +19,14 @@ import click
 
 import headgate as package
 from headgate import core
+from headgate.cli import options
 from headgate.cli.zones import zone
-from headgate.errors import ConfigError, HeadgateError
+from headgate.errors import HeadgateError
 from headgate.stores.opening import store_schemes
+
+INTERRUPTED = 130
+READER_GONE = 141
+"""What a shell says of a program that SIGINT or SIGPIPE ended."""
 
 
 class _Group(click.Group):
@@ -25,7 +34,10 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         with messages():
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()  # that a reader has gone shows now, not when Python ends
 
 
 @contextmanager
@@ -36,6 +48,16 @@ def messages() -> Iterator[None]:
     except HeadgateError as error:
         click.echo(f"headgate: {error}", err=True)
         sys.exit(1)
+    except KeyboardInterrupt:
+        click.echo("headgate: interrupted", err=True)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of the results has gone. What is left goes nowhere, also when Python flushes it at its end.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                os.dup2(nowhere, stream.fileno())
+        sys.exit(READER_GONE)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         click.echo(f"headgate: {place}{error.strerror or error}", err=True)
@@ -73,21 +95,16 @@ def info(as_json: bool) -> None:
 
 
 @headgate.command()
-@click.argument("file", type=click.Path(path_type=Path))
-def validate(file: Path) -> None:
-    """Check a policy FILE; all that is wrong is shown, each with its place."""
-    from headgate.policy.gate import read_policy
-    from headgate.policy.problems import PolicyError
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, a list with an object for each file.")
+def validate(files: tuple[str, ...], as_json: bool) -> None:
+    """Check policy FILEs (- is standard input); all that is wrong is shown, each with its place.
 
-    try:
-        policy = read_policy(file)
-    except PolicyError as error:
-        click.echo(str(error), err=True)
-        count = len(error.problems)
-        click.echo(f"headgate: {file}: {count} problem{'s' if count > 1 else ''}", err=True)
-        sys.exit(1)
-    rules = "1 rule" if len(policy.rules) == 1 else f"{len(policy.rules)} rules"
-    click.echo(f"{file}: {rules} of {policy.namespace}, no problems")
+    Warnings tell what can hardly be meant, such as a limit that never refuses; a policy with warnings is good.
+    """
+    from headgate.cli.validating import run_validate
+
+    sys.exit(0 if run_validate(files, as_json=as_json) else 1)
 
 
 @headgate.command()
@@ -100,11 +117,18 @@ def schema() -> None:
 
 def _request_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--host", default="", help="The host that the request is sent to."),
-        click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="A header; may be repeated."),
-        click.option("--ip", default="", metavar="ADDRESS", help="The address of the peer."),
-        click.option("--path", default="/", show_default=True, help="The path, with its query."),
-        click.option("--method", default="GET", show_default=True),
+        click.option("--host", default="", callback=options.host, help="The host that the request is sent to."),
+        click.option(
+            "--header",
+            "headers",
+            multiple=True,
+            metavar="NAME:VALUE",
+            callback=options.headers,
+            help="A header; may be repeated.",
+        ),
+        click.option("--ip", default="", metavar="ADDRESS", callback=options.address, help="The address of the peer."),
+        click.option("--path", default="/", show_default=True, callback=options.path, help="The path, with its query."),
+        click.option("--method", default="GET", show_default=True, callback=options.method),
     ):
         command = option(command)
     return command
@@ -113,14 +137,14 @@ def _request_options(command: Callable[..., None]) -> Callable[..., None]:
 @headgate.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @_request_options
-def explain(file: Path, method: str, path: str, ip: str, headers: tuple[str, ...], host: str) -> None:
+def explain(file: Path, method: str, path: str, ip: str, headers: list[tuple[str, str]], host: str) -> None:
     """Tell which rules of the policy FILE a request meets, by which keys, under which limits, and why."""
     from headgate.cli.explaining import explanation_text
     from headgate.policy.explain import explain as explain_request
     from headgate.policy.gate import read_policy
     from headgate.policy.request import Request
 
-    request = Request(method, path, headers=[_header(header) for header in headers], client_ip=ip, host=host)
+    request = Request(method, path, headers=headers, client_ip=ip, host=host)
     click.echo(explanation_text(request, explain_request(read_policy(file), request)))
 
 
@@ -162,7 +186,7 @@ def reset(policy: Path, key: tuple[str, ...], store: str | None, rule: str | Non
 @click.argument("policy", type=click.Path(path_type=Path))
 @click.option("--users", required=True, type=click.IntRange(1, 10**12), help="How many are counted each for itself.")
 @click.option(
-    "--rate", required=True, type=click.FloatRange(0, 10**9, min_open=True), metavar="R",
+    "--rate", required=True, type=options.Finite(0, 10**9, min_open=True), metavar="R",
     help="Requests a second, of all together.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -179,7 +203,7 @@ def capacity(policy: Path, users: int, rate: float, as_json: bool) -> None:
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option("--store", metavar="URL", help="A store in place of the policy's own, such as memory://?max_keys=100000.")
 @click.option(
-    "--drain", "drain_s", default=0.0, show_default=True, type=click.FloatRange(0, 3600), metavar="SECONDS",
+    "--drain", "drain_s", default=0.0, show_default=True, type=options.Finite(0, 3600), metavar="SECONDS",
     help="How long SIGTERM keeps answering, as not ready, before the port is closed.",
 )  # fmt: skip
 @click.option(
@@ -255,10 +279,3 @@ def _policy_file(policy: Path | None) -> Path:
         return policy
     own = Path("headgate.yaml")
     return own if own.exists() else Path(__file__).parents[1] / "service" / "example.yaml"
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition(":")
-    if not separator or not name.strip():
-        raise ConfigError(f"a header is written NAME:VALUE, not {text[:60]!r}")
-    return name.strip(), value.strip()

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
+from headgate.cli.terminal import results
 from headgate.errors import ConfigError
 from headgate.policy.gate import read_policy
 from headgate.replay.entries import Tally
@@ -83,9 +84,7 @@ def _progress(console: Console) -> Progress:
 
 
 def _tell(outcome: Outcome, top: int) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 160  # nobody wraps a file
+    console = results()
     for result in outcome.results:
         console.print(_headline(result, outcome), soft_wrap=True, markup=False)
         console.print(_rule_table(result))
@@ -158,7 +157,7 @@ def _pairs(option: str, texts: Sequence[str], known: tuple[str, ...] | None) -> 
         name, separator, value = text.partition("=")
         if not separator or not name or not value or (known and name not in known):
             wanted = f"NAME is one of {', '.join(known)}" if known else "NAME is a header, VALUE a field of the log"
-            raise ConfigError(f"--{option} is written NAME=VALUE, not {text[:60]!r}; {wanted}")
+            raise click.BadParameter(f"it is written NAME=VALUE, not {text[:60]!r}; {wanted}", param_hint=f"--{option}")
         pairs[name] = value
     return pairs
 
@@ -169,4 +168,6 @@ def _zone(name: str) -> ZoneInfo | None:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError) as error:
-        raise ConfigError(f"no time zone is named {name[:60]!r}; names are such as Europe/Zurich") from error
+        raise click.BadParameter(
+            f"no time zone is named {name[:60]!r}; names are such as Europe/Zurich", param_hint="--timezone"
+        ) from error

@@ -8,7 +8,8 @@ than 100,000 values, the nesting of more than 64 levels and an alias inside itse
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,11 @@ _DEEPEST = 64
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+_HALF_ESCAPES = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_ENCODINGS = {b"\xff\xfe\x00\x00": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+"""What other encodings begin with; the longer marks first."""
+
 _WORDS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -56,23 +62,52 @@ def read_document(text: bytes | str, source: str) -> Document:
         text = _decode(text, source)
     if len(text) > LARGEST_BYTES:
         raise PolicyError(source, [Problem((), f"a policy has at most {LARGEST_BYTES} bytes, not {len(text)}")])
+    if lone := re.search("[\ud800-\udfff]", text):
+        raise PolicyError(source, [_encoding_problem(text[: lone.start()], f"{lone[0]!a} is half a character")])
     document = Document(source)
     try:
         reader = _Reader(document, yaml.parse(text, Loader=_LOADER))
         document.value = reader.read()
     except yaml.MarkedYAMLError as error:
-        raise PolicyError(source, [_syntax_problem(error)]) from error
+        raise PolicyError(source, [_syntax_problem(error, text)]) from error
     except yaml.reader.ReaderError as error:
         raise PolicyError(source, [Problem((), f"cannot read the text: {error.reason}")]) from error
     return document
 
 
+def unusable_texts(document: Document) -> Iterator[Problem]:
+    """A problem for each name and text of a document that nothing can be called, sent or stored as."""
+    waiting: list[tuple[Path, Any]] = [((), document.value)]
+    while waiting:
+        path, value = waiting.pop()
+        if len(path) > _DEEPEST:
+            yield document.problem(path[:1], f"nested deeper than {_DEEPEST} levels")
+            return
+        if isinstance(value, Mapping):
+            for name, content in value.items():
+                if isinstance(name, str) and (bad := _NO_TEXT.search(name)):
+                    yield document.problem((*path, name), f"the name of a field {_holds(bad[0])}")
+                waiting.append(((*path, name), content))
+        elif isinstance(value, list | tuple):
+            waiting.extend(((*path, place), content) for place, content in enumerate(value))
+        elif isinstance(value, str) and (bad := _NO_TEXT.search(value)):
+            yield document.problem(path, f"the text {_holds(bad[0])}")
+
+
+def _holds(character: str) -> str:
+    code = ord(character)
+    kind = "half a character, a lone surrogate" if code > 0x7F else "a control character"
+    return f"holds U+{code:04X}, {kind}: write it without"
+
+
 class _Reader:
     """Builds values from the parser's events, without trusting them to be few or shallow."""
 
-    def __init__(self, document: Document, events: Iterator[Any]) -> None:
+    def __init__(self, document: Document, events: Iterator[Any], seek: tuple[int, int] | None = None) -> None:
         self._document = document
         self._events = events
+        self._seek = seek
+        self.found: Path = ()
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._values = 0
 
@@ -91,6 +126,8 @@ class _Reader:
 
     def _value(self, event: Any, path: Path, depth: int) -> Any:
         self._count(1, path, event)
+        if self._seek == _place(event):
+            self.found = path
         if depth > _DEEPEST:
             self._refuse(path[:1], event, f"nested deeper than {_DEEPEST} levels")
         self._document.marks.setdefault(path, _place(event))
@@ -122,6 +159,8 @@ class _Reader:
                 self._refuse(path, event, "the name of a field is text")
             name: str = event.value
             place = (*path, name)
+            if self._seek == _place(event):
+                self.found = place
             if name in values:
                 first = self._document.marks[place][0]
                 message = f"the field {name!r} is given twice, first in line {first}"
@@ -164,11 +203,24 @@ def _place(event: Any) -> tuple[int, int]:
     return event.start_mark.line + 1, event.start_mark.column + 1
 
 
-def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
+def _syntax_problem(error: yaml.MarkedYAMLError, text: str) -> Problem:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
     what = ", ".join(part for part in (error.context, error.problem) if part)
+    if any(one[column - 1 : column] == "\t" for one in text.split("\n")[line - 1 : line]):
+        what += ": indent with spaces, not with tabs"
+    if error.problem == "found invalid Unicode character escape code":
+        path = _path_at(_HALF_ESCAPES.sub(r"\\ufffd", text), error.context_mark)
+        return Problem(path, "the text holds an escape that is no character, such as half of one", line, column)
     return Problem((), f"this is not YAML: {what}", line, column)
+
+
+def _path_at(text: str, mark: Any) -> Path:
+    """The path of the value, or of the field, that begins at a mark."""
+    reader = _Reader(Document(""), yaml.parse(text, Loader=_LOADER), seek=(mark.line + 1, mark.column + 1))
+    with suppress(yaml.YAMLError, PolicyError):
+        reader.read()
+    return reader.found
 
 
 def _decode(text: bytes, source: str) -> str:
@@ -177,6 +229,12 @@ def _decode(text: bytes, source: str) -> str:
     try:
         return text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = text.count(b"\n", 0, error.start) + 1
-        message = f"a policy is UTF-8 text: byte {error.start} is {text[error.start]:#04x}"
-        raise PolicyError(source, [Problem((), message, line, 1)]) from error
+        encoding = next((name for mark, name in _ENCODINGS.items() if text.startswith(mark)), None)
+        what = f"this is {encoding}" if encoding else f"byte {error.start} is {text[error.start]:#04x}"
+        before = text[: error.start].decode("utf-8-sig", "replace")
+        raise PolicyError(source, [_encoding_problem(before, what)]) from error
+
+
+def _encoding_problem(before: str, what: str) -> Problem:
+    """What is no UTF-8, after the text before it."""
+    return Problem((), f"a policy is UTF-8 text: {what}", before.count("\n") + 1, 1)

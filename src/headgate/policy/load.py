@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from headgate.keys import MOST_PARTS
-from headgate.policy.document import Document, read_document
+from headgate.policy.document import Document, read_document, unusable_texts
 from headgate.policy.identity import ANONYMOUS, BUILT_IN, REPEATED_IDENTITY
 from headgate.policy.model import (
     ClientIpModel,
@@ -65,6 +65,8 @@ def build_policy(value: Mapping[str, Any], *, source: str = "policy") -> PolicyM
 
 def check_policy(document: Document) -> PolicyModel:
     """The policy of values that were read."""
+    if unusable := list(unusable_texts(document)):
+        raise PolicyError(document.source, [*document.problems, *unusable])
     problems = list(document.problems)
     model: PolicyModel | None = None
     if not isinstance(document.value, Mapping):

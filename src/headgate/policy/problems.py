@@ -10,6 +10,7 @@ from typing import ClassVar
 from headgate.errors import ConfigError
 
 Path = tuple[str | int, ...]
+_MOST_SHOWN = 200
 _PLAIN = re.compile(r"[A-Za-z_<][A-Za-z0-9_<-]*")
 
 
@@ -38,9 +39,16 @@ class PolicyError(ConfigError):
         super().__init__("\n".join(self._lines()))
 
     def _lines(self) -> Iterable[str]:
-        for problem in self.problems:
-            place = f"{self.source}:{problem.line}:{problem.column}" if problem.line else self.source
-            yield f"{place}: {problem}"
+        for problem in self.problems[:_MOST_SHOWN]:
+            yield place_text(self.source, problem)
+        if len(self.problems) > _MOST_SHOWN:
+            yield f"{self.source}: {len(self.problems) - _MOST_SHOWN:,} more problems"
+
+
+def place_text(source: str, problem: Problem, kind: str = "") -> str:
+    """A problem with its place in a file, and its kind: `policy.yaml:3:5: rules[0].by: is missing`."""
+    place = f"{source}:{problem.line}:{problem.column}" if problem.line else source
+    return f"{place}: {kind}{problem}"
 
 
 def path_text(path: Path) -> str:

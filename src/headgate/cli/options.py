@@ -1,0 +1,77 @@
+"""What the command line takes for a request, an address, a number: misuse is told before anything is done."""
+
+from __future__ import annotations
+
+import math
+import re
+from ipaddress import ip_address
+from typing import Any
+
+import click
+
+from headgate.policy.address import UNIX
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HOST = re.compile(r"(?:[^\s\x00-\x20\x7f/?#@\[\]:]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Finite(click.FloatRange):
+    """A number in a range; nan lies in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
+
+
+def method(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """The method of a request, in upper case."""
+    if not _TOKEN.fullmatch(value):
+        raise click.BadParameter(f"{value[:60]!r} is no method: methods are written GET, POST, DELETE")
+    return value.upper()
+
+
+def path(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """The path of a request, with its query; `*` is that of OPTIONS for a whole server."""
+    if value != "*" and (not value.startswith("/") or _CONTROL.search(value)):
+        raise click.BadParameter(
+            f"{value[:60]!r} is no path: a path begins with / and may carry a query, such as /users/7?page=1; "
+            "the host has an option of its own"
+        )
+    return value
+
+
+def address(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """The address of a peer; "" where none is given."""
+    if value not in ("", UNIX):
+        try:
+            ip_address(value)
+        except ValueError:
+            raise click.BadParameter(
+                f"{value[:60]!r} is no address: write 203.0.113.9, 2001:db8::1, or {UNIX} for the peer of a Unix socket"
+            ) from None
+    return value
+
+
+def host(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """The host that a request is sent to, with its port or without."""
+    if value and not _HOST.fullmatch(value):
+        raise click.BadParameter(f"{value[:60]!r} is no host: write api.example.com, with a port or without")
+    return value
+
+
+def headers(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Headers written NAME:VALUE, as pairs."""
+    pairs = []
+    for text in values:
+        name, separator, value = text.partition(":")
+        if not separator or not name.strip():
+            raise click.BadParameter(f"a header is written NAME:VALUE, not {text[:60]!r}")
+        if not _TOKEN.fullmatch(name.strip()):
+            raise click.BadParameter(f"{name.strip()[:60]!r} is no name of a header")
+        if _CONTROL.search(value.strip().replace("\t", " ")):
+            raise click.BadParameter(f"the value of the header {name.strip()} holds a control character")
+        pairs.append((name.strip(), value.strip()))
+    return pairs

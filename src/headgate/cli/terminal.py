@@ -1,0 +1,26 @@
+"""The terminal that results are shown on: how wide it is, and what happens when it goes away."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import NoReturn
+
+from rich.console import Console
+
+_WIDTH_OF_A_FILE = 120
+
+
+def width() -> int:
+    """How wide results are: as COLUMNS says, else as the terminal is, else as wide as a page."""
+    return shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns
+
+
+class _Results(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+def results() -> Console:
+    """A console for results, on stdout."""
+    return _Results(highlight=False, width=width(), file=sys.stdout)

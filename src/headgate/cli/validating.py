@@ -1,0 +1,98 @@
+"""`headgate validate`: what is wrong with policy files, and what can hardly be meant, for people and programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headgate.policy.document import LARGEST_BYTES, read_document
+from headgate.policy.load import check_policy
+from headgate.policy.model import PolicyModel
+from headgate.policy.problems import PolicyError, Problem, path_text, place_text
+from headgate.policy.warnings import warnings_of
+
+STANDARD_INPUT = "standard input"
+
+
+@dataclass(slots=True)
+class _Checked:
+    """What came of one file. `policy` is None where it cannot be used."""
+
+    file: str
+    policy: PolicyModel | None = None
+    problems: Sequence[Problem] = ()
+    message: str = ""
+    """The problems as people read them."""
+
+    warnings: Sequence[Problem] = field(default_factory=list)
+
+
+def run_validate(files: Sequence[str], *, as_json: bool) -> bool:
+    """Check files and tell what came of it; whether all of them are good."""
+    checked = [_check(file) for file in files]
+    if as_json:
+        click.echo(json.dumps([_as_json(one) for one in checked]))
+    else:
+        for one in checked:
+            _tell(one)
+    return all(one.policy is not None for one in checked)
+
+
+def _check(file: str) -> _Checked:
+    checked = _Checked(STANDARD_INPUT if file == "-" else file)
+    try:
+        text = sys.stdin.buffer.read(LARGEST_BYTES + 1) if file == "-" else Path(file).read_bytes()
+        document = read_document(text, checked.file)
+        checked.policy = check_policy(document)
+        checked.warnings = warnings_of(document, checked.policy)
+    except PolicyError as error:
+        checked.problems, checked.message = error.problems, str(error)
+    except OSError as error:
+        checked.problems = [Problem((), error.strerror or str(error))]
+    return checked
+
+
+def _tell(checked: _Checked) -> None:
+    for warning in checked.warnings:
+        click.echo(place_text(checked.file, warning, "warning: "), err=True)
+    if checked.policy is not None:
+        rules = _counted(len(checked.policy.rules), "rule")
+        found = f", {_counted(len(checked.warnings), 'warning')}" if checked.warnings else ", no problems"
+        click.echo(f"{checked.file}: {rules} of {checked.policy.namespace}{found}")
+    elif checked.message:
+        click.echo(checked.message, err=True)
+        click.echo(f"headgate: {checked.file}: {_counted(len(checked.problems), 'problem')}", err=True)
+    else:
+        click.echo(f"headgate: {checked.file}: {checked.problems[0].message}", err=True)
+
+
+def _as_json(checked: _Checked) -> dict[str, Any]:
+    policy = checked.policy
+    return {
+        "file": checked.file,
+        "valid": policy is not None,
+        "namespace": None if policy is None else policy.namespace,
+        "rules": None if policy is None else len(policy.rules),
+        "problems": [_problem(problem) for problem in checked.problems],
+        "warnings": [_problem(warning) for warning in checked.warnings],
+    }
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    """`line` and `column` count from 1, and are 0 where a problem is of the file as a whole."""
+    return {
+        "path": path_text(problem.path),
+        "message": problem.message,
+        "line": problem.line,
+        "column": problem.column,
+    }
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

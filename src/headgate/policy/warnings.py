@@ -1,0 +1,106 @@
+"""What a policy may say and can hardly mean: limits that never refuse, rules that never apply.
+
+Each is certain from the policy alone, whatever the requests are; a policy with warnings loads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from headgate.limits import FixedWindow, LeakyBucket, LeakyQueue, Limit, SlidingLog, SlidingWindow, TokenBucket
+from headgate.policy.document import Document
+from headgate.policy.model import MatchModel, PolicyModel, RuleModel
+from headgate.policy.problems import Path, Problem
+from headgate.policy.rules import ANY_TIER
+
+_FOREIGN = re.compile(r":([A-Za-z_][A-Za-z0-9_]*)|<(?:[a-z]+:)?([A-Za-z_][A-Za-z0-9_]*)>")
+"""A segment for any value, as other programs write it."""
+
+
+def warnings_of(document: Document, policy: PolicyModel) -> list[Problem]:
+    """The warnings about a policy that was read from a document, each with its place."""
+    found = [*_idle_limits(policy), *_idle_rules(policy), *_foreign_paths(policy)]
+    return sorted((document.problem(path, message) for path, message in found), key=lambda one: (one.line, one.column))
+
+
+def _idle_limits(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
+    """Limits that refuse nothing which another limit of the same rule would pass."""
+    for index, rule in enumerate(policy.rules):
+        for tier, limits in rule.limits.items():
+            path: Path = ("rules", index, "limits", tier) if tier != ANY_TIER else ("rules", index, "limits")
+            for place, limit in enumerate(limits):
+                if limit in limits[:place]:
+                    yield (
+                        path,
+                        f'"{limit}" is there twice: the second refuses nothing more, and costs a state of its own',
+                    )
+                    continue
+                others = dict.fromkeys(other for other in limits if other != limit)
+                covering = next((other for other in others if _covers(other, limit)), None)
+                if covering is not None:
+                    yield path, f'"{limit}" never refuses: "{covering}" refuses first'
+
+
+def _covers(limit: Limit, other: Limit) -> bool:
+    """Whether `other` never refuses what `limit` passes, both charged with the same requests."""
+    if limit.quota == 0:
+        return True
+    match limit, other:
+        case (FixedWindow(), FixedWindow()) | (SlidingLog(), SlidingLog() | FixedWindow()):
+            # So many periods of the one touch a period of the other: aligned windows lie within one another.
+            nested = not other.period_us % limit.period_us or not limit.period_us % other.period_us
+            nested = nested or isinstance(limit, SlidingLog)
+            return nested and other.quota >= limit.quota * -(-other.period_us // limit.period_us)
+        case SlidingWindow(), SlidingWindow():
+            return other.period_us == limit.period_us and other.quota >= limit.quota
+        case (SlidingLog(), SlidingWindow()):
+            # The estimate is at most what two windows of the other can hold.
+            return other.quota >= 2 * limit.quota * -(-other.period_us // limit.period_us)
+        case (TokenBucket() | LeakyBucket(), TokenBucket() | LeakyBucket()):
+            faster = other.refill * limit.period_us >= limit.refill * other.period_us
+            return faster and other.capacity >= limit.capacity
+        case LeakyQueue(), LeakyQueue():
+            faster = other.refill * limit.period_us >= limit.refill * other.period_us
+            return faster and other.queue >= limit.queue
+        case _:
+            return False
+
+
+def _idle_rules(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
+    """Rules that no request ever meets."""
+    for_all = next((rule for rule in policy.rules if not (rule.default or rule.shadow) and _is_empty(rule.match)), None)
+    for index, rule in enumerate(policy.rules):
+        path: Path = ("rules", index)
+        place = next((place for place, match in enumerate(policy.exempt) if _exempts(match, rule)), None)
+        if rule.default and for_all is not None:
+            yield (*path, "default"), f"never applies: it is a default, and {for_all.name} is for every request"
+        elif place is not None:
+            yield (*path, "match"), f"never applies: exempt[{place}] exempts all requests that it matches"
+
+
+def _is_empty(match: MatchModel | None) -> bool:
+    return match is None or not any(match.model_dump(exclude_none=True).values())
+
+
+def _exempts(match: MatchModel, rule: RuleModel) -> bool:
+    """Whether an exemption by nothing but paths names each path of the rule."""
+    conditions = {name for name, value in match.model_dump(exclude_none=True).items() if value}
+    if conditions != {"path"} or match.path is None:
+        return False
+    return "/**" in match.path or bool(
+        rule.match is not None and rule.match.path and set(rule.match.path) <= set(match.path)
+    )
+
+
+def _foreign_paths(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
+    """Segments that are a parameter to other programs, and only themselves here."""
+    matches: list[tuple[Path, MatchModel | None]]
+    matches = [(("rules", index, "match"), rule.match) for index, rule in enumerate(policy.rules)]
+    matches += [(("exempt", index), match) for index, match in enumerate(policy.exempt)]
+    for path, match in matches:
+        for template in (match.path or ()) if match is not None else ():
+            for segment in template.split("/"):
+                if name := _FOREIGN.fullmatch(segment):
+                    meant = f"{{{name[1] or name[2]}}}"
+                    yield (*path, "path"), f'"{segment}" matches only itself: for any one segment write "{meant}"'

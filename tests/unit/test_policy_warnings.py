@@ -1,0 +1,100 @@
+"""A warning is certain: what is said never to refuse or never to apply does not, whatever the requests are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import Limit, Limiter, parse_limits
+from headgate.policy import warnings as policy_warnings
+from headgate.policy.document import read_document
+from headgate.policy.load import check_policy
+from headgate.testing import ManualClock
+
+
+def warnings_about(*rules: str, more: str = "") -> list[str]:
+    text = "version: 1\n" + more + "rules:\n" + "".join(f"  - {{{rule}}}\n" for rule in rules)
+    document = read_document(text, "p.yaml")
+    return [str(warning) for warning in policy_warnings.warnings_of(document, check_policy(document))]
+
+
+def limits(text: str) -> str:
+    return f"name: a, by: [ip], limits: {text}"
+
+
+IDLE = [
+    (
+        "10/second; 10/second",
+        '"10/second" is there twice: the second refuses nothing more, and costs a state of its own',
+    ),
+    ("10/second log; 10/second log; 5/day", '"10/second log" is there twice'),
+    ("10/second; 1000/second", '"1000/second" never refuses: "10/second" refuses first'),
+    ("1000/hour fixed; 10/hour fixed", '"1000/hour fixed" never refuses: "10/hour fixed" refuses first'),
+    ("10/minute log; 600/hour log", '"600/hour log" never refuses: "10/minute log" refuses first'),
+    ("5/second burst 10; 10/second burst 20", '"10/second burst 20" never refuses: "5/second burst 10" refuses first'),
+    ("0/second; 5/minute", '"5/minute" never refuses: "0/second" refuses first'),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), IDLE, ids=[text for text, _ in IDLE])
+def test_a_limit_that_never_refuses_is_a_warning(text: str, message: str) -> None:
+    told = warnings_about(limits(text))
+    assert len(told) == 1
+    assert told[0].startswith(f"rules[0].limits: {message}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["10/second; 100/minute", "10/second burst 5; 20/second burst 3", "10/second log; 15/second fixed; 10/minute",
+     "10/minute log; 599/hour log", "5/second queue 3; 5/second burst 3"],
+)  # fmt: skip
+def test_limits_that_may_refuse_are_no_warning(text: str) -> None:
+    told = warnings_about(limits(text))
+    assert all('"15/second fixed"' in warning for warning in told)
+
+
+def test_a_rule_that_no_request_meets_is_a_warning() -> None:
+    assert warnings_about(limits("5/day"), "name: b, by: [ip], limits: 1/day, default: true") == [
+        "rules[1].default: never applies: it is a default, and a is for every request"
+    ]
+    exempt = "exempt: [{path: [/health, /ready]}, {path: /x, method: GET}]\n"
+    matched = "name: b, by: [ip], limits: 1/day, match: {path: %s}"
+    assert warnings_about(matched % "/health", more=exempt) == [
+        "rules[0].match: never applies: exempt[0] exempts all requests that it matches"
+    ]
+    assert warnings_about(matched % "[/health, /other]", matched.replace("b,", "c,") % "/x", more=exempt) == []
+    shadow = limits("5/day") + ", shadow: true"
+    assert warnings_about(shadow, "name: b, by: [ip], limits: 1/day, default: true") == []
+
+
+def test_a_parameter_of_other_programs_is_a_warning() -> None:
+    assert warnings_about(limits("5/day") + ", match: {path: ['/a/:id', '/b/<int:user>/c', '/d/{id}']}") == [
+        'rules[0].match.path: ":id" matches only itself: for any one segment write "{id}"',
+        'rules[0].match.path: "<int:user>" matches only itself: for any one segment write "{user}"',
+    ]
+
+
+KINDS = ("", " log", " fixed", " burst 3", " burst 5", " leaky 4", " queue 2")
+LIMITS = [
+    parse_limits(f"{count}/{period}{kind}")[0]
+    for count in (1, 2, 3, 6, 101, 404)
+    for period in ("2ms", "3ms", "4ms", "second")
+    for kind in KINDS
+]
+COVERED = [(one, other) for one in LIMITS for other in LIMITS if policy_warnings._covers(one, other)]
+
+
+@given(
+    pair=st.sampled_from(COVERED),
+    steps=st.lists(st.tuples(st.integers(0, 2500), st.integers(0, 120)), max_size=60),
+)
+def test_a_limit_that_never_refuses_refuses_nothing_that_the_other_passes(
+    pair: tuple[Limit, Limit], steps: list[tuple[int, int]]
+) -> None:
+    clock = ManualClock()
+    limiter = Limiter(list(pair), clock=clock)
+    for after_us, cost in steps:
+        clock.advance(after_us)
+        first, second = limiter.hit("k", cost % 4 if cost < 100 else cost).limits
+        assert second.allowed or not first.allowed
