@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -731,6 +732,29 @@ def test_what_might_pass_is_asked_though_a_refusal_is_remembered(server: Server,
         assert not asker.hit("key", 4).allowed
         assert asker.reset("key")
         assert asker.hit("key", 4).allowed, "the refusal was forgotten with the state"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["10/second burst 10", "30/minute", "30/minute log", "30/minute fixed; 7/second", "10/second queue 9; 40/hour"],
+)
+def test_histories_with_remembered_refusals_are_those_without(server: Server, text: str) -> None:
+    chance, clock = random.Random(text), ManualClock(1_800_000_000_000_000)
+    remembers, asks = (
+        Limiter(text, store=guarded(server.url, remember=remember), clock=clock, name="one")
+        for remember in ("yes", "no")
+    )
+    before = calls(server, "evalsha") + calls(server, "eval")
+    for number in range(400):
+        clock.advance(chance.choice([0, 0, 0, 1, 1000, 100_000, 300_000, 999_999]))
+        key, cost = chance.choice("ab"), chance.choice([1, 1, 1, 2, 5, 8])
+        told, true = remembers.hit(key, cost), asks.hit(key, cost)
+        assert (told.degraded, answer(told)) == (true.degraded, answer(true)), (text, number)
+        if number % 50 == 49:
+            assert remembers.reset(key) == asks.reset(key)
+    assert calls(server, "evalsha") + calls(server, "eval") - before < 800, "none was remembered"
+    remembers.close()
+    asks.close()
 
 
 # Other ways to a server

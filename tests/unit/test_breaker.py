@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 
 import pytest
 
 from headgate.clock import US_PER_SECOND
 from headgate.errors import StoreKeyError, StoreTimeout, StoreUnavailable
-from headgate.stores.breaker import CLOSED, FAILURES, HALF_OPEN, OPEN, RAMP_S, Breaker
+from headgate.stores.breaker import CLOSED, FAILURES, HALF_OPEN, OPEN, RAMP_S, Breaker, jittered
 from headgate.testing import ManualClock
 
 LATE = StoreTimeout("redis://h: no answer in time")
@@ -117,3 +118,21 @@ def test_a_store_that_stays_away_keeps_it_open() -> None:
     assert isinstance(prober, threading.Thread)
     prober.join(20)
     assert breaker.state == HALF_OPEN
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only where processes fork")
+def test_workers_that_one_process_forks_do_not_probe_in_step() -> None:
+    jittered(1)
+    reader, writer = os.pipe()
+    pauses = []
+    for _ in range(8):
+        worker = os.fork()
+        if worker == 0:
+            os.write(writer, f"{jittered(1)!r} {jittered(1)!r}\n".encode())
+            os._exit(0)
+        os.waitpid(worker, 0)
+        pauses.append(os.read(reader, 100).split())
+    os.close(reader)
+    os.close(writer)
+    assert len({pause for own in pauses for pause in own}) == 16
+    assert all(0.5 <= float(pause) <= 1.5 for own in pauses for pause in own)

@@ -20,8 +20,8 @@ from headgate.errors import HeadgateError, StoreKeyError
 
 log = logging.getLogger("headgate")
 
-_JITTER = random.Random()
-"""Our own: a program's seed is the program's."""
+_JITTER = random.SystemRandom()
+"""Of the system: a program's seed is the program's, and the workers that one process forks do not probe in step."""
 
 CLOSED, OPEN, HALF_OPEN = "closed", "open", "half-open"
 
@@ -142,7 +142,7 @@ class Breaker:
     def _probe_on(self, known: WeakMethod[Callable[[], object]]) -> None:
         pause_s = self._first_probe_s
         while self.state == OPEN:
-            threading.Event().wait(pause_s * _JITTER.uniform(0.5, 1.5))
+            threading.Event().wait(jittered(pause_s))
             if (probe := known()) is None:  # nobody has the store any more
                 return
             try:
@@ -156,7 +156,7 @@ class Breaker:
     async def _probe_async(self, known: WeakMethod[Callable[[], Awaitable[object]]]) -> None:
         pause_s = self._first_probe_s
         while self.state == OPEN:
-            await asyncio.sleep(pause_s * _JITTER.uniform(0.5, 1.5))
+            await asyncio.sleep(jittered(pause_s))
             if (probe := known()) is None:
                 return
             try:
@@ -174,3 +174,8 @@ class Breaker:
             self._failures = 0
             self._turns = 0.0
         log.warning("the store answers again: %s", self.shown)
+
+
+def jittered(pause_s: float) -> float:
+    """A pause of half to one and a half times as long, another one in each process and each time."""
+    return pause_s * _JITTER.uniform(0.5, 1.5)

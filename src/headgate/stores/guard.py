@@ -2,18 +2,18 @@
 
 Calls go through a circuit breaker. Where one fails, or none may be made, the written choice of each
 limit decides, see `fallback`; the decision says so in `degraded`. A call whose answer was lost may have
-been charged, so it is never repeated. A refusal is remembered until the moment at which it ends, at most
-a second, so that a client that hammers costs the store one call a second.
+been charged, so it is never repeated. A refusal is remembered until a number in it changes, at most a
+second, see `refusals`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
-from headgate.decision import Decision, NamedLimit, Reading
+from headgate.decision import Decision, NamedLimit
 from headgate.errors import ConfigError, StoreError
 from headgate.keys import Key, encode_key
 from headgate.stores.breaker import Breaker
@@ -31,9 +31,7 @@ from headgate.stores.contract import (
 from headgate.stores.fallback import CHOICES, MAX_LOCAL_KEYS, Choice, Fallback, read_share
 from headgate.stores.memory import MemoryStore
 from headgate.stores.python_table import PythonDecisions
-
-REMEMBERED_US = 1_000_000
-MOST_REMEMBERED = 10_000
+from headgate.stores.refusals import RefusalMemory, Refusals
 
 
 class GuardedStore:
@@ -60,6 +58,7 @@ class GuardedStore:
         self.remember = remember
         self.breaker = Breaker(repr(store))
         self.local = MemoryStore(max_keys=MAX_LOCAL_KEYS)
+        self.refusals = Refusals()
 
     @property
     def blocking(self) -> bool:
@@ -97,7 +96,10 @@ class GuardedStore:
     def clear(self) -> None:
         """Forget everything."""
         self.local.clear()
-        self.inner.clear()
+        try:
+            self.inner.clear()
+        finally:
+            self.refusals.clear()
 
     def ping(self) -> None:
         """Raise StoreError if the store does not answer."""
@@ -121,13 +123,6 @@ class GuardedStore:
         return f"GuardedStore({self.inner!r}, on_error={self.on_error!r}, breaker={self.breaker.state!r})"
 
 
-class _Remembered(NamedTuple):
-    costs: tuple[int, ...]
-    decision: Decision
-    since_us: int
-    until_us: int
-
-
 class _Guard:
     """What the guarded limits of both colours are made of."""
 
@@ -145,30 +140,9 @@ class _Guard:
         self._limits = tuple(limits)
         self._groups = max((limit.group + 1 for limit in limits), default=0)
         self._breaker = store.breaker
-        self._refusals: dict[tuple[Key, ...], _Remembered] = {}
-        self._now_us = SYSTEM_CLOCK.now_us if clock is None or isinstance(clock, SystemClock) else clock.now_us
-        self._remembers = store.remember and not any(limit.shadow for limit in limits)
-
-    def _remembered(self, keys: tuple[Key, ...], costs: tuple[int, ...]) -> Decision | None:
-        """The refusal that this request is sure to get, with its times as they are now."""
-        known = self._refusals.get(keys)
-        if known is None:
-            return None
-        now_us = self._now_us()
-        if not known.since_us <= now_us < known.until_us:
-            self._refusals.pop(keys, None)
-            return None
-        if costs != known.costs:
-            return None
-        return _later(known.decision, now_us - known.since_us)
-
-    def _remember(self, keys: tuple[Key, ...], costs: tuple[int, ...], decision: Decision) -> None:
-        wait_us = decision.retry_after_us
-        if len(self._refusals) >= MOST_REMEMBERED:
-            self._refusals.clear()
-        now_us = self._now_us()
-        until_us = now_us + min(REMEMBERED_US, REMEMBERED_US if wait_us is None else wait_us)
-        self._refusals[keys] = _Remembered(costs, decision, now_us, until_us)
+        now_us = SYSTEM_CLOCK.now_us if clock is None or isinstance(clock, SystemClock) else clock.now_us
+        self._memory = RefusalMemory(store.refusals, limits, now_us)
+        self._remembers = store.remember and self._memory.is_used
 
     def _is_to_be_asked(
         self,
@@ -184,24 +158,6 @@ class _Guard:
         else:
             read_charge(self._limits, keys, costs, ago_us, charged)
         return not degraded
-
-
-def _later(decision: Decision, passed_us: int) -> Decision:
-    """A refusal as it is told some time later, before it ends."""
-    readings = [
-        Reading(
-            reading.allowed,
-            reading.remaining,
-            max(0, reading.reset_after_us - passed_us),
-            None if reading.retry_after_us is None else max(0, reading.retry_after_us - passed_us),
-            max(0, reading.next_after_us - passed_us),
-            0,
-        )
-        for reading in decision.limits
-    ]
-    definitions = tuple(reading.definition for reading in decision.limits)
-    binding = next((number for number, reading in enumerate(decision.limits) if reading == decision.binding), None)
-    return Decision(definitions, readings, allowed=False, binding=binding, degraded=decision.degraded)
 
 
 class GuardedLimits(_Guard):
@@ -226,6 +182,10 @@ class GuardedLimits(_Guard):
             else:
                 self._breaker.succeeded()
                 return decisions
+            finally:
+                if not self._memory.is_empty:
+                    for key in every:
+                        self._memory.charged((key,) * self._groups)
         self._breaker.probe_in_thread(self._store.probe)
         groups = self._groups
         return PythonDecisions(
@@ -243,8 +203,9 @@ class GuardedLimits(_Guard):
         max_delay_us: int | None = None,
     ) -> Decision:
         usual = commit and now_us is None and max_delay_us is None and self._remembers
-        if usual and self._refusals and (known := self._remembered(keys, costs)) is not None:
+        if usual and not self._memory.is_empty and (known := self._memory.recall(keys, costs)) is not None:
             return known
+        undone = self._memory.undone
         if self._breaker.lets_through():
             try:
                 decision: Decision = self._bound.decide(
@@ -252,10 +213,14 @@ class GuardedLimits(_Guard):
                 )
             except StoreError as error:
                 self._breaker.failed(error)
+                self._memory.charged(keys)  # it may have been
             else:
                 self._breaker.succeeded()
-                if usual and not decision.allowed:
-                    self._remember(keys, costs, decision)
+                if decision.allowed:
+                    if commit:
+                        self._memory.charged(keys)
+                elif usual:
+                    self._memory.remember(keys, costs, decision, undone)
                 return decision
         self._breaker.probe_in_thread(self._store.probe)
         return self._fallback.decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
@@ -279,14 +244,17 @@ class GuardedLimits(_Guard):
                 self._breaker.failed(error)
             else:
                 self._breaker.succeeded()
-                self._refusals.pop(keys, None)  # it may have ended by this
                 return
+            finally:
+                self._memory.given_back(keys)
         self._breaker.probe_in_thread(self._store.probe)
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:
-        self._refusals.pop(keys, None)
         here = self._fallback.reset(keys)
-        found: bool = self._bound.reset(keys)
+        try:
+            found: bool = self._bound.reset(keys)
+        finally:
+            self._memory.given_back(keys)
         return found or here
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
@@ -329,8 +297,9 @@ class AsyncGuardedLimits(_Guard):
         max_delay_us: int | None = None,
     ) -> Decision:
         usual = commit and now_us is None and max_delay_us is None and self._remembers
-        if usual and self._refusals and (known := self._remembered(keys, costs)) is not None:
+        if usual and not self._memory.is_empty and (known := self._memory.recall(keys, costs)) is not None:
             return known
+        undone = self._memory.undone
         if self._breaker.lets_through():
             try:
                 decision: Decision = await self._bound.decide(
@@ -338,10 +307,14 @@ class AsyncGuardedLimits(_Guard):
                 )
             except StoreError as error:
                 self._breaker.failed(error)
+                self._memory.charged(keys)  # it may have been
             else:
                 self._breaker.succeeded()
-                if usual and not decision.allowed:
-                    self._remember(keys, costs, decision)
+                if decision.allowed:
+                    if commit:
+                        self._memory.charged(keys)
+                elif usual:
+                    self._memory.remember(keys, costs, decision, undone)
                 return decision
         self._breaker.probe_in_task(self._store.probe_async)
         return self._fallback.decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
@@ -365,14 +338,17 @@ class AsyncGuardedLimits(_Guard):
                 self._breaker.failed(error)
             else:
                 self._breaker.succeeded()
-                self._refusals.pop(keys, None)  # it may have ended by this
                 return
+            finally:
+                self._memory.given_back(keys)
         self._breaker.probe_in_task(self._store.probe_async)
 
     async def reset(self, keys: tuple[Key, ...], /) -> bool:
-        self._refusals.pop(keys, None)
         here = self._fallback.reset(keys)
-        found: bool = await self._bound.reset(keys)
+        try:
+            found: bool = await self._bound.reset(keys)
+        finally:
+            self._memory.given_back(keys)
         return found or here
 
     async def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:

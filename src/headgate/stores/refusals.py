@@ -1,0 +1,167 @@
+"""Refusals that a process remembers, so that a client that hammers costs the store one call a second.
+
+A refusal is told again only while no number in it can be another one: the limits that refused have nothing left,
+so nobody can charge them; no limit has regained a unit yet; and this process has charged none of them, given
+nothing back and reset nothing meanwhile. Times are told as they are by then. What others do to limits that would
+have admitted, and what others give back, is seen a second later at the most.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from headgate.decision import Decision, NamedLimit, Reading
+from headgate.keys import Key, encode_key
+
+REMEMBERED_US = 1_000_000
+MOST_REMEMBERED = 10_000
+
+_State = tuple[str, str]
+"""Where limits that are charged together have their states: what their scopes begin with, and the key."""
+
+_Name = tuple[int, tuple[str, ...], tuple[int, ...]]
+
+
+class _Refusal(NamedTuple):
+    decision: Decision
+    since_us: int
+    until_us: int
+    states: tuple[_State, ...]
+
+
+class Refusals:
+    """What all limits of a store remember. Safe under threads."""
+
+    def __init__(self) -> None:
+        self.known: dict[_Name, _Refusal] = {}
+        self.of_state: dict[_State, set[_Name]] = {}
+        self.undone = 0
+        """How often something was given back or reset."""
+
+        self.limits = 0
+        self._lock = threading.Lock()
+
+    def add(self, name: _Name, refusal: _Refusal, undone: int) -> None:
+        """Remember, unless something was given back since `undone` was read: the refusal may be older."""
+        with self._lock:
+            if self.undone != undone:
+                return
+            if len(self.known) >= MOST_REMEMBERED:
+                self.known.clear()
+                self.of_state.clear()
+            self.known[name] = refusal
+            for state in refusal.states:
+                self.of_state.setdefault(state, set()).add(name)
+
+    def drop(self, states: Sequence[_State], *, undone: bool = False) -> None:
+        """Forget what tells of these states, which have changed."""
+        with self._lock:
+            self.undone += undone
+            for state in states:
+                for name in tuple(self.of_state.get(state, ())):
+                    self._remove(name)
+
+    def end(self, name: _Name) -> None:
+        """Forget one."""
+        with self._lock:
+            self._remove(name)
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self.undone += 1
+            self.known.clear()
+            self.of_state.clear()
+
+    def _remove(self, name: _Name) -> None:
+        refusal = self.known.pop(name, None)
+        for state in () if refusal is None else refusal.states:
+            names = self.of_state.get(state)
+            if names is not None:
+                names.discard(name)
+                if not names:
+                    del self.of_state[state]
+
+
+class RefusalMemory:
+    """The refusals of some limits that are decided together, kept with those of all others of their store."""
+
+    def __init__(self, refusals: Refusals, limits: Sequence[NamedLimit], now_us: Callable[[], int]) -> None:
+        refusals.limits += 1
+        self._number = refusals.limits
+        self._refusals = refusals
+        self._now_us = now_us
+        self.is_used = not any(limit.shadow for limit in limits)
+        self._places = sorted({(limit.scope.rpartition("/")[0], limit.group) for limit in limits})
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is remembered of any limit of the store."""
+        return not self._refusals.known
+
+    @property
+    def undone(self) -> int:
+        """To be read before a store is asked, see `remember`."""
+        return self._refusals.undone
+
+    def recall(self, keys: tuple[Key, ...], costs: tuple[int, ...]) -> Decision | None:
+        """The refusal that this request is sure to get, with its times as they are now."""
+        name = self._name(keys, costs)
+        known = self._refusals.known.get(name)
+        if known is None:
+            return None
+        now_us = self._now_us()
+        if not known.since_us <= now_us < known.until_us:
+            self._refusals.end(name)
+            return None
+        return _later(known.decision, now_us - known.since_us)
+
+    def remember(self, keys: tuple[Key, ...], costs: tuple[int, ...], decision: Decision, undone: int) -> None:
+        """Take note of a refusal, if it is one that nobody else's charge can change."""
+        until_us = REMEMBERED_US
+        for reading in decision.limits:
+            if not reading.allowed:
+                if reading.remaining:
+                    return
+                if reading.retry_after_us is not None:
+                    until_us = min(until_us, reading.retry_after_us)
+            if reading.next_after_us:
+                until_us = min(until_us, reading.next_after_us)
+        now_us = self._now_us()
+        refusal = _Refusal(decision, now_us, now_us + until_us, self._states(keys))
+        self._refusals.add(self._name(keys, costs), refusal, undone)
+
+    def charged(self, keys: tuple[Key, ...]) -> None:
+        """Forget what a charge has changed."""
+        if self._refusals.known:
+            self._refusals.drop(self._states(keys))
+
+    def given_back(self, keys: tuple[Key, ...]) -> None:
+        """Forget what may have ended: something was given back, or reset."""
+        self._refusals.drop(self._states(keys), undone=True)
+
+    def _name(self, keys: tuple[Key, ...], costs: tuple[int, ...]) -> _Name:
+        return self._number, tuple(encode_key(key) for key in keys), costs
+
+    def _states(self, keys: tuple[Key, ...]) -> tuple[_State, ...]:
+        return tuple((place, encode_key(keys[group])) for place, group in self._places)
+
+
+def _later(decision: Decision, passed_us: int) -> Decision:
+    """A refusal as it is told some time later, before any number of it changes."""
+    readings = [
+        Reading(
+            reading.allowed,
+            reading.remaining,
+            max(0, reading.reset_after_us - passed_us),
+            None if reading.retry_after_us is None else max(0, reading.retry_after_us - passed_us),
+            max(0, reading.next_after_us - passed_us),
+            0,
+        )
+        for reading in decision.limits
+    ]
+    definitions = tuple(reading.definition for reading in decision.limits)
+    binding = next((number for number, reading in enumerate(decision.limits) if reading == decision.binding), None)
+    return Decision(definitions, readings, allowed=False, binding=binding, degraded=decision.degraded)
