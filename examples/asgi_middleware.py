@@ -12,4 +12,4 @@ async def read(request):
 
 
 app = Starlette(routes=[Route("/", read)])
-app.add_middleware(RateLimitMiddleware, limits="5/minute", key=lambda request: request.headers.get("x-user-id"))
+app.add_middleware(RateLimitMiddleware, limits="5/minute", key=lambda request: request.headers.get("X-User-Id"))

@@ -8,7 +8,7 @@ from django.urls import path
 
 from headgate.integrations.django import rate_limit
 
-HEADGATE = {"limits": "20/minute", "key": lambda request: request.headers.get("x-user-id")}
+HEADGATE = {"limits": "20/minute", "key": lambda request: request.headers.get("X-User-Id")}
 MIDDLEWARE = ["headgate.integrations.django.RateLimitMiddleware"]
 settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], MIDDLEWARE=MIDDLEWARE, HEADGATE=HEADGATE)
 

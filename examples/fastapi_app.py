@@ -6,7 +6,7 @@ from fastapi import Depends, FastAPI
 
 from headgate.integrations.fastapi import RateLimits, exempt
 
-limits = RateLimits(store=os.environ.get("STORE", "memory://"), key=lambda request: request.headers.get("x-user-id"))
+limits = RateLimits(store=os.environ.get("STORE", "memory://"), key=lambda request: request.headers.get("X-User-Id"))
 app = FastAPI(dependencies=[Depends(limits("100/minute", name="all", scope="all"))])
 limits.install(app)
 

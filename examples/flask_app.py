@@ -5,7 +5,7 @@ from flask import Flask
 from headgate.integrations.flask import RateLimits
 
 app = Flask(__name__)
-limits = RateLimits(app, default="20/minute", key=lambda request: request.headers.get("x-user-id"))
+limits = RateLimits(app, default="20/minute", key=lambda request: request.headers.get("X-User-Id"))
 
 
 @app.get("/")

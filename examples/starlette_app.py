@@ -7,7 +7,7 @@ from starlette.routing import Mount, Route
 
 from headgate.integrations.starlette import RateLimits, RouteLimit
 
-limits = RateLimits(key=lambda request: request.headers.get("x-user-id"))
+limits = RateLimits(key=lambda request: request.headers.get("X-User-Id"))
 
 
 @limits("5/minute")

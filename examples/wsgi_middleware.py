@@ -8,4 +8,4 @@ def hello(environ, start_response):
     return [b"hello\n"]
 
 
-app = RateLimitMiddleware(hello, limits="5/minute", key=lambda request: request.headers.get("x-user-id"))
+app = RateLimitMiddleware(hello, limits="5/minute", key=lambda request: request.headers.get("X-User-Id"))

@@ -25,9 +25,9 @@ def note_scopes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     scopes: list[str] = []
     judge = Record.judge
 
-    async def judge_and_note(record: Record, front: Front, scope: Any, template: str) -> Any:
+    async def judge_and_note(record: Record, front: Front, scope: Any, template: str, *more: Any, **own: Any) -> Any:
         scopes.append(template)
-        return await judge(record, front, scope, template)
+        return await judge(record, front, scope, template, *more, **own)
 
     monkeypatch.setattr(Record, "judge", judge_and_note)
     return scopes

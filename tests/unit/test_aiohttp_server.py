@@ -21,8 +21,8 @@ from broken_store import BrokenStore
 from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError
 from headgate.decision import Decision
 from headgate.http.options import Refusal, Response
-from headgate.http.who import header
-from headgate.integrations.aiohttp import AiohttpRequest, RateLimits, exempt, middleware, rate_limit, setup
+from headgate.http.who import endpoint, header, portable
+from headgate.integrations.aiohttp import RateLimits, exempt, middleware, rate_limit, setup
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
 from subjects import parse_list
@@ -226,7 +226,9 @@ def test_a_policy_sees_the_whole_path_and_passes_what_it_does_not_name() -> None
 
 def test_a_whole_url_on_the_request_line_is_the_path_in_it() -> None:
     seen: list[tuple[str, str]] = []
-    app = limited(limits="9/minute", on_decision=lambda request, decision: seen.append((request.path, request.host)))
+    app = limited(
+        limits="9/minute", on_decision=portable(lambda request, decision: seen.append((request.path, request.host)))
+    )
 
     async def run() -> None:
         async with TestServer(app) as server:
@@ -251,7 +253,7 @@ def test_a_gate_is_used_and_not_closed() -> None:
 
 
 def test_a_scope_counts_each_route_by_itself_and_what_finds_none_together() -> None:
-    app = limited(limits="1/minute", scope=lambda request: request.endpoint)
+    app = limited(limits="1/minute", scope=endpoint)
     asks = [{"path": path} for path in ("/", "/api/items/1", "/api/items/2", "/nothing", "/nothing/else")]
     assert statuses(app, *asks) == [200, 200, 429, 404, 429]
 
@@ -266,7 +268,7 @@ def test_an_endpoint_is_the_whole_template_with_its_method() -> None:
     app.router.add_route("*", "/any", read)
     app.router.add_static("/static", Path(__file__).parent)
     app.add_subapp("/api", inner)
-    setup(app, limits="99/minute", on_decision=lambda request, decision: seen.append(request.endpoint))
+    setup(app, limits="99/minute", on_decision=portable(lambda request, decision: seen.append(request.endpoint)))
     asking(
         app,
         {"path": "/api/v1/items/7"},
@@ -303,7 +305,7 @@ def test_peers_of_a_unix_socket_have_no_address_and_may_be_trusted(tmp_path: Pat
 
     def app(**options: Any) -> web.Application:
         return limited(
-            limits="1/minute", on_decision=lambda request, decision: seen.append(request.client_ip), **options
+            limits="1/minute", on_decision=portable(lambda request, decision: seen.append(request.client_ip)), **options
         )
 
     async def ask(app: web.Application, *clients: str) -> list[int]:
@@ -330,9 +332,9 @@ def test_peers_of_a_unix_socket_have_no_address_and_may_be_trusted(tmp_path: Pat
 
 
 def test_functions_see_the_request_of_aiohttp() -> None:
-    def key(request: Request) -> str:
-        assert isinstance(request, AiohttpRequest)
-        return str(request.aiohttp.match_info.get("id", "none"))
+    def key(request: web.Request) -> str:
+        assert isinstance(request, web.Request)
+        return str(request.match_info.get("id", "none"))
 
     asks = [{"path": f"/api/items/{number}"} for number in (1, 1, 2)]
     assert statuses(limited(limits="1/minute", key=key), *asks) == [200, 429, 200]

@@ -50,7 +50,7 @@ from django.views.decorators.csrf import csrf_exempt
 from broken_store import BrokenStore
 from headgate import ConfigError, MemoryStore
 from headgate.http.options import Refusal, Response
-from headgate.http.who import api_key, first_of
+from headgate.http.who import api_key, first_of, portable
 from headgate.integrations.django import (
     DjangoRequest,
     RateLimitMiddleware,
@@ -330,7 +330,7 @@ def test_no_store_is_waited_for_on_an_event_loop(kind: str) -> None:
 
 def test_concrete_paths_are_one_limit_and_routes_are_several(kind: str) -> None:
     seen: list[str] = []
-    view = rate_limit("2/minute", on_decision=lambda request, decision: seen.append(request.endpoint))(read)
+    view = rate_limit("2/minute", on_decision=portable(lambda request, decision: seen.append(request.endpoint)))(read)
     users = ([path("users/<int:number>/", view, name="read"), re_path(r"^old/(?P<number>\d+)$", view)], "users")
     patterns = [path("v1/", include(users, "v1")), path("v2/", include(users, "v2"))]
     with Site(kind, patterns) as site:
@@ -569,6 +569,7 @@ def test_functions_of_the_request_may_be_awaited(kind: str) -> None:
 def test_a_request_tells_what_was_sent(kind: str) -> None:
     seen: list[Any] = []
 
+    @portable
     def look(request: Request) -> None:
         seen.append((request.method, request.path, request.host, request.headers["x-one"], request.cookie("a")))
         seen.append((request.query("q"), request.client_ip, request.endpoint, request.django.path))  # type: ignore[attr-defined]

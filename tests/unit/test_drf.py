@@ -268,10 +268,10 @@ def test_keys_and_costs_are_functions_of_the_request_or_methods() -> None:
         limits = "10/minute"
 
         def key(self, request: Any) -> tuple[str, str]:
-            return ("tenant", request.rest.headers["X-Tenant"])
+            return ("tenant", request.headers["X-Tenant"])
 
-        def cost(self, request: Any) -> int:
-            return 5 if request.view.__class__.__name__ == "Read" else 1
+        def cost(self, request: Any, view: Any) -> int:
+            return 5 if view.__class__.__name__ == "Read" else 1
 
     class Chosen(RateLimitThrottle):
         key = staticmethod(by_tenant)

@@ -23,7 +23,7 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from broken_store import BrokenStore
 from headgate import ConfigError
 from headgate.http.options import Refusal, Response
-from headgate.http.who import api_key, first_of
+from headgate.http.who import api_key, first_of, portable
 from headgate.integrations.flask import NO_ROUTE, RateLimits, exempt, rate_limit
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
@@ -199,7 +199,7 @@ def test_blueprints_and_mounts_with_the_same_inner_rule_are_several_limits(limit
             blueprint = flask.Blueprint(name, name)
 
             @blueprint.get("/<int:number>")
-            @limits("1/minute", on_decision=lambda request, decision: seen.append(request.endpoint))
+            @limits("1/minute", on_decision=portable(lambda request, decision: seen.append(request.endpoint)))
             def read(number: int) -> str:
                 return str(number)
 
@@ -481,8 +481,8 @@ def test_an_error_handler_of_the_application_may_answer(app: flask.Flask, client
 
 
 def test_the_answer_can_be_another(app: flask.Flask, client: Client, limits: RateLimits) -> None:
-    def other(request: Request, decision: Any, usual: Refusal) -> Refusal | None:
-        status = int(request.query("status") or 0)
+    def other(request: Any, decision: Any, usual: Refusal) -> Refusal | None:
+        status = int(request.args.get("status", 0))
         return Refusal(status, [("Content-Type", "text/plain")], b"other") if status else None
 
     app.add_url_rule("/", "index", limits("1/minute", refusal=other)(lambda: "home"))
@@ -677,7 +677,7 @@ def test_an_option_that_there_is_not_is_no_silent_wish() -> None:
 
 def test_the_endpoint_of_what_is_no_route_names_its_mount(app: flask.Flask) -> None:
     seen: list[str] = []
-    RateLimits(app, default="9/minute", on_decision=lambda request, decision: seen.append(request.endpoint))
+    RateLimits(app, default="9/minute", on_decision=portable(lambda request, decision: seen.append(request.endpoint)))
     client = Client(DispatcherMiddleware(flask.Flask("other"), {"/shop": app}))
     assert client.statuses("/shop/nowhere", "/shop/else") == [404, 404]
     assert seen == [f"application: {NO_ROUTE} /shop"] * 2

@@ -24,10 +24,10 @@ from litestar.testing import TestClient
 from broken_store import BrokenStore
 from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError
 from headgate.decision import Decision
-from headgate.http.asgi import AsgiRequest, RateLimitMiddleware
+from headgate.http.asgi import RateLimitMiddleware
 from headgate.http.options import Refusal
 from headgate.http.options import Response as Said
-from headgate.http.who import header
+from headgate.http.who import endpoint, header, portable
 from headgate.integrations.litestar import EXEMPT, REFUSED, RateLimitPlugin, RateLimits, exempt, rate_limit
 from headgate.policy.request import Request as Asked
 from headgate.testing import ManualClock
@@ -178,7 +178,7 @@ def test_methods_of_one_path_count_apart_and_a_scope_together() -> None:
 
 def test_an_endpoint_is_the_whole_template_with_its_method() -> None:
     seen: list[str] = []
-    limits = RateLimits(on_decision=lambda request, decision: seen.append(request.endpoint))
+    limits = RateLimits(on_decision=portable(lambda request, decision: seen.append(request.endpoint)))
 
     async def mounted(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -398,7 +398,7 @@ def test_what_finds_no_route_is_refused_with_the_usual_answer() -> None:
 
 
 def test_a_scope_of_an_application_counts_each_route_by_itself() -> None:
-    app = limited(limits="1/minute", scope=lambda request: request.endpoint)
+    app = limited(limits="1/minute", scope=endpoint)
     asks = [{"path": path} for path in ("/", "/api/items/1", "/api/items/2", "/nothing", "/nothing/else")]
     assert statuses(app, *asks) == [200, 200, 429, 404, 429]
 
@@ -432,9 +432,9 @@ def test_a_middleware_that_litestar_makes_for_each_route_is_none_for_an_applicat
 
 
 def test_functions_see_the_scope_of_litestar() -> None:
-    def key(request: Asked) -> str:
-        assert isinstance(request, AsgiRequest)
-        return str(request.scope["path_params"].get("item_id", "none"))
+    def key(request: Any) -> str:
+        assert isinstance(request, Request)
+        return str(request.path_params.get("item_id", "none"))
 
     asks = [{"path": f"/api/items/{number}"} for number in (1, 1, 2)]
     assert statuses(limited(limits="1/minute", key=key), *asks) == [200, 429, 200]
@@ -565,6 +565,7 @@ def test_a_store_that_would_block_the_event_loop_is_told_at_once() -> None:
 def test_what_counts_is_told_what_was_answered() -> None:
     seen: dict[str, Said] = {}
 
+    @portable
     def count(request: Asked, response: Said) -> bool:
         seen[request.path] = response
         return True
@@ -586,6 +587,7 @@ def test_what_a_middleware_between_raises_is_what_was_answered() -> None:
 
         return middleware
 
+    @portable
     def count(request: Asked, response: Said) -> bool:
         seen.append(response.status)
         return True

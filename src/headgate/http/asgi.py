@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import cache
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 from urllib.parse import quote
 
 from headgate import core
@@ -50,6 +50,9 @@ class RateLimitMiddleware:
     answers what is refused, from a cache perhaps. A store that was opened here is closed when the server
     ends the application's lifespan. Raises ConfigError or PolicyError.
     """
+
+    request_kind: ClassVar[type[AsgiRequest]]
+    """Makes the request that limits see; an integration has its framework's in it."""
 
     def __init__(
         self,
@@ -92,7 +95,7 @@ class RateLimitMiddleware:
                     client = scope.get("client")
                     asked = front.ask_peer(client[0] if client else "")
                 else:
-                    request = AsgiRequest(scope)
+                    request = self.request_kind(scope)
                     asked = front.ask(request)
                 decision = asked if asked is None or isinstance(asked, Decision) else await asked
         except StoreError as error:
@@ -105,7 +108,7 @@ class RateLimitMiddleware:
             if told is not None:
                 await self.app(scope, receive, adding(send, told) if told else send)
                 return
-            request = request or AsgiRequest(scope)
+            request = request or self.request_kind(scope)
             answer = front.answer(request, decision)
         refusal, fields, delay_us, _ = answer
         if delay_us:
@@ -176,7 +179,7 @@ class AsgiRequest(Request):
 
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
-        """By name in lower case."""
+        """By name in lower case; asked for in any."""
         headers = self._headers
         if headers is None:
             headers = self._headers = ScopeHeaders(self.scope["headers"])
@@ -188,8 +191,11 @@ class AsgiRequest(Request):
         return self.headers.get("host", "")
 
 
+RateLimitMiddleware.request_kind = AsgiRequest
+
+
 class ScopeHeaders(Mapping[str, str]):
-    """The headers of a scope, in lower case as ASGI has them; one that is given several times is one list.
+    """The headers of a scope, in lower case as ASGI has them, asked for in any; one given several times is one list.
 
     Looked for where they are: who counts by one header reads no other.
     """
@@ -207,7 +213,8 @@ class ScopeHeaders(Mapping[str, str]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a header, `default` where it is not there."""
-        wanted, found, several = name.encode("latin-1", "replace"), None, None
+        wanted = name.lower().replace("_", "-").encode("latin-1", "replace")
+        found = several = None
         length = len(wanted)
         for own, value in self._pairs:
             if len(own) == length and (own == wanted or own.replace(b"_", b"-") == wanted):

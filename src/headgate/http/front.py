@@ -17,6 +17,7 @@ from headgate.clock import SYSTEM_CLOCK
 from headgate.decision import Decision
 from headgate.errors import ConfigError, StoreError
 from headgate.http.dialects import fields_of
+from headgate.http.functions import given_own
 from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions, cost_of, function_of, one_of
 from headgate.http.ratelimit_headers import Passing, passes_without_words, passing_writer
 from headgate.http.refusal import PROBLEM_JSON, REDUCED_CAPACITY, answer_of, problem_json
@@ -62,7 +63,7 @@ class Front:
         unknown = set(options) - set(Options.__annotations__) - set(RouteOptions.__annotations__ if routed else ())
         if unknown:
             raise TypeError(f"no option is named {', '.join(sorted(unknown))}")
-        told = cast(dict[str, Any], options)
+        told = given_own(options)
         if (policy is None) == (told.get("limits") is None):
             raise ConfigError("give a policy (a file, its values, or a gate), or limits; one of the two")
         self._asynchronous = asynchronous

@@ -11,7 +11,7 @@ from headgate.decision import Decision
 from headgate.errors import ArgumentError, ConfigError
 from headgate.keys import Key, check_cost
 from headgate.limits import Limit
-from headgate.policy.request import Request
+from headgate.policy.headers import Headers
 from headgate.policy.rules import Policy
 from headgate.stores.contract import Store
 
@@ -19,8 +19,10 @@ T = TypeVar("T")
 
 AnyPolicy = Policy | Mapping[str, Any] | str | Path
 AnyLimits = str | Limit | Sequence[Limit]
-Of = Callable[[Request], T] | Callable[[Request], Awaitable[T]]
-"""A function of the request; before an asyncio application it may be a coroutine function."""
+Of = Callable[..., T] | Callable[..., Awaitable[T]]
+"""A function of the framework's own request, or of nothing; before an asyncio application it may be a coroutine
+function. One that is `headgate.http.functions.portable` is given Headgate's request, and so is every function
+where no framework is at hand: in `headgate.http.asgi` and `headgate.http.wsgi`."""
 
 
 class Response(NamedTuple):
@@ -28,10 +30,18 @@ class Response(NamedTuple):
 
     status: int
     headers: Mapping[str, str]
-    """By name in lower case."""
+    """By name in lower case; `counts` may ask for them in any."""
 
     body_bytes: int
     """How much of a body was sent."""
+
+
+def in_any_case(response: Response) -> Response:
+    """A response whose headers are found in any case."""
+    headers = response.headers
+    if isinstance(headers, Headers):
+        return response
+    return response._replace(headers=Headers({name.lower(): value for name, value in headers.items()}))
 
 
 class Refusal(NamedTuple):
@@ -48,10 +58,10 @@ class Answering(TypedDict, total=False):
     headers: str | Sequence[str]
     """Dialects that tell what remains, see `headgate.http.dialects` ["draft-11"]; "none" for none."""
 
-    refusal: Callable[[Request, Decision, Refusal], Refusal | None]
+    refusal: Callable[[Any, Decision, Refusal], Refusal | None]
     """What replaces an answer of refusal; it is given the usual one, and None leaves that as it is."""
 
-    on_decision: Callable[[Request, Decision], object]
+    on_decision: Callable[[Any, Decision], object]
     """Is told of every decision, before it is answered."""
 
     on_store_error: Literal["open", "closed"]
@@ -85,7 +95,7 @@ class Counting(Answering, total=False):
     tier: Of[Key | None]
     """Which of the limits apply, where `limits` is a mapping; what that does not name is "default"."""
 
-    counts: Callable[[Request, Response], bool | int]
+    counts: Callable[[Any, Response], bool | int]
     """What of a request counts once it is answered: False for nothing, or its units [all].
 
     It is charged before it is let in, so no race exceeds the limit; what does not count is given back.
@@ -134,7 +144,7 @@ class Options(Counting, total=False):
 class RouteOptions(Counting, total=False):
     """What the limit of a route may be told."""
 
-    scope: str | Callable[[Request], str]
+    scope: str | Callable[..., str]
     """What is counted together [each route by itself]: limits of one scope, and of one name or written alike,
     are one."""
 

@@ -14,7 +14,7 @@ from headgate import core
 from headgate.clock import SYSTEM_CLOCK
 from headgate.decision import Decision, NamedLimit, Reading
 from headgate.errors import ArgumentError, ConfigError
-from headgate.http.options import AnyLimits, Response, cost_of, function_of, one_of
+from headgate.http.options import AnyLimits, Response, cost_of, function_of, in_any_case, one_of
 from headgate.http.ratelimit_headers import writers_of
 from headgate.http.wide import MOST_TIMES, WideLimiter
 from headgate.keys import Key
@@ -135,7 +135,7 @@ class RequestLimits:
         request.charge = None  # once
         limiter, key, cost, asked_us = charge
         try:
-            told = self._counts(request, response)
+            told = self._counts(request, in_any_case(response))
             units = cost if told is True else int(told)
             if units < 0:
                 raise ArgumentError(f"units that count are at least 0, not {units}")

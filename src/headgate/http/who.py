@@ -2,6 +2,8 @@
 
     RateLimitMiddleware(app, limits="100/minute", key=first_of(api_key("X-API-Key"), header("X-User-Id")))
 
+They take Headgate's request, and that of any framework whose integration is imported.
+
 Each key begins with where it comes from: user 7 is not cookie 7. Only what a client cannot choose
 freely tells who it is; see docs/identity.md.
 """
@@ -13,11 +15,14 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from headgate.errors import ConfigError
+from headgate.http.functions import of_request, portable, request_of
 from headgate.policy.identity import Extract, Parts, from_cookie, from_header, from_query, is_repeated
 from headgate.policy.request import REPEATED, Request, header_name
 from headgate.waiting import answered
 
-KeyOf = Callable[[Request], tuple[str, ...] | None]
+__all__ = ["all_of", "api_key", "cookie", "endpoint", "first_of", "header", "portable", "query", "request_of"]
+
+KeyOf = Callable[[Any], tuple[str, ...] | None]
 
 
 def header(name: str, *, secret: bool = False) -> KeyOf:
@@ -29,7 +34,9 @@ def api_key(name: str = "X-API-Key") -> KeyOf:
     """The API key in a header, or its token where it says `Bearer` before it; only its digest is kept."""
     read, lower = from_header(_checked(name), secret=True), header_name(name)
 
-    def of(request: Request) -> tuple[str, ...] | None:
+    @portable
+    def of(asked: Any) -> tuple[str, ...] | None:
+        request = asked if isinstance(asked, Request) else request_of(asked)
         sent = request.header(lower)
         scheme, *token = sent.split(None, 1)[:2] or [""]
         if scheme.lower() == "bearer":  # alone it is no key
@@ -49,36 +56,48 @@ def query(name: str, *, secret: bool = False) -> KeyOf:
     return _named(f"query:{name}", from_query(_checked(name), secret=secret))
 
 
-def first_of(*keys: Callable[[Request], Any]) -> Callable[[Request], Any]:
+@portable
+def endpoint(request: Any) -> str:
+    """The route of a request, `GET /items/{id}`, "" where none is known: `scope=endpoint` counts each by itself."""
+    return request_of(request).endpoint
+
+
+def first_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
     """The first key that a request has; awaited where one of the functions is a coroutine function."""
     if not keys:
         raise ConfigError("first_of needs at least one function")
+    functions = tuple(of_request("first_of", function) for function in keys)
 
-    def of(request: Request) -> Any:
-        return next((key for key in (function(request) for function in keys) if key), None)
+    def of(asked: Any) -> Any:
+        request = request_of(asked)
+        return next((key for key in (function(request) for function in functions) if key), None)
 
-    async def of_async(request: Request) -> Any:
-        for function in keys:
+    async def of_async(asked: Any) -> Any:
+        request = request_of(asked)
+        for function in functions:
             key = await _settled(function(request))
             if key:
                 return key
         return None
 
-    return of_async if any(map(iscoroutinefunction, keys)) else of
+    return portable(of_async if any(map(iscoroutinefunction, functions)) else of)
 
 
-def all_of(*keys: Callable[[Request], Any]) -> Callable[[Request], Any]:
+def all_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
     """All of these together, such as a tenant and its user; None where one is missing."""
     if not keys:
         raise ConfigError("all_of needs at least one function")
+    functions = tuple(of_request("all_of", function) for function in keys)
 
-    def of(request: Request) -> Any:
-        return _together([function(request) for function in keys])
+    def of(asked: Any) -> Any:
+        request = request_of(asked)
+        return _together([function(request) for function in functions])
 
-    async def of_async(request: Request) -> Any:
-        return _together([await _settled(function(request)) for function in keys])
+    async def of_async(asked: Any) -> Any:
+        request = request_of(asked)
+        return _together([await _settled(function(request)) for function in functions])
 
-    return of_async if any(map(iscoroutinefunction, keys)) else of
+    return portable(of_async if any(map(iscoroutinefunction, functions)) else of)
 
 
 def _together(found: list[Any]) -> tuple[Any, ...] | None:
@@ -92,7 +111,11 @@ async def _settled(value: Any | Awaitable[Any]) -> Any:
 
 
 def _named(place: str, extract: Extract) -> KeyOf:
-    return lambda request: _key(place, extract(request))
+    @portable
+    def of(asked: Any) -> tuple[str, ...] | None:
+        return _key(place, extract(asked if isinstance(asked, Request) else request_of(asked)))
+
+    return of
 
 
 def _key(place: str, found: Parts | None) -> tuple[str, ...] | None:

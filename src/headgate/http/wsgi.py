@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from threading import Event
-from typing import Any, Unpack, cast
+from typing import Any, ClassVar, Unpack, cast
 from urllib.parse import quote
 
 from headgate import core
@@ -39,6 +39,9 @@ class RateLimitMiddleware:
     mount took off. `fallback` is an application that answers what is refused, from a cache perhaps.
     Raises ConfigError or PolicyError.
     """
+
+    request_kind: ClassVar[type[WsgiRequest]]
+    """Makes the request that limits see; an integration has its framework's in it."""
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class RateLimitMiddleware:
             if decision is None and front.ask_peer is not None and environ["REQUEST_METHOD"] != "OPTIONS":
                 decision = cast(Decision | None, front.ask_peer(environ.get("REMOTE_ADDR", "")))
             elif decision is None:
-                request = WsgiRequest(environ)
+                request = self.request_kind(environ)
                 decision = cast(Decision | None, front.ask(request))
         except StoreError as error:
             answer = front.without_store(error)
@@ -81,7 +84,7 @@ class RateLimitMiddleware:
             passing = None if front.settles else front.passing(decision)
             if passing is not None:
                 return self.app(environ, telling(start_response, passing) if passing else start_response)
-            request = request or WsgiRequest(environ)
+            request = request or self.request_kind(environ)
             answer = front.answer(request, decision)
         if answer.delay_us:
             Event().wait(front.clock.let_pass(answer.delay_us))
@@ -127,7 +130,7 @@ class WsgiRequest(Request):
 
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
-        """By name in lower case."""
+        """By name in lower case; asked for in any."""
         headers = self._headers
         if headers is None:
             headers = self._headers = EnvironHeaders(self._environ)
@@ -140,8 +143,11 @@ class WsgiRequest(Request):
         return host
 
 
+RateLimitMiddleware.request_kind = WsgiRequest
+
+
 class EnvironHeaders(Mapping[str, str]):
-    """The headers of an environ, by name in lower case; looked for where they are."""
+    """The headers of an environ, by name in lower case, asked for in any; looked for where they are."""
 
     __slots__ = ("_environ",)
 
@@ -149,9 +155,9 @@ class EnvironHeaders(Mapping[str, str]):
         self._environ = environ
 
     def __getitem__(self, name: str) -> str:
-        value = self._environ.get(_environ_name(name))
+        value = self._environ.get(_environ_name(name)) if isinstance(name, str) else None
         # A server may give CONTENT_TYPE and CONTENT_LENGTH as empty text where there is none (PEP 3333).
-        if not isinstance(value, str) or (not value and name in _WITHOUT_HTTP):
+        if not isinstance(value, str) or (not value and name.lower() in _WITHOUT_HTTP):
             raise KeyError(name)
         return value
 
@@ -168,7 +174,7 @@ class EnvironHeaders(Mapping[str, str]):
 @lru_cache(1024)
 def _environ_name(name: str) -> str:
     upper = name.upper().replace("-", "_")
-    return upper if name in _WITHOUT_HTTP else f"HTTP_{upper}"
+    return upper if name.lower() in _WITHOUT_HTTP else f"HTTP_{upper}"
 
 
 def python_telling(start_response: StartResponse, fields: list[tuple[str, str]]) -> StartResponse:

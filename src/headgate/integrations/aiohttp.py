@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.http.front import Front, judge_async
+from headgate.http.functions import request_of
 from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions
 from headgate.http.routes import LimitsOfRoute, RouteLimits, exempt, is_exempt
 from headgate.integrations.passed import Entry, Passed
@@ -88,7 +89,7 @@ rate_limit = RateLimits()
 class AppOptions(Options, total=False):
     """What limits of an application may be told: `Options`, and this."""
 
-    scope: str | Callable[[Request], str]
+    scope: str | Callable[..., str]
     """What is counted together, where `limits` are given [all that the application answers]."""
 
 
@@ -177,8 +178,13 @@ class AiohttpRequest(Request):
         self._cookies = self._query = None
 
     @property
+    def own(self) -> web.Request:
+        """aiohttp's, which functions of limits are given."""
+        return self.aiohttp
+
+    @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
-        """By name in lower case."""
+        """By name in lower case; asked for in any."""
         return self._whole().headers
 
     @property
@@ -190,6 +196,11 @@ class AiohttpRequest(Request):
         if self._read is None:
             self._read = Request(headers=list(self.aiohttp.headers.items()))
         return self._read
+
+
+@request_of.register
+def _(request: web.Request) -> AiohttpRequest:
+    return AiohttpRequest(request, endpoint_of(request))
 
 
 def endpoint_of(request: web.Request, *, by_method: bool = False) -> str:

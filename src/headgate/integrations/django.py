@@ -22,9 +22,11 @@ from urllib.parse import quote
 
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.http.front import Front, judge, judge_async
+from headgate.http.functions import portable, request_of
 from headgate.http.options import Refusal, RouteOptions
 from headgate.http.routes import LimitsOfRoute, is_exempt
 from headgate.http.routes import exempt as _exempt
+from headgate.policy.headers import Headers
 from headgate.policy.request import Request
 from headgate.waiting import answered
 
@@ -79,16 +81,37 @@ class DjangoRequest(Request):
     `endpoint` is the route of its view with what `include` and a mount put before it, never a concrete path.
     """
 
-    __slots__ = ("_asynchronous", "_endpoint", "_path", "_read", "_user", "django")
+    __slots__ = ("_asynchronous", "_endpoint", "_known", "_path", "_read", "_user", "django")
 
     def __init__(self, request: Any, endpoint: str = "", *, asynchronous: bool = False) -> None:
         self.django = request
         self._asynchronous = asynchronous
         self._endpoint = endpoint
         self._path = ""
-        self._read: dict[str, str] | None = None
+        self._read: Headers | None = None
         self._user: Any = None
+        self._known: dict[Any, Any] = {}
         self._cookies = self._query = None
+
+    @property
+    def own(self) -> Any:
+        """Django's, which functions of limits are given."""
+        return self.django
+
+    def call(self, function: Callable[..., Any], *rest: Any) -> Any:
+        """What a function of Django's request gives; on an event loop, from a thread if Django insists on one."""
+        if not self._asynchronous or rest:
+            return function(self.own, *rest)
+        if function in self._known:
+            return self._known[function]
+
+        async def load() -> None:
+            self._known[function] = await sync_to_async(function)(self.own)
+
+        try:
+            return function(self.own)
+        except failures.SynchronousOnlyOperation as error:  # the database: a user, a session
+            raise NotThereYet(str(error), load) from error
 
     @property
     def method(self) -> str:  # type: ignore[override]
@@ -112,9 +135,9 @@ class DjangoRequest(Request):
 
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
-        """By name in lower case."""
+        """By name in lower case; asked for in any."""
         if self._read is None:
-            self._read = {name.lower(): value for name, value in self.django.headers.items()}
+            self._read = Headers({name.lower(): value for name, value in self.django.headers.items()})
         return self._read
 
     @property
@@ -153,15 +176,22 @@ def _user_of(request: Any) -> Any:
     return request.user
 
 
-def user(request: Request) -> tuple[str, str] | None:
+@request_of.register(HttpRequest)
+def _(request: Any) -> DjangoRequest:
+    return DjangoRequest(request)
+
+
+@portable
+def user(request: Any) -> tuple[str, str] | None:
     """The key of who is logged in, by primary key; None for anybody else. It serves sync and async alike."""
-    who = cast(DjangoRequest, request).user
+    who = cast(DjangoRequest, request_of(request)).user
     return ("user", str(who.pk)) if who is not None and who.is_authenticated else None
 
 
-def each_route(request: Request) -> str:
+@portable
+def each_route(request: Any) -> str:
     """A scope for HEADGATE: each route of the site counts by itself, and what is no route together."""
-    return request.endpoint
+    return request_of(request).endpoint
 
 
 def _read_settings() -> Mapping[str, Any]:

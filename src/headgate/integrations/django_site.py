@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from headgate.errors import ConfigError
 from headgate.http.front import Front
+from headgate.http.functions import OF_A_REQUEST, is_portable, takes
 from headgate.http.options import Answering, Options, RouteOptions
 from headgate.http.routes import LimitsOfRoute, RouteLimits
 from headgate.policy.request import Request
@@ -57,13 +58,14 @@ class Site:
         """A view that answers what the middleware refuses."""
 
         self._stores: dict[str, Store] = {}
-        shared = cast(RouteOptions, {name: self._told[name] for name in _SHARED if name in self._told})
+        shared = cast(RouteOptions, _with_groups({name: self._told[name] for name in _SHARED if name in self._told}))
         self._routes = {colour: RouteLimits(shared, asynchronous=colour) for colour in (False, True)}
 
     def front(self, limits: LimitsOfRoute, options: RouteOptions, *, asynchronous: bool) -> Front:
         """What judges a view or a throttle."""
         store = options.get("store", self._told.get("store", "memory://"))
-        told = cast(RouteOptions, {**options, "store": self._opened(store)})
+        told = cast(RouteOptions, {**_with_groups(options), "store": self._opened(store)})
+        limits = _with_groups({"limits": limits})["limits"]
         return _awaiting(self._routes[asynchronous].front(limits, told), asynchronous=asynchronous)
 
     def site_front(self, *, asynchronous: bool) -> Front | None:
@@ -74,7 +76,7 @@ class Site:
             raise ConfigError("settings.HEADGATE has a policy or limits, one of the two")
         if policy is not None:
             names = (*Answering.__annotations__, "store", "ruleset")
-            own = {name: told[name] for name in names if name in told}
+            own = _with_groups({name: told[name] for name in names if name in told})
             if "store" in own:
                 own["store"] = self._opened(own["store"])
             front = Front(policy, cast(Options, own), asynchronous=asynchronous)
@@ -160,17 +162,53 @@ def _function(name: str, value: Any) -> Any:
         raise ConfigError(f"settings.HEADGATE[{name!r}]: {value!r:.80} is no function: {error}") from error
 
 
+def _with_groups(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Options, of which functions of a group and a request (django-ratelimit's) are functions of a request."""
+    given = dict(told)
+    for name in OF_A_REQUEST:
+        function = given.get(name)
+        if callable(function) and not is_portable(function) and not (takes(function, 1) or takes(function, 0)):
+            given[name] = _of_group(function) if takes(function, 2) else function
+    return given
+
+
+def _of_group(function: Callable[[str, Any], Any]) -> Callable[[Any], Any]:
+    """The group is the dotted name of the view."""
+    if iscoroutinefunction(function):
+
+        async def of_async(request: Any) -> Any:
+            return await function(view_name_of(request), request)
+
+        return of_async
+
+    def of(request: Any) -> Any:
+        return function(view_name_of(request), request)
+
+    return of
+
+
+def view_name_of(request: Any) -> str:
+    """`shop.views.search`; "" where no view is known yet, or none is for it."""
+    match = getattr(request, "resolver_match", None)
+    if match is None:
+        return ""
+    view = getattr(match.func, "view_class", match.func)
+    named = view if hasattr(view, "__qualname__") else type(view)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
 def _awaiting(front: Front, *, asynchronous: bool) -> Front:
     """A front that awaits what its functions ask for, on an event loop."""
     if asynchronous:
         ask = front.ask
 
         async def ask_again(request: Request) -> Any:
-            try:
-                return await answered(ask(request))
-            except NotThereYet as error:  # nothing is charged before all functions have answered
-                await error.load()
-                return await answered(ask(request))
+            for _ in OF_A_REQUEST:  # each may ask for something, once
+                try:
+                    return await answered(ask(request))
+                except NotThereYet as error:  # nothing is charged before all functions have answered
+                    await error.load()
+            return await answered(ask(request))
 
         front.ask = ask_again
     return front

@@ -13,16 +13,16 @@ another, even when one has refused; what is charged in vain is given back.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from threading import Lock
 from typing import Any, ClassVar, cast
 
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.http.front import Front, judge
+from headgate.http.functions import portable, request_of, takes
 from headgate.http.options import RouteOptions
-from headgate.policy.request import Request
 
 try:
+    import rest_framework.request  # type: ignore[import-untyped]
     from django.conf import settings  # type: ignore[import-untyped]
     from rest_framework.exceptions import APIException  # type: ignore[import-untyped]
     from rest_framework.settings import api_settings  # type: ignore[import-untyped]
@@ -47,9 +47,19 @@ class RestRequest(DjangoRequest):
         self.view = view
 
     @property
+    def own(self) -> Any:
+        """REST framework's, which functions of throttles are given."""
+        return self.rest
+
+    @property
     def user(self) -> Any:
         """Who is authenticated, by REST framework's rules."""
         return self.rest.user
+
+
+@request_of.register(rest_framework.request.Request)
+def _(request: Any) -> RestRequest:
+    return RestRequest(request, (request.parser_context or {}).get("view"), "")
 
 
 class StoreUnavailable(APIException):  # type: ignore[misc]
@@ -166,14 +176,20 @@ def _rate(scope: str) -> str | None:
 
 
 def _function(throttle: type[RateLimitThrottle], name: str) -> Any:
-    """An attribute as it is written in the class: a function of the request, or a method of a throttle."""
+    """An attribute as it is written in the class: a function of the request, or of it and the view, or a method."""
     told = inspect.getattr_static(throttle, name)
     if isinstance(told, staticmethod):
         return told.__func__
-    if inspect.isfunction(told) and len(inspect.signature(told).parameters) == 2:
-        method: Callable[[Request], Any] = told.__get__(throttle())
-        return method
-    return told
+    if inspect.isfunction(told) and (takes(told, 2) or takes(told, 3)):
+        told = told.__get__(throttle())
+    if not callable(told) or takes(told, 1) or not takes(told, 2):
+        return told
+
+    @portable
+    def of(request: Any) -> Any:  # as REST framework calls `get_cache_key`
+        return told(request.rest, request.view)
+
+    return of
 
 
 def _passed_of(view: Any) -> Passed:

@@ -33,9 +33,17 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("headgate.integrations.fastapi", extra="fastapi") from error
 
-from headgate.integrations.starlette import RefusalResponse
+from headgate.integrations.starlette import RateLimitMiddleware, RefusalResponse, StarletteRequest
 
-__all__ = ["RateLimit", "RateLimitExceeded", "RateLimitHeaders", "RateLimits", "exempt", "rate_limit"]
+__all__ = [
+    "RateLimit",
+    "RateLimitExceeded",
+    "RateLimitHeaders",
+    "RateLimitMiddleware",
+    "RateLimits",
+    "exempt",
+    "rate_limit",
+]
 
 _MOST_ROUTES = 4096
 
@@ -89,7 +97,7 @@ class RateLimit:
                 "counts needs somebody who sees the responses: "
                 "app.add_middleware(RateLimitHeaders), of headgate.integrations.fastapi"
             )
-        passed = await record.judge(self._front, scope, found.template)
+        passed = await record.judge(self._front, scope, found.template, kind=StarletteRequest, own=connection)
         if passed.refusal is not None:
             _answer_by_default(scope)
             raise RateLimitExceeded(passed.refusal, passed.decision)

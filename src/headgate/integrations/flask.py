@@ -23,11 +23,13 @@ from weakref import WeakSet
 
 from headgate.decision import Decision
 from headgate.errors import ConfigError, MissingExtraError
+from headgate.http import wsgi
 from headgate.http.front import Front, judge
+from headgate.http.functions import request_of
 from headgate.http.options import Refusal, Response, RouteOptions
 from headgate.http.routes import LimitsOfRoute, RouteLimits, is_exempt
 from headgate.http.routes import exempt as _exempt
-from headgate.http.wsgi import WsgiRequest
+from headgate.http.wsgi import Environ, WsgiRequest
 from headgate.integrations.passed import Counted, Entry, Passed
 
 try:
@@ -52,6 +54,37 @@ _DEPTH = "__headgate_depth__"
 
 _PASSED = "headgate.flask"
 """Where an environ keeps what its request was let through by."""
+
+
+class FlaskRequest(WsgiRequest):
+    """A request as limits see it; its `own` is Flask's, which their functions are given."""
+
+    __slots__ = ("_own",)
+
+    def __init__(self, environ: Environ, endpoint: str = "", own: flask.Request | None = None) -> None:
+        super().__init__(environ, endpoint)
+        self._own = own
+
+    @property
+    def own(self) -> flask.Request:
+        """The current one of this environ; before the application, one of its own."""
+        if self._own is None:
+            current: Any = flask.request if flask.has_request_context() else None
+            is_it = current is not None and current.environ is self.environ
+            self._own = current._get_current_object() if is_it else flask.Request(self.environ)
+        return cast(flask.Request, self._own)
+
+
+@request_of.register
+def _(request: flask.Request) -> FlaskRequest:
+    current = flask.has_request_context() and flask.request.environ is request.environ
+    return FlaskRequest(request.environ, _template() if current else "", request)
+
+
+class RateLimitMiddleware(wsgi.RateLimitMiddleware):
+    """`headgate.http.wsgi.RateLimitMiddleware` whose functions are given a request of Flask."""
+
+    request_kind = FlaskRequest
 
 
 class RateLimits:
@@ -180,7 +213,7 @@ class _Limit:
     def stand_before(self, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """None where the request of this thread may pass, else what the fallback answers; raises the refusal."""
         environ = flask.request.environ
-        request = WsgiRequest(environ, endpoint)
+        request = FlaskRequest(environ, endpoint)
         answer = judge(self.front, request)
         passed = environ.get(_PASSED)
         if passed is None:

@@ -45,7 +45,7 @@ _METHOD = re.compile(r"/[^/]+/[^/]+")
 class GrpcOptions(Options, total=False):
     """What an interceptor may be told: `Options`, and this."""
 
-    scope: str | Callable[[Request], str]
+    scope: str | Callable[..., str]
     """What is counted together, under `limits` [all methods that `methods` does not name]."""
 
 

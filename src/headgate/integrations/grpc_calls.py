@@ -44,6 +44,18 @@ class GrpcRequest(Request):
         self._read: Request | None = None
         self._cookies = self._query = None
 
+    def invocation_metadata(self) -> Any:
+        """What the client sent beside its message, as gRPC has it."""
+        return self.context.invocation_metadata()
+
+    def peer(self) -> Any:
+        """Where the call comes from, as gRPC has it."""
+        return self.context.peer()
+
+    def auth_context(self) -> Any:
+        """Who came with a certificate, as gRPC has it."""
+        return self.context.auth_context()
+
     @property
     def client_ip(self) -> str:  # type: ignore[override]
         """The address of the peer; "" for a Unix socket."""
@@ -51,7 +63,7 @@ class GrpcRequest(Request):
 
     @property
     def headers(self) -> Mapping[str, str]:  # type: ignore[override]
-        """The metadata that are text."""
+        """The metadata that are text; asked for in any case."""
         if self._read is None:
             sent = self.context.invocation_metadata() or ()
             self._read = Request(headers=[(key, value) for key, value in sent if isinstance(value, str)])

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from headgate.errors import MissingExtraError
 from headgate.http.asgi import (
     ASGIApp,
+    AsgiRequest,
     Message,
     Receive,
     Scope,
@@ -29,14 +30,15 @@ from headgate.http.asgi import (
     telling,
 )
 from headgate.http.front import Front
+from headgate.http.functions import request_of
 from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions
 from headgate.http.refusal import PROBLEM_JSON
 from headgate.http.routes import LimitsOfRoute, RouteLimits, exempt, is_exempt
 from headgate.integrations.starlette_record import Passed, Record
 from headgate.policy.gate import AsyncGate
-from headgate.policy.request import Request
 
 try:
+    from litestar.connection import ASGIConnection
     from litestar.exceptions import HTTPException
     from litestar.openapi.datastructures import ResponseSpec
     from litestar.plugins import InitPlugin, ReceiveRoutePlugin
@@ -65,6 +67,31 @@ REFUSED: dict[int, ResponseSpec] = {
     429: ResponseSpec(Problem, generate_examples=False, description="Too Many Requests", media_type=PROBLEM_JSON)
 }
 """What a refusal looks like: `responses=REFUSED` shows it in OpenAPI where no RateLimitPlugin does."""
+
+
+class LitestarRequest(AsgiRequest):
+    """A request as limits see it; its `own` is Litestar's `Request` or `WebSocket`, given to their functions."""
+
+    __slots__ = ("_own",)
+
+    def __init__(self, scope: Scope, endpoint: str = "", own: Any = None) -> None:
+        super().__init__(scope, endpoint)
+        self._own = own
+
+    @property
+    def own(self) -> Any:
+        """Of the class that the application says, if it says one."""
+        if self._own is None:
+            app = self.scope["litestar_app"]
+            kind = app.websocket_class if self.scope["type"] == "websocket" else app.request_class
+            self._own = kind(self.scope)
+        return self._own
+
+
+@request_of.register(ASGIConnection)
+def _(connection: Any) -> LitestarRequest:
+    scope = connection.scope
+    return LitestarRequest(scope, template_of(scope) if "route_handler" in scope else "", connection)
 
 
 class RateLimits:
@@ -123,7 +150,7 @@ class RateLimit:
 class PluginOptions(Options, total=False):
     """What limits of an application may be told: `Options`, and this."""
 
-    scope: str | Callable[[Request], str]
+    scope: str | Callable[..., str]
     """What is counted together, where `limits` are given [all that the application answers]."""
 
 
@@ -188,7 +215,7 @@ class _Limited:
             await self._app(scope, receive, send)
             return
         record = Record.of(scope)
-        passed = await record.judge(self._limit.front, scope, self._template)
+        passed = await record.judge(self._limit.front, scope, self._template, kind=LitestarRequest)
         refusal = passed.refusal
         if refusal is None:
             await self._run(passed, record, scope, receive, send)
@@ -227,7 +254,7 @@ class _Unrouted:
             return
         if message["type"] == "http.response.start":
             record = Record.of(scope)
-            passed = await record.judge(self._front, scope, "")
+            passed = await record.judge(self._front, scope, "", kind=LitestarRequest)
             refusal = passed.refusal
             if refusal is None:
                 await self._tell(passed, scope, message)

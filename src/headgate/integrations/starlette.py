@@ -21,8 +21,10 @@ from typing import Any, Unpack
 
 from headgate.decorator import is_coroutine_function
 from headgate.errors import ConfigError, MissingExtraError
+from headgate.http import asgi
 from headgate.http.asgi import (
     ASGIApp,
+    AsgiRequest,
     Receive,
     Scope,
     Send,
@@ -32,6 +34,7 @@ from headgate.http.asgi import (
     telling,
 )
 from headgate.http.front import Front
+from headgate.http.functions import request_of
 from headgate.http.options import Refusal, Response, RouteOptions
 from headgate.http.routes import LimitsOfRoute, RouteLimits, exempt, is_exempt
 from headgate.integrations.passed import without_content
@@ -41,15 +44,53 @@ from headgate.integrations.starlette_routes import find_route
 try:
     from starlette.concurrency import run_in_threadpool
     from starlette.exceptions import HTTPException
-    from starlette.requests import HTTPConnection
+    from starlette.requests import HTTPConnection, Request
     from starlette.responses import Response as StarletteResponse
     from starlette.websockets import WebSocket
 except ModuleNotFoundError as error:
     raise MissingExtraError("headgate.integrations.starlette", extra="starlette") from error
 
-__all__ = ["RateLimitHeaders", "RateLimits", "RouteLimit", "exempt", "rate_limit"]
+__all__ = ["RateLimitHeaders", "RateLimitMiddleware", "RateLimits", "RouteLimit", "exempt", "rate_limit"]
 
 Endpoint = Callable[..., Any]
+
+
+class StarletteRequest(AsgiRequest):
+    """A request as limits see it; its `own` is Starlette's `Request` or `WebSocket`, given to their functions."""
+
+    __slots__ = ("_own",)
+
+    def __init__(self, scope: Scope, endpoint: str = "", own: HTTPConnection | None = None) -> None:
+        super().__init__(scope, endpoint)
+        self._own = own
+
+    @property
+    def own(self) -> HTTPConnection:
+        """The one that the endpoint is given, too, where there is one already."""
+        if self._own is None:
+            is_websocket = self.scope["type"] == "websocket"
+            self._own = WebSocket(self.scope, _no_receive, _no_send) if is_websocket else Request(self.scope)
+        return self._own
+
+
+async def _no_receive() -> Any:
+    raise RuntimeError("a function of a limit reads no messages of a websocket")
+
+
+async def _no_send(message: Any) -> None:
+    raise RuntimeError("a function of a limit sends no messages to a websocket")
+
+
+@request_of.register
+def _(connection: HTTPConnection) -> StarletteRequest:
+    scope = connection.scope
+    return StarletteRequest(scope, find_route(scope, endpoint=scope.get("endpoint")).template, connection)
+
+
+class RateLimitMiddleware(asgi.RateLimitMiddleware):
+    """`headgate.http.asgi.RateLimitMiddleware` whose functions are given Starlette's request."""
+
+    request_kind = StarletteRequest
 
 
 class RateLimits:
@@ -110,7 +151,7 @@ class RouteLimit:
             await self.app(scope, receive, send)
             return
         record = Record.of(scope)
-        passed = await record.judge(self._front, scope, found.template)
+        passed = await record.judge(self._front, scope, found.template, kind=StarletteRequest)
         refusal = passed.refusal
         if refusal is None:
             await _run(self.app, passed, record, scope, receive, send)
@@ -138,7 +179,7 @@ def _limited(endpoint: Endpoint, front: Front, fallback: Endpoint | None) -> End
         scope = connection.scope
         found = find_route(scope, endpoint=scope.get("endpoint"), by_method=True)
         record = Record.of(scope)
-        passed = await record.judge(front, scope, found.template)
+        passed = await record.judge(front, scope, found.template, kind=StarletteRequest, own=connection)
         refusal = passed.refusal
         if refusal is None:
             if isinstance(connection, WebSocket) or record.watched:

@@ -7,8 +7,8 @@ settles it with the response. No framework is imported.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from headgate.decision import Decision
 from headgate.errors import StoreError
@@ -31,6 +31,9 @@ from headgate.integrations.passed import merged
 from headgate.waiting import answered
 
 _KEY = "headgate"
+
+RequestKind = Callable[..., AsgiRequest]
+"""Makes Headgate's request of a scope, its route's template and, where it is at hand, the framework's request."""
 
 
 class Passed:
@@ -111,9 +114,12 @@ class Record:
             record = scope[_KEY] = cls(watched=False)
         return record
 
-    async def judge(self, front: Front, scope: Scope, template: str) -> Passed:
+    async def judge(
+        self, front: Front, scope: Scope, template: str, *, kind: RequestKind = AsgiRequest, own: Any = None
+    ) -> Passed:
         """Ask a limit, and wait as long as a queue delays the request.
 
+        `kind` makes Headgate's request where one is needed, around the framework's `own` if there is one already.
         What the limits before it charged is given back where it refuses.
         """
         asked_us = front.clock.now_us()
@@ -125,7 +131,8 @@ class Record:
                 failed = error
         decision, fields = judged or (None, None)
         if fields is None:
-            passed = await _judge(front, scope, template, failed or decision, asked_us)
+            request = kind(scope, template) if own is None else kind(scope, template, own)
+            passed = await _judge(front, request, failed or decision, asked_us)
             if passed.refusal is not None:
                 await self._take_back(scope)
                 return passed
@@ -168,11 +175,9 @@ class Record:
             await passed.front.take_back_async(passed.request(scope), passed.answer)
 
 
-async def _judge(
-    front: Front, scope: Scope, template: str, judged: Decision | StoreError | None, asked_us: int
-) -> Passed:
+async def _judge(front: Front, request: AsgiRequest, judged: Decision | StoreError | None, asked_us: int) -> Passed:
     """Ask a limit, unless it was asked already at that moment, and say all that there is to say."""
-    request = AsgiRequest(scope, template)
+    template = request.endpoint
     decision: Decision | None = None
     fields: Fields | None = None
     try:

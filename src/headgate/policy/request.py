@@ -9,12 +9,13 @@ takes a part of what was sent for an identity of its own. See docs/identity.md#c
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 from urllib.parse import unquote, unquote_plus
 
 from headgate.errors import ArgumentError
+from headgate.policy.headers import Headers
 
 _LONGEST_COOKIES = 1 << 14
 _MOST_COOKIES = 512
@@ -24,6 +25,10 @@ _MOST_FIELDS = 1000
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"?')
 _ESCAPED = re.compile(r"\\(?:([0-3][0-7]{2})|(.))", re.DOTALL)
 _UNDERSCORES = str.maketrans(". [", "___")
+
+
+_get = dict.get
+"""Of `Headers` it takes names that are in lower case already, and so half the time."""
 
 
 class Repeated(str):
@@ -66,7 +71,7 @@ class Request:
     __slots__ = ("_cookies", "_query", "charge", "client_ip", "endpoint", "headers", "host", "method", "path")
 
     headers: Mapping[str, str]
-    """By name in lower case, with "-" for "_"; all values of a name in their order, as one list."""
+    """By name in lower case, with "-" for "_"; asked for in any. All values of a name in their order, as one list."""
 
     charge: object
     """What the request was charged, where somebody settles it later; else not there."""
@@ -89,7 +94,7 @@ class Request:
         self.path = path
         self.client_ip = client_ip
         self.endpoint = endpoint
-        self.headers = _by_lower_name(headers) if headers else {}
+        self.headers = _by_lower_name(headers) if headers else Headers()
         self.host = host or self.headers.get("host", "")
         self._cookies: tuple[str, dict[str, str]] | None = None
         self._query: tuple[str, dict[str, str]] | None = None
@@ -99,7 +104,8 @@ class Request:
 
         `REPEATED` where it is there several times with different values.
         """
-        value = self.headers.get(name, "")
+        headers = self.headers
+        value = _get(headers, name, "") if type(headers) is Headers else headers.get(name, "")
         if type(value) is Repeated:
             return one_of_values(value.values)
         return value.strip()
@@ -131,6 +137,15 @@ class Request:
             known[name] = one_of_values(_query_values(path.partition("?")[2], name))
         return known[name]
 
+    @property
+    def own(self) -> Any:
+        """The framework's own request, where one is at hand; else this one."""
+        return self
+
+    def call(self, function: Callable[..., Any], *rest: Any) -> Any:
+        """What a function of the framework's own request, and of `rest`, gives for it."""
+        return function(self.own, *rest)
+
     def __repr__(self) -> str:
         return f"Request({self.method!r}, {self.path.partition('?')[0]!r}, client_ip={self.client_ip!r})"
 
@@ -151,7 +166,7 @@ def header_name(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def _by_lower_name(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, str]:
+def _by_lower_name(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> Headers:
     pairs: Collection[tuple[str, str]]
     try:
         if type(headers) is dict or isinstance(headers, Mapping):
@@ -165,8 +180,8 @@ def _by_lower_name(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> di
     except ValueError:
         raise ArgumentError("headers are a mapping, or pairs of a name and a value") from None
     if len(by_name) == len(pairs) and "_" not in "".join(by_name):
-        return by_name
-    return _merged(pairs)
+        return Headers(by_name)
+    return Headers(_merged(pairs))
 
 
 def _merged(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
