@@ -680,7 +680,7 @@ def test_the_endpoint_of_what_is_no_route_names_its_mount(app: flask.Flask) -> N
     RateLimits(app, default="9/minute", on_decision=portable(lambda request, decision: seen.append(request.endpoint)))
     client = Client(DispatcherMiddleware(flask.Flask("other"), {"/shop": app}))
     assert client.statuses("/shop/nowhere", "/shop/else") == [404, 404]
-    assert seen == [f"application: {NO_ROUTE} /shop"] * 2
+    assert seen == [f"{NO_ROUTE} /shop"] * 2
 
 
 def test_a_preflight_of_a_browser_is_not_counted(app: flask.Flask, client: Client) -> None:

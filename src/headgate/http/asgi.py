@@ -19,6 +19,7 @@ from headgate import core
 from headgate.decision import Decision
 from headgate.errors import StoreError
 from headgate.http.front import Answer, Front
+from headgate.http.nested import nested
 from headgate.http.options import AnyPolicy, Options, Refusal, Response
 from headgate.http.request_limits import Asked
 from headgate.policy.gate import AsyncGate
@@ -65,15 +66,20 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         self._front = Front(policy, options, asynchronous=True)
+        self._nested = nested(self._front, options, asynchronous=True)
         self._ask_scope = self._front.ask_scope
         self._websockets = websockets
         self._fallback = fallback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         judged = failed = None
-        if self._ask_scope is not None:
+        front, ask_scope = self._front, self._ask_scope
+        if self._nested is not None and scope["type"] != "lifespan":
+            front = self._nested.front(scope)
+            ask_scope = front.ask_scope
+        if ask_scope is not None:
             try:
-                judged = self._ask_scope(scope, send)
+                judged = ask_scope(scope, send)
             except StoreError as error:
                 failed = error
             if judged is not None and type(judged) is not Decision:
@@ -83,7 +89,6 @@ class RateLimitMiddleware:
         if kind != "http" and not (kind == "websocket" and self._websockets):
             await self.app(scope, receive, self._closing(send) if kind == "lifespan" else send)
             return
-        front = self._front
         request: AsgiRequest | None = None
         decision = judged
         try:

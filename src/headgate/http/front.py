@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from inspect import iscoroutinefunction
 from threading import Event
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from headgate.clock import SYSTEM_CLOCK
 from headgate.decision import Decision
@@ -41,6 +41,28 @@ class Answer(NamedTuple):
     delay_us: int
     decision: Decision | None = None
     """None where the request is not limited, or nobody judged it."""
+
+
+class JudgedAt(Protocol):
+    """What has judged a request at one place, and what it counted it under.
+
+    `by` is the same whenever the place is asked again, and another at any other place.
+    """
+
+    @property
+    def front(self) -> Front: ...
+    @property
+    def by(self) -> object: ...
+    @property
+    def counted_as(self) -> str: ...
+
+
+class Judged(NamedTuple):
+    """`JudgedAt`, as a value."""
+
+    front: Front
+    by: object
+    counted_as: str
 
 
 PASSES = Answer(None, [], 0)
@@ -153,6 +175,34 @@ class Front:
             "detail": "the rate limiter's store does not answer",
         }
         return Answer(Refusal(503, [("Content-Type", PROBLEM_JSON), (_DEGRADED, "closed")], problem_json(body)), [], 0)
+
+    @property
+    def shares_store(self) -> bool:
+        """Whether its limits are on a store that others may use, too; a policy says itself what counts together."""
+        return self._limits is not None and self._limits.shares_store
+
+    @property
+    def store(self) -> Store | None:
+        """Where the states of its limits are; None for a policy."""
+        return None if self._limits is None else self._limits.store
+
+    def apart(self, counted_as: str, by: object, judged: Iterable[JudgedAt]) -> str:
+        """What to count a request under where limits of other places have `judged` it: with a number, if one of them
+        uses the same counter. So each place has its own, in the order in which they are asked.
+        """
+        own = self._limits
+        if own is None:
+            return counted_as
+        taken = {
+            other.counted_as
+            for other in judged
+            if other.by != by and other.front._limits is not None and own.may_share(other.front._limits)
+        }
+        number, place = 1, counted_as
+        while place in taken:
+            number += 1
+            place = f"{counted_as} ({number})"
+        return place
 
     def note_charge(self, request: Request, asked_us: int) -> None:
         """Note what a request was charged that was decided by `ask_within`, for `take_back`."""

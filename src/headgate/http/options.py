@@ -106,7 +106,8 @@ class Counting(Answering, total=False):
     """Count and tell `on_decision`, but refuse nobody [False]."""
 
     name: str
-    """The limiter's name: those of one name and store are one limiter [none]."""
+    """The limiter's name, which headers tell, and under which what was used stays used when its numbers change [none]:
+    middlewares of one name and store are one limiter, limits of routes of one name and `scope`."""
 
     wait: float
     """Seconds for which a request may stand in line before it is refused [0]."""
@@ -145,8 +146,8 @@ class RouteOptions(Counting, total=False):
     """What the limit of a route may be told."""
 
     scope: str | Callable[..., str]
-    """What is counted together [each route by itself]: limits of one scope, and of one name or written alike,
-    are one."""
+    """What is counted together [each route by itself, at each place where a limit is written]: limits of one scope
+    on one store, and of one name or written alike, are one counter, wherever they stand."""
 
     store: str | Store
     """Where states are, a URL or a store [one in memory for all routes]."""

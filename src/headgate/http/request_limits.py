@@ -22,6 +22,7 @@ from headgate.limiter import AsyncLimiter, Limiter
 from headgate.policy.address import UNIX, AddressRules, parse_network
 from headgate.policy.request import REPEATED, Repeated, Request
 from headgate.stores.contract import Store
+from headgate.stores.memory import MemoryStore
 from headgate.stores.opening import open_store
 from headgate.waiting import answered, timeout_us
 
@@ -83,7 +84,7 @@ class RequestLimits:
         self._shadow = bool(told.get("shadow", False))
         self._own_clock = told.get("clock")
         self._clock = told.get("clock", SYSTEM_CLOCK)
-        self._scope: Any = told.get("scope", _endpoint) if routed else None
+        self._scope: Any = told.get("scope", _own_counter) if routed else None
         store: Any = told.get("store", "memory://")
         if not isinstance(store, str) and not hasattr(store, "bind"):
             raise ConfigError(f"store is a URL or a store, not {store!r:.40}")
@@ -109,6 +110,8 @@ class RequestLimits:
         for own in known:
             if own is not None:
                 self._limiter(own, wide=self._wide is not None)
+        # Limiters on one store share a counter by their name, or by the text of their limits.
+        self._shared_as = f"limiter/{self._name}" if self._name else self._one and self._one.definitions[0].scope
         self._ask_one: Any = self._one and (self._one.ask if asynchronous else self._one.hit)
         self.ask: Callable[[Request], Asked] = self._ask
         """Decide for a request."""
@@ -192,6 +195,18 @@ class RequestLimits:
         fixed = self._scope if isinstance(self._scope, str) else None
         return lambda scope, template: ask(scope, (template if fixed is None else fixed) or _NOWHERE)
 
+    def may_share(self, other: RequestLimits) -> bool:
+        """Whether these limits use one counter with those of another place if both count under one endpoint.
+
+        Limits that a function chooses may be any limits, and stores that are not this process's memory may be one.
+        What shares a `scope` does so on purpose.
+        """
+        if self._scope is not other._scope or self._scope not in (None, _own_counter):
+            return False
+        if self._store is not other._store and (_is_memory(self._store) or _is_memory(other._store)):
+            return False
+        return self._shared_as is None or other._shared_as is None or self._shared_as == other._shared_as
+
     def note_charge(self, request: Request, asked_us: int) -> None:
         """Note what a request was charged that was decided by `ask_within`, for `taking_back`."""
         request.charge = _Charge(self._one, self._scoped(request, self._client(request)), 1, asked_us)
@@ -207,6 +222,17 @@ class RequestLimits:
         if not isinstance(bound, native.BoundLimits) or not isinstance(fields, native.RateLimitFields):
             return None
         return native.PeerLimits(bound, fields, self._address_key)
+
+    @property
+    def store(self) -> Store:
+        """Where the states are."""
+        store: Store = self._store
+        return store
+
+    @property
+    def shares_store(self) -> bool:
+        """Whether others may use the store, too."""
+        return self.owned is None or not _is_memory(self.owned)
 
     @property
     def definitions(self) -> tuple[NamedLimit, ...] | None:
@@ -448,8 +474,13 @@ def _within(scope: str, key: Any) -> Any:
     return (scope, *key) if isinstance(key, tuple) else (scope, key)
 
 
-def _endpoint(request: Request) -> str:
-    return request.endpoint
+def _is_memory(store: Store) -> bool:
+    return isinstance(store, MemoryStore)
+
+
+def _own_counter(request: Request) -> str:
+    counted_as: str | None = getattr(request, "counted_as", None)
+    return request.endpoint if counted_as is None else counted_as
 
 
 def _is_preflight(request: Request) -> bool:

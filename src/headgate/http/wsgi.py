@@ -19,6 +19,7 @@ from headgate import core
 from headgate.decision import Decision
 from headgate.errors import StoreError
 from headgate.http.front import Answer, Front
+from headgate.http.nested import nested
 from headgate.http.options import AnyPolicy, Options, Refusal, Response
 from headgate.policy.gate import Gate
 from headgate.policy.request import Request
@@ -53,19 +54,23 @@ class RateLimitMiddleware:
     ) -> None:
         self.app = app
         self._front = Front(policy, options, asynchronous=False)
+        self._nested = nested(self._front, options, asynchronous=False)
         self._ask_environ = self._front.ask_environ
         self._fallback = fallback
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         judged = failed = None
-        if self._ask_environ is not None:
+        front, ask_environ = self._front, self._ask_environ
+        if self._nested is not None:
+            front = self._nested.front(environ)
+            ask_environ = front.ask_environ
+        if ask_environ is not None:
             try:
-                judged = self._ask_environ(environ, start_response)
+                judged = ask_environ(environ, start_response)
             except StoreError as error:
                 failed = error
             if judged is not None and type(judged) is not Decision:
                 return self.app(environ, judged)
-        front = self._front
         request: WsgiRequest | None = None
         decision = judged
         try:

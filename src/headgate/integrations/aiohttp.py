@@ -46,6 +46,10 @@ Limited = TypeVar("Limited", bound=Callable[..., Any])
 _KEY: Any = web.RequestKey("headgate", Passed) if hasattr(web, "RequestKey") else "headgate"
 
 
+_DEPTH = "__headgate_depth__"
+"""How many limits stand before a handler already."""
+
+
 class RateLimits:
     """Limits of handlers. What is given here stands for all of them, unless one says otherwise.
 
@@ -106,15 +110,17 @@ class RateLimitMiddleware:
         fallback: Handler | None = None,
         **options: Unpack[AppOptions],
     ) -> None:
-        told = cast(AppOptions, options if policy is not None else {"scope": "*", **options})
         # Limits are judged as those of one route: what a narrower one refuses is given back.
-        self._front = Front(policy, told, asynchronous=True, routed=policy is None)
+        self._front = Front(policy, options, asynchronous=True, routed=policy is None)
         self._fallback = fallback
 
     async def __call__(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if _is_left_out(request):
             return await handler(request)
-        return await _answer(self._front, request, endpoint_of(request), lambda: handler(request), self._fallback)
+        place = f"*{_application_of(self, request)}"
+        return await _answer(
+            self._front, request, endpoint_of(request), lambda: handler(request), self._fallback, self, place
+        )
 
     async def aclose(self) -> None:
         """Close the store, if it was opened here."""
@@ -223,12 +229,32 @@ def _path_of(resource: web.AbstractResource, apps: tuple[web.Application, ...]) 
     """`shop.example/items/{id}`: a resource's path, with the domains of nested applications, which it does not tell."""
     path = _paths.get(resource)
     if path is None:
-        domains = ""
-        for outer, inner in pairwise(apps):
-            infos = (nested.get_info() for nested in outer.router.resources())
-            domains += "".join(info["rule"].canonical for info in infos if info.get("app") is inner and "rule" in info)
+        domains = "".join(_rule_or_prefix(outer, inner)[0] for outer, inner in pairwise(apps))
         path = _paths[resource] = f"{domains}{resource.canonical}"
     return path
+
+
+def _rule_or_prefix(outer: web.Application, inner: web.Application) -> tuple[str, str]:
+    """The domain, or else the whole prefix, that leads from an application to one nested in it."""
+    for nested in outer.router.resources():
+        info = nested.get_info()
+        if info.get("app") is inner:
+            return ("", info["prefix"]) if "prefix" in info else (info["rule"].canonical, "")
+    return "", ""
+
+
+def _application_of(middleware: RateLimitMiddleware, request: web.Request) -> str:
+    """Where the nested application is that has the middleware; "" for the outermost one."""
+    apps = request.match_info.apps
+    if len(apps) == 1:
+        return ""
+    place = ""
+    for outer, inner in pairwise(apps):
+        if middleware in outer.middlewares:
+            break
+        rule, prefix = _rule_or_prefix(outer, inner)
+        place = f"{place}{rule}" if rule else prefix
+    return f" of {place}" if place else ""
 
 
 def _limited(handler: Any, front: Front, fallback: Handler | None) -> Any:
@@ -238,26 +264,34 @@ def _limited(handler: Any, front: Front, fallback: Handler | None) -> Any:
             raise ConfigError(f"{handler.__qualname__} is no view: limit views, their methods and functions")
         return _limited_view(handler, front, fallback)
 
+    depth = getattr(handler, _DEPTH, 0)
+
     @wraps(handler)
     async def limited(*args: Any, **kwargs: Any) -> web.StreamResponse:
         request, in_view = _request(args)
         endpoint = endpoint_of(request, by_method=in_view)
-        return await _answer(front, request, endpoint, lambda: handler(*args, **kwargs), fallback)
+        counted_as = f"{endpoint} ({depth + 1})" if depth else endpoint
+        return await _answer(front, request, endpoint, lambda: handler(*args, **kwargs), fallback, limited, counted_as)
 
+    setattr(limited, _DEPTH, depth + 1)
     return limited
 
 
 def _limited_view(view: type[AbstractView], front: Front, fallback: Handler | None) -> type[AbstractView]:
     """A view of the same name, whose objects are awaited only when the limit lets a request pass."""
 
+    depth = getattr(view, _DEPTH, 0)
+
     def awaited(self: AbstractView) -> Generator[Any, None, web.StreamResponse]:
         request = self.request
+        endpoint = endpoint_of(request)
+        counted_as = f"{endpoint} ({depth + 1})" if depth else endpoint
         return _answer(
-            front, request, endpoint_of(request), lambda: _awaiting(view.__await__(self)), fallback
+            front, request, endpoint, lambda: _awaiting(view.__await__(self)), fallback, awaited, counted_as
         ).__await__()
 
     named = {name: getattr(view, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(view.__name__, (view,), {**named, "__await__": awaited})
+    return type(view.__name__, (view,), {**named, "__await__": awaited, _DEPTH: depth + 1})
 
 
 @coroutine
@@ -281,11 +315,14 @@ async def _answer(
     endpoint: str,
     call: Callable[[], Awaitable[web.StreamResponse]],
     fallback: Handler | None,
+    by: object,
+    counted_as: str,
 ) -> web.StreamResponse:
     """What becomes of a request: it is handled, told and settled, or refused."""
     judged = AiohttpRequest(request, endpoint)
-    answer = await judge_async(front, judged)
     passed = _passed(request)
+    passed.place(front, by, judged, counted_as)
+    answer = await judge_async(front, judged)
     if answer.refusal is not None:
         for entry in reversed(passed.refuse(answer.refusal)):
             await entry.front.take_back_async(entry.request, entry.answer)

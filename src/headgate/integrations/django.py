@@ -191,7 +191,7 @@ def user(request: Any) -> tuple[str, str] | None:
 @portable
 def each_route(request: Any) -> str:
     """A scope for HEADGATE: each route of the site counts by itself, and what is no route together."""
-    return request_of(request).endpoint
+    return f"site: {request_of(request).endpoint}"
 
 
 def _read_settings() -> Mapping[str, Any]:
@@ -259,6 +259,8 @@ class RateLimitMiddleware:
         self._front = told.site_front(asynchronous=self._is_async)
 
     def __call__(self, request: Any) -> Any:
+        if hasattr(request, "_headgate"):  # the settings name the middleware twice: it is one
+            return self._get_response(request)
         if self._is_async:
             return self._call_async(request)
         passed = request._headgate = Passed()
@@ -293,6 +295,8 @@ class _Limit:
     def __init__(self, limits: LimitsOfRoute, options: RouteOptions, fallback: Callable[..., Any] | None) -> None:
         self._limits = limits
         self._options = options
+        if options.get("scope") is each_route:  # as it is without a scope
+            del self._options["scope"]
         self.fallback = fallback
         self._needs_a_loop = any(map(is_coroutine_function, (limits, *options.values())))
         self._fronts: tuple[Site, dict[bool, Front]] | None = None
@@ -307,14 +311,14 @@ class _Limit:
             fronts[asynchronous] = current.front(self._limits, self._options, asynchronous=asynchronous)
         return fronts[asynchronous]
 
-    def judged(self, request: Any, endpoint: str) -> Entry:
-        return judged(self.front(asynchronous=False), request, endpoint)
+    def judged(self, request: Any, by: object, endpoint: str, counted_as: str) -> Entry:
+        return judged(self.front(asynchronous=False), request, by, endpoint, counted_as)
 
-    async def judged_async(self, request: Any, endpoint: str) -> Entry:
+    async def judged_async(self, request: Any, by: object, endpoint: str, counted_as: str) -> Entry:
         # Under WSGI an event loop lives as long as its request: a thread asks there, whose connections stay.
         if hasattr(request, "scope") or self._needs_a_loop:
-            return await judged_async(self.front(asynchronous=True), request, endpoint)
-        return await sync_to_async(self.judged)(request, endpoint)
+            return await judged_async(self.front(asynchronous=True), request, by, endpoint, counted_as)
+        return await sync_to_async(self.judged)(request, by, endpoint, counted_as)
 
 
 def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Callable[..., Any]:
@@ -328,16 +332,17 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
     method = _name_of(view) if is_method else ""
     limit.front(asynchronous=is_async)  # what cannot be used is told now
 
-    def endpoint_of(request: Any) -> str:
+    def place_of(request: Any) -> tuple[object, str, str]:
+        """What the place of the limit is known by, its endpoint, and what it counts under."""
         endpoint = route_of(request, method)
-        return f"{endpoint} ({depth + 1})" if depth else endpoint
+        return (limit, _function_of(view)), endpoint, f"{endpoint} ({depth + 1})" if depth else endpoint
 
     @functools.wraps(view)
     async def limited_async(*args: Any, **kwargs: Any) -> Any:
         request = _request_among(args)
         passed, begins_here = opened(request)
         try:
-            entry = await limit.judged_async(request, endpoint_of(request))
+            entry = await limit.judged_async(request, *place_of(request))
             if await let_in_async(passed, entry):
                 response = await answered(view(*args, **kwargs))
             else:
@@ -359,7 +364,7 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
         request = _request_among(args)
         passed, begins_here = opened(request)
         try:
-            entry = limit.judged(request, endpoint_of(request))
+            entry = limit.judged(request, *place_of(request))
             if let_in(passed, entry):
                 response = view(*args, **kwargs)
             else:
@@ -382,15 +387,19 @@ def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Call
     return wrapper
 
 
-def judged(front: Front, request: Any, endpoint: str = "") -> Entry:
+def judged(front: Front, request: Any, by: object = None, endpoint: str = "", counted_as: str = "") -> Entry:
     """Judge a request in this thread."""
     asked = DjangoRequest(request, endpoint)
+    request._headgate.place(front, by, asked, counted_as)
     return Entry(front, asked, judge(front, asked))
 
 
-async def judged_async(front: Front, request: Any, endpoint: str = "") -> Entry:
+async def judged_async(
+    front: Front, request: Any, by: object = None, endpoint: str = "", counted_as: str = ""
+) -> Entry:
     """Judge a request on its event loop."""
     asked = DjangoRequest(request, endpoint, asynchronous=True)
+    request._headgate.place(front, by, asked, counted_as)
     return Entry(front, asked, await judge_async(front, asked), asynchronous=True)
 
 
@@ -454,6 +463,13 @@ def _request_among(args: tuple[Any, ...]) -> Any:
         if isinstance(request, HttpRequest):
             return request
     raise TypeError("rate_limit stands before views, which are given a request first")
+
+
+def _function_of(view: Any) -> Any:
+    """What a view is made of; of a method, which method_decorator makes for every request, its function."""
+    while isinstance(view, functools.partial):
+        view = view.func
+    return getattr(view, "__func__", view)
 
 
 def _is_method(view: Callable[..., Any]) -> bool:

@@ -13,6 +13,7 @@ another, even when one has refused; what is charged in vain is given back.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from threading import Lock
 from typing import Any, ClassVar, cast
 
@@ -98,14 +99,15 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     def allow_request(self, request: Any, view: Any) -> bool:
         """Whether the request may pass. Raises StoreUnavailable where nobody could tell and that means no."""
         front, endpoint = self._front_of(request, view)
-        if front is None:
+        if front is None or self._is_repeated(view):
             return True
         outer: Passed | None = getattr(request._request, "_headgate", None)
         if outer is None and front.settles:
             raise ConfigError("counts of a throttle needs RateLimitMiddleware: a throttle does not see the response")
         asked = RestRequest(request, view, endpoint)
-        self._entry = entry = Entry(front, asked, judge(front, asked))
         passed = outer if outer is not None else _passed_of(view)
+        passed.place(front, type(self), asked, endpoint)
+        self._entry = entry = Entry(front, asked, judge(front, asked))
         if passed.is_refused and entry.answer.refusal is None:
             take_back(entry)  # another throttle has refused: this one is not used
             return True
@@ -122,6 +124,15 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
         decision = None if self._entry is None else self._entry.answer.decision
         return None if decision is None else decision.retry_after
 
+    def _is_repeated(self, view: Any) -> bool:
+        """Whether the view names this class several times, and it was asked already: it is one limit."""
+        times = list(getattr(view, "throttle_classes", ())).count(type(self))
+        if times < 2:
+            return False
+        asked = view.__dict__.setdefault("_headgate_asked", Counter())
+        asked[type(self)] += 1
+        return bool((asked[type(self)] - 1) % times)
+
     def _front_of(self, request: Any, view: Any) -> tuple[Front | None, str]:
         """What judges, None for nothing, and what the view's requests are counted under."""
         scope, rate = self.scope, None
@@ -130,6 +141,8 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
             rate = _rate(scope) if scope else None
             if rate is None:
                 return None, ""
+            if type(self) is not RateLimitThrottle and not self.scope:  # another class has a counter of its own
+                scope = f"{scope} of {type(self).__qualname__}"
         endpoint = f"{type(self).__qualname__}: {_without_format(route_of(request._request))}"
         return _fronts.of(type(self), rate, scope), endpoint
 

@@ -97,7 +97,7 @@ class RateLimit:
                 "counts needs somebody who sees the responses: "
                 "app.add_middleware(RateLimitHeaders), of headgate.integrations.fastapi"
             )
-        passed = await record.judge(self._front, scope, found.template, kind=StarletteRequest, own=connection)
+        passed = await record.judge(self._front, scope, found.template, self, kind=StarletteRequest, own=connection)
         if passed.refusal is not None:
             _answer_by_default(scope)
             raise RateLimitExceeded(passed.refusal, passed.decision)
@@ -112,7 +112,7 @@ class RateLimit:
                 self._replaced.clear()
             following = list(_limits_of(route))
             narrower = following[following.index(self) + 1 :] if self in following else []
-            known = self._replaced[id(route)] = (route, any(limit.override for limit in narrower))
+            known = self._replaced[id(route)] = (route, any(limit.override and limit != self for limit in narrower))
         return known[1]
 
     def __eq__(self, other: object) -> bool:

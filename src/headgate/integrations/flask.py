@@ -192,7 +192,9 @@ class RateLimits:
     def _before_request(self) -> Any:
         if self._default is None or (not self._static and _is_static()) or _is_set_apart(_blueprints()):
             return None
-        return self._default.stand_before(f"application: {_template()}", (), flask.request.view_args or {})
+        template = _template()
+        place = f"application: {template}"
+        return self._default.stand_before(self, template, place, (), flask.request.view_args or {})
 
 
 class _Limit:
@@ -210,15 +212,18 @@ class _Limit:
         if self.front.settles:
             request_tearing_down.connect(_tear_down)
 
-    def stand_before(self, endpoint: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def stand_before(
+        self, by: object, endpoint: str, counted_as: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """None where the request of this thread may pass, else what the fallback answers; raises the refusal."""
         environ = flask.request.environ
         request = FlaskRequest(environ, endpoint)
-        answer = judge(self.front, request)
         passed = environ.get(_PASSED)
         if passed is None:
             passed = environ[_PASSED] = _Passed()
             flask.after_this_request(passed.finish)
+        passed.place(self.front, by, request, counted_as)
+        answer = judge(self.front, request)
         if answer.refusal is None:
             passed.add(Entry(self.front, request, answer))
             return None
@@ -281,7 +286,8 @@ def _limited(view: View, limit: _Limit, *, override: bool) -> View:
 
     def stand_before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         endpoint = _template(method)
-        return limit.stand_before(f"{endpoint} ({depth + 1})" if depth else endpoint, args, kwargs)
+        place = f"{endpoint} ({depth + 1})" if depth else endpoint
+        return limit.stand_before(limited, endpoint, place, args, kwargs)
 
     async def later(args: Any, kwargs: Any) -> Any:
         """For an async decorator that awaits the view on its own event loop."""
@@ -317,7 +323,9 @@ def _stand_before(blueprint: flask.Blueprint, limit: _Limit, *, override: bool) 
         if _is_set_apart(inside):
             return None
         name = flask.request.blueprints[len(inside)]
-        return limit.stand_before(f"{name} ({depth + 1}): {_template()}", (), flask.request.view_args or {})
+        template = _template()
+        place = f"{name} ({depth + 1}): {template}"
+        return limit.stand_before(before_request, template, place, (), flask.request.view_args or {})
 
     blueprint.before_request(before_request)
 

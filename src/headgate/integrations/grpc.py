@@ -18,7 +18,7 @@ from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any, Unpack, cast
 
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.http.front import Answer, Front, judge, judge_async
+from headgate.http.front import Answer, Front, Judged, judge, judge_async
 from headgate.http.options import AnyPolicy, Options, Response, RouteOptions
 from headgate.http.routes import LimitsOfRoute, RouteLimits
 from headgate.policy.gate import AsyncGate, Gate
@@ -38,6 +38,12 @@ Methods = Mapping[str, LimitsOfRoute | None]
 Settle = Callable[[Request, Answer, Response], None]
 Handler = Any
 """A `grpc.RpcMethodHandler`."""
+
+_JUDGED = "__headgate_judged__"
+"""What judges the calls of a handler, and what it counts them under."""
+
+_NOT_FOUND = "__headgate_not_found__"
+"""Marks what answers for a method that is not there."""
 
 _METHOD = re.compile(r"/[^/]+/[^/]+")
 
@@ -69,19 +75,23 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
 
     def intercept_service(self, continuation: Callable[[Any], Handler], handler_call_details: Any) -> Handler:
         handler, method = continuation(handler_call_details), handler_call_details.method
-        front = self._fronts.of(method)
+        front, place = self._fronts.of(method)
         if front is None:
             return handler
-        endpoint = method if handler is not None else ""
+        endpoint = _endpoint(method, handler)
         handler = handler or grpc.stream_stream_rpc_method_handler(_unknown)
         behavior = _behavior(handler)
 
         settle = front.settle if front.settles else None
+        judged = _judged_by(self, front, place or endpoint, behavior)
+        counted_as = judged[-1].counted_as
 
         def passing(message: Any, context: Any) -> Any:
-            return _passing(GrpcRequest(method, endpoint, message, context), partial(judge, front), settle)
+            request = GrpcRequest(method, endpoint, message, context)
+            request.counted_as = counted_as
+            return _passing(request, partial(judge, front), settle)
 
-        return _replaced(handler, _sync(behavior, passing, streams=handler.response_streaming))
+        return _replaced(handler, _sync(behavior, passing, streams=handler.response_streaming), judged)
 
     def close(self) -> None:
         """Close the stores that were opened here; a server does not do it."""
@@ -104,20 +114,27 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
         self, continuation: Callable[[Any], Awaitable[Handler]], handler_call_details: Any
     ) -> Handler:
         handler, method = await continuation(handler_call_details), handler_call_details.method
-        front = self._fronts.of(method)
+        front, place = self._fronts.of(method)
         if front is None:
             return handler
-        endpoint = method if handler is not None else ""
+        endpoint = _endpoint(method, handler)
         handler = handler or grpc.stream_stream_rpc_method_handler(_unknown_async)
         behavior, streams = _behavior(handler), handler.response_streaming
+        judged = _judged_by(self, front, place or endpoint, behavior)
+        counted_as = judged[-1].counted_as
+
+        def request_of(message: Any, context: Any) -> GrpcRequest:
+            request = GrpcRequest(method, endpoint, message, context)
+            request.counted_as = counted_as
+            return request
 
         def passing(message: Any, context: Any) -> Any:
-            return _passing_async(GrpcRequest(method, endpoint, message, context), front)
+            return _passing_async(request_of(message, context), front)
 
         if iscoroutinefunction(behavior):
-            return _replaced(handler, _coroutine(behavior, passing))
+            return _replaced(handler, _coroutine(behavior, passing), judged)
         if isasyncgenfunction(behavior):
-            return _replaced(handler, _async_generator(behavior, passing))
+            return _replaced(handler, _async_generator(behavior, passing), judged)
         # A handler of a thread: its limits are asked on the event loop.
         loop = asyncio.get_running_loop()
 
@@ -130,10 +147,9 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
                 asyncio.run_coroutine_threadsafe(front.settle_async(request, answer, response), loop)
 
         def passing_in_thread(message: Any, context: Any) -> Any:
-            request = GrpcRequest(method, endpoint, message, context)
-            return _passing(request, ask, settle if front.settles else None)
+            return _passing(request_of(message, context), ask, settle if front.settles else None)
 
-        return _replaced(handler, _sync(behavior, passing_in_thread, streams=streams))
+        return _replaced(handler, _sync(behavior, passing_in_thread, streams=streams), judged)
 
     async def aclose(self) -> None:
         """Close the stores that were opened here; a server does not do it."""
@@ -156,20 +172,20 @@ class _Fronts:
         limits = cast(Any, told.pop("limits", None))
         if limits is None and not methods:
             raise ConfigError("give a policy (a file, its values, or a gate), or limits, or those of methods")
-        scope = cast(Any, told.pop("scope", "*"))
+        scoped = cast(RouteOptions, {"scope": told.pop("scope")} if "scope" in told else {})
         routes = self._owner = RouteLimits(cast(RouteOptions, told), asynchronous=asynchronous)
-        self._rest = None if limits is None else routes.front(limits, {"scope": scope})
+        self._rest = None if limits is None else routes.front(limits, scoped)
         for method, own in (methods or {}).items():
             if not _METHOD.fullmatch(method):
                 raise ConfigError(f'a method is "/package.Service/Method" or "/package.Service/*", not {method!r:.60}')
             self._methods[method] = None if own is None else routes.front(own, {})
 
-    def of(self, method: str) -> Front | None:
-        """What judges a method, None where it is not limited."""
+    def of(self, method: str) -> tuple[Front | None, str]:
+        """What judges a method, None where it is not limited; and what it counts under, "" for the method itself."""
         for name in (method, f"{method.rpartition('/')[0]}/*") if self._methods else ():
             if name in self._methods:
-                return self._methods[name]
-        return self._rest
+                return self._methods[name], ""
+        return self._rest, "*"
 
     def close(self) -> None:
         self._owner.close()
@@ -268,8 +284,22 @@ def _behavior(handler: Handler) -> Callable[..., Any]:
     return cast(Callable[..., Any], either)
 
 
-def _replaced(handler: Handler, behavior: Callable[..., Any]) -> Handler:
+def _endpoint(method: str, handler: Handler | None) -> str:
+    """The method, "" where there is none: nor behind another interceptor, which answers for it."""
+    return "" if handler is None or getattr(_behavior(handler), _NOT_FOUND, False) else method
+
+
+def _judged_by(by: object, front: Front, counted_as: str, behavior: Callable[..., Any]) -> list[Judged]:
+    """What judges a call from the handler outwards, this limit the last, and what each counts it under."""
+    inner: list[Judged] = getattr(behavior, _JUDGED, [])
+    return [*inner, Judged(front, by, front.apart(counted_as, by, inner))]
+
+
+def _replaced(handler: Handler, behavior: Callable[..., Any], judged: list[Judged]) -> Handler:
     """A handler of the same kind with another function."""
+    setattr(behavior, _JUDGED, judged)
+    if _behavior(handler) in (_unknown, _unknown_async) or getattr(_behavior(handler), _NOT_FOUND, False):
+        setattr(behavior, _NOT_FOUND, True)
     asks = "stream" if handler.request_streaming else "unary"
     answers = "stream" if handler.response_streaming else "unary"
     make = getattr(grpc, f"{asks}_{answers}_rpc_method_handler")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, NotRequired, TypedDict, Unpack, cast
+from typing import Any, NotRequired, TypedDict, Unpack
 from urllib.parse import unquote
 
 from headgate.errors import MissingExtraError
@@ -132,12 +132,20 @@ class RateLimit:
     """A limit on a layer; made by a `RateLimits`. Litestar calls it once for each route beneath."""
 
     def __init__(
-        self, front: Front, *, override: bool = False, fallback: ASGIApp | None = None, websockets: bool = True
+        self,
+        front: Front,
+        *,
+        override: bool = False,
+        fallback: ASGIApp | None = None,
+        websockets: bool = True,
+        counted_as: str = "",
     ) -> None:
         self.front = front
         self.override = override
         self.fallback = fallback
         self.websockets = websockets
+        self.counted_as = counted_as
+        """What all requests count under; "" for each route by itself."""
 
     def __call__(self, app: Any) -> Any:
         return _Limited(app, self)
@@ -174,10 +182,9 @@ class RateLimitPlugin(InitPlugin, ReceiveRoutePlugin):
         self._rate_limits = rate_limits
         self._limit: RateLimit | None = None
         if policy is not None or options:
-            told = cast(PluginOptions, options if policy is not None else {"scope": "*", **options})
             # Limits are judged as those of one route: what a narrower one refuses is given back.
-            front = Front(policy, told, asynchronous=True, routed=policy is None)
-            self._limit = RateLimit(front, fallback=fallback, websockets=websockets)
+            front = Front(policy, options, asynchronous=True, routed=policy is None)
+            self._limit = RateLimit(front, fallback=fallback, websockets=websockets, counted_as=_ALL)
 
     def on_app_init(self, app_config: Any) -> Any:
         """Called by Litestar."""
@@ -204,18 +211,25 @@ class _Limited:
         self._limit = limit
         self._template: str | None = None
         self._applies = True
+        self._is_repeated = False
+        """Whether the limit is on several layers of the route: it is asked once."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._template is None:
             self._template = template_of(scope)
             self._applies = _applies(self._limit, scope["route_handler"])
+            self._is_repeated = _limits_of(scope["route_handler"]).count(self._limit) > 1
         kind = scope["type"]
         judged = kind == "http" or (kind == "websocket" and self._limit.websockets)
         if not judged or not self._applies:
             await self._app(scope, receive, send)
             return
         record = Record.of(scope)
-        passed = await record.judge(self._limit.front, scope, self._template, kind=LitestarRequest)
+        limit = self._limit
+        if self._is_repeated and record.has_judged(limit.front):
+            await self._app(scope, receive, send)
+            return
+        passed = await record.judge(limit.front, scope, self._template, limit, limit.counted_as, kind=LitestarRequest)
         refusal = passed.refusal
         if refusal is None:
             await self._run(passed, record, scope, receive, send)
@@ -254,7 +268,7 @@ class _Unrouted:
             return
         if message["type"] == "http.response.start":
             record = Record.of(scope)
-            passed = await record.judge(self._front, scope, "", kind=LitestarRequest)
+            passed = await record.judge(self._front, scope, "", self, _ALL, kind=LitestarRequest)
             refusal = passed.refusal
             if refusal is None:
                 await self._tell(passed, scope, message)
@@ -269,6 +283,9 @@ class _Unrouted:
         if passed.front.settles:
             await passed.front.settle_async(passed.request(scope), passed.answer, watch.response())
 
+
+_ALL = "*"
+"""What all requests of an application count under."""
 
 _REFUSED = "headgate.refused"
 
@@ -322,7 +339,8 @@ def _applies(limit: RateLimit, handler: Any) -> bool:
     if _is_left_out(handler):
         return False
     limits = _limits_of(handler)
-    return limit not in limits or not any(narrower.override for narrower in limits[limits.index(limit) + 1 :])
+    narrower = limits[limits.index(limit) + 1 :] if limit in limits else []
+    return not any(other.override and other is not limit for other in narrower)
 
 
 def _is_left_out(handler: Any) -> bool:

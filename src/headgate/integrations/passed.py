@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from headgate.http.front import Answer, Front
+from headgate.http.front import Answer, Front, Judged
 from headgate.http.options import Refusal
 from headgate.policy.request import Request
 
@@ -31,6 +31,7 @@ class Passed:
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
+        self._judged: list[Judged] = []
         self._refusal: list[tuple[str, str]] | None = None
         self._wait_us = 0.0
         self._is_settled = False
@@ -39,6 +40,13 @@ class Passed:
     def is_refused(self) -> bool:
         """Whether a limit refused the request."""
         return self._refusal is not None
+
+    def place(self, front: Front, by: object, request: Request, counted_as: str) -> None:
+        """Say what a limit that is asked next counts the request under; see `Front.apart`."""
+        if self._judged:
+            counted_as = front.apart(counted_as, by, self._judged)
+        self._judged.append(Judged(front, by, counted_as))
+        request.counted_as = counted_as
 
     def add(self, entry: Entry) -> None:
         """Note a limit that let the request pass."""

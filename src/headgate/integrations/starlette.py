@@ -39,7 +39,7 @@ from headgate.http.options import Refusal, Response, RouteOptions
 from headgate.http.routes import LimitsOfRoute, RouteLimits, exempt, is_exempt
 from headgate.integrations.passed import without_content
 from headgate.integrations.starlette_record import Passed, RateLimitHeaders, Record
-from headgate.integrations.starlette_routes import find_route
+from headgate.integrations.starlette_routes import Found, find_route
 
 try:
     from starlette.concurrency import run_in_threadpool
@@ -53,6 +53,9 @@ except ModuleNotFoundError as error:
 __all__ = ["RateLimitHeaders", "RateLimitMiddleware", "RateLimits", "RouteLimit", "exempt", "rate_limit"]
 
 Endpoint = Callable[..., Any]
+
+_DEPTH = "__headgate_depth__"
+"""How many limits stand before an endpoint already."""
 
 
 class StarletteRequest(AsgiRequest):
@@ -151,7 +154,8 @@ class RouteLimit:
             await self.app(scope, receive, send)
             return
         record = Record.of(scope)
-        passed = await record.judge(self._front, scope, found.template, kind=StarletteRequest)
+        place = f"{_place(scope, found)}: {found.template}"
+        passed = await record.judge(self._front, scope, found.template, self, place, kind=StarletteRequest)
         refusal = passed.refusal
         if refusal is None:
             await _run(self.app, passed, record, scope, receive, send)
@@ -163,6 +167,13 @@ class RouteLimit:
             await send_refusal(send, refusal, "http", head=scope["method"] == "HEAD")
 
 
+def _place(scope: Scope, found: Found) -> str:
+    """Before what a RouteLimit stands."""
+    if "router" not in scope:
+        return "application"
+    return "mount" if found.endpoint is None or found.endpoint is not scope.get("endpoint") else "route"
+
+
 def _limited(endpoint: Endpoint, front: Front, fallback: Endpoint | None) -> Endpoint:
     """An endpoint that is asked only when the limit lets a request pass."""
     if inspect.isclass(endpoint):
@@ -171,6 +182,7 @@ def _limited(endpoint: Endpoint, front: Front, fallback: Endpoint | None) -> End
             'or its route with middleware=[Middleware(RouteLimit, limits="10/second")]'
         )
 
+    depth = getattr(endpoint, _DEPTH, 0)
     call = endpoint if is_coroutine_function(endpoint) else partial(run_in_threadpool, endpoint)
 
     @wraps(endpoint)
@@ -179,7 +191,10 @@ def _limited(endpoint: Endpoint, front: Front, fallback: Endpoint | None) -> End
         scope = connection.scope
         found = find_route(scope, endpoint=scope.get("endpoint"), by_method=True)
         record = Record.of(scope)
-        passed = await record.judge(front, scope, found.template, kind=StarletteRequest, own=connection)
+        counted_as = f"{found.template} ({depth + 1})" if depth else ""
+        passed = await record.judge(
+            front, scope, found.template, limited, counted_as, kind=StarletteRequest, own=connection
+        )
         refusal = passed.refusal
         if refusal is None:
             if isinstance(connection, WebSocket) or record.watched:
@@ -195,6 +210,7 @@ def _limited(endpoint: Endpoint, front: Front, fallback: Endpoint | None) -> End
             return Wrapped(await _call(fallback, args, kwargs), lambda send: telling(send, told))
         return RefusalResponse(refusal, head=scope["method"] == "HEAD")
 
+    setattr(limited, _DEPTH, depth + 1)
     return limited
 
 

@@ -42,12 +42,25 @@ class Passed:
     It does not keep the scope: that has the record, and a circle of them would wait for the garbage collector.
     """
 
-    __slots__ = ("_answer", "_asked_us", "_charge", "_fields", "_settled", "decision", "front", "template")
+    __slots__ = (
+        "_answer",
+        "_asked_us",
+        "_charge",
+        "_fields",
+        "_settled",
+        "by",
+        "counted_as",
+        "decision",
+        "front",
+        "template",
+    )
 
     def __init__(
         self,
         front: Front,
         template: str,
+        by: object,
+        counted_as: str,
         decision: Decision | None,
         fields: Fields | None,
         asked_us: int,
@@ -56,6 +69,8 @@ class Passed:
     ) -> None:
         self.front = front
         self.template = template
+        self.by = by
+        self.counted_as = counted_as
         self.decision = decision
         self._fields = fields
         self._asked_us = asked_us
@@ -67,7 +82,7 @@ class Passed:
         """As options see it, with what it was charged."""
         if self._settled is not None:
             return self._settled
-        request = AsgiRequest(scope, self.template)
+        request = _request(scope, self.template, self.counted_as)
         if self._charge is not None:
             request.charge = self._charge
         elif self._asked_us:
@@ -100,10 +115,11 @@ class Record:
     It is `scope["headgate"]`. `watched` is whether a RateLimitHeaders sees the response.
     """
 
-    __slots__ = ("_passed", "watched")
+    __slots__ = ("_passed", "_undone", "watched")
 
     def __init__(self, *, watched: bool) -> None:
         self._passed: list[Passed] = []
+        self._undone: list[Passed] = []
         self.watched = watched
 
     @classmethod
@@ -115,31 +131,50 @@ class Record:
         return record
 
     async def judge(
-        self, front: Front, scope: Scope, template: str, *, kind: RequestKind = AsgiRequest, own: Any = None
+        self,
+        front: Front,
+        scope: Scope,
+        template: str,
+        by: object,
+        counted_as: str = "",
+        *,
+        kind: RequestKind = AsgiRequest,
+        own: Any = None,
     ) -> Passed:
         """Ask a limit, and wait as long as a queue delays the request.
 
-        `kind` makes Headgate's request where one is needed, around the framework's `own` if there is one already.
-        What the limits before it charged is given back where it refuses.
+        It counts under `counted_as`, or else under the template of the route; with a number, where a limit before it
+        counts so already: see `Front.apart`, also for `by`. `kind` makes Headgate's request where one is needed,
+        around the framework's `own` if there is one already. What the limits before it charged is given back where it
+        refuses.
         """
+        counted_as = counted_as or template
+        if self._passed or self._undone:
+            counted_as = front.apart(counted_as, by, (*self._undone, *self._passed))
         asked_us = front.clock.now_us()
         judged = failed = None
         if front.ask_within is not None:
             try:
-                judged = front.ask_within(scope, template)
+                judged = front.ask_within(scope, counted_as)
             except StoreError as error:
                 failed = error
         decision, fields = judged or (None, None)
         if fields is None:
             request = kind(scope, template) if own is None else kind(scope, template, own)
-            passed = await _judge(front, request, failed or decision, asked_us)
+            request.counted_as = counted_as
+            passed = await _judge(front, request, by, failed or decision, asked_us)
             if passed.refusal is not None:
                 await self._take_back(scope)
+                self._undone.append(passed)
                 return passed
         else:
-            passed = Passed(front, template, decision, fields, asked_us)
+            passed = Passed(front, template, by, counted_as, decision, fields, asked_us)
         self._passed.append(passed)
         return passed
+
+    def has_judged(self, front: Front) -> bool:
+        """Whether a limit let the request pass already."""
+        return any(passed.front is front for passed in self._passed)
 
     def fields(self) -> Fields:
         """What remains, of several limits of the one that has least; nothing where one of them refused."""
@@ -171,13 +206,16 @@ class Record:
 
     async def _take_back(self, scope: Scope) -> None:
         given, self._passed = self._passed, []
+        self._undone += given
         for passed in reversed(given):
             await passed.front.take_back_async(passed.request(scope), passed.answer)
 
 
-async def _judge(front: Front, request: AsgiRequest, judged: Decision | StoreError | None, asked_us: int) -> Passed:
+async def _judge(
+    front: Front, request: AsgiRequest, by: object, judged: Decision | StoreError | None, asked_us: int
+) -> Passed:
     """Ask a limit, unless it was asked already at that moment, and say all that there is to say."""
-    template = request.endpoint
+    template, counted_as = request.endpoint, request.counted_as
     decision: Decision | None = None
     fields: Fields | None = None
     try:
@@ -190,13 +228,20 @@ async def _judge(front: Front, request: AsgiRequest, judged: Decision | StoreErr
             decision = await answered(front.ask(request))
             fields = None if decision is None else front.passing(decision)
     except StoreError as error:
-        return Passed(front, template, None, None, 0, request, front.without_store(error))
+        return Passed(front, template, by, counted_as, None, None, 0, request, front.without_store(error))
     answer = None
     if decision is None:
         answer = PASSES
     elif fields is None:
         answer = await answer_async(front, request, decision)
-    return Passed(front, template, decision, fields, 0, request, answer)
+    return Passed(front, template, by, counted_as, decision, fields, 0, request, answer)
+
+
+def _request(scope: Scope, template: str, counted_as: str) -> AsgiRequest:
+    """As options see it."""
+    request = AsgiRequest(scope, template)
+    request.counted_as = counted_as
+    return request
 
 
 class Closes(Protocol):

@@ -68,13 +68,18 @@ class Request:
     lines, each name's values joined in their order: the client's address is read from it.
     """
 
-    __slots__ = ("_cookies", "_query", "charge", "client_ip", "endpoint", "headers", "host", "method", "path")
+    __slots__ = (
+        "_cookies", "_query", "charge", "client_ip", "counted_as", "endpoint", "headers", "host", "method", "path",
+    )  # fmt: skip
 
     headers: Mapping[str, str]
     """By name in lower case, with "-" for "_"; asked for in any. All values of a name in their order, as one list."""
 
     charge: object
     """What the request was charged, where somebody settles it later; else not there."""
+
+    counted_as: str
+    """What a limit of a route counts the request under, where that is not `endpoint`; else not there."""
 
     def __init__(
         self,

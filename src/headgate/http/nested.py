@@ -1,0 +1,49 @@
+"""Middlewares that stand inside of one another: each has a counter of its own.
+
+Of a middleware on a store of its own nothing is needed here. On one that others may use, too, the same limits twice
+on the way of a request would be one counter, charged twice; so the inner ones count apart, by how many such middlewares
+have judged the request before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any, cast
+
+from headgate.http.front import Front, Judged
+from headgate.http.options import Options, RouteOptions
+
+_JUDGED = "headgate.middlewares"
+"""Where a scope or an environ keeps what judged its request."""
+
+
+class Nested:
+    """The front of a middleware, at each depth at which it is found among others of its kind."""
+
+    def __init__(self, front: Front, options: Options, *, asynchronous: bool) -> None:
+        self._front = front
+        self._options = options
+        self._asynchronous = asynchronous
+        self._inner: dict[str, Front] = {}
+        self._first = (Judged(front, self, ""),)
+
+    def front(self, scope: MutableMapping[str, Any]) -> Front:
+        """What judges the request of a scope or an environ."""
+        judged: tuple[Judged, ...] | None = scope.get(_JUDGED)
+        if judged is None:
+            scope[_JUDGED] = self._first
+            return self._front
+        place = self._front.apart("", self, judged)
+        scope[_JUDGED] = (*judged, Judged(self._front, self, place))
+        if not place:
+            return self._front
+        inner = self._inner.get(place)
+        if inner is None:
+            told = cast(RouteOptions, {**self._options, "store": self._front.store, "scope": f"middleware{place}"})
+            inner = self._inner[place] = Front(None, told, asynchronous=self._asynchronous, routed=True)
+        return inner
+
+
+def nested(front: Front, options: Options, *, asynchronous: bool) -> Nested | None:
+    """None where no other middleware can use a counter of this one."""
+    return Nested(front, options, asynchronous=asynchronous) if front.shares_store else None
