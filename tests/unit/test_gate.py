@@ -373,6 +373,47 @@ def test_more_kinds_of_requests_than_a_gate_remembers_are_judged_all_the_same(co
     assert gate.hit(Request(path="/a/1", client_ip="1.1.1.1")).remaining == 4
 
 
+def test_requests_of_one_kind_share_what_is_known_of_them_however_many_paths_there_are(core: str) -> None:
+    rules = [rule(f"r{number}", match={"path": f"/r{number}/{{id}}", "method": ["GET", "PUT"]}) for number in range(9)]
+    gate = make_gate(core, *rules, rule("h", match={"host": ["a.example.com", "*.example.org"]}), rule("all"))
+    for number in range(500):
+        host = f"h{number}.example.org" if number % 2 else f"h{number}.example.net"
+        request = Request(f"M{number}", f"/x/{number}?a", host=host, client_ip="203.0.113.9")
+        assert names(gate.hit(request)) == (["h", "all"] if number % 2 else ["all"])
+        assert names(gate.hit(Request("PUT", f"/r3/{number}", client_ip="203.0.113.9"))) == ["r3", "all"]
+    assert len(gate._bindings._plans_by_kind) == 3
+
+
+def test_a_flood_of_new_paths_does_not_push_out_those_that_are_met_again_and_again(core: str) -> None:
+    gate = make_gate(core, rule("r", match={"path": "/r/{id}"}))
+    bindings = gate._bindings
+    for number in range(20_000):
+        gate.hit(Request("GET", f"/x/{number}"))
+        if number % 100 == 0:
+            gate.hit(Request("GET", "/r/7", client_ip="203.0.113.9"))
+        assert len(bindings._plans) + len(bindings._older) <= 16_384
+        assert ("GET", "", "/r/7", "default") in bindings._plans or ("GET", "", "/r/7", "default") in bindings._older
+
+
+def test_a_host_that_is_sent_several_times_meets_the_rules_of_all_and_is_exempt_if_all_are(core: str) -> None:
+    gate = make_gate(
+        core,
+        rule("a", match={"host": "a.example.com"}),
+        rule("b", match={"host": "*.example.org"}),
+        rule("by", by=["host"]),
+        exempt=[{"host": ["a.example.com", "c.example.com"]}],
+    )
+
+    def matching(*hosts: str) -> list[str]:
+        return names(gate.hit(Request(headers=[("Host", host) for host in hosts], client_ip="203.0.113.9")))
+
+    assert matching("a.example.com", "b.example.org") == ["a", "b", "by"]
+    assert matching("a.example.com", "c.example.com") == []
+    gate.store.clear()
+    others = [Request(headers=[("Host", "x"), ("Host", f"r{number}")]) for number in range(3)]
+    assert [gate.hit(request).allowed for request in others] == [True, True, False]
+
+
 def test_the_async_gate_answers_alike(core: str) -> None:
     async def main() -> None:
         store = MemoryStore(core=core)  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ def keys(policy: Policy, *texts: str, only: str | None = None) -> dict[str, list
 
 
 def counted(policy: Policy, request: Request) -> dict[str, tuple[str, ...] | None]:
-    chosen = policy.candidates("GET", "", request.path.partition("?")[0]).select(request)
+    chosen = policy.candidates(policy.kind("GET", "", request.path)).select(request)
     return {rule.name: keyed.whole(request) for rule, keyed in chosen}
 
 

@@ -249,7 +249,7 @@ def _requests(policy: Policy) -> Iterator[tuple[tuple[str, str, str], tuple[Cand
     hosts = {host for each in conditions for host in (*each.hosts, *(f"x{parent}" for parent in each.parent_hosts))}
     paths = dict.fromkeys(_path(template) for each in conditions for template in each.paths)
     for method, host, path in islice(product(methods, ["", *sorted(hosts)], [*paths, "/"]), _MOST_REQUESTS):
-        candidates = policy.candidates(method, host, path)
+        candidates = policy.candidates(policy.kind(method, host, path))
         if any(not exempt.headers for exempt in candidates.exempt):
             continue
         for headers in (True, False):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headgate.keys import encode_key
 from headgate.limits import Limit
-from headgate.policy.identity import host_of
+from headgate.policy.identity import hosts_of
 from headgate.policy.paths import PathTree
 from headgate.policy.request import Request
 from headgate.policy.rules import ALL_RULES, ANY_TIER, Candidate, Conditions, Policy, Rule, without_idle_defaults
@@ -41,7 +41,7 @@ def explain(policy: Policy, request: Request) -> Explanation:
     """Go through all rules for a request; nothing is counted."""
     exempt = _exemption(policy, request)
     tier = policy.tier_of(request)
-    candidates = policy.candidates(request.method, request.host, request.path)
+    candidates = policy.candidates(policy.kind(request.method, request.host, request.path))
     matched = [one for one in candidates.rules if not one.rule.conditions.why_not_headers(request)]
     applying = () if exempt else without_idle_defaults(matched)
     by_name = {candidate.rule.name: candidate for candidate in applying}
@@ -95,7 +95,7 @@ def _reasons(rule: Rule, own: str, tier: str) -> Iterator[str]:
 
 def _why_not(policy: Policy, rule: Rule, request: Request, matched: list[Candidate]) -> str:
     conditions = rule.conditions
-    reason = conditions.why_not(request.method, host_of(request.host)) or _why_not_path(conditions, request)
+    reason = conditions.why_not(request.method, request.host) or _why_not_path(conditions, request)
     reason = reason or conditions.why_not_headers(request)
     if not reason and rule.name not in policy.rulesets[ALL_RULES]:
         return f"it is not in the ruleset {ALL_RULES}"
@@ -111,9 +111,9 @@ def _why_not_path(conditions: Conditions, request: Request) -> str:
 
 def _exemption(policy: Policy, request: Request) -> str:
     for index, conditions in enumerate(policy.exempt):
-        reason = conditions.why_not(request.method, host_of(request.host))
-        reason = reason or conditions.why_not_surely(request)
-        if not reason and (not conditions.paths or _tree(conditions).find_surely(request.path)):
+        reason = conditions.why_not_surely(request)
+        meant = not reason and conditions.is_surely_for(request.method, hosts_of(request.host))
+        if meant and (not conditions.paths or _tree(conditions).find_surely(request.path)):
             return f"exempt[{index}] matches"
     return ""
 

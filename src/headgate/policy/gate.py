@@ -19,7 +19,7 @@ from headgate.errors import ConfigError
 from headgate.keys import check_cost
 from headgate.policy.identity import Extract, Parts
 from headgate.policy.request import Request
-from headgate.policy.rules import ALL_RULES, ANY_TIER, Candidate, Candidates, Policy
+from headgate.policy.rules import ALL_RULES, ANY_TIER, Candidate, Candidates, Kind, Policy
 from headgate.policy.shape import check_shape
 from headgate.stores.contract import BoundLimits, Store, StoreStats, bind_async, close_async, ping_async
 from headgate.stores.fallback import MAX_LOCAL_KEYS, Fallback, RescuedLimits
@@ -52,7 +52,7 @@ def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
 
 @dataclass(slots=True, eq=False)
 class _Plan:
-    """What is known in advance of requests of one method, host and path."""
+    """What is known in advance of requests of one kind."""
 
     candidates: Candidates
     always: tuple[Candidate, ...] | None
@@ -88,6 +88,10 @@ class _Bindings:
         self._looks_at_hosts = policy.looks_at_hosts
         self._bind_limits = bind
         self._plans: dict[tuple[str, str, str, str], _Plan] = {}
+        """By method, host, path and ruleset, as they were sent; `_older` has those met less recently."""
+
+        self._older: dict[tuple[str, str, str, str], _Plan] = {}
+        self._plans_by_kind: dict[tuple[Kind, str], _Plan] = {}
         self._bound: dict[tuple[tuple[str, str], ...], BoundLimits] = {}
 
     def judge(self, request: Request, cost: int, ruleset: str, *, commit: bool = True) -> Any:
@@ -153,13 +157,26 @@ class _Bindings:
         return bound
 
     def _plan(self, method: str, host: str, path: str, ruleset: str) -> _Plan:
-        """What is known in advance of requests of this kind, remembered if that is not too long."""
-        if ruleset not in self.policy.rulesets:
-            known = ", ".join(self.policy.rulesets)
-            raise ConfigError(f"no ruleset is named {ruleset[:60]!r}; there are {known}")
-        plan = self._make_plan(self.policy.candidates(method, host, path, ruleset))
+        """What is known in advance of requests like this.
+
+        Kinds are as many as the policy makes them; paths are remembered besides, so that those that are met
+        again and again cost less, while a flood of new ones pushes them out no sooner than twice `_MOST_PLANS` come.
+        """
+        name = (method, host, path, ruleset)
+        plan = self._older.get(name)
+        if plan is None:
+            kind = (self.policy.kind(method, host, path), ruleset)
+            plan = self._plans_by_kind.get(kind)
+            if plan is None:
+                if ruleset not in self.policy.rulesets:
+                    known = ", ".join(self.policy.rulesets)
+                    raise ConfigError(f"no ruleset is named {ruleset[:60]!r}; there are {known}")
+                plan = self._make_plan(self.policy.candidates(kind[0], ruleset))
+                _remember(self._plans_by_kind, kind, plan, _MOST_PLANS)
         if len(path) + len(host) + len(method) <= _LONGEST_REMEMBERED:
-            _remember(self._plans, (method, host, path, ruleset), plan, _MOST_PLANS)
+            if len(self._plans) >= _MOST_PLANS:
+                self._older, self._plans = self._plans, {}
+            self._plans[name] = plan
         return plan
 
     def _make_plan(self, candidates: Candidates) -> _Plan:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from headgate.policy.address import AddressRules
-from headgate.policy.request import REPEATED, Repeated, Request, header_name
+from headgate.policy.request import REPEATED, Request, header_name
 
 Parts = tuple[str, ...]
 Extract = Callable[[Request], Parts | None]
@@ -31,6 +31,7 @@ EVERYONE: Parts = ("everyone",)
 """The key of a rule that counts all requests together."""
 
 _LONGEST_VALUE = 256
+_MOST_HOSTS = 16
 _CREDENTIALS = ("authorization", "proxy-authorization")
 _PLAIN_BASE64 = str.maketrans("-_", "+/")
 _ADDRESSES_REMEMBERED = 65536
@@ -116,10 +117,10 @@ def from_method(request: Request) -> Parts | None:
 
 def from_host(request: Request) -> Parts | None:
     """The host that the request was sent to, without its port, in lower case."""
-    if type(request.host) is Repeated:
+    hosts = hosts_of(request.host)
+    if len(hosts) > 1:
         return _repeated("host")
-    host = host_of(request.host)
-    return (_bounded(host),) if host else None
+    return (_bounded(hosts[0]),) if hosts[0] else None
 
 
 def first_of(names: Sequence[str], identities: Sequence[Extract]) -> Extract:
@@ -145,6 +146,11 @@ def host_of(host: str) -> str:
     if name.startswith("["):
         return name.partition("]")[0] + "]"
     return name.partition(":")[0].rstrip(".")
+
+
+def hosts_of(host: str) -> list[str]:
+    """The hosts that a request names, each once, without ports and in lower case; more than one if it has a list."""
+    return list(dict.fromkeys(map(host_of, host.split(",", _MOST_HOSTS)))) if "," in host else [host_of(host)]
 
 
 def is_repeated(parts: Parts) -> bool:

@@ -6,7 +6,7 @@ are headers and the tier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -25,10 +25,10 @@ from headgate.policy.identity import (
     from_host,
     from_method,
     from_query,
-    host_of,
+    hosts_of,
     is_repeated,
 )
-from headgate.policy.paths import PathTree
+from headgate.policy.paths import PathMatch, PathTree
 from headgate.policy.request import REPEATED, Repeated, Request, header_name
 
 if TYPE_CHECKING:
@@ -68,11 +68,21 @@ class Conditions:
             paths=match.path or (),
         )
 
+    def is_for(self, method: str, hosts: Collection[str]) -> bool:
+        """Whether a request of this method is meant, sent to these hosts: one is enough."""
+        if self.methods and method not in self.methods:
+            return False
+        return not (self.hosts or self.parent_hosts) or any(map(self._is_host, hosts))
+
+    def is_surely_for(self, method: str, hosts: Collection[str]) -> bool:
+        """`is_for`, where each of the hosts must be meant."""
+        return self.is_for(method, hosts) and (not (self.hosts or self.parent_hosts) or all(map(self._is_host, hosts)))
+
     def why_not(self, method: str, host: str) -> str:
         """Why a request of this method and host is not meant, "" where it is."""
         if self.methods and method not in self.methods:
             return f"method {method} is not {' or '.join(sorted(self.methods))}"
-        if (self.hosts or self.parent_hosts) and not self._is_host(host):
+        if (self.hosts or self.parent_hosts) and not any(map(self._is_host, hosts_of(host))):
             wanted = [*sorted(self.hosts), *("*" + parent for parent in self.parent_hosts)]
             return f"host {host or '(none)'} is not {' or '.join(wanted)}"
         return ""
@@ -103,6 +113,12 @@ class Conditions:
 
     def _is_host(self, host: str) -> bool:
         return host in self.hosts or any(host.endswith(parent) for parent in self.parent_hosts)
+
+
+_NO_HOSTS = frozenset([""])
+
+Kind = tuple[str, frozenset[str], PathMatch]
+"""A method, hosts and what paths match, as far as a policy tells them apart."""
 
 
 class Keyed(NamedTuple):
@@ -226,32 +242,55 @@ class Policy:
         self.tier_of = _tier_source(model.tiers, identities)
         self.headers = _headers(model)
         self.counts_by_address = any(_is_address(name, model.identities) for rule in self.rules for name in rule.by)
-        self.looks_at_hosts = any(
-            conditions.hosts or conditions.parent_hosts
-            for conditions in (*self.exempt, *(rule.conditions for rule in self.rules))
+        self._methods = frozenset(method for conditions in self._all_conditions() for method in conditions.methods)
+        self._hosts = frozenset(host for conditions in self._all_conditions() for host in conditions.hosts)
+        self._parent_hosts = tuple(
+            dict.fromkeys(parent for conditions in self._all_conditions() for parent in conditions.parent_hosts)
         )
-        self._rules_by_path = _path_tree([rule.conditions for rule in self.rules])
-        self._exempt_by_path = _path_tree(self.exempt)
+        self.looks_at_hosts = bool(self._hosts or self._parent_hosts)
+        self._paths = PathTree()
+        for owner, conditions in [
+            *enumerate(rule.conditions for rule in self.rules),
+            *((-1 - index, conditions) for index, conditions in enumerate(self.exempt)),
+        ]:
+            for template in conditions.paths:
+                self._paths.add(template, owner)
 
-    def candidates(self, method: str, host: str, path: str, ruleset: str = ALL_RULES) -> Candidates:
-        """What may apply to requests of this method, host and path, of the rules of a ruleset."""
+    def kind(self, method: str, host: str, path: str) -> Kind:
+        """What this policy sees in a method, a host and a path: all requests of one kind have the same candidates."""
+        if method not in self._methods:
+            method = ""
+        hosts = frozenset(map(self._host_kind, hosts_of(host))) if host and self.looks_at_hosts else _NO_HOSTS
+        return method, hosts, self._paths.match(path)
+
+    def candidates(self, kind: Kind, ruleset: str = ALL_RULES) -> Candidates:
+        """What may apply to requests of this kind, of the rules of a ruleset."""
         names = self.rulesets[ruleset]
-        host = host_of(host)
-        matched = self._rules_by_path.find(path)
+        method, hosts, paths = kind
         rules = [
-            Candidate(rule, rule.keyed(matched.get(index, "/**")))
+            Candidate(rule, rule.keyed(paths.found.get(index, "/**")))
             for index, rule in enumerate(self.rules)
             if rule.name in names
-            and (index in matched or not rule.conditions.paths)
-            and not rule.conditions.why_not(method, host)
+            and (index in paths.found or not rule.conditions.paths)
+            and rule.conditions.is_for(method, hosts)
         ]
-        spared = self._exempt_by_path.find_surely(path)
         exempt = tuple(
             conditions
             for index, conditions in enumerate(self.exempt)
-            if (index in spared or not conditions.paths) and not conditions.why_not(method, host)
+            if (-1 - index in paths.surely or not conditions.paths) and conditions.is_surely_for(method, hosts)
         )
         return Candidates(exempt, tuple(rules))
+
+    def _host_kind(self, host: str) -> str:
+        """A host that stands for all that the conditions do not tell from this one."""
+        if host in self._hosts:
+            return host
+        # The longest is below all the others that it is below of.
+        return max((parent for parent in self._parent_hosts if host.endswith(parent)), key=len, default="")
+
+    def _all_conditions(self) -> Iterator[Conditions]:
+        yield from self.exempt
+        yield from (rule.conditions for rule in self.rules)
 
 
 def _is_address(name: str, models: Mapping[str, IdentityModel]) -> bool:
@@ -271,14 +310,6 @@ def _headers(model: PolicyModel) -> frozenset[str]:
     names |= {"cookie" for source in sources if source.cookie}
     names |= {model.client_ip.header} if model.client_ip.header else set()
     return frozenset(map(header_name, names))
-
-
-def _path_tree(all_conditions: Sequence[Conditions]) -> PathTree:
-    tree = PathTree()
-    for index, conditions in enumerate(all_conditions):
-        for template in conditions.paths:
-            tree.add(template, index)
-    return tree
 
 
 def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Extract]) -> Rule:
