@@ -171,7 +171,7 @@ def test_a_tree_finds_what_each_template_says_by_itself(templates: list[str], pa
         tree.add(template, owner)
     for segments in paths:
         path = "/" + "/".join(segments)
-        matching = set()
+        matching: set[int] = set()
         for owner, template in enumerate(templates):
             alone = PathTree()
             alone.add(template, owner)
