@@ -413,7 +413,8 @@ def test_the_supervisor_sleeps_and_has_no_threads(policy: Path, zone: str) -> No
 
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         assert status(service, "Threads") == 1
-        before = status(service, "voluntary_ctxt_switches")
+        before, start = status(service, "voluntary_ctxt_switches"), time.monotonic()
         for _ in range(ENOUGH * 4):
             ask(service)
-        assert status(service, "voluntary_ctxt_switches") - before <= 1
+        looks = (time.monotonic() - start) / 2  # it looks every two seconds whether all workers move
+        assert status(service, "voluntary_ctxt_switches") - before <= 2 + looks

@@ -1,10 +1,10 @@
-"""The service's answers where its store fails: asked as an ASGI application, without a server."""
+"""The service's answers where its store fails: asked without a connection."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -15,7 +15,9 @@ from headgate.decision import Decision, NamedLimit
 from headgate.errors import ConfigError, HeadgateError, StoreTimeout
 from headgate.policy.gate import AsyncGate
 from headgate.service.app import Service
+from headgate.service.exchange import Question, Response
 from headgate.stores.contract import BoundLimits, StoreStats
+from headgate.waiting import answered
 
 POLICY = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "5/minute"}]}
 
@@ -47,20 +49,18 @@ class FailingLimits:
         raise self.error
 
 
-def ask(service: Service, method: str, path: str, body: bytes = b"") -> tuple[int, str, bytes]:
-    """(status, content type, body) of the answer."""
-    sent: list[MutableMapping[str, Any]] = []
+def ask(service: Service, method: str, path: str, body: bytes = b"") -> Response:
+    question = Question(method, path, [], "127.0.0.1", body)
 
-    async def receive() -> MutableMapping[str, Any]:
-        return {"type": "http.request", "body": body}
+    async def main() -> Response:
+        return await answered(service.answer(question))
 
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
+    return asyncio.run(main())
 
-    scope = {"type": "http", "method": method, "path": path, "headers": [], "client": ("127.0.0.1", 5)}
-    asyncio.run(service(scope, receive, send))
-    headers = dict(sent[0]["headers"])
-    return sent[0]["status"], headers.get(b"content-type", b"").decode(), sent[1]["body"]
+
+def problem_of(response: Response) -> tuple[int, dict[str, Any]]:
+    """The status and the problem, which for nginx is in a header."""
+    return response.status, json.loads(response.body or dict(response.headers)[b"x-ratelimit-problem"])
 
 
 ONE = json.dumps({"request": {"path": "/"}}).encode()
@@ -73,7 +73,6 @@ SEVERAL = json.dumps({"requests": [{"path": "/"}, {"path": "/"}]}).encode()
         ("GET", "/check/default", b""),
         ("GET", "/check-403/default", b""),
         ("POST", "/v1/check", ONE),
-        ("POST", "/v1/check", SEVERAL),
         ("GET", "/readyz", b""),
         ("GET", "/metrics", b""),
         ("GET", "/", b""),
@@ -81,23 +80,38 @@ SEVERAL = json.dumps({"requests": [{"path": "/"}, {"path": "/"}]}).encode()
 )
 def test_a_store_that_does_not_answer_is_503_with_a_problem(method: str, path: str, body: bytes) -> None:
     service = Service(AsyncGate(POLICY, store=FailingStore(StoreTimeout("no answer within 50 ms"))))
-    status, content_type, answer = ask(service, method, path, body)
-    assert (status, content_type) == (503, "application/problem+json")
-    assert json.loads(answer) == {
+    response = ask(service, method, path, body)
+    assert response.content_type == b"application/problem+json"
+    assert problem_of(response) == (503, {
         "type": "about:blank",
         "title": "Service Unavailable",
         "status": 503,
         "detail": "the store does not answer: no answer within 50 ms",
-    }
+    })  # fmt: skip
 
 
 def test_what_the_service_itself_has_wrong_is_no_fault_of_the_client() -> None:
     service = Service(AsyncGate(POLICY, store=FailingStore(ConfigError("more limits than a zone can charge at once"))))
-    status, content_type, answer = ask(service, "GET", "/check/default")
-    assert (status, content_type) == (500, "application/problem+json")
-    assert json.loads(answer)["detail"] == "more limits than a zone can charge at once"
+    status, problem = problem_of(ask(service, "GET", "/check/default"))
+    assert status == 500
+    assert problem["detail"] == "more limits than a zone can charge at once"
 
 
 def test_a_service_is_alive_while_its_store_is_not() -> None:
     service = Service(AsyncGate(POLICY, store=FailingStore(StoreTimeout("no answer"))))
-    assert ask(service, "GET", "/healthz")[0] == 200
+    assert ask(service, "GET", "/healthz").status == 200
+
+
+def test_of_several_requests_each_answer_tells_its_own_error() -> None:
+    service = Service(AsyncGate(POLICY, store=FailingStore(StoreTimeout("no answer within 50 ms"))))
+    response = ask(service, "POST", "/v1/check", SEVERAL)
+    assert response.status == 200
+    one = {
+        "error": {
+            "type": "about:blank",
+            "title": "Service Unavailable",
+            "status": 503,
+            "detail": "the store does not answer: no answer within 50 ms",
+        }
+    }
+    assert json.loads(response.body) == {"decisions": [one, one]}

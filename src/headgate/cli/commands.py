@@ -153,6 +153,7 @@ _KEY_HELP = (
     "ip=203.0.113.9 or an api key (found by its digest, never shown); several make one key. Or it is the parts of a "
     "key as `headgate explain` tells them. The KEY everyone is for rules that count all requests together."
 )
+_SHORTEST_HANG_S = 3
 _RESET_HELP = "Whoever was refused just before may be refused for another second by a process that remembers it."
 _STORE_HELP = "The live store, such as redis://HOST or shared:///PATH; else the policy's own."
 
@@ -210,33 +211,58 @@ def capacity(policy: Path, users: int, rate: float, as_json: bool) -> None:
     "--workers", default=1, show_default=True, type=click.IntRange(1, 128),
     help="Processes that answer on the port; several need a store that they share, and get one if none is named.",
 )  # fmt: skip
-def serve(policy: Path | None, host: str, port: int, store: str | None, drain_s: float, workers: int) -> None:
+@click.option(
+    "--worker-timeout", "hang_s", default=10.0, show_default=True, type=click.FloatRange(0, 3600), metavar="SECONDS",
+    help="A worker that has not moved for so long is replaced; 0 is never.",
+)  # fmt: skip
+@click.option(
+    "--connections", default=8192, show_default=True, type=click.IntRange(1, 1_000_000),
+    help="The most connections of each process; beyond them, the one that has waited longest for its client is closed.",
+)  # fmt: skip
+@click.option(
+    "--keep-alive", "idle_s", default=180.0, show_default=True, type=click.FloatRange(0.1, 86400), metavar="SECONDS",
+    help="How long a connection stays open that nothing is asked on.",
+)  # fmt: skip
+def serve(
+    policy: Path | None,
+    host: str,
+    port: int,
+    store: str | None,
+    drain_s: float,
+    workers: int,
+    hang_s: float,
+    connections: int,
+    idle_s: float,
+) -> None:
     """Answer checks over HTTP by a POLICY file, ./headgate.yaml or else a built-in example.
 
     A changed file is taken up at once; SIGHUP takes it up again. SIGTERM finishes what has begun.
     """
-    from headgate.policy.gate import AsyncGate
+    from headgate.service.connection import Bounds
     from headgate.service.server import serve as run_service
+    from headgate.service.workers import serve_workers
 
+    if 0 < hang_s < _SHORTEST_HANG_S:
+        raise click.BadParameter(f"a worker shows once a second that it moves: {_SHORTEST_HANG_S} or more, or 0")
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="headgate: %(message)s")
     file = _policy_file(policy)
+    text = file.read_bytes()
+    bounds = Bounds(connections=connections, idle_s=idle_s)
 
     def announce(address: str, more: str = "") -> None:
         click.echo(f"headgate: {file} on {address}, {core.CORE} core{more}; ctrl-c ends it", err=True)
 
+    def announce_workers(address: str, zone: str) -> None:
+        announce(address, f", {workers} workers{f', state in {zone}' if zone else ''}")
+
     if workers > 1:
-        from headgate.service.workers import serve_workers
-
-        def announce_workers(address: str, zone: str) -> None:
-            announce(address, f", {workers} workers{f', state in {zone}' if zone else ''}")
-
         ended_well = serve_workers(
-            file, workers=workers, store=store, host=host, port=port, drain_s=drain_s, announce=announce_workers
-        )
+            text, policy_file=file, workers=workers, store=store, host=host, port=port, drain_s=drain_s, hang_s=hang_s,
+            bounds=bounds, announce=announce_workers,
+        )  # fmt: skip
         sys.exit(0 if ended_well else 1)
-    gate = AsyncGate(file, store=store)
     run_service(
-        gate, policy_file=file, own_store=store is None, host=host, port=port, drain_s=drain_s, announce=announce
+        text, policy_file=file, store=store, host=host, port=port, drain_s=drain_s, bounds=bounds, announce=announce
     )
 
 

@@ -15,6 +15,7 @@ try:
     from prometheus_client import (
         CollectorRegistry,
         Counter,
+        Gauge,
         Histogram,
         disable_created_metrics,
         generate_latest,
@@ -61,7 +62,7 @@ class Sharing(NamedTuple):
 def make_files(folder: Path, workers: int) -> None:
     """Make the files of all workers, empty, before there is anybody who could read one half made."""
     for worker in range(1, workers + 1):
-        for kind in ("counter", "histogram"):
+        for kind in ("counter", "histogram", "gauge_min"):
             MmapedDict(str(folder / f"{kind}_{worker}.db")).close()  # type: ignore[no-untyped-call]
 
 
@@ -98,6 +99,12 @@ class Metrics:
         self._reloads = Counter(
             "headgate_policy_reloads", "Policies taken up or refused while running", ["result"], registry=own
         )
+        self._in_force = Gauge(
+            "headgate_policy_in_force",
+            "1 while what the policy file says is in force, 0 while an older policy is",
+            registry=own,
+            multiprocess_mode="min",
+        )
         self._results: dict[tuple[str, str], Callable[[], None]] = {}
         if sharing is not None:
             MultiProcessCollector(self.registry, str(sharing.folder))  # type: ignore[no-untyped-call]
@@ -125,6 +132,10 @@ class Metrics:
     def reloaded(self, *, taken_up: bool) -> None:
         """Count a changed policy."""
         self._reloads.labels("taken_up" if taken_up else "refused").inc()
+
+    def policy_in_force(self, in_force: bool) -> None:
+        """Show whether what the policy file says is in force."""
+        self._in_force.set(int(in_force))
 
     def exposition(self) -> bytes:
         """All figures in Prometheus' text format."""

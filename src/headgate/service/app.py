@@ -1,43 +1,34 @@
-"""The service as an ASGI application: routes, and nothing else."""
+"""What the service answers: routes, and nothing else. What it is asked comes from `connection`."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
+from urllib.parse import unquote
 
 from headgate.decision import Decision
 from headgate.errors import ArgumentError, HeadgateError, StoreError
-from headgate.http.refusal import PROBLEM_JSON, answer_of, plain_problem, problem_json
+from headgate.http.ratelimit_headers import writers_of
+from headgate.http.refusal import answer_of, problem_json
 from headgate.observe.metrics import CONTENT_TYPE, Metrics, Sharing
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import Request
+from headgate.service.exchange import HTML, JSON, PROBLEM, TEXT, Question, Response, problem_response
 from headgate.service.forwarded import forwarded_request
-from headgate.service.messages import LARGEST_BODY, BadBody, read_body, write_decision
+from headgate.service.messages import Asked, BadBody, read_body, write_decision
 from headgate.service.page import page
 from headgate.waiting import answered
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+log = logging.getLogger("headgate")
 
-_JSON = "application/json"
-_TEXT = "text/plain; charset=utf-8"
+Answer = Response | Awaitable[Response]
 
-
-class Response(NamedTuple):
-    """What to send back."""
-
-    status: int
-    content_type: str
-    body: bytes
-    headers: Iterable[tuple[str, str]] = ()
-
-
-class BodyTooLarge(Exception):
-    """A body above the bound; the rest of it is not read."""
+_AT_ONCE = 100
+"""So many requests of one body are before the store together; each has the whole of the store's deadline."""
 
 
 class Service:
@@ -47,136 +38,165 @@ class Service:
         self.gate = gate
         self.metrics = Metrics(gate.stats, sharing)
         self.draining = False
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
-        elif scope["type"] == "http":
-            try:
-                response = await self._respond(scope, receive)
-            except BodyTooLarge:
-                response = _problem(413, "Content Too Large", f"a body has at most {LARGEST_BODY} bytes")
-            except StoreError as error:
-                response = _problem(503, "Service Unavailable", f"the store does not answer: {error}")
-            except HeadgateError as error:
-                response = _problem(500, "Internal Server Error", str(error))
-            await _send(send, response, head=scope["method"] == "HEAD", close=self.draining or response.status == 413)
-        else:  # no websockets here
-            await send({"type": "websocket.close", "code": 1000})
-
-    async def _respond(self, scope: Scope, receive: Receive) -> Response:
-        path: str = scope["path"]
-        if path.startswith(("/check/", "/check-403/")):
-            return await self._check_forwarded(scope)
-        if path == "/v1/check":
-            return await self._check_body(scope, receive)
-        reads: dict[str, Callable[[Scope], Response | Awaitable[Response]]] = {
+        self._reads: dict[str, Callable[[Question], Answer]] = {
             "/": self._page,
             "/healthz": self._health,
             "/readyz": self._ready,
             "/metrics": self._metrics,
         }
-        read = reads.get(path)
-        if read is None:
-            return _problem(404, "Not Found", f"nothing is at {path[:200]}; ask GET / what is here")
-        if scope["method"] not in ("GET", "HEAD"):
-            return _not_allowed("GET, HEAD")
-        return await answered(read(scope))
 
-    async def _check_forwarded(self, scope: Scope) -> Response:
-        """Judge the request that a gateway asks about: 200, 429 or 503; under /check-403/, 403 for 429."""
-        # The path as it was sent: the policy decodes it, once.
-        sent = scope.get("raw_path") or scope["path"].encode()
-        _, form, ruleset, rest = [*sent.decode("latin-1").split("/", 3), ""][:4]
+    def wants_body(self, method: str, path: str) -> bool:
+        """Whether the body of such a request is to be read."""
+        return method == "POST" and path == "/v1/check"
+
+    def answer(self, question: Question) -> Answer:
+        """The answer, or an awaitable of it where the store waits for I/O; neither raises."""
+        try:
+            answer = self._answer(question)
+        except Exception as error:
+            return _failure(error)
+        return answer if isinstance(answer, Response) else _awaited(answer)
+
+    def _answer(self, question: Question) -> Answer:
+        path = question.path
+        if path.startswith("/check"):
+            if path.startswith("/check/"):
+                return self._check_forwarded(question, path[7:])
+            if path.startswith("/check-403/"):
+                return self._check_for_nginx(question, path[11:])
+        if "%" in path:
+            path = unquote(path)
+        if path == "/v1/check":
+            return self._check_body(question)
+        read = self._reads.get(path)
+        if read is None:
+            return problem_response(404, f"nothing is at {path[:200]}; ask GET / what is here")
+        if question.method not in ("GET", "HEAD"):
+            return _not_allowed("GET, HEAD")
+        return read(question)
+
+    def _check_forwarded(self, question: Question, rest: str) -> Answer:
+        """Judge the request that a gateway asks about: 200, 429 or 503. `rest` follows the form in the path."""
+        ruleset, _, path = rest.partition("/")
         if ruleset not in self.gate.policy.rulesets:
             known = ", ".join(self.gate.policy.rulesets)
-            return _problem(404, "Not Found", f"no ruleset is named {ruleset[:60]!r}; there are {known}")
-        client = scope.get("client")
-        request = forwarded_request(scope["method"], client[0] if client else "unix", f"/{rest}", scope["headers"])
-        try:
-            decision = await self._judge(request, 1, ruleset)
-        except ArgumentError as error:
-            return _problem(400, "Bad Request", str(error))
-        status, headers, problem = answer_of(decision)
-        if problem is None:
-            return Response(status, _TEXT, b"", headers)
-        body = problem_json(problem)
-        if form == "check-403":  # nginx passes on 403 alone, and drops the body
-            headers.append(("X-RateLimit-Problem", body.decode()))
-            status = 403 if status == 429 else status
-        return Response(status, PROBLEM_JSON, body, headers)
-
-    async def _check_body(self, scope: Scope, receive: Receive) -> Response:
-        if scope["method"] != "POST":
-            return _not_allowed("POST")
-        try:
-            asked, several = read_body(await _read(receive))
-            decisions = [await self._judge(request, cost, "default") for request, cost in asked]
-        except (BadBody, ArgumentError) as error:
-            return _problem(400, "Bad Request", str(error))
-        written = [write_decision(decision) for decision in decisions]
-        return Response(200, _JSON, json.dumps({"decisions": written} if several else written[0]).encode())
-
-    async def _judge(self, request: Request, cost: int, ruleset: str) -> Decision:
+            return problem_response(404, f"no ruleset is named {ruleset[:60]!r}; there are {known}")
+        request = forwarded_request(question.method, question.peer, f"/{path}", question.headers)
         start = perf_counter()
-        answer = self.gate.ask(request, cost, ruleset=ruleset)
-        decision = answer if isinstance(answer, Decision) else await answer
+        answer = self.gate.ask(request, 1, ruleset=ruleset)
+        if isinstance(answer, Decision):
+            return self._told(answer, start)
+        return self._told_later(answer, start)
+
+    def _told(self, decision: Decision, start: float) -> Response:
         self.metrics.decided(decision, perf_counter() - start)
-        return decision
+        return response_of(decision)
 
-    def _page(self, scope: Scope) -> Response:
-        host = dict(scope["headers"]).get(b"host", b"127.0.0.1:8080").decode("latin-1")
-        return Response(200, "text/html; charset=utf-8", page(self.gate, host).encode())
+    async def _told_later(self, answer: Awaitable[Decision], start: float) -> Response:
+        return self._told(await answer, start)
 
-    def _health(self, scope: Scope) -> Response:
-        return Response(200, _TEXT, b"ok\n")
+    def _check_for_nginx(self, question: Question, rest: str) -> Answer:
+        """The same for nginx, which passes on 403 alone, and has no use for a body."""
+        try:
+            answer = self._check_forwarded(question, rest)
+        except Exception as error:
+            return _without_body(_failure(error))
+        return _without_body(answer) if isinstance(answer, Response) else _without_body_later(answer)
 
-    async def _ready(self, scope: Scope) -> Response:
+    def _check_body(self, question: Question) -> Answer:
+        if question.method != "POST":
+            return _not_allowed("POST")
+        asked, several = read_body(question.body)
+        if several:
+            return self._check_several(asked)
+        start = perf_counter()
+        answer = self.gate.ask(asked[0].request, asked[0].cost)
+        if isinstance(answer, Decision):
+            return self._told_as_json(answer, start)
+        return self._told_as_json_later(answer, start)
+
+    def _told_as_json(self, decision: Decision, start: float) -> Response:
+        self.metrics.decided(decision, perf_counter() - start)
+        return Response(200, JSON, json.dumps(write_decision(decision)).encode())
+
+    async def _told_as_json_later(self, answer: Awaitable[Decision], start: float) -> Response:
+        return self._told_as_json(await answer, start)
+
+    async def _check_several(self, asked: Sequence[Asked]) -> Response:
+        """Judge several requests, each by itself. What the store is asked for travels together, in their order."""
+        answers: list[dict[str, Any]] = []
+        for first in range(0, len(asked), _AT_ONCE):
+            some = [self._judge(*one) for one in asked[first : first + _AT_ONCE]]
+            answers += await asyncio.gather(*some)
+        return Response(200, JSON, json.dumps({"decisions": answers}).encode())
+
+    async def _judge(self, request: Request, cost: int) -> dict[str, Any]:
+        """A decision as JSON, or what went wrong with this request alone: others were charged already."""
+        start = perf_counter()
+        try:
+            decision = await answered(self.gate.ask(request, cost))
+            self.metrics.decided(decision, perf_counter() - start)
+            return write_decision(decision)
+        except Exception as error:
+            return {"error": json.loads(_failure(error).body)}
+
+    def _page(self, question: Question) -> Response:
+        host = dict(question.headers).get(b"host", b"127.0.0.1:8080").decode("latin-1")
+        return Response(200, HTML, page(self.gate, host).encode())
+
+    def _health(self, question: Question) -> Response:
+        return Response(200, TEXT, b"ok\n")
+
+    async def _ready(self, question: Question) -> Response:
         if self.draining:
-            return _problem(503, "Service Unavailable", "draining: ask another instance")
+            return problem_response(503, "draining: ask another instance")
         await self.gate.ping()
-        return Response(200, _TEXT, b"ready\n")
+        return Response(200, TEXT, b"ready\n")
 
-    def _metrics(self, scope: Scope) -> Response:
-        return Response(200, CONTENT_TYPE, self.metrics.exposition())
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
+    def _metrics(self, question: Question) -> Response:
+        return Response(200, CONTENT_TYPE.encode(), self.metrics.exposition())
 
 
-async def _read(receive: Receive) -> bytes:
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return bytes(body)
-        body += message.get("body", b"")
-        if len(body) > LARGEST_BODY:
-            raise BodyTooLarge
-        if not message.get("more_body", False):
-            return bytes(body)
+def response_of(decision: Decision) -> Response:
+    """What a gateway is told."""
+    passing = writers_of(decision.definitions).encoded.write_passing(decision)
+    if passing is not None:
+        return Response(200, TEXT, b"", passing)
+    status, headers, problem = answer_of(decision)
+    body = b"" if problem is None else problem_json(problem)
+    return Response(status, PROBLEM, body, [(name.lower().encode(), value.encode()) for name, value in headers])
 
 
-async def _send(send: Send, response: Response, *, head: bool, close: bool) -> None:
-    headers = [(b"content-type", response.content_type.encode()), (b"content-length", b"%d" % len(response.body))]
-    if not response.body:
-        del headers[0]
-    headers.extend((name.lower().encode(), value.encode("latin-1")) for name, value in response.headers)
-    if close:
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if head else response.body})
+async def _awaited(answer: Awaitable[Response]) -> Response:
+    try:
+        return await answer
+    except Exception as error:
+        return _failure(error)
 
 
-def _problem(status: int, title: str, detail: str) -> Response:
-    return Response(status, PROBLEM_JSON, problem_json(plain_problem(status, title, detail)))
+def _failure(error: Exception) -> Response:
+    """What is told where something failed: whose fault it is decides the status."""
+    if isinstance(error, BadBody | ArgumentError):
+        return problem_response(400, str(error))
+    if isinstance(error, StoreError):
+        return problem_response(503, f"the store does not answer: {error}")
+    if isinstance(error, HeadgateError):
+        return problem_response(500, str(error))
+    log.exception("unexpected", exc_info=error)
+    return problem_response(500, "unexpected: the log tells more")
+
+
+def _without_body(response: Response) -> Response:
+    """With the problem in a field: nginx does not read a body here, so with one it would close the connection."""
+    if response.status == 200:
+        return response
+    status = 403 if response.status == 429 else response.status
+    return Response(status, PROBLEM, b"", [*response.headers, (b"x-ratelimit-problem", response.body)])
+
+
+async def _without_body_later(answer: Awaitable[Response]) -> Response:
+    return _without_body(await _awaited(answer))
 
 
 def _not_allowed(allow: str) -> Response:
-    body = problem_json(plain_problem(405, "Method Not Allowed", f"use {allow}"))
-    return Response(405, PROBLEM_JSON, body, [("Allow", allow)])
+    return problem_response(405, f"use {allow}", [(b"allow", allow.encode())])

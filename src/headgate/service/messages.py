@@ -12,7 +12,6 @@ from headgate.http.refusal import answer_of
 from headgate.keys import check_cost
 from headgate.policy.request import Request
 
-LARGEST_BODY = 1 << 20
 MOST_REQUESTS = 1000
 _LONGEST_PATH = 8192
 _MOST_HEADERS = 256

@@ -1,200 +1,202 @@
-"""Running the service in one process: a port, and a policy that is taken up when its file changes."""
+"""Running the service in one process: a port, its connections, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
-from headgate.errors import ConfigError, HeadgateError, MissingExtraError
+from headgate.errors import ConfigError, MissingExtraError
 from headgate.observe.metrics import leave_out_creation_times
-from headgate.policy.gate import AsyncGate, read_policy
+from headgate.policy.gate import AsyncGate
 from headgate.policy.rules import Policy
 from headgate.service.app import Service
+from headgate.service.connection import Bounds, Connections
+from headgate.service.policy_watch import PolicyWatch, other_store, policy_of
 
 try:
-    import uvicorn
+    import uvloop
 except ImportError as error:
     raise MissingExtraError("the service", extra="service") from error
 
 log = logging.getLogger("headgate")
 
-_LOOK_EVERY_S = 0.2
 FINISH_WITHIN_S = 10
 """How long what has begun may take after SIGTERM."""
 
-FileIdentity = tuple[int, ...]
+_QUIET_S = 0.1
+"""How long connections on which nothing has begun outlive the port: a request may be on its way."""
+
+_LOOK_EVERY_S = 0.05
+_OTHER_DESCRIPTORS = 64
+"""What a process has open beside its connections, at the most: files, pipes, connections to a store."""
+
+_BACKLOG = 2048
 
 
-class PolicyWatch:
-    """Takes up a policy file when it changes; a broken one is refused, and the old one stays."""
+class _Ending:
+    """What the signals say: to drain, to finish what has begun, to end at once.
 
-    def __init__(self, path: Path, service: Service, read: Callable[[], Policy], *, seen: FileIdentity | None) -> None:
-        """`read` gives what the file says now, or raises; `seen` is the file's identity when it was last read."""
-        self._path = path
-        self._service = service
-        self._read = read
-        self._seen = seen
-
-    async def run(self) -> None:
-        """Look again and again, until cancelled."""
-        while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            seen = file_identity(self._path)
-            if seen != self._seen:
-                self._seen = seen
-                await self.take_up()
-
-    async def take_up(self) -> None:
-        """Read the file and put it in force, whole or not at all."""
-        try:
-            policy = await asyncio.to_thread(self._read)
-            self._service.gate.reload(policy)
-        except (HeadgateError, OSError) as error:
-            self._service.metrics.reloaded(taken_up=False)
-            log.error("the changed policy is refused, the old one stays:\n%s", error)
-        else:
-            self._service.metrics.reloaded(taken_up=True)
-            log.info("the changed policy is in force; its rules are %s", ", ".join(rule.name for rule in policy.rules))
-
-
-class _Server(uvicorn.Server):
-    """A server whose SIGTERM drains: not ready at once, closed when `drain_s` have passed.
-
-    One that is supervised may hear every signal twice: a second SIGTERM does not end the drain, SIGINT
-    does; and it returns when it has ended, where others die of the signal.
+    A process that is supervised may hear every signal twice, from its group and from its supervisor: there a
+    second SIGTERM does not end the drain, SIGINT does.
     """
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        service: Service,
-        drain_s: float,
-        announce: Callable[[], None],
-        *,
-        supervised: bool,
-    ) -> None:
-        super().__init__(config)
+    def __init__(self, service: Service, connections: Connections, drain_s: float, *, supervised: bool) -> None:
         self._service = service
+        self._connections = connections
         self._drain_s = drain_s
-        self._announce = announce
         self._supervised = supervised
+        self._loop = asyncio.get_running_loop()
+        self.told = asyncio.Event()
+        self.at_once = asyncio.Event()
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._announce()
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if sig == signal.SIGINT or not self._drain_s:
-            self._end(sig, frame)
-        elif not self._service.draining:
-            self._service.draining = True
-            log.info("draining for %g s", self._drain_s)
-            loop = asyncio.get_event_loop()
-            loop.call_soon_threadsafe(loop.call_later, self._drain_s, self._end, sig, frame)
-        elif not self._supervised:
-            self._end(sig, frame)
-
-    def _end(self, sig: int, frame: FrameType | None) -> None:
-        if self._supervised:
-            self.end()
-        else:
-            self._service.draining = True
-            super().handle_exit(sig, frame)
+    def hear(self) -> None:
+        """Listen to the signals from now on."""
+        self._loop.add_signal_handler(signal.SIGTERM, self._on_term)
+        self._loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
 
     def end(self) -> None:
         """Finish what has begun, and end."""
-        self._service.draining = True
-        self.should_exit = True
+        self._drain()
+        self.told.set()
+
+    def _drain(self) -> None:
+        self._service.draining = self._connections.closing = True
+
+    def _on_term(self) -> None:
+        if not self._drain_s:
+            self.end()
+        elif not self._service.draining:
+            self._drain()
+            log.info("draining for %g s", self._drain_s)
+            self._loop.call_later(self._drain_s, self.end)
+        elif not self._supervised:
+            self.end()
+
+    def _on_interrupt(self) -> None:
+        if self.told.is_set() and not self._supervised:
+            self.at_once.set()
+        self.end()
 
 
 def serve(
-    gate: AsyncGate,
+    text: bytes,
     *,
-    policy_file: Path | None,
-    own_store: bool,
+    policy_file: Path,
+    store: str | None,
     host: str,
     port: int,
     drain_s: float,
+    bounds: Bounds,
     announce: Callable[[str], None],
 ) -> None:
-    """Serve in this process until told to stop. `announce` gets the address once requests are answered."""
+    """Serve the policy of a text, which is that of the file now, in this process until told to stop.
+
+    `store` (a URL) stands in for the policy's own. `announce` gets the address once requests are answered.
+    """
+    policy = policy_of(text, policy_file)
+    gate = AsyncGate(policy, store=store)
     service = Service(gate)
     listener = listen(host, port)
-    store = gate.policy.store
 
-    def read(file: Path) -> Policy:
-        policy = read_policy(file)
-        if own_store and policy.store != store:
-            raise other_store(file)
-        return policy
+    def understand(text: bytes) -> Policy:
+        changed = policy_of(text, policy_file)
+        if store is None and changed.store != policy.store:
+            raise other_store(policy_file)
+        return changed
 
-    watch = None
-    if policy_file:
-        watch = PolicyWatch(policy_file, service, partial(read, policy_file), seen=file_identity(policy_file))
-    run(service, listener, watch=watch, drain_s=drain_s, announce=lambda: announce(address_of(listener)))
+    watch = PolicyWatch(policy_file, service, understand, judged=text)
+    run(service, listener, watch, bounds=bounds, drain_s=drain_s, announce=lambda: announce(address_of(listener)))
 
 
 def run(
     service: Service,
     listener: socket.socket,
+    watch: PolicyWatch,
     *,
-    watch: PolicyWatch | None,
+    bounds: Bounds,
     drain_s: float,
     announce: Callable[[], None],
+    beat: Callable[[], None] = lambda: None,
     lifeline: int | None = None,
 ) -> None:
     """Answer on a listening socket until told to stop; `announce` is called once requests are answered.
 
-    `lifeline`, of a process that is supervised, is the reading end of a pipe: when its other end closes, what
-    has begun is finished, and no more. Such a process returns when it was told to stop, others die of the signal.
+    `beat` is called about once a second, for as long as the event loop turns. `lifeline`, of a process that is
+    supervised, is the reading end of a pipe: when its other end closes, what has begun is finished, and no more.
     """
     leave_out_creation_times()
-    config = uvicorn.Config(
-        service,
-        http="auto",
-        loop="auto",
-        lifespan="on",
-        log_level="warning",
-        access_log=False,
-        proxy_headers=False,  # whom to believe is the policy's decision
-        server_header=False,
-        timeout_graceful_shutdown=FINISH_WITHIN_S,
-    )
-    server = _Server(config, service, drain_s, announce, supervised=lifeline is not None)
+    bounds = bounds._replace(connections=_fitting(bounds.connections))
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        watching = asyncio.create_task(watch.run()) if watch else None
-        if watch:
-            on_hangup = watch.take_up
-            loop.add_signal_handler(signal.SIGHUP, lambda: asyncio.ensure_future(on_hangup()))
+        connections = Connections(service, bounds)
+        ending = _Ending(service, connections, drain_s, supervised=lifeline is not None)
+        tasks = [asyncio.create_task(connections.look_after(beat)), asyncio.create_task(watch.run())]
+        loop.add_signal_handler(signal.SIGHUP, watch.take_up_again)
+        ending.hear()
         if lifeline is not None:
-            loop.add_reader(lifeline, abandoned, loop, lifeline)
+            loop.add_reader(lifeline, abandoned, loop, lifeline, ending)
         try:
-            await server.serve(sockets=[listener])
+            await asyncio.sleep(0)  # the tasks have begun: there is a date
+            server = await loop.create_server(connections, sock=listener, backlog=_BACKLOG)
+            announce()
+            await ending.told.wait()
+            await _end(connections, server, listener, ending)
         finally:
-            if watching:
-                watching.cancel()
+            for task in tasks:
+                task.cancel()
             await service.gate.close()
 
-    def abandoned(loop: asyncio.AbstractEventLoop, lifeline: int) -> None:
+    def abandoned(loop: asyncio.AbstractEventLoop, lifeline: int, ending: _Ending) -> None:
         loop.remove_reader(lifeline)
         log.error("the supervisor is gone: ending")
-        server.end()
+        ending.end()
 
-    asyncio.Runner(loop_factory=config.get_loop_factory()).run(main())
+    asyncio.Runner(loop_factory=uvloop.new_event_loop).run(main())
 
 
-def other_store(file: Path) -> ConfigError:
-    """What is wrong with a changed policy that names another store."""
-    return ConfigError(f"{file}: store: cannot change while running; restart to use another store")
+async def _end(
+    connections: Connections, server: asyncio.AbstractServer, listener: socket.socket, ending: _Ending
+) -> None:
+    """Close the port, answer what is on its way and what has begun, and close the connections."""
+    loop = asyncio.get_running_loop()
+    with suppress(OSError):  # those that wait to be accepted were connected: they are answered, too
+        while True:
+            accepted, _ = listener.accept()
+            await loop.connect_accepted_socket(connections, accepted)
+    server.close()
+    deadline = loop.time() + FINISH_WITHIN_S
+    await asyncio.sleep(_QUIET_S)
+    while connections.open and not ending.at_once.is_set() and loop.time() < deadline:
+        connections.close_idle()
+        await asyncio.sleep(_LOOK_EVERY_S)
+    if connections.open:
+        log.error("%d connections have not ended in their time: they are cut off", len(connections.open))
+        connections.abort()
+
+
+def _fitting(connections: int) -> int:
+    """So many connections, or as many as this process may have descriptors for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_DESCRIPTORS
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    fitting = min(connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_DESCRIPTORS)
+    if fitting < 1:
+        raise ConfigError(
+            f"this process may have {fitting + _OTHER_DESCRIPTORS} descriptors, which is too few to serve"
+        )
+    if fitting < connections:
+        log.warning("at most %d connections, for lack of descriptors (ulimit -n)", fitting)
+    return fitting
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -229,12 +231,3 @@ def address_of(listener: socket.socket) -> str:
     """Where a listening socket is reached, as a URL."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def file_identity(path: Path) -> FileIdentity | None:
-    """What changes when a file is written, replaced or swapped under its name; None where there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return (status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)

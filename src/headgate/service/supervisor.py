@@ -1,11 +1,12 @@
-"""Keeps a number of worker processes running: it forks them, replaces who dies, and passes on what it is told.
+"""Keeps a number of worker processes running: it forks them, replaces those that die or hang, and passes on signals.
 
 The supervisor has no threads and no event loop, so that it may fork at any time. It sleeps until a
 signal comes, a worker says something, or one is due to be started. It never answers requests, but
 holds the workers' listening sockets: connections that wait for a worker that died are its successor's.
 
 Two pipes tie workers to it. On one they say that they answer; the other never carries anything, and
-closes when the supervisor is gone, however it went.
+closes when the supervisor is gone, however it went. In memory that all share, each counts the seconds in which
+its event loop turned: a worker whose count stands still hangs.
 """
 
 from __future__ import annotations
@@ -36,8 +37,17 @@ _FIRST_DELAY_US = 200_000
 _LONGEST_DELAY_US = 5 * US_PER_SECOND
 _HEARD = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _ENDED_WELL = (0, -signal.SIGTERM, -signal.SIGINT)
-_NEWS = b"\0"
 _COUNTS = struct.Struct("II")
+_BEAT = struct.Struct("I")
+_LOOKS = 5
+"""A worker hangs that has not moved between so many looks in a row.
+
+Looks, not seconds: where the supervisor did not run either, because the machine was busy or asleep, none is missed.
+"""
+
+_TIMES_LONGER_TO_START = 6
+_KILL_AFTER_US = US_PER_SECOND
+"""How long a worker that hangs may take to end by itself."""
 
 
 class Seat(NamedTuple):
@@ -51,18 +61,18 @@ class Seat(NamedTuple):
     """The reading end of a pipe that closes when the supervisor is gone."""
 
     say: int
+    shared: mmap.mmap
 
     def answers(self) -> None:
         """Tell the supervisor that this worker answers."""
-        self._say(bytes([self.number]))
-
-    def news(self) -> None:
-        """Tell the supervisor that there is something to look at."""
-        self._say(_NEWS)
-
-    def _say(self, word: bytes) -> None:
         with suppress(BrokenPipeError):  # the lifeline tells
-            os.write(self.say, word)
+            os.write(self.say, bytes([self.number]))
+
+    def beat(self) -> None:
+        """Show that the event loop turns."""
+        place = _place_of(self.number)
+        [beats] = _BEAT.unpack_from(self.shared, place)
+        _BEAT.pack_into(self.shared, place, (beats + 1) & 0xFFFFFFFF)
 
 
 @dataclass(slots=True)
@@ -78,12 +88,19 @@ class _Worker:
     deaths: int = 0
     """How often in a row it died young."""
 
+    beats: int = 0
+    missed: int = 0
+    """How often in a row it had not moved."""
+
+    kill_at_us: int | None = None
+    """When it is killed, as it hangs."""
+
 
 class Supervisor:
     """Runs `work` in as many processes as there are listeners, numbered from 1, until told to stop.
 
-    `all_answer` is called once, when all do; `news` when a worker has some. Workers that are told to stop
-    and have not within `stop_within_s` seconds are killed.
+    `all_answer` is called once, when all do. Workers that are told to stop and have not within `stop_within_s`
+    seconds are killed; so are those that have not moved for `hang_s` seconds, which are then replaced (0: never).
     """
 
     def __init__(
@@ -93,15 +110,17 @@ class Supervisor:
         *,
         drain_s: float,
         stop_within_s: float,
+        hang_s: float,
         all_answer: Callable[[], None],
-        news: Callable[[], None],
     ) -> None:
         self._workers = [_Worker(number, listener) for number, listener in enumerate(listeners, 1)]
         self._work = work
         self._drain_s = drain_s
         self._stop_within_s = stop_within_s
+        self._hang_s = hang_s
+        self._look_every_us = int(hang_s * US_PER_SECOND) // _LOOKS
+        self._look_at_us = SYSTEM_CLOCK.now_us() + self._look_every_us
         self._all_answer = all_answer
-        self._news = news
         self._announced = False
         self._told: signal.Signals | None = None
         """How the workers were told to stop."""
@@ -111,14 +130,14 @@ class Supervisor:
 
         self._all_well = True
         self._restarts = 0
-        self._counts = mmap.mmap(-1, _COUNTS.size)
+        self._shared = mmap.mmap(-1, _place_of(len(listeners) + 1))
         self._lifeline, self._life = os.pipe()
         self._hear, self._say = os.pipe()
         self._signals, self._signalled = socket.socketpair()
 
     def counts(self) -> WorkerCounts:
         """How many workers answer and how often one was started again; in every process the same."""
-        return WorkerCounts(*_COUNTS.unpack_from(self._counts))
+        return WorkerCounts(*_COUNTS.unpack_from(self._shared))
 
     def run(self) -> bool:
         """Run the workers until told to stop and all have ended; whether all ended well."""
@@ -134,6 +153,7 @@ class Supervisor:
             self._bury()
             if self._kill_at_us is None:
                 self._start_due()
+                self._look_at_workers()
             elif not any(worker.pid for worker in self._workers):
                 return self._all_well
             self._count()
@@ -155,15 +175,43 @@ class Supervisor:
     def _sleep_s(self) -> float | None:
         """How long nothing is due, None for as long as nothing happens."""
         moments = [worker.due_us for worker in self._workers if worker.due_us is not None]
+        moments += [worker.kill_at_us for worker in self._workers if worker.kill_at_us is not None]
+        if self._look_every_us:
+            moments.append(self._look_at_us)
         if self._kill_at_us is not None:
             moments = [self._kill_at_us]
         if not moments:
             return None
         return max(0, min(moments) - SYSTEM_CLOCK.now_us()) / US_PER_SECOND
 
+    def _look_at_workers(self) -> None:
+        """Take note of workers that do not move, and end those that have not for too long."""
+        now_us = SYSTEM_CLOCK.now_us()
+        for worker in self._workers:
+            if worker.pid and worker.kill_at_us is not None and worker.kill_at_us <= now_us:
+                worker.kill_at_us = None
+                os.kill(worker.pid, signal.SIGKILL)
+        if not self._look_every_us or now_us < self._look_at_us:
+            return
+        self._look_at_us = now_us + self._look_every_us
+        for worker in self._workers:
+            [beats] = _BEAT.unpack_from(self._shared, _place_of(worker.number))
+            worker.missed = worker.missed + 1 if beats == worker.beats else 0
+            worker.beats = beats
+            patience = _LOOKS if worker.answers else _LOOKS * _TIMES_LONGER_TO_START
+            if worker.pid and worker.missed == patience:
+                self._replace(worker, patience * self._look_every_us)
+
+    def _replace(self, worker: _Worker, stood_us: int) -> None:
+        log.error(
+            "worker %d (pid %d) has not moved for %g s: it is replaced",
+            worker.number, worker.pid, stood_us / US_PER_SECOND,
+        )  # fmt: skip
+        worker.answers = False
+        worker.kill_at_us = SYSTEM_CLOCK.now_us() + _KILL_AFTER_US
+        os.kill(worker.pid, signal.SIGTERM)
+
     def _on_words(self, words: bytes) -> None:
-        if _NEWS in words:
-            self._news()
         for worker in self._workers:
             if worker.number in words and worker.pid:
                 worker.answers = True
@@ -214,6 +262,7 @@ class Supervisor:
         name = f"worker {worker.number} (pid {worker.pid}) {_how(code)}"
         worker.pid = 0
         worker.answers = False
+        worker.kill_at_us = None
         if self._kill_at_us is not None:
             if code not in _ENDED_WELL:
                 self._all_well = False
@@ -253,6 +302,7 @@ class Supervisor:
             log.error("worker %d cannot be started: %s; again in %g s", worker.number, error, delay_us / US_PER_SECOND)
             return False
         worker.due_us = None
+        worker.missed = 0
         self._restarts += worker.deaths > 0
         return True
 
@@ -272,7 +322,7 @@ class Supervisor:
         code = 1
         try:
             self._leave_parent(worker)
-            self._work(Seat(worker.number, worker.listener, self._lifeline, self._say))
+            self._work(Seat(worker.number, worker.listener, self._lifeline, self._say, self._shared))
             code = 0
         except (HeadgateError, OSError) as error:
             log.error("%s", error)
@@ -299,7 +349,12 @@ class Supervisor:
 
     def _count(self) -> None:
         answering = sum(worker.answers for worker in self._workers)
-        _COUNTS.pack_into(self._counts, 0, answering, self._restarts)
+        _COUNTS.pack_into(self._shared, 0, answering, self._restarts)
+
+
+def _place_of(number: int) -> int:
+    """Where a worker counts, in the memory that all share."""
+    return _COUNTS.size + (number - 1) * _BEAT.size
 
 
 def _how(code: int) -> str:

@@ -6,28 +6,26 @@ its own gate; the store that the parent opened, and all that it had read, they s
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import logging
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headgate.errors import ConfigError, HeadgateError
 from headgate.observe.metrics import Sharing, make_files
 from headgate.observe.metrics_folder import MetricsFolder
-from headgate.policy.gate import AsyncGate, read_policy
+from headgate.policy.gate import AsyncGate
+from headgate.policy.problems import PolicyError
 from headgate.policy.rules import Policy
 from headgate.policy.shape import check_shape
 from headgate.service.app import Service
-from headgate.service.server import (
-    FINISH_WITHIN_S,
-    PolicyWatch,
-    address_of,
-    file_identity,
-    listen_together,
-    other_store,
-    run,
-)
+from headgate.service.connection import Bounds
+from headgate.service.policy_watch import PolicyWatch, other_store, policy_of
+from headgate.service.server import FINISH_WITHIN_S, address_of, listen_together, run
 from headgate.service.supervisor import Seat, Supervisor
 from headgate.stores.contract import Store
 from headgate.stores.memory import MemoryStore
@@ -39,25 +37,31 @@ log = logging.getLogger("headgate")
 _GRACE_S = 5
 """How much longer than it should take a worker may take to end."""
 
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
 
 def serve_workers(
-    policy_file: Path,
+    text: bytes,
     *,
+    policy_file: Path,
     workers: int,
     store: str | None,
     host: str,
     port: int,
     drain_s: float,
+    hang_s: float,
+    bounds: Bounds,
     announce: Callable[[str, str], None],
 ) -> bool:
-    """Serve in several processes until told to stop; whether all of them ended well.
+    """Serve the policy of a text, which is that of the file now, in several processes until told to stop.
 
-    `store` (a URL) stands in for the policy's own; where neither is, it is the zone of this user and
-    namespace. `announce` gets the address and that zone's URL ("" where a store was named), once all
-    workers answer. Raises before anything starts: PolicyError and ConfigError for what cannot be used,
-    a store in the memory of each process among it; OSError for files.
+    Whether all of them ended well. `store` (a URL) stands in for the policy's own; where neither is, it is the
+    zone of this user and namespace. A worker that has not moved for `hang_s` seconds is replaced, with 0 never.
+    `announce` gets the address and that zone's URL ("" where a store was named), once all workers answer. Raises
+    before anything starts: PolicyError and ConfigError for what cannot be used, a store in the memory of each
+    process among it; OSError for files.
     """
-    policy = read_policy(policy_file)
+    policy = policy_of(text, policy_file)
     zone = default_zone_url(policy.namespace) if store is None and not policy.names_store else ""
     opened = open_store(zone or (policy.store if store is None else store))
     if isinstance(opened, MemoryStore):
@@ -71,15 +75,15 @@ def serve_workers(
     folder = MetricsFolder()
     try:
         make_files(folder.path, workers)
-        duty = _Duty(policy_file, policy, opened, own_store=store is None, drain_s=drain_s)
+        duty = _Duty(policy_file, text, policy, opened, own_store=store is None, bounds=bounds, drain_s=drain_s)
         address = address_of(listeners[0])
         supervisor = Supervisor(
             listeners,
             lambda seat: duty.work(seat, Sharing(folder.path, seat.number, supervisor.counts)),
             drain_s=drain_s,
             stop_within_s=FINISH_WITHIN_S + _GRACE_S,
+            hang_s=hang_s,
             all_answer=lambda: announce(address, zone),
-            news=duty.remember_policy,
         )
         return supervisor.run()
     finally:
@@ -88,52 +92,103 @@ def serve_workers(
 
 
 class _Duty:
-    """What each worker does, and the policy that holds where the file cannot be used."""
+    """What each worker does."""
 
-    def __init__(self, policy_file: Path, policy: Policy, store: Store, *, own_store: bool, drain_s: float) -> None:
-        self._file = policy_file
-        self._policy = policy
+    def __init__(
+        self,
+        file: Path,
+        text: bytes,
+        policy: Policy,
+        store: Store,
+        *,
+        own_store: bool,
+        bounds: Bounds,
+        drain_s: float,
+    ) -> None:
+        self._file = file
+        self._first = text
+        self._good = LastGood(text)
         self._store = store
         self._store_named = _store_named(policy) if own_store else None
         self._own_store = own_store
+        self._bounds = bounds
         self._drain_s = drain_s
 
     def work(self, seat: Seat, sharing: Sharing) -> None:
         """Be one worker: build a gate and answer on the seat's socket until told to stop."""
-        seen = file_identity(self._file)
-        refused: Exception | None = None
-        try:
-            policy = self._read()
-        except (HeadgateError, OSError) as error:
-            refused, policy = error, self._policy
-        service = Service(AsyncGate(policy, store=self._store), sharing)
-        if refused is not None:
+        text, error, gate = self._begin()
+        service = Service(gate, sharing)
+        if error is not None:
             service.metrics.reloaded(taken_up=False)
-            log.error("the policy is refused, the last good one stays:\n%s", refused)
+            log.error("the policy is refused, the last good one stays:\n%s", error)
+        watch = PolicyWatch(
+            self._file,
+            service,
+            self._understand,
+            judged=text if error is None or isinstance(error, PolicyError) else None,
+            refused=error is not None,
+            taken_up=self._good.keep,
+        )
         run(
             service,
             seat.listener,
-            watch=PolicyWatch(self._file, service, partial(self._read_and_tell, seat), seen=seen),
+            watch,
+            bounds=self._bounds,
             drain_s=self._drain_s,
             announce=seat.answers,
+            beat=seat.beat,
             lifeline=seat.lifeline,
         )
 
-    def remember_policy(self) -> None:
-        """In the parent: workers have taken up the file as it is now, so it is what later ones fall back to."""
-        with suppress(HeadgateError, OSError):  # it was changed again meanwhile: the workers tell of it
-            self._policy = self._read()
+    def _begin(self) -> tuple[bytes | None, Exception | None, AsyncGate]:
+        """The file's text, what is wrong with it, and a gate for it or else for the last text that was good."""
+        text: bytes | None = None
+        try:
+            text = self._file.read_bytes()
+            gate = AsyncGate(self._understand(text), store=self._store)
+        except (HeadgateError, OSError) as error:
+            good = policy_of(self._good.text() or self._first, self._file)
+            return text, error, AsyncGate(good, store=self._store)
+        self._good.keep(text)
+        return text, None, gate
 
-    def _read_and_tell(self, seat: Seat) -> Policy:
-        policy = self._read()
-        seat.news()
-        return policy
-
-    def _read(self) -> Policy:
-        policy = read_policy(self._file)
+    def _understand(self, text: bytes) -> Policy:
+        policy = policy_of(text, self._file)
         if self._own_store and _store_named(policy) != self._store_named:
             raise other_store(self._file)
         return policy
+
+
+class LastGood:
+    """The text of the policy that was last in force in any worker: one for all processes that are forked later.
+
+    It is a file without a name, so it goes with the last process, and nobody else reads the secrets of a policy.
+    """
+
+    def __init__(self, text: bytes) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it is open for as long as the process runs
+        self.keep(text)
+
+    def keep(self, text: bytes) -> None:
+        """Remember a text; without room for it, the one before is lost."""
+        with suppress(OSError), self._locked(fcntl.LOCK_EX) as file:
+            os.ftruncate(file, 0)
+            os.pwrite(file, hashlib.sha256(text).digest() + text, 0)
+
+    def text(self) -> bytes | None:
+        """The text; None where whoever wrote it was killed meanwhile."""
+        with self._locked(fcntl.LOCK_SH) as file:
+            digest, text = os.pread(file, _DIGEST_BYTES, 0), os.pread(file, os.fstat(file).st_size, _DIGEST_BYTES)
+        return text if hashlib.sha256(text).digest() == digest else None
+
+    @contextmanager
+    def _locked(self, kind: int) -> Iterator[int]:
+        file = self._file.fileno()
+        fcntl.lockf(file, kind)  # locks of this kind are a process's own, though the file is one for all
+        try:
+            yield file
+        finally:
+            fcntl.lockf(file, fcntl.LOCK_UN)
 
 
 def _store_named(policy: Policy) -> str | None:
