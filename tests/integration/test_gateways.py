@@ -16,6 +16,7 @@ import httpx
 import pytest
 from documents import ROOT, blocks
 from running import RunningService, running_service
+from tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.integration
 
@@ -99,6 +100,13 @@ def running(command: list[str], port: int, home: Path) -> Iterator[str]:
 
 @pytest.fixture
 def nginx(tmp_path: Path, service: RunningService, upstream: int) -> Iterator[str]:
+    with running_nginx(tmp_path, shown("nginx", service, upstream)) as url:
+        yield url
+
+
+@contextmanager
+def running_nginx(tmp_path: Path, configuration: str) -> Iterator[str]:
+    """An nginx of one worker with this configuration of one server, which listens on a free port; its address."""
     binary = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
     assert binary, "nginx is not here: run scripts/system-packages test"
     port = free_port()
@@ -106,9 +114,10 @@ def nginx(tmp_path: Path, service: RunningService, upstream: int) -> Iterator[st
         f"{kind}_temp_path {tmp_path / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
     (tmp_path / "nginx.conf").write_text(
-        f"daemon off; pid {tmp_path}/nginx.pid; error_log stderr warn; events {{}}\n"
-        f"http {{ access_log off; {scratch} server {{ listen 127.0.0.1:{port};\n"
-        f"{shown('nginx', service, upstream)}\n}} }}\n"
+        f"daemon off; pid {tmp_path}/nginx.pid; error_log stderr crit; events {{}}\n"
+        f"http {{ access_log off; {scratch}\n"
+        + configuration.replace("\nserver {", f"\nserver {{ listen 127.0.0.1:{port};", 1)
+        + "}\n"
     )
     with running(
         [binary, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf"), "-e", "stderr"], port, tmp_path
@@ -148,3 +157,33 @@ def test_the_shown_configuration_lets_through_the_limit_and_refuses_the_rest(
         assert client.post("/api/login", headers=claims).status_code == 429
     metrics = service.client.get("/metrics").text
     assert 'headgate_decisions_total{result="refused",rule="login"} 3.0' in metrics
+
+
+def test_nginx_keeps_its_connection_to_the_service_whether_it_passes_or_refuses(
+    tmp_path: Path, service: RunningService, upstream: int
+) -> None:
+    address = service.url.removeprefix("http://")
+    with TcpProxy(int(address.rpartition(":")[2])) as proxy:
+        configuration = shown("nginx", service, upstream).replace(address, f"127.0.0.1:{proxy.port}")
+        with running_nginx(tmp_path, configuration) as url, httpx.Client(base_url=url, timeout=10) as client:
+            answers = [client.post("/api/login") for _ in range(60)]
+            assert [answer.status_code for answer in answers] == [200] * 3 + [429] * 57
+            assert answers[-1].json()["violated-policies"] == ["login"]
+        assert proxy.accepted == 1
+
+
+def test_nginx_that_passes_what_cannot_be_asked_passes_nothing_that_the_service_refuses_to_judge(
+    tmp_path: Path, service: RunningService, upstream: int
+) -> None:
+    configuration = shown("nginx", service, upstream)
+    text = (ROOT / "docs" / "service.md").read_text()
+    for sentence in ("error_page 502 504 = @pass;", "location @pass { internal; return 204; }"):
+        assert sentence in text.replace("\n", " ")
+    configuration = configuration.replace("internal;", "internal; error_page 502 504 = @pass;", 1)
+    configuration = configuration.replace("\nserver {", "\nserver { location @pass { internal; return 204; }")
+    with running_nginx(tmp_path, configuration) as url, httpx.Client(base_url=url, timeout=10) as client:
+        assert [client.post("/api/login").status_code for _ in range(4)] == [200] * 3 + [429]
+        many = [(f"x-{number}", "y") for number in range(300)]
+        assert client.post("/api/login", headers=many).status_code == 500
+        service.stop()
+        assert client.post("/api/login").status_code == 200

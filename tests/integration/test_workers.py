@@ -249,6 +249,44 @@ def test_a_worker_that_is_killed_is_replaced_and_nobody_is_refused(policy: Path,
         assert len(service.lines) == 3
 
 
+def test_a_worker_that_hangs_is_replaced_and_no_longer_counted(policy: Path, zone: str) -> None:
+    with running_service(policy, "--workers", "4", "--store", zone, "--worker-timeout", "3") as service:
+        workers = workers_of(service)
+        assert metrics(service)["headgate_workers",] == 4
+        with ThreadPoolExecutor(ENOUGH) as pool:
+            os.kill(workers[1], signal.SIGSTOP)
+            statuses = [pool.submit(ask, service) for _ in range(ENOUGH)]
+            service.wait_for(rf"worker 2 \(pid {workers[1]}\) has not moved for 3 s: it is replaced", within_s=10)
+            again = service.wait_for(
+                rf"worker 2 \(pid {workers[1]}\) was killed by SIGKILL; started again as pid (\d+)", within_s=5
+            )
+            assert {status.result()[0] for status in statuses} == {200}  # some of them waited for the successor
+        assert set(workers_of(service)) == {workers[0], *workers[2:], int(again[1])}
+        until(lambda: metrics(service)["headgate_workers",] == 4)
+        assert metrics(service)["headgate_worker_restarts_total",] == 1
+        assert len(service.lines) == 3
+
+
+def test_nobody_is_replaced_where_the_whole_service_stood_still(policy: Path, zone: str) -> None:
+    with running_service(policy, "--workers", "2", "--store", zone, "--worker-timeout", "3") as service:
+        workers = workers_of(service)
+        everybody = (service.process.pid, *workers)
+        for pid in everybody:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(5)
+        for pid in everybody:
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(2)
+        assert workers_of(service) == workers
+        assert len(service.lines) == 1
+
+
+def test_a_worker_timeout_is_longer_than_its_beat(policy: Path) -> None:
+    told = run_headgate("serve", str(policy), "--workers", "2", "--worker-timeout", "1")
+    assert told.returncode == 2
+    assert "3 or more, or 0" in told.stderr
+
+
 def test_a_worker_that_keeps_dying_is_started_again_ever_later(policy: Path, zone: str) -> None:
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         (other, first), pids = sorted(workers_of(service)), set()

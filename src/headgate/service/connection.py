@@ -301,6 +301,8 @@ class Connection(asyncio.Protocol):
         if name == b"content-length":
             self._length = int(value)
         elif name == b"transfer-encoding":
+            if value.lower() != b"chunked" or self._length < 0:
+                raise _Refused(400, "a Transfer-Encoding is understood where it is chunked, and once")
             self._length = -1
         elif name == b"expect":
             self._expects = value.lower() == b"100-continue"

@@ -1,0 +1,559 @@
+"""What a client can do to a connection of the service: real sockets, and bytes that no client library sends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from running import RunningService, running_service
+
+from headgate.service.connection import Bounds, Connections
+from headgate.service.exchange import TEXT, Question, Response
+
+pytestmark = pytest.mark.integration
+
+POLICY = """\
+version: 1
+client_ip: {header: X-Forwarded-For, trusted_proxies: [127.0.0.0/8]}
+rules:
+  - {name: all, by: [ip], limits: 100000000/hour bucket}
+"""
+CHECK = b"GET /check/default HTTP/1.1\r\nHost: x\r\n\r\n"
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with running_service(policy_in(tmp_path_factory.mktemp("connections"))) as running:
+        yield running
+
+
+def policy_in(folder: Path) -> Path:
+    file = folder / "policy.yaml"
+    file.write_text(POLICY)
+    return file
+
+
+def connected(service: RunningService | Told) -> socket.socket:
+    host, port = service.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def detail(self) -> str:
+        return str(json.loads(self.body)["detail"])
+
+
+def all_of(connection: socket.socket) -> bytes:
+    """What comes until the connection ends."""
+    told = b""
+    try:
+        while piece := connection.recv(65536):
+            told += piece
+    except ConnectionResetError:
+        pass
+    return told
+
+
+def answers_in(told: bytes) -> list[Answer]:
+    """The answers one behind another."""
+    answers = []
+    while told:
+        head, separator, told = told.partition(b"\r\n\r\n")
+        assert separator, head
+        line, *fields = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value for name, value in (field.split(": ", 1) for field in fields)}
+        length = int(headers.get("content-length", "0"))
+        answers.append(Answer(int(line.split()[1]), headers, told[:length]))
+        told = told[length:]
+    return answers
+
+
+def exchange(service: RunningService | Told, sent: bytes, *, ends: bool = True) -> list[Answer]:
+    """All answers to what is sent, until the connection ends; where it would not, the client `ends` sending."""
+    with connected(service) as connection:
+
+        def send() -> None:
+            try:
+                connection.sendall(sent)
+                if ends:
+                    connection.shutdown(socket.SHUT_WR)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # the service has heard enough
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            return answers_in(all_of(connection))
+        finally:
+            sender.join()
+
+
+def rss_mib(service: RunningService) -> int:
+    text = Path(f"/proc/{service.process.pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", text)
+    assert found
+    return int(found[1]) // 1024
+
+
+# What is too large.
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "detail"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * (64 << 10) + b"\r\n\r\n", 431, "at most 65536 bytes"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * (64 << 20), 431, "at most 65536 bytes"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 300 + b"\r\n", 431, "in 256 fields"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * (4 << 20), 431, "in 256 fields"),
+        (b"GET / HTTP/1.1\r\n" + b"a" * (64 << 20), 431, "at most 65536 bytes"),
+        (b"GET /" + b"a" * (16 << 10) + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414, "at most 16384 bytes"),
+        (b"GET /" + b"a" * (64 << 20), 414, "at most 16384 bytes"),
+        (b"\r\n" * (1 << 20), 431, "at most 65536 bytes"),
+        (b"POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: 1048577\r\n\r\n", 413, "at most 1048576 bytes"),
+        (
+            b"POST /v1/check HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            + (b"10000\r\n" + b"a" * 65536 + b"\r\n") * 64,
+            413,
+            "at most 1048576 bytes",
+        ),
+        (
+            b"POST /v1/check HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;" + b"e" * (8 << 20),
+            431,
+            "at most 65536 bytes",
+        ),
+        (
+            b"POST /v1/check HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: " + b"a" * (8 << 20),
+            431,
+            "at most 65536 bytes",
+        ),
+    ],
+    ids=[
+        "a field", "a field without end", "many fields", "fields without end", "a name without end", "a target",
+        "a target without end", "empty lines", "a declared body", "a body in chunks", "a chunk's extension",
+        "a trailer",
+    ],
+)  # fmt: skip
+def test_what_is_too_large_is_refused_and_not_held(
+    service: RunningService, sent: bytes, status: int, detail: str
+) -> None:
+    before = rss_mib(service)
+    [answer] = exchange(service, sent)
+    assert (answer.status, answer.headers["connection"]) == (status, "close")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert detail in answer.detail
+    assert rss_mib(service) - before < 8
+    assert service.client.get("/healthz").status_code == 200
+
+
+def test_a_head_of_64_kib_passes(service: RunningService) -> None:
+    field = b"A: " + b"a" * 8000 + b"\r\n"
+    [answer] = exchange(service, CHECK[:-2] + field * 8 + b"\r\n")
+    assert answer.status == 200
+
+
+def test_many_who_send_much_take_no_more_memory_than_is_allowed(tmp_path: Path) -> None:
+    with running_service(policy_in(tmp_path)) as service, ExitStack() as stack:
+        service.client.get("/healthz")
+        before = rss_mib(service)
+        head = b"POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n"
+        for _ in range(300):  # of a MiB each
+            connection = stack.enter_context(connected(service))
+            connection.settimeout(0.2)
+            with suppress(TimeoutError, ConnectionResetError, BrokenPipeError):
+                connection.sendall(head + b"a" * (MIB - 1))
+        assert service.client.get("/healthz").status_code == 200
+        assert rss_mib(service) - before < 64 + 64
+
+
+# What takes too long.
+
+
+def test_heads_that_do_not_come_are_closed(service: RunningService) -> None:
+    with ExitStack() as stack:
+        half = [stack.enter_context(connected(service)) for _ in range(500)]
+        silent = stack.enter_context(connected(service))
+        for connection in half:
+            connection.sendall(b"GET /check/default HTTP/1.1\r\nHost: ")
+        for _ in range(5):  # and a little more now and then does not help
+            time.sleep(1)
+            for connection in half:
+                connection.sendall(b"x")
+        for connection in half:
+            [answer] = answers_in(all_of(connection))
+            assert answer.status == 408
+            assert answer.detail == "the head of a request has to come within 10 s"
+        assert all_of(silent) == b""
+
+
+class Told:
+    """A small service behind real connections, in a thread of this process."""
+
+    def __init__(self, bounds: Bounds, answer: Callable[[Question], Response | Awaitable[Response]]) -> None:
+        self.answer = answer
+        self.asked: list[Question] = []
+        self._bounds = bounds
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+
+    def wants_body(self, method: str, path: str) -> bool:
+        return method == "POST"
+
+    async def _serve(self) -> None:
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        self.connections = Connections(self, self._bounds)
+        looking = asyncio.create_task(self.connections.look_after(lambda: None))
+        server = await self._loop.create_server(self.connections, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self._ready.set()
+        await self._over.wait()
+        looking.cancel()
+        server.close()
+        self.connections.abort()
+
+    def __enter__(self) -> Told:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join()
+
+
+@contextmanager
+def told(
+    bounds: Bounds = Bounds(),  # noqa: B008 - it is a frozen value
+    answer: Callable[[Question], Response | Awaitable[Response]] | None = None,
+) -> Iterator[Told]:
+    def echo(question: Question) -> Response:
+        small.asked.append(question)
+        return Response(200, TEXT, question.path.encode() + b"|" + question.body)
+
+    with Told(bounds, answer or echo) as small:
+        yield small
+
+
+def test_a_body_that_does_not_come_is_refused() -> None:
+    with told(Bounds(body_s=1)) as small:
+        [answer] = exchange(small, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabc", ends=False)
+        assert answer.status == 408
+        assert answer.detail == "a body has to come within 1 s, or steadily"
+
+
+def test_a_body_that_comes_steadily_may_take_longer() -> None:
+    with told(Bounds(body_s=1)) as small, connected(small) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 163840\r\nConnection: close\r\n\r\n")
+        for _ in range(10):
+            connection.sendall(b"a" * 16384)
+            time.sleep(0.3)
+        [answer] = answers_in(all_of(connection))
+        assert answer.status == 200 and len(answer.body) == 163842
+
+
+def test_an_idle_connection_is_closed_without_a_word() -> None:
+    with told(Bounds(idle_s=1)) as small, connected(small) as connection:
+        connection.sendall(CHECK)
+        [answer] = answers_in(all_of(connection))
+        assert (answer.status, "connection" in answer.headers) == (200, False)
+
+
+def test_a_client_that_does_not_read_its_answers_is_cut_off_and_not_answered_without_end() -> None:
+    answered = 0
+
+    def answer(question: Question) -> Response:
+        nonlocal answered
+        answered += 1
+        return Response(200, TEXT, b"a" * 100_000)
+
+    with told(Bounds(take_s=1), answer) as small, connected(small) as connection:
+        connection.settimeout(0.5)
+        try:
+            while True:
+                connection.sendall(CHECK * 1000)
+        except OSError:
+            pass
+        assert answered < 500  # what the system's buffers take, and no more
+        connection.settimeout(30)
+        all_of(connection)
+        assert not small.connections.open
+
+
+# Too many.
+
+
+def test_the_connection_that_has_waited_longest_for_its_client_gives_way() -> None:
+    with told(Bounds(connections=3)) as small, ExitStack() as stack:
+        first, second, third = (stack.enter_context(connected(small)) for _ in range(3))
+        for connection in (first, second, third, first):
+            connection.sendall(CHECK)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK")
+        newest = stack.enter_context(connected(small))
+        assert second.recv(4096) == b""
+        for connection in (newest, first, third):
+            connection.sendall(CHECK)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_connection_too_many_is_told_so_where_all_others_are_being_answered() -> None:
+    async def never(question: Question) -> Response:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    with told(Bounds(connections=2), never) as small, ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(connected(small)).sendall(CHECK)
+        time.sleep(0.3)
+        [answer] = answers_in(all_of(stack.enter_context(connected(small))))
+        assert answer.status == 503
+        assert answer.detail == "too many connections are being answered; ask again"
+
+
+def test_half_sent_requests_keep_nobody_out(tmp_path: Path) -> None:
+    with running_service(policy_in(tmp_path), "--connections", "50") as service, ExitStack() as stack:
+        for number in range(300):
+            stack.enter_context(connected(service)).sendall(b"GET / HTTP/1.1\r\nHost: ")
+            if number % 10 == 0:
+                [answer] = exchange(service, CHECK)
+                assert answer.status == 200
+
+
+def test_a_service_that_has_used_up_its_descriptors_goes_on_when_it_has_some(tmp_path: Path) -> None:
+    with running_service(policy_in(tmp_path)) as service, ExitStack() as stack:
+        soft, hard = resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (24, hard))
+        for _ in range(60):
+            stack.enter_context(connected(service))
+        time.sleep(0.5)
+        stack.close()
+        resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        [answer] = exchange(service, CHECK)
+        assert answer.status == 200
+        assert not any("Traceback" in line for line in service.lines)
+
+
+# One behind another.
+
+
+def test_requests_one_behind_another_are_answered_in_their_order() -> None:
+    async def slow_first(question: Question) -> Response:
+        await asyncio.sleep(0.2 if question.path == "/0" else 0)
+        return Response(200, TEXT, question.path.encode())
+
+    def answer(question: Question) -> Response | Awaitable[Response]:
+        if int(question.path[1:]) % 3 == 0:
+            return slow_first(question)
+        return Response(200, TEXT, question.path.encode())
+
+    with told(answer=answer) as small:
+        requests = b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(2000))
+        answers = exchange(small, requests)
+        assert [answer.body for answer in answers] == [b"/%d" % number for number in range(2000)]
+
+
+def test_many_requests_at_once_do_not_make_others_wait() -> None:
+    def work(question: Question) -> Response:
+        time.sleep(0.001)
+        return Response(200, TEXT, b"")
+
+    with told(answer=work) as small, connected(small) as greedy:
+        greedy.sendall(CHECK * 5000)
+        start = time.monotonic()
+        assert exchange(small, CHECK)[0].status == 200
+        assert time.monotonic() - start < 2.5
+
+
+def test_what_is_wrong_is_told_after_what_was_asked_before(service: RunningService) -> None:
+    answers = exchange(service, CHECK * 3 + b"GARBAGE\r\n\r\n" + CHECK)
+    assert [answer.status for answer in answers] == [200, 200, 200, 400]
+    assert answers[3].detail == "this is no request of HTTP/1.1 that can be read"
+
+
+def test_nothing_is_answered_behind_the_last_request(service: RunningService) -> None:
+    last = CHECK[:-2] + b"Connection: close\r\n\r\n"
+    assert [answer.status for answer in exchange(service, CHECK + last + CHECK)] == [200, 200]
+
+
+# What two servers could read differently.
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 5",
+        b"Content-Length: 5\r\nContent-Length: 6",
+        b"Content-Length: 5, 5",
+        b"Content-Length: +5",
+        b"Content-Length: 0x5",
+        b"Content-Length : 5",
+        b"Transfer-Encoding: xchunked",
+        b"Transfer-Encoding: chunked, identity",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding : chunked",
+        b"A: b\r\n folded",
+        b"A: b\x00c",
+        b"A: b\rc: d",
+        b"Host: y",
+        b"A b: c",
+    ],
+)
+def test_a_head_that_two_could_read_differently_is_refused(service: RunningService, head: bytes) -> None:
+    behind = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    body = b"0\r\n\r\n"
+    for path in (b"/check/default", b"/v1/check"):
+        answers = exchange(service, b"POST " + path + b" HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n\r\n" + body + behind)
+        assert [answer.status for answer in answers] == [400], answers
+        assert answers[0].headers["connection"] == "close"
+
+
+def test_http_1_0_is_answered_and_its_connection_ends_unless_it_asks(service: RunningService) -> None:
+    ask = b"GET /check/default HTTP/1.0\r\n\r\n"
+    [answer] = exchange(service, ask + ask, ends=False)
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    kept = b"GET /check/default HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+    answers = exchange(service, kept + ask, ends=False)
+    assert [answer.headers["connection"] for answer in answers] == ["keep-alive", "close"]
+    [refused] = exchange(service, b"POST /v1/check HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+    assert refused.status == 400
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"GET /healthz", b"GET /healthz HTTP/0.9", b"GET /healthz HTTP/2.0", b"PRI * HTTP/2.0", b"OPTIONS * HTTP/1.1",
+     b"CONNECT h:443 HTTP/1.1", b"GET h/healthz HTTP/1.1", b"BREW /healthz HTTP/1.1"],
+)  # fmt: skip
+def test_a_request_line_that_is_not_for_this_service_is_refused(service: RunningService, line: bytes) -> None:
+    [answer] = exchange(service, line + b"\r\nHost: x\r\n\r\n")
+    assert answer.status == 400
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [(b"http://x/healthz", 200), (b"http://x/healthz?a#b", 200), (b"http://x", 200), (b"/healthz?a", 200),
+     (b"/healthz#a", 200), (b"//healthz", 404), (b"/%68ealthz", 200), (b"/healthz/", 404), (b"/\xff\xfe", 400),
+     (b"/check/default/%C3%A9?x", 200), (b"/check//x", 404), (b"/check", 404)],
+)  # fmt: skip
+def test_a_target_is_read_as_the_protocol_says(service: RunningService, target: bytes, status: int) -> None:
+    [answer] = exchange(service, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert answer.status == status
+
+
+def test_a_head_has_no_body_in_its_answer(service: RunningService) -> None:
+    with connected(service) as connection:
+        connection.sendall(b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\nHEAD /nope HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        told = all_of(connection)
+    assert told.count(b"HTTP/1.1") == 2 and told.endswith(b"\r\n\r\n") and b"ok" not in told
+    assert b"content-length: 3\r\n" in told
+
+
+@pytest.mark.parametrize("size", [0, 10, 5 * MIB])
+def test_the_body_of_a_question_is_thrown_away_and_the_connection_stays(service: RunningService, size: int) -> None:
+    for method in (b"GET", b"POST"):
+        declared = method + b" /check/default HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size + b"a" * size
+        chunks = b"%x\r\n" % size + b"a" * size + b"\r\n" if size else b""
+        chunked = method + b" /check/default HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        for question in (declared, chunked + chunks + b"0\r\nX-Forwarded-For: 203.0.113.7\r\n\r\n"):
+            answers = exchange(service, question + CHECK)
+            assert [answer.status for answer in answers] == [200, 200]
+
+
+def test_a_trailer_is_no_header() -> None:
+    with told() as small:
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        exchange(small, head + b"3;ext=1\r\nabc\r\n0\r\nX-Forwarded-For: 203.0.113.7\r\n\r\n")
+        [question] = small.asked
+        assert question.headers == [(b"host", b"x"), (b"transfer-encoding", b"chunked")]
+        assert question.body == b"abc"
+
+
+def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(service: RunningService) -> None:
+    body = b'{"request": {}}'
+    head = b"POST /v1/check HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with connected(service) as connection:
+        for _ in range(2):
+            connection.sendall(head)
+            assert connection.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            connection.sendall(body)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK")
+    [large] = exchange(service, head.replace(b"Length: ", b"Length: 10000000"), ends=False)
+    assert large.status == 413
+    # Nobody can tell whether the body of this one still comes: what comes next may be that or a request.
+    unread = head.replace(b"/v1/check", b"/check/default")
+    assert [(answer.status, answer.headers["connection"]) for answer in exchange(service, unread + CHECK)] == [
+        (200, "close")
+    ]
+
+
+def test_an_upgrade_is_judged_and_not_taken_up(service: RunningService) -> None:
+    upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 60\r\n\r\n"
+    answers = exchange(service, b"GET /check/default HTTP/1.1\r\nHost: x\r\n" + upgrade + CHECK * 2)
+    assert [(answer.status, answer.headers["connection"]) for answer in answers] == [(200, "close")]
+
+
+def test_an_answer_is_read_though_its_request_was_too_large(service: RunningService) -> None:
+    for _ in range(20):
+        [answer] = exchange(service, b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * (4 << 20))
+        assert answer.status == 431
+
+
+# The end.
+
+
+@pytest.mark.parametrize("workers", [(), ("--workers", "2", "--store", "ZONE")])
+def test_no_request_is_lost_at_the_end(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    zone = f"shared://{tmp_path / 'zone'}?size=4MiB"
+    options = [zone if word == "ZONE" else word for word in workers]
+    with running_service(policy_in(tmp_path), *options) as service:
+        lost: list[str] = []
+        stop = threading.Event()
+
+        def keep_asking(_: int) -> int:
+            """On one connection, and on the next when that was said to end, until no connection is taken."""
+            answered = 0
+            while not stop.is_set():
+                try:
+                    connection = connected(service)
+                except OSError:
+                    return answered
+                with connection:
+                    while True:
+                        connection.sendall(CHECK)
+                        try:
+                            answer = connection.recv(4096)
+                        except OSError as error:
+                            answer = str(error).encode()
+                        if not answer.startswith(b"HTTP/1.1 200 OK"):
+                            lost.append(repr(answer))
+                            return answered
+                        answered += 1
+                        if b"connection: close" in answer:
+                            break
+            return answered
+
+        with ThreadPoolExecutor(8) as pool:
+            counts = [pool.submit(keep_asking, number) for number in range(8)]
+            time.sleep(0.7)
+            service.process.send_signal(signal.SIGTERM)
+            assert service.process.wait(10) == 0
+            stop.set()
+            assert sum(count.result() for count in counts) > 50
+        assert lost == []
