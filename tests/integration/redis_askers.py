@@ -115,6 +115,13 @@ class Asker:
         found: bool = self._do(self.limiter.reset, key)
         return found
 
+    def hit_many(self, keys: Sequence[str]) -> Any:
+        return self._do(self.limiter.hit_many, keys)
+
+    def read(self, key: str) -> Any:
+        """The stored states of a key."""
+        return self._do(self.limiter._bound.read, (key,))
+
     def close_links(self) -> None:
         """Let go of all connections; the next question makes new ones."""
         self._do(self.limiter.close)

@@ -19,6 +19,7 @@ from headgate.stores.driving import drive_async
 from headgate.stores.redis_calls import Call
 from headgate.stores.redis_courier import Command, Courier, command_of
 from headgate.stores.redis_errors import store_error
+from headgate.stores.redis_replies import AsyncReplyParser, check_said
 from headgate.stores.redis_slots import ELSEWHERE, LOST, PAUSE_S, Send, Slots, Step
 from headgate.stores.redis_url import Address, Place
 
@@ -59,19 +60,19 @@ class AsyncLink:
             except exceptions.ReadOnlyError:
                 pass
             return await lines.ask(call.keys[0], command)
-        except (exceptions.RedisError, OSError) as error:
+        except Exception as error:
             raise store_error(error, self.shown) from error
 
     async def ask(self, key: bytes | None, command: Command) -> Any:
         """The reply to a command, from the server that has a key (None: any)."""
         try:
             return await self._lines_here().ask(key, command)
-        except (exceptions.RedisError, OSError) as error:
+        except Exception as error:
             raise store_error(error, self.shown) from error
 
     async def ping(self) -> None:
         """Raise StoreError if a server does not answer."""
-        await self.ask(None, ("PING",))
+        check_said(await self.ask(None, ("PING",)), b"PONG")
 
     async def close(self) -> None:
         """End the connections of this event loop."""
@@ -166,12 +167,11 @@ class _Lines:
         last: Exception = StoreUnavailable(f"{self._shown}: no server answers")
         for address in self._slots.candidates(address for address in self._couriers if address is not None):
             try:
-                ranges = await self._courier(address).ask(("CLUSTER", "SLOTS"))
+                self._slots.learn(await self._courier(address).ask(("CLUSTER", "SLOTS")), address)
             except (exceptions.RedisError, OSError, StoreError) as error:
                 last = error
                 self._slots.doubt(address)
                 continue
-            self._slots.learn(ranges, address)
             return
         raise last
 
@@ -188,7 +188,7 @@ class _Lines:
             try:
                 async with asyncio.timeout(self._timeout_s + _CONNECTED_WITHIN_S):
                     await connection.connect()
-            except (exceptions.RedisError, OSError) as error:
+            except Exception as error:
                 await connection.disconnect(nowait=True)
                 raise store_error(error, self._shown) from error
             return connection
@@ -212,6 +212,7 @@ def _never(timeout_s: float) -> dict[str, Any]:
         "socket_connect_timeout": timeout_s,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
+        "parser_class": AsyncReplyParser,
     }
 
 
@@ -227,9 +228,12 @@ def _pool(place: Place) -> Any:
             where = place.addresses[0]._asdict()
         return redis.asyncio.ConnectionPool(connection_class=kind, **where, **options, **never)
     addresses: Sequence[Address] = place.addresses
-    asking = never | {"socket_timeout": place.timeout_s}
+    asking = {name: value for name, value in never.items() if name != "parser_class"}
+    asking["socket_timeout"] = place.timeout_s
     make_sentinel: Any = redis.asyncio.Sentinel  # has no types
     sentinel = make_sentinel(list(addresses), sentinel_kwargs=asking, **never, **place.options)
+    for each in sentinel.sentinels:  # whose client does not take it
+        each.connection_pool.connection_kwargs["parser_class"] = AsyncReplyParser
     return sentinel.master_for(place.service).connection_pool
 
 

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from headgate.algorithms.transition import measure_us
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.errors import StoreError
+from headgate.errors import StoreError, StoreKeyError
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.stores.contract import StatesAt
+from headgate.stores.redis_replies import no_answer
 from headgate.stores.redis_scripts import (
     BRIEF,
     HIT,
@@ -40,6 +41,7 @@ from headgate.stores.redis_states import (
     read_refused,
     read_state,
 )
+from headgate.units import LARGEST
 
 _ALGORITHM = 7
 _NO_DELAY = -1.0
@@ -150,7 +152,7 @@ class Calls:
         for place in self._places(names) if names else ():
             charged = [number for number in place if costs[number]]
             if charged:
-                yield self._back(charged, names, costs, head)
+                yield from self._give_back(charged, names, costs, head)
 
     def forget(self, names: list[bytes], now_us: int | None) -> Steps:
         """Forget; the generator's result is whether there was more than nothing."""
@@ -159,11 +161,17 @@ class Calls:
             kinds = [self.definitions[number].limit.algorithm for number in place]
             fields = [self._members[number].field.encode() for number in place]
             reply = yield Call(forget(), [names[number] for number in place], fields)
+            if not isinstance(reply, list) or len(reply) != 2 * len(place) + 1 or type(reply[-1]) is not int:
+                raise no_answer(reply, "what was forgotten")
             moment_us = reply[-1] if now_us is None else now_us
             for kind, value, last in zip(kinds, reply[0:-1:2], reply[1:-1:2], strict=True):
                 if value is not None:
-                    former, state = read_state(kind, value if last is None else [value, b"0", last, b"1"])
-                    live |= measure_us(former, state, moment_us)[1] > 0
+                    try:
+                        former, state = read_state(kind, value if last is None else [value, b"0", last, b"1"])
+                    except StoreKeyError:
+                        live = True  # there was something
+                    else:
+                        live |= measure_us(former, state, moment_us)[1] > 0
         return live
 
     def _decide_apart(
@@ -188,7 +196,8 @@ class Calls:
                 raise
             moment_us = 0
             if own == TELL:
-                [moment_us], reply = _numbers(reply[-8:]), reply[:-8]
+                reply = _text(reply)
+                [moment_us], reply = _numbers(reply[-8:], 1), reply[:-8]
             found |= dict(zip(place, _readings(reply, len(place)), strict=True))
             if not all(found[number].allowed or self.definitions[number].shadow for number in place):
                 refused = True
@@ -210,7 +219,14 @@ class Calls:
     def _take_back(self, charged: list[tuple[list[int], int]], names: list[bytes], costs: list[int]) -> Steps:
         """Undo what was charged in this decision, at moments that are known."""
         for place, moment_us in charged:
-            yield self._back(place, names, costs, (moment_us, 0, _SERVERS_TIME))
+            yield from self._give_back(place, names, costs, (moment_us, 0, _SERVERS_TIME))
+
+    def _give_back(
+        self, place: list[int], names: list[bytes], costs: list[int], head: tuple[float, float, float]
+    ) -> Steps:
+        reply = yield self._back(place, names, costs, head)
+        if reply != 1:
+            raise no_answer(reply, "that it was given back")
 
     def _back(self, place: list[int], names: list[bytes], costs: list[int], head: tuple[float, float, float]) -> Call:
         """The call that gives back; `head` is (when it was charged, or how long ago at the most, now)."""
@@ -274,8 +290,10 @@ class Calls:
             by_slot.setdefault(self._slot_of(names[number]), []).append(number)
         return list(by_slot.values())
 
-    def _readings(self, reply: bytes, costs: list[int]) -> list[Reading]:
+    def _readings(self, reply: Any, costs: list[int]) -> list[Reading]:
         """What one call for all limits replied: of buckets mostly the states that it wrote."""
+        if type(reply) is not bytes:
+            reply = _text(reply)
         if len(reply) == self._brief:
             return [read_charged(limit, reply, place * BRIEF) for place, limit in enumerate(self._compiled)]
         if len(reply) == UNITS:
@@ -293,16 +311,17 @@ class Calls:
         return Decision(self.definitions, readings, allowed=allowed, binding=binding)
 
 
-def _readings(reply: bytes, count: int) -> list[Reading]:
+def _readings(reply: Any, count: int) -> list[Reading]:
     """What a script replied, for so many limits."""
     if count == 1 and len(reply) == 24:  # most replies
         remaining, reset_after_us, next_after_us = _THREE(reply)
-        return [Reading(True, int(remaining), int(reset_after_us), 0, int(next_after_us), 0)]
-    numbers = _numbers(reply)
-    if len(numbers) == 3 * count:
+        if 0 <= remaining <= LARGEST and 0 <= reset_after_us <= LARGEST and 0 <= next_after_us <= LARGEST:
+            return [Reading(True, int(remaining), int(reset_after_us), 0, int(next_after_us), 0)]
+    reply = _text(reply)
+    if len(reply) == 24 * count:
+        numbers = _numbers(reply, 3 * count)
         return [Reading(True, numbers[at], numbers[at + 1], 0, numbers[at + 2], 0) for at in range(0, 3 * count, 3)]
-    if len(numbers) != 5 * count:
-        raise StoreError(f"a script replied with {len(numbers)} numbers, which is no answer for {count} limits")
+    numbers = _numbers(reply, 5 * count)
     readings = []
     for at in range(0, 5 * count, 5):
         remaining, reset_after_us, next_after_us, retry_after_us, delay_us = numbers[at : at + 5]
@@ -311,11 +330,23 @@ def _readings(reply: bytes, count: int) -> list[Reading]:
     return readings
 
 
-def _numbers(reply: bytes) -> list[int]:
-    """The numbers in a reply, which are whole ones."""
-    if len(reply) % 8:
-        raise StoreError(f"a script replied with {len(reply)} bytes, which are no numbers")
-    return [int(number) for number in unpack(f"<{len(reply) // 8}d", reply)]
+def _text(reply: Any) -> bytes:
+    """The reply of a script, which is a text of doubles."""
+    if type(reply) is bytes:
+        return reply
+    if isinstance(reply, bytearray | memoryview):
+        return bytes(reply)
+    raise no_answer(reply, "a script's answer")
+
+
+def _numbers(reply: bytes, count: int) -> list[int]:
+    """The numbers in a reply, which are whole ones up to LARGEST, or -1."""
+    if len(reply) != 8 * count:
+        raise StoreError(f"a script replied with {len(reply)} bytes, which are not {count} numbers")
+    numbers = unpack(f"<{count}d", reply)
+    if not all(-1 <= number <= LARGEST and number == int(number) for number in numbers):
+        raise StoreKeyError("a state holds what are no numbers of a limit: another program wrote it, or it was damaged")
+    return [int(number) for number in numbers]
 
 
 def states_at(definitions: Sequence[NamedLimit], found: Sequence[Any], now_us: int) -> StatesAt:

@@ -18,6 +18,7 @@ from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.driving import drive
 from headgate.stores.redis_lines import Lines, sound
+from headgate.stores.redis_replies import ReplyParser
 from headgate.stores.redis_slots import PAUSE_S, Send, Slots, Step
 from headgate.stores.redis_url import Address, Place
 
@@ -85,6 +86,7 @@ class ClusterLines:
             socket_connect_timeout=self._place.timeout_s,
             retry=Retry(NoBackoff(), 0),  # a call whose answer was lost may have been charged
             protocol=2,
+            parser_class=ReplyParser,
             **options,
         )
 
@@ -98,13 +100,12 @@ class ClusterLines:
             last: Exception = StoreUnavailable(f"{self._place.shown}: no server answers")
             for address in () if slot in self._slots else self._slots.candidates(list(self._lines)):
                 try:
-                    ranges = self._send(address, ("CLUSTER", "SLOTS"), until_us, asking=False)
+                    self._slots.learn(self._send(address, ("CLUSTER", "SLOTS"), until_us, asking=False), address)
                 except (exceptions.RedisError, OSError, StoreError) as error:
                     last = error
                     self._slots.doubt(address)
                     self._left_s(until_us)
                     continue
-                self._slots.learn(ranges, address)
                 return
             if slot not in self._slots:
                 raise last

@@ -129,7 +129,7 @@ class Courier:
         self._wake_reader.set()
         try:
             await connection.send_packed_command(packed, check_health=False)
-        except _LOST as error:
+        except Exception as error:
             await self._lose(self._lost(error))
 
     async def _read(self) -> None:
@@ -141,11 +141,13 @@ class Courier:
                     reply = await connection.read_response(disable_decoding=True)
                 except exceptions.ResponseError as error:
                     self._settle(error)
-                except _LOST as error:
+                except Exception as error:  # of the network, or what redis-py makes of bytes that are no reply
                     if connection is self._connection:
                         await self._lose(self._lost(error))
                 else:
                     self._settle(reply)
+                    if not self._sent and connection is self._connection and _has_more(connection):
+                        await self._lose(StoreUnavailable(f"{self._shown}: it sends more than was asked for"))
 
     def _settle(self, reply: Any) -> None:
         ask = self._sent.popleft()
@@ -186,8 +188,8 @@ class Courier:
             with suppress(Exception):
                 await connection.disconnect(nowait=True)
 
-    def _lost(self, error: BaseException) -> StoreError:
-        if isinstance(error, _REFUSALS):
+    def _lost(self, error: Exception) -> StoreError:
+        if isinstance(error, _REFUSALS) or not isinstance(error, _LOST):
             return store_error(error, self._shown)
         return StoreUnavailable(
             f"{self._shown}: the connection was lost ({type(error).__name__}); what was asked may have been charged"
@@ -199,6 +201,12 @@ class Courier:
         queue.clear()
         for ask in waiting:
             ask.reply.set_exception(error)
+
+
+def _has_more(connection: Any) -> bool:
+    """Whether something was read that nobody has asked for: it would be taken for the next reply."""
+    reader = getattr(connection._parser, "_reader", None)
+    return reader is not None and bool(reader.has_data())
 
 
 def command_of(name: str, script: str, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Command:

@@ -22,6 +22,8 @@ _WAYS_OUT = {
 
 _LASTING = {
     "WRONGTYPE": "a key of this name holds a value of another program: choose another prefix, or delete the key",
+    "NOSTATE": "a key of this name holds what is no state of a limit, since another program wrote it or it was damaged:"
+    " reset the key, or choose another prefix",
     "NOPERM": "the user may not do this: it needs ~PREFIX:* for its keys, and +evalsha +eval +time +hget"
     " +hmget +hset +hdel +lrange +llen +lindex +lset +ltrim +rpush +ttl +expireat +unlink +set",
     "NOAUTH": "it asks for a password: put it into the store's URL",
@@ -36,6 +38,8 @@ def store_error(error: Exception, shown: str) -> StoreError:
         return error
     if isinstance(error, exceptions.TimeoutError | TimeoutError):
         return StoreTimeout(f"{shown}: no answer in time; what was asked may have been charged")
+    if isinstance(error, exceptions.InvalidResponse) or not isinstance(error, _FOREIGN):
+        return StoreUnavailable(f"{shown}: what it sends is no reply of a Redis ({type(error).__name__})")
     text = str(error)
     code = next((known for phrase, known in _PHRASES.items() if phrase in text), text.partition(" ")[0].rstrip(":"))
     if isinstance(error, exceptions.AuthenticationError):
@@ -46,7 +50,7 @@ def store_error(error: Exception, shown: str) -> StoreError:
     code = code if code in _WAYS_OUT or code in _LASTING else kind
     if code in _WAYS_OUT:
         return StoreUnavailable(f"{shown}: {_WAYS_OUT[code]} ({code})")
-    if code == "WRONGTYPE":
+    if code in ("WRONGTYPE", "NOSTATE"):
         return StoreKeyError(f"{shown}: {_LASTING[code]} ({code})")
     if code in _LASTING:
         return StoreError(f"{shown}: {_LASTING[code]} ({code})")
@@ -54,6 +58,9 @@ def store_error(error: Exception, shown: str) -> StoreError:
         return StoreError(f"{shown}: refused: {text[:200]}")
     return StoreUnavailable(f"{shown}: cannot be reached: {_reason(error)}")
 
+
+_FOREIGN = (exceptions.RedisError, exceptions.RedisClusterException, OSError, EOFError)
+"""What redis-py raises on purpose, and the network."""
 
 _CLASSES = {
     "OutOfMemoryError": "OOM", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING",
@@ -65,6 +72,8 @@ _CLASSES = {
 _PHRASES = {
     "Authentication required": "NOAUTH",
     "The user executing the script can't": "NOPERM",  # a command, or a key, that the script uses
+    "data string too short": "NOSTATE",  # for a script
+    "attempt to ": "NOSTATE",
 }
 """The same of texts that tell more than their class."""
 

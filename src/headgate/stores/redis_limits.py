@@ -13,6 +13,7 @@ from headgate.stores.contract import StatesAt, paired_costs, read_charge
 from headgate.stores.driving import drive, drive_async
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.redis_calls import Calls, Steps, states_at
+from headgate.stores.redis_replies import read_time
 from headgate.stores.redis_scripts import HIT, PEEK
 from headgate.stores.redis_states import field_name, is_log
 
@@ -173,9 +174,9 @@ class AsyncRedisLimits(_Bound):
         asks = [
             self._link.ask(name, look(definition, name)) for definition, name in zip(definitions, names, strict=True)
         ]
-        *found, (seconds, microseconds) = await asyncio.gather(*asks, self._link.ask(names[0], ("TIME",)))
+        *found, moment = await asyncio.gather(*asks, self._link.ask(names[0], ("TIME",)))
         if now_us is None:
-            server_us = int(seconds) * 1_000_000 + int(microseconds)
+            server_us = read_time(moment)
             now_us = server_us if self._clock is None else self._clock.now_us()
         return states_at(definitions, [value or None for value in found], now_us)
 

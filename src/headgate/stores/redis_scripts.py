@@ -30,6 +30,10 @@ CODES = {algorithm: code for code, algorithm in enumerate(ALGORITHMS)}
 
 CODES["leaky_bucket"] = CODES["token_bucket"]  # one transition
 _SHADOW = 8
+MARKS = (15, 22)
+"""Bytes of a limit's numbers."""
+
+POWERS = (0, 3, 6)
 _POWERS = {1: 0, 1_000: 3, 1_000_000: 6}
 
 _CONSTANTS = {

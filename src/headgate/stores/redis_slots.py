@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from redis import exceptions
 
 from headgate.errors import StoreTimeout, StoreUnavailable
+from headgate.stores.redis_replies import read_ranges
 from headgate.stores.redis_url import Address
 
 _MOST_TURNS = 16
@@ -81,12 +82,11 @@ class Slots:
         every = dict.fromkeys([*known, *self._seeds])
         return [address for address in every if address not in failed] + [one for one in failed if one in every]
 
-    def learn(self, ranges: Iterable[Sequence[Any]], teller: Address) -> None:
-        """Take over what a server replied to CLUSTER SLOTS."""
+    def learn(self, reply: Any, teller: Address) -> None:
+        """Take over what a server replied to CLUSTER SLOTS; raises StoreError for what is no such reply."""
         servers = dict(self._servers)
-        for first, end, primary, *_ in ranges:
-            host = primary[0].decode() or teller.host
-            servers |= dict.fromkeys(range(first, end + 1), Address(host, primary[1]))
+        for first, last, host, port in read_ranges(reply, teller.host):
+            servers |= dict.fromkeys(range(first, last + 1), Address(host, port))
         self._servers = servers
         self._failed.pop(teller, None)
 

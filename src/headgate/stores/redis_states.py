@@ -11,8 +11,8 @@ from headgate.algorithms import token_bucket
 from headgate.algorithms.transition import ALGORITHMS
 from headgate.decision import Reading
 from headgate.errors import StoreKeyError
-from headgate.stores.redis_scripts import limit_of
-from headgate.units import CompiledLimit
+from headgate.stores.redis_scripts import MARKS, POWERS, limit_of
+from headgate.units import LARGEST, CompiledLimit
 
 State = tuple[Any, ...]
 
@@ -54,22 +54,40 @@ def is_log(scope: str) -> bool:
 
 
 def read_state(algorithm: str, value: bytes | Sequence[bytes]) -> tuple[CompiledLimit, State]:
-    """The state in a value (of a log: in the elements of a list), and the numbers that it was written under."""
-    head = value if isinstance(value, bytes) else value[0]
+    """The state in a value (of a log: in the elements of a list), and the numbers that it was written under.
+
+    Raises StoreKeyError for what is none.
+    """
+    head = value[0] if isinstance(value, list) and value else value
     form = _FORMS.get(algorithm, _BUCKET)
-    if len(head) < calcsize(form):
-        raise StoreKeyError(f"a value of {len(head)} bytes is no state of a {algorithm}: another program wrote it")
+    if not isinstance(head, bytes) or len(head) < calcsize(form):
+        raise no_state(algorithm)
     *words, _ = unpack_from(form, head)
-    former = limit_of(algorithm, head[calcsize(form) :])
+    mark = head[calcsize(form) :]
+    if len(mark) not in MARKS or mark[0] not in POWERS or not all(abs(word) < _SUMS for word in words):
+        raise no_state(algorithm)
+    former = limit_of(algorithm, mark)
+    if former.period == 0 or (former.refill == 0) != (len(mark) == min(MARKS)):
+        raise no_state(algorithm)
     numbers = tuple(int(word) for word in words)
     if algorithm == "sliding_log":
-        return former, _entries(numbers[0], [int(element) for element in value[1:]])
+        try:
+            return former, _entries(numbers[0], [int(element) for element in value[1:]])
+        except (ValueError, IndexError):
+            raise no_state(algorithm) from None
     return former, numbers
+
+
+def no_state(algorithm: str) -> StoreKeyError:
+    """The error of what stands where a state does."""
+    return StoreKeyError(f"a value is no state of a {algorithm}: another program wrote it, or it was damaged")
 
 
 def read_charged(limit: CompiledLimit, reply: bytes, at: int) -> Reading:
     """What the state of a bucket that was charged at this very moment, in microseconds, tells of it."""
     (units,) = _UNITS(reply, at)
+    if not -LARGEST <= units <= LARGEST:
+        raise no_state(limit.algorithm)
     remaining, reset_after, next_after = token_bucket.measure(limit, (int(units), 0), 0)
     return Reading(True, remaining, reset_after, 0, next_after, 0)
 
@@ -77,6 +95,8 @@ def read_charged(limit: CompiledLimit, reply: bytes, at: int) -> Reading:
 def read_refused(limit: CompiledLimit, reply: bytes, cost: int) -> Reading:
     """What the units that a bucket has at this very moment tell, where they are too few for a cost."""
     (units,) = _UNITS(reply, 0)
+    if not -LARGEST <= units <= LARGEST:
+        raise no_state(limit.algorithm)
     state = (int(units), 0)
     remaining, reset_after, next_after = token_bucket.measure(limit, state, 0)
     return Reading(False, remaining, reset_after, token_bucket.admit(limit, state, 0, cost), next_after, 0)

@@ -30,10 +30,13 @@ from headgate.stores.redis_courier import command_of
 from headgate.stores.redis_errors import store_error
 from headgate.stores.redis_limits import AsyncRedisLimits, RedisLimits, look
 from headgate.stores.redis_lines import Lines, sound
+from headgate.stores.redis_replies import ReplyParser, check_said, read_time
 from headgate.stores.redis_url import DEFAULT_PREFIX, DEFAULT_TIMEOUT_S, Place, read_url
 
 _CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
-_ERRORS = (redis.RedisError, redis.exceptions.RedisClusterException, OSError)
+_ERRORS = Exception
+"""Whatever a client of redis-py makes of what a server sends."""
+
 _SCANNED = 1000
 MOST_TOGETHER = 500
 """Calls that travel in one write."""
@@ -168,14 +171,14 @@ class RedisStore:
                 execute(*look(definition, name)) or None for definition, name in zip(definitions, names, strict=True)
             ]
             if isinstance(self._lines, ClusterLines):
-                seconds, microseconds = self._lines.ask(names[0], "TIME")
+                moment = self._lines.ask(names[0], "TIME")
             elif self.is_cluster:
-                seconds, microseconds = self.client.time(target_nodes="random")
+                moment = self.client.time(target_nodes="random")
             else:
-                seconds, microseconds = execute("TIME")
+                moment = execute("TIME")
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
-        return found, int(seconds) * 1_000_000 + int(microseconds)
+        return found, read_time(moment)
 
     def stats(self) -> StoreStats:
         """Not counted here: a server's own figures tell of all that it holds."""
@@ -205,13 +208,13 @@ class RedisStore:
         """Raise StoreError if the server would not charge: a replica, or one with no memory left."""
         try:
             execute = self._execute or self._open_lines()
-            execute("SET", self._probe_name, b"", "PX", 1000)
+            check_said(execute("SET", self._probe_name, b"", "PX", 1000), b"OK")
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
 
     async def probe_async(self) -> None:
         """`probe` for an event loop."""
-        await self._open_link().ask(self._probe_name, ("SET", self._probe_name, b"", "PX", 1000))
+        check_said(await self._open_link().ask(self._probe_name, ("SET", self._probe_name, b"", "PX", 1000)), b"OK")
 
     @property
     def _probe_name(self) -> bytes:
@@ -222,11 +225,10 @@ class RedisStore:
         try:
             execute = self._execute or self._open_lines()
             if isinstance(self._lines, ClusterLines):
-                self._lines.ask(self._probe_name, "PING")
-            elif self.is_cluster:
-                self.client.ping()
+                said = self._lines.ask(self._probe_name, "PING")
             else:
-                execute("PING")
+                said = self.client.ping() if self.is_cluster else execute("PING")
+            check_said(said, b"PONG")
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
 
@@ -259,6 +261,7 @@ def _open_client(place: Place) -> Any:
         "socket_connect_timeout": place.timeout_s,
         "retry": Retry(NoBackoff(), 0),  # a call whose answer was lost may have been charged
         "protocol": 2,
+        "parser_class": ReplyParser,
     }
     if place.kind == "single":
         options = dict(place.options)
@@ -274,7 +277,10 @@ def _open_client(place: Place) -> Any:
         )  # fmt: skip
         return redis.Redis(connection_pool=pool)
     if place.kind == "sentinel":
-        sentinel = _SENTINEL(list(place.addresses), sentinel_kwargs=never, **never, **place.options)
+        asking = {name: value for name, value in never.items() if name != "parser_class"}
+        sentinel = _SENTINEL(list(place.addresses), sentinel_kwargs=asking, **never, **place.options)
+        for each in sentinel.sentinels:  # whose client does not take it
+            each.connection_pool.connection_kwargs["parser_class"] = ReplyParser
         return sentinel.master_for(place.service)
     nodes = [_NODE(host, port) for host, port in place.addresses]
     return redis.RedisCluster(

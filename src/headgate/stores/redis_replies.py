@@ -1,0 +1,152 @@
+"""What a server, or a proxy before it, may send: a reply, in time, or an error of redis-py; nothing else.
+
+redis-py reads a reply for as long as pieces of it come, each within the socket's timeout, and makes room for as many
+elements as a server announces. The parsers here give a reply one deadline, and refuse what no server means. The
+functions check replies that are no script's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from redis import exceptions
+from redis.asyncio.connection import DefaultParser as DefaultAsyncParser
+from redis.connection import DefaultParser
+
+from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
+from headgate.errors import StoreError
+
+LONGEST_REPLY = 64 << 20
+"""Bytes."""
+
+_TOO_MANY = re.compile(rb"(?:\A|\n)[*%~>|]\+?[0-9]{7,}")
+"""An array, map, set or push of ten million elements, as none is."""
+
+_HEAD = 32
+_SLOTS = 16384
+
+_Parser: Any = DefaultParser
+_AsyncParser: Any = DefaultAsyncParser
+
+
+class _Reader:
+    """A reader of hiredis that takes no announcement of more than a server sends."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self._last = b""
+        self._length = 0
+        self.has_data = reader.has_data
+
+    def feed(self, data: Any, start: int = 0, length: int | None = None) -> None:
+        if length is None:
+            length = len(data) - start
+        end = start + length
+        if _TOO_MANY.search(data, start, end) or (
+            self._last and _TOO_MANY.search(self._last + bytes(data[start : start + _HEAD]))
+        ):
+            raise exceptions.InvalidResponse("a reply of millions of elements")
+        self._length += length
+        if self._length > LONGEST_REPLY:
+            raise exceptions.InvalidResponse(f"a reply of more than {LONGEST_REPLY:,} bytes")
+        self._last = (self._last + bytes(data[max(start, end - _HEAD) : end]))[-_HEAD:]
+        self._reader.feed(data, start, length)
+
+    def gets(self, *options: Any) -> Any:
+        reply = self._reader.gets(*options)
+        if not self._reader.has_data():
+            self._last, self._length = b"", 0
+        return reply
+
+
+class ReplyParser(_Parser):  # type: ignore[misc]
+    """Reads replies for threads: each has the socket's timeout as a whole."""
+
+    _until_us: int | None = None
+    _reader: Any
+
+    def on_connect(self, connection: Any, **options: Any) -> None:
+        super().on_connect(connection, **options)
+        self._reader = _Reader(self._reader)
+
+    def read_response(self, *arguments: Any, **options: Any) -> Any:
+        self._until_us = None
+        return super().read_response(*arguments, **options)
+
+    def read_from_socket(self, *arguments: Any, **options: Any) -> Any:
+        patience_s = None if self._sock is None else self._sock.gettimeout()
+        if patience_s is None:
+            return super().read_from_socket(*arguments, **options)
+        now_us = SYSTEM_CLOCK.now_us()
+        if self._until_us is None:
+            self._until_us = now_us + round(patience_s * US_PER_SECOND)
+            return super().read_from_socket(*arguments, **options)
+        if self._until_us <= now_us:
+            raise exceptions.TimeoutError("a reply that is not whole")
+        sock = self._sock
+        sock.settimeout((self._until_us - now_us) / US_PER_SECOND)
+        try:
+            return super().read_from_socket(*arguments, **options)
+        finally:
+            if self._sock is sock:
+                sock.settimeout(patience_s)
+
+    def handle_push_response(self, response: Any, **_: Any) -> Any:
+        raise exceptions.InvalidResponse("a push, which nobody has asked for")
+
+
+class AsyncReplyParser(_AsyncParser):  # type: ignore[misc]
+    """Reads replies on an event loop; who waits for one has a deadline."""
+
+    _reader: Any
+
+    def on_connect(self, connection: Any) -> None:
+        super().on_connect(connection)
+        self._reader = _Reader(self._reader)
+
+    async def handle_push_response(self, response: Any, **_: Any) -> Any:
+        raise exceptions.InvalidResponse("a push, which nobody has asked for")
+
+
+def read_time(reply: Any) -> int:
+    """The moment in microseconds that TIME replied."""
+    if isinstance(reply, list | tuple) and len(reply) == 2:
+        texts = [b"%d" % part if type(part) is int else part for part in reply]
+        if all(isinstance(text, bytes) and re.fullmatch(b"[0-9]{1,15}", text) for text in texts):
+            return int(texts[0]) * US_PER_SECOND + int(texts[1])
+    raise no_answer(reply, "a moment")
+
+
+def read_ranges(reply: Any, own_host: str) -> list[tuple[int, int, str, int]]:
+    """What CLUSTER SLOTS replied: (first slot, last slot, host, port) of each range's primary."""
+    ranges = []
+    if not isinstance(reply, list):
+        raise no_answer(reply, "a map of slots")
+    for each in reply:
+        if not (isinstance(each, list) and len(each) >= 3 and isinstance(each[2], list) and len(each[2]) >= 2):
+            raise no_answer(each, "a range of slots")
+        first, last, (host, port, *_) = each[0], each[1], each[2]
+        if not (_is_number(first, 0, _SLOTS - 1) and _is_number(last, first, _SLOTS - 1)):
+            raise no_answer(each, "a range of slots")
+        if not (host is None or (isinstance(host, bytes) and len(host) < 300)) or not _is_number(port, 1, 65535):
+            raise no_answer(each, "a server")
+        ranges.append((first, last, (host or b"").decode("utf-8", "replace") or own_host, port))
+    return ranges
+
+
+def check_said(reply: Any, expected: bytes) -> None:
+    """Raise StoreError where a command that replies with one word has replied otherwise."""
+    if reply is not True and reply not in (expected, expected.decode()):
+        raise no_answer(reply, expected.decode())
+
+
+def no_answer(reply: object, expected: str) -> StoreError:
+    """The error of a reply that is none; what it holds is not shown."""
+    size = f" of {len(reply)}" if isinstance(reply, Sequence) else ""
+    return StoreError(f"the server replied with a {type(reply).__name__}{size}, which is not {expected}")
+
+
+def _is_number(value: object, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most

@@ -1,0 +1,74 @@
+"""A server of the loopback that replies with whatever a test wants, as a broken proxy does."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from tcp_proxy import HOST, hold_port
+
+_COMMAND = re.compile(rb"\*[0-9]+\r\n\$[0-9]+\r\n([A-Za-z]+)\r\n")
+_HANDSHAKE = (b"CLIENT", b"AUTH", b"SELECT", b"HELLO")
+
+
+class FakeServer:
+    """Replies `reply` to each command, and +OK to those that open a connection unless `opens` is not true.
+
+    With `pause_s` it sends a byte at a time.
+    """
+
+    def __init__(self, reply: bytes, *, opens: bool = True, pause_s: float = 0.0) -> None:
+        self.reply = reply
+        self.opens = opens
+        self.pause_s = pause_s
+        self._listener = hold_port()
+        self.port: int = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+        self._ended = False
+
+    @property
+    def url(self) -> str:
+        return f"redis://{HOST}:{self.port}/0"
+
+    def __enter__(self) -> Self:
+        self._listener.listen(128)
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended = True
+        for each in [self._listener, *self._open]:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        while not self._ended:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.append(client)
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            while data := client.recv(1 << 16):
+                for name in _COMMAND.findall(data):
+                    if self.opens and name.upper() in _HANDSHAKE:
+                        client.sendall(b"+OK\r\n")
+                    elif self.pause_s:
+                        for byte in self.reply:
+                            client.sendall(bytes([byte]))
+                            time.sleep(self.pause_s)
+                    else:
+                        client.sendall(self.reply)
+        except OSError:
+            return

@@ -1,0 +1,214 @@
+"""Whatever a server, or a proxy before it, sends is a StoreError in time; the guard decides, and the breaker opens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import time
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+import redis
+from fake_server import FakeServer
+from redis_askers import COLOURS, SLACK_S, Asker
+from redis_servers import Server, single
+from stalls import stalled_s
+from tcp_proxy import HOST
+
+from headgate.errors import StoreError, StoreKeyError
+from headgate.stores.redis_store import RedisStore
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        shutil.which(os.environ.get("HEADGATE_REDIS_SERVER") or "redis-server") is None,
+        reason="redis-server is not here: install Debian's redis-server",
+    ),
+]
+TIMEOUT_S = 0.3
+NAN, INF = float("nan"), float("inf")
+_prefixes = count()
+
+
+def bulk(data: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+REPLIES = {
+    "nil": b"$-1\r\n",
+    "nil array": b"*-1\r\n",
+    "a RESP3 nil": b"_\r\n",
+    "an integer": b":1\r\n",
+    "a huge integer": b":99999999999999999999999\r\n",
+    "a status": b"+OK\r\n",
+    "an empty error": b"-\r\n",
+    "an error of no text": b"-\xff\xfe\r\n",
+    "an empty text": bulk(b""),
+    "a text of no numbers": bulk(b"hello"),
+    "a whole answer too many": bulk(struct.pack("<7d", *[1.0] * 7)),
+    "NaN": bulk(struct.pack("<3d", NAN, 1, 1)),
+    "all NaN": bulk(struct.pack("<5d", *[NAN] * 5)),
+    "infinite": bulk(struct.pack("<3d", INF, 1, 1)),
+    "negative": bulk(struct.pack("<3d", -1e300, -5, 1)),
+    "beyond any number": bulk(struct.pack("<5d", 1e300, 1, 1, 1, 0)),
+    "a fraction": bulk(struct.pack("<5d", 0.5, 1, 1, 1, 0)),
+    "units that are none": bulk(struct.pack("<d", NAN)),
+    "a state that is none": bulk(struct.pack("<dd", NAN, INF) + b"\0" * 26),
+    "an array": b"*2\r\n:1\r\n:2\r\n",
+    "an empty array": b"*0\r\n",
+    "a deep array": b"*1\r\n" * 20 + b":1\r\n",
+    "a billion elements": b"*1000000000\r\n",
+    "a billion pairs": b"%1000000000\r\n",
+    "a billion of a set": b"~1000000000\r\n",
+    "a billion pushed": b">1000000000\r\n",
+    "a billion within": b"*2\r\n:1\r\n*1000000000\r\n",
+    "a text without end": b"$999999999999\r\nabc",
+    "a text of negative length": b"$-7\r\n",
+    "a RESP3 double": b",nan\r\n",
+    "a RESP3 truth": b"#t\r\n",
+    "a RESP3 map": b"%1\r\n+a\r\n:1\r\n",
+    "a RESP3 set": b"~1\r\n:1\r\n",
+    "a RESP3 big number": b"(" + b"9" * 5000 + b"\r\n",
+    "a RESP3 verbatim text": b"=7\r\ntxt:abc\r\n",
+    "a RESP3 error": b"!5\r\nERR x\r\n",
+    "a RESP3 attribute": b"|1\r\n+a\r\n:1\r\n:5\r\n",
+    "a push": b">2\r\n+invalidate\r\n*0\r\n",
+    "pushes for ever": b">2\r\n+invalidate\r\n*0\r\n" * 3000,
+    "a RESP3 stream": b"$?\r\n;3\r\nabc\r\n;0\r\n",
+    "a moved slot of nowhere": b"-MOVED\r\n",
+    "a moved slot to no port": b"-MOVED 1 127.0.0.1:99999999\r\n",
+    "a moved slot of words": b"-MOVED x y\r\n",
+    "an ask of nowhere": b"-ASK\r\n",
+    "no script for ever": b"-NOSCRIPT No matching script\r\n",
+    "a web page": b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/html\r\n\r\n<html></html>",
+    "zeros": b"\0" * 100,
+    "noise": bytes(range(256)) * 4,
+    "nothing": b"",
+}  # fmt: skip
+
+
+def url_of(kind: str, port: int) -> str:
+    timeout = f"timeout={round(TIMEOUT_S * 1000)}ms&prefix=r{os.getpid()}-{next(_prefixes)}"
+    return {
+        "single": f"redis://{HOST}:{port}/0?{timeout}",
+        "sentinel": f"redis+sentinel://{HOST}:{port}/main/0?{timeout}",
+        "cluster": f"redis+cluster://{HOST}:{port}?{timeout}",
+    }[kind]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("kind", ["single", "sentinel", "cluster"])
+@pytest.mark.parametrize("named", REPLIES)
+def test_what_is_no_answer_is_a_store_error_in_time(named: str, kind: str, colour: str) -> None:
+    with FakeServer(REPLIES[named]) as server:
+        for text in ("5/minute bucket", "5/minute fixed; 7/hour"):
+            with Asker(colour, text, RedisStore(url_of(kind, server.port))) as asker:
+                start = time.monotonic()
+                for _ in range(2):
+                    with pytest.raises(StoreError):
+                        asker.hit("key")
+                took_s = time.monotonic() - start
+                assert took_s < 2 * TIMEOUT_S + SLACK_S + stalled_s(start, time.monotonic())
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("named", ["nil", "an integer", "a billion elements", "a web page", "an array", "noise"])
+def test_the_guard_decides_and_its_breaker_opens(named: str, colour: str) -> None:
+    with (
+        FakeServer(REPLIES[named], opens=False) as server,
+        Asker(colour, "5/minute", url_of("single", server.port)) as asker,
+    ):
+        assert [asker.hit("key").degraded for _ in range(5)] == ["local"] * 5
+        assert asker.store.breaker.opened == 1
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("ask", ["peek", "reset", "give_back", "hit_many", "read"])
+def test_nothing_else_that_is_asked_is_answered_by_it(ask: str, colour: str) -> None:
+    answers = {"give_back": ["an integer"], "read": ["nil"]}.get(ask, [])
+    for named in ("nil", "an integer", "an array", "a text of no numbers", "a billion elements"):
+        with (
+            FakeServer(REPLIES[named]) as server,
+            Asker(colour, "5/minute fixed", RedisStore(url_of("single", server.port))) as asker,
+        ):
+            asks: Any = getattr(asker, ask)
+            if named not in answers:
+                with pytest.raises(StoreError):
+                    asks(["key", "other"] if ask == "hit_many" else "key")
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_reply_that_comes_a_byte_at_a_time_has_one_deadline(opens: bool, colour: str) -> None:
+    with (
+        FakeServer(bulk(b"x" * 200), opens=opens, pause_s=TIMEOUT_S / 5) as server,
+        Asker(colour, "5/minute", RedisStore(url_of("single", server.port))) as asker,
+    ):
+        for _ in range(2):
+            start = time.monotonic()
+            with pytest.raises(StoreError):
+                asker.hit("key")
+            assert time.monotonic() - start < TIMEOUT_S + SLACK_S + stalled_s(start, time.monotonic())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with single() as server:
+        yield server
+
+
+DAMAGE = {
+    "nothing": b"",
+    "a word": b"x",
+    "zeros": b"\0" * 60,
+    "noise": bytes(range(100, 160)),
+    "NaN": struct.pack("<ddd", NAN, NAN, NAN),
+    "infinite": struct.pack("<ddd", INF, INF, INF),
+    "minus infinite": struct.pack("<ddd", -INF, -INF, -INF),
+    "huge": struct.pack("<ddd", 1e300, 1e300, 1e300),
+    "minus huge": struct.pack("<ddd", -1e300, -1e300, -1e300),
+}
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize(
+    "text",
+    ["5/minute fixed", "500/minute", "5/minute bucket", "5/minute leaky 5", "5/minute queue 5",
+     "5/minute bucket; 9/hour fixed"],
+)  # fmt: skip
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_state_is_an_answer_or_an_error_of_its_key_alone(
+    server: Server, damage: str, text: str, colour: str
+) -> None:
+    client: Any = redis.Redis(port=server.port)
+    with Asker(colour, text, url_of("single", server.port)) as asker:
+        assert asker.hit("damaged").allowed
+        name = next(iter(client.scan_iter(match=f"{asker.raw.prefix}:{{damaged}}:*")))
+        for field, value in client.hgetall(name).items():
+            client.hset(name, field, (DAMAGE[damage] + value[24:])[: max(len(value), len(DAMAGE[damage]))])
+        for _ in range(6):
+            told = asker.hit("damaged", 1)
+            assert told.degraded in ("", "local")
+            assert told.allowed or told.retry_after is None or told.retry_after >= 0
+        assert asker.store.breaker.opened == 0, "other keys are asked"
+        assert asker.hit("sound").degraded == ""
+        asker.reset("damaged")
+        assert asker.hit("damaged").degraded == "", "it is sound once it was forgotten"
+    client.close()
+
+
+def test_a_damaged_state_is_named_as_such(server: Server) -> None:
+    client: Any = redis.Redis(port=server.port)
+    with Asker("sync", "5/minute bucket", RedisStore(url_of("single", server.port))) as asker:
+        asker.hit("key")
+        name = next(iter(client.scan_iter(match=f"{asker.raw.prefix}:{{key}}:*")))
+        [(field, value)] = client.hgetall(name).items()
+        for state in (struct.pack("<dd", NAN, NAN) + value[16:], b"x"):
+            client.hset(name, field, state)
+            for ask in (asker.hit, asker.peek, asker.read):
+                with pytest.raises(StoreKeyError, match="another program wrote it"):
+                    ask("key")
+    client.close()
