@@ -23,7 +23,7 @@ from broken_store import BrokenStore
 from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError
 from headgate.decision import Decision
 from headgate.http.options import Refusal, Response
-from headgate.http.who import header
+from headgate.http.who import api_key, header
 from headgate.integrations.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor
 from headgate.integrations.grpc_calls import address_of, metadata_of
 from headgate.policy.request import Request
@@ -643,3 +643,20 @@ def test_a_missing_library_names_the_command_that_installs_it(monkeypatch: pytes
     monkeypatch.delitem(sys.modules, "headgate.integrations.grpc")
     with pytest.raises(MissingExtraError, match=r"pip install 'headgate\[grpc\]'"):
         importlib.import_module("headgate.integrations.grpc")
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_metadata_sent_twice_are_one_key_for_all_who_do_so(colour: str) -> None:
+    with serving(colour, limits="3/minute", key=api_key("x-api-key"), clock=ManualClock()) as (_, client):
+
+        def code(*values: str) -> str:
+            ask = client.channel.unary_unary("/shop.Shop/Read")
+            try:
+                return str(ask.with_call(b"a", metadata=[("x-api-key", value) for value in values])[1].code().name)
+            except grpc.RpcError as error:
+                return str(error.code().name)
+
+        once = [code("VALID") for _ in range(4)]
+        twice = [code("VALID", f"r{number}") for number in range(3)] + [code(f"r{n}", "VALID") for n in range(3)]
+    assert once == ["OK"] * 3 + ["RESOURCE_EXHAUSTED"]
+    assert twice == ["OK"] * 3 + ["RESOURCE_EXHAUSTED"] * 3

@@ -21,7 +21,7 @@ from headgate import ConfigError, MissingExtraError
 from headgate.http.asgi import RateLimitMiddleware
 from headgate.integrations import jwt as tokens
 from headgate.integrations.jwt import claim
-from headgate.policy.request import Request
+from headgate.policy.request import REPEATED, Request
 from headgate.testing import ManualClock
 
 SECRET = "a secret of thirty-two bytes, or more"
@@ -71,9 +71,16 @@ def test_what_is_no_token_is_a_missing_identity(sent: str) -> None:
     assert by()(asking(sent)) is None
 
 
-def test_two_tokens_at_once_are_none() -> None:
-    good = f"Bearer {token({'sub': 'ann'})}"
-    assert by()(Request(headers=[("Authorization", good), ("Authorization", good)])) is None
+def test_of_two_tokens_that_differ_none_is_believed_and_all_who_send_two_are_one_key() -> None:
+    ann, bob = (f"Bearer {token({'sub': name})}" for name in ("ann", "bob"))
+
+    def sent(*values: str) -> Request:
+        return Request(headers=[("Authorization", value) for value in values])
+
+    assert by()(sent(ann, ann)) == by()(sent(ann)) == ("claim:sub", "ann")
+    told = by()(sent(ann, bob))
+    assert told == by()(sent(bob, ann)) == by()(sent("x", "y")) and told[1] is REPEATED
+    assert asyncio.run(by(in_thread=True)(sent(ann, bob)))[1] is REPEATED
 
 
 @pytest.mark.parametrize(
@@ -115,6 +122,43 @@ def test_leeway_is_for_clocks_that_differ() -> None:
 @pytest.mark.parametrize("value", [None, "", True, 1.5, ["a"], {"a": "b"}])
 def test_a_claim_that_is_no_name_is_a_missing_identity(value: Any) -> None:
     assert by("tier")(bearing({"tier": value})) is None
+
+
+HUGE = "1" + "0" * 400
+ODD_VALUES = [
+    HUGE, f"-{HUGE}", "1e400", "-1e400", "NaN", "Infinity", "1.5e308", "true", "null", "[]", "{}", '"x"', f'"{HUGE}"',
+    "1" * 5000, "9" * 4300, '"\\ud800"', "[[[1]]]", "-0", "0.5", '"\\u0663"', "[" * 5000 + "]" * 5000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("leeway", [0, 0.5])
+@pytest.mark.parametrize("name", ["sub", "tier", "exp", "nbf", "iat", "aud", "iss", "jti"])
+def test_whatever_a_signed_claim_is_the_answer_is_a_key_or_none(name: str, leeway: float) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def statuses() -> set[int]:
+        limits = {"default": "1000/minute", "pro": "1000/minute"}
+        options: dict[str, Any] = {"key": by(leeway=leeway), "tier": by("tier", leeway=leeway)}
+        before = RateLimitMiddleware(app, limits=limits, **options)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(before), base_url="http://shop") as client:
+            found = set()
+            for value in ODD_VALUES:
+                claims = ['"sub": "ann"'] * (name != "sub") + [f'"{name}": {value}']
+                signed = jwt.PyJWS().encode(f"{{{', '.join(claims)}}}".encode(), SECRET, "HS256")
+                for _ in range(2):  # what was verified is remembered
+                    found.add((await client.get("/", headers={"Authorization": f"Bearer {signed}"})).status_code)
+            return found
+
+    assert asyncio.run(statuses()) == {200}
+
+
+@pytest.mark.parametrize("leeway", [0, 0.5])
+def test_a_token_that_expires_after_all_clocks_is_believed(leeway: float) -> None:
+    for expiry in (10**400, 2**63, LATE + 0.5, str(LATE)):
+        assert by(leeway=leeway)(bearing({"sub": "ann", "exp": expiry})) == ("claim:sub", "ann")
+    assert by("tenant", leeway=leeway)(bearing({"tenant": 10**400}))[1].startswith("digest-")
 
 
 def test_long_and_odd_values_are_keys_of_bounded_length() -> None:

@@ -193,6 +193,19 @@ class AiohttpRequest(Request):
         """By name in lower case; asked for in any."""
         return self._whole().headers
 
+    def header(self, name: str) -> str:
+        """As `request.headers.get`: the first, if a header was sent several times."""
+        value = self.aiohttp.headers.get(name)
+        return super().header(name) if value is None else value.strip()
+
+    def cookie(self, name: str) -> str:
+        """As `request.cookies.get`."""
+        return self.aiohttp.cookies.get(name, "").strip()
+
+    def query(self, name: str) -> str:
+        """As `request.query.get`: the first, if a parameter was sent several times."""
+        return self.aiohttp.query.get(name, "").strip()
+
     @property
     def host(self) -> str:  # type: ignore[override]
         """What the request names as its host."""

@@ -140,6 +140,21 @@ class DjangoRequest(Request):
             self._read = Headers({name.lower(): value for name, value in self.django.headers.items()})
         return self._read
 
+    def header(self, name: str) -> str:
+        """As `request.headers.get`: all in one line, if a header was sent several times."""
+        value: str = self.django.headers.get(name, "")
+        return value.strip()
+
+    def cookie(self, name: str) -> str:
+        """As `request.COOKIES.get`: the last, if a cookie was sent several times."""
+        value: str = self.django.COOKIES.get(name, "")
+        return value.strip()
+
+    def query(self, name: str) -> str:
+        """As `request.GET.get`: the last, if a parameter was sent several times."""
+        value: str = self.django.GET.get(name, "")
+        return value.strip()
+
     @property
     def host(self) -> str:  # type: ignore[override]
         """What the request names as its host."""

@@ -57,7 +57,10 @@ _PASSED = "headgate.flask"
 
 
 class FlaskRequest(WsgiRequest):
-    """A request as limits see it; its `own` is Flask's, which their functions are given."""
+    """A request as limits see it; its `own` is Flask's, which their functions are given.
+
+    Of a header that was sent several times, servers make one line; Flask reads that, and so does this.
+    """
 
     __slots__ = ("_own",)
 
@@ -73,6 +76,14 @@ class FlaskRequest(WsgiRequest):
             is_it = current is not None and current.environ is self.environ
             self._own = current._get_current_object() if is_it else flask.Request(self.environ)
         return cast(flask.Request, self._own)
+
+    def cookie(self, name: str) -> str:
+        """As `request.cookies.get`: the first, if a cookie was sent several times."""
+        return self.own.cookies.get(name, "").strip()
+
+    def query(self, name: str) -> str:
+        """As `request.args.get`: the first, if a parameter was sent several times."""
+        return self.own.args.get(name, "").strip()
 
 
 @request_of.register

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.policy.request import Request
+from headgate.http.functions import portable, request_of
+from headgate.policy.request import REPEATED, header_name
 
 try:
     import jwt
@@ -31,8 +32,12 @@ _LONGEST_VALUE = 256
 _MOST_REMEMBERED = 16384
 _REMEMBERED_US = 300 * US_PER_SECOND
 
+_NEVER_S = 2**52
+"""A token may say that it expires later than any number of a clock."""
+
 Found = tuple[str, str] | None
-"""Where it comes from, and its value: `("claim:sub", "ann")`; None where a request has no token to believe."""
+"""Where it comes from, and its value: `("claim:sub", "ann")`; None where a request has no token to believe,
+`REPEATED` as the value where it has several."""
 
 KeyOfHeader = Callable[[Mapping[str, Any]], Any]
 """Gives the key for a token by its header, of which nothing is verified yet: by its `kid`, say. None where none is."""
@@ -55,7 +60,7 @@ def claim(
     leeway: float = 0,
     in_thread: bool | None = None,
     clock: Clock = SYSTEM_CLOCK,
-) -> Callable[[Request], Any]:
+) -> Callable[[Any], Any]:
     """A key or a tier: the claim `name` of the token in `header`, with `Bearer` before it or alone.
 
     `key` is a secret or a public key as text, what gives one for a token's header, or what finds one as
@@ -68,21 +73,27 @@ def claim(
     cannot be used, MissingExtraError where an algorithm needs a library that is not here.
     """
     verified = _Verified(name, key, algorithms, audience, issuer, leeway, clock)
-    lower = _checked(header).lower()
+    lower = header_name(_checked(header))
 
-    def of(request: Request) -> Found:
-        token = _token(request.headers.get(lower, ""))
+    def of(request: Any) -> Found:
+        sent = request_of(request).header(lower)
+        if sent is REPEATED:
+            return verified.repeated
+        token = _token(sent)
         return verified.claim(token) if token else None
 
-    async def of_async(request: Request) -> Found:
-        token = _token(request.headers.get(lower, ""))
+    async def of_async(request: Any) -> Found:
+        sent = request_of(request).header(lower)
+        if sent is REPEATED:
+            return verified.repeated
+        token = _token(sent)
         if not token:
             return None
         known = verified.remembered(token)
         return (await asyncio.to_thread(verified.claim, token)) if known is None else known[0]
 
     fetches = hasattr(key, "get_signing_key_from_jwt")
-    return of_async if (fetches if in_thread is None else in_thread) else of
+    return portable(of_async if (fetches if in_thread is None else in_thread) else of)
 
 
 class _Verified:
@@ -100,6 +111,8 @@ class _Verified:
     ) -> None:
         self._name = _checked(name)
         self._place = f"claim:{name}"
+        self.repeated: Found = (self._place, REPEATED)
+        """What is found where several tokens were sent, and the application may believe any of them."""
         self._algorithms = _algorithms(algorithms)
         self._key_of = _key_of(key, self._algorithms)
         self._audience = audience
@@ -155,7 +168,7 @@ class _Verified:
 
     def _until_us(self, claims: Mapping[str, Any]) -> float:
         expiry = claims.get("exp")
-        return math.inf if expiry is None else (int(expiry) + self._leeway) * US_PER_SECOND
+        return math.inf if expiry is None else (min(int(expiry), _NEVER_S) + self._leeway) * US_PER_SECOND
 
 
 def _token(sent: str) -> str:

@@ -36,6 +36,7 @@ from headgate.http.refusal import PROBLEM_JSON
 from headgate.http.routes import LimitsOfRoute, RouteLimits, exempt, is_exempt
 from headgate.integrations.starlette_record import Passed, Record
 from headgate.policy.gate import AsyncGate
+from headgate.policy.request import one_of_values
 
 try:
     from litestar.connection import ASGIConnection
@@ -70,7 +71,11 @@ REFUSED: dict[int, ResponseSpec] = {
 
 
 class LitestarRequest(AsgiRequest):
-    """A request as limits see it; its `own` is Litestar's `Request` or `WebSocket`, given to their functions."""
+    """A request as limits see it; its `own` is Litestar's `Request` or `WebSocket`, given to their functions.
+
+    Of a header that was sent several times, `request.headers.get` gives the first, and a handler's `headers` are the
+    last: as in a plain ASGI application, it is not known which is read.
+    """
 
     __slots__ = ("_own",)
 
@@ -86,6 +91,16 @@ class LitestarRequest(AsgiRequest):
             kind = app.websocket_class if self.scope["type"] == "websocket" else app.request_class
             self._own = kind(self.scope)
         return self._own
+
+    def cookie(self, name: str) -> str:
+        """As `request.cookies.get`, and as a handler's parameter."""
+        value: str = self.own.cookies.get(name, "")
+        return value.strip()
+
+    def query(self, name: str) -> str:
+        """The one value of a parameter; of several, `request.query_params.get` is the first, a handler's the last."""
+        values = [value for own, value in self.own.query_params.multi_items() if own == name]
+        return one_of_values(values)
 
 
 @request_of.register(ASGIConnection)

@@ -75,6 +75,24 @@ class StarletteRequest(AsgiRequest):
             self._own = WebSocket(self.scope, _no_receive, _no_send) if is_websocket else Request(self.scope)
         return self._own
 
+    def header(self, name: str) -> str:
+        """As `request.headers.get`: the first, if a header was sent several times."""
+        wanted, alike = name.encode("latin-1", "replace"), ""
+        for own, value in self.scope["headers"]:
+            if own == wanted:
+                return str(value.decode("latin-1").strip())
+            if not alike and len(own) == len(wanted) and own.replace(b"_", b"-") == wanted:
+                alike = value.decode("latin-1").strip()
+        return alike
+
+    def cookie(self, name: str) -> str:
+        """As `request.cookies.get`: the last, if a cookie was sent several times."""
+        return self.own.cookies.get(name, "").strip()
+
+    def query(self, name: str) -> str:
+        """As `request.query_params.get`: the last, if a parameter was sent several times."""
+        return self.own.query_params.get(name, "").strip()
+
 
 async def _no_receive() -> Any:
     raise RuntimeError("a function of a limit reads no messages of a websocket")
