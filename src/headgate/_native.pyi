@@ -30,10 +30,10 @@ def now_us() -> int:
 
 def read_common_lines(
     block: str, naive_is_utc: bool, no_headers: dict[str, str]
-) -> list[tuple[int, str, str, str, str, dict[str, str]] | str]:
+) -> list[tuple[int, str, str, str, str, dict[str, str], int] | str]:
     """The lines of a block of a common log: an entry where the line has no surprises, else the line itself.
 
-    An entry is (time_us, client, method, path, "", no_headers). See `headgate.replay.common_log`.
+    An entry is (time_us, client, method, path, "", no_headers, 1). See `headgate.replay.common_log`.
     """
 
 @final

@@ -34,7 +34,7 @@ OPTIONAL = {
     "httptools": "service/connection.py",
     "uvloop": "service/server.py",
     "prometheus_client": "observe/metrics.py",
-    "zstandard": "replay/sources.py",
+    "zstandard": "replay/compressed.py",
     "redis": "stores/redis_",
     "starlette": "integrations/starlette.py integrations/fastapi.py",
     "fastapi": "integrations/fastapi.py",

@@ -13,6 +13,7 @@ pub fn read_common_lines<'py>(
     no_headers: &Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyList>> {
     let no_host = PyString::intern(py, "");
+    let cost = PyInt::new(py, 1);
     let entries = PyList::empty(py);
     for line in block.split('\n') {
         match read_head(line, naive_is_utc) {
@@ -24,6 +25,7 @@ pub fn read_common_lines<'py>(
                     PyString::new(py, head.path).into_any(),
                     no_host.clone().into_any(),
                     no_headers.clone().into_any(),
+                    cost.clone().into_any(),
                 ];
                 entries.append(PyTuple::new(py, fields)?)?;
             }

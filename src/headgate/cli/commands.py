@@ -279,12 +279,15 @@ def serve(
     "fields",
     multiple=True,
     metavar="NAME=FIELD",
-    help="Which field of the log is time, client, method, path, request or host.",
+    help="Which field of the log is time, date, client, method, path, request, host, or the cost of a request.",
 )
 @click.option(
     "--header", "headers", multiple=True, metavar="HEADER=FIELD", help="Take a header's value from a field of the log."
 )
 @click.option("--timezone", default="UTC", show_default=True, help="The zone of times that name none.")
+@click.option("--date", metavar="DATE", help="The first day of a log whose times lack theirs, such as 1995-08-29.")
+@click.option("--from", "from_time", metavar="TIME", help="Judge what comes at this time or after.")
+@click.option("--to", "to_time", metavar="TIME", help="Judge what comes before this time.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--report", "report_file", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page with charts."

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
-from headgate.cli.terminal import results
+from headgate.cli import terminal
+from headgate.cli.replay_text import outcome_lines, unread_lines
 from headgate.errors import ConfigError
 from headgate.policy.gate import read_policy
-from headgate.replay.entries import Tally
 from headgate.replay.fielded_log import KNOWN_NAMES
-from headgate.replay.judging import Result, RuleResult
-from headgate.replay.replay import Outcome, replay
+from headgate.replay.replay import ALWAYS, Span, replay
 from headgate.replay.report import report
-from headgate.replay.sources import Format, Reading, open_logs
+from headgate.replay.sources import FORMATS, Format, Reading, open_logs
 from headgate.replay.summary import summary
-from headgate.replay.times import TimeReader, iso_time
+from headgate.replay.times import Calendar, TimeReader, UnknownTime, read_date
+
+_SHORT_TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[T ]([0-9]{2}:[0-9]{2}))?((?: ?(?:Z|UTC|[+-][0-9:]{2,5}))?)")
 
 
 def run_replay(
@@ -38,37 +38,59 @@ def run_replay(
     fields: Sequence[str],
     headers: Sequence[str],
     timezone: str,
+    date: str | None,
+    from_time: str | None,
+    to_time: str | None,
     as_json: bool,
     report_file: Path | None,
     top: int,
 ) -> None:
     """Replay logs and tell what came of it."""
-    files = [policy] if compare is None else [policy, compare]
-    policies = [(str(file), read_policy(file)) for file in files]
+    read_time = TimeReader(_zone(timezone))
     reading = Reading(
         format=format,
         fields=_pairs("field", fields, tuple(KNOWN_NAMES)),
         headers={name.lower(): field for name, field in _pairs("header", headers, None).items()},
-        read_time=TimeReader(_zone(timezone)),
-        needs_client=any(policy.counts_by_address for _, policy in policies),
+        read_time=read_time,
+        calendar=None if date is None else _calendar(date),
     )
+    span = _span(read_time, from_time, to_time)
+    if list(logs).count("-") > 1:
+        raise click.BadParameter("standard input can be read once", param_hint="LOG")
+    files = [policy] if compare is None else [policy, compare]
+    policies = [(str(file), read_policy(file)) for file in files]
+    reading = replace(reading, needs_client=any(policy.counts_by_address for _, policy in policies))
     with tempfile.TemporaryDirectory(prefix="headgate-replay-") as folder:
-        opened = open_logs(logs, reading, lambda: Path(folder) / "standard-input")
+        opened = open_logs(logs, reading, Path(folder))
         errors = Console(stderr=True)
         with _progress(errors) as bar:
             task = bar.add_task("replay", total=sum(log.size for log in opened))
             gc.disable()  # millions of short-lived tuples, and no cycles among them
-            outcome = replay(opened, policies, lambda step: bar.advance(task, step))
-    _tell_unread(errors, outcome.unread)
+            outcome = replay(opened, policies, lambda step: bar.advance(task, step), span=span)
+    for line in unread_lines(outcome.unread):
+        click.echo(line, err=True)
     if report_file is not None:
-        report_file.write_text(report(outcome, [Path(log.name).name for log in opened], top), encoding="utf-8")
-        errors.print(f"report in {report_file}", highlight=False)
+        names = [name if name == "-" else Path(name).name for name in logs]
+        text = report(outcome, ["standard input" if name == "-" else name for name in names], top)
+        report_file.write_text(text, encoding="utf-8", errors="replace")
+        click.echo(f"report in {report_file}", err=True)
     if as_json:
         click.echo(json.dumps(summary(outcome, top)))
     elif report_file is None:
-        _tell(outcome, top)
-    if outcome.first_us is None and outcome.unread.count:
-        raise ConfigError("no line could be read; say how with --format")
+        click.echo("\n".join(outcome_lines(outcome, top, terminal.width())))
+    if outcome.unread.damaged:
+        raise ConfigError("the result is of a part of the logs: not all could be unpacked")
+    if outcome.first_us is None and outcome.unread.count and not outcome.outside:
+        raise ConfigError(_unreadable(format))
+
+
+def _unreadable(format: Format) -> str:
+    """What to try where no line of a log could be read."""
+    if format == "auto":
+        return "no line could be read: the format was taken for the one that fits best; --format says another"
+    others = ", ".join(name for name in FORMATS if name not in ("auto", format))
+    named = "" if format == "common" else ", and --field which field is the time, the client or the path"
+    return f"no line could be read as {format}: --format auto looks for what fits, of {others} too{named}"
 
 
 def _progress(console: Console) -> Progress:
@@ -83,74 +105,6 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _tell(outcome: Outcome, top: int) -> None:
-    console = results()
-    for result in outcome.results:
-        console.print(_headline(result, outcome), soft_wrap=True, markup=False)
-        console.print(_rule_table(result))
-        for rule in result.rules:
-            refused = ", ".join(f"{key} ({count:,})" for key, count in rule.most_refused(top))
-            if refused:
-                console.print(f"{rule.name} refused most often: {refused}", soft_wrap=True, markup=False)
-    if len(outcome.results) > 1:
-        one, other = outcome.results
-        console.print(
-            f"{other.name} refuses {outcome.newly_denied:,} requests that {one.name} lets pass, "
-            f"and lets {outcome.newly_allowed:,} pass that it refuses",
-            soft_wrap=True,
-            markup=False,
-        )
-
-
-def _headline(result: Result, outcome: Outcome) -> str:
-    if outcome.first_us is None or outcome.last_us is None:
-        return f"{result.name}: no request could be read"
-    share = 100 * result.denied / max(1, result.requests)
-    return (
-        f"{result.name}: {result.requests:,} requests, {result.allowed:,} passed, {result.denied:,} refused "
-        f"({share:.2f} %), {iso_time(outcome.first_us)} to {iso_time(outcome.last_us)}"
-    )
-
-
-def _rule_table(result: Result) -> Table:
-    table = Table("rule", "limits", box=box.SIMPLE_HEAD)
-    for name in ("requests", "passed", "refused", "keys"):
-        table.add_column(name, justify="right")
-    table.add_column("busiest key")
-    table.add_column("worst minute")
-    for rule in result.rules:
-        name = f"{rule.name} (shadow)" if rule.shadow else rule.name
-        table.add_row(
-            name,
-            Text(rule.limits),
-            *(f"{count:,}" for count in (rule.matched, rule.allowed, rule.refused, rule.keys)),
-            Text(_busiest(rule)),
-            _worst(rule),
-        )
-    return table
-
-
-def _busiest(rule: RuleResult) -> str:
-    return "".join(f"{key} ({count:,})" for key, count in rule.busiest(1))
-
-
-def _worst(rule: RuleResult) -> str:
-    worst = rule.worst_minute()
-    return "" if worst is None else f"{iso_time(worst[0])[:16].replace('T', ' ')}: {worst[1]:,} refused"
-
-
-def _tell_unread(console: Console, tally: Tally) -> None:
-    if not tally.count:
-        return
-    lines = "1 line" if tally.count == 1 else f"{tally.count:,} lines"
-    console.print(f"{lines} could not be read; the first:", highlight=False)
-    for unread in tally.shown:
-        shown = "".join(c if c.isprintable() else "?" for c in unread.text[:120])
-        console.print(
-            f"  {unread.source}:{unread.line}: {unread.reason}: {shown}", highlight=False, markup=False, soft_wrap=True
-        )
-
-
 def _pairs(option: str, texts: Sequence[str], known: tuple[str, ...] | None) -> dict[str, str]:
     pairs = {}
     for text in texts:
@@ -160,6 +114,35 @@ def _pairs(option: str, texts: Sequence[str], known: tuple[str, ...] | None) -> 
             raise click.BadParameter(f"it is written NAME=VALUE, not {text[:60]!r}; {wanted}", param_hint=f"--{option}")
         pairs[name] = value
     return pairs
+
+
+def _calendar(text: str) -> Callable[[], Calendar]:
+    try:
+        first, month = read_date(text)
+    except UnknownTime as error:
+        raise click.BadParameter(str(error), param_hint="--date") from error
+    return lambda: Calendar(first, month=month)
+
+
+def _span(read_time: TimeReader, from_time: str | None, to_time: str | None) -> Span:
+    """What is asked for of the time; a date alone is its first moment."""
+    moments = list(ALWAYS)
+    for place, (option, text) in enumerate((("--from", from_time), ("--to", to_time))):
+        if text is None:
+            continue
+        short = _SHORT_TIME.fullmatch(text.strip())
+        try:
+            moments[place] = read_time(f"{short[1]}T{short[2] or '00:00'}:00{short[3]}" if short else text)
+        except UnknownTime as error:
+            raise click.BadParameter(
+                f"{error}: write 2015-09-02T10:00:00, with a zone such as Z or +02:00 or in that of --timezone, "
+                "or 2015-09-02 for its first moment",
+                param_hint=option,
+            ) from error
+    span = Span(*moments)
+    if span.from_us >= span.to_us:
+        raise click.BadParameter("nothing lies between: --from comes before --to", param_hint="--from")
+    return span
 
 
 def _zone(name: str) -> ZoneInfo | None:

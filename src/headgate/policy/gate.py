@@ -101,9 +101,9 @@ class _Bindings:
             return _refuse_missing(chosen, keys) if chosen else _FREE
         return bound.decide(keys, costs) if commit else bound.decide(keys, costs, commit=False)
 
-    def judge_at(self, request: Request, now_us: int) -> Judged:
+    def judge_at(self, request: Request, now_us: int, cost: int) -> Judged:
         """Decide for a request as of a moment, and tell what was asked of the store."""
-        bound, chosen, keys, costs = self.resolve(request, 1, ALL_RULES)
+        bound, chosen, keys, costs = self.resolve(request, cost, ALL_RULES)
         if bound is None:
             return _refuse_missing(chosen, keys) if chosen else _FREE, None, chosen, keys
         return bound.decide(keys, costs, now_us=now_us), bound, chosen, keys
@@ -295,7 +295,7 @@ class Gate(_BoundPolicy):
         return decision
 
     @property
-    def judge_at(self) -> Callable[[Request, int], Judged]:
+    def judge_at(self) -> Callable[[Request, int, int], Judged]:
         """What decides for a request as of a moment, in microseconds since the epoch, and tells how: for a replay.
 
         It holds to the policy that is in force when it is taken.

@@ -2,7 +2,8 @@
 
 `client ident user [time] "request" status bytes "referer" "agent"` and whatever follows; a virtual
 host may stand in front. Only the client, the time and the request must be there. A quote that is
-never closed is a line that was cut off.
+never closed is a line that was cut off, but not a quote inside a request that status and bytes follow:
+old servers wrote what they got.
 """
 
 from __future__ import annotations
@@ -11,21 +12,32 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from headgate import core
-from headgate.replay.entries import LONGEST_LINE, Entry, Unreadable
+from headgate.replay.entries import LONGEST_LINE, Entry, Unreadable, cost_of
 from headgate.replay.times import TimeReader
 
 _QUOTED = r'"((?:[^"\\]|\\.)*)"'
 _HEAD = re.compile(r'(\S+) [^\["]*\[([^\]"]{1,64})\] "([A-Z]{1,32}) (/[^ "]*) HTTP/[0-9.]{1,3}" ')
 """A line without surprises, as far as it matters when no header is asked for."""
 
+_BEFORE = (
+    r"(?P<client>\S+) (?:(?P<ident>[^\s\[]+) (?P<user>[^\[]*?) ?)?"
+    r"\[(?P<time>[^\]]{1,64})\]"
+)
 _LINE = re.compile(
     r"(?:(?P<vhost>[^\s\[\":]+:\d+) (?=[^\s\[]+ [^\s\[]+ [^\s\[]))?"
-    r"(?P<client>\S+) (?P<ident>[^\s\[]+) (?P<user>[^\[]*?) ?"
-    rf"\[(?P<time>[^\]]{{1,64}})\] {_QUOTED.replace('(', '(?P<request>', 1)}"
+    rf"{_BEFORE} {_QUOTED.replace('(', '(?P<request>', 1)}"
     rf"(?: (?P<status>\d{{3}}|-))?(?: (?P<bytes>\d+|-))?"
     rf"(?: {_QUOTED.replace('(', '(?P<referer>', 1)} {_QUOTED.replace('(', '(?P<agent>', 1)})?(?P<rest>.*)",
     re.DOTALL,
 )
+_UNESCAPED_LINE = re.compile(
+    rf'{_BEFORE} "(?P<request>.*?)" (?P<status>\d{{3}}|-) (?P<bytes>\d+|-)'
+    rf"(?: {_QUOTED.replace('(', '(?P<referer>', 1)} {_QUOTED.replace('(', '(?P<agent>', 1)})?(?P<rest>| .*)",
+    re.DOTALL,
+)
+"""A line whose request may hold quotes: it ends where a status and a size follow."""
+
+_WHOLE_REQUEST = re.compile(r".* HTTP/[0-9.]{1,3}", re.DOTALL)
 _QUOTES_OF_REST = re.compile(rf'[^"]*(?:{_QUOTED}[^"]*)*')
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _UNESCAPED = {'\\"': '"', "\\\\": "\\"}
@@ -34,25 +46,27 @@ FIELDS = ("client", "ident", "user", "time", "request", "status", "bytes", "refe
 """What a line offers to stand for a header."""
 
 
-def common_reader(read_time: TimeReader, headers: Mapping[str, str]) -> Callable[[str], Entry]:
-    """A reader of lines. `headers` maps names of headers to the FIELDS that they are read from."""
+def common_reader(
+    read_time: TimeReader, headers: Mapping[str, str], cost: Sequence[str] = ()
+) -> Callable[[str], Entry]:
+    """A reader of lines. `headers` maps names of headers to the FIELDS that they are read from; `cost` names some."""
 
     def read(line: str) -> Entry:
-        if not headers and len(line) <= LONGEST_LINE:
+        if not headers and not cost and len(line) <= LONGEST_LINE:
             # Most lines are read by their head alone: no escape anywhere, and every quote closed.
             match = _HEAD.match(line)
             if match is not None and "\\" not in line and not line.count('"') & 1:
                 client, time, method, path = match.groups()
                 if client.count(":") != 1:  # one colon: a virtual host and its port
-                    return (read_time(time), client, method, path, "", _NO_HEADERS)
-        return _read_whole(line, read_time, headers)
+                    return (read_time(time), client, method, path, "", _NO_HEADERS, 1)
+        return _read_whole(line, read_time, headers, cost)
 
     return read
 
 
-def split_block(block: str, read_time: TimeReader, headers: Mapping[str, str]) -> Sequence[Entry | str]:
-    """The lines of a block; those that can be read natively as entries already."""
-    if headers or core.native is None:
+def split_block(block: str, read_time: TimeReader, *, by_head: bool) -> Sequence[Entry | str]:
+    """The lines of a block; those whose head is all that is needed, and can be read natively, as entries already."""
+    if not by_head or core.native is None:
         return block.split("\n")
     entries: Sequence[Entry | str] = core.native.read_common_lines(block, read_time.naive_is_utc, _NO_HEADERS)
     return entries
@@ -79,22 +93,39 @@ def path_of(target: str) -> str:
     return rest[slash:] if slash >= 0 else "/"
 
 
-def _read_whole(line: str, read_time: TimeReader, headers: Mapping[str, str]) -> Entry:
+def _read_whole(line: str, read_time: TimeReader, headers: Mapping[str, str], cost: Sequence[str]) -> Entry:
     if len(line) > LONGEST_LINE:
         raise Unreadable(f"the line is longer than {LONGEST_LINE} characters")
-    match = _LINE.fullmatch(line)
-    if match is None:
-        raise Unreadable('it is not: client ident user [time] "request" ...')
-    if not _QUOTES_OF_REST.fullmatch(match["rest"]):
-        raise Unreadable("it is cut off inside a quoted field")
+    match = _match(line)
     method, path = split_request(_unescape(match["request"]))
     found = {}
     for name, field in headers.items():
-        value = match[field]
+        value = _field(match, field)
         if value and value != "-":
             found[name] = _unescape(value)
-    host = (match["vhost"] or "").rpartition(":")[0]
-    return (read_time(match["time"]), match["client"], method, path, host, found)
+    host = (_field(match, "vhost") or "").rpartition(":")[0]
+    charged = cost_of([_field(match, field) for field in cost]) if cost else 1
+    return (read_time(match["time"]), match["client"], method, path, host, found, charged)
+
+
+def _match(line: str) -> re.Match[str]:
+    """The fields of a line; raises Unreadable for one that is none, or was cut off."""
+    match = _LINE.fullmatch(line)
+    if match is None or not (match["status"] or _WHOLE_REQUEST.fullmatch(match["request"])):
+        unescaped = _UNESCAPED_LINE.fullmatch(line)
+        if unescaped is not None and _QUOTES_OF_REST.fullmatch(unescaped["rest"]):
+            return unescaped
+    if match is None:
+        raise Unreadable('it is not: client ident user [time] "request" ...')
+    goes_on = not match["status"] and match["rest"][:1] not in ("", " ")  # the quote was none of the end
+    if goes_on or not _QUOTES_OF_REST.fullmatch(match["rest"]):
+        raise Unreadable("it is cut off inside a quoted field")
+    return match
+
+
+def _field(match: re.Match[str], name: str) -> str | None:
+    value: str | None = match.groupdict().get(name)
+    return value
 
 
 def _unescape(text: str) -> str:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import date
 from typing import NamedTuple
+
+from headgate.units import LARGEST
 
 LONGEST_LINE = 65536
 _MOST_SHOWN = 5
+_WHOLE = re.compile(r"([0-9]{1,16})(?:\.0*)?")
 
+Entry = tuple[int, str, str, str, str, dict[str, str], int]
+"""One request of a log: (time_us, client, method, path, host, headers, cost).
 
-Entry = tuple[int, str, str, str, str, dict[str, str]]
-"""One request of a log: (time_us, client, method, path, host, headers).
-
-`client`, `method` and `path` are "" where the log has none; headers have names in lower case. A plain
-tuple, for there are millions of them.
+`client`, `method` and `path` are "" where the log has none; headers have names in lower case; the cost is 1
+where the log was not asked for it. A plain tuple, for there are millions of them.
 """
 
 
 class Unread(NamedTuple):
-    """A line that could not be read."""
+    """A line that could not be read, or the first line of a part that could not be."""
 
     source: str
     line: int
@@ -28,17 +33,38 @@ class Unread(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """Counts lines that could not be read, and keeps the first few."""
+    """Counts lines that could not be read, and keeps the first few; and what else there is to say about logs."""
 
     count: int = 0
     shown: list[Unread] = field(default_factory=list)
+    damaged: list[Unread] = field(default_factory=list)
+    """Logs of which only a part could be unpacked: the line that the part ends before."""
 
-    def add(self, source: str, line: int, reason: str, text: str) -> None:
-        """Count a line."""
-        self.count += 1
+    guessed: dict[str, date] = field(default_factory=dict)
+    """The first day of each log whose times name no month, as far as its file tells."""
+
+    def add(self, source: str, line: int, reason: str, text: str, lines: int = 1) -> None:
+        """Count a line, or several that were read as one."""
+        self.count += lines
         if len(self.shown) < _MOST_SHOWN:
             self.shown.append(Unread(source, line, reason, text[:200]))
 
 
 class Unreadable(ValueError):
     """A line that cannot be read; the text says why."""
+
+
+def cost_of(values: Iterable[object]) -> int:
+    """The cost of a request whose log has it in one field or in several; "-" is none. Raises Unreadable."""
+    total = 0
+    for value in values:
+        text = str(value if value is not None else "").strip()
+        if text in ("", "-"):
+            continue
+        match = _WHOLE.fullmatch(text)
+        if match is None:
+            raise Unreadable(f"its cost is {text[:40]!r}, which is no whole number")
+        total += int(match[1])
+    if total > LARGEST:
+        raise Unreadable(f"its cost is {total}, which is more than {LARGEST}")
+    return total

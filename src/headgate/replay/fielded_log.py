@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headgate.replay.common_log import path_of, split_request
-from headgate.replay.entries import LONGEST_LINE, Entry, Unreadable
-from headgate.replay.times import TimeReader
+from headgate.replay.entries import LONGEST_LINE, Entry, Unreadable, cost_of
+from headgate.replay.times import TimeReader, is_clock
 
 KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     "time": (
         "time", "timestamp", "@timestamp", "ts", "time_local", "time_iso8601", "msec", "datetime", "date_time",
-        "startutc", "start_time", "epoch", "requesttime", "eventtime",
+        "startutc", "start_time", "epoch", "requesttime", "eventtime", "date",
     ),
+    "date": ("date", "log_date", "day"),
     "client": (
         "client", "client_ip", "clientip", "ip", "remote_addr", "remote_ip", "remote_host", "remoteaddr", "host_ip",
         "c-ip", "clienthost", "client_addr", "downstream_remote_address", "request.remote_ip", "request.client_ip",
@@ -31,17 +32,17 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "request": ("request", "request_line"),
     "host": ("vhost", "server_name", "http_host", "authority", "requesthost", "cs-host", "request.host"),
+    "cost": (),
 }  # fmt: skip
-"""What fields are usually called, without regard to case; the first that is there is taken."""
-
-Getter = Callable[[Any], object]
+"""What fields are usually called, without regard to case; the first that is there is taken. A cost is always told."""
 
 
 class FieldNames:
     """Which field of a log stands for what: told names first, then the usual ones."""
 
     def __init__(self, told: Mapping[str, str], *, needs_client: bool) -> None:
-        self._told = told
+        self._told = {role: name for role, name in told.items() if role != "cost"}
+        self.cost = told.get("cost", "")
         self.needed = ("time", "client") if needs_client else ("time",)
 
     def resolve(self, there: Iterable[str]) -> dict[str, str]:
@@ -53,11 +54,24 @@ class FieldNames:
             name = next((by_lower[one.lower()] for one in wanted if one.lower() in by_lower), None)
             if name is not None:
                 resolved[role] = name
+        if resolved.get("date") == resolved.get("time"):
+            resolved.pop("date", None)
         return resolved
+
+    def cost_fields(self, there: Iterable[str]) -> list[str]:
+        """The log's own names for the fields whose sum is the cost, such as `input` and `output` of `input+output`."""
+        if not self.cost:
+            return []
+        by_lower = {name.lower(): name for name in there}
+        wanted = [self.cost] if self.cost.lower() in by_lower else self.cost.split("+")
+        for name in wanted:
+            if name.strip().lower() not in by_lower:
+                raise Unreadable(f"no field is named {name[:60]!r} for the cost: there are {_named(list(by_lower))}")
+        return [by_lower[name.strip().lower()] for name in wanted]
 
 
 def entry_of(
-    roles: Mapping[str, object], needed: Iterable[str], read_time: TimeReader, headers: dict[str, str]
+    roles: Mapping[str, object], needed: Iterable[str], read_time: TimeReader, headers: dict[str, str], cost: int
 ) -> Entry:
     """An entry from the values of its roles; raises Unreadable for lack of a needed one."""
     for role in needed:
@@ -70,7 +84,11 @@ def entry_of(
         method, path = method or own_method, path or own_path
     host = str(roles.get("host") or "")
     client = str(roles.get("client") or "")
-    return (read_time(_time_text(roles["time"])), client, method.upper(), path_of(path), host, headers)
+    time = _time_text(roles["time"])
+    day = roles.get("date")
+    if day and is_clock(time):
+        time = f"{_time_text(day)} {time}"
+    return (read_time(time), client, method.upper(), path_of(path), host, headers, cost)
 
 
 def json_reader(names: FieldNames, read_time: TimeReader, headers: Mapping[str, str]) -> Callable[[str], Entry]:
@@ -86,6 +104,8 @@ def json_reader(names: FieldNames, read_time: TimeReader, headers: Mapping[str, 
         if not isinstance(value, dict):
             raise Unreadable("it is no JSON object")
         flat = _flatten(value)
+        if "\\u" in line:
+            flat = {name: _whole(content) for name, content in flat.items()}
         resolved = names.resolve(flat)
         roles = {role: flat[name] for role, name in resolved.items()}
         by_lower = {name.lower(): content for name, content in flat.items()}
@@ -94,7 +114,8 @@ def json_reader(names: FieldNames, read_time: TimeReader, headers: Mapping[str, 
             content = by_lower.get(field.lower())
             if content not in (None, "", "-"):
                 found[header] = str(content)
-        return entry_of(roles, names.needed, read_time, found)
+        cost = cost_of([flat[name] for name in names.cost_fields(flat)]) if names.cost else 1
+        return entry_of(roles, names.needed, read_time, found, cost)
 
     return read
 
@@ -116,15 +137,17 @@ def row_reader(
     for header, field in headers.items():
         if field.lower() not in by_lower:
             raise Unreadable(f"no column is named {field!r} for the header {header}: there are {_named(columns)}")
+    cost_places = [by_lower[name.lower()] for name in names.cost_fields(columns)]
     header_places = {header: by_lower[field.lower()] for header, field in headers.items()}
 
     def read(row: Sequence[str]) -> Entry:
         try:
             roles: dict[str, object] = {role: row[place] for role, place in places.items()}
             found = {header: row[place] for header, place in header_places.items() if row[place] not in ("", "-")}
+            cost = cost_of([row[place] for place in cost_places]) if cost_places else 1
         except IndexError:
             raise Unreadable(f"it has {len(row)} of {len(columns)} columns") from None
-        return entry_of(roles, names.needed, read_time, found)
+        return entry_of(roles, names.needed, read_time, found, cost)
 
     return read
 
@@ -147,6 +170,13 @@ def _flatten(value: Mapping[str, Any]) -> dict[str, object]:
             else:
                 flat[f"{name}.{inner}"] = inner_content
     return flat
+
+
+def _whole(value: object) -> object:
+    """A text without lone halves of characters, which JSON can write and nothing can be stored as."""
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _plain(value: object) -> object:

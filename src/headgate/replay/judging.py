@@ -6,6 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headgate.decision import Decision
 from headgate.keys import encode_key
@@ -24,9 +25,12 @@ STEPS_S = (1, 2, 10, 30, 60, 120, 600, 1800, 3600, 7200, 21600, 43200, 86400, 60
 
 
 class Series:
-    """Counts over time, in steps of STEPS_S that grow so that there are never more than a few hundred."""
+    """Counts over time, in steps of STEPS_S that grow so that there are never too many of them.
 
-    MOST = 512
+    Steps in which nothing happened are none: what lies weeks apart is kept as finely as what is not.
+    """
+
+    MOST = 1024
 
     def __init__(self) -> None:
         self._level = 0
@@ -39,7 +43,7 @@ class Series:
         counts = self.counts.get(index)
         if counts is None:
             self.counts[index] = [passed, refused]
-            while max(self.counts) - min(self.counts) >= self.MOST and self._level + 1 < len(STEPS_S):
+            while len(self.counts) > self.MOST and self._level + 1 < len(STEPS_S):
                 self._widen()
         else:
             counts[0] += passed
@@ -63,6 +67,7 @@ class RuleResult:
     name: str
     shadow: bool
     limits: str
+    by: tuple[str, ...] = ()
     matched: int = 0
     refused: int = 0
     hits: Counter[Parts | None] = field(default_factory=Counter)
@@ -95,19 +100,48 @@ class RuleResult:
         return minute * MINUTE_US, count
 
 
+class BusyKey(NamedTuple):
+    """A key, by which identities it is counted, its requests, and how many of them each rule refused."""
+
+    key: str
+    by: tuple[str, ...]
+    requests: int
+    refusals: tuple[tuple[str, int], ...]
+
+
 @dataclass(slots=True)
 class Result:
-    """What a policy would have done with all entries."""
+    """What a policy would have done with all entries. Costs are sums of what the log says, before any rule's own."""
 
     name: str
     rules: list[RuleResult]
     allowed: int = 0
     denied: int = 0
+    cost_allowed: int = 0
+    cost_denied: int = 0
     series: Series = field(default_factory=Series)
+    hits: Counter[tuple[tuple[str, ...], Parts | None]] = field(default_factory=Counter)
+    """Requests by what they were counted by and as, each once, whatever the number of rules."""
 
     @property
     def requests(self) -> int:
         return self.allowed + self.denied
+
+    def busiest(self, most: int) -> list[BusyKey]:
+        """The keys with the most requests, each once, whatever the number of rules that count by it."""
+        ranked = heapq.nsmallest(most, self.hits.items(), key=lambda item: (-item[1], item[0][1] or (), item[0][0]))
+        found = []
+        for (by, key), count in ranked:
+            counts = [(rule.name, rule.refusals.get(key, 0)) for rule in self.rules if rule.by == by]
+            found.append(BusyKey(key_text(key), by, count, tuple(pair for pair in counts if pair[1])))
+        return found
+
+
+class Refusal(NamedTuple):
+    """A request that a policy refused: when, and by which rules, each with its key."""
+
+    time_us: int
+    by: tuple[tuple[RuleResult, Parts | None], ...]
 
 
 @dataclass(slots=True)
@@ -127,19 +161,23 @@ class Judge:
         store = MemoryStore(max_keys=MOST_KEYS, on_full="refuse")
         self._gate = Gate(policy, store=store)
         self._request = Request()
-        self._rules = {rule.name: RuleResult(rule.name, rule.shadow, _limits_text(rule)) for rule in policy.rules}
+        self._rules = {
+            rule.name: RuleResult(rule.name, rule.shadow, _limits_text(rule), rule.by) for rule in policy.rules
+        }
         self._combinations: dict[object, _Combination] = {}
         self._result = Result(name, list(self._rules.values()))
         self._since_us = 0
         self.first_us: int | None = None
         self.last_us: int | None = None
         self._quiet = 0
+        self.refusal = Refusal(0, ())
+        """The last request that was refused."""
 
     def judged(self, entries: Iterable[Entry]) -> Iterator[bool]:
         """Judge entries in turn; whether each would have passed."""
         request, judge_at, combinations = self._request, self._gate.judge_at, self._combinations
-        since_us = until_us = time_us = 0
-        for time_us, client, method, path, host, headers in entries:
+        since_us = until_us = time_us = passed_cost = 0
+        for time_us, client, method, path, host, headers, cost in entries:
             if not since_us <= time_us < until_us:
                 self._hand_on()
                 if self.first_us is None:
@@ -152,7 +190,7 @@ class Judge:
             request.headers = headers
             request.client_ip = client
             request.host = host
-            decision, bound, rules, keys = judge_at(request, time_us)
+            decision, bound, rules, keys = judge_at(request, time_us, cost)
             name = tuple([rule.name for rule, _ in rules]) if bound is None else bound
             combination = combinations.get(name)
             if combination is None:
@@ -161,11 +199,13 @@ class Judge:
             seen = combination.keys
             seen[keys] = seen.get(keys, 0) + 1
             if decision.refusals:
-                self._refused(decision, combination, keys, time_us)
+                self._refused(decision, combination, keys, time_us, cost)
             else:
                 combination.quiet += 1
                 self._quiet += 1
+                passed_cost += cost
             yield decision.allowed
+        self._result.cost_allowed += passed_cost
         if self.first_us is not None:
             self.last_us = time_us
 
@@ -173,9 +213,12 @@ class Judge:
         """The result of all that was judged."""
         self._hand_on()
         for combination in self._combinations.values():
+            by = [rule.by for rule in combination.rules]
             for keys, count in combination.keys.items():
                 for rule, key in zip(combination.rules, keys, strict=True):
                     rule.hits[key] += count
+                for counted in set(zip(by, keys, strict=True)):
+                    self._result.hits[counted] += count
         return self._result
 
     def _hand_on(self) -> None:
@@ -193,12 +236,16 @@ class Judge:
                 combination.quiet = 0
 
     def _refused(
-        self, decision: Decision, combination: _Combination, keys: tuple[Parts | None, ...], time_us: int
+        self, decision: Decision, combination: _Combination, keys: tuple[Parts | None, ...], time_us: int, cost: int
     ) -> None:
         """Count a decision in which some rule refused, if only a shadow rule."""
         refusing = {reading.rule for reading in decision.refusals}
         self._result.allowed += decision.allowed
         self._result.denied += not decision.allowed
+        if decision.allowed:
+            self._result.cost_allowed += cost
+        else:
+            self._result.cost_denied += cost
         self._result.series.add(time_us, decision.allowed, not decision.allowed)
         for rule, key in zip(combination.rules, keys, strict=True):
             refuses = rule.name in refusing
@@ -208,11 +255,21 @@ class Judge:
                 rule.refused += 1
                 rule.refusals[key] += 1
                 rule.refused_minutes[time_us // MINUTE_US] += 1
+        if not decision.allowed:
+            by = zip(combination.rules, keys, strict=True)
+            self.refusal = Refusal(
+                time_us, tuple([(rule, key) for rule, key in by if rule.name in refusing and not rule.shadow])
+            )
 
 
 def _top(counts: Counter[Parts | None], most: int) -> list[tuple[str, int]]:
     ranked = heapq.nsmallest(most, counts.items(), key=lambda item: (-item[1], item[0] or ()))
-    return [(encode_key(key) if key else "(no identity)", count) for key, count in ranked]
+    return [(key_text(key), count) for key, count in ranked]
+
+
+def key_text(key: Parts | None) -> str:
+    """A key as people read it."""
+    return encode_key(key) if key else "(no identity)"
 
 
 def _limits_text(rule: Rule) -> str:

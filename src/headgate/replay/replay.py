@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import heapq
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import tee
 from pathlib import Path
+from typing import NamedTuple
 
 from headgate.policy.rules import Policy
 from headgate.replay.entries import Entry, Tally
-from headgate.replay.judging import Judge, Result
+from headgate.replay.judging import Judge, Refusal, Result, Series, key_text
 from headgate.replay.ordering import FarOutOfOrder, ordered, sorted_on_disk
 from headgate.replay.sources import Log
 
@@ -19,24 +22,70 @@ Progress = Callable[[int], None]
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What came of a replay.
+class Difference:
+    """The requests on which two policies differ: the second alone refuses them, or the first alone."""
 
-    `newly_denied` and `newly_allowed` count requests on which the second policy differs from the first.
-    """
+    newly_denied: int = 0
+    newly_allowed: int = 0
+    series: Series = field(default_factory=Series)
+    """Newly allowed as passed, newly denied as refused."""
+
+    rules: dict[str, list[int]] = field(default_factory=dict)
+    """By the rule that refuses, in the second or in the first policy: [newly denied, newly allowed]."""
+
+    keys: dict[str, list[int]] = field(default_factory=dict)
+    """By the keys that are refused, likewise."""
+
+    def add(self, refusal: Refusal, *, denied: bool) -> None:
+        """Count a request that one policy alone refused; `denied` where that is the second."""
+        self.newly_denied += denied
+        self.newly_allowed += not denied
+        self.series.add(refusal.time_us, not denied, denied)
+        for counts, names in (
+            (self.rules, {rule.name for rule, _ in refusal.by}),
+            (self.keys, {key_text(key) for _, key in refusal.by}),
+        ):
+            for name in names:
+                counts.setdefault(name, [0, 0])[not denied] += 1
+
+    def most(self, most: int, *, denied: bool) -> list[tuple[str, int]]:
+        """The keys with the most requests that are newly denied, or newly allowed."""
+        counted = [(key, counts[not denied]) for key, counts in self.keys.items() if counts[not denied]]
+        return heapq.nsmallest(most, counted, key=lambda item: (-item[1], item[0]))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a replay. `outside` counts requests that were not of the time asked for."""
 
     results: list[Result]
     unread: Tally = field(default_factory=Tally)
     first_us: int | None = None
     last_us: int | None = None
-    newly_denied: int = 0
-    newly_allowed: int = 0
+    difference: Difference | None = None
+    """With two policies: where they differ."""
+
+    outside: int = 0
+    has_cost: bool = False
 
 
-def replay(logs: Sequence[Log], policies: Sequence[tuple[str, Policy]], progress: Progress) -> Outcome:
+class Span(NamedTuple):
+    """A stretch of time: from the one moment to before the other."""
+
+    from_us: int = 0
+    to_us: int = 1 << 62
+
+
+ALWAYS = Span()
+
+
+def replay(
+    logs: Sequence[Log], policies: Sequence[tuple[str, Policy]], progress: Progress, *, span: Span = ALWAYS
+) -> Outcome:
     """Judge the entries of all logs in the order of their times, by one or two named policies.
 
-    `progress` is told of each step through the logs in bytes; a negative step is a new beginning.
+    `progress` is told of each step through the logs in bytes; a negative step is a new beginning. Only what
+    lies in `span` is judged.
     """
     told = 0
 
@@ -45,26 +94,55 @@ def replay(logs: Sequence[Log], policies: Sequence[tuple[str, Policy]], progress
         told += step
         progress(step)
 
-    tally = Tally()
     try:
-        return _judge(ordered([log.entries(tally, count) for log in logs]), policies, tally)
+        return _Replay(policies, span).run(logs, count, ordered)
     except FarOutOfOrder:
         progress(-told)
-    tally = Tally()
     with tempfile.TemporaryDirectory(prefix="headgate-replay-") as folder:
-        return _judge(sorted_on_disk([log.entries(tally, progress) for log in logs], Path(folder)), policies, tally)
+        return _Replay(policies, span).run(logs, progress, partial(sorted_on_disk, folder=Path(folder)))
 
 
-def _judge(entries: Iterator[Entry], policies: Sequence[tuple[str, Policy]], tally: Tally) -> Outcome:
-    judges = [Judge(policy, name) for name, policy in policies]
-    outcome = Outcome([], tally)
-    if len(judges) == 1:
-        deque(judges[0].judged(entries), maxlen=0)
-    else:
+class _Replay:
+    """One way through the logs."""
+
+    def __init__(self, policies: Sequence[tuple[str, Policy]], span: Span) -> None:
+        self._judges = [Judge(policy, name) for name, policy in policies]
+        self._span = span
+        self._outcome = Outcome([])
+
+    def run(
+        self,
+        logs: Sequence[Log],
+        progress: Progress,
+        in_order: Callable[[Sequence[Iterator[Entry]]], Iterator[Entry]],
+    ) -> Outcome:
+        outcome = self._outcome
+        streams = [log.entries(outcome.unread, progress) for log in logs]
+        outcome.has_cost = any(log.has_cost for log in logs)
+        if self._span != ALWAYS:
+            streams = [self._within(stream) for stream in streams]
+        entries = in_order(streams)
+        if len(self._judges) == 1:
+            deque(self._judges[0].judged(entries), maxlen=0)
+        else:
+            outcome.difference = self._compare(entries)
+        outcome.results = [judge.finish() for judge in self._judges]
+        outcome.first_us, outcome.last_us = self._judges[0].first_us, self._judges[0].last_us
+        return outcome
+
+    def _within(self, stream: Iterator[Entry]) -> Iterator[Entry]:
+        from_us, to_us = self._span
+        for entry in stream:
+            if from_us <= entry[0] < to_us:
+                yield entry
+            else:
+                self._outcome.outside += 1
+
+    def _compare(self, entries: Iterator[Entry]) -> Difference:
+        first, second = self._judges
+        difference = Difference()
         one, other = tee(entries)
-        for before, after in zip(judges[0].judged(one), judges[1].judged(other), strict=True):
-            outcome.newly_denied += before and not after
-            outcome.newly_allowed += after and not before
-    outcome.results = [judge.finish() for judge in judges]
-    outcome.first_us, outcome.last_us = judges[0].first_us, judges[0].last_us
-    return outcome
+        for before, after in zip(first.judged(one), second.judged(other), strict=True):
+            if before != after:
+                difference.add(second.refusal if before else first.refusal, denied=before)
+        return difference

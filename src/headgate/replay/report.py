@@ -42,7 +42,7 @@ def report(outcome: Outcome, sources: list[str], top: int) -> str:
     """The page of an outcome."""
     first = outcome.results[0]
     title = f"Replay of {', '.join(sources)}"
-    body = [f"<h1>{escape(title)}</h1>", _lead(outcome)]
+    body = [f"<h1>{escape(title)}</h1>", _lead(outcome), _damaged(outcome)]
     if len(outcome.results) > 1:
         body.append(_comparison(outcome))
     for result in outcome.results:
@@ -116,13 +116,23 @@ def _rule(rule: RuleResult, first_us: int, last_us: int, top: int) -> str:
 
 def _comparison(outcome: Outcome) -> str:
     one, other = outcome.results
+    assert outcome.difference is not None
     return (
         "<h2>Side by side</h2><table><thead><tr><th></th>"
         f'<th class="num">{escape(one.name)}</th><th class="num">{escape(other.name)}</th></tr></thead><tbody>'
         f"<tr><td>passed</td>{_numbers(one.allowed, other.allowed)}</tr>"
         f"<tr><td>refused</td>{_numbers(one.denied, other.denied)}</tr></tbody></table>"
-        f"<p>{escape(other.name)} refuses {outcome.newly_denied:,} requests that {escape(one.name)} lets pass, "
-        f"and lets {outcome.newly_allowed:,} pass that it refuses.</p>"
+        f"<p>{escape(other.name)} refuses {outcome.difference.newly_denied:,} requests "
+        f"that {escape(one.name)} lets pass, "
+        f"and lets {outcome.difference.newly_allowed:,} pass that it refuses.</p>"
+    )
+
+
+def _damaged(outcome: Outcome) -> str:
+    return "".join(
+        f'<p class="warning"><b>{escape(part.source)}:{part.line}:</b> {escape(part.reason)}. '
+        "What comes here and after is not judged.</p>"
+        for part in outcome.unread.damaged
     )
 
 

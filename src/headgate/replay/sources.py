@@ -1,32 +1,34 @@
-"""Opening logs: plain, gzip, xz, bzip2, zstd or standard input, in any of the known formats."""
+"""Opening logs: files, compressed or not, pipes and standard input, in any of the known formats."""
 
 from __future__ import annotations
 
-import bz2
+import codecs
 import csv
-import gzip
-import io
-import lzma
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, Literal
 
-from headgate.errors import ConfigError, MissingExtraError
+from headgate.errors import ConfigError
 from headgate.replay.common_log import FIELDS, common_reader, split_block
-from headgate.replay.entries import LONGEST_LINE, Entry, Tally, Unreadable
+from headgate.replay.compressed import CHUNK, Damaged, chunks_of
+from headgate.replay.entries import LONGEST_LINE, Entry, Tally, Unread, Unreadable
 from headgate.replay.fielded_log import FieldNames, json_reader, row_reader
-from headgate.replay.times import TimeReader, UnknownTime
+from headgate.replay.times import Calendar, TimeReader, UnknownTime
 
 Format = Literal["auto", "common", "json", "csv", "tsv"]
 FORMATS: tuple[Format, ...] = ("auto", "common", "json", "csv", "tsv")
 
-_CHUNK = 1 << 20
+_LONGEST_REST = 4 * CHUNK
+_TOO_LONG = f"the line is longer than {LONGEST_LINE} characters"
 _SAMPLE_LINES = 50
-_MAGIC = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
+_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Reading:
     headers: Mapping[str, str] = field(default_factory=dict)
     read_time: TimeReader = field(default_factory=TimeReader)
     needs_client: bool = True
+    calendar: Callable[[], Calendar] | None = None
+    """Where times belong that lack their date; else the date of the file decides."""
 
 
 class Log:
@@ -49,22 +53,56 @@ class Log:
         self.size = path.stat().st_size
         self._reading = reading
 
+    @property
+    def has_cost(self) -> bool:
+        """Whether its entries have costs of their own."""
+        return "cost" in self._reading.fields
+
     def entries(self, tally: Tally, progress: Callable[[int], None]) -> Iterator[Entry]:
         """The entries, in the order of the file; what cannot be read is counted."""
+        calendar = self._calendar()
+        reading = replace(self._reading, read_time=self._reading.read_time.of_log(calendar))
         with self.path.open("rb") as raw:
             chunks = self._chunks(raw, progress)
-            first = next(chunks, b"")
-            kind = self._reading.format if self._reading.format != "auto" else detect_format(first)
+            try:
+                first = self._first(chunks)
+            except Damaged as error:
+                tally.damaged.append(Unread(self.name, 1, str(error), ""))
+                return
+            kind = reading.format if reading.format != "auto" else detect_format(first)
             if kind is None:
-                raise ConfigError(f"{self.name}: the format is not recognized; say which with --format")
-            blocks = self._blocks(_chain(first, chunks), tally)
+                raise ConfigError(
+                    f"{self.name}: the format is not recognized; say which with --format"
+                    + (" (the log is taken for UTF-8 text, and holds NUL bytes)" if b"\0" in first[:4096] else "")
+                )
+            blocks = self._blocks(chain([first], chunks), tally)
             if kind in ("csv", "tsv"):
-                yield from self._rows(blocks, kind, first, tally)
+                yield from self._rows(reading, blocks, kind, first, tally)
             else:
-                yield from self._read_lines(blocks, kind, tally)
+                yield from self._read_lines(reading, blocks, kind, tally)
+        if calendar.guessed is not None:
+            tally.guessed[self.name] = calendar.guessed
 
-    def _read_lines(self, blocks: Iterator[tuple[int, str]], kind: str, tally: Tally) -> Iterator[Entry]:
-        read, split = self._line_reader(kind)
+    def _calendar(self) -> Calendar:
+        if self._reading.calendar is not None:
+            return self._reading.calendar()
+        zone = self._reading.read_time.zone
+        return Calendar(last=datetime.fromtimestamp(self.path.stat().st_mtime, zone).date())
+
+    def _first(self, chunks: Iterator[bytes]) -> bytes:
+        """The first chunk, without the mark that some programs put before UTF-8."""
+        first = next(chunks, b"")
+        for mark, encoding in _MARKS.items():
+            if first.startswith(mark):
+                raise ConfigError(
+                    f"{self.name}: this is {encoding}; a log is UTF-8 text, and iconv -f {encoding} -t UTF-8 makes it"
+                )
+        return first.removeprefix(codecs.BOM_UTF8)
+
+    def _read_lines(
+        self, reading: Reading, blocks: Iterator[tuple[int, str]], kind: str, tally: Tally
+    ) -> Iterator[Entry]:
+        read, split = self._line_reader(reading, kind)
         for number, block in blocks:
             for offset, item in enumerate(split(block)):
                 if type(item) is tuple:
@@ -76,36 +114,39 @@ class Log:
                         if item.strip():
                             tally.add(self.name, number + offset, str(error), item)
 
-    def _line_reader(self, kind: str) -> tuple[Callable[[str], Entry], Callable[[str], Sequence[Any]]]:
+    def _line_reader(
+        self, reading: Reading, kind: str
+    ) -> tuple[Callable[[str], Entry], Callable[[str], Sequence[Any]]]:
         """(what reads a line, what splits a block into lines and entries)"""
-        reading = self._reading
         if kind == "json":
             names = FieldNames(reading.fields, needs_client=reading.needs_client)
             return json_reader(names, reading.read_time, reading.headers), lambda block: block.split("\n")
-        if reading.fields:
-            raise ConfigError(f"{self.name}: a common log has fields of its own: --field is for json, csv and tsv")
-        headers = _common_fields(reading.headers)
-        return common_reader(reading.read_time, headers), partial(
-            split_block, read_time=reading.read_time, headers=headers
-        )
+        if set(reading.fields) - {"cost"}:
+            raise ConfigError(
+                f"{self.name}: a common log has fields of its own: --field is for json, csv and tsv, but for cost"
+            )
+        headers = _common_fields("header", reading.headers)
+        cost = list(_common_fields("field", {"cost": reading.fields["cost"]}).values()) if reading.fields else []
+        split = partial(split_block, read_time=reading.read_time, by_head=not (headers or cost))
+        return common_reader(reading.read_time, headers, cost), split
 
-    def _rows(self, blocks: Iterator[tuple[int, str]], kind: str, first: bytes, tally: Tally) -> Iterator[Entry]:
-        reading = self._reading
+    def _rows(
+        self, reading: Reading, blocks: Iterator[tuple[int, str]], kind: str, first: bytes, tally: Tally
+    ) -> Iterator[Entry]:
         delimiter = "\t" if kind == "tsv" else _csv_delimiter(first)
         flat = (line for _, block in blocks for line in block.split("\n"))
         rows = csv.reader(flat, delimiter=delimiter, quoting=csv.QUOTE_NONE if kind == "tsv" else csv.QUOTE_MINIMAL)
-        columns = [name.strip() for name in next(rows, [])]
         try:
-            read = row_reader(
-                columns,
-                FieldNames(reading.fields, needs_client=reading.needs_client),
-                reading.read_time,
-                reading.headers,
-            )
+            columns = [name.strip() for name in next(rows, [])]
+            names = FieldNames(reading.fields, needs_client=reading.needs_client)
+            read = row_reader(columns, names, reading.read_time, reading.headers)
         except Unreadable as error:
             raise ConfigError(f"{self.name}: {error}") from error
+        except csv.Error as error:
+            raise ConfigError(f"{self.name}:1: the names of the columns cannot be read: {_fault(error)}") from error
         row: list[str] = []
         while True:
+            before = rows.line_num
             try:
                 row = next(rows)
                 if row:
@@ -115,53 +156,64 @@ class Log:
             except (Unreadable, UnknownTime) as error:
                 tally.add(self.name, rows.line_num, str(error), delimiter.join(row))
             except csv.Error as error:
-                tally.add(self.name, rows.line_num, f"it is no row: {error}", "")
+                # An open quote takes in what follows, up to a bound: those lines are lost as well.
+                lost = max(1, rows.line_num - before)
+                tally.add(self.name, before + 1, f"it is no row: {_fault(error)}", "", lost)
 
     def _blocks(self, chunks: Iterator[bytes], tally: Tally) -> Iterator[tuple[int, str]]:
         """Blocks of whole lines, each with the number of its first. Only a line feed ends a line."""
         number = 1
         rest = b""
-        for chunk in chunks:
-            end = chunk.rfind(b"\n")
-            if end < 0:
-                rest += chunk
-                if len(rest) > 4 * _CHUNK:
-                    tally.add(self.name, number, f"the line is longer than {LONGEST_LINE} characters", "")
-                    rest = b""
-                continue
-            block = rest + chunk[:end]
-            rest = chunk[end + 1 :]
-            yield number, _text(block)
-            number += block.count(b"\n") + 1
+        endless = False
+        try:
+            for chunk in chunks:
+                end = chunk.rfind(b"\n")
+                if end < 0:
+                    rest = b"" if endless else rest + chunk
+                    if len(rest) > _LONGEST_REST:
+                        tally.add(self.name, number, _TOO_LONG, _text(rest[:200]))
+                        rest, endless = b"", True
+                    continue
+                start = 0
+                if endless:
+                    yield number, ""  # in place of the line that was left out
+                    start = chunk.index(b"\n") + 1
+                    number += 1
+                    endless = False
+                if start <= end:
+                    block = rest + chunk[start:end]
+                    yield number, _text(block)
+                    number += block.count(b"\n") + 1
+                rest = chunk[end + 1 :]
+        except Damaged as error:
+            # The line that the data ends in is not whole, even if it looks so.
+            tally.damaged.append(Unread(self.name, number, str(error), ""))
+            return
         if rest:
             yield number, _text(rest)
 
     def _chunks(self, raw: IO[bytes], progress: Callable[[int], None]) -> Iterator[bytes]:
-        stream, told = _decompressed(raw, self.name), 0
-        while True:
-            try:
-                chunk = stream.read(_CHUNK)
-            except (EOFError, OSError, lzma.LZMAError, _zstd_errors()) as error:
-                raise ConfigError(f"{self.name}: the compressed data is damaged or cut off: {error}") from error
+        told = 0
+        for chunk in chunks_of(raw, self.name):
             at = raw.tell()
             progress(at - told)
             told = at
-            if not chunk:
-                return
             yield chunk
+        progress(raw.tell() - told)
 
 
-def open_logs(names: Sequence[str], reading: Reading, spool: Callable[[], Path]) -> list[Log]:
-    """The logs of these names; `-` is standard input, which is first written to the file that `spool` makes."""
+def open_logs(names: Sequence[str], reading: Reading, folder: Path) -> list[Log]:
+    """The logs of these names; `-` is standard input. It and other pipes are first copied to `folder`."""
     logs = []
-    for name in names:
-        if name == "-":
-            path = spool()
-            with path.open("wb") as copy:
-                shutil.copyfileobj(sys.stdin.buffer, copy, _CHUNK)
-            logs.append(Log(path, reading, "standard input"))
-        else:
-            logs.append(Log(Path(name), reading))
+    for place, name in enumerate(names):
+        path = Path(name)
+        if name != "-" and (path.is_file() or path.is_dir() or not path.exists()):
+            logs.append(Log(path, reading))
+            continue
+        copy = folder / f"copy-{place}"
+        with copy.open("wb") as into, nullcontext(sys.stdin.buffer) if name == "-" else path.open("rb") as stream:
+            shutil.copyfileobj(stream, into, CHUNK)
+        logs.append(Log(copy, reading, "standard input" if name == "-" else name))
     return logs
 
 
@@ -172,44 +224,20 @@ def detect_format(sample: bytes) -> Format | None:
         return "common"
     if lines[0].lstrip().startswith("{"):
         return "json"
-    readable = common_reader(TimeReader(), {})
+    readable = common_reader(TimeReader(calendar=Calendar(date(1970, 1, 4))), {})
     for line in lines:
         try:
             readable(line)
         except (Unreadable, UnknownTime):
             continue
         return "common"
-    columns = FieldNames({}, needs_client=True).resolve(
-        next(csv.reader([lines[0]], delimiter="\t" if "\t" in lines[0] else _csv_delimiter(sample)))
-    )
     if "\t" in lines[0]:
         return "tsv"
-    return "csv" if columns else None
-
-
-def _decompressed(raw: IO[bytes], name: str) -> IO[bytes]:
-    head = raw.peek(8) if isinstance(raw, io.BufferedReader) else b""
-    kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
-    if kind == "gzip":
-        return cast(IO[bytes], gzip.open(raw))
-    if kind == "xz":
-        return lzma.open(raw)
-    if kind == "bzip2":
-        return bz2.open(raw)
-    if kind == "zstd":
-        try:
-            import zstandard
-        except ImportError as error:
-            raise MissingExtraError(f"reading {name}, which zstd compressed,", extra="replay") from error
-        stream: Any = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-        return cast(IO[bytes], stream)
-    return raw
-
-
-def _zstd_errors() -> type[Exception]:
-    """What zstandard raises, if it was ever loaded."""
-    zstandard = sys.modules.get("zstandard")
-    return zstandard.ZstdError if zstandard is not None else EOFError
+    try:
+        columns = next(csv.reader([lines[0]], delimiter=_csv_delimiter(sample)))
+    except csv.Error:
+        return None
+    return "csv" if FieldNames({}, needs_client=True).resolve(columns) else None
 
 
 def _text(block: bytes) -> str:
@@ -218,20 +246,22 @@ def _text(block: bytes) -> str:
     return text.replace("\r\n", "\n").removesuffix("\r") if "\r" in text else text
 
 
-def _chain(first: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    if first:
-        yield first
-    yield from chunks
-
-
 def _csv_delimiter(sample: bytes) -> str:
     header = sample.split(b"\n", 1)[0]
     return ";" if header.count(b";") > header.count(b",") else ","
 
 
-def _common_fields(headers: Mapping[str, str]) -> dict[str, str]:
-    """The fields of the common format that stand for headers; raises ConfigError for one it does not have."""
-    for name, named_field in headers.items():
+def _common_fields(option: str, fields: Mapping[str, str]) -> dict[str, str]:
+    """The fields of the common format that stand for others; raises ConfigError for one it does not have."""
+    for name, named_field in fields.items():
         if named_field not in FIELDS:
-            raise ConfigError(f"--header {name}={named_field}: the common format has the fields {', '.join(FIELDS)}")
-    return dict(headers)
+            raise ConfigError(f"--{option} {name}={named_field}: the common format has the fields {', '.join(FIELDS)}")
+    return dict(fields)
+
+
+def _fault(error: csv.Error) -> str:
+    """What is wrong with a row, in words for those who did not write the parser."""
+    text = str(error)
+    if "new-line character" in text:
+        return "a carriage return stands inside a field that is not quoted"
+    return text

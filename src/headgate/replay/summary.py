@@ -5,21 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.replay.judging import Result, RuleResult
-from headgate.replay.replay import Outcome
+from headgate.replay.replay import Difference, Outcome
 from headgate.replay.times import iso_time
 
 
 def summary(outcome: Outcome, top: int) -> dict[str, Any]:
     """`requests`, `allowed`, `denied`, `unparsed`, `first`, `last` and `rules`; with two policies, `compare` too."""
     first = _result(outcome.results[0], outcome, top)
-    if len(outcome.results) > 1:
+    if outcome.difference is not None:
         first["compare"] = {
             **_result(outcome.results[1], outcome, top),
-            "newly_denied": outcome.newly_denied,
-            "newly_allowed": outcome.newly_allowed,
+            **_difference(outcome.difference, top),
         }
     first["unparsed_lines"] = [unread._asdict() for unread in outcome.unread.shown]
+    first["damaged"] = [
+        {"source": part.source, "line": part.line, "reason": part.reason} for part in outcome.unread.damaged
+    ]
     return first
+
+
+def _difference(difference: Difference, top: int) -> dict[str, Any]:
+    names = ("newly_denied", "newly_allowed")
+    return {
+        "newly_denied": difference.newly_denied,
+        "newly_allowed": difference.newly_allowed,
+        "by_rule": [
+            {"name": name, **dict(zip(names, counts, strict=True))} for name, counts in sorted(difference.rules.items())
+        ],
+        "top_newly_denied": [{"key": key, "requests": count} for key, count in difference.most(top, denied=True)],
+        "top_newly_allowed": [{"key": key, "requests": count} for key, count in difference.most(top, denied=False)],
+    }
 
 
 def _result(result: Result, outcome: Outcome, top: int) -> dict[str, Any]:
@@ -28,6 +43,8 @@ def _result(result: Result, outcome: Outcome, top: int) -> dict[str, Any]:
         "requests": result.requests,
         "allowed": result.allowed,
         "denied": result.denied,
+        **({"cost_allowed": result.cost_allowed, "cost_denied": result.cost_denied} if outcome.has_cost else {}),
+        "outside": outcome.outside,
         "unparsed": outcome.unread.count,
         "first": None if outcome.first_us is None else iso_time(outcome.first_us),
         "last": None if outcome.last_us is None else iso_time(outcome.last_us),

@@ -2,28 +2,36 @@
 
 `17/May/2015:10:05:03 +0000`, ISO 8601 and its kin with a space, seconds, milli-, micro- or nanoseconds
 since the epoch with or without a fraction, the three forms of HTTP, and what Python's `ctime` prints.
-A time without a zone is in the zone that the reader was given.
+A time without a zone is in the zone that the reader was given. So is one that lacks more: `29:23:53:25`
+is a day of a month that is not named, `23:53:25` a clock without a date.
 """
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from email.utils import parsedate_to_datetime
 
 _MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, start=1)}
-_CLF = re.compile(
-    r"(\d{1,2})/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?: ?([+-]\d{4}|[+-]\d\d:\d\d|Z))?"
+_FRACTION = r"(?:[.,](\d{1,9}))?"
+_OFFSET = r"(?: ?(Z|UTC|GMT|[+-]\d\d:?\d\d|[+-]\d\d))?"
+_CLF = re.compile(rf"(\d{{1,2}})/([A-Z][a-z]{{2}})/(\d{{4}})[: ](\d\d?):(\d\d):(\d\d){_FRACTION}{_OFFSET}", re.ASCII)
+_ISO = re.compile(rf"(\d{{4}})([-/]?)(\d\d)\2(\d\d)[T ](\d\d?):(\d\d):(\d\d){_FRACTION}{_OFFSET}", re.ASCII)
+_NUMBER = re.compile(r"(\d{1,20})(?:[.,](\d{1,9}))?", re.ASCII)
+_CTIME = re.compile(
+    rf"[A-Z][a-z]{{2}} ([A-Z][a-z]{{2}}) {{1,2}}(\d{{1,2}}) (\d\d):(\d\d):(\d\d){_FRACTION} (\d{{4}})", re.ASCII
 )
-_ISO = re.compile(
-    r"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))? ?(Z|UTC|GMT|[+-]\d\d:?\d\d|[+-]\d\d)?"
-)
-_NUMBER = re.compile(r"(\d{1,20})(?:[.,](\d{1,9}))?")
-_CTIME = re.compile(r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))? (\d{4})")
+_DAY_AND_CLOCK = re.compile(rf"(?:(\d{{1,2}}):)?(\d\d?):(\d\d):(\d\d){_FRACTION}{_OFFSET}", re.ASCII)
+_DATE = re.compile(r"(\d{4})-(\d\d)(?:-(\d\d))?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_US = 1 << 52
 _MOST_MINUTES = 4096
+
+
+_HALF_A_DAY_S = 43_200
+_EARLIER_DAYS = 3
+"""So many days before its first line a log may go back, where lines are out of order."""
 
 
 class UnknownTime(ValueError):
@@ -33,25 +41,42 @@ class UnknownTime(ValueError):
 class TimeReader:
     """Reads times, those without a zone in `zone` (UTC).
 
-    Remembers the minutes it has met, for most lines of a log share theirs with others.
+    Remembers the minutes it has met, for most lines of a log share theirs with others. `calendar` says
+    where times belong that lack their date, and is asked for each log anew.
     """
 
-    def __init__(self, zone: tzinfo | None = None) -> None:
+    def __init__(self, zone: tzinfo | None = None, calendar: Calendar | None = None) -> None:
+        self._own_zone = zone
         self._zone = zone or UTC
         self.naive_is_utc = zone is None
         self._minutes: dict[str, int] = {}
+        self._calendar = calendar or Calendar()
+
+    @property
+    def zone(self) -> tzinfo:
+        """The zone of times that name none."""
+        return self._zone
+
+    def of_log(self, calendar: Calendar) -> TimeReader:
+        """A reader of the same zone for a log whose times may lack their date."""
+        return TimeReader(self._own_zone, calendar)
 
     def __call__(self, text: str) -> int:
         """Microseconds since the epoch; raises UnknownTime."""
         # The two forms that nearly all logs use, when they have all their digits.
         if len(text) == 26 and text[2] == "/" and text[17] == ":":
             head, seconds, zone = text[:17], text[18:20], text[20:]
-            if seconds.isdigit():
+            if seconds.isascii() and seconds.isdecimal() and seconds < "60":
                 return self._minute(head, zone) + int(seconds) * 1_000_000
         elif len(text) == 26 and text[4] == "-" and text[16] == ":" and text[19] == ".":
             seconds, fraction = text[17:19], text[20:]
-            if seconds.isdigit() and fraction.isdigit():
+            digits = seconds + fraction
+            if digits.isascii() and digits.isdecimal() and seconds < "60":
                 return self._minute(text[:16], "") + int(seconds) * 1_000_000 + int(fraction)
+        elif len(text) == 19 and text[4] == "-" and text[16] == ":":
+            seconds = text[17:]
+            if seconds.isascii() and seconds.isdecimal() and seconds < "60":
+                return self._minute(text[:16], "") + int(seconds) * 1_000_000
         return self._any(text)
 
     def _minute(self, head: str, zone: str) -> int:
@@ -70,7 +95,9 @@ class TimeReader:
             time_us = self._numbers(text)
             if time_us is None:
                 time_us = _microseconds(parsedate_to_datetime(text))
-        except (ValueError, TypeError, OverflowError, KeyError) as error:
+        except UnknownTime as error:
+            raise UnknownTime(f"{text[:40]!r} {error}") from error
+        except (ValueError, TypeError, OverflowError, LookupError) as error:
             raise UnknownTime(f"{text[:40]!r} is no time that can be read") from error
         if not 0 <= time_us <= _LATEST_US:
             raise UnknownTime(f"{text[:40]!r} lies before 1970 or after 2112")
@@ -82,15 +109,20 @@ class TimeReader:
             day, month, year, hour, minute, second, fraction, zone = match.groups()
             numbers = (int(year), _MONTHS[month], int(day), int(hour), int(minute), int(second))
         elif match := _ISO.fullmatch(text):
-            *parts, fraction, zone = match.groups()
-            year_, month_, day_, hour_, minute_, second_ = map(int, parts)
-            numbers = (year_, month_, day_, hour_, minute_, second_)
+            year, _, *parts, fraction, zone = match.groups()
+            month_, day_, hour_, minute_, second_ = map(int, parts)
+            numbers = (int(year), month_, day_, hour_, minute_, second_)
         elif match := _CTIME.fullmatch(text):
             month, day, hour, minute, second, fraction, year = match.groups()
             numbers = (int(year), _MONTHS[month], int(day), int(hour), int(minute), int(second))
             zone = None
         elif match := _NUMBER.fullmatch(text):
             return _since_epoch(match[1], match[2] or "")
+        elif match := _DAY_AND_CLOCK.fullmatch(text):
+            day, hour, minute, second, fraction, zone = match.groups()
+            clock_s = int(hour) * 3600 + int(minute) * 60 + int(second)
+            date_ = self._calendar.day(int(day)) if day else self._calendar.day_of_clock(clock_s)
+            numbers = (date_.year, date_.month, date_.day, int(hour), int(minute), int(second))
         else:
             return None
         return self._moment(numbers, fraction or "", zone)
@@ -101,6 +133,76 @@ class TimeReader:
         leap = second == 60
         moment = datetime(year, month, day, hour, minute, 59 if leap else second, tzinfo=_zone(zone) or self._zone)
         return _microseconds(moment) + leap * 1_000_000 + int(fraction[:6].ljust(6, "0"))
+
+
+class Calendar:
+    """Where times of one log belong that lack their date: a day of some month, or a clock alone.
+
+    `first` is the log's first day as its reader was told, and `month` says that only the month was. Without it
+    the log is one that ended when its file was written, on `last`.
+    """
+
+    def __init__(self, first: date | None = None, *, month: bool = False, last: date | None = None) -> None:
+        self._first = first
+        self._earlier = timedelta(days=0 if month else _EARLIER_DAYS)
+        self._last = last
+        self._days: dict[int, date] = {}
+        self._clock_s = -1
+        self._after = 0
+        self.guessed: date | None = None
+        """The first day, where nobody said and the file's own date decided."""
+
+    def day(self, number: int) -> date:
+        """The day of the month with this number: the first such from the log's beginning on."""
+        found = self._days.get(number)
+        if found is None:
+            if not 1 <= number <= 31:
+                raise UnknownTime(f"has a day {number}, which no month has")
+            first = self._beginning(number)
+            found = self._days[number] = next(
+                day
+                for day in (first - self._earlier + timedelta(days=after) for after in range(62))
+                if day.day == number
+            )
+        return found
+
+    def day_of_clock(self, clock_s: int) -> date:
+        """The day of a clock: the next one where it has gone back by more than half a day."""
+        first = self._beginning(None)
+        step = clock_s - self._clock_s if self._clock_s >= 0 else 0
+        if step < -_HALF_A_DAY_S:
+            self._after += 1
+        elif step > _HALF_A_DAY_S and self._after:
+            self._after -= 1
+        self._clock_s = clock_s
+        return first + timedelta(days=self._after)
+
+    def _beginning(self, number: int | None) -> date:
+        """The log's first day. `number` is its day of the month, where its first time has one."""
+        if self._first is None:
+            if self._last is None:
+                raise UnknownTime("has no date")
+            back = (self._last - timedelta(days=days) for days in range(62))
+            self._first = self.guessed = next(day for day in back if number in (None, day.day))
+        return self._first
+
+
+def read_date(text: str) -> tuple[date, bool]:
+    """A date, `1995-08-29`, or the first of a month, `1995-08`, and whether only the month was named."""
+    match = _DATE.fullmatch(text.strip())
+    if match is None:
+        raise UnknownTime(f"{text[:40]!r} is no date: write 1995-08-29, or 1995-08")
+    try:
+        found = date(int(match[1]), int(match[2]), int(match[3] or 1))
+    except ValueError as error:
+        raise UnknownTime(f"{text[:40]!r} is no date: {error}") from error
+    return found, match[3] is None
+
+
+def is_clock(text: str) -> bool:
+    """Whether a text is a time of a day that it does not name."""
+    match = _DAY_AND_CLOCK.fullmatch(text)
+    return match is not None and match[1] is None
 
 
 def _since_epoch(digits: str, fraction: str) -> int:
@@ -132,3 +234,14 @@ def iso_time(time_us: int) -> str:
     """A moment as ISO 8601 in UTC, `2015-09-02T10:42:51.003372Z`."""
     moment = _EPOCH + timedelta(microseconds=time_us)
     return moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{time_us % 1_000_000:06d}Z" if time_us % 1_000_000 else "Z")
+
+
+def clock_text(time_us: int, *, seconds: bool = False) -> str:
+    """A moment as people read it, in UTC: `2015-09-02 10:42`, or with its seconds."""
+    return iso_time(time_us)[: 19 if seconds else 16].replace("T", " ")
+
+
+def span_text(first_us: int, last_us: int) -> str:
+    """A stretch of time as people read it, with its zone: `2015-09-02 10:42:51 to 11:03:07 UTC`."""
+    first, last = clock_text(first_us, seconds=True), clock_text(last_us, seconds=True)
+    return f"{first} to {last[11:] if last[:10] == first[:10] else last} UTC"

@@ -1,0 +1,160 @@
+"""What came of a replay, for people at a terminal: nothing that matters is lost at 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from headgate.replay.entries import Tally
+from headgate.replay.judging import Result, RuleResult
+from headgate.replay.replay import Outcome
+from headgate.replay.times import clock_text, span_text
+
+_NARROWEST = 40
+_HEADS = ("requests", "passed", "refused", "%", "keys")
+
+
+def outcome_lines(outcome: Outcome, top: int, width: int) -> Iterator[str]:
+    """What each policy did, rule by rule, and where two of them differ."""
+    width = max(width, _NARROWEST)
+    for place, result in enumerate(outcome.results):
+        if place:
+            yield ""
+        yield from _headline(result, outcome, width)
+        if result.requests:
+            yield ""
+            yield from _rules(result, width)
+            yield ""
+            yield from _refusals(result, top, width)
+            yield from _busiest(result, top, width)
+    if outcome.difference is not None:
+        yield ""
+        yield from _difference(outcome, top, width)
+
+
+def unread_lines(tally: Tally) -> Iterator[str]:
+    """What could not be read, and what was guessed."""
+    for source, first in tally.guessed.items():
+        yield (
+            f"{source}: its times lack their month or their date: the first is taken for one of {first.isoformat()}, "
+            "by the date of the file; --date says another"
+        )
+    for part in tally.damaged:
+        yield f"{part.source}:{part.line}: {part.reason}: what comes here and after is not judged"
+    if not tally.count:
+        return
+    lines = "1 line" if tally.count == 1 else f"{tally.count:,} lines"
+    yield f"{lines} could not be read; the first:"
+    for unread in tally.shown:
+        shown = "".join(c if c.isprintable() else "?" for c in unread.text[:120])
+        yield f"  {unread.source}:{unread.line}: {unread.reason}{f': {shown}' if shown else ''}"
+
+
+def _headline(result: Result, outcome: Outcome, width: int) -> Iterator[str]:
+    if outcome.first_us is None or outcome.last_us is None:
+        yield f"{result.name}: no request {'of this time' if outcome.outside else 'could be read'}"
+        return
+    parts = [
+        "1 request" if result.requests == 1 else f"{result.requests:,} requests", f"{result.allowed:,} passed",
+        f"{result.denied:,} refused ({_share(result.denied, result.requests)} %)",
+    ]  # fmt: skip
+    yield from _wrapped(f"{result.name}: {', '.join(parts)}", width, "  ")
+    if outcome.has_cost:
+        cost = result.cost_allowed + result.cost_denied
+        share = _share(result.cost_denied, cost)
+        text = f"their cost is {cost:,}: {result.cost_allowed:,} passed, {result.cost_denied:,} refused ({share} %)"
+        yield from _wrapped(text, width, "  ")
+    outside = f"; {outcome.outside:,} requests outside" if outcome.outside else ""
+    yield from _wrapped(f"{span_text(outcome.first_us, outcome.last_us)}{outside}", width, "  ")
+
+
+def _rules(result: Result, width: int) -> Iterator[str]:
+    """A row for each rule. Limits stand in a line of their own where the row has no room for them."""
+    rows = [
+        (f"{rule.matched:,}", f"{rule.allowed:,}", f"{rule.refused:,}", _share(rule.refused, rule.matched),
+         f"{rule.keys:,}")
+        for rule in result.rules
+    ]  # fmt: skip
+    widths = [max(len(head), *(len(row[place]) for row in rows)) for place, head in enumerate(_HEADS)]
+    numbers_width = sum(widths) + 2 * len(widths)
+    names = [_name(rule) for rule in result.rules]
+    # Where a name is too long, it stands above its numbers.
+    first = min(max(4, *(len(name) for name in names)), max(4, width - numbers_width - 2))
+    yield f"  {'rule':{first}}{_numbers(_HEADS, widths)}  limits"
+    for rule, name, row in zip(result.rules, names, rows, strict=True):
+        if len(name) > first:
+            yield f"  {name}"
+        line = f"  {'' if len(name) > first else name:{first}}{_numbers(row, widths)}"
+        if len(line) + 2 + len(rule.limits) <= width:
+            yield f"{line}  {rule.limits}"
+        else:
+            yield line
+            yield from _wrapped(f"    {rule.limits}", width, "    ")
+
+
+def _refusals(result: Result, top: int, width: int) -> Iterator[str]:
+    """Of each rule that refused: which keys most often, and in which minute."""
+    for rule in result.rules:
+        worst = rule.worst_minute()
+        if worst is not None:
+            yield from _counts(f"{rule.name} refused most often", rule.most_refused(top), width)
+            yield f"  worst minute {clock_text(worst[0])} UTC: {worst[1]:,} refused"
+
+
+def _busiest(result: Result, top: int, width: int) -> Iterator[str]:
+    """The busiest keys, each once, under what they are counted by where that differs."""
+    found = result.busiest(top)
+    for by in dict.fromkeys(one.by for one in found):
+        name = (
+            f"busiest keys by {' and '.join(by) or 'nothing'}" if len({one.by for one in found}) > 1 else "busiest keys"
+        )
+        yield from _counts(name, [(one.key, one.requests) for one in found if one.by == by], width)
+
+
+def _difference(outcome: Outcome, top: int, width: int) -> Iterator[str]:
+    assert outcome.difference is not None
+    difference, (one, other) = outcome.difference, outcome.results
+    yield from _wrapped(
+        f"{other.name} refuses {difference.newly_denied:,} requests that {one.name} lets pass, "
+        f"and lets {difference.newly_allowed:,} pass that it refuses",
+        width,
+        "  ",
+    )
+    for denied, text in ((True, "newly refused"), (False, "newly passed")):
+        rules = [(name, counts[not denied]) for name, counts in sorted(difference.rules.items()) if counts[not denied]]
+        yield from _counts(f"  {text}, by rule", rules, width)
+        yield from _counts(f"  {text}, by key", difference.most(top, denied=denied), width)
+
+
+def _counts(name: str, counts: Sequence[tuple[str, int]], width: int) -> Iterator[str]:
+    """`name: key (count), key (count)`, folded between them alone."""
+    if not counts:
+        return
+    indent = " " * (len(name) - len(name.lstrip()) + 2)
+    line = f"{name}:"
+    for place, (key, count) in enumerate(counts):
+        item = f"{key} ({count:,})" + ("," if place < len(counts) - 1 else "")
+        if len(line) + 1 + len(item) > width and line.strip():
+            yield line
+            line = f"{indent}{item}"
+        else:
+            line = f"{line} {item}"
+    yield line
+
+
+def _numbers(texts: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(f"  {text:>{width}}" for text, width in zip(texts, widths, strict=True))
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
+
+
+def _name(rule: RuleResult) -> str:
+    return f"{rule.name} (shadow)" if rule.shadow else rule.name
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / max(1, whole):.2f}"

@@ -1,0 +1,443 @@
+"""Whatever a log holds is an entry, a line that is counted and shown, or an error that names the file and the place."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import ConfigError, core
+from headgate.policy.gate import read_policy
+from headgate.replay.entries import Entry, Tally
+from headgate.replay.replay import Outcome, Span, replay
+from headgate.replay.report import report
+from headgate.replay.sources import Log, Reading, detect_format
+from headgate.replay.summary import summary
+from headgate.replay.times import Calendar, TimeReader, UnknownTime, iso_time, read_date
+
+LINE = '1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 5'
+DAY_US = 86_400_000_000
+POLICY = {"version": 1, "rules": [{"name": "all", "by": ["ip"], "limits": "2/minute log"}]}
+
+
+def read_all(path: Path, **reading: Any) -> tuple[list[Entry], Tally]:
+    tally = Tally()
+    return list(Log(path, Reading(**reading)).entries(tally, lambda step: None)), tally
+
+
+def read_text(folder: Path, text: str | bytes, **reading: Any) -> tuple[list[Entry], Tally]:
+    log = folder / "log"
+    log.write_bytes(text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text)
+    return read_all(log, **reading)
+
+
+def replayed(*logs: Path, span: Span | None = None, policy: Any = POLICY, **reading: Any) -> Outcome:
+    opened = [Log(log, Reading(**reading)) for log in logs]
+    more = {} if span is None else {"span": span}
+    return replay(opened, [("p", read_policy(policy))], lambda step: None, **more)
+
+
+def judged_or_refused(log: Path) -> None:
+    """A replay, or an error that names the log; anything else fails."""
+    message = str(log)
+    try:
+        replayed(log)
+    except ConfigError as error:
+        message = str(error)
+    assert str(log) in message
+
+
+# Digits that are none, seconds that are none.
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["15/Jan/2026:09:00:²² +0000", "15/Jan/2026:09:00:٣٣ +0000", "15/Jan/2026:09:00:75 +0000", "2026-01-15 09:00:²²",
+     "2026-01-15 09:00:75", "2026-01-15 09:00:01.12345²", "2026-01-15 09:00:75.123456", "٢٠٢٦-01-15 09:00:01",
+     "30:00:00:00", "09:00:01"],
+)  # fmt: skip
+def test_digits_that_no_log_means_are_a_bad_line(tmp_path: Path, moment: str) -> None:
+    entries, tally = read_text(
+        tmp_path, f"{LINE}\n{LINE.replace('17/May/2015:10:05:03 +0000', moment)}\n", calendar=Calendar
+    )
+    assert (len(entries), tally.count) == (1, 1)
+    assert tally.shown[0].line == 2
+    with pytest.raises(UnknownTime):
+        TimeReader()(moment)
+
+
+ANY_TIME = st.one_of(
+    st.text(st.characters() | st.sampled_from("0123456789:/-+ TZ.,²٣"), max_size=30),
+    st.from_regex(r"[0-9²]{1,4}[-/:][0-9A-Za-z]{1,3}[-/:][0-9]{1,4}[T: ][0-9²:.+ -]{0,20}", fullmatch=True),
+)
+
+
+@given(text=ANY_TIME)
+def test_any_text_is_a_time_or_is_none(text: str) -> None:
+    for reader in (TimeReader(), TimeReader(calendar=Calendar(date(2024, 1, 31)))):
+        try:
+            assert 0 <= reader(text) <= 1 << 52
+        except UnknownTime:
+            continue
+
+
+# Damage.
+
+
+def compress_zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
+
+
+COMPRESSIONS: list[Callable[[bytes], bytes]] = [gzip.compress, lzma.compress, bz2.compress, compress_zstd]
+NAMES = ["gzip", "xz", "bzip2", "zstd"]
+
+
+def many_lines(count: int = 60_000) -> bytes:
+    return b"".join(b'1.2.%d.%d - - [17/May/2015:10:05:03 +0000] "GET /%x HTTP/1.1" 200 5\n'
+                    % (place % 251, place % 241, place * 7919) for place in range(count))  # fmt: skip
+
+
+@pytest.mark.parametrize("compress", COMPRESSIONS, ids=NAMES)
+def test_of_a_log_that_is_cut_off_all_that_can_be_unpacked_is_judged(
+    tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    log = tmp_path / "log"
+    packed = compress(many_lines())
+    log.write_bytes(packed[:-20_000])
+    entries, tally = read_all(log)
+    assert 0 < len(entries) < 60_000
+    assert tally.count == 0  # the line that it ends in is not taken for whole, nor for a bad one
+    (part,) = tally.damaged
+    assert (part.source, part.line) == (str(log), len(entries) + 1)
+    assert "it is cut off" in part.reason
+
+
+@pytest.mark.parametrize("compress", COMPRESSIONS, ids=NAMES)
+def test_of_a_log_that_is_damaged_all_before_the_damage_is_judged(
+    tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    log = tmp_path / "log"
+    packed = bytearray(compress(many_lines()))
+    packed[-30_000:-29_000] = bytes(1000)
+    log.write_bytes(packed)
+    outcome = replayed(log)
+    assert outcome.results[0].requests > 0
+    assert len(outcome.unread.damaged) == 1
+    assert str(log) in report(outcome, ["log"], 5)
+    assert summary(outcome, 5)["damaged"][0]["source"] == str(log)
+
+
+@pytest.mark.parametrize("compress", COMPRESSIONS, ids=NAMES)
+def test_what_follows_a_compressed_log_is_told_and_what_pads_it_is_not(
+    tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    packed = compress(f"{LINE}\n".encode() * 9)
+    entries, tally = read_text(tmp_path, packed + b"garbage after it")
+    assert len(entries) == 9
+    assert "what follows its end is no more of it" in tally.damaged[0].reason
+    entries, tally = read_text(tmp_path, packed + bytes(4096) + packed)
+    assert (len(entries), tally.damaged) == (18, [])
+
+
+@given(
+    kind=st.integers(0, 3),
+    changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),
+    cut=st.integers(0, 60),
+)
+def test_no_damage_is_more_than_a_message(
+    kind: int, changes: list[tuple[int, int]], cut: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    packed = bytearray(COMPRESSIONS[kind](many_lines(200)))
+    for place, byte in changes:
+        packed[place % len(packed)] = byte
+    del packed[len(packed) - cut :]
+    log = tmp_path_factory.mktemp("damaged") / "log"
+    log.write_bytes(packed)
+    judged_or_refused(log)
+
+
+@pytest.mark.parametrize("compress", COMPRESSIONS, ids=NAMES)
+def test_a_small_file_that_unpacks_to_a_huge_one_stays_small_in_memory(
+    tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    import tracemalloc
+
+    log = tmp_path / "log"
+    log.write_bytes(compress(bytes(64 << 20)))
+    tracemalloc.start()
+    entries, tally = read_all(log, format="common")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (entries, tally.count) == ([], 1)
+    assert peak < 48 << 20
+
+
+# Text of other kinds.
+
+
+@pytest.mark.parametrize("head", ["time\tip\rx\ty", "\ra\tb", "time\tip\r\t"])
+@pytest.mark.parametrize("format", ["auto", "tsv"])
+def test_a_bare_carriage_return_in_the_names_of_columns_is_an_error_with_its_place(
+    tmp_path: Path, head: str, format: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_text(tmp_path, f"{head}\n5\t1.2.3.4\n", format=format)
+    place = f"{tmp_path / 'log'}:1: the names of the columns cannot be read"
+    assert str(caught.value) == f"{place}: a carriage return stands inside a field that is not quoted"
+
+
+def test_a_bare_carriage_return_in_a_row_is_a_bad_line(tmp_path: Path) -> None:
+    entries, tally = read_text(tmp_path, "time,ip,url\n5,1.2.3.4,/a\n5,1.2\r.3.4,/\n6,1.2.3.4,/b\n")
+    assert [entry[3] for entry in entries] == ["/a", "/b"]
+    assert [(unread.line, unread.reason) for unread in tally.shown] == [
+        (3, "it is no row: a carriage return stands inside a field that is not quoted")
+    ]
+
+
+def test_the_lines_that_an_open_quote_takes_in_are_all_counted(tmp_path: Path) -> None:
+    rows = "".join(f"{second},1.2.3.4,/{'a' * 90}\n" for second in range(3000))
+    entries, tally = read_text(tmp_path, f'time,ip,url\n5,"1.2.3.4,/x\n{rows}')
+    assert len(entries) + tally.count == 3001
+    assert tally.shown[0].line == 2
+    assert tally.shown[0].reason == "it is no row: field larger than field limit (131072)"
+
+
+def test_the_mark_before_utf_8_is_no_part_of_a_log(tmp_path: Path) -> None:
+    for text in (LINE, "time,ip\n5,1.2.3.4", '{"time": 5, "ip": "1.2.3.4"}'):
+        entries, tally = read_text(tmp_path, "\ufeff" + text)
+        assert (len(entries), tally.count) == (1, 0)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_log_in_utf_16_is_an_error_that_says_so(tmp_path: Path, encoding: str) -> None:
+    with pytest.raises(ConfigError, match="this is UTF-16; a log is UTF-8 text"):
+        read_text(tmp_path, f"\ufeff{LINE}\n".encode(encoding))
+
+
+def test_half_a_character_in_json_is_shown_as_such_and_spoils_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text('{"time": 5, "ip": "\\ud800", "url": "/\\udfff", "method": "\\ud83d"}\n' * 3 + "{}\n")
+    rules = [{"name": "all", "by": ["ip", "user", "method"], "limits": "2/minute log"}]
+    policy = {"version": 1, "identities": {"user": {"header": "X-User"}}, "rules": rules}
+    outcome = replayed(log, policy=policy, headers={"x-user": "ip"})
+    assert (outcome.results[0].allowed, outcome.results[0].denied) == (2, 1)
+    json.dumps(summary(outcome, 5)).encode()
+    report(outcome, ["log"], 5).encode()
+
+
+@given(data=st.text(st.characters() | st.sampled_from('",\r\n\t{}:\\[]-² '), max_size=300))
+def test_any_text_after_any_head_is_entries_and_bad_lines(data: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    heads = [LINE + "\n", "time,ip,url\n", "time\tip\turl\n", '{"time": 5}\n', "", "date;time;ip\n"]
+    for head in heads:
+        log = folder / "log"
+        log.write_text(head + data, encoding="utf-8", errors="surrogatepass", newline="")
+        judged_or_refused(log)
+
+
+PIECES = st.sampled_from(
+    ["1.2.3.4", "h:80", " ", " - - ", "[", "]", "17/May/2015:10:05:03 +0000", "17/May/2015:10:05:²² +0000",
+     "30:10:05:03", "2015-05-17 10:05:03.123456", '"', "GET /a HTTP/1.1", "GET /a", ' HTTP/1.0" 200 5', "\\",
+     " 404 -", "é", "\x00", "\n"]
+)  # fmt: skip
+
+
+@pytest.mark.skipif(core.native is None, reason="only the Python core is here")
+@given(lines=st.lists(st.lists(PIECES, max_size=14).map("".join) | st.just(LINE), max_size=6))
+def test_both_cores_read_the_same_of_any_log(lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    log = tmp_path_factory.mktemp("cores") / "log"
+    log.write_text("\n".join(lines))
+    told = read_all(log, format="common")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "native", None)
+        assert read_all(log, format="common") == told
+
+
+# Old servers.
+
+UNESCAPED: list[tuple[str, str]] = [
+    ('GET /docs/"quoted" HTTP/1.0" 200 5', '/docs/"quoted"'),
+    ('GET /a"b HTTP/1.0" 404 -', '/a"b'),
+    ('GET /a"b HTTP/1.0" 404 - "http://r/" "Agent"', '/a"b'),
+    ('GET /nn2.gif" alt=" HTTP/1.0" 404 -', '/nn2.gif" alt="'),
+    ('GET /enviro/"> HTTP/1.0" 302 -', '/enviro/">'),
+    ('GET /a"" 200 5', '/a"'),
+    ("GET /a\\\\" + '" 200 5', "/a\\"),
+    ("GET /c:\\x\\" + '" 404 -', "/c:\\x\\"),
+]
+
+
+@pytest.mark.parametrize(("request_", "path"), UNESCAPED, ids=[path for _, path in UNESCAPED])
+def test_a_complete_line_with_a_quote_in_its_request_is_read(tmp_path: Path, request_: str, path: str) -> None:
+    for before in ("host.example [30:12:00:01]", "1.2.3.4 - - [17/May/2015:10:05:03 +0000]"):
+        entries, tally = read_text(tmp_path, f'{before} "{request_}\n{LINE}\n')
+        assert [entry[3] for entry in entries] == [path, "/a"], tally.shown
+        assert read_text(tmp_path, f'{before} "{request_}\n', headers={"x": "status"})[0][0][3] == path
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['"GET /a"b HTTP/1.0', '"GET /a"b HT', '"GET /a HTTP/1.1" 200 5 "-" "cut o', '"GET /a"b HTTP/1.0" 200 5 "-" "cut o',
+     '"GET /a"b HTTP/1.0" 20'],
+)  # fmt: skip
+def test_a_line_that_was_cut_off_stays_a_bad_line(tmp_path: Path, line: str) -> None:
+    entries, tally = read_text(tmp_path, f"1.2.3.4 - - [17/May/2015:10:05:03 +0000] {line}\n", format="common")
+    assert (entries, tally.count) == ([], 1)
+
+
+EPA = """\
+141.243.1.172 [29:23:53:25] "GET /Software.html HTTP/1.0" 200 1497
+query2.lycos.cs.cmu.edu [29:23:53:36] "GET /Consumer.html HTTP/1.0" 200 1325
+tanuki.twics.com [30:00:00:12] "GET /News.html HTTP/1.0" 200 1014
+wpbfl2-45.gate.net [29:23:59:59] "GET / HTTP/1.0" 200 4889
+"""
+
+
+def test_a_log_whose_times_name_no_month_is_read_by_the_date_that_is_told(tmp_path: Path) -> None:
+    for text in ("1995-08", "1995-08-29"):
+        first, month = read_date(text)
+        entries, tally = read_text(
+            tmp_path, EPA, calendar=lambda first=first, month=month: Calendar(first, month=month)
+        )
+        assert (tally.count, tally.guessed) == (0, {})
+        assert [iso_time(entry[0]) for entry in entries] == [
+            "1995-08-29T23:53:25Z", "1995-08-29T23:53:36Z", "1995-08-30T00:00:12Z", "1995-08-29T23:59:59Z",
+        ]  # fmt: skip
+
+
+def test_a_log_whose_times_name_no_month_is_read_by_the_date_of_its_file(tmp_path: Path) -> None:
+    log = tmp_path / "epa-http.txt"
+    log.write_text(EPA)
+    for written, first in (
+        (date(1995, 8, 30), "1995-08-29"),
+        (date(1996, 4, 15), "1996-03-29"),
+        (date(2026, 8, 29), "2026-08-29"),
+    ):
+        seconds = (written - date(1970, 1, 1)).days * 86_400 + 7200
+        os.utime(log, (seconds, seconds))
+        entries, tally = read_all(log)
+        assert tally.guessed == {str(log): date.fromisoformat(first)}
+        assert iso_time(entries[0][0]) == f"{first}T23:53:25Z"
+        assert entries[2][0] - entries[3][0] == 13_000_000
+
+
+def test_a_month_ends_where_its_last_day_does(tmp_path: Path) -> None:
+    lines = "".join(f'h [{day:02d}:00:00:00] "GET / HTTP/1.0" 200 5\n' for day in [27, 28, 29, 30, 31, 1, 2])
+    entries, _ = read_text(tmp_path, lines, calendar=lambda: Calendar(date(1995, 8, 27)))
+    assert [entry[0] - entries[0][0] for entry in entries] == [days * DAY_US for days in range(7)]
+
+
+EDGAR = """\
+ip,date,time,zone,cik,accession,extention,code,size,idx,norefer,noagent,find,crawler,browser
+101.81.133.jja,2017-06-30,00:00:00,0.0,1608552.0,0001047469-17-004337,-index.htm,200.0,80251.0,1.0,0.0,0.0,9.0,0.0,
+107.23.85.jfd,2017-06-30,00:00:01,0.0,1027281.0,0000898430-02-001167,-index.htm,200.0,2825.0,1.0,0.0,0.0,10.0,0.0,
+"""
+
+
+def test_a_date_and_a_clock_in_columns_of_their_own_are_one_time(tmp_path: Path) -> None:
+    entries, tally = read_text(tmp_path, EDGAR)
+    assert tally.count == 0
+    assert [(iso_time(entry[0]), entry[1]) for entry in entries] == [
+        ("2017-06-30T00:00:00Z", "101.81.133.jja"),
+        ("2017-06-30T00:00:01Z", "107.23.85.jfd"),
+    ]
+    times = {"date": "tag", "time": "uhr", "client": "wer"}
+    for day in ("2017-06-30", "2017/06/30", "20170630", "30/Jun/2017"):
+        entries, _ = read_text(tmp_path, f"tag;uhr;wer\n{day};0:00:01.5;x\n", format="csv", fields=times)
+        assert iso_time(entries[0][0]) == "2017-06-30T00:00:01.500000Z"
+    lines = json.dumps({"date": "2017-06-30", "time": "00:00:01", "ip": "x"})
+    assert iso_time(read_text(tmp_path, lines)[0][0][0]) == "2017-06-30T00:00:01Z"
+    whole = "date,ip\n2017-06-30 00:00:01,x\n"
+    assert iso_time(read_text(tmp_path, whole)[0][0][0]) == "2017-06-30T00:00:01Z"
+    both = "date,time,ip\n2017-06-30,1498780801,x\n"
+    assert iso_time(read_text(tmp_path, both)[0][0][0]) == "2017-06-30T00:00:01Z"
+
+
+def test_a_clock_without_a_date_goes_over_midnight(tmp_path: Path) -> None:
+    rows = "time,ip\n23:59:58,x\n00:00:01,x\n23:59:59,x\n00:00:02,x\n"
+    entries, _ = read_text(tmp_path, rows, calendar=lambda: Calendar(date(2017, 6, 30)))
+    assert [iso_time(entry[0])[8:19] for entry in entries] == [
+        "30T23:59:58", "01T00:00:01", "30T23:59:59", "01T00:00:02",
+    ]  # fmt: skip
+    entries, tally = read_text(tmp_path, rows)
+    assert len(entries) == 4 and list(tally.guessed) == [str(tmp_path / "log")]
+
+
+@pytest.mark.parametrize("text", ["1995-13", "1995-02-30", "95-08", "yesterday", ""])
+def test_what_is_no_date_is_refused(text: str) -> None:
+    with pytest.raises(UnknownTime):
+        read_date(text)
+
+
+def test_old_forms_are_told_from_the_beginning() -> None:
+    assert detect_format(EPA.encode()) == "common"
+    assert detect_format(EDGAR.encode()) == "csv"
+
+
+# Costs and stretches of time.
+
+TRACE = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+)
+FREE = {"version": 1, "rules": [{"name": "tokens", "by": [], "limits": "500/minute log"}]}
+
+
+@pytest.mark.parametrize(
+    ("field", "costs"),
+    [("ContextTokens", [374, 396]), ("contexttokens", [374, 396]), ("ContextTokens+GeneratedTokens", [418, 505])],
+)
+def test_the_cost_of_a_request_is_read_from_a_field_or_from_several(
+    tmp_path: Path, field: str, costs: list[int]
+) -> None:
+    entries, _ = read_text(tmp_path, TRACE, fields={"cost": field}, needs_client=False)
+    assert [entry[6] for entry in entries] == costs
+    assert [entry[6] for entry in read_text(tmp_path, TRACE, needs_client=False)[0]] == [1, 1]
+    lines = json.dumps({"time": 5, "usage": {"in": 3, "out": 4.0}})
+    assert read_text(tmp_path, lines, fields={"cost": "usage.in+usage.out"}, needs_client=False)[0][0][6] == 7
+    assert read_text(tmp_path, LINE, fields={"cost": "bytes"})[0][0][6] == 5
+    assert read_text(tmp_path, LINE.replace(" 5", " -"), fields={"cost": "bytes"})[0][0][6] == 0
+
+
+@pytest.mark.parametrize("cost", ["1.5", "-3", "x", "1e3", "²", "9" * 16])
+def test_a_cost_that_is_none_is_a_bad_line(tmp_path: Path, cost: str) -> None:
+    entries, tally = read_text(tmp_path, f"time,ip,c\n5,x,{cost}\n5,x,7\n", fields={"cost": "c"})
+    assert [entry[6] for entry in entries] == [7]
+    assert tally.shown[0].reason.startswith("its cost is ")
+
+
+def test_a_cost_that_no_field_has_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="no field is named 'Tokens' for the cost: there are timestamp, contexttokens"
+    ):
+        read_text(tmp_path, TRACE, fields={"cost": "ContextTokens+Tokens"}, needs_client=False)
+    with pytest.raises(ConfigError, match="--field cost=tokens: the common format has the fields client"):
+        read_text(tmp_path, LINE, fields={"cost": "tokens"})
+
+
+def test_a_request_is_charged_its_cost(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(TRACE)
+    told = summary(replayed(log, policy=FREE, fields={"cost": "ContextTokens"}, needs_client=False), 5)
+    assert {name: told[name] for name in ("allowed", "denied", "cost_allowed", "cost_denied")} == {
+        "allowed": 1, "denied": 1, "cost_allowed": 374, "cost_denied": 396,
+    }  # fmt: skip
+    assert "cost_allowed" not in summary(replayed(log, policy=FREE, needs_client=False), 5)
+
+
+def test_only_what_lies_in_the_span_is_judged(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("time,ip\n" + "".join(f"{second},1.2.3.4\n" for second in range(100)))
+    told = summary(replayed(log, span=Span(10_000_000, 20_000_000)), 5)
+    assert (told["requests"], told["outside"]) == (10, 90)
+    assert (told["first"], told["last"]) == ("1970-01-01T00:00:10Z", "1970-01-01T00:00:19Z")
