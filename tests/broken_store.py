@@ -20,7 +20,7 @@ class BrokenStore(MemoryStore):
 
 
 class _Broken:
-    def hit(self, key: Any, cost: int = 1) -> Any:
+    def hit(self, key: Any, cost: int = 1, **more: Any) -> Any:
         raise StoreUnavailable("nobody is there")
 
     peek = hit_many = decide = hit

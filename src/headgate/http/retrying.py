@@ -19,8 +19,9 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 
 from headgate.clock import US_PER_SECOND
 from headgate.decision import Decision
-from headgate.errors import Held, RateLimited, StoreError, Throttled
+from headgate.errors import HeadgateError, Held, RateLimited, StoreError, Throttled
 from headgate.http.answers import Told, told
+from headgate.http.client_errors import Own
 from headgate.http.client_options import ClientLimits, Options, read_options
 from headgate.http.peers import Peer, Peers
 from headgate.keys import Key
@@ -83,6 +84,9 @@ Steps = Generator[Turn | Sleep | Send | Keep, Any, Any]
 class Call:
     """What is to be known of a request."""
 
+    request: Any
+    """The library's own."""
+
     key: Key
     cost: int
     idempotent: bool
@@ -109,7 +113,10 @@ class _Reading(NamedTuple):
 class Calls:
     """The calls of one client: its limiter, what it remembers of its peers, and how it goes on."""
 
-    def __init__(self, limits: ClientLimits, options: Options, *, asynchronous: bool) -> None:
+    def __init__(
+        self, limits: ClientLimits, options: Options, *, asynchronous: bool, own: Own = lambda error, request: error
+    ) -> None:
+        self._own = own
         self._settings = read_options(limits, options, asynchronous=asynchronous)
         self._peers = Peers(retry_budget=self._settings.retry_budget, adaptive_k=self._settings.adaptive_k)
         self._clock = self._settings.clock
@@ -138,7 +145,7 @@ class Calls:
         settings = self._settings
         key = (scheme, host or "-", port or _PORTS.get(scheme, 0)) if settings.key is None else settings.key(request)
         cost = settings.cost(request) if callable(settings.cost) else settings.cost
-        return Call(key, cost, method.upper() in IDEMPOTENT or "Idempotency-Key" in headers, again)
+        return Call(request, key, cost, method.upper() in IDEMPOTENT or "Idempotency-Key" in headers, again)
 
     def steps(self, call: Call) -> Steps:
         """The steps of a call; the generator's result is the library's response.
@@ -157,7 +164,7 @@ class Calls:
         while True:
             why_not = yield from self._wait_for_turn(call, peer, not_before_us, deadline_us)
             if why_not is not None:
-                return _end(last or Failure(why_not, "final"))
+                return _end(last or Failure(self._own(why_not, call.request), "final"))
             outcome: Answer | Failure = yield Send()
             now_us = clock.now_us()
             reading = self._read(call, outcome, now_us)
@@ -175,7 +182,7 @@ class Calls:
 
     def _wait_for_turn(
         self, call: Call, peer: Peer, not_before_us: int, deadline_us: int
-    ) -> Generator[Any, Any, Exception | None]:
+    ) -> Generator[Any, Any, HeadgateError | None]:
         """Wait until a try may begin; the result is why it may not."""
         chance = peer.rejects(self._clock.now_us(), self._settings.random)
         if chance:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
 from headgate.errors import ConfigError, MissingExtraError
+from headgate.http.client_errors import own_errors
 from headgate.http.client_options import ClientLimits, Options
 from headgate.http.retrying import Answer, Calls, Fate, run_async
 
@@ -16,6 +17,9 @@ try:
     import aiohttp
 except ModuleNotFoundError as error:
     raise MissingExtraError("the middleware for aiohttp's client", extra="aiohttp") from error
+
+_own, _errors = own_errors(aiohttp.ClientError, __name__, lambda request: None)  # its request has an event loop
+globals().update(_errors)  # where pickle looks for them
 
 if TYPE_CHECKING:
     from aiohttp import ClientHandlerType
@@ -27,13 +31,13 @@ class RateLimitMiddleware:
     `limits` are kept before anything is sent; None waits only where a server asks for it. A limiter given as
     `limits` is an AsyncLimiter. `options` are those of `headgate.http.client_options`. Raises ConfigError for
     what cannot be meant, and for an aiohttp before 3.12, which has no middlewares for clients; a request
-    raises RateLimited, Held or Throttled where nothing was sent.
+    raises RateLimited, Held or Throttled where nothing was sent, which are aiohttp.ClientErrors, too.
     """
 
     def __init__(self, limits: ClientLimits = None, **options: Unpack[Options]) -> None:
         if not hasattr(aiohttp, "ClientHandlerType"):
             raise ConfigError(f"middlewares of a client need aiohttp 3.12 or later, this is {aiohttp.__version__}")
-        self._calls = Calls(limits, options, asynchronous=True)
+        self._calls = Calls(limits, options, asynchronous=True, own=_own)
 
     async def __call__(self, request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:
         wire = _Wire(request, lambda: handler(request))

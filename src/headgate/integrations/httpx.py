@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from headgate.errors import MissingExtraError
+from headgate.http.client_errors import own_errors
 from headgate.http.client_options import ClientLimits, Options
 from headgate.http.retrying import Answer, Call, Calls, Fate, run, run_async
 
@@ -20,6 +21,9 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("the transport for httpx", extra="httpx") from error
 
+_own, _errors = own_errors(httpx.TransportError, __name__, lambda request: request)
+globals().update(_errors)  # where pickle looks for them
+
 
 class RateLimitTransport(httpx.BaseTransport):
     """Holds, sends and repeats the requests of a `httpx.Client`.
@@ -27,13 +31,13 @@ class RateLimitTransport(httpx.BaseTransport):
     `limits` are kept before anything is sent; None waits only where a server asks for it. `transport` is
     what sends [httpx.HTTPTransport()]; a client's own `verify`, `http2`, `proxy` and the like are given to
     that. `options` are those of `headgate.http.client_options`. Raises ConfigError for what cannot be meant;
-    a request raises RateLimited, Held or Throttled where nothing was sent.
+    a request raises RateLimited, Held or Throttled where nothing was sent, which are httpx.TransportErrors, too.
     """
 
     def __init__(
         self, limits: ClientLimits = None, transport: httpx.BaseTransport | None = None, **options: Unpack[Options]
     ) -> None:
-        self._calls = Calls(limits, options, asynchronous=False)
+        self._calls = Calls(limits, options, asynchronous=False, own=_own)
         self._transport = httpx.HTTPTransport() if transport is None else transport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -71,7 +75,7 @@ class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
     def __init__(
         self, limits: ClientLimits = None, transport: httpx.AsyncBaseTransport | None = None, **options: Unpack[Options]
     ) -> None:
-        self._calls = Calls(limits, options, asynchronous=True)
+        self._calls = Calls(limits, options, asynchronous=True, own=_own)
         self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

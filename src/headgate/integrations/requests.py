@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from headgate.errors import MissingExtraError
+from headgate.http.client_errors import own_errors
 from headgate.http.client_options import ClientLimits, Options
 from headgate.http.retrying import Answer, Calls, Fate, run
 
@@ -24,13 +25,26 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("the adapter for requests", extra="requests") from error
 
 
+def _without_stream(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """What of a request can be pickled: a file or a generator as its body cannot, and hooks may be any functions."""
+    copy = request.copy()
+    copy.hooks = {}
+    if not isinstance(copy.body, str | bytes):
+        copy.body = None
+    return copy
+
+
+_own, _errors = own_errors(requests.RequestException, __name__, _without_stream)
+globals().update(_errors)  # where pickle looks for them
+
+
 class RateLimitAdapter(HTTPAdapter):
     """Holds, sends and repeats the requests of a session for the URLs that it is mounted on.
 
     `limits` are kept before anything is sent; None waits only where a server asks for it. `pool_connections`,
     `pool_maxsize` and `pool_block` are those of requests. `options` are those of
     `headgate.http.client_options`. Raises ConfigError for what cannot be meant; a request raises
-    RateLimited, Held or Throttled where nothing was sent.
+    RateLimited, Held or Throttled where nothing was sent, which are requests.RequestExceptions, too.
     """
 
     def __init__(
@@ -42,7 +56,7 @@ class RateLimitAdapter(HTTPAdapter):
         pool_block: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        self._calls = Calls(limits, options, asynchronous=False)
+        self._calls = Calls(limits, options, asynchronous=False, own=_own)
         super().__init__(pool_connections, pool_maxsize, pool_block=pool_block)
 
     def send(
