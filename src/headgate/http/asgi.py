@@ -23,7 +23,7 @@ from headgate.http.nested import nested
 from headgate.http.options import AnyPolicy, Options, Refusal, Response
 from headgate.http.request_limits import Asked
 from headgate.policy.gate import AsyncGate
-from headgate.policy.request import Request, header_name, joined
+from headgate.policy.request import Request, header_name, joined, target_text
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -39,7 +39,7 @@ _TRY_AGAIN_LATER = 1013
 HEADS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 """The messages that have headers."""
 
-_IN_A_PATH = "/%:@!$&'()*+,;=~"
+_IN_A_PATH = "/:@!$&'()*+,;=~"
 
 
 class RateLimitMiddleware:
@@ -172,8 +172,8 @@ class AsgiRequest(Request):
         whole = self._path
         if whole is None:
             sent, asked = self.scope.get("raw_path"), self.scope.get("query_string")
-            path = sent.decode("latin-1") if sent else quote(self.scope["path"], safe=_IN_A_PATH)
-            whole = self._path = f"{path}?{asked.decode('latin-1')}" if asked else path
+            path = target_text(sent) if sent else quote(self.scope["path"], safe=_IN_A_PATH)
+            whole = self._path = f"{path}?{target_text(asked)}" if asked else path
         return whole
 
     @property

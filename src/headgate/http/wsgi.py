@@ -22,14 +22,14 @@ from headgate.http.front import Answer, Front
 from headgate.http.nested import nested
 from headgate.http.options import AnyPolicy, Options, Refusal, Response
 from headgate.policy.gate import Gate
-from headgate.policy.request import Request
+from headgate.policy.request import Request, target_text
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 WSGIApp = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 _WITHOUT_HTTP = ("content-type", "content-length")
-_IN_A_PATH = "/%:@!$&'()*+,;=~"
+_IN_A_PATH = "/:@!$&'()*+,;=~"
 
 
 class RateLimitMiddleware:
@@ -122,9 +122,9 @@ class WsgiRequest(Request):
         # What a server has decoded is encoded again: the policy decodes it, once.
         path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1")
         asked = environ.get("QUERY_STRING", "")
-        self.path = quote(path, safe=_IN_A_PATH.replace("%", "")) or "/"
+        self.path = quote(path, safe=_IN_A_PATH) or "/"
         if asked:
-            self.path += f"?{asked}"
+            self.path += f"?{asked if asked.isascii() else target_text(asked.encode('latin-1', 'replace'))}"
         self.client_ip = environ.get("REMOTE_ADDR", "")
         self.endpoint = endpoint  # a middleware stands before the routes, and knows none
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
-from urllib.parse import unquote, unquote_plus
+from urllib.parse import quote, unquote, unquote_plus
 
 from headgate.errors import ArgumentError
 from headgate.policy.headers import Headers
@@ -24,6 +24,7 @@ _MOST_FIELDS = 1000
 
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"?')
 _ESCAPED = re.compile(r"\\(?:([0-3][0-7]{2})|(.))", re.DOTALL)
+_ASCII = bytes(range(128)).decode()
 _UNDERSCORES = str.maketrans(". [", "___")
 
 
@@ -164,6 +165,11 @@ def one_of_values(values: Iterable[str]) -> str:
             return REPEATED
         found = found or value
     return found
+
+
+def target_text(sent: bytes) -> str:
+    """A path or a query as it was sent, as text: bytes that are no ASCII are percent-encoded, as they should be."""
+    return sent.decode("ascii") if sent.isascii() else quote(sent, safe=_ASCII)
 
 
 def header_name(name: str) -> str:

@@ -8,30 +8,28 @@ append the client's. See docs/service.md#forward-auth.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
-from headgate.policy.request import Request
+from headgate.errors import ArgumentError
+from headgate.policy.request import REPEATED, Request, target_text
 
 
 def forwarded_request(method: str, peer: str, rest: str, headers: Iterable[tuple[bytes, bytes]]) -> Request:
-    """The original request. `rest` is what follows the ruleset in the question's own path."""
-    pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-    request = Request(headers=pairs, client_ip=peer)
-    told = request.headers
-    request.method = (told.get("x-forwarded-method") or told.get("x-original-method") or method).strip().upper()
-    request.path = _path(told.get("x-forwarded-uri") or told.get("x-original-uri") or rest)
-    request.host = (told.get("x-forwarded-host") or request.host).partition(",")[0].strip()
+    """The original request. `rest` is what follows the ruleset in the question's own path.
+
+    Raises ArgumentError where the gateway's own word was sent several times: a client has added one.
+    """
+    request = Request(headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers])
+    request.client_ip = peer
+    request.method = (_told(request, "x-forwarded-method") or _told(request, "x-original-method") or method).upper()
+    path = _told(request, "x-forwarded-uri") or _told(request, "x-original-uri") or rest
+    request.path = target_text(path.encode("latin-1"))
+    request.host = request.headers.get("x-forwarded-host") or request.host
     return request
 
 
-def _path(uri: str) -> str:
-    """The path and query of a request target, which may be absolute (RFC 9112, 3.2.2)."""
-    uri = uri.strip()
-    if uri.startswith("/"):
-        return uri
-    try:
-        parts = urlsplit(uri)
-    except ValueError:
-        return "/"
-    path = parts.path if parts.path.startswith("/") else "/"
-    return f"{path}?{parts.query}" if parts.query else path
+def _told(request: Request, name: str) -> str:
+    """What the gateway says in a header. Only blanks are no part of it: bytes of UTF-8 may look like white space."""
+    told = request.header(name)
+    if told is REPEATED:
+        raise ArgumentError(f"{name} is there several times, with different values: let the gateway overwrite it")
+    return (request.headers.get(name) or "").strip(" \t") if told else ""

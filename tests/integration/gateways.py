@@ -1,0 +1,47 @@
+"""Real gateways with the configurations that docs/service.md shows, before an application of a test."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from documents import ROOT, blocks
+from test_gateways import free_port, running
+
+
+def shown(language: str, service: str, upstream: str) -> str:
+    """The configuration as the page shows it, for a service and an application at these addresses."""
+    [block] = [block for block in blocks(ROOT / "docs" / "service.md") if block.language == language]
+    return block.text.replace("127.0.0.1:8080", service).replace("127.0.0.1:9000", upstream)
+
+
+@contextmanager
+def running_nginx(home: Path, service: str, upstream: str) -> Iterator[int]:
+    """nginx, until the end of the block; its port."""
+    binary = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
+    assert binary, "nginx is not here: run scripts/system-packages test"
+    port = free_port()
+    scratch = "".join(
+        f"{kind}_temp_path {home / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    site = shown("nginx", service, upstream)
+    (home / "nginx.conf").write_text(
+        f"daemon off; pid {home}/nginx.pid; error_log stderr crit; events {{}}\n"
+        f"http {{ access_log off; {scratch} server {{ listen 127.0.0.1:{port};\n{site}\n}} }}"
+    )
+    with running([binary, "-p", str(home), "-c", str(home / "nginx.conf"), "-e", "stderr"], port, home):
+        yield port
+
+
+@contextmanager
+def running_caddy(home: Path, service: str, upstream: str) -> Iterator[int]:
+    """Caddy, until the end of the block; its port."""
+    binary = shutil.which("caddy")
+    assert binary, "caddy is not here: run scripts/system-packages test"
+    port = free_port()
+    site = shown("caddy", service, upstream).replace("example.com {", f"http://:{port} {{", 1)
+    (home / "Caddyfile").write_text(f"{{\n admin off\n auto_https off\n log {{\n level FATAL\n }}\n}}\n{site}")
+    with running([binary, "run", "--config", str(home / "Caddyfile"), "--adapter", "caddyfile"], port, home):
+        yield port
