@@ -9,6 +9,7 @@ from pathlib import Path
 
 from documents import ROOT, blocks
 from test_gateways import free_port, running
+from test_gateways import running_nginx as nginx_with
 
 
 def shown(language: str, service: str, upstream: str) -> str:
@@ -20,19 +21,8 @@ def shown(language: str, service: str, upstream: str) -> str:
 @contextmanager
 def running_nginx(home: Path, service: str, upstream: str) -> Iterator[int]:
     """nginx, until the end of the block; its port."""
-    binary = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
-    assert binary, "nginx is not here: run scripts/system-packages test"
-    port = free_port()
-    scratch = "".join(
-        f"{kind}_temp_path {home / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    site = shown("nginx", service, upstream)
-    (home / "nginx.conf").write_text(
-        f"daemon off; pid {home}/nginx.pid; error_log stderr crit; events {{}}\n"
-        f"http {{ access_log off; {scratch} server {{ listen 127.0.0.1:{port};\n{site}\n}} }}"
-    )
-    with running([binary, "-p", str(home), "-c", str(home / "nginx.conf"), "-e", "stderr"], port, home):
-        yield port
+    with nginx_with(home, shown("nginx", service, upstream)) as url:
+        yield int(url.rpartition(":")[2])
 
 
 @contextmanager

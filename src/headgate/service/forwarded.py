@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headgate.errors import ArgumentError
-from headgate.policy.request import REPEATED, Request, target_text
+from headgate.policy.request import REPEATED, Repeated, Request, target_text
 
 
 def forwarded_request(method: str, peer: str, rest: str, headers: Iterable[tuple[bytes, bytes]]) -> Request:
@@ -29,7 +29,9 @@ def forwarded_request(method: str, peer: str, rest: str, headers: Iterable[tuple
 
 def _told(request: Request, name: str) -> str:
     """What the gateway says in a header. Only blanks are no part of it: bytes of UTF-8 may look like white space."""
-    told = request.header(name)
-    if told is REPEATED:
-        raise ArgumentError(f"{name} is there several times, with different values: let the gateway overwrite it")
-    return (request.headers.get(name) or "").strip(" \t") if told else ""
+    told = request.headers.get(name, "")
+    if type(told) is Repeated:
+        if request.header(name) is REPEATED:
+            raise ArgumentError(f"{name} is there several times, with different values: let the gateway overwrite it")
+        told = told.values[-1]
+    return told.strip(" \t")
