@@ -392,7 +392,7 @@ def test_stores_that_were_opened_here_are_closed_with_the_application(monkeypatc
     given = BrokenStore()
     limits = RateLimits(store="redis://a")
     app = application(read=limits("1/minute")(limits("1/minute", store=given)(read)))
-    setup(app, limits="1/minute", rate_limits=limits)
+    setup(app, limits="1/minute", store="redis://b", rate_limits=limits)
     asking(app, {})
     assert [store.closed for store in opened] == [1, 1] and given.closed == 0
 

@@ -58,6 +58,7 @@ from headgate.integrations.django import (
     each_route,
     exempt,
     rate_limit,
+    site,
     user,
 )
 from headgate.policy.request import Request
@@ -257,6 +258,15 @@ def test_what_is_no_response_is_still_django_s_error() -> None:
         request = AsyncRequestFactory().get("/")
         assert forgets(request) is None
         assert asyncio.run(forgets_async(request)) is None
+
+
+def test_a_site_that_forgets_begins_anew(kind: str) -> None:
+    view = rate_limit("1/minute")(lambda request: HttpResponse("read"))
+    with Site(kind, [path("x", view)], MIDDLEWARE=[MIDDLEWARE], HEADGATE={"limits": "2/minute"}) as told:
+        assert told.statuses("/x", "/x") == [200, 429]
+        site.forget()
+        with Site(kind, [path("x", view)], MIDDLEWARE=[MIDDLEWARE], HEADGATE={"limits": "2/minute"}) as again:
+            assert again.statuses("/x", "/x") == [200, 429]
 
 
 class NeverOnALoop(MemoryStore):

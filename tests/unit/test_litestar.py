@@ -502,7 +502,7 @@ def test_stores_that_were_opened_here_are_closed_with_the_application(monkeypatc
     app = application(
         read,
         middleware=[limits("1/minute"), limits("1/minute", store=given)],
-        plugins=[RateLimitPlugin(limits="1/minute", rate_limits=limits)],
+        plugins=[RateLimitPlugin(limits="1/minute", store="redis://b", rate_limits=limits)],
     )
     with TestClient(app) as client:
         client.get("/")

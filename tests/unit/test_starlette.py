@@ -198,7 +198,8 @@ def test_plain_functions_run_in_their_threads(limits: Limits) -> None:
     def endpoint(request: Request) -> Response:
         return JSONResponse(threading.current_thread() is threading.main_thread())
 
-    assert [ask(one(endpoint)).text, ask(one(endpoint)).status_code] == ["false", 429]
+    app = one(endpoint)
+    assert [ask(app).text, ask(app).status_code] == ["false", 429]
 
 
 def test_a_class_is_limited_by_its_methods_or_its_route(limits: Limits) -> None:

@@ -150,7 +150,7 @@ class RouteOptions(Counting, total=False):
     on one store, and of one name or written alike, are one counter, wherever they stand."""
 
     store: str | Store
-    """Where states are, a URL or a store [one in memory for all routes]."""
+    """Where states are, a URL or a store [one in memory that belongs to the application]."""
 
 
 def one_of(told: Mapping[str, Any], name: str, *choices: str) -> str:

@@ -4,7 +4,7 @@
     front = limits.front("10/second", {"key": api_key()})
 
 Each integration has a skin of its own over it. A route counts by itself, under its whole template; what is
-told in `scope` counts together.
+told in `scope` counts together. What no store is named for counts in one that belongs to the application.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from headgate.errors import ConfigError
+from headgate.http.attached import Attached
 from headgate.http.front import Front
-from headgate.http.options import AnyLimits, Of, RouteOptions
+from headgate.http.options import AnyLimits, AnyPolicy, Of, Options, RouteOptions
+from headgate.policy.gate import AsyncGate
 from headgate.stores.contract import Store, close_async
 from headgate.stores.opening import open_store
 
@@ -23,13 +25,32 @@ F = TypeVar("F", bound=Callable[..., Any])
 LimitsOfRoute = AnyLimits | Mapping[str, AnyLimits | None] | Of[AnyLimits | None]
 """Limits, those of each tier, or what gives those of a request; None: not limited."""
 
+_MEMORY = "memory://"
 _EXEMPT = "__headgate_exempt__"
+
+
+class Fronts:
+    """What judges by one limit, in each application: where no store is named, they count in the application's own."""
+
+    __slots__ = ("_made", "_make", "any")
+
+    def __init__(self, make: Callable[[object], Front], *, apart: bool) -> None:
+        self._make = make
+        self._made: Attached[Front] | None = Attached() if apart else None
+        self.any = make(None)
+        """The one for all applications, or for requests of which nobody knows the application."""
+
+    def of(self, application: object) -> Front:
+        """The one for an application, or for what lives exactly as long; None where it is not known."""
+        if self._made is None or application is None:
+            return self.any
+        return self._made.of(application, lambda: self._make(application))
 
 
 class RouteLimits:
     """Makes what judges single routes. `defaults` are options of each; a route's own stand before them.
 
-    All limits that name no store of their own count in one, which is opened when the first is made.
+    All limits of an application that name no store count in one of its own, in memory, which ends with it.
     """
 
     def __init__(self, defaults: RouteOptions, *, asynchronous: bool) -> None:
@@ -39,19 +60,31 @@ class RouteLimits:
         self._defaults = defaults
         self._asynchronous = asynchronous
         self._opened: dict[str, Store] = {}
+        self._own: Attached[Store] = Attached()
+
+    def fronts(self, limits: LimitsOfRoute, options: RouteOptions) -> Fronts:
+        """What judges the requests of routes, in each application. Raises ConfigError."""
+
+        def make(application: object) -> Front:
+            if application is None:
+                return self.front(limits, options)
+            own = self._own.of(application, lambda: open_store(_MEMORY))
+            return self.front(limits, {**options, "store": own})
+
+        return Fronts(make, apart="store" not in self._defaults and "store" not in options)
 
     def front(self, limits: LimitsOfRoute, options: RouteOptions) -> Front:
-        """What judges the requests of routes: endpoints that are not one count apart. Raises ConfigError."""
+        """`fronts` for whoever has one application."""
         if limits is None:
             raise ConfigError("a route's limits are text or values, or a function that gives them, not None")
         told = {**self._defaults, **options, "limits": limits}
-        store = told.get("store", "memory://")
+        store = told.get("store", _MEMORY)
         if isinstance(store, str):
             told["store"] = self._open(store)
         return Front(None, cast(RouteOptions, told), asynchronous=self._asynchronous, routed=True)
 
     def close(self) -> None:
-        """Close the stores that were opened here; who asks again opens them again."""
+        """Close the stores that were opened here by name; who asks again opens them again."""
         for store in self._opened.values():
             store.close()
 
@@ -65,6 +98,16 @@ class RouteLimits:
         if store is None:
             store = self._opened[url] = open_store(url)
         return store
+
+
+def application_fronts(policy: AnyPolicy | AsyncGate | None, options: Options | RouteOptions) -> Fronts:
+    """What judges all that an asyncio application answers, by a policy or by limits; several may be given it."""
+
+    def make(application: object) -> Front:
+        told = options if application is None else cast(Options, {**options, "store": _MEMORY})
+        return Front(policy, told, asynchronous=True, routed=policy is None)
+
+    return Fronts(make, apart=policy is None and "store" not in options)
 
 
 def exempt(endpoint: F) -> F:

@@ -23,10 +23,10 @@ from typing import Any, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.http.front import Front, judge_async
+from headgate.http.front import judge_async
 from headgate.http.functions import request_of
 from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions
-from headgate.http.routes import LimitsOfRoute, RouteLimits, exempt, is_exempt
+from headgate.http.routes import Fronts, LimitsOfRoute, RouteLimits, application_fronts, exempt, is_exempt
 from headgate.integrations.passed import Entry, Passed
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import Request
@@ -73,10 +73,10 @@ class RateLimits:
         applications. Several limits apply together: what one of them refuses is charged in none. With
         `override` those of the application do not apply. `fallback` is a handler that answers a refusal.
         """
-        front = self._routes.front(limits, options)
+        fronts = self._routes.fronts(limits, options)
 
         def decorate(handler: Limited) -> Limited:
-            limited = _limited(handler, front, fallback)
+            limited = _limited(handler, fronts, fallback)
             return cast(Limited, exempt(limited) if override else limited)
 
         return decorate
@@ -87,7 +87,7 @@ class RateLimits:
 
 
 rate_limit = RateLimits()
-"""Limits that count in the memory of this process."""
+"""Limits that count in the memory of each application."""
 
 
 class AppOptions(Options, total=False):
@@ -111,7 +111,7 @@ class RateLimitMiddleware:
         **options: Unpack[AppOptions],
     ) -> None:
         # Limits are judged as those of one route: what a narrower one refuses is given back.
-        self._front = Front(policy, options, asynchronous=True, routed=policy is None)
+        self._fronts = application_fronts(policy, options)
         self._fallback = fallback
 
     async def __call__(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -119,12 +119,12 @@ class RateLimitMiddleware:
             return await handler(request)
         place = f"*{_application_of(self, request)}"
         return await _answer(
-            self._front, request, endpoint_of(request), lambda: handler(request), self._fallback, self, place
+            self._fronts, request, endpoint_of(request), lambda: handler(request), self._fallback, self, place
         )
 
     async def aclose(self) -> None:
         """Close the store, if it was opened here."""
-        await self._front.aclose()
+        await self._fronts.any.aclose()
 
 
 def middleware(
@@ -270,12 +270,12 @@ def _application_of(middleware: RateLimitMiddleware, request: web.Request) -> st
     return f" of {place}" if place else ""
 
 
-def _limited(handler: Any, front: Front, fallback: Handler | None) -> Any:
+def _limited(handler: Any, fronts: Fronts, fallback: Handler | None) -> Any:
     """A handler that is asked only when the limit lets a request pass."""
     if isclass(handler):
         if not issubclass(handler, AbstractView):
             raise ConfigError(f"{handler.__qualname__} is no view: limit views, their methods and functions")
-        return _limited_view(handler, front, fallback)
+        return _limited_view(handler, fronts, fallback)
 
     depth = getattr(handler, _DEPTH, 0)
 
@@ -284,13 +284,13 @@ def _limited(handler: Any, front: Front, fallback: Handler | None) -> Any:
         request, in_view = _request(args)
         endpoint = endpoint_of(request, by_method=in_view)
         counted_as = f"{endpoint} ({depth + 1})" if depth else endpoint
-        return await _answer(front, request, endpoint, lambda: handler(*args, **kwargs), fallback, limited, counted_as)
+        return await _answer(fronts, request, endpoint, lambda: handler(*args, **kwargs), fallback, limited, counted_as)
 
     setattr(limited, _DEPTH, depth + 1)
     return limited
 
 
-def _limited_view(view: type[AbstractView], front: Front, fallback: Handler | None) -> type[AbstractView]:
+def _limited_view(view: type[AbstractView], fronts: Fronts, fallback: Handler | None) -> type[AbstractView]:
     """A view of the same name, whose objects are awaited only when the limit lets a request pass."""
 
     depth = getattr(view, _DEPTH, 0)
@@ -300,7 +300,7 @@ def _limited_view(view: type[AbstractView], front: Front, fallback: Handler | No
         endpoint = endpoint_of(request)
         counted_as = f"{endpoint} ({depth + 1})" if depth else endpoint
         return _answer(
-            front, request, endpoint, lambda: _awaiting(view.__await__(self)), fallback, awaited, counted_as
+            fronts, request, endpoint, lambda: _awaiting(view.__await__(self)), fallback, awaited, counted_as
         ).__await__()
 
     named = {name: getattr(view, name) for name in ("__module__", "__qualname__", "__doc__")}
@@ -323,7 +323,7 @@ def _request(args: tuple[Any, ...]) -> tuple[web.Request, bool]:
 
 
 async def _answer(
-    front: Front,
+    fronts: Fronts,
     request: web.Request,
     endpoint: str,
     call: Callable[[], Awaitable[web.StreamResponse]],
@@ -334,6 +334,7 @@ async def _answer(
     """What becomes of a request: it is handled, told and settled, or refused."""
     judged = AiohttpRequest(request, endpoint)
     passed = _passed(request)
+    front = fronts.of(request.match_info.apps[0])
     passed.place(front, by, judged, counted_as)
     answer = await judge_async(front, judged)
     if answer.refusal is not None:

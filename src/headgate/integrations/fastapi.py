@@ -17,13 +17,13 @@ from typing import Any, Unpack
 from headgate.decision import Decision
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.http.asgi import refuse_websocket
+from headgate.http.attached import Attached
 from headgate.http.dialects import fields_of
-from headgate.http.front import Front
 from headgate.http.options import Refusal, RouteOptions
 from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
-from headgate.http.routes import LimitsOfRoute, RouteLimits, exempt, is_exempt
+from headgate.http.routes import Fronts, LimitsOfRoute, RouteLimits, exempt, is_exempt
 from headgate.integrations.starlette_record import RateLimitHeaders, Record
-from headgate.integrations.starlette_routes import find_route, flat
+from headgate.integrations.starlette_routes import application_of, find_route, flat
 from headgate.limiter import Limiter
 
 try:
@@ -44,8 +44,6 @@ __all__ = [
     "exempt",
     "rate_limit",
 ]
-
-_MOST_ROUTES = 4096
 
 Responses = dict[int | str, dict[str, Any]]
 """What FastAPI is told of responses, by their status."""
@@ -76,11 +74,11 @@ class RateLimit:
     """
 
     def __init__(
-        self, front: Front, identity: tuple[Any, ...], *, override: bool, headers: str | Sequence[str]
+        self, fronts: Fronts, identity: tuple[Any, ...], *, override: bool, headers: str | Sequence[str]
     ) -> None:
-        self._front = front
+        self._fronts = fronts
         self._identity = identity
-        self._replaced: dict[int, tuple[Any, bool]] = {}
+        self._replaced: Attached[bool] = Attached()
         self.override = override
         self.headers = headers
         """The dialects of its fields."""
@@ -92,12 +90,13 @@ class RateLimit:
         if is_exempt(found.endpoint) or self._is_replaced(found.route):
             return None
         record = Record.of(scope)
-        if self._front.settles and not record.watched:
+        front = self._fronts.of(application_of(scope))
+        if front.settles and not record.watched:
             raise ConfigError(
                 "counts needs somebody who sees the responses: "
                 "app.add_middleware(RateLimitHeaders), of headgate.integrations.fastapi"
             )
-        passed = await record.judge(self._front, scope, found.template, self, kind=StarletteRequest, own=connection)
+        passed = await record.judge(front, scope, found.template, self, kind=StarletteRequest, own=connection)
         if passed.refusal is not None:
             _answer_by_default(scope)
             raise RateLimitExceeded(passed.refusal, passed.decision)
@@ -106,14 +105,13 @@ class RateLimit:
 
     def _is_replaced(self, route: Any) -> bool:
         """Whether a narrower limit of the route takes the place of this one; what a route depends on stays."""
-        known = self._replaced.get(id(route))
-        if known is None or known[0] is not route:
-            if len(self._replaced) >= _MOST_ROUTES:
-                self._replaced.clear()
+
+        def look() -> bool:
             following = list(_limits_of(route))
             narrower = following[following.index(self) + 1 :] if self in following else []
-            known = self._replaced[id(route)] = (route, any(limit.override and limit != self for limit in narrower))
-        return known[1]
+            return any(limit.override and limit != self for limit in narrower)
+
+        return route is not None and self._replaced.of(route, look)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RateLimit) and self._identity == other._identity
@@ -138,9 +136,9 @@ class RateLimits:
         All limits of a route are asked, from those of the application to its own, and what one of them
         refuses is charged in none. With `override` only this one and narrower ones are asked.
         """
-        front = self._routes.front(limits, options)
+        fronts = self._routes.fronts(limits, options)
         headers = options.get("headers", self._headers)
-        return RateLimit(front, self._identity(limits, override, options), override=override, headers=headers)
+        return RateLimit(fronts, self._identity(limits, override, options), override=override, headers=headers)
 
     def install(self, app: FastAPI) -> None:
         """Complete an application: fields on every response, 429 in its OpenAPI, stores closed with its lifespan."""
@@ -259,4 +257,4 @@ def responses_of(headers: str | Sequence[str]) -> Responses:
 
 
 rate_limit = RateLimits()
-"""Limits that count in the memory of this process."""
+"""Limits that count in the memory of each application."""

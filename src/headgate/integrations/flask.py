@@ -24,10 +24,10 @@ from weakref import WeakSet
 from headgate.decision import Decision
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.http import wsgi
-from headgate.http.front import Front, judge
+from headgate.http.front import judge
 from headgate.http.functions import request_of
 from headgate.http.options import Refusal, Response, RouteOptions
-from headgate.http.routes import LimitsOfRoute, RouteLimits, is_exempt
+from headgate.http.routes import Fronts, LimitsOfRoute, RouteLimits, is_exempt
 from headgate.http.routes import exempt as _exempt
 from headgate.http.wsgi import Environ, WsgiRequest
 from headgate.integrations.passed import Counted, Entry, Passed
@@ -123,7 +123,7 @@ class RateLimits:
     ) -> None:
         self._options = options
         self._static = static
-        self._limits: list[_Limit] = []
+        self._limits: WeakSet[_Limit] = WeakSet()
         self._routes = RouteLimits(options, asynchronous=False)
         self._fallback = fallback
         self._default = None if default is None else self._limit(default, {}, fallback)
@@ -197,7 +197,7 @@ class RateLimits:
     def _limit(self, limits: LimitsOfRoute, options: RouteOptions, fallback: View | None) -> _Limit:
         limit = _Limit(limits, options, fallback)
         limit.bind(self._routes)
-        self._limits.append(limit)
+        self._limits.add(limit)
         return limit
 
     def _before_request(self) -> Any:
@@ -211,7 +211,7 @@ class RateLimits:
 class _Limit:
     """What one decorator says."""
 
-    front: Front
+    fronts: Fronts
 
     def __init__(self, limits: LimitsOfRoute, options: RouteOptions, fallback: View | None) -> None:
         self._limits = limits
@@ -219,8 +219,8 @@ class _Limit:
         self._fallback = fallback
 
     def bind(self, routes: RouteLimits) -> None:
-        self.front = routes.front(self._limits, self._options)
-        if self.front.settles:
+        self.fronts = routes.fronts(self._limits, self._options)
+        if self.fronts.any.settles:
             request_tearing_down.connect(_tear_down)
 
     def stand_before(
@@ -233,10 +233,11 @@ class _Limit:
         if passed is None:
             passed = environ[_PASSED] = _Passed()
             flask.after_this_request(passed.finish)
-        passed.place(self.front, by, request, counted_as)
-        answer = judge(self.front, request)
+        front = self.fronts.of(current_app._get_current_object())  # type: ignore[attr-defined]
+        passed.place(front, by, request, counted_as)
+        answer = judge(front, request)
         if answer.refusal is None:
-            passed.add(Entry(self.front, request, answer))
+            passed.add(Entry(front, request, answer))
             return None
         for other in passed.refuse(answer.refusal):
             other.front.take_back(other.request, other.answer)
@@ -432,6 +433,6 @@ def _tear_down(app: flask.Flask, exc: BaseException | None = None, **_: object) 
 
 
 rate_limit = RateLimits()
-"""Limits of views and blueprints that count in the memory of this process."""
+"""Limits of views and blueprints that count in the memory of each application."""
 
 exempt = RateLimits.exempt

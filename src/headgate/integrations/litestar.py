@@ -29,11 +29,10 @@ from headgate.http.asgi import (
     send_refusal,
     telling,
 )
-from headgate.http.front import Front
 from headgate.http.functions import request_of
 from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions
 from headgate.http.refusal import PROBLEM_JSON
-from headgate.http.routes import LimitsOfRoute, RouteLimits, exempt, is_exempt
+from headgate.http.routes import Fronts, LimitsOfRoute, RouteLimits, application_fronts, exempt, is_exempt
 from headgate.integrations.starlette_record import Passed, Record
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import one_of_values
@@ -132,7 +131,7 @@ class RateLimits:
         too. Several limits apply together: what one of them refuses is charged in none. With `override`
         those of outer layers do not apply. `fallback` is an ASGI application that answers a refusal.
         """
-        return RateLimit(self._routes.front(limits, options), override=override, fallback=fallback)
+        return RateLimit(self._routes.fronts(limits, options), override=override, fallback=fallback)
 
     async def aclose(self) -> None:
         """Close the stores that were opened here."""
@@ -140,7 +139,7 @@ class RateLimits:
 
 
 rate_limit = RateLimits()
-"""Limits that count in the memory of this process."""
+"""Limits that count in the memory of each application."""
 
 
 class RateLimit:
@@ -148,14 +147,14 @@ class RateLimit:
 
     def __init__(
         self,
-        front: Front,
+        fronts: Fronts,
         *,
         override: bool = False,
         fallback: ASGIApp | None = None,
         websockets: bool = True,
         counted_as: str = "",
     ) -> None:
-        self.front = front
+        self.fronts = fronts
         self.override = override
         self.fallback = fallback
         self.websockets = websockets
@@ -198,15 +197,15 @@ class RateLimitPlugin(InitPlugin, ReceiveRoutePlugin):
         self._limit: RateLimit | None = None
         if policy is not None or options:
             # Limits are judged as those of one route: what a narrower one refuses is given back.
-            front = Front(policy, options, asynchronous=True, routed=policy is None)
-            self._limit = RateLimit(front, fallback=fallback, websockets=websockets, counted_as=_ALL)
+            fronts = application_fronts(policy, options)
+            self._limit = RateLimit(fronts, fallback=fallback, websockets=websockets, counted_as=_ALL)
 
     def on_app_init(self, app_config: Any) -> Any:
         """Called by Litestar."""
         if self._limit is not None:
             app_config.middleware.insert(0, self._limit)
-            app_config.before_send.append(_Unrouted(self._limit.front))
-            app_config.on_shutdown.append(self._limit.front.aclose)
+            app_config.before_send.append(_Unrouted(self._limit.fronts))
+            app_config.on_shutdown.append(self._limit.fronts.any.aclose)
         app_config.on_shutdown.append(self._rate_limits.aclose)
         return app_config
 
@@ -241,10 +240,11 @@ class _Limited:
             return
         record = Record.of(scope)
         limit = self._limit
-        if self._is_repeated and record.has_judged(limit.front):
+        front = limit.fronts.of(_application_of(scope))
+        if self._is_repeated and record.has_judged(front):
             await self._app(scope, receive, send)
             return
-        passed = await record.judge(limit.front, scope, self._template, limit, limit.counted_as, kind=LitestarRequest)
+        passed = await record.judge(front, scope, self._template, limit, limit.counted_as, kind=LitestarRequest)
         refusal = passed.refusal
         if refusal is None:
             await self._run(passed, record, scope, receive, send)
@@ -275,15 +275,16 @@ class _Limited:
 class _Unrouted:
     """Judges what finds no route: it is answered before any middleware is asked, so its answer is replaced."""
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
+    def __init__(self, fronts: Fronts) -> None:
+        self._fronts = fronts
 
     async def __call__(self, message: Message, scope: Scope) -> None:
         if "route_handler" in scope or scope["type"] != "http":
             return
         if message["type"] == "http.response.start":
             record = Record.of(scope)
-            passed = await record.judge(self._front, scope, "", self, _ALL, kind=LitestarRequest)
+            front = self._fronts.of(_application_of(scope))
+            passed = await record.judge(front, scope, "", self, _ALL, kind=LitestarRequest)
             refusal = passed.refusal
             if refusal is None:
                 await self._tell(passed, scope, message)
@@ -319,6 +320,11 @@ def _replace(message: Message, refusal: Refusal, *, head: bool) -> bytes:
     message["status"] = refusal.status
     message["headers"] = [*kept, *headers, *([] if any(name == length[0] for name, _ in headers) else [length])]
     return b"" if head else refusal.body
+
+
+def _application_of(scope: Scope) -> Any:
+    """What lives as long as the application: no reference to that itself can be weak."""
+    return scope["litestar_app"].event_emitter
 
 
 def template_of(scope: Scope) -> str:

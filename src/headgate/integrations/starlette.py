@@ -33,13 +33,12 @@ from headgate.http.asgi import (
     settling,
     telling,
 )
-from headgate.http.front import Front
 from headgate.http.functions import request_of
 from headgate.http.options import Refusal, Response, RouteOptions
-from headgate.http.routes import LimitsOfRoute, RouteLimits, exempt, is_exempt
+from headgate.http.routes import Fronts, LimitsOfRoute, RouteLimits, exempt, is_exempt
 from headgate.integrations.passed import without_content
 from headgate.integrations.starlette_record import Passed, RateLimitHeaders, Record
-from headgate.integrations.starlette_routes import Found, find_route
+from headgate.integrations.starlette_routes import Found, application_of, find_route
 
 try:
     from starlette.concurrency import run_in_threadpool
@@ -131,10 +130,10 @@ class RateLimits:
         The function may be a plain one, which then runs in a thread as Starlette has it. A refusal is
         answered by `fallback`, another endpoint, if there is one.
         """
-        front = self.routes.front(limits, options)
+        fronts = self.routes.fronts(limits, options)
 
         def decorate(endpoint: Endpoint) -> Endpoint:
-            return _limited(endpoint, front, fallback)
+            return _limited(endpoint, fronts, fallback)
 
         return decorate
 
@@ -160,7 +159,7 @@ class RouteLimit:
         **options: Unpack[RouteOptions],
     ) -> None:
         self.app = app
-        self._front = (rate_limits or rate_limit).routes.front(limits, options)
+        self._fronts = (rate_limits or rate_limit).routes.fronts(limits, options)
         self._fallback = fallback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -173,7 +172,8 @@ class RouteLimit:
             return
         record = Record.of(scope)
         place = f"{_place(scope, found)}: {found.template}"
-        passed = await record.judge(self._front, scope, found.template, self, place, kind=StarletteRequest)
+        front = self._fronts.of(application_of(scope))
+        passed = await record.judge(front, scope, found.template, self, place, kind=StarletteRequest)
         refusal = passed.refusal
         if refusal is None:
             await _run(self.app, passed, record, scope, receive, send)
@@ -192,7 +192,7 @@ def _place(scope: Scope, found: Found) -> str:
     return "mount" if found.endpoint is None or found.endpoint is not scope.get("endpoint") else "route"
 
 
-def _limited(endpoint: Endpoint, front: Front, fallback: Endpoint | None) -> Endpoint:
+def _limited(endpoint: Endpoint, fronts: Fronts, fallback: Endpoint | None) -> Endpoint:
     """An endpoint that is asked only when the limit lets a request pass."""
     if inspect.isclass(endpoint):
         raise ConfigError(
@@ -210,6 +210,7 @@ def _limited(endpoint: Endpoint, front: Front, fallback: Endpoint | None) -> End
         found = find_route(scope, endpoint=scope.get("endpoint"), by_method=True)
         record = Record.of(scope)
         counted_as = f"{found.template} ({depth + 1})" if depth else ""
+        front = fronts.of(application_of(scope))
         passed = await record.judge(
             front, scope, found.template, limited, counted_as, kind=StarletteRequest, own=connection
         )
@@ -305,4 +306,4 @@ class RefusalResponse(StarletteResponse):
 
 
 rate_limit = RateLimits()
-"""Limits that count in the memory of this process."""
+"""Limits that count in the memory of each application."""

@@ -21,7 +21,6 @@ _REST = "/{path:path}"
 """Stands for whatever comes after a mount, where no route is found."""
 
 _DEEPEST = 32
-_MOST_TREES = 256
 _MOST_FOUND = 4096
 
 
@@ -46,12 +45,12 @@ def find_route(scope: Scope, *, endpoint: Any = None, by_method: bool = False) -
     known = (
         id(scope.get("route")),
         id(_context(scope)),
-        id(scope.get("router")),
         scope.get("app_root_path"),
         scope.get("root_path"),
         scope.get("method") if by_method else None,
     )
-    found = _remembered.get(known)
+    remembered = _kept_by(scope.get("router")).found
+    found = remembered.get(known)
     if found is not None and found.endpoint is scope.get("endpoint"):
         return found.found
     route = _own_route(scope)
@@ -59,7 +58,7 @@ def find_route(scope: Scope, *, endpoint: Any = None, by_method: bool = False) -
         before = _plain_mounts(scope)
         if before is not None:
             template = f"{_methods(scope, route, by_method)}{before}{route.path}"
-            return _remember(scope, known, Found(template, route.endpoint, route))
+            return _remember(remembered, scope, known, Found(template, route.endpoint, route))
     frontend = _frontend(scope)
     if frontend is not None:
         return Found(frontend, None, None)
@@ -70,12 +69,22 @@ def find_route(scope: Scope, *, endpoint: Any = None, by_method: bool = False) -
     return Found(f"{_methods(scope, traced, by_method)}{path}", getattr(traced, "endpoint", None), traced)
 
 
-def _remember(scope: Scope, known: tuple[Any, ...], found: Found) -> Found:
-    if len(_remembered) >= _MOST_FOUND:
-        _remembered.clear()
-    kept = scope.get("route"), _context(scope), scope.get("router")
-    _remembered[known] = _Remembered(found.endpoint, found, kept)
+def _remember(
+    remembered: dict[tuple[Any, ...], _Remembered], scope: Scope, known: tuple[Any, ...], found: Found
+) -> Found:
+    if len(remembered) >= _MOST_FOUND:
+        remembered.clear()
+    remembered[known] = _Remembered(found.endpoint, found, (scope.get("route"), _context(scope)))
     return found
+
+
+def application_of(scope: Scope) -> Any:
+    """What lives as long as the outermost application: its router. None where nobody tells it."""
+    router = scope.get("router")
+    if router is not None:
+        return router
+    app = scope.get("app")
+    return getattr(app, "router", app)
 
 
 def flat(routes: Iterable[Any]) -> Iterator[Any]:
@@ -152,7 +161,6 @@ def _frontend(scope: Scope) -> str | None:
 class _Tree(NamedTuple):
     """What stands before the routes of a whole application."""
 
-    top: Any
     routes: int
     hosts: bool
     templated: bool
@@ -160,9 +168,6 @@ class _Tree(NamedTuple):
 
     opaque: tuple[str, ...]
     """Mounts of applications whose routes nobody tells."""
-
-
-_trees: dict[int, _Tree] = {}
 
 
 class _Remembered(NamedTuple):
@@ -173,7 +178,28 @@ class _Remembered(NamedTuple):
     kept: tuple[Any, ...]
 
 
-_remembered: dict[tuple[Any, ...], _Remembered] = {}
+class _Kept:
+    """What is known of a router. It is kept on that itself, and ends with it: it refers to its routes."""
+
+    __slots__ = ("found", "tree")
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[Any, ...], _Remembered] = {}
+        self.tree: _Tree | None = None
+
+
+_KEPT = "_headgate_kept"
+
+
+def _kept_by(top: Any) -> _Kept:
+    """What is known of a router, or of an application; nothing where it cannot be kept there."""
+    known = getattr(top, "__dict__", None)
+    if known is None:
+        return _Kept()
+    kept: _Kept | None = known.get(_KEPT)
+    if kept is None:
+        kept = known[_KEPT] = _Kept()
+    return kept
 
 
 def _plain_mounts(scope: Scope) -> str | None:
@@ -200,13 +226,11 @@ def _tree(scope: Scope) -> _Tree | None:
     routes = getattr(top, "routes", None)
     if routes is None:
         return None
-    tree = _trees.get(id(top))
-    if tree is None or tree.top is not top or tree.routes != len(routes):
-        if len(_trees) >= _MOST_TREES:
-            _trees.clear()
+    kept = _kept_by(top)
+    tree = kept.tree
+    if tree is None or tree.routes != len(routes):
         mounts: list[tuple[str, bool, bool, bool]] = list(_mounts(routes, "", 0))
-        tree = _trees[id(top)] = _Tree(
-            top,
+        tree = kept.tree = _Tree(
             len(routes),
             hosts=any(host for _, host, _, _ in mounts),
             templated=any(templated for _, _, templated, _ in mounts),

@@ -1,0 +1,47 @@
+"""Values that belong to objects of others, an application's state above all: they live as long as those do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Generic, TypeVar
+from weakref import ref
+
+T = TypeVar("T")
+
+
+class Attached(Generic[T]):
+    """One value for each object, kept beside it; objects need not be hashable. Safe under threads.
+
+    A value must not hold its object, or both stay.
+    """
+
+    __slots__ = ("_known", "_lock")
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[ref[object], T]] = {}
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, owner: object, make: Callable[[], T]) -> T:
+        """The value of an object, made if there is none; raises TypeError where no reference to it can be weak."""
+        known = self._known.get(id(owner))
+        if known is not None and known[0]() is owner:
+            return known[1]
+        with self._lock:
+            known = self._known.get(id(owner))
+            if known is not None and known[0]() is owner:
+                return known[1]
+            value = make()
+            number, table = id(owner), self._known
+
+            def forget(gone: ref[object]) -> None:
+                # No lock: the garbage collector may call this in the thread that has it.
+                entry = table.get(number)
+                if entry is not None and entry[0] is gone:
+                    del table[number]
+
+            table[number] = (ref(owner, forget), value)
+            return value
