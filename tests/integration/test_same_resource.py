@@ -1,12 +1,11 @@
 """No server and no gateway lets an application see another resource than the one that the policy has matched.
 
-Each request is written to the socket byte by byte as an attacker would; which resource it came to is told
+Which resource a request came to is told
 by the application's own framework.
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from gateways import running_caddy, running_nginx
+from raw_requests import answers, ask
 from running import running_service
 from seen_apps import POLICY
 from served import running
@@ -94,29 +94,9 @@ TARGETS = [
     b"/health/../files/a", b"http://a/health", b"//a/health", b"http://health",
 ]  # fmt: skip
 
+ALL = [b"X-All: 1"]
 ALIKE = [b"/health/"]
 """A trailing slash makes no other path for a policy, whatever it does for an application."""
-
-
-def ask(port: int, method: bytes, target: bytes, *, all_refused: bool) -> tuple[int, str]:
-    """The status, and the resource that answered; 0 where the server hangs up."""
-    lines = [method + b" " + target + b" HTTP/1.1", b"Host: a", b"Connection: close", b"Content-Length: 0"]
-    if all_refused:
-        lines.append(b"X-All: 1")
-    said = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
-        try:
-            connection.sendall(b"\r\n".join([*lines, b"", b""]))
-            while part := connection.recv(65536):
-                said += part
-        except ConnectionError:
-            pass
-    head, _, body = said.partition(b"\r\n\r\n")
-    words = head.split(None, 2)
-    status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
-    if b"chunked" in head.lower():
-        body = body.partition(b"\r\n")[2].partition(b"\r\n")[0]
-    return status, body.decode("latin-1").strip() if status == 200 else ""
 
 
 def assert_the_same_is_seen(port: int) -> None:
@@ -125,21 +105,16 @@ def assert_the_same_is_seen(port: int) -> None:
     reached = set()
     for target in dict.fromkeys(TARGETS):
         for all_refused in (False, True):
-            status, seen = ask(port, b"POST", target, all_refused=all_refused)
+            status, seen = ask(port, target, ALL if all_refused else ())
             reached.add(status)
             allowed = ("health",) if all_refused else ("health", "other")
             if status == 200 and seen not in allowed and target not in ALIKE:
                 wrong.append((target, seen, "all refused" if all_refused else ""))
     assert not wrong
     assert {200, 429} <= reached
-    assert ask(port, b"POST", b"/health", all_refused=True) == (200, "health")
-    assert ask(port, b"POST", b"/other", all_refused=False) == (200, "other")
-    assert ask(port, b"POST", b"/api/login", all_refused=False)[0] == 429
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    assert ask(port, b"/health", ALL) == (200, "health")
+    assert ask(port, b"/other") == (200, "other")
+    assert ask(port, b"/api/login")[0] == 429
 
 
 @pytest.mark.parametrize("server", SERVERS)
