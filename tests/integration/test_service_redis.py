@@ -56,6 +56,37 @@ def test_two_services_are_one_limiter(policy: Path, server: Server) -> None:
         assert later.check("/login").status_code == 429  # a restart hands out nothing
 
 
+def test_a_list_is_asked_for_together_and_one_key_is_decided_in_its_order(policy: Path, server: Server) -> None:
+    server.cli("FLUSHALL")
+    with running_service(policy, "--store", f"{server.url}?timeout=5s") as service:
+        several = [{"request": {"path": "/search", "client_ip": "198.51.100.1"}, "cost": cost} for cost in (3, 6, 5, 1)]
+        others = [{"path": "/search", "client_ip": f"192.0.2.{number}"} for number in range(200)]
+        service.client.post("/v1/check", json={"requests": several[:1]})  # connects, and loads the scripts
+        server.cli("FLUSHALL")
+        before = packets(server)
+        answer = service.client.post("/v1/check", json={"requests": [*several, *others]}).json()
+        decisions = answer["decisions"]
+        assert [decision["allowed"] for decision in decisions[:4]] == [True, False, True, False]
+        assert [decision["remaining"] for decision in decisions[4:]] == [7] * 200
+        assert packets(server) - before < 20  # in a few packets, and not in 204
+
+
+def packets(server: Server) -> int:
+    """How often the server has read from its clients."""
+    return int(server.cli("INFO", "stats")["total_reads_processed"])
+
+
+def test_a_list_in_an_outage_is_answered_as_each_rule_says(policy: Path) -> None:
+    with single() as server, running_service(policy, "--store", f"{server.url}?timeout=2s") as service:
+        server.kill()
+        paths = ["/login", "/cart", "/search"] * 50
+        decisions = service.client.post("/v1/check", json={"requests": [{"path": path} for path in paths]}).json()
+        told = [(decision["allowed"], decision["degraded"]) for decision in decisions["decisions"]]
+        assert set(told[0::3]) == {(False, "closed")}
+        assert set(told[1::3]) == {(True, "open")}
+        assert told[2::3] == [(True, "local")] * 8 + [(False, "local")] * 42
+
+
 def test_several_workers_share_a_redis(policy: Path, server: Server) -> None:
     server.cli("FLUSHALL")
     with running_service(policy, "--workers", "2", "--store", f"{server.url}?timeout=5s") as service:

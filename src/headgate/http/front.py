@@ -157,9 +157,8 @@ class Front:
                 fields = [*fields, (_DEGRADED, decision.degraded)]
             # Who stood in line has waited.
             return Answer(None, fields, 0 if self._wait else decision.delay_us, decision)
-        status, headers, problem = answer_of(decision, self.fields)
-        body = problem_json(problem or {})
-        refusal = Refusal(status, [*headers, ("Content-Type", PROBLEM_JSON)], body)
+        status, headers, body = answer_of(decision, self.fields)
+        refusal = Refusal(status, [*headers, ("Content-Type", PROBLEM_JSON)], body or b"")
         own = self._refusal(request, decision, refusal) if self._refusal is not None else None
         return Answer(refusal if own is None else own, [], 0, decision)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from headgate.decision import Decision
+from headgate.decision import Decision, NamedLimit
 from headgate.http.dialects import Fields
 from headgate.http.ratelimit_headers import ratelimit_fields, retry_after_seconds
 
@@ -18,12 +18,24 @@ REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-re
 PROBLEM_JSON = "application/problem+json"
 
 
+_MOST_TEXTS = 4096
+_DEFAULT = "default"
+"""What a limit is called that nobody has named: this says nothing to a client."""
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
 class Answer(NamedTuple):
-    """What to send. `problem` is None where the request may pass."""
+    """What to send. `body`, a problem on one line of ASCII, is None where the request may pass."""
 
     status: int
     headers: list[tuple[str, str]]
-    problem: dict[str, Any] | None
+    body: bytes | None
+
+    @property
+    def problem(self) -> dict[str, Any] | None:
+        """The members of the body."""
+        return None if self.body is None else json.loads(self.body)
 
 
 def answer_of(decision: Decision, fields: Fields = ratelimit_fields) -> Answer:
@@ -39,41 +51,84 @@ def answer_of(decision: Decision, fields: Fields = ratelimit_fields) -> Answer:
     seconds = retry_after_seconds(decision)
     if seconds is not None:
         headers.insert(0, ("Retry-After", str(seconds)))
-    problem = problem_of(decision, seconds)
-    return Answer(problem["status"], headers, problem)
+    return Answer(refusal_status(decision), headers, refusal_body(decision, seconds))
 
 
-def problem_of(decision: Decision, seconds: int | None) -> dict[str, Any]:
-    """The problem body of a refusal."""
-    violated = [reading.name for reading in decision.refusals if not reading.shadow]
-    if decision.degraded == "closed":
-        body: dict[str, Any] = {
+def refusal_status(decision: Decision) -> int:
+    """The status of a refusal."""
+    return 503 if decision.degraded == "closed" else 429
+
+
+def refusal_body(decision: Decision, seconds: int | None) -> bytes:
+    """The problem body of a refusal that asks to come back in so many seconds; None for never."""
+    refusing = tuple([reading.definition for reading in decision.refusals if not reading.shadow])
+    closed = decision.degraded == "closed"
+    name = (closed, *map(id, refusing))
+    text = _texts.get(name)
+    if text is None:
+        if len(_texts) >= _MOST_TEXTS:
+            _texts.clear()
+        text = _texts[name] = _text_of(refusing, closed=closed)
+    if seconds is None:
+        return text.never
+    milliseconds = -(-(decision.retry_after_us or 0) // 1000)
+    return b'%s%d s","retry-after-ms":%d%s' % (text.start, seconds, milliseconds, text.end)
+
+
+class _Text(NamedTuple):
+    """What is the same in all refusals of the same limits, which are kept so that their identities stay theirs."""
+
+    refusing: tuple[NamedLimit, ...]
+    start: bytes
+    """Up to the seconds."""
+
+    end: bytes
+    """From behind the milliseconds."""
+
+    never: bytes
+    """The whole body where waiting does not help."""
+
+
+_texts: dict[tuple[int, ...], _Text] = {}
+"""By whether the store's failure refuses, and the identities of the limits that do."""
+
+
+def _text_of(refusing: tuple[NamedLimit, ...], *, closed: bool) -> _Text:
+    problem: dict[str, Any]
+    if closed:
+        problem = {
             "type": REDUCED_CAPACITY,
             "title": "Request cannot be satisfied due to temporary server capacity constraints",
             "status": 503,
         }
         detail = "the rate limiter has no room to count this request"
     else:
-        body = {
+        problem = {
             "type": QUOTA_EXCEEDED,
             "title": "Request cannot be satisfied as assigned quota has been exceeded",
             "status": 429,
         }
-        detail = f"over the limit of {', '.join(violated)}"
-    if seconds is None:
-        body["detail"] = (
-            f"{detail}; waiting does not help: it is more than the quota ever holds, or lacks what it is counted by"
-        )
-    else:
-        body["detail"] = f"{detail}; come back in {seconds} s"
-        body["retry-after-ms"] = -(-(decision.retry_after_us or 0) // 1000)
-    body["violated-policies"] = violated
-    return body
+        detail = f"over the limit of {', '.join(map(_in_words, refusing))}"
+    violated = {"violated-policies": [limit.name for limit in refusing]}
+    never = f"{detail}; waiting does not help: it is more than the quota ever holds, or lacks what it is counted by"
+    start = _encode(problem | {"detail": f"{detail}; come back in "})
+    return _Text(
+        refusing,
+        start=start.removesuffix('"}').encode(),
+        end=f",{_encode(violated)[1:]}".encode(),
+        never=problem_json(problem | {"detail": never} | violated),
+    )
+
+
+def _in_words(limit: NamedLimit) -> str:
+    """A limit as a client understands it: its name, if it was given one, and how much it lets pass in which time."""
+    unnamed = limit.name == _DEFAULT or limit.name.startswith(f"{_DEFAULT}.")
+    return str(limit.limit) if unnamed else f"{limit.name} ({limit.limit})"
 
 
 def problem_json(problem: dict[str, Any]) -> bytes:
     """A problem body on one line of ASCII."""
-    return json.dumps(problem, separators=(",", ":")).encode()
+    return _encode(problem).encode()
 
 
 def plain_problem(status: int, title: str, detail: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from headgate.decision import Decision
 from headgate.errors import ArgumentError, HeadgateError, StoreError
 from headgate.http.ratelimit_headers import writers_of
-from headgate.http.refusal import answer_of, problem_json
+from headgate.http.refusal import answer_of
 from headgate.observe.metrics import CONTENT_TYPE, Metrics, Sharing
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import Request
@@ -162,9 +162,9 @@ def response_of(decision: Decision) -> Response:
     passing = writers_of(decision.definitions).encoded.write_passing(decision)
     if passing is not None:
         return Response(200, TEXT, b"", passing)
-    status, headers, problem = answer_of(decision)
-    body = b"" if problem is None else problem_json(problem)
-    return Response(status, PROBLEM, body, [(name.lower().encode(), value.encode()) for name, value in headers])
+    status, headers, body = answer_of(decision)
+    encoded = [(name.lower().encode(), value.encode()) for name, value in headers]
+    return Response(status, PROBLEM, body or b"", encoded)
 
 
 async def _awaited(answer: Awaitable[Response]) -> Response:

@@ -48,7 +48,7 @@ def read_body(body: bytes) -> tuple[list[Asked], bool]:
 
 def write_decision(decision: Decision) -> dict[str, Any]:
     """A decision as JSON: seconds as numbers, null for never."""
-    answer = answer_of(decision)
+    headers = answer_of(decision).headers
     return {
         "allowed": decision.allowed,
         "rule": decision.rule or None,
@@ -59,7 +59,7 @@ def write_decision(decision: Decision) -> dict[str, Any]:
         "delay": decision.delay,
         "degraded": decision.degraded,
         "limits": [_write_limit(reading) for reading in decision.limits],
-        "headers": dict(answer.headers),
+        "headers": dict(headers),
     }
 
 

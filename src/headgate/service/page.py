@@ -10,21 +10,30 @@ from headgate.policy.gate import AsyncGate
 from headgate.policy.rules import ANY_TIER, Conditions, Rule
 
 _STYLE = """
-:root { color-scheme: light dark; --line: #8885; --soft: #8881; --accent: #0b7a75; }
-body { font: 16px/1.55 system-ui, sans-serif; max-width: 60rem; margin: 3rem auto; padding: 0 1.25rem; }
-h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
-p.lead { margin-top: 0; opacity: .8; } a { color: var(--accent); }
+:root { color-scheme: light dark; --ink: #1c2733; --dim: #5b6b7a; --paper: #fbfcfd; --line: #dde4ea; --soft: #eef2f5;
+  --accent: #0b7a75; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --dim: #93a4b3; --paper: #10161c; --line: #2a3642;
+  --soft: #19222b; --accent: #4fc3bb; } }
+* { box-sizing: border-box; }
+body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem;
+  margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
+h1 { font-size: 1.7rem; margin: 0 0 .2rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
+p.lead { margin-top: 0; color: var(--dim); } a { color: var(--accent); }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; }
 th, td { text-align: left; vertical-align: top; padding: .45rem .8rem .45rem 0; border-bottom: 1px solid var(--line); }
 th { font-weight: 600; white-space: nowrap; } code, pre { font: .88rem/1.5 ui-monospace, monospace; }
 pre { background: var(--soft); border-left: 3px solid var(--accent); padding: .8rem 1rem; overflow-x: auto; }
 .tag { font-size: .75rem; border: 1px solid var(--line); border-radius: .6rem; padding: 0 .5rem; margin-left: .4rem; }
+@media (max-width: 40rem) {
+  thead { display: none; } tr { display: block; padding: .6rem 0; border-bottom: 1px solid var(--line); }
+  td { display: block; border: 0; padding: .1rem 0; } pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+}
 """
 
 
 def page(gate: AsyncGate, host: str) -> str:
     """The page for a gate that is asked under this host."""
-    policy, stats = gate.policy, gate.stats()
+    policy = gate.policy
     base = f"http://{host}"
     rows = "\n".join(_row(rule) for rule in policy.rules)
     exempt = ", ".join(f"<code>{escape(_match(conditions))}</code>" for conditions in policy.exempt) or "nothing"
@@ -34,7 +43,7 @@ def page(gate: AsyncGate, host: str) -> str:
 <title>Headgate: {escape(policy.namespace)}</title><style>{_STYLE}</style></head><body>
 <h1>Headgate</h1>
 <p class="lead">{headgate.__version__}, {core.CORE} core, limits requests for <b>{escape(policy.namespace)}</b>.
-{stats.keys:,} of at most {stats.max_keys:,} states are held.</p>
+{_states(gate)}</p>
 
 <h2>Rules</h2>
 <table><thead><tr><th>Rule</th><th>For</th><th>Counted by</th><th>Limits</th></tr></thead><tbody>
@@ -58,6 +67,15 @@ and gives the headers to send on. <code>{{"requests": [...]}}</code> asks for up
 <p><a href="/metrics">/metrics</a> for Prometheus, <a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a>.</p>
 </body></html>
 """
+
+
+def _states(gate: AsyncGate) -> str:
+    """How many states there are; of a store that is a server of its own, where they are: it counts for itself."""
+    stats = gate.stats()
+    if stats.max_keys:
+        return f"{stats.keys:,} of at most {stats.max_keys:,} states are held."
+    store = getattr(gate.store, "inner", gate.store)
+    return f"States are held by the server at <code>{escape(getattr(store, 'shown', 'another place'))}</code>."
 
 
 def _row(rule: Rule) -> str:
