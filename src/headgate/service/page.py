@@ -26,7 +26,8 @@ pre { background: var(--soft); border-left: 3px solid var(--accent); padding: .8
 .tag { font-size: .75rem; border: 1px solid var(--line); border-radius: .6rem; padding: 0 .5rem; margin-left: .4rem; }
 @media (max-width: 40rem) {
   thead { display: none; } tr { display: block; padding: .6rem 0; border-bottom: 1px solid var(--line); }
-  td { display: block; border: 0; padding: .1rem 0; } pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+  td { display: block; border: 0; padding: .1rem 0; } td:nth-child(3)::before { content: "by "; }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 }
 """
 
