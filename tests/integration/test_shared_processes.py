@@ -67,6 +67,14 @@ def test_a_process_killed_at_any_instruction_leaves_its_decision_charged_or_not(
     assert sum(result["mended"] for result in results) > 20
 
 
+def test_whatever_bits_a_zone_holds_it_answers_or_raises_a_store_error() -> None:
+    results = told("flipping.py", "20000" if LONG else "500", within_s=3600)
+    assert [result["part"] for result in results][-1] == "anywhere" and len(results) == 7
+    for result in results:
+        assert result["answers"] > 100, result
+        assert result["part"] in ("records", "header", "lock") or result["StoreKeyError"] > 100, result
+
+
 def test_a_stopped_process_is_told_and_waited_for_once() -> None:
     *results, of_a_gate = told("killing.py", "stopped")
     assert len(results) == 2

@@ -13,10 +13,10 @@ type Table = table::Table<Private>;
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
 
-fn register(table: &Table, scope: &str, algorithm: Algorithm) -> Registered {
+fn register(table: &Table, scope: &str, algorithm: Algorithm, period: i64) -> Registered {
     let windowed = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog);
     let refill = if windowed { 0 } else { 7 };
-    let limit = Limit::new(algorithm, 1, 100_000, 60_000_000, refill).expect("a limit");
+    let limit = Limit::new(algorithm, 1, 100_000, period, refill).expect("a limit");
     table.register(scope, "", limit).expect("a lock").expect("room")
 }
 
@@ -32,11 +32,13 @@ fn main() {
         "fixed_window" => &[Algorithm::FixedWindow],
         "sliding_window" => &[Algorithm::SlidingWindow],
         "token_bucket" | "new_keys" => &[Algorithm::TokenBucket],
-        "sliding_log" => &[Algorithm::SlidingLog],
+        "sliding_log" | "short_log" => &[Algorithm::SlidingLog],
         "three_limits" => &[Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::TokenBucket],
         _ => panic!("no such kind of decision: {kind}"),
     };
-    let limits: Vec<Registered> = algorithms.iter().map(|one| register(&table, &format!("{one:?}"), *one)).collect();
+    let period = if kind == "short_log" { 1500 } else { 60_000_000 }; // of which two requests are within one
+    let limits: Vec<Registered> =
+        algorithms.iter().map(|one| register(&table, &format!("{one:?}"), *one, period)).collect();
     let key = table.seed().text(b"user:42");
     let mut checks: Vec<Check> = limits.iter().map(|limit| Check { limit, key, cost: 1, shadow: false }).collect();
     let mut allowed = 0;

@@ -35,7 +35,7 @@ impl<'zone> Catalog<'zone> {
 
     /// How many limits are known.
     pub fn len(&self) -> usize {
-        self.map.words::<1>(LIMITS_KNOWN)[0].load(Acquire) as usize
+        self.map.words::<1>(LIMITS_KNOWN)[0].load(Acquire).min(self.layout.limits as u64) as usize
     }
 
     /// Whether none is known.
@@ -62,6 +62,9 @@ impl<'zone> Catalog<'zone> {
 
     /// The integers of a limit that is known.
     pub fn limit(&self, number: u32) -> Option<Limit> {
+        if number as usize >= self.len() {
+            return None;
+        }
         self.written(number).map(|(limit, _)| limit)
     }
 

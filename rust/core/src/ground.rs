@@ -58,14 +58,17 @@ pub trait Ground {
     /// Take up another free list and count of held blocks; counts when it is committed.
     fn write_free(&mut self, free: u32, held: u32);
 
-    /// A block that was never taken, now held; there must be one. Counts when it is committed.
-    fn take_new_block(&mut self) -> u32;
+    /// A block that was never taken, now held; None where there is none. Counts when it is committed.
+    fn take_new_block(&mut self) -> Option<u32>;
 
     /// Whether so many more things can be written before a commit.
     fn can_note(&self, more: usize) -> bool;
 
     /// What was written counts from here on.
     fn commit(&mut self);
+
+    /// What was written since the last commit was never written.
+    fn take_back(&mut self);
 
     /// Mark the state in a slot as refused.
     fn mark_refused(&mut self, index: usize);

@@ -11,7 +11,7 @@ use crate::memory::shared::{SharedMap, set};
 /// "headgate" as bytes.
 const MAGIC: u64 = u64::from_ne_bytes(*b"headgate");
 /// The version of this layout; another one cannot be read.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 const WAY_OUT: &str = "name another path, or delete the file once nobody uses it";
 const WORDS: usize = 16;

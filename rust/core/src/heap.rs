@@ -94,10 +94,10 @@ impl Ground for Heap {
         self.head.held = held;
     }
 
-    fn take_new_block(&mut self) -> u32 {
+    fn take_new_block(&mut self) -> Option<u32> {
         self.blocks.push(Block::EMPTY);
         self.head.held += 1;
-        (self.blocks.len() - 1) as u32
+        Some((self.blocks.len() - 1) as u32)
     }
 
     fn can_note(&self, _more: usize) -> bool {
@@ -107,6 +107,9 @@ impl Ground for Heap {
     /// Nobody survives the process to see a charge half written.
     #[inline(always)]
     fn commit(&mut self) {}
+
+    /// Nobody else writes here, so that nothing is found damaged over which a charge would have to end.
+    fn take_back(&mut self) {}
 
     #[inline(always)]
     fn mark_refused(&mut self, index: usize) {

@@ -6,7 +6,6 @@ use crate::algorithms::transition::{self, Reading};
 use crate::catalog::Known;
 use crate::ground::Ground;
 use crate::hash::KeyHash;
-use crate::limit::Algorithm;
 use crate::region;
 use crate::registry::Limits;
 use crate::soundness::check;
@@ -30,15 +29,10 @@ impl Zone {
         if let Err(fault) = self.catalog().check(&self.seed) {
             return Ok(Err(fault));
         }
-        let known = self.catalog().len();
-        let is_log = |number: u32| {
-            let limit = ((number as usize) < known).then(|| self.of(number));
-            limit.map(|limit| limit.algorithm == Algorithm::SlidingLog)
-        };
         for lane in 0..self.layout.lanes.count {
             // A lane that is not whole is mended first.
             let checked = match self.lock(lane) {
-                Ok(guard) => check(&guard.ground, is_log),
+                Ok(guard) => check(&guard.ground, |number| self.of(number)),
                 Err(Unusable::Damaged(fault)) => Err(fault),
                 Err(stuck) => return Err(stuck),
             };
@@ -72,7 +66,9 @@ impl Zone {
             let reading = Reading { remaining, reset_after_us, next_after_us, ..Reading::default() };
             Some(Looked { number: registered.number, reading, refused: slot.refused() })
         });
-        Ok(looked.collect())
+        let looked = looked.collect();
+        stripe.check()?;
+        Ok(looked)
     }
 
     /// Forget what is held of a key, under every limit that is known; whether that was more than nothing.

@@ -1,7 +1,7 @@
 //! The stripes of a table in the memory of one process, each under its own lock.
 
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::answer::Check;
 use crate::hash::KeyHash;
@@ -70,7 +70,11 @@ impl Lanes {
 
     /// Lock a stripe unless somebody holds it.
     pub fn try_lock(&self, lane: usize) -> Option<Guard<'_>> {
-        self.lanes[lane].stripe.try_lock().ok()
+        match self.lanes[lane].stripe.try_lock() {
+            Ok(stripe) => Some(stripe),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Ask for the cache line where a check's state will be looked for. A hint, without any lock.

@@ -34,6 +34,7 @@ mod room;
 pub mod slot;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod soundness;
+mod state_check;
 pub mod storage;
 pub mod stripe;
 pub mod table;

@@ -60,13 +60,13 @@ pub struct Limit {
     pub refill: i64,
     /// For buckets, the scaled units of a full bucket.
     pub full: i64,
+    /// No state is of a later window, or of buckets of a later moment, than this one.
+    pub latest: i64,
+    /// No state counts more units, or of buckets more scaled units, than this.
+    pub most: i64,
 }
 
 impl Limit {
-    /// A limit that admits nothing and whose states are always the same as none.
-    pub const NOTHING: Self =
-        Self { algorithm: Algorithm::FixedWindow, unit_us: 1, quota: 0, period: 1, refill: 0, full: 0 };
-
     /// A limit of these integers, or what is wrong with them.
     pub fn new(algorithm: Algorithm, unit_us: i64, quota: i64, period: i64, refill: i64) -> Result<Self, &'static str> {
         if ![1, 1_000, 1_000_000].contains(&unit_us) {
@@ -91,7 +91,13 @@ impl Limit {
             }
             _ => {}
         }
-        Ok(Self { algorithm, unit_us, quota, period, refill, full })
+        let (latest, most) = match algorithm {
+            // Two windows ahead are those of a clock that went back; counts are weighed by the period.
+            Algorithm::FixedWindow => (LARGEST / unit_us / period + 2, LARGEST),
+            Algorithm::SlidingWindow | Algorithm::SlidingLog => (LARGEST / unit_us / period + 2, 2 * LARGEST / period),
+            _ => (LARGEST / unit_us + 1, LARGEST),
+        };
+        Ok(Self { algorithm, unit_us, quota, period, refill, full, latest, most })
     }
 
     /// Whether a state under `former` means the same under this limit.

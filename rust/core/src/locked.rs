@@ -5,7 +5,8 @@ use smallvec::SmallVec;
 use crate::algorithms::transition::{Kept, Reading};
 use crate::answer::Check;
 use crate::limit::Algorithm;
-use crate::storage::Storage;
+use crate::log_pool::Charge;
+use crate::storage::{DamagedState, Storage};
 use crate::stripe::{Need, Place};
 
 /// Where a check's state is: which of the locked stripes, under which tag, in which place.
@@ -19,6 +20,14 @@ pub struct Spot {
     pub tag: u64,
     /// Where the tag is.
     pub place: Place,
+}
+
+/// What keeping a state does to a log.
+pub fn charge_of(kept: &Kept) -> Option<Charge> {
+    match *kept {
+        Kept::Entries { gone, shift, time, cost } => Some(Charge { gone, shift, time, cost }),
+        Kept::Numbers(_) => None,
+    }
 }
 
 /// The stripes of a decision, locked, and where each check's state is in them.
@@ -77,7 +86,7 @@ impl<'table, S: Storage> Locked<'table, S> {
             kept[index].is_some()
                 && (place == Place::Absent
                     || limit.algorithm == Algorithm::SlidingLog
-                        && stripe.needs_block(place, limit, self.need(checks, kept, index)))
+                        && stripe.needs_block(place, limit, &self.need(checks, kept, index)))
         })
     }
 
@@ -85,20 +94,17 @@ impl<'table, S: Storage> Locked<'table, S> {
     pub fn need(&self, checks: &[Check], kept: &[Option<Kept>], index: usize) -> Need {
         let guard = self.spots[index].guard;
         let stripe = &self.guards[guard];
-        let gone = |index: usize| match kept[index] {
-            Some(Kept::Entries { gone, .. }) => Some(gone),
-            _ => None,
-        };
+        let charge = |index: usize| kept[index].as_ref().and_then(charge_of);
         let before = (0..index).filter(|other| self.spots[*other].guard == guard).filter(|other| {
             let place = || stripe.find(self.spots[*other].tag);
-            gone(*other).is_some_and(|gone| stripe.takes_block(place(), &checks[*other].limit.limit, gone))
+            charge(*other).is_some_and(|charge| stripe.takes_block(place(), &checks[*other].limit.limit, &charge))
         });
-        Need { gone: gone(index).unwrap_or_default(), before: before.count() }
+        Need { charge: charge(index).unwrap_or_default(), before: before.count() }
     }
 
     /// Keep what a decision charged, in the places that are known.
     #[inline]
-    pub fn keep(&mut self, storage: &S, checks: &[Check], kept: &[Option<Kept>]) {
+    pub fn keep(&mut self, storage: &S, checks: &[Check], kept: &[Option<Kept>]) -> Result<(), DamagedState> {
         for (spot, kept) in self.spots.iter().zip(kept) {
             if let Some(Kept::Entries { shift, .. }) = kept {
                 self.guards[spot.guard].shift(spot.place, *shift);
@@ -110,11 +116,11 @@ impl<'table, S: Storage> Locked<'table, S> {
                 self.guards[spot.guard].keep(spot.place, spot.tag, check.limit, *kept);
             }
         }
-        storage.commit(self);
+        self.commit(storage)
     }
 
     /// Keep what a decision charged, in new slots too: each of those moves its neighbours.
-    pub fn keep_growing(&mut self, storage: &S, checks: &[Check], kept: &[Option<Kept>]) {
+    pub fn keep_growing(&mut self, storage: &S, checks: &[Check], kept: &[Option<Kept>]) -> Result<(), DamagedState> {
         for (spot, kept) in self.spots.iter().zip(kept) {
             if let Some(Kept::Entries { shift, .. }) = kept {
                 let stripe = &mut self.guards[spot.guard];
@@ -130,11 +136,42 @@ impl<'table, S: Storage> Locked<'table, S> {
                 stripe.keep(place, spot.tag, check.limit, *kept);
             }
         }
-        storage.commit(self);
+        self.commit(storage)
+    }
+
+    /// What was written counts, unless something that cannot be was met.
+    #[inline(always)]
+    fn commit(&mut self, storage: &S) -> Result<(), DamagedState> {
+        let checked = self.check();
+        if checked.is_ok() {
+            storage.commit(self)
+        } else {
+            storage.take_back(self)
+        }
+        checked
+    }
+
+    /// Whether all that was read since this was last asked can be.
+    #[inline(always)]
+    pub fn check(&self) -> Result<(), DamagedState> {
+        let mut checked = Ok(());
+        for guard in &self.guards {
+            checked = guard.check().and(checked); // each is asked, so that none remembers it
+        }
+        checked
     }
 
     /// Give back what a decision charged, in one piece; in several where that takes more notes than a stripe has.
-    pub fn give_back(&mut self, storage: &S, checks: &[Check], now_us: i64, earliest_us: i64) {
+    ///
+    /// Where a state is met that cannot be, it stays as it is, and that is told.
+    pub fn give_back(
+        &mut self,
+        storage: &S,
+        checks: &[Check],
+        now_us: i64,
+        earliest_us: i64,
+    ) -> Result<(), DamagedState> {
+        let mut checked = Ok(());
         let mut empty: SmallVec<[Spot; 4]> = SmallVec::new();
         storage.begin(self);
         for (number, check) in checks.iter().enumerate() {
@@ -147,12 +184,14 @@ impl<'table, S: Storage> Locked<'table, S> {
             if stripe.give_back(spot.place, check, storage.limits(), now_us, earliest_us) {
                 empty.push(spot);
             }
+            checked = stripe.check().and(checked);
         }
         storage.commit(self);
         for Spot { lane, guard, tag, .. } in empty {
             self.guards[guard].drop_nothing(tag, storage.limits(), now_us);
             storage.settle(lane, &mut self.guards[guard]);
         }
+        checked
     }
 
     /// Remember which states refused although waiting would help.

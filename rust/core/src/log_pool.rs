@@ -1,14 +1,25 @@
-//! Where the entries of sliding logs live: chains of small blocks, linked by index.
+//! Where the entries of sliding logs live: the first ones in the slot itself, more in chains of small blocks.
 //!
-//! A chain is named by two positions, so it fits into the words of a slot, and nothing here is an
-//! address: the same layout works in memory that several processes map.
+//! The words of a slot hold up to `IN_SLOT` entries, or name both ends of a chain of blocks that are
+//! linked by index. Nothing here is an address: the same layout works in memory that several processes
+//! map. Such memory may be damaged: a walk along a chain ends where something is that cannot be, and
+//! tells it to a cell that whoever asked looks at.
+
+use std::cell::Cell;
 
 use crate::ground::{Ground, Head};
+use crate::limit::LARGEST;
 
 /// Entries of one block.
 pub const PER_BLOCK: usize = 7;
+const LAST_INDEX: u32 = PER_BLOCK as u32 - 1;
 /// The number of no block.
 pub const NIL: u32 = u32::MAX;
+/// Entries that a slot holds by itself.
+pub const IN_SLOT: usize = 2;
+/// Bits that each of those has for its cost; an entry of more units goes into a block.
+const COST_BITS: usize = 26;
+const LARGEST_IN_SLOT: i64 = (1 << COST_BITS) - 1;
 
 /// (time, cost) in units of the limit.
 pub type Entry = (i64, i64);
@@ -32,32 +43,119 @@ impl Block {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Position {
     block: u32,
-    index: usize,
+    index: u32,
 }
 
 impl Position {
     fn pack(self) -> i64 {
-        i64::from(self.block) << 3 | self.index as i64
+        i64::from(self.block) << 3 | i64::from(self.index)
     }
 
     fn unpack(word: i64) -> Self {
-        Self { block: (word >> 3) as u32, index: (word & 7) as usize }
+        Self { block: (word >> 3) as u32, index: (word & 7) as u32 }
     }
 
+    /// The next place of a chain; one that is nowhere if this is.
     fn after(self, blocks: &[Block]) -> Self {
-        if self.index + 1 < PER_BLOCK {
+        if self.index < LAST_INDEX {
             Self { index: self.index + 1, ..self }
         } else {
-            Self { block: blocks[self.block as usize].next, index: 0 }
+            Self { block: blocks.get(self.block as usize).map_or(NIL, |block| block.next), index: 0 }
         }
     }
 }
 
-/// A key's chain as a slot stores it: the oldest entry, the units of all entries, the newest entry.
+/// A key's log as a slot stores it.
+///
+/// Of a chain: the place of the oldest entry, the units of all entries, the place of the newest one. Of
+/// entries in the slot: the times of both, and the complement of their costs, which is negative; a cost of 0 is
+/// that of no entry.
 pub type Chain = [i64; 3];
 
-/// The chain of a key without entries.
-pub const NO_CHAIN: Chain = [-1, 0, -1];
+/// The log of a key without entries.
+pub const NO_CHAIN: Chain = [0, 0, -1];
+
+/// The entries that a slot holds by itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct Few {
+    entries: [Entry; IN_SLOT],
+    count: usize,
+}
+
+impl Few {
+    /// The entries in a slot; None where it names a chain.
+    #[inline(always)]
+    fn read([first, second, costs]: Chain) -> Option<Self> {
+        let costs = !costs;
+        if costs < 0 {
+            return None;
+        }
+        let (one, other) = (costs & LARGEST_IN_SLOT, costs >> COST_BITS);
+        let count = usize::from(one != 0) + usize::from(other != 0);
+        Some(Self { entries: [(first, one), (second, other)], count })
+    }
+
+    #[inline(always)]
+    fn write(&self) -> Chain {
+        let [(first, one), (second, other)] = self.entries;
+        [first, second, !(one | other << COST_BITS)]
+    }
+
+    #[inline(always)]
+    fn all(&self) -> &[Entry] {
+        &self.entries[..self.count]
+    }
+
+    /// Whether some algorithm can have written these.
+    #[inline(always)]
+    fn is_sound(&self) -> bool {
+        let [(first, one), (second, other)] = self.entries;
+        let times = (0..=LARGEST).contains(&first) && second <= LARGEST && other <= LARGEST_IN_SLOT;
+        match self.count {
+            0 => first == 0 && second == 0,
+            1 => times && one != 0 && second == 0,
+            _ => times && first < second,
+        }
+    }
+
+    /// Without the `gone` oldest.
+    #[inline(always)]
+    fn without(self, gone: usize) -> Self {
+        match self.count.saturating_sub(gone) {
+            0 => Self::default(),
+            1 => Self { entries: [self.entries[self.count - 1], (0, 0)], count: 1 },
+            _ => self,
+        }
+    }
+
+    /// With one more; None where that has no room here.
+    #[inline(always)]
+    fn with(mut self, time: i64, cost: i64) -> Option<Self> {
+        match self.count {
+            0 => self.entries[0] = (time, 0),
+            count if self.entries[count - 1].0 == time => self.count -= 1,
+            IN_SLOT.. => return None,
+            count => self.entries[count] = (time, 0),
+        }
+        let newest = &mut self.entries[self.count];
+        newest.1 = newest.1.checked_add(cost)?;
+        self.count += 1;
+        (newest.1 <= LARGEST_IN_SLOT).then_some(self)
+    }
+}
+
+/// What a charge does to a log: the `gone` oldest entries leave, all times move by `shift`, `cost` comes at `time`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Charge {
+    /// How many of the oldest entries leave.
+    pub gone: usize,
+    /// What is added to all times.
+    pub shift: i64,
+    /// When the cost is charged.
+    pub time: i64,
+    /// How much is charged.
+    pub cost: i64,
+}
 
 /// A key's entries, to be read.
 pub struct Log<'pool> {
@@ -71,102 +169,245 @@ pub struct Log<'pool> {
     pub shift: i64,
 }
 
-/// An iterator over the entries of a chain, oldest first.
+/// An iterator over the entries of a log, oldest first.
 #[derive(Clone)]
-pub struct Entries<'pool> {
+pub enum Entries<'pool> {
+    /// Those that a slot holds.
+    InSlot {
+        /// Oldest first.
+        entries: [Entry; IN_SLOT],
+        /// The first that is left.
+        first: usize,
+        /// How many there were.
+        count: usize,
+    },
+    /// Those of a chain.
+    InBlocks(Walk<'pool>),
+}
+
+/// A way along a chain, which ends where that cannot go on.
+#[derive(Clone)]
+pub struct Walk<'pool> {
     blocks: &'pool [Block],
     at: Position,
     end: Position,
+    /// The entry there; one without units behind the last.
+    first: Entry,
+    /// Units of the entries that are left.
+    units: i64,
+    /// Whether something was met that cannot be.
+    damage: &'pool Cell<bool>,
+}
+
+impl Walk<'_> {
+    /// The entry at this place, which is later than `after`.
+    #[inline(always)]
+    fn look(&self, after: i64) -> Entry {
+        let (time, cost) = entry(self.blocks, self.at).unwrap_or_default();
+        // The units tell where a chain ends, and times that grow that it does.
+        let is_last = self.at == self.end;
+        let fits = if is_last { cost == self.units } else { 0 < cost && cost < self.units };
+        if fits && after < time && time <= LARGEST {
+            return (time, cost);
+        }
+        self.damage.set(true);
+        (0, 0)
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Entry> {
+        let (time, cost) = self.first;
+        if cost == 0 {
+            return None;
+        }
+        self.first = (0, 0);
+        if self.at != self.end {
+            self.at = self.at.after(self.blocks);
+            self.units -= cost;
+            self.first = self.look(time);
+        }
+        Some((time, cost))
+    }
 }
 
 impl Entries<'_> {
     /// No entries.
+    #[inline(always)]
     pub fn none() -> Self {
-        let nowhere = Position { block: NIL, index: 0 };
-        Self { blocks: &[], at: nowhere, end: nowhere }
+        Self::InSlot { entries: [(0, 0); IN_SLOT], first: 0, count: 0 }
     }
 
     /// The oldest entry that is left.
+    #[inline(always)]
     pub fn first(&self) -> Option<Entry> {
-        (!self.blocks.is_empty()).then(|| entry(self.blocks, self.at))
+        match self {
+            Self::InSlot { entries, first, count } => (first < count).then(|| entries[*first]),
+            Self::InBlocks(walk) => (walk.first.1 != 0).then_some(walk.first),
+        }
     }
 }
 
 impl Iterator for Entries<'_> {
     type Item = Entry;
 
+    #[inline(always)]
     fn next(&mut self) -> Option<Entry> {
-        let entry = self.first()?;
-        if self.at == self.end {
-            self.blocks = &[];
-        } else {
-            self.at = self.at.after(self.blocks);
+        match self {
+            Self::InSlot { entries, first, count } => {
+                let entry = (*first < *count).then(|| entries[*first]);
+                *first += 1;
+                entry
+            }
+            Self::InBlocks(walk) => walk.next(),
         }
-        Some(entry)
     }
 }
 
-/// A key's entries; None where it has none.
-pub fn read(blocks: &[Block], chain: Chain) -> Option<Log<'_>> {
-    if chain == NO_CHAIN {
+/// A key's entries; None where it has none, or where those are `damage`.
+#[inline(always)]
+pub fn read<'pool>(blocks: &'pool [Block], chain: Chain, damage: &'pool Cell<bool>) -> Option<Log<'pool>> {
+    let Some(few) = Few::read(chain) else {
+        return read_chain(blocks, chain, damage);
+    };
+    if !few.is_sound() {
+        damage.set(true);
         return None;
     }
+    let Few { entries, count } = few;
+    let (last, _) = *few.all().last()?;
+    let used = entries[0].1 + entries[1].1;
+    Some(Log { entries: Entries::InSlot { entries, first: 0, count }, used, last, shift: 0 })
+}
+
+fn read_chain<'pool>(blocks: &'pool [Block], chain: Chain, damage: &'pool Cell<bool>) -> Option<Log<'pool>> {
     let [first, used, last] = chain;
-    let end = Position::unpack(last);
-    let entries = Entries { blocks, at: Position::unpack(first), end };
-    Some(Log { entries, used, last: entry(blocks, end).0, shift: 0 })
+    let (at, end) = (Position::unpack(first), Position::unpack(last));
+    match entry(blocks, end) {
+        Some((last, _)) if (1..=LARGEST).contains(&used) && (0..=LARGEST).contains(&last) => {
+            let mut walk = Walk { blocks, at, end, first: (0, 0), units: used, damage };
+            walk.first = walk.look(-1);
+            Some(Log { entries: Entries::InBlocks(walk), used, last, shift: 0 })
+        }
+        _ => {
+            damage.set(true);
+            None
+        }
+    }
 }
 
-/// Whether the next entry of this chain takes another block than those that its `gone` oldest entries give back.
-pub fn takes_block(chain: Chain, gone: usize) -> bool {
-    chain == NO_CHAIN
-        || Position::unpack(chain[2]).index == PER_BLOCK - 1 && Position::unpack(chain[0]).index + gone < PER_BLOCK
+/// Whether this log is one of blocks.
+#[inline(always)]
+pub fn has_blocks(chain: Chain) -> bool {
+    chain[2] >= 0
 }
 
-/// The places of all entries of a chain, oldest first, as (block, index).
+/// Whether a charge takes another block than those that the entries which leave give back.
+#[inline(always)]
+pub fn takes_block(blocks: &[Block], chain: Chain, charge: &Charge) -> bool {
+    if let Some(few) = Few::read(chain) {
+        let Charge { gone, shift, time, cost } = *charge;
+        // Times that are to be moved are as far apart as before.
+        return few.without(gone).with(time - shift, cost).is_none();
+    }
+    let (first, last) = (Position::unpack(chain[0]), Position::unpack(chain[2]));
+    let behind = first.index as usize + charge.gone;
+    if last.index != LAST_INDEX || behind >= PER_BLOCK {
+        return false;
+    }
+    // The only one that is left goes back into the slot, and its block with it, unless it is too large for that.
+    let is_only = first.block == last.block && behind == last.index as usize;
+    !(is_only && entry(blocks, last).is_some_and(|(_, cost)| cost <= LARGEST_IN_SLOT))
+}
+
+/// The places of all entries of a chain, oldest first, as (block, index); it ends where it leads out of the blocks.
 pub fn places(blocks: &[Block], chain: Chain) -> impl Iterator<Item = (u32, usize)> {
-    let mut next = (chain != NO_CHAIN).then(|| Position::unpack(chain[0]));
+    let mut next = has_blocks(chain).then(|| Position::unpack(chain[0]));
+    let mut left = blocks.len() * PER_BLOCK;
     std::iter::from_fn(move || {
-        let at = next?;
+        let at = next.filter(|at| left > 0 && entry(blocks, *at).is_some())?;
+        left -= 1;
         next = (at.pack() != chain[2]).then(|| at.after(blocks));
-        Some((at.block, at.index))
+        Some((at.block, at.index as usize))
     })
 }
 
-/// Drop the `gone` oldest entries and add `cost` at `time`.
+/// The log of a slot with all times moved by `shift`; None for one of blocks.
+pub fn shifted(chain: Chain, shift: i64) -> Option<Chain> {
+    let mut few = Few::read(chain)?;
+    for (time, _) in &mut few.entries[..few.count] {
+        *time += shift;
+    }
+    Some(few.write())
+}
+
+/// Do to a log what a charge does, but for moving its times. None where a block is missing that must be there.
 ///
 /// Entries of one instant are merged, so a burst at one microsecond takes one entry.
 #[inline]
-pub fn record<G: Ground>(ground: &mut G, chain: Chain, gone: usize, time: i64, cost: i64) -> Chain {
+pub fn record<G: Ground>(ground: &mut G, chain: Chain, charge: &Charge) -> Option<Chain> {
+    let Charge { gone, time, cost, .. } = *charge;
     let chain = drop_oldest(ground, chain, gone);
-    if chain == NO_CHAIN {
-        let only = Position { block: take_block(ground), index: 0 };
-        put(ground, only, (time, cost));
-        return [only.pack(), cost, only.pack()];
+    match Few::read(chain) {
+        Some(few) => match few.with(time, cost) {
+            Some(few) => Some(few.write()),
+            None => spill(ground, &few, (time, cost)),
+        },
+        None => append(ground, chain, (time, cost)),
     }
+}
+
+/// Put one more entry at the end of a chain.
+fn append<G: Ground>(ground: &mut G, chain: Chain, (time, cost): Entry) -> Option<Chain> {
     let [first, used, last] = chain;
     let newest = Position::unpack(last);
-    let (newest_time, newest_cost) = entry(ground.blocks(), newest);
+    let (newest_time, newest_cost) = entry(ground.blocks(), newest)?;
     if newest_time == time {
         put(ground, newest, (time, newest_cost + cost));
-        return [first, used + cost, last];
+        return Some([first, used + cost, last]);
     }
     let mut next = Position { block: newest.block, index: newest.index + 1 };
-    if next.index == PER_BLOCK {
-        next = Position { block: take_block(ground), index: 0 };
+    if next.index > LAST_INDEX {
+        next = Position { block: take_block(ground)?, index: 0 };
         ground.write_link(newest.block, next.block);
     }
     put(ground, next, (time, cost));
-    [first, used + cost, next.pack()]
+    Some([first, used + cost, next.pack()])
+}
+
+/// Put the entries of a slot and one more into a block of their own.
+#[cold]
+fn spill<G: Ground>(ground: &mut G, few: &Few, (time, cost): Entry) -> Option<Chain> {
+    let first = Position { block: take_block(ground)?, index: 0 };
+    let (mut used, mut next) = (0, first);
+    let mut count = few.count;
+    for own in few.all() {
+        let merged = if own.0 == time { cost } else { 0 };
+        put(ground, next, (own.0, own.1 + merged));
+        used += own.1 + merged;
+        next.index += 1;
+    }
+    if few.all().last().is_none_or(|newest| newest.0 != time) {
+        put(ground, next, (time, cost));
+        used += cost;
+        count += 1;
+    }
+    Some([first.pack(), used, Position { index: count as u32 - 1, ..first }.pack()])
 }
 
 /// Leave the `kept` oldest entries as they are, and write `moved` over those behind, which were no fewer.
 pub fn rewrite<G: Ground>(ground: &mut G, chain: Chain, kept: usize, moved: &[Entry]) -> Chain {
+    if let Some(few) = Few::read(chain) {
+        let left = few.all().iter().take(kept).chain(moved);
+        let few = left.fold(Few::default(), |few, (time, cost)| few.with(*time, *cost).unwrap_or(few));
+        return few.write();
+    }
     let [first, _, last] = chain;
     let (mut at, end) = (Position::unpack(first), Position::unpack(last));
     let (mut newest, mut used) = (None, 0);
     for number in 0..kept + moved.len() {
-        let mut own = entry(ground.blocks(), at);
+        let Some(mut own) = entry(ground.blocks(), at) else {
+            break;
+        };
         if number >= kept && own != moved[number - kept] {
             own = moved[number - kept];
             put(ground, at, own);
@@ -183,15 +424,15 @@ pub fn rewrite<G: Ground>(ground: &mut G, chain: Chain, kept: usize, moved: &[En
         return NO_CHAIN;
     };
     if newest.block != end.block {
-        let next = ground.blocks()[newest.block as usize].next;
+        let next = Position { index: LAST_INDEX, ..newest }.after(ground.blocks()).block;
         give_back(ground, next, end.block);
     }
     [first, used, newest.pack()]
 }
 
-/// Give back all blocks of a chain.
+/// Give back all blocks of a log.
 pub fn release<G: Ground>(ground: &mut G, chain: Chain) {
-    if chain != NO_CHAIN {
+    if has_blocks(chain) {
         give_back(ground, Position::unpack(chain[0]).block, Position::unpack(chain[2]).block);
     }
     if ground.head().held == 0 {
@@ -199,10 +440,14 @@ pub fn release<G: Ground>(ground: &mut G, chain: Chain) {
     }
 }
 
-/// The chain without its oldest entries; blocks that held only those are given back.
-#[inline]
+/// The log without its oldest entries; blocks that held only those are given back, and one entry goes into the slot.
+#[inline(always)]
 pub fn drop_oldest<G: Ground>(ground: &mut G, chain: Chain, gone: usize) -> Chain {
-    if gone == 0 || chain == NO_CHAIN { chain } else { drop_some(ground, chain, gone) }
+    match Few::read(chain) {
+        _ if gone == 0 && chain[0] != chain[2] => chain,
+        Some(few) => few.without(gone).write(),
+        None => drop_some(ground, chain, gone),
+    }
 }
 
 fn drop_some<G: Ground>(ground: &mut G, chain: Chain, gone: usize) -> Chain {
@@ -210,7 +455,10 @@ fn drop_some<G: Ground>(ground: &mut G, chain: Chain, gone: usize) -> Chain {
     let start = Position::unpack(first);
     let (mut at, mut left) = (start, None);
     for _ in 0..gone {
-        used -= entry(ground.blocks(), at).1;
+        let Some((_, cost)) = entry(ground.blocks(), at) else {
+            break;
+        };
+        used -= cost;
         if at.pack() == last {
             give_back(ground, start.block, at.block);
             return NO_CHAIN;
@@ -221,41 +469,56 @@ fn drop_some<G: Ground>(ground: &mut G, chain: Chain, gone: usize) -> Chain {
         }
         at = next;
     }
+    if at.pack() == last
+        && let Some((time, cost)) = entry(ground.blocks(), at)
+        && let Some(only) = Few::default().with(time, cost)
+    {
+        give_back(ground, start.block, at.block);
+        return only.write();
+    }
     if let Some(end) = left {
         give_back(ground, start.block, end);
     }
     [at.pack(), used, last]
 }
 
-fn take_block<G: Ground>(ground: &mut G) -> u32 {
+fn take_block<G: Ground>(ground: &mut G) -> Option<u32> {
     let Head { free, held, .. } = ground.head();
     if free == NIL {
         return ground.take_new_block();
     }
-    let next = ground.blocks()[free as usize].next;
+    let next = ground.blocks().get(free as usize)?.next;
     ground.write_free(next, held + 1);
-    free
+    Some(free)
 }
 
-/// Give back the blocks from `first` to `last`, which are linked.
+/// Give back the blocks from `first` to `last`, which are linked; those of a chain that is not stay as they are.
 fn give_back<G: Ground>(ground: &mut G, first: u32, last: u32) {
-    let mut count = 1;
-    let mut at = first;
-    while at != last {
-        at = ground.blocks()[at as usize].next;
+    let blocks = ground.blocks();
+    let (mut count, mut at) = (1, first);
+    while at != last && count as usize <= blocks.len() {
+        at = blocks.get(at as usize).map_or(NIL, |block| block.next);
         count += 1;
+    }
+    if count as usize > blocks.len() || last as usize >= blocks.len() {
+        return;
     }
     let Head { free, held, .. } = ground.head();
     ground.write_link(last, free);
-    ground.write_free(first, held - count);
+    ground.write_free(first, held.saturating_sub(count));
 }
 
 fn put<G: Ground>(ground: &mut G, at: Position, entry: Entry) {
-    ground.write_entry(at.block, at.index, entry);
+    ground.write_entry(at.block, at.index as usize, entry);
 }
 
 #[inline]
-fn entry(blocks: &[Block], at: Position) -> Entry {
-    let [time, cost] = blocks[at.block as usize].entries[at.index];
-    (time, cost)
+fn entry(blocks: &[Block], at: Position) -> Option<Entry> {
+    let [time, cost] = *blocks.get(at.block as usize)?.entries.get(at.index as usize)?;
+    Some((time, cost))
+}
+
+/// The entries of a slot, None of a chain; for who looks through what may be damaged. `Err` for what cannot be.
+pub fn look_into_slot(chain: Chain) -> Option<Result<usize, ()>> {
+    Few::read(chain).map(|few| if few.is_sound() { Ok(few.count) } else { Err(()) })
 }

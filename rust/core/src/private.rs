@@ -1,7 +1,5 @@
 //! Stripes in the memory of one process: they grow, and die with it.
 
-use std::convert::Infallible;
-
 use crate::answer::{Check, OnFull};
 use crate::hash::{KeyHash, Seed};
 use crate::heap::Heap;
@@ -11,7 +9,7 @@ use crate::locked::Locked;
 use crate::registry::{Limits, Registered, Registry};
 pub use crate::room::Bounds;
 use crate::room::Room;
-use crate::storage::{Full, Stats, Storage, TooMany};
+use crate::storage::{DamagedState, Full, Stats, Storage, TooMany};
 use crate::stripe::Need;
 
 /// The storage of a table that one process has for itself.
@@ -31,7 +29,7 @@ impl Private {
 impl Storage for Private {
     type Ground<'table> = Heap;
     type Guard<'table> = lanes::Guard<'table>;
-    type Error = Infallible;
+    type Error = DamagedState;
 
     fn lanes(&self) -> usize {
         self.lanes.len()
@@ -43,7 +41,7 @@ impl Storage for Private {
     }
 
     #[inline(always)]
-    fn lock(&self, lane: usize) -> Result<Self::Guard<'_>, Infallible> {
+    fn lock(&self, lane: usize) -> Result<Self::Guard<'_>, DamagedState> {
         Ok(self.lanes.lock(lane))
     }
 
@@ -58,7 +56,7 @@ impl Storage for Private {
         scope: &str,
         _text: &str,
         limit: Limit,
-    ) -> Result<Result<Registered, TooMany>, Infallible> {
+    ) -> Result<Result<Registered, TooMany>, DamagedState> {
         Ok(self.registry.register(seed, scope, limit))
     }
 
@@ -91,6 +89,8 @@ impl Storage for Private {
     #[inline(always)]
     fn commit(&self, _locked: &mut Locked<'_, Self>) {}
 
+    fn take_back(&self, _locked: &mut Locked<'_, Self>) {}
+
     fn settle(&self, lane: usize, stripe: &mut Self::Guard<'_>) {
         self.room.settle(stripe);
         self.lanes.note_slots(lane, stripe);
@@ -104,7 +104,7 @@ impl Storage for Private {
         self.room.count_passed();
     }
 
-    fn stats(&self) -> Result<Stats, Infallible> {
+    fn stats(&self) -> Result<Stats, DamagedState> {
         let held: usize = (0..self.lanes.len()).map(|lane| self.lanes.lock(lane).ground.bytes()).sum();
         Ok(self.room.stats(self.lanes.bytes() + held))
     }

@@ -9,7 +9,7 @@
 //! the word that says so.
 
 use crate::ground::{Ground, Head};
-use crate::log_pool::{Block, Chain, Entry, NIL, NO_CHAIN, PER_BLOCK, places};
+use crate::log_pool::{Block, Chain, Entry, NIL, PER_BLOCK, places};
 use crate::memory::shared::{Held, LANE_WORDS, RECORDS, Words, put, set};
 use crate::slot::Slot;
 use crate::soundness::is_whole_chain;
@@ -122,7 +122,7 @@ impl<'zone> Region<'zone> {
             step => {
                 let leader = (state >> LEADER) as usize;
                 if leader == 0 || decided(leader - 1) != self.word(FOLLOWS) {
-                    self.take_back();
+                    self.undo();
                 }
                 if step == LEAD {
                     self.set(STATE, LEAD << STEP | state >> LEADER << LEADER);
@@ -177,7 +177,7 @@ impl<'zone> Region<'zone> {
 
     /// Log blocks that were ever taken.
     pub fn made_blocks(&self) -> usize {
-        self.word(MADE) as usize
+        self.word(MADE) as usize // which may be damaged
     }
 
     #[inline(always)]
@@ -203,7 +203,7 @@ impl<'zone> Region<'zone> {
     }
 
     /// Undo what was written since the last commit, last things first.
-    fn take_back(&mut self) {
+    fn undo(&mut self) {
         while self.word(STATE) as u32 != 0 {
             let state = self.word(STATE);
             let [what, a, b, c] =
@@ -314,12 +314,13 @@ impl Ground for Region<'_> {
 
     #[inline(always)]
     fn head(&self) -> Head {
-        let free = self.word(FREE);
+        // What cannot be is taken for the most that can: the words may be damaged.
+        let (free, slots, blocks) = (self.word(FREE), self.held.slots.len(), self.held.blocks.len());
         Head {
-            used: self.word(USED) as usize,
+            used: self.word(USED).min(slots as u64) as usize,
             cursor: self.word(CURSOR) as usize,
             free: (free >> 32) as u32,
-            held: free as u32,
+            held: (free as u32).min(blocks as u32),
         }
     }
 
@@ -358,12 +359,15 @@ impl Ground for Region<'_> {
         self.put_blocks(free, held, self.word(MADE) as usize);
     }
 
-    fn take_new_block(&mut self) -> u32 {
+    fn take_new_block(&mut self) -> Option<u32> {
         let Head { free, held, .. } = self.head();
-        let made = self.word(MADE) as usize;
+        let made = self.made_blocks();
+        if made >= self.held.blocks.len() {
+            return None;
+        }
         self.save(BLOCKS, [self.word(FREE), made as u64, 0]);
         self.put_blocks(free, held + 1, made + 1);
-        made as u32
+        Some(made as u32)
     }
 
     fn can_note(&self, more: usize) -> bool {
@@ -372,6 +376,12 @@ impl Ground for Region<'_> {
 
     #[inline(always)]
     fn commit(&mut self) {
+        self.set(STATE, 0);
+    }
+
+    #[cold]
+    fn take_back(&mut self) {
+        self.undo();
         self.set(STATE, 0);
     }
 
@@ -388,7 +398,7 @@ impl Ground for Region<'_> {
     }
 
     fn open_gap(&mut self, index: usize, gap: usize, slot: Slot) {
-        self.set(USED_AFTER, self.word(USED) + 1);
+        self.set(USED_AFTER, self.head().used as u64 + 1);
         self.set(TIMES, slot.tag);
         let [a, b, c] = slot.words().map(|word| word as u64);
         self.start(OPEN, [a, b, c, index as u64], gap as u64);
@@ -396,18 +406,16 @@ impl Ground for Region<'_> {
     }
 
     fn close_gap(&mut self, index: usize, end: usize) {
-        self.set(USED_AFTER, self.word(USED) - 1);
+        self.set(USED_AFTER, self.head().used.saturating_sub(1) as u64);
         self.start(CLOSE, [index as u64, end as u64, 0, 0], index as u64);
         self.finish_close();
     }
 
     #[cold]
     fn shift(&mut self, chain: Chain, shift: i64) {
-        if chain != NO_CHAIN {
-            let [first, _, last] = chain;
-            self.start(SHIFT, [first as u64, last as u64, shift as u64, 0], 0);
-            self.finish_shift();
-        }
+        let [first, _, last] = chain;
+        self.start(SHIFT, [first as u64, last as u64, shift as u64, 0], 0);
+        self.finish_shift();
     }
 
     /// All that were taken and given back are linked, and stay so.
@@ -424,9 +432,9 @@ pub fn decided(words: &Words<LANE_WORDS>) -> u64 {
     words[DECIDED].load(std::sync::atomic::Ordering::Acquire)
 }
 
-/// States in use in a lane, read by anybody.
-pub fn used(words: &Words<LANE_WORDS>) -> usize {
-    words[USED].load(Relaxed) as usize
+/// States in use in a lane, read by anybody; at most as many as it has slots.
+pub fn used(words: &Words<LANE_WORDS>, slots: usize) -> usize {
+    words[USED].load(Relaxed).min(slots as u64) as usize
 }
 
 /// Log blocks held in a lane, read by anybody.

@@ -24,8 +24,8 @@ pub struct Registered {
 
 /// Limits by the numbers that slots name them by.
 pub trait Limits {
-    /// The limit of a number that a slot names.
-    fn of(&self, number: u32) -> Limit;
+    /// The limit of a number that a slot names; None where that is the number of none.
+    fn of(&self, number: u32) -> Option<Limit>;
 }
 
 /// All limits of a table, in the order in which it met them. Nothing is ever taken out.
@@ -61,7 +61,7 @@ impl Registry {
 
 impl Limits for Registry {
     #[cold]
-    fn of(&self, number: u32) -> Limit {
+    fn of(&self, number: u32) -> Option<Limit> {
         self.hold().of(number)
     }
 }
@@ -71,7 +71,7 @@ pub struct Held<'registry>(RwLockReadGuard<'registry, Vec<Limit>>);
 
 impl Limits for Held<'_> {
     #[inline]
-    fn of(&self, number: u32) -> Limit {
-        self.0[number as usize]
+    fn of(&self, number: u32) -> Option<Limit> {
+        self.0.get(number as usize).copied()
     }
 }

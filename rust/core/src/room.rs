@@ -126,10 +126,10 @@ impl Room {
             }
         }
         let limit = &check.limit.limit;
-        if stripe.needs_block(stripe.find(tag), limit, need) && !self.reserve_block(stripe) {
+        if stripe.needs_block(stripe.find(tag), limit, &need) && !self.reserve_block(stripe) {
             let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, usize::MAX, &registry.hold(), now_us, ours));
             self.count_expired(swept.expired);
-            if stripe.needs_block(stripe.find(tag), limit, need) && !self.reserve_block(stripe) {
+            if stripe.needs_block(stripe.find(tag), limit, &need) && !self.reserve_block(stripe) {
                 return Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) });
             }
         }

@@ -3,13 +3,15 @@
 //! Read from a file that anybody may have written, so nothing here relies on anything.
 
 use crate::ground::{Ground, Head};
-use crate::log_pool::{Block, Chain, NIL, NO_CHAIN, PER_BLOCK};
+use crate::limit::{Algorithm, LARGEST, Limit};
+use crate::log_pool::{Block, Chain, NIL, PER_BLOCK, look_into_slot};
 use crate::region::Region;
 use crate::slot::Slot;
+use crate::state_check::is_sound;
 use crate::stripe::home;
 
-/// What does not fit together in a lane. `is_log` tells of a limit's number, None for no limit.
-pub fn check(region: &Region<'_>, is_log: impl Fn(u32) -> Option<bool>) -> Result<(), &'static str> {
+/// What does not fit together in a lane. `limit_of` tells of a limit's number, None for no limit.
+pub fn check(region: &Region<'_>, limit_of: impl Fn(u32) -> Option<Limit>) -> Result<(), &'static str> {
     let (slots, blocks, made) = (region.slots(), region.blocks(), region.made_blocks());
     let Head { used, free, held, .. } = region.head();
     if made > blocks.len() {
@@ -27,14 +29,17 @@ pub fn check(region: &Region<'_>, is_log: impl Fn(u32) -> Option<bool>) -> Resul
         }
         last = slot.tag;
         found += 1;
-        if is_log(slot.limit()).ok_or("a state of a limit that is not known")? {
+        let limit = limit_of(slot.limit()).ok_or("a state of a limit that is not known")?;
+        if limit.algorithm == Algorithm::SlidingLog {
             in_chains += check_log(slot, blocks, &mut seen)?;
+        } else if !is_sound(&limit, slot.fields()) {
+            return Err("a state that cannot be");
         }
     }
     let mut next = free;
     while next != NIL {
         seen.see(next)?;
-        next = blocks[next as usize].next;
+        next = blocks[next as usize].next; // which was seen to be one
     }
     if found != used || in_chains != held as usize || !seen.all() {
         return Err("counts that do not add up");
@@ -45,10 +50,10 @@ pub fn check(region: &Region<'_>, is_log: impl Fn(u32) -> Option<bool>) -> Resul
 /// What does not fit together in a log; else how many blocks it has.
 fn check_log(slot: &Slot, blocks: &[Block], seen: &mut Seen) -> Result<usize, &'static str> {
     let chain = slot.fields();
-    if chain == NO_CHAIN {
-        return Ok(0);
+    if let Some(in_slot) = look_into_slot(chain) {
+        return in_slot.map(|_| 0).map_err(|()| "entries of a log out of order");
     }
-    let (mut held, mut units, mut time, mut block) = (0, 0_i64, i64::MIN, NIL);
+    let (mut held, mut units, mut time, mut block) = (0, 0_i64, -1, NIL);
     let mut walk = Walk::new(blocks, chain);
     for (at, index) in &mut walk {
         if at != block {
@@ -57,7 +62,7 @@ fn check_log(slot: &Slot, blocks: &[Block], seen: &mut Seen) -> Result<usize, &'
             block = at;
         }
         let [entry_time, cost] = blocks[at as usize].entries[index];
-        if entry_time < time || cost <= 0 {
+        if entry_time <= time || entry_time > LARGEST || cost <= 0 {
             return Err("entries of a log out of order");
         }
         time = entry_time;

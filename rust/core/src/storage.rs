@@ -36,6 +36,10 @@ pub struct Stats {
     pub passed_full: u64,
 }
 
+/// What is stored of a key is no state that can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DamagedState;
+
 /// Why no limit can be made known any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooMany {
@@ -55,8 +59,8 @@ pub trait Storage: Sized {
     type Guard<'table>: DerefMut<Target = Stripe<Self::Ground<'table>>>
     where
         Self: 'table;
-    /// Why a stripe could not be locked.
-    type Error;
+    /// Why a stripe could not be locked, or what is in it not be read.
+    type Error: From<DamagedState>;
 
     /// How many stripes there are.
     fn lanes(&self) -> usize;
@@ -118,6 +122,9 @@ pub trait Storage: Sized {
 
     /// All charges of a decision are written, and count.
     fn commit(&self, locked: &mut Locked<'_, Self>);
+
+    /// What a decision wrote since it began was never written.
+    fn take_back(&self, locked: &mut Locked<'_, Self>);
 
     /// Bring what the table counts in line with a stripe that was changed.
     fn settle(&self, lane: usize, stripe: &mut Self::Guard<'_>);

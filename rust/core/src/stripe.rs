@@ -4,14 +4,18 @@
 //! probing that keeps this order finds a key, or the place where it belongs, in one short scan, and
 //! growing is one pass from left to right. There are no tombstones: removal closes the gap.
 
+use std::cell::Cell;
+
 use crate::algorithms::sliding_log::{self, Left, MOST_SINCE, State};
 use crate::algorithms::transition::{self, Kept, Numbers, Stored};
 use crate::answer::Check;
 use crate::ground::Ground;
-use crate::limit::{Algorithm, Limit};
-use crate::log_pool::{self, Chain, NO_CHAIN};
+use crate::limit::{Algorithm, LARGEST, Limit};
+use crate::log_pool::{self, Chain, Charge, NO_CHAIN};
 use crate::registry::{Limits, Registered};
 use crate::slot::Slot;
+use crate::state_check::{is_sound, may_follow};
+use crate::storage::DamagedState;
 
 /// Where a tag is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +38,8 @@ pub struct Victim {
 /// What bears on whether a charge needs another log block.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Need {
-    /// How many of its oldest entries the log loses.
-    pub gone: usize,
+    /// What it does to its log.
+    pub charge: Charge,
     /// How many blocks the charges before it take in the same stripe.
     pub before: usize,
 }
@@ -56,9 +60,29 @@ pub struct Swept {
 pub struct Stripe<G> {
     /// Where they lie.
     pub ground: G,
+    /// Whether something was read that cannot be.
+    damage: Cell<bool>,
 }
 
 impl<G: Ground> Stripe<G> {
+    /// The slots and logs that lie there.
+    #[inline(always)]
+    pub fn on(ground: G) -> Self {
+        Self { ground, damage: Cell::new(false) }
+    }
+
+    /// Whether all that was read since this was last asked can be; what cannot be was taken for nothing.
+    #[inline(always)]
+    pub fn check(&self) -> Result<(), DamagedState> {
+        if self.damage.get() { self.tell_damage() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn tell_damage(&self) -> Result<(), DamagedState> {
+        self.damage.set(false);
+        Err(DamagedState)
+    }
+
     /// Slots in use.
     pub fn len(&self) -> usize {
         self.ground.head().used
@@ -94,29 +118,65 @@ impl<G: Ground> Stripe<G> {
         if slot.limit() != limit.number {
             return self.converted(slot, limit, limits, now_us);
         }
-        if limit.limit.algorithm == Algorithm::SlidingLog {
-            return log_pool::read(self.ground.blocks(), slot.fields()).map_or(Stored::Nothing, Stored::Entries);
+        self.of_slot(slot, &limit.limit)
+    }
+
+    /// What is in a slot that `limit` wrote; nothing where that cannot be, see `check`.
+    #[inline(always)]
+    fn of_slot(&self, slot: &Slot, limit: &Limit) -> Stored<'_> {
+        if limit.algorithm == Algorithm::SlidingLog {
+            let log = log_pool::read(self.ground.blocks(), slot.fields(), &self.damage);
+            return log.map_or(Stored::Nothing, Stored::Entries);
         }
-        Stored::Numbers(slot.fields())
+        if is_sound(limit, slot.fields()) {
+            return Stored::Numbers(slot.fields());
+        }
+        self.damage.set(true);
+        Stored::Nothing
+    }
+
+    /// The limit that wrote a slot; none where that cannot be, see `check`.
+    fn limit_of(&self, slot: &Slot, limits: &impl Limits) -> Option<Limit> {
+        let limit = limits.of(slot.limit());
+        self.damage.set(self.damage.get() || limit.is_none());
+        limit
+    }
+
+    /// The version of `limit` that wrote a slot; none where that cannot be, see `check`.
+    fn former_of(&self, slot: &Slot, limit: &Registered, limits: &impl Limits) -> Option<Limit> {
+        let former = self.limit_of(slot, limits).filter(|former| may_follow(&limit.limit, former));
+        self.damage.set(self.damage.get() || former.is_none());
+        former
     }
 
     /// What is stored in a slot that another version of `limit` wrote.
     #[cold]
     fn converted(&self, slot: &Slot, limit: &Registered, limits: &impl Limits, now_us: i64) -> Stored<'_> {
-        let former = limits.of(slot.limit());
-        if limit.limit.algorithm == Algorithm::SlidingLog {
-            return log_pool::read(self.ground.blocks(), slot.fields())
-                .and_then(|log| sliding_log::convert(&limit.limit, log, now_us, &former))
-                .map_or(Stored::Nothing, Stored::Entries);
+        let Some(former) = self.former_of(slot, limit, limits) else {
+            return Stored::Nothing;
+        };
+        match self.of_slot(slot, &former) {
+            Stored::Nothing => Stored::Nothing,
+            Stored::Entries(log) => {
+                sliding_log::convert(&limit.limit, log, now_us, &former).map_or(Stored::Nothing, Stored::Entries)
+            }
+            Stored::Numbers(numbers) => {
+                transition::convert(&limit.limit, numbers, now_us, &former).map_or(Stored::Nothing, Stored::Numbers)
+            }
         }
-        transition::convert(&limit.limit, slot.fields(), now_us, &former).map_or(Stored::Nothing, Stored::Numbers)
+    }
+
+    /// Whether `limit` itself wrote a slot.
+    #[inline(always)]
+    pub fn is_written_by(&self, index: usize, limit: &Registered) -> bool {
+        self.ground.slots()[index].limit() == limit.number
     }
 
     /// The numbers in a slot, where `limit` itself wrote them.
     #[inline(always)]
     pub fn numbers(&self, index: usize, limit: &Registered) -> Option<Numbers> {
         let slot = &self.ground.slots()[index];
-        (slot.limit() == limit.number).then(|| slot.fields())
+        (slot.limit() == limit.number && is_sound(&limit.limit, slot.fields())).then(|| slot.fields())
     }
 
     /// Replace the numbers in a slot.
@@ -135,14 +195,22 @@ impl<G: Ground> Stripe<G> {
         if former.limit() == limit.number {
             return;
         }
-        let former_limit = limits.of(former.limit());
-        let numbers = if former_limit.algorithm == Algorithm::SlidingLog {
-            let log = log_pool::read(self.ground.blocks(), former.fields());
-            let State { gone, shift, .. } = sliding_log::roll(&former_limit, log, now_us / former_limit.unit_us);
-            self.shift(place, shift);
-            Some(log_pool::drop_oldest(&mut self.ground, former.fields(), gone))
-        } else {
-            transition::convert(&limit.limit, former.fields(), now_us, &former_limit)
+        let Some(former_limit) = self.former_of(&former, limit, limits) else {
+            return;
+        };
+        let numbers = match self.of_slot(&former, &former_limit) {
+            Stored::Numbers(numbers) => transition::convert(&limit.limit, numbers, now_us, &former_limit),
+            Stored::Nothing => None,
+            Stored::Entries(log) => {
+                let State { gone, shift, .. } =
+                    sliding_log::roll(&former_limit, Some(log), now_us / former_limit.unit_us);
+                if self.damage.get() {
+                    return;
+                }
+                self.shift(place, shift);
+                let chain = self.chain(place);
+                Some(log_pool::drop_oldest(&mut self.ground, chain, gone))
+            }
         };
         if let Some(numbers) = numbers {
             let mut slot = Slot::new(former.tag, numbers, limit.number);
@@ -156,21 +224,32 @@ impl<G: Ground> Stripe<G> {
 
     /// Move the times of a log that is about to be charged: a clock was once far ahead.
     pub fn shift(&mut self, place: Place, shift: i64) {
-        if shift != 0 {
-            self.ground.shift(self.chain(place), shift);
+        if shift == 0 {
+            return;
+        }
+        let Place::Found(index) = place else {
+            return;
+        };
+        match log_pool::shifted(self.chain(place), shift) {
+            Some(chain) => {
+                self.write_fields(index, chain);
+                self.ground.commit();
+            }
+            None => self.ground.shift(self.chain(place), shift),
         }
     }
 
-    /// Whether a charge onto this place, without its `gone` oldest entries, takes a log block.
+    /// Whether a charge onto this place takes a log block.
     #[inline]
-    pub fn takes_block(&self, place: Place, limit: &Limit, gone: usize) -> bool {
-        limit.algorithm == Algorithm::SlidingLog && log_pool::takes_block(self.chain(place), gone)
+    pub fn takes_block(&self, place: Place, limit: &Limit, charge: &Charge) -> bool {
+        limit.algorithm == Algorithm::SlidingLog
+            && log_pool::takes_block(self.ground.blocks(), self.chain(place), charge)
     }
 
     /// Whether a charge needs a log block that does not exist yet.
     #[inline]
-    pub fn needs_block(&self, place: Place, limit: &Limit, need: Need) -> bool {
-        self.takes_block(place, limit, need.gone) && self.ground.spare_blocks() <= need.before
+    pub fn needs_block(&self, place: Place, limit: &Limit, need: &Need) -> bool {
+        self.takes_block(place, limit, &need.charge) && self.ground.spare_blocks() <= need.before
     }
 
     /// Keep a charged state: over the one at `place`, or in a new slot, for which there must be room.
@@ -180,9 +259,13 @@ impl<G: Ground> Stripe<G> {
     pub fn keep(&mut self, place: Place, tag: u64, limit: &Registered, kept: Kept) {
         let fields = match kept {
             Kept::Numbers(numbers) => numbers,
-            Kept::Entries { gone, time, cost, .. } => {
+            Kept::Entries { gone, shift, time, cost } => {
                 let chain = self.chain(place);
-                log_pool::record(&mut self.ground, chain, gone, time, cost)
+                let Some(chain) = log_pool::record(&mut self.ground, chain, &Charge { gone, shift, time, cost }) else {
+                    self.damage.set(true);
+                    return;
+                };
+                chain
             }
         };
         let slot = Slot::new(tag, fields, limit.number);
@@ -206,19 +289,25 @@ impl<G: Ground> Stripe<G> {
             return false;
         };
         let slot = self.ground.slots()[index];
-        let limit = limits.of(slot.limit());
+        let Some(limit) = self.limit_of(&slot, limits) else {
+            return false;
+        };
         if check.cost == 0 || check.cost > limit.quota || !transition::counts_alike(&check.limit.limit, &limit) {
             return false;
         }
-        let left = if limit.algorithm == Algorithm::SlidingLog {
-            let log = log_pool::read(self.ground.blocks(), slot.fields());
-            let [now, earliest] = [now_us, earliest_us].map(|moment| transition::unit_time(&limit, moment));
-            let left = log.and_then(|log| sliding_log::give_back(&limit, log, now, check.cost, earliest));
-            let Left { kept, moved } = left.unwrap_or_default();
-            let chain = log_pool::rewrite(&mut self.ground, slot.fields(), kept, &moved);
-            (chain != NO_CHAIN).then_some(chain)
-        } else {
-            transition::give_back(&limit, slot.fields(), now_us, check.cost, earliest_us)
+        let left = match self.of_slot(&slot, &limit) {
+            Stored::Nothing => return false,
+            Stored::Numbers(numbers) => transition::give_back(&limit, numbers, now_us, check.cost, earliest_us),
+            Stored::Entries(log) => {
+                let [now, earliest] = [now_us, earliest_us].map(|moment| transition::unit_time(&limit, moment));
+                let left = sliding_log::give_back(&limit, log, now, check.cost, earliest);
+                let Left { kept, moved } = left.unwrap_or_default();
+                if self.damage.get() {
+                    return false;
+                }
+                let chain = log_pool::rewrite(&mut self.ground, slot.fields(), kept, &moved);
+                (chain != NO_CHAIN).then_some(chain)
+            }
         };
         self.write_fields(index, left.unwrap_or_else(|| transition::nothing(&limit)));
         left.is_none()
@@ -366,8 +455,10 @@ impl<G: Ground> Stripe<G> {
     /// Put a slot whose tag is not here yet; `can_take` said that there is a gap for it.
     fn insert(&mut self, slot: Slot) {
         let index = self.position(slot.tag);
-        let gap = self.ground.slots()[index..].iter().position(|other| other.tag == 0).unwrap_or_default();
-        self.ground.open_gap(index, gap, slot);
+        match self.ground.slots()[index..].iter().position(|other| other.tag == 0) {
+            Some(gap) => self.ground.open_gap(index, gap, slot),
+            None => self.damage.set(true),
+        }
     }
 
     /// Where a tag that is not here belongs.
@@ -381,7 +472,8 @@ impl<G: Ground> Stripe<G> {
     /// Take a slot out, give back its log, and close the gap.
     fn remove(&mut self, index: usize, limits: &impl Limits) {
         let slot = self.ground.slots()[index];
-        if limits.of(slot.limit()).algorithm == Algorithm::SlidingLog {
+        let is_log = |limit: Limit| limit.algorithm == Algorithm::SlidingLog;
+        if limits.of(slot.limit()).is_some_and(is_log) && log_pool::has_blocks(slot.fields()) {
             log_pool::release(&mut self.ground, slot.fields());
             self.ground.write_slot(index, Slot::new(slot.tag, NO_CHAIN, slot.limit()));
             self.ground.commit();
@@ -395,18 +487,17 @@ impl<G: Ground> Stripe<G> {
     }
 
     /// (until the slot's state is the same as none, what remains of its limit)
+    ///
+    /// Of one that cannot be that is never, and nothing.
     fn reset_after_us(&self, index: usize, limits: &impl Limits, now_us: i64) -> (i64, i64) {
         let slot = &self.ground.slots()[index];
-        let limit = limits.of(slot.limit());
-        let stored = match limit.algorithm {
-            Algorithm::SlidingLog => {
-                log_pool::read(self.ground.blocks(), slot.fields()).map_or(Stored::Nothing, Stored::Entries)
-            }
-            _ => Stored::Numbers(slot.fields()),
-        };
-        let (remaining, reset_after_us, _) =
-            transition::measure(&limit, &transition::roll(&limit, stored, now_us), now_us);
-        (reset_after_us, remaining)
+        let limit = self.limit_of(slot, limits);
+        let measured = limit.map(|limit| {
+            let state = transition::roll(&limit, self.of_slot(slot, &limit), now_us);
+            let (remaining, reset_after_us, _) = transition::measure(&limit, &state, now_us);
+            (reset_after_us, remaining)
+        });
+        self.check().ok().and(measured).unwrap_or((LARGEST, 0))
     }
 
     #[inline]

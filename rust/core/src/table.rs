@@ -11,7 +11,7 @@ use crate::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
 use crate::ground::Ground;
 use crate::hash::{KeyHash, Seed};
 use crate::limit::{Algorithm, Limit};
-use crate::locked::{Locked, Spot};
+use crate::locked::{Locked, Spot, charge_of};
 use crate::registry::Registered;
 use crate::storage::{Full, Stats, Storage, TooMany};
 use crate::stripe::{Need, Place};
@@ -103,8 +103,7 @@ impl<S: Storage> Table<S> {
     pub fn give_back(&self, checks: &[Check], now_us: i64, earliest_us: i64) -> Result<(), S::Error> {
         let mut locked = Locked::none();
         locked.lock(&self.storage, checks)?;
-        locked.give_back(&self.storage, checks, now_us, earliest_us);
-        Ok(())
+        Ok(locked.give_back(&self.storage, checks, now_us, earliest_us)?)
     }
 
     /// Forget what is known of a key under a limit; whether that was more than nothing.
@@ -126,7 +125,9 @@ impl<S: Storage> Table<S> {
     ) -> Result<T, S::Error> {
         let stripe = self.storage.lock(self.storage.lane_of(key))?;
         let place = stripe.find(key.tag_under(limit.salt));
-        Ok(read(stripe.stored(place, limit, self.storage.limits(), now_us)))
+        let read = read(stripe.stored(place, limit, self.storage.limits(), now_us));
+        stripe.check()?;
+        Ok(read)
     }
 
     /// Forget everything; limits stay known.
@@ -186,7 +187,7 @@ impl<S: Storage> Table<S> {
         let Place::Found(index) = place else {
             return Ok(None);
         };
-        if stripe.numbers(index, check.limit).is_none() || stripe.needs_block(place, limit, Need::default()) {
+        if !stripe.is_written_by(index, check.limit) {
             return Ok(None);
         }
         let stored = stripe.stored(place, check.limit, self.storage.limits(), now_us);
@@ -200,8 +201,16 @@ impl<S: Storage> Table<S> {
         }
         let (remaining, reset_after_us, next_after_us) = transition::measure(limit, &state, now_us);
         let kept = transition::keep(&state);
+        stripe.check()?;
         if mode.commit && retry_after_us == 0 && check.cost != 0 {
+            if stripe.needs_block(place, limit, &Need { charge: charge_of(&kept).unwrap_or_default(), before: 0 }) {
+                return Ok(None);
+            }
             stripe.keep(place, check.tag(), check.limit, kept);
+            if let Err(damaged) = stripe.check() {
+                stripe.ground.take_back();
+                return Err(damaged.into());
+            }
             stripe.ground.commit();
         } else if mode.commit && retry_after_us > 0 {
             stripe.mark_refused(place);
@@ -218,21 +227,25 @@ impl<S: Storage> Table<S> {
         }
         let mut judged = Judged { allowed: false, readings: SmallVec::new(), kept: SmallVec::new() };
         self.judge(checks, &locked, now_us, mode, None, &mut judged);
+        locked.check()?;
         let mut full = None;
         if mode.commit && !judged.allowed {
             locked.mark_refused(&judged.readings);
         } else if mode.commit && locked.needs_room(checks, &judged.kept) {
             full = self.make_room(checks, &mut locked, &mut judged, now_us, mode);
+            let mut kept = Ok(());
             if judged.allowed {
-                locked.keep_growing(&self.storage, checks, &judged.kept);
-            } else {
+                kept = locked.keep_growing(&self.storage, checks, &judged.kept);
+            }
+            if !judged.allowed || kept.is_err() {
                 self.storage.drop_reserved(&mut locked, now_us);
             }
             for Spot { lane, guard, .. } in &locked.spots {
                 self.storage.settle(*lane, &mut locked.guards[*guard]);
             }
+            kept?;
         } else if mode.commit {
-            locked.keep(&self.storage, checks, &judged.kept);
+            locked.keep(&self.storage, checks, &judged.kept)?;
         }
         let Judged { allowed, readings, .. } = judged;
         let binding = binding_of(checks, &readings, allowed);

@@ -30,7 +30,7 @@ use crate::memory::shared::{SharedMap, Taken, Words, set};
 use crate::patience::Patience;
 use crate::region::{self, MOST_RECORDS, RECORDS_OF_LOG, RECORDS_OF_NUMBERS, Region};
 use crate::registry::{Limits, Registered};
-use crate::storage::{Full, Stats, Storage, TooMany};
+use crate::storage::{DamagedState, Full, Stats, Storage, TooMany};
 use crate::stripe::{Need, Place, Stripe, home};
 
 /// Slots that a full lane looks at for one new key.
@@ -54,6 +54,14 @@ pub enum Unusable {
     Stuck(u32),
     /// What is noted in it makes no sense: somebody wrote there who must not.
     Damaged(&'static str),
+    /// What it holds of a key cannot be.
+    DamagedState,
+}
+
+impl From<DamagedState> for Unusable {
+    fn from(_: DamagedState) -> Self {
+        Self::DamagedState
+    }
 }
 
 /// Why a lane is not to be had at this moment.
@@ -177,7 +185,7 @@ impl Zone {
     #[inline(always)]
     fn attempt(&self, lane: usize) -> Result<Guard<'_>, Hindrance> {
         let held = self.map.hold(lane).ok_or(Hindrance::Busy(lane))?;
-        let mut guard = Guard(Stripe { ground: Region::new(held, self.layout.homes) });
+        let mut guard = Guard(Stripe::on(Region::new(held, self.layout.homes)));
         if !guard.ground.is_whole() {
             self.mend(lane, &mut guard)?;
         }
@@ -298,9 +306,8 @@ impl Zone {
 }
 
 impl Limits for Zone {
-    fn of(&self, number: u32) -> Limit {
-        // `check` went through all that were there; those that came later were written by this program.
-        self.catalog().limit(number).unwrap_or(Limit::NOTHING)
+    fn of(&self, number: u32) -> Option<Limit> {
+        self.catalog().limit(number)
     }
 }
 
@@ -403,10 +410,10 @@ impl Storage for Zone {
             }
             stripe.put_nothing(spot.tag, check.limit);
         }
-        if stripe.needs_block(stripe.find(spot.tag), limit, need) {
+        if stripe.needs_block(stripe.find(spot.tag), limit, &need) {
             let swept = stripe.sweep(SWEEP, usize::MAX, self, now_us, ours);
             self.count(EXPIRED, swept.expired as u64);
-            if stripe.needs_block(stripe.find(spot.tag), limit, need) {
+            if stripe.needs_block(stripe.find(spot.tag), limit, &need) {
                 return Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) });
             }
         }
@@ -436,6 +443,14 @@ impl Storage for Zone {
         }
     }
 
+    /// No turn was decided, so a follower whose charges are still noted would take them back as well.
+    #[cold]
+    fn take_back(&self, locked: &mut Locked<'_, Self>) {
+        for guard in locked.guards.iter_mut().rev() {
+            guard.ground.take_back();
+        }
+    }
+
     #[inline(always)]
     fn settle(&self, _lane: usize, _stripe: &mut Guard<'_>) {}
 
@@ -450,7 +465,9 @@ impl Storage for Zone {
     fn stats(&self) -> Result<Stats, Unusable> {
         let [expired, forgotten, refused_full, passed_full, _] =
             self.figures().each_ref().map(|figure| figure.load(Relaxed));
-        let keys = (0..self.layout.lanes.count).map(|lane| region::used(self.map.lane_words(lane))).sum();
+        let keys = (0..self.layout.lanes.count)
+            .map(|lane| region::used(self.map.lane_words(lane), self.layout.lanes.slots))
+            .sum();
         Ok(Stats { keys, bytes: self.layout.size, expired, forgotten, refused_full, passed_full })
     }
 }

@@ -2,13 +2,14 @@
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 
 use headgate_core::algorithms::transition::Kept;
 use headgate_core::ground::Ground;
 use headgate_core::heap::{Heap, range_for};
 use headgate_core::limit::{Algorithm, Limit};
-use headgate_core::log_pool::{self, Chain, NO_CHAIN};
+use headgate_core::log_pool::{self, Chain, Charge, NO_CHAIN};
 use headgate_core::memory::Slots;
 use headgate_core::registry::{Registered, Registry};
 use headgate_core::slot::Slot;
@@ -135,8 +136,8 @@ fn log_chains_hold_what_a_queue_holds() {
                 action => {
                     let gone = random.below(model.len() as u64 + 1) as usize * usize::from(action < 4);
                     let shift = if action == 5 && gone < model.len() { -1 } else { 0 };
-                    let cost = random.below(9) as i64 + 1;
-                    let time = time / 3 + shift;
+                    let cost = random.below(9) as i64 + 1 + if random.below(20) == 0 { 1 << 27 } else { 0 };
+                    let time = 10_000 + time / 3 + shift;
                     model.drain(..gone);
                     for entry in model.iter_mut() {
                         entry.0 += shift;
@@ -145,14 +146,24 @@ fn log_chains_hold_what_a_queue_holds() {
                         Some(newest) if newest.0 == time => newest.1 += cost,
                         _ => model.push_back((time, cost)),
                     }
-                    chains[key] = {
-                        heap.shift(chains[key], shift);
-                        log_pool::record(&mut heap, chains[key], gone, time, cost)
-                    };
+                    let charge = Charge { gone, shift, time, cost };
+                    let (made, held) = (heap.made_blocks(), heap.head().held as usize);
+
+                    let takes_block = log_pool::takes_block(heap.blocks(), chains[key], &charge);
+                    match log_pool::shifted(chains[key], shift) {
+                        Some(chain) => chains[key] = chain,
+                        None => heap.shift(chains[key], shift),
+                    }
+                    chains[key] = log_pool::record(&mut heap, chains[key], &charge).expect("a block");
+                    let more = heap.made_blocks() > made || heap.head().held as usize > held;
+                    assert!(takes_block || !more, "a block that was not told of, seed {seed}");
                 }
             }
             for (chain, model) in chains.iter().zip(&models) {
-                let Some(log) = log_pool::read(heap.blocks(), *chain) else {
+                let damage = Cell::new(false);
+                let read = log_pool::read(heap.blocks(), *chain, &damage);
+                assert!(!damage.get());
+                let Some(log) = read else {
                     assert!(model.is_empty());
                     continue;
                 };

@@ -2,7 +2,6 @@
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
-use std::convert::Infallible;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -11,6 +10,7 @@ use headgate_core::answer::{Check, Mode, OnFull};
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::private::{Bounds, Private};
 use headgate_core::registry::Registered;
+use headgate_core::storage::DamagedState;
 use headgate_core::table;
 
 type Table = table::Table<Private>;
@@ -26,10 +26,9 @@ const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::LeakyQueue,
 ];
 
-/// What no lock of this process can refuse.
-fn sure<T>(result: Result<T, Infallible>) -> T {
-    let Ok(value) = result;
-    value
+/// What no lock of this process can refuse, of states that this process wrote.
+fn sure<T>(result: Result<T, DamagedState>) -> T {
+    result.expect("a sound state")
 }
 
 fn table(max_keys: usize, on_full: OnFull) -> Table {

@@ -1,6 +1,6 @@
 //! One door to the tables, wherever their states are.
 
-use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use headgate_core::algorithms::transition::Stored;
 use headgate_core::answer::{Answer, Check, Mode};
@@ -10,7 +10,7 @@ use headgate_core::limit::Limit;
 use headgate_core::patience::PATIENCE;
 use headgate_core::private::Private;
 use headgate_core::registry::Registered;
-use headgate_core::storage::{Stats, TooMany};
+use headgate_core::storage::{DamagedState, Stats, TooMany};
 use headgate_core::table::Table;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 use headgate_core::zone::{Unusable, Zone};
@@ -47,11 +47,11 @@ impl AnyTable {
 
     /// Make a limit known; `text` is how people write it.
     pub fn register(&self, scope: &str, text: &str, limit: Limit) -> PyResult<Result<Registered, TooMany>> {
-        match self {
-            Self::Private(table) => Ok(sure(table.register(scope, text, limit))),
+        guarded(|| match self {
+            Self::Private(table) => table.register(scope, text, limit).map_err(damaged),
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(table) => table.register(scope, text, limit).map_err(unusable),
-        }
+        })
     }
 
     /// Raise ConfigError for limits that cannot be asked together here.
@@ -76,11 +76,11 @@ impl AnyTable {
     /// See `Table::apply`.
     #[inline(always)]
     pub fn apply(&self, checks: &[Check], now_us: i64, mode: Mode) -> PyResult<Answer> {
-        match self {
-            Self::Private(table) => Ok(sure(table.apply(checks, now_us, mode))),
+        guarded(|| match self {
+            Self::Private(table) => table.apply(checks, now_us, mode).map_err(damaged),
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(table) => table.apply(checks, now_us, mode).map_err(unusable),
-        }
+        })
     }
 
     /// See `Table::apply_each`.
@@ -92,35 +92,29 @@ impl AnyTable {
         mode: Mode,
         each: impl FnMut(Answer),
     ) -> PyResult<()> {
-        match self {
-            Self::Private(table) => {
-                sure(table.apply_each(requests, checks_each, now_us, mode, each));
-                Ok(())
-            }
+        guarded(|| match self {
+            Self::Private(table) => table.apply_each(requests, checks_each, now_us, mode, each).map_err(damaged),
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(table) => table.apply_each(requests, checks_each, now_us, mode, each).map_err(unusable),
-        }
+        })
     }
 
     /// See `Table::reset`.
     pub fn reset(&self, limit: &Registered, key: KeyHash, now_us: i64) -> PyResult<bool> {
-        match self {
-            Self::Private(table) => Ok(sure(table.reset(limit, key, now_us))),
+        guarded(|| match self {
+            Self::Private(table) => table.reset(limit, key, now_us).map_err(damaged),
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(table) => table.reset(limit, key, now_us).map_err(unusable),
-        }
+        })
     }
 
     /// See `Table::give_back`.
     pub fn give_back(&self, checks: &[Check], now_us: i64, earliest_us: i64) -> PyResult<()> {
-        match self {
-            Self::Private(table) => {
-                sure(table.give_back(checks, now_us, earliest_us));
-                Ok(())
-            }
+        guarded(|| match self {
+            Self::Private(table) => table.give_back(checks, now_us, earliest_us).map_err(damaged),
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(table) => table.give_back(checks, now_us, earliest_us).map_err(unusable),
-        }
+        })
     }
 
     /// See `Table::read`.
@@ -131,40 +125,53 @@ impl AnyTable {
         now_us: i64,
         read: impl FnOnce(Stored<'_>) -> T,
     ) -> PyResult<T> {
-        match self {
-            Self::Private(table) => Ok(sure(table.read(limit, key, now_us, read))),
+        guarded(|| match self {
+            Self::Private(table) => table.read(limit, key, now_us, read).map_err(damaged),
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(table) => table.read(limit, key, now_us, read).map_err(unusable),
-        }
+        })
     }
 
     /// See `Table::clear`.
     pub fn clear(&self) -> PyResult<()> {
-        match self {
-            Self::Private(table) => {
-                sure(table.clear());
-                Ok(())
-            }
+        guarded(|| match self {
+            Self::Private(table) => table.clear().map_err(damaged),
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(table) => table.clear().map_err(unusable),
-        }
+        })
     }
 
     /// See `Table::stats`.
     pub fn stats(&self) -> PyResult<Stats> {
-        match self {
-            Self::Private(table) => Ok(sure(table.stats())),
+        guarded(|| match self {
+            Self::Private(table) => table.stats().map_err(damaged),
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(table) => table.stats().map_err(unusable),
-        }
+        })
     }
 }
 
-/// What no lock of this process can refuse.
+/// The error of a state that cannot be.
+#[cold]
+fn damaged(_: DamagedState) -> PyErr {
+    let message = "what the store holds of this key is damaged, so nothing is decided by it: reset the key \
+                   (`headgate zone reset KEY PATH` for a shared zone)";
+    headgate_error("StoreKeyError", message.into())
+}
+
+/// What a table answers, and a StoreError where its code fails over what it finds there: no lock stays with it, and
+/// what it had begun in a zone is taken back by whoever comes next.
 #[inline(always)]
-fn sure<T>(result: Result<T, Infallible>) -> T {
-    let Ok(value) = result;
-    value
+pub fn guarded<T>(ask: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    // Every structure that the closures change is whole between any two of its statements, or mended when it is
+    // met next.
+    catch_unwind(AssertUnwindSafe(ask)).unwrap_or_else(|_| Err(failed()))
+}
+
+#[cold]
+fn failed() -> PyErr {
+    let message = "the native core failed over what the store holds, as standard error tells: is the store damaged?";
+    headgate_error("StoreUnavailable", message.into())
 }
 
 /// The error of a lane that cannot be worked on.
@@ -178,6 +185,7 @@ pub fn unusable(unusable: Unusable) -> PyErr {
             );
             return headgate_error("StoreUnavailable", message);
         }
+        Unusable::DamagedState => return damaged(DamagedState),
         Unusable::Stuck(thread) => thread,
     };
     let who = if thread == 0 { String::new() } else { format!(" by thread {thread}") };

@@ -13,7 +13,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::any_table::{AnyTable, headgate_error, unusable};
+use crate::any_table::{AnyTable, guarded, headgate_error, unusable};
 use crate::arguments::{check_now, hash_key};
 use crate::clock::{monotonic_us, wall_us};
 use crate::table::{read_on_full, write_stats};
@@ -66,11 +66,11 @@ impl Zone {
     }
 
     fn check(&self) -> PyResult<Option<String>> {
-        Ok(self.table()?.storage().check().map_err(unusable)?.err())
+        guarded(|| Ok(self.table()?.storage().check().map_err(unusable)?.err()))
     }
 
     fn probe(&self) -> PyResult<()> {
-        self.table()?.storage().probe().map_err(unusable)
+        guarded(|| self.table()?.storage().probe().map_err(unusable))
     }
 
     fn clear(&self) -> PyResult<()> {
@@ -99,7 +99,7 @@ impl Zone {
     }
 
     fn known(&self) -> PyResult<Vec<(String, String)>> {
-        let known = self.table()?.storage().known();
+        let known = guarded(|| Ok(self.table()?.storage().known()))?;
         Ok(known.into_iter().map(|Known { scope, text, .. }| (scope, text)).collect())
     }
 
@@ -111,7 +111,8 @@ impl Zone {
         now_us: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let key = hash_key(key, self.inner.seed())?;
-        let found = self.table()?.storage().look(key, self.moment(now_us)?).map_err(unusable)?;
+        let now_us = self.moment(now_us)?;
+        let found = guarded(|| self.table()?.storage().look(key, now_us).map_err(unusable))?;
         let write = |looked: Looked| {
             let dict = PyDict::new(py);
             dict.set_item("limit", looked.number)?;
@@ -127,7 +128,8 @@ impl Zone {
     #[pyo3(signature = (key, now_us = None))]
     fn forget(&self, key: &Bound<'_, PyAny>, now_us: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let key = hash_key(key, self.inner.seed())?;
-        self.table()?.storage().forget(key, self.moment(now_us)?).map_err(unusable)
+        let now_us = self.moment(now_us)?;
+        guarded(|| self.table()?.storage().forget(key, now_us).map_err(unusable))
     }
 }
 
