@@ -169,7 +169,7 @@ def test_replay_writes_a_report_and_compares(log: Path, tmp_path: Path) -> None:
     told = run_headgate("replay", str(log), "--policy", SHOP, "--compare", str(wider), "--report", str(page))
     assert told.returncode == 0
     assert f"report in {page}" in told.stderr.replace("\n", "")
-    assert "Side by side" in page.read_text()
+    assert "What changes" in page.read_text()
     text = run_headgate("replay", str(log), "--policy", SHOP, "--compare", str(wider)).stdout
     told_of = " ".join(text.split())
     assert f"{wider} refuses 0 requests that {SHOP} lets pass, and lets 3 pass that it refuses" in told_of

@@ -505,3 +505,4 @@ def test_the_report_is_one_page_that_fetches_nothing(tmp_path: Path) -> None:
     assert "https://" not in page
     assert page.count("<svg") == 2
     assert "5</b>requests" in page
+    assert "2015-05-17 10:05:03 to 10:05:03 UTC" in page

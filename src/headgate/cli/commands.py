@@ -269,7 +269,7 @@ def serve(
 @headgate.command()
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @click.option("--policy", required=True, type=click.Path(path_type=Path), help="The policy file to judge by.")
-@click.option("--compare", type=click.Path(path_type=Path), help="Another policy file, side by side.")
+@click.option("--compare", type=click.Path(path_type=Path), help="Another policy file, to see where the two differ.")
 @click.option(
     "--format", default="auto", show_default=True, type=click.Choice(["auto", "common", "json", "csv", "tsv"]),
     help="common is also combined and their kin.",

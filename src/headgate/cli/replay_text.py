@@ -80,7 +80,8 @@ def _rules(result: Result, width: int) -> Iterator[str]:
     names = [_name(rule) for rule in result.rules]
     # Where a name is too long, it stands above its numbers.
     first = min(max(4, *(len(name) for name in names)), max(4, width - numbers_width - 2))
-    yield f"  {'rule':{first}}{_numbers(_HEADS, widths)}  limits"
+    head = f"  {'rule':{first}}{_numbers(_HEADS, widths)}"
+    yield f"{head}  limits" if len(head) + 8 <= width else head
     for rule, name, row in zip(result.rules, names, rows, strict=True):
         if len(name) > first:
             yield f"  {name}"

@@ -1,4 +1,7 @@
-"""Charts of a replay as inline SVG: no script, no font, nothing fetched. Colours are CSS variables of the page."""
+"""Charts of a replay: bars as inline SVG that fill any width, with labels beside them that are never scaled.
+
+No script, no font, nothing fetched. Colours are CSS variables of the page.
+"""
 
 from __future__ import annotations
 
@@ -6,65 +9,79 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from headgate.replay.judging import STEPS_S, Series
-from headgate.replay.times import iso_time
+from headgate.replay.axis import Axis, length_text
+from headgate.replay.judging import Series
+from headgate.replay.times import clock_text
 
-_MOST_BARS = 150
-_WIDTH = 960
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 10, 26
-_SECOND_US = 1_000_000
-_TICKS_S = (
-    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 345600, 604800,
-)  # fmt: skip
 _ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+_UNIT = 10
+"""The width of a slot in the picture."""
+
+_HEIGHT = 1000
+_CLOSEST = 0.08
+"""Two labels of a scale stand no closer, as a share of its height."""
 
 
 class Bar(NamedTuple):
-    """What passed and what was refused in one stretch of time."""
+    """What passed and what was refused in one stretch of time, and where it stands."""
 
     start_us: int
+    slot: float
     passed: int
     refused: int
 
 
-def bars_of(series: Series, start_us: int, end_us: int) -> tuple[list[Bar], int]:
-    """The bars of a series from `start_us` to `end_us`, and the length of one in microseconds."""
-    step_us = _step_us(series, start_us, end_us)
-    first = start_us // step_us
-    sums = [[0, 0] for _ in range((end_us // step_us) - first + 1)]
+def bars_of(series: Series, axis: Axis) -> list[Bar]:
+    """The bars of a series on an axis; nothing of it lies in a break, as the axis was made of a series with more."""
+    sums: dict[int, list[int]] = {}
     for index, (passed, refused) in series.counts.items():
-        place = index * series.step_us // step_us - first
-        if 0 <= place < len(sums):
-            sums[place][0] += passed
-            sums[place][1] += refused
-    return [Bar((first + place) * step_us, *both) for place, both in enumerate(sums)], step_us
+        counts = sums.setdefault(index * series.step_us // axis.step_us, [0, 0])
+        counts[0] += passed
+        counts[1] += refused
+    placed = [(index, axis.slot(index), counts) for index, counts in sorted(sums.items())]
+    return [Bar(index * axis.step_us, slot, *counts) for index, slot, counts in placed if slot is not None]
 
 
-def time_chart(bars: Sequence[Bar], step_us: int, *, height: int, label: str) -> str:
+def time_chart(series: Series, axis: Axis, *, height: int, label: str) -> str:
     """What passed and, on top of it, what was refused, over time."""
-    most = max((bar.passed + bar.refused for bar in bars), default=0) or 1
-    top = _round_up(most)
-    plot_width, plot_height = _WIDTH - _LEFT - _RIGHT, height - _TOP - _BOTTOM
-    slot = plot_width / max(1, len(bars))
-    parts = [f'<svg class="chart" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(label)}">']
-    for share in (0, 0.5, 1):
-        y = _TOP + plot_height * (1 - share)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(
-            f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(top * share)}</text>'
+    bars = bars_of(series, axis)
+    top = _round_up(max((bar.passed + bar.refused for bar in bars), default=0))
+    scale = _HEIGHT / top
+    groups = []
+    for bar in bars:
+        passed, refused = bar.passed * scale, _least(bar.refused * scale, bar.refused, height)
+        title = f"{clock_text(bar.start_us, seconds=True)} UTC: {bar.passed:,} passed, {bar.refused:,} refused"
+        groups.append(
+            _group(bar, title, ("passed", _HEIGHT - passed, passed), ("refused", _HEIGHT - passed - refused, refused))
         )
-    for place, bar in enumerate(bars):
-        if bar.passed + bar.refused:
-            parts.append(_bar(bar, _LEFT + place * slot, max(1.0, slot - 1), top, plot_height))
-    parts.extend(_time_ticks(bars, step_us, slot, height))
-    return "\n".join([*parts, "</svg>"])
+    return _figure(axis, groups, [(0.0, top), (0.5, top / 2), (1.0, 0)], height=height, label=label)
+
+
+def difference_chart(series: Series, axis: Axis, *, height: int, label: str) -> str:
+    """What is newly refused above a line, and what newly passes below it, over time."""
+    bars = bars_of(series, axis)
+    up = max((bar.refused for bar in bars), default=0)
+    down = max((bar.passed for bar in bars), default=0)
+    up_top, down_top = (_round_up(most) if most else 0 for most in (up, down))
+    scale = _HEIGHT / max(1, up_top + down_top)
+    zero = up_top * scale
+    groups = []
+    for bar in bars:
+        above, below = (_least(count * scale, count, height) for count in (bar.refused, bar.passed))
+        title = (
+            f"{clock_text(bar.start_us, seconds=True)} UTC: {bar.refused:,} newly refused, {bar.passed:,} newly passed"
+        )
+        groups.append(_group(bar, title, ("refused", zero - above, above), ("passed", zero, below)))
+    middle = zero / _HEIGHT
+    labels = [(place, count) for place, count in ((0.0, up_top), (1.0, down_top)) if abs(place - middle) > _CLOSEST]
+    return _figure(axis, groups, [*labels, (middle, 0)], height=height, label=label)
 
 
 def key_bars(counts: Sequence[tuple[str, int]], *, css_class: str) -> str:
     """Keys with their counts, as bars of text rows."""
     most = max((count for _, count in counts), default=1)
     rows = "".join(
-        f'<tr><td class="key" title="{escape(key)}">{escape(_clip(key))}</td>'
+        f'<tr><td class="key">{escape(key)}</td>'
         f'<td class="bar"><i class="{css_class}" style="width:{100 * count / most:.1f}%"></i></td>'
         f'<td class="num">{count:,}</td></tr>'
         for key, count in counts
@@ -72,60 +89,54 @@ def key_bars(counts: Sequence[tuple[str, int]], *, css_class: str) -> str:
     return f'<table class="keys">{rows}</table>'
 
 
-def step_text(step_us: int) -> str:
-    """The length of a bar in words."""
-    seconds = step_us // _SECOND_US
-    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):
-        if seconds % length == 0 and seconds >= length:
-            count = seconds // length
-            return unit if count == 1 else f"{count} {unit}s"
-    return f"{seconds} seconds"
-
-
-def _bar(bar: Bar, x: float, width: float, top: int, plot_height: float) -> str:
-    passed = plot_height * bar.passed / top
-    refused = plot_height * bar.refused / top
-    floor = _TOP + plot_height
-    title = f"{iso_time(bar.start_us)}: {bar.passed:,} passed, {bar.refused:,} refused"
-    rects = ""
-    if bar.passed:
-        rects += (
-            f'<rect class="passed" x="{x:.1f}" y="{floor - passed:.1f}" width="{width:.1f}" height="{passed:.1f}"/>'
-        )
-    if bar.refused:
-        y = floor - passed - refused
-        rects += f'<rect class="refused" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{max(refused, 1.5):.1f}"/>'
+def _group(bar: Bar, title: str, *boxes: tuple[str, float, float]) -> str:
+    rects = "".join(
+        f'<rect class="{css_class}" x="{bar.slot * _UNIT:.1f}" y="{y:.1f}" width="{_UNIT}" height="{height:.1f}"/>'
+        for css_class, y, height in boxes
+        if height
+    )
     return f"<g>{rects}<title>{title}</title></g>"
 
 
-def _time_ticks(bars: Sequence[Bar], step_us: int, slot: float, height: int) -> list[str]:
-    if not bars:
-        return []
-    span_s = len(bars) * step_us // _SECOND_US
-    every_s = next((step for step in _TICKS_S if span_s / step <= 9), _TICKS_S[-1] * (1 + span_s // (9 * _TICKS_S[-1])))
-    ticks = []
-    tick_us = -(-bars[0].start_us // (every_s * _SECOND_US)) * every_s * _SECOND_US
-    end_us = bars[-1].start_us + step_us
-    while tick_us < end_us:
-        x = _LEFT + (tick_us - bars[0].start_us) / step_us * slot
-        text = iso_time(tick_us)
-        shown = (
-            text[:10]
-            if every_s >= 86400
-            else f"{text[5:10]} {text[11:16]}"
-            if span_s > 86400
-            else text[11 : 16 if every_s >= 60 else 19]
-        )
-        if x < _WIDTH - 40:
-            ticks.append(f'<text class="tick" x="{x:.1f}" y="{height - 8}" text-anchor="middle">{shown}</text>')
-        tick_us += every_s * _SECOND_US
-    return ticks
+def _figure(
+    axis: Axis, groups: Sequence[str], levels: Sequence[tuple[float, float]], *, height: int, label: str
+) -> str:
+    width = axis.slots * _UNIT
+    grid = "".join(
+        f'<line x1="0" x2="{width:.1f}" y1="{place * _HEIGHT:.1f}" y2="{place * _HEIGHT:.1f}"/>' for place, _ in levels
+    )
+    scale = "".join(f'<span style="top:{100 * place:.1f}%">{_short(value)}</span>' for place, value in levels)
+    breaks = "".join(
+        f'<span class="break" style="left:{100 * start:.2f}%;width:{100 * (end - start):.2f}%">'
+        f"<b>{length_text(length_us)}</b></span>"
+        for start, end, length_us in axis.breaks()
+    )
+    ticks = "".join(
+        f'<span class="{_tick_class(tick.place, major=tick.major)}" style="left:{100 * tick.place:.2f}%">{tick.text}'
+        f"<small>{tick.day}</small></span>"
+        for tick in axis.ticks()
+    )
+    return (
+        f'<div class="chart" style="--height:{height}px" role="img" aria-label="{escape(label)}">'
+        f'<div class="scale">{scale}</div><div class="plot">'
+        f'<svg viewBox="0 0 {width:.1f} {_HEIGHT}" preserveAspectRatio="none">'
+        f'<g class="grid">{grid}</g>\n' + "\n".join(groups) + f"</svg>{breaks}</div>"
+        f'<div class="ticks">{ticks}</div></div>'
+    )
 
 
-def _step_us(series: Series, start_us: int, end_us: int) -> int:
-    """A round length for the bars: a multiple of the series' own step, and few enough of them."""
-    least_us = max((end_us - start_us) // _MOST_BARS, series.step_us)
-    return next((step * _SECOND_US for step in STEPS_S if step * _SECOND_US >= least_us), STEPS_S[-1] * _SECOND_US)
+def _tick_class(place: float, *, major: bool) -> str:
+    names = ["major"] if major else []
+    if place < 0.04:
+        names.append("first")
+    elif place > 0.94:
+        names.append("last")
+    return " ".join(names)
+
+
+def _least(size: float, count: int, height: int) -> float:
+    """A size that can be seen, of what there is at all: two pixels."""
+    return max(size, 2 * _HEIGHT / height) if count else 0
 
 
 def _round_up(value: int) -> int:
@@ -143,7 +154,3 @@ def _short(value: float) -> str:
         if value >= size:
             return f"{value / size:g}{letter}"
     return f"{value:g}"
-
-
-def _clip(key: str) -> str:
-    return key if len(key) <= 44 else key[:41] + "..."

@@ -4,37 +4,59 @@ from __future__ import annotations
 
 from html import escape
 
-from headgate.replay.charts import bars_of, key_bars, step_text, time_chart
-from headgate.replay.judging import Result, RuleResult
-from headgate.replay.replay import Outcome
-from headgate.replay.times import iso_time
+from headgate.replay.axis import Axis, axis_of, step_text
+from headgate.replay.charts import difference_chart, key_bars, time_chart
+from headgate.replay.judging import BusyKey, Result, RuleResult
+from headgate.replay.replay import Difference, Outcome
+from headgate.replay.times import clock_text, span_text
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1c2733; --dim: #5b6b7a; --paper: #fbfcfd; --line: #dde4ea;
-  --passed: #7fb7b2; --refused: #d1495b; --accent: #0b7a75; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --dim: #93a4b3; --paper: #10161c; --line: #2a3642;
-  --passed: #3d7d78; --refused: #ef6f7f; --accent: #4fc3bb; } }
+:root { color-scheme: light dark; --ink: #1c2733; --dim: #566573; --paper: #fbfcfd; --line: #dde4ea;
+  --passed: #6fada7; --refused: #cf3f53; --warning: #fdf1d8; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --dim: #9fb0bf; --paper: #10161c; --line: #2a3642;
+  --passed: #46908a; --refused: #ef6f7f; --warning: #3a2f14; } }
 * { box-sizing: border-box; }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
-  max-width: 64rem; padding: 2.5rem 1.25rem 4rem; }
-h1 { font-size: 1.6rem; margin: 0 0 .2rem; } h2 { font-size: 1.15rem; margin: 2.6rem 0 .3rem; }
+  max-width: 64rem; padding: 2rem 1.25rem 4rem; overflow-wrap: break-word; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .3rem; } h2 { font-size: 1.2rem; margin: 2.4rem 0 .3rem; }
+h3 { font-size: 1rem; margin: 1rem 0 .2rem; color: var(--dim); font-weight: 600; }
 p { margin: .2rem 0 .8rem; } .dim { color: var(--dim); } code { font: .88em ui-monospace, monospace; }
-.facts { display: flex; flex-wrap: wrap; gap: 1rem 2.5rem; margin: 1.4rem 0; }
+.warning { background: var(--warning); padding: .5rem .8rem; border-radius: 6px; }
+.facts { display: flex; flex-wrap: wrap; gap: .8rem 2.5rem; margin: 1.2rem 0; }
 .facts b { display: block; font-size: 1.7rem; font-variant-numeric: tabular-nums; line-height: 1.2; }
 .facts .refused b { color: var(--refused); }
-.chart { width: 100%; height: auto; display: block; } .grid { stroke: var(--line); }
-.tick { font: 11px system-ui, sans-serif; fill: var(--dim); }
-rect.passed { fill: var(--passed); } rect.refused { fill: var(--refused); } g:hover rect { opacity: .75; }
+.chart { display: grid; grid-template-columns: 3rem 1fr; margin: .6rem 0 1rem; }
+.scale, .plot, .ticks { position: relative; font-size: 12px; line-height: 1.2; color: var(--dim); }
+.scale { height: var(--height); } .ticks { grid-column: 2; height: 2.6rem; } .plot svg { display: block; }
+.scale span { position: absolute; right: .5rem; transform: translateY(-50%); font-variant-numeric: tabular-nums; }
+.plot svg { width: 100%; height: var(--height); }
+.grid line { stroke: var(--line); vector-effect: non-scaling-stroke; }
+.ticks span { position: absolute; top: .3rem; transform: translateX(-50%); white-space: nowrap; text-align: center; }
+.ticks .first { transform: none; text-align: left; } .ticks .last { transform: translateX(-100%); text-align: right; }
+.ticks small { display: block; font-size: 12px; }
+.break { position: absolute; top: 0; height: var(--height); display: grid; place-items: center; overflow: visible;
+  background: repeating-linear-gradient(135deg, transparent 0 3px, var(--line) 3px 5px); }
+.break b { writing-mode: vertical-rl; font-weight: 400; background: var(--paper); padding: 4px 0; white-space: nowrap; }
+rect.passed { fill: var(--passed); } rect.refused { fill: var(--refused); } g:hover > rect { opacity: .75; }
 .legend i { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin: 0 .4em 0 1em; }
 i.passed { background: var(--passed); } i.refused { background: var(--refused); }
-table { border-collapse: collapse; width: 100%; font-size: .93rem; }
-th, td { text-align: left; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid var(--line); }
+table { border-collapse: collapse; width: 100%; font-size: .95rem; }
+th, td { text-align: left; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td.num, th.num { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.two { display: grid; grid-template-columns: repeat(auto-fill, minmax(22rem, 1fr)); gap: 0 2.5rem; }
-.keys td { border: 0; padding: .15rem .6rem .15rem 0; } .keys .key { font: .85rem ui-monospace, monospace; width: 45%; }
-.keys .bar { width: 40%; } .keys .bar i { display: block; height: .8em; border-radius: 2px; min-width: 2px; }
-.tag { font-size: .75rem; font-weight: 400; border: 1px solid var(--line); border-radius: .6rem; padding: 0 .5rem; }
-h3 { font-size: .95rem; margin: 1rem 0 .2rem; color: var(--dim); font-weight: 600; }
+.two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(22rem, 100%), 1fr)); gap: 0 2.5rem; }
+.keys td { border: 0; padding: .15rem .6rem .15rem 0; } .key { font: .85rem ui-monospace, monospace; }
+.keys .key { width: 50%; word-break: break-all; } .keys .bar { width: 35%; vertical-align: middle; }
+.keys .bar i { display: block; height: .8em; border-radius: 2px; min-width: 2px; }
+.tag { font-size: .8rem; font-weight: 400; border: 1px solid var(--line); border-radius: .6rem; padding: 0 .5rem; }
+details { margin: 1.6rem 0; } summary { font-size: 1.2rem; font-weight: 700; cursor: pointer; }
+@media (max-width: 700px) {
+  body { padding: 1.2rem 1rem 3rem; } .chart { grid-template-columns: 2.4rem 1fr; }
+  .ticks span:not(.major) { display: none; }
+  .cards thead { display: none; } .cards tr { display: flex; flex-wrap: wrap; gap: 0 1rem; padding: .5rem 0;
+    border-bottom: 1px solid var(--line); } .cards td { border: 0; padding: 0; }
+  .cards td.wide { flex-basis: 100%; word-break: break-word; } .cards td:empty { display: none; }
+  .cards td[data-name]::before { content: attr(data-name) " "; color: var(--dim); }
+}
 """
 
 
@@ -42,121 +64,235 @@ def report(outcome: Outcome, sources: list[str], top: int) -> str:
     """The page of an outcome."""
     first = outcome.results[0]
     title = f"Replay of {', '.join(sources)}"
-    body = [f"<h1>{escape(title)}</h1>", _lead(outcome), _damaged(outcome)]
-    if len(outcome.results) > 1:
-        body.append(_comparison(outcome))
-    for result in outcome.results:
-        body.append(_result(result, outcome, top, several=len(outcome.results) > 1))
+    body = [f"<h1>{escape(title)}</h1>", _lead(outcome), *_warnings(outcome)]
+    if outcome.difference is not None and first.requests:
+        body.extend(_comparison(outcome, outcome.difference, top))
+    else:
+        body.append(f'<p class="dim">under {escape(first.name)}</p>')
+        body.extend(_result(first, outcome, top))
     body.append(_unread(outcome))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width"><title>{escape(title)}: {escape(first.name)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}: {escape(first.name)}</title>"
         f"<style>{_STYLE}</style></head><body>\n" + "\n".join(part for part in body if part) + "\n</body></html>\n"
     )
 
 
 def _lead(outcome: Outcome) -> str:
+    outside = f"; {outcome.outside:,} requests outside are left out" if outcome.outside else ""
     if outcome.first_us is None or outcome.last_us is None:
-        return "<p>No request could be read.</p>"
-    return f'<p class="dim">{iso_time(outcome.first_us)} to {iso_time(outcome.last_us)}</p>'
+        return f"<p>No request {'of this time' if outcome.outside else 'could be read'}.</p>"
+    return f'<p class="dim">{span_text(outcome.first_us, outcome.last_us)}{outside}</p>'
 
 
-def _facts(result: Result, outcome: Outcome) -> str:
-    share = 100 * result.denied / max(1, result.requests)
-    return (
-        '<div class="facts">'
-        f"<div><b>{result.requests:,}</b>requests</div>"
-        f"<div><b>{result.allowed:,}</b>passed</div>"
-        f'<div class="refused"><b>{result.denied:,}</b>refused ({share:.2f} %)</div>'
-        f"<div><b>{outcome.unread.count:,}</b>lines not read</div></div>"
-    )
+def _warnings(outcome: Outcome) -> list[str]:
+    told = [
+        f"<b>{escape(part.source)}:{part.line}:</b> {escape(part.reason)}. What comes here and after is not judged."
+        for part in outcome.unread.damaged
+    ]
+    told += [
+        f"The times of <b>{escape(source)}</b> lack their month or their date: the first is taken for one of "
+        f"{first.isoformat()}, by the date of the file."
+        for source, first in outcome.unread.guessed.items()
+    ]
+    return [f'<p class="warning">{text}</p>' for text in told]
 
 
-def _result(result: Result, outcome: Outcome, top: int, *, several: bool) -> str:
-    parts = [f"<h2>{escape(result.name)}</h2>" if several else f'<p class="dim">under {escape(result.name)}</p>']
-    parts.append(_facts(result, outcome))
-    if outcome.first_us is None or outcome.last_us is None:
-        return "\n".join(parts)
-    bars, step_us = bars_of(result.series, outcome.first_us, outcome.last_us)
-    legend = '<i class="passed"></i>passed<i class="refused"></i>refused'
-    parts.append(f'<p class="legend dim">Requests per {step_text(step_us)}{legend}</p>')
-    parts.append(time_chart(bars, step_us, height=260, label="requests over time"))
-    parts.append(_rule_table(result))
-    parts.extend(_rule(rule, outcome.first_us, outcome.last_us, top) for rule in result.rules if rule.matched)
-    return "\n".join(parts)
+def _facts(*facts: tuple[int, str, str]) -> str:
+    """Large numbers with what they count, each with its class."""
+    boxes = "".join(f'<div class="{css_class}"><b>{number:,}</b>{text}</div>' for number, text, css_class in facts)
+    return f'<div class="facts">{boxes}</div>'
+
+
+def _result(result: Result, outcome: Outcome, top: int) -> list[str]:
+    parts = [
+        _facts(
+            (result.requests, "requests", ""),
+            (result.allowed, "passed", ""),
+            (result.denied, f"refused ({_share(result.denied, result.requests)})", "refused"),
+            (outcome.unread.count, "lines not read", ""),
+        )
+    ]
+    if outcome.has_cost:
+        cost = result.cost_allowed + result.cost_denied
+        parts.append(
+            _facts(
+                (cost, "cost of all", ""),
+                (result.cost_allowed, "cost passed", ""),
+                (result.cost_denied, f"cost refused ({_share(result.cost_denied, cost)})", "refused"),
+            )
+        )
+    if not result.requests:
+        return parts
+    axis = axis_of(result.series)
+    parts.append(_legend("Requests", axis, ("passed", "passed"), ("refused", "refused")))
+    parts.append(time_chart(result.series, axis, height=240, label="requests over time"))
+    parts.extend((_rule_table(result), _busiest(result, top)))
+    parts.extend(_rule(rule, axis, top) for rule in result.rules if rule.matched)
+    return parts
+
+
+def _legend(what: str, axis: Axis, *marks: tuple[str, str]) -> str:
+    shown = "".join(f'<i class="{css_class}"></i>{text}' for css_class, text in marks)
+    breaks = "; hatched: nothing happened" if len(axis.stretches) > 1 else ""
+    return f'<p class="legend dim">{what} per {step_text(axis.step_us)}, in UTC{breaks}{shown}</p>'
 
 
 def _rule_table(result: Result) -> str:
     rows = "".join(
-        f"<tr><td><b>{escape(rule.name)}</b>{_tag(rule)}</td><td><code>{escape(rule.limits)}</code></td>"
-        f"{_numbers(rule.matched, rule.allowed, rule.refused, rule.keys)}"
-        f'<td class="num">{_worst(rule)}</td></tr>'
+        f'<tr><td class="wide"><b>{escape(rule.name)}</b>{_tag(rule)}</td>'
+        f'<td class="wide"><code>{escape(rule.limits)}</code></td>'
+        + _numbers(requests=rule.matched, passed=rule.allowed, refused=rule.refused)
+        + f'<td class="num" data-name="share">{_share(rule.refused, rule.matched)}</td>'
+        + _numbers(keys=rule.keys)
+        + f'<td class="num" data-name="worst minute">{_worst(rule)}</td></tr>'
         for rule in result.rules
     )
     return (
-        '<h2>Rules</h2><table><thead><tr><th>Rule</th><th>Limits</th><th class="num">Requests</th>'
-        '<th class="num">Passed</th><th class="num">Refused</th><th class="num">Keys</th>'
-        f'<th class="num">Worst minute</th></tr></thead><tbody>{rows}</tbody></table>'
+        '<h2>Rules</h2><table class="cards"><thead><tr><th>Rule</th><th>Limits</th><th class="num">Requests</th>'
+        '<th class="num">Passed</th><th class="num">Refused</th><th class="num">Share</th><th class="num">Keys</th>'
+        f'<th class="num">Worst minute (UTC)</th></tr></thead><tbody>{rows}</tbody></table>'
     )
 
 
-def _rule(rule: RuleResult, first_us: int, last_us: int, top: int) -> str:
-    bars, step_us = bars_of(rule.series, first_us, last_us)
-    chart = time_chart(bars, step_us, height=150, label=f"requests of {rule.name} over time")
+def _busiest(result: Result, top: int) -> str:
+    """The busiest keys, each once, with what every rule refused of them."""
+    rows = "".join(
+        f'<tr><td class="key wide">{escape(one.key)}</td><td data-name="by">{_by(one)}</td>'
+        + _numbers(requests=one.requests)
+        + f"<td>{'; '.join(f'{escape(name)} refused {count:,}' for name, count in one.refusals)}</td></tr>"
+        for one in result.busiest(top)
+    )
+    return (
+        '<h2>Busiest keys</h2><table class="cards"><thead><tr><th>Key</th><th>Counted by</th>'
+        f'<th class="num">Requests</th><th>Refusals</th></tr></thead><tbody>{rows}</tbody></table>'
+    )
+
+
+def _by(key: BusyKey) -> str:
+    return escape(" and ".join(key.by) or "nothing")
+
+
+def _rule(rule: RuleResult, axis: Axis, top: int) -> str:
     refused = rule.most_refused(top)
-    columns = [f"<div><h3>Busiest keys</h3>{key_bars(rule.busiest(top), css_class='passed')}</div>"]
-    if refused:
-        columns.insert(0, f"<div><h3>Most often refused</h3>{key_bars(refused, css_class='refused')}</div>")
+    keys = f"<h3>Most often refused</h3>{key_bars(refused, css_class='refused')}" if refused else ""
     return (
         f"<h2>{escape(rule.name)} {_tag(rule)}</h2>"
         f'<p class="dim"><code>{escape(rule.limits)}</code>: {rule.refused:,} of {rule.matched:,} refused</p>'
-        f'{chart}<div class="two">{"".join(columns)}</div>'
+        f"{time_chart(rule.series, axis, height=140, label=f'requests of {rule.name} over time')}{keys}"
     )
 
 
-def _comparison(outcome: Outcome) -> str:
+def _comparison(outcome: Outcome, difference: Difference, top: int) -> list[str]:
     one, other = outcome.results
-    assert outcome.difference is not None
+    # All requests are in the axis: both pictures, and those of both policies, show the same time.
+    axis = axis_of(one.series)
+    both = difference.newly_denied or difference.newly_allowed
+    parts = [
+        f'<p class="dim">{escape(one.name)}, and {escape(other.name)} in its place</p>',
+        _facts(
+            (one.requests, "requests", ""),
+            (difference.newly_denied, "newly refused", "refused"),
+            (difference.newly_allowed, "newly passed", ""),
+            (outcome.unread.count, "lines not read", ""),
+        ),
+        '<h2>What changes</h2><table class="cards"><thead><tr><th>Policy</th><th class="num">Passed</th>'
+        '<th class="num">Refused</th><th class="num">Share</th></tr></thead><tbody>'
+        + "".join(
+            f'<tr><td class="wide"><b>{escape(result.name)}</b></td>'
+            + _numbers(passed=result.allowed, refused=result.denied)
+            + f'<td class="num" data-name="share">{_share(result.denied, result.requests)}</td></tr>'
+            for result in outcome.results
+        )
+        + "</tbody></table>",
+        f"<p>{escape(other.name)} refuses {difference.newly_denied:,} requests that {escape(one.name)} lets pass, "
+        f"and lets {difference.newly_allowed:,} pass that it refuses.</p>",
+    ]
+    if both:
+        parts.append(
+            _legend("Requests", axis, ("refused", "newly refused, upwards"), ("passed", "newly passed, downwards"))
+        )
+        parts.append(difference_chart(difference.series, axis, height=240, label="the difference over time"))
+        parts.append(_difference_keys(difference, top))
+    parts.append(_rules_of_both(one, other, difference))
+    for result in outcome.results:
+        whole = "\n".join(_result(result, outcome, top))
+        parts.append(f"<details><summary>{escape(result.name)} by itself</summary>{whole}</details>")
+    return parts
+
+
+def _difference_keys(difference: Difference, top: int) -> str:
+    columns = [
+        f"<div><h3>{text}, by key</h3>{key_bars(most, css_class=css_class)}</div>"
+        for denied, text, css_class in ((True, "Newly refused", "refused"), (False, "Newly passed", "passed"))
+        if (most := difference.most(top, denied=denied))
+    ]
+    return f'<div class="two">{"".join(columns)}</div>'
+
+
+def _rules_of_both(one: Result, other: Result, difference: Difference) -> str:
+    """The rules of both policies, each once."""
+    pairs: dict[str, list[RuleResult | None]] = {rule.name: [rule, None] for rule in one.rules}
+    for rule in other.rules:
+        pairs.setdefault(rule.name, [None, None])[1] = rule
+    rows = []
+    for name, (before, after) in pairs.items():
+        denied, allowed = difference.rules.get(name, [0, 0])
+        refused = [("" if rule is None else f"{rule.refused:,}") for rule in (before, after)]
+        rows.append(
+            f'<tr><td class="wide"><b>{escape(name)}</b>{_tag(after or before)}</td>'
+            f'<td class="wide">{_limits_of_both(before, after)}</td>'
+            f'<td class="num" data-name="refused by the first">{refused[0]}</td>'
+            f'<td class="num" data-name="refused by the second">{refused[1]}</td>'
+            f'<td class="num" data-name="newly refused">{denied:,}</td>'
+            f'<td class="num" data-name="newly passed">{allowed:,}</td></tr>'
+        )
     return (
-        "<h2>Side by side</h2><table><thead><tr><th></th>"
-        f'<th class="num">{escape(one.name)}</th><th class="num">{escape(other.name)}</th></tr></thead><tbody>'
-        f"<tr><td>passed</td>{_numbers(one.allowed, other.allowed)}</tr>"
-        f"<tr><td>refused</td>{_numbers(one.denied, other.denied)}</tr></tbody></table>"
-        f"<p>{escape(other.name)} refuses {outcome.difference.newly_denied:,} requests "
-        f"that {escape(one.name)} lets pass, "
-        f"and lets {outcome.difference.newly_allowed:,} pass that it refuses.</p>"
+        '<h2>By rule</h2><table class="cards"><thead><tr><th>Rule</th><th>Limits</th>'
+        f'<th class="num">Refused: {escape(one.name)}</th><th class="num">{escape(other.name)}</th>'
+        '<th class="num">Newly refused</th><th class="num">Newly passed</th></tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
     )
 
 
-def _damaged(outcome: Outcome) -> str:
-    return "".join(
-        f'<p class="warning"><b>{escape(part.source)}:{part.line}:</b> {escape(part.reason)}. '
-        "What comes here and after is not judged.</p>"
-        for part in outcome.unread.damaged
-    )
+def _limits_of_both(before: RuleResult | None, after: RuleResult | None) -> str:
+    if before is not None and after is not None and before.limits == after.limits:
+        return f"<code>{escape(before.limits)}</code>"
+    texts = ["not there" if rule is None else f"<code>{escape(rule.limits)}</code>" for rule in (before, after)]
+    return f"{texts[0]}, now {texts[1]}"
 
 
 def _unread(outcome: Outcome) -> str:
     if not outcome.unread.count:
         return ""
     rows = "".join(
-        f"<tr><td>{escape(unread.source)}:{unread.line}</td><td>{escape(unread.reason)}</td>"
-        f"<td><code>{escape(unread.text[:100])}</code></td></tr>"
+        f'<tr><td class="wide">{escape(unread.source)}:{unread.line}</td><td class="wide">{escape(unread.reason)}</td>'
+        f'<td class="wide"><code>{escape(_printable(unread.text[:100]))}</code></td></tr>'
         for unread in outcome.unread.shown
     )
     return (
-        f"<h2>Lines that could not be read</h2><p>{outcome.unread.count:,} in all; the first:</p><table>{rows}</table>"
+        f"<h2>Lines that could not be read</h2><p>{outcome.unread.count:,} in all; the first:</p>"
+        f'<table class="cards">{rows}</table>'
     )
 
 
-def _numbers(*counts: int) -> str:
-    return "".join(f'<td class="num">{count:,}</td>' for count in counts)
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _tag(rule: RuleResult) -> str:
-    return ' <span class="tag">shadow</span>' if rule.shadow else ""
+def _numbers(**counts: int) -> str:
+    return "".join(f'<td class="num" data-name="{name}">{count:,}</td>' for name, count in counts.items())
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / max(1, whole):.2f} %"
+
+
+def _tag(rule: RuleResult | None) -> str:
+    return ' <span class="tag">shadow</span>' if rule is not None and rule.shadow else ""
 
 
 def _worst(rule: RuleResult) -> str:
     worst = rule.worst_minute()
-    return "" if worst is None else f"{worst[1]:,} at {iso_time(worst[0])[:16].replace('T', ' ')}"
+    return "" if worst is None else f"{worst[1]:,} at {clock_text(worst[0])}"
