@@ -442,7 +442,7 @@ def test_a_policy_tells_whether_it_names_a_store() -> None:
 
 
 def test_a_request_is_text(core: str) -> None:
-    with pytest.raises(ArgumentError, match="method, path and client_ip"):
+    with pytest.raises(ArgumentError, match="method, path, client_ip, host and endpoint"):
         Request(5)  # type: ignore[arg-type]
     for headers in ({"a": 1}, {1: "a"}, [("a", b"b")]):
         with pytest.raises(ArgumentError, match="names and values of headers are text"):

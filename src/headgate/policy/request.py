@@ -22,6 +22,10 @@ _MOST_COOKIES = 512
 _MOST_FIELDS = 1000
 """Beyond these a cookie or a parameter counts as repeated: nothing hides behind padding."""
 
+_MOST_NAMES = 1024
+_LONGEST_NAME = 64
+"""Names of headers that are remembered."""
+
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"?')
 _ESCAPED = re.compile(r"\\(?:([0-3][0-7]{2})|(.))", re.DOTALL)
 _ASCII = bytes(range(128)).decode()
@@ -92,16 +96,17 @@ class Request:
         host: str = "",
         endpoint: str = "",
     ) -> None:
-        if not (isinstance(method, str) and isinstance(path, str) and isinstance(client_ip, str)):
-            raise ArgumentError("method, path and client_ip of a request are text")
-        if not (isinstance(host, str) and isinstance(endpoint, str)):
-            raise ArgumentError("host and endpoint of a request are text")
+        try:
+            "".join((method, path, client_ip, host, endpoint))  # only texts can be joined
+        except TypeError:
+            raise ArgumentError("method, path, client_ip, host and endpoint of a request are text") from None
         self.method = method if method.isupper() else method.upper()
         self.path = path
         self.client_ip = client_ip
         self.endpoint = endpoint
-        self.headers = _by_lower_name(headers) if headers else Headers()
-        self.host = host or self.headers.get("host", "")
+        by_name = _by_lower_name(headers) if headers else Headers()
+        self.headers = by_name
+        self.host = host or _get(by_name, "host", "")
         self._cookies: tuple[str, dict[str, str]] | None = None
         self._query: tuple[str, dict[str, str]] | None = None
 
@@ -177,6 +182,19 @@ def header_name(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
+class _Names(dict[str, str]):
+    """`header_name` of names that were met before: most requests have the same ones."""
+
+    def __missing__(self, name: str) -> str:
+        plain = str.replace(str.lower(name), "_", "-")
+        if len(self) < _MOST_NAMES and len(name) <= _LONGEST_NAME:
+            self[name] = plain
+        return plain
+
+
+_names = _Names()
+
+
 def _by_lower_name(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> Headers:
     pairs: Collection[tuple[str, str]]
     try:
@@ -184,15 +202,14 @@ def _by_lower_name(headers: Mapping[str, str] | Iterable[tuple[str, str]]) -> He
             pairs = cast(Mapping[str, str], headers).items()
         else:
             pairs = list(headers)
-        by_name = {str.lower(name): value for name, value in pairs}
+        names = _names
+        by_name = {names[name]: value for name, value in pairs}
         "".join(by_name.values())  # only texts can be joined
     except TypeError:
         raise ArgumentError("names and values of headers are text") from None
     except ValueError:
         raise ArgumentError("headers are a mapping, or pairs of a name and a value") from None
-    if len(by_name) == len(pairs) and "_" not in "".join(by_name):
-        return Headers(by_name)
-    return Headers(_merged(pairs))
+    return Headers(by_name if len(by_name) == len(pairs) else _merged(pairs))
 
 
 def _merged(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
