@@ -18,7 +18,7 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, 
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException as StarletteHTTPException
-from starlette.routing import Host, Mount
+from starlette.routing import Host, Mount, Route, WebSocketRoute
 
 from asgi_asking import HOW, ask, drive, note_scopes, options_of, statuses
 from broken_store import BrokenStore
@@ -693,6 +693,38 @@ def test_what_nobody_would_see_is_refused_with_the_line_to_add(limits: Limits) -
 
 
 # OpenAPI and the lifespan
+
+
+def test_openapi_passes_by_what_has_no_methods_or_is_hidden(limits: Limits) -> None:
+    async def talk(websocket: WebSocket) -> None:
+        await websocket.accept()
+
+    limit = limits("9/minute")
+    app = FastAPI(dependencies=[Depends(limit)])
+    inner = FastAPI()
+    inner.websocket("/talk", dependencies=[Depends(limit)])(talk)
+    router = APIRouter(prefix="/r", dependencies=[Depends(limit)])
+    for place in (app, router):
+        place.get("/x")(read)
+        place.websocket("/talk")(talk)
+        place.websocket("/x")(talk)
+        place.get("/hidden", include_in_schema=False)(read)
+        place.post("/hidden")(read)
+    app.include_router(router)
+    app.mount("/inner", inner)
+    app.router.routes.append(WebSocketRoute("/plain", talk))
+    app.router.routes.append(Host("{shop}.example.net", app=inner))
+    app.router.routes.append(Mount("/mount", routes=[Route("/x", read), WebSocketRoute("/talk", talk)]))
+    limits.install(app)
+    answer = ask(app, "/openapi.json")
+    assert answer.status_code == 200
+    told = {
+        f"{method} {path}"
+        for path, operations in answer.json()["paths"].items()
+        for method, operation in operations.items()
+        if "429" in operation["responses"]
+    }
+    assert told == {"get /x", "post /hidden", "get /r/x", "post /r/hidden"}
 
 
 def test_openapi_shows_429_where_it_is_told_to(limits: Limits) -> None:

@@ -18,7 +18,17 @@ from headgate.decision import Decision
 from headgate.errors import ConfigError, StoreError
 from headgate.http.dialects import fields_of
 from headgate.http.functions import given_own
-from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions, cost_of, function_of, one_of
+from headgate.http.options import (
+    AnyPolicy,
+    Options,
+    Refusal,
+    Response,
+    RouteOptions,
+    check_limits,
+    cost_of,
+    function_of,
+    one_of,
+)
 from headgate.http.ratelimit_headers import Passing, passes_without_words, passing_writer
 from headgate.http.refusal import PROBLEM_JSON, REDUCED_CAPACITY, answer_of, problem_json
 from headgate.http.request_limits import Asked, AskWithin, RequestLimits
@@ -88,6 +98,8 @@ class Front:
         told = given_own(options)
         if (policy is None) == (told.get("limits") is None):
             raise ConfigError("give a policy (a file, its values, or a gate), or limits; one of the two")
+        if policy is None:
+            check_limits(told["limits"])
         self._asynchronous = asynchronous
         self.clock = told.get("clock", SYSTEM_CLOCK)
         self.fields = fields_of(told.get("headers", _PLAIN_HEADERS), self.clock)

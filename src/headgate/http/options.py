@@ -153,6 +153,25 @@ class RouteOptions(Counting, total=False):
     """Where states are, a URL or a store [one in memory that belongs to the application]."""
 
 
+def check_limits(limits: object) -> None:
+    """Raise ConfigError for what can be no limits of any kind, and say what can."""
+    right = (
+        'text such as "10/second" or "10/second; 1000/hour", limit values, '
+        "a mapping of tiers, or a function of the request"
+    )
+    if limits is None or (isinstance(limits, str) and not limits.strip()):
+        raise ConfigError(f'no limit is given, such as rate_limit("10/second"): limits are {right}, not {limits!r:.60}')
+    if isinstance(limits, str | Limit | Mapping) or (callable(limits) and not isinstance(limits, type)):
+        return
+    if isinstance(limits, Sequence) and not isinstance(limits, bytes | bytearray) and limits:
+        if all(isinstance(limit, Limit) for limit in limits):
+            return
+        if all(isinstance(limit, str) for limit in limits):
+            one = "; ".join(limits)
+            raise ConfigError(f'several limits are one text with ";" between them, {one[:80]!r}, not a list of texts')
+    raise ConfigError(f"limits are {right}, not {limits!r:.60}")
+
+
 def one_of(told: Mapping[str, Any], name: str, *choices: str) -> str:
     """An option that is one of these words, the first where it is not given; raises ConfigError."""
     choice = told.get(name, choices[0])

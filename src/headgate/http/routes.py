@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from headgate.errors import ConfigError
 from headgate.http.attached import Attached
 from headgate.http.front import Front
-from headgate.http.options import AnyLimits, AnyPolicy, Of, Options, RouteOptions
+from headgate.http.options import AnyLimits, AnyPolicy, Of, Options, RouteOptions, check_limits
 from headgate.policy.gate import AsyncGate
 from headgate.stores.contract import Store, close_async
 from headgate.stores.opening import open_store
@@ -26,6 +25,9 @@ LimitsOfRoute = AnyLimits | Mapping[str, AnyLimits | None] | Of[AnyLimits | None
 """Limits, those of each tier, or what gives those of a request; None: not limited."""
 
 _MEMORY = "memory://"
+NONE_TOLD: Any = None
+"""What stands for the limits of `rate_limit()`, which is told what it lacks; to type checkers they are needed."""
+
 _EXEMPT = "__headgate_exempt__"
 
 
@@ -75,8 +77,7 @@ class RouteLimits:
 
     def front(self, limits: LimitsOfRoute, options: RouteOptions) -> Front:
         """`fronts` for whoever has one application."""
-        if limits is None:
-            raise ConfigError("a route's limits are text or values, or a function that gives them, not None")
+        check_limits(limits)
         told = {**self._defaults, **options, "limits": limits}
         store = told.get("store", _MEMORY)
         if isinstance(store, str):
@@ -108,6 +109,14 @@ def application_fronts(policy: AnyPolicy | AsyncGate | None, options: Options | 
         return Front(policy, told, asynchronous=True, routed=policy is None)
 
     return Fronts(make, apart=policy is None and "store" not in options)
+
+
+def check_endpoint(endpoint: object) -> None:
+    """Raise ConfigError for what a decorator is given where it was written without its limit: a request."""
+    if not callable(endpoint):
+        raise ConfigError(
+            f'rate_limit is written with its limit, as @rate_limit("10/second"); this is no view: {endpoint!r:.60}'
+        )
 
 
 def exempt(endpoint: F) -> F:

@@ -26,7 +26,16 @@ from headgate.errors import ConfigError, MissingExtraError
 from headgate.http.front import judge_async
 from headgate.http.functions import request_of
 from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions
-from headgate.http.routes import Fronts, LimitsOfRoute, RouteLimits, application_fronts, exempt, is_exempt
+from headgate.http.routes import (
+    NONE_TOLD,
+    Fronts,
+    LimitsOfRoute,
+    RouteLimits,
+    application_fronts,
+    check_endpoint,
+    exempt,
+    is_exempt,
+)
 from headgate.integrations.passed import Entry, Passed
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import Request
@@ -61,7 +70,7 @@ class RateLimits:
 
     def __call__(
         self,
-        limits: LimitsOfRoute,
+        limits: LimitsOfRoute = NONE_TOLD,
         *,
         override: bool = False,
         fallback: Handler | None = None,
@@ -76,6 +85,7 @@ class RateLimits:
         fronts = self._routes.fronts(limits, options)
 
         def decorate(handler: Limited) -> Limited:
+            check_endpoint(handler)
             limited = _limited(handler, fronts, fallback)
             return cast(Limited, exempt(limited) if override else limited)
 

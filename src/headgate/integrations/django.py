@@ -24,7 +24,7 @@ from headgate.errors import ConfigError, MissingExtraError
 from headgate.http.front import Front, judge, judge_async
 from headgate.http.functions import portable, request_of
 from headgate.http.options import Refusal, RouteOptions
-from headgate.http.routes import LimitsOfRoute, is_exempt
+from headgate.http.routes import NONE_TOLD, LimitsOfRoute, check_endpoint, is_exempt
 from headgate.http.routes import exempt as _exempt
 from headgate.policy.headers import Headers
 from headgate.policy.request import Request
@@ -226,7 +226,7 @@ setting_changed.connect(_forget)
 
 
 def rate_limit(
-    limits: LimitsOfRoute,
+    limits: LimitsOfRoute = NONE_TOLD,
     *,
     override: bool = False,
     fallback: Callable[..., Any] | None = None,
@@ -242,6 +242,7 @@ def rate_limit(
     limit = _Limit(limits, options, fallback)
 
     def decorate(view: View) -> View:
+        check_endpoint(view)
         return cast(View, _limited(view, limit, override=override))
 
     return decorate

@@ -21,7 +21,7 @@ from headgate.http.attached import Attached
 from headgate.http.dialects import fields_of
 from headgate.http.options import Refusal, RouteOptions
 from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
-from headgate.http.routes import Fronts, LimitsOfRoute, RouteLimits, exempt, is_exempt
+from headgate.http.routes import NONE_TOLD, Fronts, LimitsOfRoute, RouteLimits, exempt, is_exempt
 from headgate.integrations.starlette_record import RateLimitHeaders, Record
 from headgate.integrations.starlette_routes import application_of, find_route, flat
 from headgate.limiter import Limiter
@@ -130,7 +130,9 @@ class RateLimits:
         self._routes = RouteLimits(defaults, asynchronous=True)
         self._headers = defaults.get("headers", "draft-11")
 
-    def __call__(self, limits: LimitsOfRoute, *, override: bool = False, **options: Unpack[RouteOptions]) -> RateLimit:
+    def __call__(
+        self, limits: LimitsOfRoute = NONE_TOLD, *, override: bool = False, **options: Unpack[RouteOptions]
+    ) -> RateLimit:
         """What goes into `Depends`; its value is the Decision.
 
         All limits of a route are asked, from those of the application to its own, and what one of them
@@ -224,10 +226,13 @@ def _detail(refusal: Refusal) -> str | None:
 def _documented(schema: dict[str, Any], routes: Sequence[Any]) -> dict[str, Any]:
     """An OpenAPI document with what limits may answer, where it says nothing of that yet."""
     for route in flat(routes):
+        methods = getattr(route, "methods", None)  # a websocket has none
+        if not methods or not getattr(route, "include_in_schema", True) or is_exempt(getattr(route, "endpoint", None)):
+            continue
         operations = schema.get("paths", {}).get(getattr(route, "path_format", None), {})
-        for limit in () if is_exempt(getattr(route, "endpoint", None)) else _limits_of(route):
-            for method in route.methods & {name.upper() for name in operations}:
-                told = operations[method.lower()]["responses"]
+        for limit in _limits_of(route):
+            for method in methods & {name.upper() for name in operations}:
+                told = operations[method.lower()].setdefault("responses", {})
                 for status, response in responses_of(limit.headers).items():
                     told.setdefault(str(status), response)
     return schema

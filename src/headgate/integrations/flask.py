@@ -27,7 +27,7 @@ from headgate.http import wsgi
 from headgate.http.front import judge
 from headgate.http.functions import request_of
 from headgate.http.options import Refusal, Response, RouteOptions
-from headgate.http.routes import Fronts, LimitsOfRoute, RouteLimits, is_exempt
+from headgate.http.routes import NONE_TOLD, Fronts, LimitsOfRoute, RouteLimits, is_exempt
 from headgate.http.routes import exempt as _exempt
 from headgate.http.wsgi import Environ, WsgiRequest
 from headgate.integrations.passed import Counted, Entry, Passed
@@ -152,7 +152,7 @@ class RateLimits:
 
     def __call__(
         self,
-        limits: LimitsOfRoute,
+        limits: LimitsOfRoute = NONE_TOLD,
         *,
         override: bool = False,
         fallback: View | None = None,

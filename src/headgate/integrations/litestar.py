@@ -32,7 +32,7 @@ from headgate.http.asgi import (
 from headgate.http.functions import request_of
 from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions
 from headgate.http.refusal import PROBLEM_JSON
-from headgate.http.routes import Fronts, LimitsOfRoute, RouteLimits, application_fronts, exempt, is_exempt
+from headgate.http.routes import NONE_TOLD, Fronts, LimitsOfRoute, RouteLimits, application_fronts, exempt, is_exempt
 from headgate.integrations.starlette_record import Passed, Record
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import one_of_values
@@ -119,7 +119,7 @@ class RateLimits:
 
     def __call__(
         self,
-        limits: LimitsOfRoute,
+        limits: LimitsOfRoute = NONE_TOLD,
         *,
         override: bool = False,
         fallback: ASGIApp | None = None,

@@ -35,7 +35,7 @@ from headgate.http.asgi import (
 )
 from headgate.http.functions import request_of
 from headgate.http.options import Refusal, Response, RouteOptions
-from headgate.http.routes import Fronts, LimitsOfRoute, RouteLimits, exempt, is_exempt
+from headgate.http.routes import NONE_TOLD, Fronts, LimitsOfRoute, RouteLimits, check_endpoint, exempt, is_exempt
 from headgate.integrations.passed import without_content
 from headgate.integrations.starlette_record import Passed, RateLimitHeaders, Record
 from headgate.integrations.starlette_routes import Found, application_of, find_route
@@ -123,7 +123,7 @@ class RateLimits:
         self.routes = RouteLimits(defaults, asynchronous=True)
 
     def __call__(
-        self, limits: LimitsOfRoute, *, fallback: Endpoint | None = None, **options: Unpack[RouteOptions]
+        self, limits: LimitsOfRoute = NONE_TOLD, *, fallback: Endpoint | None = None, **options: Unpack[RouteOptions]
     ) -> Callable[[Endpoint], Endpoint]:
         """Limit an endpoint: a function of a request or a websocket, or a method of an HTTPEndpoint.
 
@@ -133,6 +133,7 @@ class RateLimits:
         fronts = self.routes.fronts(limits, options)
 
         def decorate(endpoint: Endpoint) -> Endpoint:
+            check_endpoint(endpoint)
             return _limited(endpoint, fronts, fallback)
 
         return decorate
@@ -152,7 +153,7 @@ class RouteLimit:
     def __init__(
         self,
         app: ASGIApp,
-        limits: LimitsOfRoute,
+        limits: LimitsOfRoute = NONE_TOLD,
         *,
         rate_limits: RateLimits | None = None,
         fallback: ASGIApp | None = None,

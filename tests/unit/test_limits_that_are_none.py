@@ -1,0 +1,85 @@
+"""What is no limit is told where it is written, in every framework: what was given, and what would be right."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import flask
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Route
+
+from asgi_asking import drive
+from headgate import ConfigError, TokenBucket
+from headgate.http import asgi, wsgi
+from headgate.integrations import aiohttp as for_aiohttp
+from headgate.integrations import fastapi as for_fastapi
+from headgate.integrations import flask as for_flask
+from headgate.integrations import litestar as for_litestar
+from headgate.integrations import starlette as for_starlette
+from headgate.integrations.django_site import Site
+from headgate.integrations.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor
+
+
+def before(scope: Any, receive: Any, send: Any = None) -> Any:
+    raise AssertionError("nobody asks")
+
+
+DECORATORS: dict[str, Callable[..., Any]] = {
+    "fastapi": for_fastapi.rate_limit,
+    "starlette": for_starlette.rate_limit,
+    "starlette, a middleware": lambda *limits: for_starlette.RouteLimit(before, *limits),
+    "flask": for_flask.rate_limit,
+    "litestar": for_litestar.rate_limit,
+    "aiohttp": for_aiohttp.rate_limit,
+}
+EVERYWHERE: dict[str, Callable[..., Any]] = {
+    **DECORATORS,
+    "flask, an application": lambda limits: for_flask.RateLimits(flask.Flask("shop"), limits),
+    "litestar, an application": lambda limits: for_litestar.RateLimitPlugin(limits=limits),
+    "aiohttp, an application": lambda limits: for_aiohttp.middleware(limits=limits),
+    "django": lambda limits: Site({"limits": limits}).site_front(asynchronous=False),
+    "grpc": lambda limits: RateLimitInterceptor(limits=limits),
+    "grpc, a method": lambda limits: AsyncRateLimitInterceptor(methods={"/a.B/C": limits}),
+    "asgi": lambda limits: asgi.RateLimitMiddleware(before, limits=limits),
+    "wsgi": lambda limits: wsgi.RateLimitMiddleware(before, limits=limits),
+}
+
+
+@pytest.mark.parametrize("make", DECORATORS.values(), ids=DECORATORS)
+@pytest.mark.parametrize("limits", [(), (None,), ("",), (" ",)])
+def test_a_limit_that_is_missing_is_told_with_what_is_right(make: Any, limits: tuple[Any, ...]) -> None:
+    with pytest.raises(ConfigError, match=re.escape('no limit is given, such as rate_limit("10/second")')):
+        make(*limits)
+
+
+@pytest.mark.parametrize("make", EVERYWHERE.values(), ids=EVERYWHERE)
+@pytest.mark.parametrize("limits", [5, 3.5, True, b"1/minute", [], (), [5]])
+def test_what_can_be_no_limit_is_told_with_its_value_and_with_what_is_right(make: Any, limits: Any) -> None:
+    with pytest.raises(ConfigError) as raised:
+        make(limits)
+    assert str(raised.value).endswith(f"not {limits!r:.60}")
+    assert 'limits are text such as "10/second"' in str(raised.value)
+
+
+@pytest.mark.parametrize("make", EVERYWHERE.values(), ids=EVERYWHERE)
+def test_a_list_of_texts_is_told_as_one_text(make: Any) -> None:
+    with pytest.raises(ConfigError, match=re.escape("one text with \";\" between them, '1/second; 9/hour'")):
+        make(["1/second", "9/hour"])
+
+
+@pytest.mark.parametrize("make", EVERYWHERE.values(), ids=EVERYWHERE)
+def test_limits_of_every_kind_are_taken(make: Any) -> None:
+    bucket = TokenBucket(capacity=5, refill=1, period="second")
+    for limits in ("1/second; 9/hour", bucket, [bucket, bucket], lambda request: "1/second"):
+        make(limits)
+
+
+def test_a_decorator_without_its_limit_is_told_at_the_first_request() -> None:
+    async def read(request: Request) -> Any:
+        raise AssertionError("nobody asks")
+
+    app = Starlette(routes=[Route("/", for_starlette.rate_limit(read))])
+    with pytest.raises(ConfigError, match=re.escape('as @rate_limit("10/second")')):
+        drive(app, "/")
