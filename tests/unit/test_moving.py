@@ -201,7 +201,7 @@ def site(**views: Callable[..., Any]) -> flask.Flask:
 
 
 def flask_statuses(app: flask.Flask, *paths: str, method: str = "GET", client: str = "203.0.113.9") -> Statuses:
-    transport = httpx.WSGITransport(app.wsgi_app, remote_addr=client)  # type: ignore[arg-type]
+    transport = httpx.WSGITransport(app.wsgi_app, remote_addr=client)
     with httpx.Client(transport=transport, base_url="http://shop.example") as session:
         return [session.request(method, path).status_code for path in paths]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
+from headgate.errors import ConfigError
 from headgate.http.attached import Attached
 from headgate.http.front import Front
 from headgate.http.options import AnyLimits, AnyPolicy, Of, Options, RouteOptions, check_limits
