@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,34 @@ def test_every_vector_is_answered_without_the_native_core(python: Path) -> None:
 def test_nothing_else_is_installed(python: Path) -> None:
     listed = json.loads(run(python, "-m", "pip", "list", "--format", "json", "--disable-pip-version-check").stdout)
     assert {package["name"] for package in listed} - {"pip", "setuptools"} == {"headgate"}
+
+
+def test_a_part_is_added_to_what_is_installed_without_a_release_of_headgate() -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--no-deps", "headgate[fastapi,jwt]"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode == 0, told.stderr
+    assert "Would install" not in told.stdout and "already satisfied: headgate" in told.stdout
+
+
+EXTRA = re.compile(r"headgate\[([\w,]+)\]")
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_no_page_promises_a_release_and_every_extra_that_it_names_is_there(page: Path) -> None:
+    text = page.read_text()
+    if page.name == "README.md":
+        text = text.replace("`pip install 'headgate[jwt]'` adds a part to what is there", "")
+        assert "There is no release on PyPI yet." in text
+    assert not re.search(r"pip install '?headgate(\[[\w,]+\])?['`\s](?! @)", text.replace("] @", "]@"))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {extra for found in EXTRA.findall(text) for extra in found.split(",")}
+    assert named <= set(extras)
 
 
 def test_the_command_names_what_to_install(python: Path) -> None:
