@@ -45,6 +45,21 @@ def test_an_unknown_tier_and_an_exemption_are_explained() -> None:
     assert "exempt: exempt[0] matches, so it passes uncounted" in explained(Request("GET", "/health"))
 
 
+def test_a_network_is_explained() -> None:
+    policy = read_policy(
+        {
+            "version": 1,
+            "rules": [{"name": "a", "match": {"ip": ["10.0.0.0/8", "unix"]}, "by": [], "limits": "1/minute"}],
+            "exempt": [{"ip": "192.0.2.0/24"}],
+        }
+    )
+    [verdict] = explain(policy, Request(client_ip="10.0.0.1")).verdicts
+    assert (verdict.applies, verdict.reason) == (True, "ip 10.0.0.0/8 or unix")
+    [verdict] = explain(policy, Request(client_ip="11.0.0.1")).verdicts
+    assert (verdict.applies, verdict.reason) == (False, "the client's address is not in 10.0.0.0/8 or unix")
+    assert explain(policy, Request(client_ip="192.0.2.9")).exempt == "exempt[0] matches"
+
+
 def test_where_nothing_applies_that_is_said() -> None:
     policy = {"version": 1, "rules": [{"name": "a", "by": ["ip"], "limits": "1/s", "match": {"header": {"X": "1"}}}]}
     text = explanation_text(Request(), explain(read_policy(policy), Request()))

@@ -113,6 +113,43 @@ def test_rules_match_by_method_path_host_and_header(core: str) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("networks", "peer", "forwarded", "is_in"),
+    [
+        ("10.0.0.0/8", "10.1.2.3", "", True),
+        ("10.0.0.0/8", "11.1.2.3", "", False),
+        ("10.0.0.0/8", "::ffff:10.1.2.3", "", True),
+        ("::ffff:10.0.0.0/104", "10.1.2.3", "", True),
+        (["192.0.2.7", "fd00::/8"], "192.0.2.7", "", True),
+        (["192.0.2.7", "fd00::/8"], "192.0.2.8", "", False),
+        (["192.0.2.7", "fd00::/8"], "fd12::1", "", True),
+        ("10.0.0.0/8", "172.16.0.1", "10.1.2.3", True),
+        ("10.0.0.0/8", "172.16.0.1", "10.1.2.3, 203.0.113.9", False),
+        ("10.0.0.0/8", "203.0.113.9", "10.1.2.3", False),
+        ("172.16.0.0/12", "172.16.0.1", "203.0.113.9", False),
+        ("172.16.0.0/12", "172.16.0.1", "", True),
+        ("unix", "", "", True),
+        ("unix", "unix", "", True),
+        ("unix", "10.1.2.3", "", False),
+        ("0.0.0.0/0", "unix", "", False),
+        ("10.0.0.0/8", "nonsense", "", False),
+        ("10.0.0.0/8", "172.16.0.1", "10.1.2.3," * 100 + "10.1.2.3", False),
+    ],
+)
+def test_rules_and_exemptions_match_by_the_network_of_the_client(
+    core: str, networks: Any, peer: str, forwarded: str, is_in: bool
+) -> None:
+    client_ip = {"header": "X-Forwarded-For", "trusted_proxies": ["172.16.0.0/12"], "ipv4_prefix": 8}
+    gate = make_gate(core, rule("own", match={"ip": networks}), rule("all", by=[]), client_ip=client_ip)
+    request = Request(client_ip=peer, headers={"X-Forwarded-For": forwarded})
+    assert names(gate.peek(request)) == (["own", "all"] if is_in else ["all"])
+    gate = make_gate(core, rule("all", by=[]), exempt=[{"ip": networks, "path": "/a"}], client_ip=client_ip)
+    request = Request("GET", "/a", client_ip=peer, headers={"X-Forwarded-For": forwarded})
+    assert names(gate.peek(request)) == ([] if is_in else ["all"])
+    request.path = "/b"
+    assert names(gate.peek(request)) == ["all"]
+
+
 def counted_apart(gate: Gate, one: Request, other: Request) -> bool:
     """Whether two requests have budgets of their own."""
     gate.store.clear()

@@ -11,7 +11,7 @@ longer than the rest of a decision.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_network
 from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
@@ -59,10 +59,15 @@ class AddressRules:
 
     def client(self, peer: str, header: str) -> str:
         """What tells the client apart: its address or its network; the peer's own text where that is neither."""
+        address = self.address(peer, header)
+        return peer if address is None else self._network(address)
+
+    def address(self, peer: str, header: str) -> Address | None:
+        """The client's whole address; None where it has none that can be read."""
         address = parse_address(peer)
         if self.header and (self.trusts(address) if address is not None else self.trust_unix and peer in ("", UNIX)):
             address = self._believed(address, self._elements(header))
-        return peer if address is None else self._network(address)
+        return address
 
     def _network(self, address: Address) -> str:
         """`203.0.113.9`, `2001:db8:0:1::/64`"""
@@ -77,8 +82,7 @@ class AddressRules:
         """Whether what this address says of others is believed; counting hops alone trusts every peer."""
         if self.hops and not self.trusted and not self.trust_unix:
             return True
-        length, number = len(address), int.from_bytes(address)
-        return any(network.length == length and number & network.mask == network.first for network in self.trusted)
+        return is_in(address, self.trusted)
 
     def _believed(self, peer: Address | None, elements: Sequence[str]) -> Address | None:
         if self.hops:
@@ -107,7 +111,21 @@ def parse_network(text: str) -> Network:
         network = ip_network(text, strict=True)
     except ValueError as error:
         raise ConfigError(f'a network is written as "10.0.0.0/8" or "fd00::/8": {error}') from error
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is not None and network.prefixlen >= 96:  # its addresses are read as IPv4
+        network = ip_network((mapped, network.prefixlen - 96))
     return Network(network.max_prefixlen // 8, int(network.network_address), int(network.netmask))
+
+
+def is_in(address: Address, networks: Iterable[Network]) -> bool:
+    """Whether an address is in one of these networks."""
+    length, number = len(address), int.from_bytes(address)
+    return any(network.length == length and number & network.mask == network.first for network in networks)
+
+
+def network_text(network: Network) -> str:
+    """A network as it is written."""
+    return f"{address_text(network.first.to_bytes(network.length))}/{network.mask.bit_count()}"
 
 
 def parse_address(text: str) -> Address | None:

@@ -250,10 +250,10 @@ def _requests(policy: Policy) -> Iterator[tuple[tuple[str, str, str], tuple[Cand
     paths = dict.fromkeys(_path(template) for each in conditions for template in each.paths)
     for method, host, path in islice(product(methods, ["", *sorted(hosts)], [*paths, "/"]), _MOST_REQUESTS):
         candidates = policy.candidates(policy.kind(method, host, path))
-        if any(not exempt.headers for exempt in candidates.exempt):
+        if any(not exempt.look_further for exempt in candidates.exempt):
             continue
         for headers in (True, False):
-            matched = [one for one in candidates.rules if headers or not one.rule.conditions.headers]
+            matched = [one for one in candidates.rules if headers or not one.rule.conditions.look_further]
             yield (method, host, path), without_idle_defaults(matched)
 
 

@@ -42,7 +42,7 @@ def explain(policy: Policy, request: Request) -> Explanation:
     exempt = _exemption(policy, request)
     tier = policy.tier_of(request)
     candidates = policy.candidates(policy.kind(request.method, request.host, request.path))
-    matched = [one for one in candidates.rules if not one.rule.conditions.why_not_headers(request)]
+    matched = [one for one in candidates.rules if not one.rule.conditions.why_not_further(request)]
     applying = () if exempt else without_idle_defaults(matched)
     by_name = {candidate.rule.name: candidate for candidate in applying}
     verdicts = []
@@ -81,6 +81,8 @@ def _reasons(rule: Rule, own: str, tier: str) -> Iterator[str]:
         yield "host"
     if conditions.headers:
         yield "headers"
+    if conditions.clients is not None:
+        yield f"ip {conditions.clients}"
     if rule.default:
         yield "default: no other rule matched"
     if rule.is_tiered:
@@ -96,7 +98,7 @@ def _reasons(rule: Rule, own: str, tier: str) -> Iterator[str]:
 def _why_not(policy: Policy, rule: Rule, request: Request, matched: list[Candidate]) -> str:
     conditions = rule.conditions
     reason = conditions.why_not(request.method, request.host) or _why_not_path(conditions, request)
-    reason = reason or conditions.why_not_headers(request)
+    reason = reason or conditions.why_not_further(request)
     if not reason and rule.name not in policy.rulesets[ALL_RULES]:
         return f"it is not in the ruleset {ALL_RULES}"
     others = [one.name for one, _ in matched if not (one.default or one.shadow)]

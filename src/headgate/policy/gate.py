@@ -56,7 +56,7 @@ class _Plan:
 
     candidates: Candidates
     always: tuple[Candidate, ...] | None
-    """The rules that apply whatever the headers; None where headers decide."""
+    """The rules that apply whatever else the request has; None where headers or its client's address decide."""
 
     bound: BoundLimits | None
     """The limits of `always`, where they depend on no tier."""
@@ -180,7 +180,7 @@ class _Bindings:
         return plan
 
     def _make_plan(self, candidates: Candidates) -> _Plan:
-        if candidates.look_at_headers:
+        if candidates.look_further:
             return _Plan(candidates, None, None, (), None, tuple, ())
         chosen = candidates.select(Request())
         tiered = any(rule.is_tiered for rule, _ in chosen)

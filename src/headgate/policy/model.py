@@ -113,6 +113,10 @@ def _network(value: object) -> Network | str:
     return UNIX if value == UNIX else parse_network(value)
 
 
+def _networks(value: object) -> tuple[Network | str, ...]:
+    return tuple(map(_network, _list_of_texts(value)))
+
+
 def _store(value: str) -> str:
     check_store_url(value)
     return value
@@ -144,6 +148,9 @@ class MatchModel(_Part):
         None, description="/exact, /users/{id} for any one segment, /api/** for all below; several in a list"
     )
     host: Annotated[Texts, AfterValidator(_hosts)] | None = None
+    ip: Annotated[tuple[Any, ...], BeforeValidator(_networks), WithJsonSchema(_ONE_OR_MORE)] | None = Field(
+        None, description="networks that the client's address is in: 10.0.0.0/8, a single address, or unix"
+    )
     header: (
         dict[
             HeaderName,

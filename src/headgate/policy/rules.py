@@ -1,18 +1,18 @@
 """A policy made ready to be asked: compiled once, then only looked up.
 
 Which rules may be for a request depends on its method, host and path alone; what is left open then
-are headers and the tier.
+are headers, the client's address and the tier.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from headgate.decision import NamedLimit, name_limits
-from headgate.policy.address import UNIX, AddressRules
+from headgate.policy.address import UNIX, AddressRules, Network, is_in, network_text
 from headgate.policy.identity import (
     ANONYMOUS,
     EVERYONE,
@@ -37,8 +37,38 @@ if TYPE_CHECKING:
 ALL_RULES = "default"
 """The ruleset that holds every rule, unless the policy gives the name to another."""
 
+_CLIENTS_REMEMBERED = 8192
+_LONGEST_REMEMBERED = 256
+
 ANY_TIER = ""
 """The tier of limits that hold for everybody, and for tiers that a rule does not name."""
+
+
+class ClientNetworks:
+    """Networks in which a client's address is or is not, by the policy's rules on whom to believe about it."""
+
+    __slots__ = ("_addresses", "_known", "_networks", "_unix")
+
+    def __init__(self, networks: Sequence[Network | str], addresses: AddressRules) -> None:
+        self._networks = tuple(network for network in networks if isinstance(network, Network))
+        self._unix = UNIX in networks
+        self._addresses = addresses
+        self._known = lru_cache(_CLIENTS_REMEMBERED)(self._have)
+
+    def have(self, request: Request) -> bool:
+        """Whether the client of a request is in one of them."""
+        header = self._addresses.header
+        sent = request.headers.get(header, "") if header else ""
+        return (self._known if len(sent) <= _LONGEST_REMEMBERED else self._have)(request.client_ip, sent)
+
+    def _have(self, peer: str, header: str) -> bool:
+        address = self._addresses.address(peer, header)
+        if address is None:
+            return self._unix and peer in ("", UNIX)
+        return is_in(address, self._networks)
+
+    def __str__(self) -> str:
+        return " or ".join([*map(network_text, self._networks), *([UNIX] if self._unix else [])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +80,11 @@ class Conditions:
     parent_hosts: tuple[str, ...]
     headers: tuple[tuple[str, frozenset[str] | None], ...]
     paths: tuple[str, ...]
+    clients: ClientNetworks | None = None
 
     @classmethod
-    def of(cls, match: MatchModel | None) -> Conditions:
-        """The conditions of a match; none at all where there is no match."""
+    def of(cls, match: MatchModel | None, addresses: AddressRules) -> Conditions:
+        """The conditions of a match; none at all where there is no match. `addresses` tell clients' addresses."""
         if match is None:
             return cls(frozenset(), frozenset(), (), (), ())
         hosts = [host.lower() for host in match.host or ()]
@@ -66,7 +97,13 @@ class Conditions:
                 (header_name(name), None if values is True else frozenset(values)) for name, values in headers
             ),
             paths=match.path or (),
+            clients=ClientNetworks(match.ip, addresses) if match.ip else None,
         )
+
+    @property
+    def look_further(self) -> bool:
+        """Whether more of a request matters than its method, host and path."""
+        return bool(self.headers) or self.clients is not None
 
     def is_for(self, method: str, hosts: Collection[str]) -> bool:
         """Whether a request of this method is meant, sent to these hosts: one is enough."""
@@ -87,18 +124,20 @@ class Conditions:
             return f"host {host or '(none)'} is not {' or '.join(wanted)}"
         return ""
 
-    def why_not_headers(self, request: Request) -> str:
-        """Why a request is not meant by its headers, "" where it is.
+    def why_not_further(self, request: Request) -> str:
+        """Why a request is not meant by its headers and its client's address, "" where it is.
 
         Of a header that is there several times, it is any value that is meant.
         """
-        return self._why_not_headers(request, any)
+        return self._why_not_further(request, any)
 
     def why_not_surely(self, request: Request) -> str:
-        """`why_not_headers`, where every value of a header that is there several times must be meant."""
-        return self._why_not_headers(request, all)
+        """`why_not_further`, where every value of a header that is there several times must be meant."""
+        return self._why_not_further(request, all)
 
-    def _why_not_headers(self, request: Request, some: Callable[[Iterable[bool]], bool]) -> str:
+    def _why_not_further(self, request: Request, some: Callable[[Iterable[bool]], bool]) -> str:
+        if self.clients is not None and not self.clients.have(request):
+            return f"the client's address is not in {self.clients}"
         for name, values in self.headers:
             sent = request.headers.get(name)
             if sent is None:
@@ -201,17 +240,17 @@ class Candidates:
     rules: tuple[Candidate, ...]
 
     @property
-    def look_at_headers(self) -> bool:
-        """Whether headers decide which of these apply."""
-        return any(conditions.headers for conditions in self.exempt) or any(
-            rule.conditions.headers for rule, _ in self.rules
+    def look_further(self) -> bool:
+        """Whether headers or the client's address decide which of these apply."""
+        return any(conditions.look_further for conditions in self.exempt) or any(
+            rule.conditions.look_further for rule, _ in self.rules
         )
 
     def select(self, request: Request) -> tuple[Candidate, ...]:
         """The rules that apply to a request; none where it is exempt."""
         if any(not conditions.why_not_surely(request) for conditions in self.exempt):
             return ()
-        matched = [candidate for candidate in self.rules if not candidate.rule.conditions.why_not_headers(request)]
+        matched = [candidate for candidate in self.rules if not candidate.rule.conditions.why_not_further(request)]
         return without_idle_defaults(matched)
 
 
@@ -236,12 +275,14 @@ class Policy:
         self.model = model
         addresses = _address_rules(model.client_ip)
         identities = _identities(model.identities, addresses)
-        self.rules = tuple(_rule(rule, model, identities) for rule in model.rules)
-        self.exempt = tuple(Conditions.of(match) for match in model.exempt)
+        self.rules = tuple(_rule(rule, model, identities, addresses) for rule in model.rules)
+        self.exempt = tuple(Conditions.of(match, addresses) for match in model.exempt)
         self.rulesets = {ALL_RULES: tuple(rule.name for rule in self.rules), **_tuples(model.rulesets)}
         self.tier_of = _tier_source(model.tiers, identities)
         self.headers = _headers(model)
-        self.counts_by_address = any(_is_address(name, model.identities) for rule in self.rules for name in rule.by)
+        self.counts_by_address = any(
+            _is_address(name, model.identities) for rule in self.rules for name in rule.by
+        ) or any(conditions.clients is not None for conditions in self._all_conditions())
         self._methods = frozenset(method for conditions in self._all_conditions() for method in conditions.methods)
         self._hosts = frozenset(host for conditions in self._all_conditions() for host in conditions.hosts)
         self._parent_hosts = tuple(
@@ -312,7 +353,7 @@ def _headers(model: PolicyModel) -> frozenset[str]:
     return frozenset(map(header_name, names))
 
 
-def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Extract]) -> Rule:
+def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Extract], addresses: AddressRules) -> Rule:
     scope = f"{policy.namespace}/{policy.generation}/{model.name}"
     on_store_error = model.on_store_error or policy.on_store_error
     limits: dict[str, tuple[NamedLimit, ...]] = {
@@ -330,7 +371,7 @@ def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Extrac
         limits[ANY_TIER] = limits[policy.tiers.default]
     return Rule(
         name=model.name,
-        conditions=Conditions.of(model.match),
+        conditions=Conditions.of(model.match, addresses),
         by=tuple(model.by),
         identities=identities,
         limits=limits,

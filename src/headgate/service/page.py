@@ -109,4 +109,5 @@ def _match(conditions: Conditions) -> str:
     hosts = "|".join([*sorted(conditions.hosts), *("*" + parent for parent in conditions.parent_hosts)])
     headers = " ".join(f"{name}: {'|'.join(sorted(values)) if values else '*'}" for name, values in conditions.headers)
     paths = "|".join(conditions.paths)
-    return " ".join(part for part in (methods, hosts + paths, headers) if part) or "any request"
+    clients = "" if conditions.clients is None else f"from {conditions.clients}"
+    return " ".join(part for part in (methods, hosts + paths, headers, clients) if part) or "any request"
