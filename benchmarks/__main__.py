@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import batches, fleet, gates, hits, instructions, memory, replays, shared, web
+from benchmarks import batches, fleet, gates, hits, instructions, memory, replays, service, shared, web
 from benchmarks.measuring import Section
 from headgate import core
 
@@ -24,6 +24,7 @@ SECTIONS: dict[str, Callable[[bool], Section]] = {
     "shared": shared.run,
     "fleet": fleet.run,
     "web": web.run,
+    "service": service.run,
     "replays": replays.run,
     "memory": memory.run,
     "sizes": memory.run_sizes,  # leaves the machine with little warm memory: last of what is timed

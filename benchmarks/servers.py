@@ -91,21 +91,29 @@ class Load:
     p99_us: float
 
 
-def wrk(urls: Sequence[str], *, seconds: float, connections: int, body: str = "") -> list[Load]:
+def wrk(
+    urls: Sequence[str], *, seconds: float, connections: int, body: str | Sequence[str] = "", refused: bool = False
+) -> list[Load]:
     """Ask all of these at once, each on so many connections, from the last core; raises where a request fails.
 
     `seconds` are some tenths. wrk counts whole seconds, so it is interrupted just before the last tenth is over.
+    A `body` is posted, for each of the URLs its own where there are several; "" asks without. With `refused`, a
+    status of 400 and above is no failure.
     """
-    script = _TELL
-    if body:
-        script += f"wrk.method = 'POST'\nwrk.body = [[{body}]]\nwrk.headers['Content-Type'] = 'application/json'\n"
     core = max(os.sched_getaffinity(0))
-    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file, ExitStack() as stack:
-        file.write(script)
-        file.flush()
-        command = [program("taskset") or "taskset", "-c", str(core), program("wrk") or "wrk"]
-        command += ["-t1", f"-c{connections}", "-d30s", "-s", file.name]
-        started = [stack.enter_context(_told([*command, url])) for url in urls]
+    bodies = [body] * len(urls) if isinstance(body, str) else body
+    with ExitStack() as stack:
+        started = []
+        for url, posted in zip(urls, bodies, strict=True):
+            file = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".lua"))
+            file.write(_TELL.replace("errors.status + ", "") if refused else _TELL)
+            if posted:
+                file.write(f"wrk.method = 'POST'\nwrk.body = [[{posted}]]\n")
+                file.write("wrk.headers['Content-Type'] = 'application/json'\n")
+            file.flush()
+            command = [program("taskset") or "taskset", "-c", str(core), program("wrk") or "wrk"]
+            command += ["-t1", f"-c{connections}", "-d30s", "-s", file.name]
+            started.append(stack.enter_context(_told([*command, url])))
         for process in started:
             _wait_until_interruptible(process.pid)
         time.sleep(seconds - 0.02)

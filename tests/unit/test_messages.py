@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import ArgumentError
+from headgate import ArgumentError, Gate, Request
+from headgate.http.refusal import answer_of
 from headgate.service.forwarded import forwarded_request
-from headgate.service.messages import MOST_REQUESTS, BadBody, read_body
+from headgate.service.messages import MOST_REQUESTS, BadBody, read_body, write_decision
 
 
 def body(value: Any) -> bytes:
@@ -128,3 +129,39 @@ def test_a_gateways_word_that_a_client_has_added_to_is_not_believed(name: str) -
 
 def test_what_follows_the_ruleset_is_the_path_where_no_header_tells() -> None:
     assert forwarded_request("GET", "", "/api/x", []).path == "/api/x"
+
+
+def test_a_decision_is_written_as_json_whatever_is_in_it() -> None:
+    rules = [
+        {"name": "free", "by": ["ip"], "limits": "2/minute; 10/hour bucket", "match": {"path": "/a"}},
+        {"name": "tried", "by": ["ip"], "limits": "1/minute", "match": {"path": "/a"}, "shadow": True},
+        {"name": "queue", "by": ["ip"], "limits": "1/second queue 5", "match": {"path": "/b"}},
+        {"name": "never", "by": ["ip"], "limits": "0/minute", "match": {"path": "/c"}},
+    ]
+    with Gate({"version": 1, "rules": rules}) as gate:
+        decisions = [
+            gate.hit(Request("GET", path, client_ip="203.0.113.9"))
+            for path in ("/a", "/a", "/a", "/b", "/b", "/c", "/d")
+        ]
+    for decision in decisions:
+        assert json.loads(write_decision(decision)) == {
+            "allowed": decision.allowed,
+            "rule": decision.rule or None,
+            "limit": decision.limit,
+            "remaining": decision.remaining,
+            "reset_after": decision.reset_after,
+            "retry_after": decision.retry_after,
+            "delay": decision.delay,
+            "degraded": "",
+            "limits": [
+                {
+                    name: getattr(reading, name)
+                    for name in (
+                        "name", "rule", "allowed", "limit", "remaining", "reset_after", "retry_after", "shadow",
+                    )
+                }
+                for reading in decision.limits
+            ],
+            "headers": dict(answer_of(decision).headers),
+        }  # fmt: skip
+    assert decisions[2].retry_after is not None and decisions[4].delay > 0 and decisions[5].retry_after is None

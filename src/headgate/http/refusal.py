@@ -43,15 +43,22 @@ def answer_of(decision: Decision, fields: Fields = ratelimit_fields) -> Answer:
 
     `fields` writes what remains, in one dialect or several.
     """
+    headers = headers_of(decision, fields)
+    if decision.allowed:
+        return Answer(200, headers, None)
+    return Answer(refusal_status(decision), headers, refusal_body(decision))
+
+
+def headers_of(decision: Decision, fields: Fields = ratelimit_fields) -> list[tuple[str, str]]:
+    """The headers of the answer alone."""
     headers = fields(decision)
     if decision.degraded:
         headers.append(("X-RateLimit-Degraded", decision.degraded))
-    if decision.allowed:
-        return Answer(200, headers, None)
-    seconds = retry_after_seconds(decision)
-    if seconds is not None:
-        headers.insert(0, ("Retry-After", str(seconds)))
-    return Answer(refusal_status(decision), headers, refusal_body(decision, seconds))
+    if not decision.allowed:
+        seconds = retry_after_seconds(decision)
+        if seconds is not None:
+            headers.insert(0, ("Retry-After", str(seconds)))
+    return headers
 
 
 def refusal_status(decision: Decision) -> int:
@@ -59,8 +66,9 @@ def refusal_status(decision: Decision) -> int:
     return 503 if decision.degraded == "closed" else 429
 
 
-def refusal_body(decision: Decision, seconds: int | None) -> bytes:
-    """The problem body of a refusal that asks to come back in so many seconds; None for never."""
+def refusal_body(decision: Decision) -> bytes:
+    """The problem body of a refusal."""
+    seconds = retry_after_seconds(decision)
     refusing = tuple([reading.definition for reading in decision.refusals if not reading.shadow])
     closed = decision.degraded == "closed"
     name = (closed, *map(id, refusing))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from headgate.decision import Decision
+from headgate.decision import Decision, NamedLimit
 from headgate.errors import MissingExtraError
 from headgate.stores.contract import StoreStats
 
@@ -32,6 +32,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NO_RULE = "none"
 """The `rule` of decisions that no rule was for."""
 
+_MOST_KNOWN = 4096
 _BUCKETS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)
 
 
@@ -105,7 +106,9 @@ class Metrics:
             registry=own,
             multiprocess_mode="min",
         )
-        self._results: dict[tuple[str, str], Callable[[], None]] = {}
+        self._known: dict[tuple[int, ...], tuple[tuple[NamedLimit, ...], Sequence[Callable[[], None]]]] = {}
+        """By whether it was allowed, and the identities of the limits and of those that refuse; limits are kept."""
+
         if sharing is not None:
             MultiProcessCollector(self.registry, str(sharing.folder))  # type: ignore[no-untyped-call]
             self.registry.register(_WorkersCollector(sharing.workers))
@@ -116,6 +119,19 @@ class Metrics:
         self._seconds.observe(seconds)
         if decision.degraded:
             self._degraded.labels(decision.degraded).inc()
+        # What is counted depends on the limits and on which of them refuse; both are the same again and again.
+        name = (decision.allowed, id(decision.definitions), *[id(reading.definition) for reading in decision.refusals])
+        known = self._known.get(name)
+        if known is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            known = self._known[name] = (decision.definitions, self._counts_of(decision))
+        for count in known[1]:
+            count()
+
+    def _counts_of(self, decision: Decision) -> Sequence[Callable[[], None]]:
+        """What to count up for a decision like this one."""
+        counts = []
         counted: dict[tuple[str, str], None] = {}  # in the order of the rules
         for reading in decision.limits:
             refusing = not reading.allowed
@@ -125,9 +141,8 @@ class Metrics:
         for rule, result in counted:
             if result in ("held_back", "shadow_allowed") and (rule, _REFUSALS[result]) in counted:
                 continue
-            self._count(rule, result)
-        if not counted:
-            self._count(NO_RULE, "allowed" if decision.allowed else "refused")
+            counts.append(self._decisions.labels(rule, result).inc)
+        return counts or [self._decisions.labels(NO_RULE, "allowed" if decision.allowed else "refused").inc]
 
     def reloaded(self, *, taken_up: bool) -> None:
         """Count a changed policy."""
@@ -140,12 +155,6 @@ class Metrics:
     def exposition(self) -> bytes:
         """All figures in Prometheus' text format."""
         return generate_latest(self.registry)
-
-    def _count(self, rule: str, result: str) -> None:
-        count = self._results.get((rule, result))
-        if count is None:
-            count = self._results[rule, result] = self._decisions.labels(rule, result).inc
-        count()
 
 
 _REFUSALS = {"held_back": "refused", "shadow_allowed": "shadow_refused"}

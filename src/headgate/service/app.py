@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
-from typing import Any
 from urllib.parse import unquote
 
 from headgate.decision import Decision
 from headgate.errors import ArgumentError, HeadgateError, StoreError
-from headgate.http.ratelimit_headers import writers_of
-from headgate.http.refusal import answer_of
+from headgate.http.ratelimit_headers import retry_after_seconds, writers_of
+from headgate.http.refusal import refusal_body, refusal_status
 from headgate.observe.metrics import CONTENT_TYPE, Metrics, Sharing
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import Request
@@ -117,20 +115,20 @@ class Service:
 
     def _told_as_json(self, decision: Decision, start: float) -> Response:
         self.metrics.decided(decision, perf_counter() - start)
-        return Response(200, JSON, json.dumps(write_decision(decision)).encode())
+        return Response(200, JSON, write_decision(decision).encode())
 
     async def _told_as_json_later(self, answer: Awaitable[Decision], start: float) -> Response:
         return self._told_as_json(await answer, start)
 
     async def _check_several(self, asked: Sequence[Asked]) -> Response:
         """Judge several requests, each by itself. What the store is asked for travels together, in their order."""
-        answers: list[dict[str, Any]] = []
+        answers: list[str] = []
         for first in range(0, len(asked), _AT_ONCE):
             some = [self._judge(*one) for one in asked[first : first + _AT_ONCE]]
             answers += await asyncio.gather(*some)
-        return Response(200, JSON, json.dumps({"decisions": answers}).encode())
+        return Response(200, JSON, f'{{"decisions": [{", ".join(answers)}]}}'.encode())
 
-    async def _judge(self, request: Request, cost: int) -> dict[str, Any]:
+    async def _judge(self, request: Request, cost: int) -> str:
         """A decision as JSON, or what went wrong with this request alone: others were charged already."""
         start = perf_counter()
         try:
@@ -138,7 +136,7 @@ class Service:
             self.metrics.decided(decision, perf_counter() - start)
             return write_decision(decision)
         except Exception as error:
-            return {"error": json.loads(_failure(error).body)}
+            return f'{{"error": {_failure(error).body.decode()}}}'
 
     def _page(self, question: Question) -> Response:
         host = dict(question.headers).get(b"host", b"127.0.0.1:8080").decode("latin-1")
@@ -159,12 +157,15 @@ class Service:
 
 def response_of(decision: Decision) -> Response:
     """What a gateway is told."""
-    passing = writers_of(decision.definitions).encoded.write_passing(decision)
-    if passing is not None:
-        return Response(200, TEXT, b"", passing)
-    status, headers, body = answer_of(decision)
-    encoded = [(name.lower().encode(), value.encode()) for name, value in headers]
-    return Response(status, PROBLEM, body or b"", encoded)
+    fields = writers_of(decision.definitions).encoded.write(decision)
+    if decision.degraded:
+        fields.append((b"x-ratelimit-degraded", decision.degraded.encode()))
+    if decision.allowed:
+        return Response(200, TEXT, b"", fields)
+    seconds = retry_after_seconds(decision)
+    if seconds is not None:
+        fields.insert(0, (b"retry-after", b"%d" % seconds))
+    return Response(refusal_status(decision), PROBLEM, refusal_body(decision), fields)
 
 
 async def _awaited(answer: Awaitable[Response]) -> Response:

@@ -34,6 +34,7 @@ _LINGER_S = 2.0
 _LOOK_EVERY_S = 1.0
 
 _IDLE, _HEAD, _BODY = range(3)
+_TELLING = frozenset((b"content-length", b"transfer-encoding", b"expect", b"host"))
 _LINES = {status: f"HTTP/1.1 {status} {phrase}\r\ndate: ".encode() for status, phrase in PHRASES.items()}
 
 
@@ -298,6 +299,8 @@ class Connection(asyncio.Protocol):
         self._fields.append((name, value))
         if len(self._fields) > self._bounds.fields or self._head > self._bounds.head_bytes:
             raise self._too_large()
+        if name not in _TELLING:
+            return
         if name == b"content-length":
             self._length = int(value)
         elif name == b"transfer-encoding":
