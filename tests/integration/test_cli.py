@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jsonschema
@@ -206,7 +207,58 @@ def test_a_log_of_which_nothing_can_be_read_is_a_failure(tmp_path: Path) -> None
     told = run_headgate("replay", str(log), "--policy", SHOP, "--format", "common")
     assert told.returncode == 1
     assert "2 lines could not be read" in told.stderr
-    assert "no line could be read" in told.stderr
+    assert "no line could be read as common: --format auto looks for what fits" in told.stderr
+    assert "say how with --format" not in told.stderr
+    told = run_headgate("replay", str(log), "--policy", SHOP)
+    assert (told.returncode, told.stderr) == (
+        1,
+        f"headgate: {log}: the format is not recognized; say which with --format\n",
+    )
+
+
+def test_replay_judges_a_stretch_of_time(log: Path) -> None:
+    local = ["--from", "2015-05-17 12:05:03", "--to", "2015-05-17 12:05:08", "--timezone", "Europe/Zurich"]
+    for more in (["--from", "2015-05-17T10:05:03Z", "--to", "2015-05-17 12:05:08+02:00"], local):
+        told = run_headgate("replay", str(log), "--policy", SHOP, *more)
+        assert told.returncode == 0
+        assert "5 requests, 5 passed, 0 refused (0.00 %)" in told.stdout
+        assert "2015-05-17 10:05:03 to 10:05:07 UTC; 7 requests outside" in told.stdout
+    days = run_headgate(
+        "replay", str(log), "--policy", SHOP, "--from", "2015-05-17", "--to", "2015-05-17T10:06", "--json"
+    )
+    assert json.loads(days.stdout)["outside"] == 0
+    none = run_headgate("replay", str(log), "--policy", SHOP, "--from", "2015-05-18")
+    assert (none.returncode, none.stdout) == (0, f"{SHOP}: no request of this time\n")
+
+
+def test_a_damaged_log_is_judged_as_far_as_it_goes_and_is_a_failure(tmp_path: Path) -> None:
+    log = tmp_path / "access.log.gz"
+    log.write_bytes(gzip.compress((LINE.format(1) + "\n").encode() * 9) + b"garbage")
+    told = run_headgate("replay", str(log), "--policy", SHOP)
+    assert told.returncode == 1
+    assert "9 requests, 5 passed, 4 refused" in told.stdout
+    assert told.stderr.startswith(f"{log}:10: what follows its end is no more of it (gzip: ")
+    assert told.stderr.endswith("headgate: the result is of a part of the logs: not all could be unpacked\n")
+    assert json.loads(run_headgate("replay", str(log), "--policy", SHOP, "--json").stdout)["damaged"][0]["line"] == 10
+
+
+def test_replay_reads_from_a_pipe_that_is_named(log: Path, tmp_path: Path) -> None:
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=lambda: fifo.write_bytes(log.read_bytes()))
+    writer.start()
+    told = run_headgate("replay", str(fifo), "--policy", SHOP, "--json")
+    writer.join()
+    assert json.loads(told.stdout)["requests"] == 12
+
+
+def test_replay_charges_what_the_log_says(tmp_path: Path) -> None:
+    log = tmp_path / "trace.csv"
+    log.write_text("TIMESTAMP,In,Out\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n")
+    policy = tmp_path / "tokens.yaml"
+    policy.write_text("version: 1\nrules: [{name: tokens, by: [], limits: 500/minute log}]\n")
+    told = run_headgate("replay", str(log), "--policy", str(policy), "--field", "cost=In+Out")
+    assert "their cost is 923: 418 passed, 505 refused (54.71 %)" in told.stdout
 
 
 BAD_CALLS = [
@@ -219,6 +271,12 @@ BAD_CALLS = [
         "the common format has the fields",
     ),
     (["replay", SHOP, "--policy", SHOP, "--timezone", "Mars/Base"], 2, "no time zone is named 'Mars/Base'"),
+    (["replay", SHOP, "--policy", SHOP, "--from", "10:00"], 2, "write 2015-09-02T10:00:00"),
+    (["replay", SHOP, "--policy", SHOP, "--to", "2015-09-31"], 2, "write 2015-09-02T10:00:00"),
+    (["replay", SHOP, "--policy", SHOP, "--from", "2015-09-02", "--to", "2015-09-02"], 2, "--from comes before --to"),
+    (["replay", SHOP, "--policy", SHOP, "--date", "1995"], 2, "write 1995-08-29, or 1995-08"),
+    (["replay", "-", "-", "--policy", SHOP], 2, "standard input can be read once"),
+    (["replay", "/", "--policy", SHOP], 1, "/: Is a directory"),
     (["replay", "--policy", SHOP], 2, "Missing argument"),
     (["replay", SHOP], 2, "Missing option '--policy'"),
     (["explain", SHOP, "--header", "nonsense"], 2, "a header is written NAME:VALUE"),

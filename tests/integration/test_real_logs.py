@@ -138,6 +138,30 @@ def test_rules_by_path_count_the_requests_that_brute_force_counts(tmp_path: Path
 
 
 @needs_data
+def test_the_tokens_of_a_trace_are_its_cost(tmp_path: Path) -> None:
+    name = "AzureLLMInferenceTrace_conv.csv.gz"
+    rows = list(csv.DictReader(io.StringIO(text_of(name))))
+    costs = [int(row["ContextTokens"]) + int(row["GeneratedTokens"]) for row in rows]
+    moments = [micros(datetime.fromisoformat(row["TIMESTAMP"][:26])) for row in rows]
+    used = passed = window = 0
+    for moment, cost in sorted(zip(moments, costs, strict=True), key=lambda pair: pair[0]):
+        if moment // 60_000_000 != window:
+            window, used = moment // 60_000_000, 0
+        if used + cost <= 300_000:
+            used, passed = used + cost, passed + cost
+    file = tmp_path / "policy.yaml"
+    rules = [{"name": "tokens", "by": [], "limits": "300000/minute fixed"}]
+    file.write_text(json.dumps({"version": 1, "rules": rules}))
+    field = "cost=ContextTokens+GeneratedTokens"
+    told = json.loads(
+        run_headgate("replay", str(DATA / name), "--policy", str(file), "--json", "--field", field).stdout
+    )
+    assert (told["requests"], told["cost_allowed"] + told["cost_denied"]) == (19_366, sum(costs))
+    assert told["cost_allowed"] == passed
+    assert told["cost_denied"] > 0
+
+
+@needs_data
 def test_what_is_known_of_the_traces_is_found(tmp_path: Path) -> None:
     policy = {"version": 1, "rules": [{"name": "all", "by": ["ip"], "limits": "1000000/day"}]}
     facts = {name: replayed(name, policy, tmp_path) for name in LOGS}
