@@ -202,7 +202,7 @@ def machine() -> str:
 
 def keys_of(count: int, limits: Sequence[NamedLimit]) -> list[Key]:
     """Users, whose keys have names of NAME_BYTES bytes under the first of these limits."""
-    digits = NAME_BYTES - len(key_name("hg", "user|", limits[0].scope))
+    digits = NAME_BYTES - len(key_name("hg", "user|", limits[0]))
     return [("user", f"{number:0{digits}d}") for number in range(count)]
 
 

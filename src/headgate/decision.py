@@ -51,20 +51,20 @@ def name_limits(
 ) -> tuple[NamedLimit, ...]:
     """Limits where they are used, each with a scope and a name of its own.
 
-    A scope names the algorithm and which of its kind it is, not the numbers. One limit has the name
-    `name`; of several, each adds its period: "search.second", "search.hour".
+    A scope names the family of the algorithm and which of that family it is, not the numbers. One limit
+    has the name `name`; of several, each adds its period: "search.second", "search.hour".
     """
-    kinds: Counter[str] = Counter()
+    families: Counter[str] = Counter()
     names: Counter[str] = Counter()
     named = []
     for limit in limits:
-        kind = f"{limit.algorithm}.{kinds[limit.algorithm]}"
-        kinds[limit.algorithm] += 1
+        member = f"{limit.family}.{families[limit.family]}"
+        families[limit.family] += 1
         own = name if len(limits) == 1 else f"{name}.{_period_name(limit)}"
         names[own] += 1
         if names[own] > 1:
             own = f"{own}-{names[own]}"
-        named.append(NamedLimit(limit, f"{scope}/{kind}", own, rule, shadow, group, on_store_error))
+        named.append(NamedLimit(limit, f"{scope}/{member}", own, rule, shadow, group, on_store_error))
     return tuple(named)
 
 

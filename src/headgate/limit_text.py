@@ -2,9 +2,10 @@
 
     limits := limit (";" limit)*
     limit  := COUNT "concurrent" | COUNT ("/" | "per") [COUNT] UNIT [shape]
-    shape  := "fixed" | "log" | "bucket" | "burst" COUNT | "leaky" COUNT | "queue" COUNT
+    shape  := "fixed" | "log" | "counter" | "bucket" | "burst" COUNT | "leaky" COUNT | "queue" COUNT
 
-A COUNT is decimal digits, which `_` may group. An error points at the character where the text
+A COUNT is decimal digits, which `_` may group. Without a shape a limit is a sliding window: the log where
+its COUNT is at most `EXACT_UP_TO`, the counter above. An error points at the character where the text
 stops making sense and says what would be right there.
 """
 
@@ -19,6 +20,7 @@ from typing import NoReturn
 
 from headgate.errors import ConfigError, LimitSyntaxError
 from headgate.limits import (
+    EXACT_UP_TO,
     PERIODS_US,
     Concurrent,
     FixedWindow,
@@ -45,7 +47,7 @@ _SHORT_FORMS = {
     "week": ("w", "wk", "wks", "weeks"),
 }
 _UNITS = {word: unit for unit, words in _SHORT_FORMS.items() for word in (unit, *words)}
-_SHAPES = ("fixed", "log", "bucket", "burst", "leaky", "queue")
+_SHAPES = ("fixed", "log", "counter", "bucket", "burst", "leaky", "queue")
 _UNIT_NAMES = ", ".join(unit for unit in PERIODS_US if unit != "us")
 _TOKEN = re.compile(r"\s*(?:(?P<count>[0-9][0-9_]*)|(?P<word>[^\W\d_]+)|(?P<mark>[/;])|(?P<end>$)|(?P<other>.))", re.S)
 
@@ -148,6 +150,8 @@ class _Reader:
             return self._build(start, FixedWindow, limit=count, period_us=period_us)
         if self.take_word("log"):
             return self._build(start, SlidingLog, limit=count, period_us=period_us)
+        if self.take_word("counter"):
+            return self._build(start, SlidingWindow, limit=count, period_us=period_us)
         if self.take_word("bucket"):
             return self._build(start, TokenBucket, capacity=count, refill=count, period_us=period_us)
         if self.take_word("burst"):
@@ -159,7 +163,8 @@ class _Reader:
         if self.take_word("queue"):
             queue = self.count('how many may wait after "queue", such as "queue 200"')
             return self._build(start, LeakyQueue, queue=queue, refill=count, period_us=period_us)
-        return self._build(start, SlidingWindow, limit=count, period_us=period_us)
+        kind = SlidingLog if count <= EXACT_UP_TO else SlidingWindow
+        return self._build(start, kind, limit=count, period_us=period_us)
 
     def _build(self, start: _Token, kind: Callable[..., Limit], **numbers: int) -> Limit:
         """The limit of these numbers; what the value refuses is an error of the text at `start`."""

@@ -24,11 +24,20 @@ PERIODS_US = {
 }
 
 
+EXACT_UP_TO = 100
+"""The greatest N for which the text `N/period` is the exact log; above it is the counter."""
+
+
 class Limit:
     """What all limits share. `algorithm` is the name the vectors use."""
 
     __slots__ = ()
     algorithm: ClassVar[str]
+
+    @property
+    def family(self) -> str:
+        """Which limits take over each other's states when one is changed into another: those of one family."""
+        return self.algorithm
 
     @property
     def quota(self) -> int:
@@ -85,7 +94,17 @@ class FixedWindow(_Window):
         return f"{_rate(self.limit, self.period_us)} fixed"
 
 
-class SlidingLog(_Window):
+class _Sliding(_Window):
+    """What passed within the last period, told exactly or by an estimate. As text without a word, by its number."""
+
+    __slots__ = ()
+
+    @property
+    def family(self) -> str:
+        return "sliding"
+
+
+class SlidingLog(_Sliding):
     """Never more than `limit` units in any interval of `period_us`: every admitted request is remembered.
 
     Exact, at the price of 16 bytes for each instant at which requests passed.
@@ -95,10 +114,11 @@ class SlidingLog(_Window):
     algorithm = "sliding_log"
 
     def __str__(self) -> str:
-        return f"{_rate(self.limit, self.period_us)} log"
+        rate = _rate(self.limit, self.period_us)
+        return rate if self.limit <= EXACT_UP_TO else f"{rate} log"
 
 
-class SlidingWindow(_Window):
+class SlidingWindow(_Sliding):
     """At most `limit` units a `period_us`, estimated from this window's and the last window's counts.
 
     The last window weighs as much as of it still overlaps the sliding period. Up to twice the
@@ -109,7 +129,8 @@ class SlidingWindow(_Window):
     algorithm = "sliding_window"
 
     def __str__(self) -> str:
-        return _rate(self.limit, self.period_us)
+        rate = _rate(self.limit, self.period_us)
+        return f"{rate} counter" if self.limit <= EXACT_UP_TO else rate
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)

@@ -41,7 +41,12 @@ class CompiledLimit:
 
     def same_scale(self, former: CompiledLimit) -> bool:
         """Whether a state under `former` means the same under this limit."""
-        return (self.period, self.refill, self.unit_us) == (former.period, former.refill, former.unit_us)
+        return (self.algorithm, self.period, self.refill, self.unit_us) == (
+            former.algorithm,
+            former.period,
+            former.refill,
+            former.unit_us,
+        )
 
 
 def compile_window(algorithm: str, limit: int, period_us: int, *, weighed: bool) -> CompiledLimit | None:

@@ -353,16 +353,16 @@ def test_what_a_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
 @pytest.mark.skipif(core.CORE == "python", reason="the shared store needs the native core")
 def test_zone_shows_and_forgets_what_a_shared_zone_holds(tmp_path: Path) -> None:
     zone = str(tmp_path / "zone")
-    limiter = Limiter("5/hour; 9/day log", store=f"shared://{zone}?size=256KiB", name="api")
+    limiter = Limiter("500/hour; 9/day", store=f"shared://{zone}?size=256KiB", name="api")
     for _ in range(6):
         limiter.hit("user:42")
     limiter.hit(("user:42", 7))
     told = run_headgate("zone", "info", zone).stdout
     assert f"{zone}, 262,144 bytes, made " in told
-    assert "limiter/api/sliding_log.0  9/day log" in told
+    assert "limiter/api/sliding.1  9/day" in told
     facts = json.loads(run_headgate("zone", "info", "--json", f"shared://{zone}").stdout)
     assert (facts["size"], facts["keys"], facts["mended"]) == (262_144, 4, 0)
-    assert facts["limits"][0] == {"scope": "limiter/api/sliding_window.0", "limit": "5/hour"}
+    assert facts["limits"][0] == {"scope": "limiter/api/sliding.0", "limit": "500/hour"}
 
     told = run_headgate("zone", "inspect", "user:42", zone).stdout
     assert re.search(r"5/hour: 0 left, all in [0-9.]+ s, its last request was refused\n", told)

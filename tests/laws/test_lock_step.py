@@ -177,7 +177,7 @@ class BruteForce:
                 current = sum(cost for at, cost in self.passed if at // period == window)
                 previous = sum(cost for at, cost in self.passed if at // period == window - 1)
                 share = 1 - Fraction(now_us - window * period, period)
-                return max(0, floor(limit - current - previous * share))
+                return max(0, limit - current - floor(previous * share))
             case TokenBucket() | LeakyBucket() | LeakyQueue():
                 return floor(self.refilled(now_us))
         raise AssertionError(self.limit)
@@ -254,7 +254,7 @@ def test_changing_the_period_keeps_what_counts_now(store_kind: str) -> None:
     def remaining(text: str) -> int | None:
         return Limiter(text, store=store, name="api", clock=clock).peek("key", 0).remaining
 
-    for shape in ("", " fixed", " log"):
+    for shape in ("", " fixed", " log", " counter"):
         store.clear()
         Limiter("100/minute" + shape, store=store, name="api", clock=clock).hit("key", 60)
         assert remaining("100/hour" + shape) == 40

@@ -46,20 +46,20 @@ def test_what_tells_no_users_apart_makes_few_keys() -> None:
 
 
 def test_bytes_are_those_measured_for_names_as_long() -> None:
-    short = needed(by_user("5/minute")).limits[0].state_bytes
+    short = needed(by_user("5/minute counter")).limits[0].state_bytes
     name = f"hg:{{{'u' * 36}}}:api/1/r0/"
     assert short == COSTS["sliding_window"].state_bytes + len(name) - 64
-    prefixed = needed({"by": ["caller"], "limits": "5/minute"}).limits[0].state_bytes
+    prefixed = needed({"by": ["caller"], "limits": "5/minute counter"}).limits[0].state_bytes
     assert prefixed == short + len("user|")
-    assert needed({"by": ["key"], "limits": "5/minute"}).limits[0].state_bytes == short - 4
+    assert needed({"by": ["key"], "limits": "5/minute counter"}).limits[0].state_bytes == short - 4
 
 
 def test_a_further_limit_is_a_field_that_lives_as_long_as_the_longest() -> None:
-    day, second, log, minute = needed(by_user("5/day fixed; 9/second; 9/minute log; 9/minute"), rate=10).limits
+    day, second, log, minute = needed(by_user("5/day fixed; 9/second counter; 9/minute; 9/minute counter"), rate=10).limits
     assert (second.state_bytes, minute.state_bytes) == (COSTS["sliding_window"].more_bytes,) * 2
     assert day.state_bytes > COSTS["fixed_window"].more_bytes + len("hg:{}:")
     assert second.life_s == minute.life_s == day.life_s > 86400 > log.life_s
-    assert log.state_bytes == needed(by_user("9/minute log")).limits[0].state_bytes
+    assert log.state_bytes == needed(by_user("9/minute")).limits[0].state_bytes
 
 
 def test_a_log_has_an_entry_for_each_request_up_to_its_quota() -> None:

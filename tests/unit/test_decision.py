@@ -114,9 +114,16 @@ def test_names_tell_limits_apart() -> None:
     assert [limit.name for limit in name_limits(limits[:1], scope="s", name="api")] == ["api"]
     scopes = [limit.scope for limit in name_limits(limits, scope="s", name="api")]
     assert scopes == [
-        "s/sliding_window.0",
-        "s/sliding_window.1",
-        "s/sliding_window.2",
-        "s/sliding_window.3",
+        "s/sliding.0",
+        "s/sliding.1",
+        "s/sliding.2",
+        "s/sliding.3",
         "s/concurrent.0",
     ]
+
+
+def test_both_kinds_of_sliding_window_are_one_family_in_a_store() -> None:
+    """`5/minute` is a log and `500/minute` a counter: a limit that is raised keeps its place."""
+    limits = parse_limits("5/minute; 500/hour; 3/minute counter; 300/hour log; 1/minute fixed")
+    scopes = [limit.scope for limit in name_limits(limits, scope="s", name="api")]
+    assert scopes == ["s/sliding.0", "s/sliding.1", "s/sliding.2", "s/sliding.3", "s/fixed_window.0"]

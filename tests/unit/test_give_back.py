@@ -170,7 +170,7 @@ def test_what_has_flowed_back_by_itself_is_not_given_back_again(store_kind: str)
 
 def test_of_two_windows_the_last_one_is_given_back_to(store_kind: str) -> None:
     clock = ManualClock()
-    limiter = make_limiter(store_kind, "10/minute", clock)
+    limiter = make_limiter(store_kind, "10/minute counter", clock)
     limiter.hit("key", 4)
     clock.advance(60_000_000)
     limiter.hit("key", 4)

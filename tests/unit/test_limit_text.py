@@ -25,21 +25,25 @@ from headgate.units import LARGEST
 from strategies import ONE_LIMIT
 
 EXAMPLES = {
-    "100/minute": SlidingWindow(limit=100, period="minute"),
-    "5 per 30 seconds": SlidingWindow(limit=5, period_us=30_000_000),
+    "100/minute": SlidingLog(limit=100, period="minute"),
+    "101/minute": SlidingWindow(limit=101, period="minute"),
+    "5 per 30 seconds": SlidingLog(limit=5, period_us=30_000_000),
     "1_000_000/hour": SlidingWindow(limit=1_000_000, period="hour"),
     "100/minute fixed": FixedWindow(limit=100, period="minute"),
     "100/minute log": SlidingLog(limit=100, period="minute"),
+    "1000/minute log": SlidingLog(limit=1000, period="minute"),
+    "100/minute counter": SlidingWindow(limit=100, period="minute"),
+    "1000/minute COUNTER": SlidingWindow(limit=1000, period="minute"),
     "10/second burst 100": TokenBucket(capacity=100, refill=10, period="second"),
     "10/second bucket": TokenBucket(capacity=10, refill=10, period="second"),
     "50/second leaky 200": LeakyBucket(capacity=200, refill=50, period="second"),
     "50/second queue 200": LeakyQueue(queue=200, refill=50, period="second"),
     "20 concurrent": Concurrent(limit=20),
-    "7/90min": SlidingWindow(limit=7, period="90 minutes"),
+    "7/90min": SlidingLog(limit=7, period="90 minutes"),
     "3 PER 2 Weeks FIXED": FixedWindow(limit=3, period="2 weeks"),
-    "  1 / ms  ": SlidingWindow(limit=1, period_us=1000),
+    "  1 / ms  ": SlidingLog(limit=1, period_us=1000),
     "250/us": SlidingWindow(limit=250, period_us=1),
-    "0/day": SlidingWindow(limit=0, period="day"),
+    "0/day": SlidingLog(limit=0, period="day"),
 }
 
 
@@ -50,7 +54,7 @@ def test_a_text_is_read_as_this_limit(text: str, limit: Limit) -> None:
 
 @pytest.mark.parametrize("unit", ["s", "sec", "secs", "second", "seconds"])
 def test_units_have_their_usual_short_forms(unit: str) -> None:
-    assert parse_limits(f"3/{unit}") == (SlidingWindow(limit=3, period="second"),)
+    assert parse_limits(f"3/{unit}") == (SlidingLog(limit=3, period="second"),)
 
 
 def test_several_limits_are_read_in_order() -> None:
@@ -59,6 +63,23 @@ def test_several_limits_are_read_in_order() -> None:
         TokenBucket(capacity=100, refill=10, period="second"),
         SlidingWindow(limit=1000, period="hour"),
     )
+
+
+PRINTED = {
+    SlidingLog(limit=5, period="minute"): "5/minute",
+    SlidingLog(limit=100, period="minute"): "100/minute",
+    SlidingLog(limit=101, period="minute"): "101/minute log",
+    SlidingWindow(limit=5, period="minute"): "5/minute counter",
+    SlidingWindow(limit=100, period="minute"): "100/minute counter",
+    SlidingWindow(limit=101, period="minute"): "101/minute",
+}
+
+
+@pytest.mark.parametrize(("limit", "text"), PRINTED.items(), ids=PRINTED.values())
+def test_a_sliding_window_is_printed_with_a_word_only_where_its_number_does_not_tell_its_kind(
+    limit: Limit, text: str
+) -> None:
+    assert str(limit) == text
 
 
 @given(

@@ -352,11 +352,11 @@ def test_existing_makes_nothing(path: Path) -> None:
 
 def test_what_a_key_used_can_be_looked_at_and_forgotten(path: Path) -> None:
     store = SharedStore(path, size=SIZE)
-    Limiter("5/hour; 9/day log", store=store, name="api").hit("user", 3)
+    Limiter("5/hour counter; 9/day", store=store, name="api").hit("user", 3)
     Limiter("7/hour bucket", store=store).hit(("a", 1), 2)
     assert store.known_limits() == [
-        ("limiter/api/sliding_window.0", "5/hour"),
-        ("limiter/api/sliding_log.0", "9/day log"),
+        ("limiter/api/sliding.0", "5/hour counter"),
+        ("limiter/api/sliding.1", "9/day"),
         ("limits/7/hour bucket/token_bucket.0", "7/hour bucket"),
     ]
     assert [(found["limit"], found["remaining"]) for found in store.look("user")] == [(0, 2), (1, 6)]
@@ -368,7 +368,7 @@ def test_what_a_key_used_can_be_looked_at_and_forgotten(path: Path) -> None:
 
 def test_clear_forgets_everything_for_everybody(path: Path) -> None:
     store, other = SharedStore(path, size=SIZE), SharedStore(path)
-    limiter = Limiter("5/hour; 5/hour log", store=store)
+    limiter = Limiter("5/hour counter; 5/hour", store=store)
     for index in range(50):
         limiter.hit(f"user:{index}")
     other.clear()
@@ -380,7 +380,7 @@ def test_clear_forgets_everything_for_everybody(path: Path) -> None:
 @pytest.mark.parametrize("on_full", ["forget", "refuse", "pass"])
 def test_a_full_zone_does_what_was_chosen(on_full: str) -> None:
     store = make_zone(128 << 10, on_full=on_full)
-    limiter = Limiter("5/hour", store=store, clock=ManualClock())
+    limiter = Limiter("5/hour counter", store=store, clock=ManualClock())
     most = store.stats().max_keys
     decisions = [limiter.hit(f"user:{index}") for index in range(most + 500)]
     stats = store.stats()

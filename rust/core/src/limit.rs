@@ -103,6 +103,7 @@ impl Limit {
     /// Whether a state under `former` means the same under this limit.
     #[inline]
     pub fn same_scale(&self, former: &Self) -> bool {
-        (self.period, self.refill, self.unit_us) == (former.period, former.refill, former.unit_us)
+        (self.algorithm, self.period, self.refill, self.unit_us)
+            == (former.algorithm, former.period, former.refill, former.unit_us)
     }
 }

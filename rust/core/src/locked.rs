@@ -73,7 +73,10 @@ impl<'table, S: Storage> Locked<'table, S> {
     #[inline]
     pub fn adopt(&mut self, storage: &S, checks: &[Check], now_us: i64) {
         for (check, spot) in checks.iter().zip(&self.spots) {
-            self.guards[spot.guard].adopt(spot.place, check.limit, storage.limits(), now_us);
+            let Spot { lane, guard, place, .. } = *spot;
+            if self.guards[guard].adopt(place, check.limit, storage.limits(), now_us) {
+                storage.settle(lane, &mut self.guards[guard]);
+            }
         }
     }
 

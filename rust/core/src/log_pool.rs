@@ -19,7 +19,8 @@ pub const NIL: u32 = u32::MAX;
 pub const IN_SLOT: usize = 2;
 /// Bits that each of those has for its cost; an entry of more units goes into a block.
 const COST_BITS: usize = 26;
-const LARGEST_IN_SLOT: i64 = (1 << COST_BITS) - 1;
+/// The greatest cost of an entry that a slot holds.
+pub const LARGEST_IN_SLOT: i64 = (1 << COST_BITS) - 1;
 
 /// (time, cost) in units of the limit.
 pub type Entry = (i64, i64);
@@ -167,6 +168,15 @@ pub struct Log<'pool> {
     pub last: i64,
     /// What is added to all stored times, `last` among them.
     pub shift: i64,
+}
+
+impl Log<'_> {
+    /// A log of one entry, which is stored nowhere.
+    pub fn of_one(entry: Entry) -> Self {
+        let mut entries = [(0, 0); IN_SLOT];
+        entries[0] = entry;
+        Self { entries: Entries::InSlot { entries, first: 0, count: 1 }, used: entry.1, last: entry.0, shift: 0 }
+    }
 }
 
 /// An iterator over the entries of a log, oldest first.

@@ -21,7 +21,8 @@ pub fn is_sound(limit: &Limit, [a, b, c]: Numbers) -> bool {
 
 /// Whether states of `former` can be those of `limit`: versions of one limit have one algorithm.
 pub fn may_follow(limit: &Limit, former: &Limit) -> bool {
-    limit.algorithm == former.algorithm
+    let is_sliding = |limit: &Limit| matches!(limit.algorithm, Algorithm::SlidingLog | Algorithm::SlidingWindow);
+    limit.algorithm == former.algorithm || is_sliding(limit) && is_sliding(former)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::algorithms::transition::{self, Kept, Numbers, Stored};
 use crate::answer::Check;
 use crate::ground::Ground;
 use crate::limit::{Algorithm, LARGEST, Limit};
-use crate::log_pool::{self, Chain, Charge, NO_CHAIN};
+use crate::log_pool::{self, Chain, Charge, LARGEST_IN_SLOT, NO_CHAIN};
 use crate::registry::{Limits, Registered};
 use crate::slot::Slot;
 use crate::state_check::{is_sound, may_follow};
@@ -155,15 +155,7 @@ impl<G: Ground> Stripe<G> {
         let Some(former) = self.former_of(slot, limit, limits) else {
             return Stored::Nothing;
         };
-        match self.of_slot(slot, &former) {
-            Stored::Nothing => Stored::Nothing,
-            Stored::Entries(log) => {
-                sliding_log::convert(&limit.limit, log, now_us, &former).map_or(Stored::Nothing, Stored::Entries)
-            }
-            Stored::Numbers(numbers) => {
-                transition::convert(&limit.limit, numbers, now_us, &former).map_or(Stored::Nothing, Stored::Numbers)
-            }
-        }
+        transition::convert(&limit.limit, self.of_slot(slot, &former), now_us, &former)
     }
 
     /// Whether `limit` itself wrote a slot.
@@ -186,40 +178,70 @@ impl<G: Ground> Stripe<G> {
     }
 
     /// Bring what another version of this limit wrote into the numbers of this one, for good: a wait
-    /// that is told from here on is counted in them.
-    pub fn adopt(&mut self, place: Place, limit: &Registered, limits: &impl Limits, now_us: i64) {
+    /// that is told from here on is counted in them. Whether there was such a state.
+    pub fn adopt(&mut self, place: Place, limit: &Registered, limits: &impl Limits, now_us: i64) -> bool {
         let Place::Found(index) = place else {
-            return;
+            return false;
         };
         let former = self.ground.slots()[index];
         if former.limit() == limit.number {
-            return;
+            return false;
         }
         let Some(former_limit) = self.former_of(&former, limit, limits) else {
-            return;
+            return false;
         };
-        let numbers = match self.of_slot(&former, &former_limit) {
-            Stored::Numbers(numbers) => transition::convert(&limit.limit, numbers, now_us, &former_limit),
-            Stored::Nothing => None,
-            Stored::Entries(log) => {
-                let State { gone, shift, .. } =
-                    sliding_log::roll(&former_limit, Some(log), now_us / former_limit.unit_us);
-                if self.damage.get() {
-                    return;
+        let fields = if former_limit.algorithm != limit.limit.algorithm {
+            self.change_kind(&former, limit, &former_limit, now_us)
+        } else {
+            match self.of_slot(&former, &former_limit) {
+                Stored::Entries(log) => {
+                    let State { gone, shift, .. } =
+                        sliding_log::roll(&former_limit, Some(log), now_us / former_limit.unit_us);
+                    if self.damage.get() {
+                        return false;
+                    }
+                    self.shift(place, shift);
+                    let chain = self.chain(place);
+                    Some(log_pool::drop_oldest(&mut self.ground, chain, gone))
                 }
-                self.shift(place, shift);
-                let chain = self.chain(place);
-                Some(log_pool::drop_oldest(&mut self.ground, chain, gone))
+                stored => match transition::convert(&limit.limit, stored, now_us, &former_limit) {
+                    Stored::Numbers(numbers) => Some(numbers),
+                    _ => None,
+                },
             }
         };
-        if let Some(numbers) = numbers {
-            let mut slot = Slot::new(former.tag, numbers, limit.number);
+        if let Some(fields) = fields {
+            let mut slot = Slot::new(former.tag, fields, limit.number);
             if former.refused() {
                 slot.mark_refused();
             }
             self.ground.write_slot(index, slot);
         }
         self.ground.commit();
+        true
+    }
+
+    /// What a slot is to hold whose limit was one kind of sliding window and is now the other; the log that it held
+    /// is given back.
+    fn change_kind(&mut self, slot: &Slot, limit: &Registered, former: &Limit, now_us: i64) -> Option<Numbers> {
+        let fields = match transition::convert(&limit.limit, self.of_slot(slot, former), now_us, former) {
+            Stored::Nothing => Some(transition::nothing(&limit.limit)),
+            Stored::Numbers(numbers) => Some(numbers),
+            Stored::Entries(log) => log.entries.first().and_then(|(time, cost)| {
+                let charge = Charge { time, cost, ..Charge::default() };
+                // An entry too large for a slot, with no block left for it: so much refuses all that it could.
+                let least = Charge { cost: cost.min(LARGEST_IN_SLOT), ..charge };
+                log_pool::record(&mut self.ground, NO_CHAIN, &charge)
+                    .or_else(|| log_pool::record(&mut self.ground, NO_CHAIN, &least))
+            }),
+        };
+        if self.damage.get() {
+            return None;
+        }
+        if former.algorithm == Algorithm::SlidingLog {
+            log_pool::release(&mut self.ground, slot.fields());
+        }
+        fields
     }
 
     /// Move the times of a log that is about to be charged: a clock was once far ahead.

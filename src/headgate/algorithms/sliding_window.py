@@ -39,8 +39,8 @@ def admit(limit: CompiledLimit, state: State, now: int, cost: int) -> int | None
     if previous * left < (limit.quota - current - cost + 1) * limit.period:
         return 0
     if current + cost <= limit.quota:
-        return _gone(limit, previous, limit.quota - current - cost) - (limit.period - left) + behind
-    return left + max(0, _gone(limit, current, limit.quota - cost)) + behind
+        return gone(limit, previous, limit.quota - current - cost) - (limit.period - left) + behind
+    return left + max(0, gone(limit, current, limit.quota - cost)) + behind
 
 
 def charge(limit: CompiledLimit, state: State, now: int, cost: int) -> State:
@@ -53,7 +53,7 @@ def measure(limit: CompiledLimit, state: State, now: int) -> tuple[int, int, int
     """(remaining, reset_after, next_after): what is left, when all of it is back, when one more is."""
     window, current, previous = state
     left, behind = _to_come(limit, window, now)
-    remaining = max(0, limit.quota - current - previous * left // limit.period)
+    remaining = max(0, limit.quota - used(limit, state, now))
     if current:
         reset_after = limit.period + left + behind
     elif previous:
@@ -68,13 +68,12 @@ def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLim
     if limit.same_scale(former):
         return state
     now = now_us // former.unit_us
-    window, current, previous = roll(former, state, now)
-    left, behind = _to_come(former, window, now)
-    used = current + previous * left // former.period
-    if used == 0:
+    state = roll(former, state, now)
+    counted = used(former, state, now)
+    if counted == 0:
         return None
-    moment = (now + behind) * former.unit_us // limit.unit_us
-    return (moment // limit.period, min(used, LARGEST // limit.period), 0)
+    moment = max(now, state[0] * former.period) * former.unit_us // limit.unit_us
+    return (moment // limit.period, min(counted, LARGEST // limit.period), 0)
 
 
 def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest: int) -> State | None:
@@ -91,7 +90,14 @@ def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest:
     return (window, current, previous) if current or previous else None
 
 
-def _gone(limit: CompiledLimit, count: int, most: int) -> int:
+def used(limit: CompiledLimit, state: State, now: int) -> int:
+    """How many units count: this window's, and the share of the last one's, in whole units."""
+    window, current, previous = state
+    left, _ = _to_come(limit, window, now)
+    return current + previous * left // limit.period
+
+
+def gone(limit: CompiledLimit, count: int, most: int) -> int:
     """How far into a window at most `most` of the `count` units of the window before it still count."""
     return limit.period - ((most + 1) * limit.period - 1) // count
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from headgate.algorithms import fixed_window, leaky_bucket, leaky_queue, sliding_log, sliding_window, token_bucket
+from headgate.algorithms import (
+    fixed_window,
+    leaky_bucket,
+    leaky_queue,
+    sliding_conversion,
+    sliding_log,
+    sliding_window,
+    token_bucket,
+)
 from headgate.decision import Reading
 from headgate.units import LARGEST, CompiledLimit
 
@@ -76,6 +84,18 @@ def decide(steps: Sequence[Step], now_us: int, *, commit: bool, max_delay_us: in
         readings.append(_reading(step, after, now_us, wait, delay if charged else 0))
         states.append(after if charged and commit and step.cost else None)
     return Outcome(allowed, tuple(readings), tuple(states))
+
+
+def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLimit) -> State | None:
+    """The state of a limit whose numbers, or kind of sliding window, were `former`; None where nothing is left."""
+    left: State | None
+    if limit.algorithm == former.algorithm:
+        left = ALGORITHMS[limit.algorithm].convert(limit, state, now_us, former)
+    elif limit.algorithm == "sliding_window":
+        left = sliding_conversion.counter_of_log(limit, state, now_us, former)
+    else:
+        left = sliding_conversion.log_of_counter(limit, (state[0], state[1], state[2]), now_us, former)
+    return left
 
 
 def give_back(

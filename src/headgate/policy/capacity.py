@@ -154,13 +154,13 @@ def _needs_of_tier(
     policy: Policy, rule: Rule, tier: str, limits: Sequence[NamedLimit], users: int, rate: float
 ) -> list[LimitNeeds]:
     """A key's states are fields of one hash, which lives as long as the longest of them; a log is a key of its own."""
-    hashed = [named for named in limits if not is_log(named.scope)]
+    hashed = [named for named in limits if not is_log(named)]
     longest_s = max((_life_s(named.limit, rule.cost) for named in hashed), default=0.0)
     needs = []
     for named in limits:
         costs = COSTS[named.limit.algorithm]
-        life_s = _life_s(named.limit, rule.cost) if is_log(named.scope) else longest_s
-        if is_log(named.scope) or named is hashed[0]:
+        life_s = _life_s(named.limit, rule.cost) if is_log(named) else longest_s
+        if is_log(named) or named is hashed[0]:
             state_bytes = costs.state_bytes + _name_bytes(policy, rule, named) - NAME_BYTES
         else:
             state_bytes = costs.more_bytes
@@ -227,7 +227,7 @@ def _name_bytes(policy: Policy, rule: Rule, named: NamedLimit) -> int:
     parts = [_part_bytes(policy, name) for name in rule.by] or [len("everyone")]
     text = sum(parts) + len(parts) - 1
     text = text if text <= _LONGEST_TEXT else _HASHED_TEXT
-    return len(key_name(DEFAULT_PREFIX, "", named.scope)) + text
+    return len(key_name(DEFAULT_PREFIX, "", named)) + text
 
 
 def _part_bytes(policy: Policy, name: str) -> int:

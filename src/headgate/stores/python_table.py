@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.algorithms.transition import ALGORITHMS, Outcome, State, Step, decide, give_back, measure_us
+from headgate.algorithms.transition import Outcome, State, Step, convert, decide, give_back, measure_us
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ArgumentError
@@ -144,8 +144,7 @@ class PythonTable:
             return None
         if entry.limit is limit or entry.limit == limit:
             return entry.state
-        converted: State | None = ALGORITHMS[limit.algorithm].convert(limit, entry.state, now_us, entry.limit)
-        return converted
+        return convert(limit, entry.state, now_us, entry.limit)
 
     def _adopt(self, address: Address, limit: CompiledLimit, now_us: int) -> None:
         """Bring what another version of this limit wrote into the numbers of this one, for good.
@@ -157,7 +156,11 @@ class PythonTable:
             return
         state = self._stored(address, limit, now_us)
         if state is not None:
+            self._log_entries -= entry.log_entries
             entry.limit, entry.state = limit, state
+            self._log_entries += entry.log_entries
+        elif entry.limit.algorithm != limit.algorithm:
+            self._drop(address)  # nothing of it counts in the other kind, for good too
 
     def _keep(self, address: Address, limit: CompiledLimit, state: State) -> None:
         former = self._entries.get(address)

@@ -92,8 +92,8 @@ class Calls:
         self._members = [
             _Member(
                 definition,
-                one_limit(definition.limit.algorithm, field_name(definition.scope)),
-                field_name(definition.scope),
+                one_limit(definition.limit.algorithm, field_name(definition)),
+                field_name(definition),
                 mark_of(definition.limit.compiled),
                 kind_of(definition.limit.algorithm, shadow=definition.shadow),
                 definition.shadow,
@@ -112,7 +112,7 @@ class Calls:
         if len(keys) != self.groups:
             raise ValueError(f"these limits take {self.groups} keys, not {len(keys)}")
         texts = [encode_key(key) for key in keys]
-        return [key_name(self._prefix, texts[definition.group], definition.scope) for definition in self.definitions]
+        return [key_name(self._prefix, texts[definition.group], definition) for definition in self.definitions]
 
     def costs(self, costs: Sequence[int]) -> list[int]:
         """The cost of each limit. Raises ArgumentError for what is no cost."""

@@ -193,6 +193,6 @@ def _last(steps: Steps, reply: Any) -> Decision:
 
 def look(definition: NamedLimit, name: bytes) -> Command:
     """The command that reads a limit's state."""
-    if is_log(definition.scope):
+    if is_log(definition):
         return ("LRANGE", name, 0, -1)
-    return ("HGET", name, field_name(definition.scope))
+    return ("HGET", name, field_name(definition))

@@ -7,9 +7,8 @@ from hashlib import blake2b
 from struct import Struct, calcsize, unpack_from
 from typing import Any
 
-from headgate.algorithms import token_bucket
-from headgate.algorithms.transition import ALGORITHMS
-from headgate.decision import Reading
+from headgate.algorithms import token_bucket, transition
+from headgate.decision import NamedLimit, Reading
 from headgate.errors import StoreKeyError
 from headgate.stores.redis_scripts import MARKS, POWERS, limit_of
 from headgate.units import LARGEST, CompiledLimit
@@ -29,7 +28,7 @@ UNITS = 8
 """Bytes of the units of a bucket that has too few; no other reply of one limit has as many."""
 
 
-def key_name(prefix: str, text: str, scope: str) -> bytes:
+def key_name(prefix: str, text: str, definition: NamedLimit) -> bytes:
     """The Redis key of a limit's state: a hash for all limits of a rule and key, a list for each of their logs.
 
     All limits of one key have one hash tag. `text` comes from `encode_key`, so it has no brace and cannot
@@ -38,19 +37,21 @@ def key_name(prefix: str, text: str, scope: str) -> bytes:
     name = text.encode()
     if len(name) > LONGEST_NAME:
         name = b"#" + blake2b(name, digest_size=20).hexdigest().encode()
-    place = scope if is_log(scope) else scope[: scope.rindex("/") + 1]
+    scope = definition.scope
+    place = scope if is_log(definition) else scope[: scope.rindex("/") + 1]
     return b"%b:{%b}:%b" % (prefix.encode(), name, place.encode())
 
 
-def field_name(scope: str) -> str:
+def field_name(definition: NamedLimit) -> str:
     """The field of a limit's state in its hash; nothing for a log."""
-    algorithm, _, number = scope.rpartition("/")[2].rpartition(".")
-    return "" if algorithm == "sliding_log" else f"{_FIELDS[algorithm]}{number}"
+    if is_log(definition):
+        return ""
+    return f"{_FIELDS[definition.limit.algorithm]}{definition.scope.rpartition('.')[2]}"
 
 
-def is_log(scope: str) -> bool:
+def is_log(definition: NamedLimit) -> bool:
     """Whether a state is a list of its own."""
-    return scope.rpartition("/")[2].startswith("sliding_log.")
+    return definition.limit.algorithm == "sliding_log"
 
 
 def read_state(algorithm: str, value: bytes | Sequence[bytes]) -> tuple[CompiledLimit, State]:
@@ -106,8 +107,7 @@ def convert(limit: CompiledLimit, former: CompiledLimit, state: State, now_us: i
     """A state in the numbers of this limit; None where it is the same as none."""
     if former == limit:
         return state
-    converted: State | None = ALGORITHMS[limit.algorithm].convert(limit, state, now_us, former)
-    return converted
+    return transition.convert(limit, state, now_us, former)
 
 
 def _entries(offset: int, numbers: list[int]) -> State:

@@ -28,7 +28,7 @@ pub struct State<'pool> {
     /// How many older entries no longer count.
     pub gone: usize,
     /// Units of the live entries and of `charged`.
-    used: i64,
+    pub used: i64,
     /// The time of the newest entry, `charged` included.
     pub last: Option<i64>,
     /// What is added to every stored time: not 0 only after a clock that was once far ahead.

@@ -64,7 +64,7 @@ pub fn charge(_limit: &Limit, state: State, _now: i64, cost: i64) -> State {
 pub fn measure(limit: &Limit, state: State, now: i64) -> (i64, i64, i64) {
     let (window, current, previous) = state;
     let (left, behind) = to_come(limit, window, now);
-    let remaining = (limit.quota - current - floor_div(previous * left, limit.period)).max(0);
+    let remaining = (limit.quota - used(limit, state, now)).max(0);
     let reset_after = if current != 0 {
         limit.period + left + behind
     } else if previous != 0 {
@@ -82,14 +82,13 @@ pub fn convert(limit: &Limit, state: State, now_us: i64, former: &Limit) -> Opti
         return Some(state);
     }
     let now = now_us / former.unit_us;
-    let (window, current, previous) = roll(former, Some(state), now);
-    let (left, behind) = to_come(former, window, now);
-    let used = current + floor_div(previous * left, former.period);
-    if used == 0 {
+    let state = roll(former, Some(state), now);
+    let counted = used(former, state, now);
+    if counted == 0 {
         return None;
     }
-    let moment = (now + behind) * former.unit_us / limit.unit_us;
-    Some((moment / limit.period, used.min(LARGEST / limit.period), 0))
+    let moment = now.max(state.0 * former.period) * former.unit_us / limit.unit_us;
+    Some((moment / limit.period, counted.min(LARGEST / limit.period), 0))
 }
 
 /// The state without what is left of a charge made at `earliest` or later; None where nothing is left.
@@ -106,9 +105,17 @@ pub fn give_back(limit: &Limit, state: State, _now: i64, cost: i64, earliest: i6
     (current != 0 || previous != 0).then_some((window, current, previous))
 }
 
+/// How many units count: this window's, and the share of the last one's, in whole units.
+#[inline(always)]
+pub fn used(limit: &Limit, state: State, now: i64) -> i64 {
+    let (window, current, previous) = state;
+    let (left, _) = to_come(limit, window, now);
+    current + floor_div(previous * left, limit.period)
+}
+
 /// How far into a window at most `most` of the `count` units of the window before it still count.
 #[inline(always)]
-fn gone(limit: &Limit, count: i64, most: i64) -> i64 {
+pub fn gone(limit: &Limit, count: i64, most: i64) -> i64 {
     limit.period - floor_div((most + 1) * limit.period - 1, count)
 }
 

@@ -3,7 +3,7 @@
 //! The table admits all checks of a decision, then charges all or none; each step of that is one
 //! function here. Times at this border are microseconds, inside they are units of each limit. Pure.
 
-use crate::algorithms::{fixed_window, leaky_queue, sliding_log, sliding_window, token_bucket};
+use crate::algorithms::{fixed_window, leaky_queue, sliding_conversion, sliding_log, sliding_window, token_bucket};
 use crate::limit::{Algorithm, LARGEST, Limit};
 use crate::log_pool::{Log, NO_CHAIN};
 
@@ -221,10 +221,26 @@ pub fn nothing(limit: &Limit) -> Numbers {
     }
 }
 
-/// The numbers of a state whose limit's numbers were `former`; None where nothing of it is left.
-///
-/// A log has no numbers to convert: see `sliding_log::convert`.
-pub fn convert(limit: &Limit, [a, b, c]: Numbers, now_us: i64, former: &Limit) -> Option<Numbers> {
+/// The state of a limit whose numbers, or whose kind of sliding window, were `former`.
+pub fn convert<'pool>(limit: &Limit, stored: Stored<'pool>, now_us: i64, former: &Limit) -> Stored<'pool> {
+    let now_a_log = limit.algorithm == Algorithm::SlidingLog;
+    match stored {
+        Stored::Nothing => Stored::Nothing,
+        Stored::Entries(log) if now_a_log => {
+            sliding_log::convert(limit, log, now_us, former).map_or(Stored::Nothing, Stored::Entries)
+        }
+        Stored::Entries(log) => sliding_conversion::counter_of_log(limit, log, now_us, former)
+            .map_or(Stored::Nothing, |(a, b, c)| Stored::Numbers([a, b, c])),
+        Stored::Numbers([a, b, c]) if now_a_log => sliding_conversion::log_of_counter(limit, (a, b, c), now_us, former)
+            .map_or(Stored::Nothing, |entry| Stored::Entries(Log::of_one(entry))),
+        Stored::Numbers(numbers) => {
+            convert_numbers(limit, numbers, now_us, former).map_or(Stored::Nothing, Stored::Numbers)
+        }
+    }
+}
+
+/// `convert` for every algorithm but the log, within one algorithm; None where nothing is left.
+fn convert_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64, former: &Limit) -> Option<Numbers> {
     match limit.algorithm {
         Algorithm::FixedWindow => fixed_window::convert(limit, (a, b), now_us, former).map(|(a, b)| [a, b, 0]),
         Algorithm::SlidingWindow => {

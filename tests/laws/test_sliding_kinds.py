@@ -1,0 +1,170 @@
+"""A sliding window that changes its kind, the log to the counter or back, forgives nobody.
+
+`5/minute` is a log and `500/minute` a counter, so a changed number may change the kind. The state is converted, so
+that at every later moment as much counts as the former state, left alone, would have counted: never less.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from headgate import Limiter
+from headgate.limits import Limit, SlidingLog, SlidingWindow
+from headgate.testing import ManualClock
+from headgate.units import LARGEST
+from strategies import ONE_OF_A_KIND, history_of
+from subjects import CORES, START_US, ZONES, make_limiter, numbers
+
+CONVERTING = (*CORES, *ZONES)
+KINDS_OF_WINDOW = (SlidingLog, SlidingWindow)
+
+each_store = pytest.mark.parametrize("store", CONVERTING)
+
+
+def left(limiter: Limiter) -> int:
+    remaining = limiter.peek("key", 0).remaining
+    assert remaining is not None
+    return remaining
+
+
+@st.composite
+def changes(draw: st.DrawFn, *, period: bool = False) -> tuple[Limit, Limit]:
+    """A sliding window, and one of the other kind; of the same period unless `period` may change as well."""
+    former_kind, kind = draw(st.permutations(KINDS_OF_WINDOW))
+    former, limit = draw(ONE_OF_A_KIND[former_kind]), draw(ONE_OF_A_KIND[kind])
+    if not period:
+        quota = draw(st.one_of(st.integers(0, 12), st.integers(0, 2 * former.quota + 2)))
+        assume(kind is SlidingLog or quota * former.period_us <= LARGEST)
+        limit = kind(limit=min(quota, LARGEST), period_us=former.period_us)
+    return former, limit
+
+
+@each_store
+@given(change=changes(), data=st.data())
+def test_a_sliding_window_of_another_kind_never_leaves_more_than_the_former_one_would(
+    store: str, change: tuple[Limit, Limit], data: st.DataObject
+) -> None:
+    former, limit = change
+    assume(isinstance(former, SlidingLog) or limit.quota * former.period_us <= LARGEST)
+    alone_limit = type(former)(limit=limit.quota, period_us=former.period_us)  # type: ignore[call-arg]
+    clock = ManualClock(START_US + data.draw(st.integers(0, former.period_us)))
+    before, alone = (make_limiter(store, former, clock, name="api") for _ in range(2))
+    for wait_us, cost in data.draw(history_of([former])):
+        clock.advance(wait_us)
+        before.hit("key", cost)
+        alone.hit("key", cost)
+    clock.advance(data.draw(st.one_of(st.just(0), st.integers(0, former.period_us))))
+    after = Limiter(limit, store=before.store, clock=clock, name="api")
+    alone = Limiter(alone_limit, store=alone.store, clock=clock, name="api")
+    if data.draw(st.booleans()):
+        after.hit("key", data.draw(st.one_of(st.just(0), st.just(limit.quota + 1))))  # converted here, and for good
+    for wait_us in data.draw(st.lists(st.integers(0, max(1, former.period_us // 3)), max_size=12)):
+        assert left(after) <= left(alone)
+        clock.advance(wait_us)
+    assert left(after) <= left(alone)
+
+
+@each_store
+@given(change=changes(period=True), data=st.data())
+def test_what_counts_when_the_kind_changes_counts_on(
+    store: str, change: tuple[Limit, Limit], data: st.DataObject
+) -> None:
+    former, limit = change
+    clock = ManualClock(START_US + data.draw(st.integers(0, former.period_us)))
+    before = make_limiter(store, former, clock, name="api")
+    for wait_us, cost in data.draw(history_of([former])):
+        clock.advance(wait_us)
+        before.hit("key", cost)
+    counted = former.quota - left(before)
+    if former.period_us > limit.period_us and isinstance(former, SlidingLog):
+        counted = 0  # entries that are older than the new period may leave
+    after = Limiter(limit, store=before.store, clock=clock, name="api")
+    assert left(after) <= max(0, limit.quota - counted)
+
+
+@each_store
+@given(change=changes(period=True), data=st.data())
+def test_a_wait_is_exact_when_the_kind_has_changed(
+    store: str, change: tuple[Limit, Limit], data: st.DataObject
+) -> None:
+    former, limit = change
+    clock = ManualClock(START_US + data.draw(st.integers(0, former.period_us)))
+    before = make_limiter(store, former, clock, name="api")
+    for wait_us, cost in data.draw(history_of([former])):
+        clock.advance(wait_us)
+        before.hit("key", cost)
+    after = Limiter(limit, store=before.store, clock=clock, name="api")
+    cost = data.draw(st.integers(1, max(1, limit.quota)))
+    told_us = after.hit("key", cost).retry_after_us
+    assume(told_us)
+    assert told_us
+    assume(clock.now_us() + told_us < LARGEST)
+    clock.advance(told_us - 1)
+    assert not after.hit("key", cost)
+    clock.advance(1)
+    assert after.hit("key", cost)
+
+
+@each_store
+@given(change=changes(period=True), data=st.data())
+def test_what_was_forgotten_by_one_kind_stays_forgotten_by_the_other(
+    store: str, change: tuple[Limit, Limit], data: st.DataObject
+) -> None:
+    former, limit = change
+    clock = ManualClock(START_US + data.draw(st.integers(0, former.period_us)))
+    before = make_limiter(store, former, clock, name="api")
+    for wait_us, cost in data.draw(history_of([former])):
+        clock.advance(wait_us)
+        before.hit("key", cost)
+    reset_after_us = before.peek("key", 0).reset_after_us
+    assert reset_after_us is not None
+    assume(clock.now_us() + reset_after_us < LARGEST - 10**14)
+    clock.advance(reset_after_us)
+    after, fresh = Limiter(limit, store=before.store, clock=clock, name="api"), make_limiter(store, limit, clock)
+    for wait_us, cost in data.draw(history_of([limit])):
+        clock.advance(wait_us)
+        asked, told = after.hit("key", cost), fresh.hit("key", cost)
+        assert (asked.allowed, asked.remaining, asked.retry_after_us) == (
+            told.allowed,
+            told.remaining,
+            told.retry_after_us,
+        )
+
+
+@given(change=changes(period=True), data=st.data())
+def test_all_stores_convert_alike(change: tuple[Limit, Limit], data: st.DataObject) -> None:
+    former, limit = change
+    clock = ManualClock(START_US + data.draw(st.integers(0, former.period_us)))
+    all_before = [make_limiter(store, former, clock, name="api") for store in CONVERTING]
+    all_after = [Limiter(limit, store=before.store, clock=clock, name="api") for before in all_before]
+    for wait_us, cost, changed in data.draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, former.period_us), st.integers(0, max(1, limit.quota, former.quota)), st.booleans()
+            ),
+            max_size=20,
+        )
+    ):
+        clock.advance(wait_us)
+        asked = all_after if changed else all_before
+        first, *others = (numbers(limiter.hit("key", cost)) for limiter in asked)
+        assert all(other == first for other in others)
+
+
+@each_store
+def test_a_limit_raised_and_lowered_across_the_border_forgives_nobody(store: str) -> None:
+    clock = ManualClock(START_US + 30_000_000)
+    few = make_limiter(store, "5/minute", clock, name="api")
+    many = Limiter("500/minute", store=few.store, clock=clock, name="api")
+    assert [few.hit("key").allowed for _ in range(6)] == [True] * 5 + [False]
+    assert many.peek("key", 0).remaining == 490  # five requests half a window ago weigh as ten of this window
+    assert many.hit("key", 490)
+    assert not many.hit("key")
+    assert not few.hit("key")
+    clock.advance(60_000_000)
+    assert not few.hit("key")
+    assert few.peek("key", 0).reset_after == 29.880_001  # when the counter would have dropped its last unit
+    clock.advance(29_880_001)
+    assert few.hit("key", 5)
