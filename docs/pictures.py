@@ -115,14 +115,14 @@ SCENES = (
     ),
     Scene(
         "sliding window log",
-        "10 per 10 seconds log",
+        "10 per 10 seconds",
         remaining,
         "remaining",
         "A sliding window log is exact: never more than {most} requests pass within 10 seconds",
     ),
     Scene(
         "sliding window counter",
-        "10 per 10 seconds",
+        "10 per 10 seconds counter",
         remaining,
         "remaining",
         "A sliding window counter estimates from two windows: up to {most} requests pass within 10 seconds",

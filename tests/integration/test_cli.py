@@ -353,7 +353,7 @@ def test_what_a_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
 @pytest.mark.skipif(core.CORE == "python", reason="the shared store needs the native core")
 def test_zone_shows_and_forgets_what_a_shared_zone_holds(tmp_path: Path) -> None:
     zone = str(tmp_path / "zone")
-    limiter = Limiter("500/hour; 9/day", store=f"shared://{zone}?size=256KiB", name="api")
+    limiter = Limiter("5/hour counter; 9/day", store=f"shared://{zone}?size=256KiB", name="api")
     for _ in range(6):
         limiter.hit("user:42")
     limiter.hit(("user:42", 7))
@@ -362,12 +362,12 @@ def test_zone_shows_and_forgets_what_a_shared_zone_holds(tmp_path: Path) -> None
     assert "limiter/api/sliding.1  9/day" in told
     facts = json.loads(run_headgate("zone", "info", "--json", f"shared://{zone}").stdout)
     assert (facts["size"], facts["keys"], facts["mended"]) == (262_144, 4, 0)
-    assert facts["limits"][0] == {"scope": "limiter/api/sliding.0", "limit": "500/hour"}
+    assert facts["limits"][0] == {"scope": "limiter/api/sliding.0", "limit": "5/hour counter"}
 
     told = run_headgate("zone", "inspect", "user:42", zone).stdout
-    assert re.search(r"5/hour: 0 left, all in [0-9.]+ s, its last request was refused\n", told)
+    assert re.search(r"5/hour counter: 0 left, all in [0-9.]+ s, its last request was refused\n", told)
     parts = json.loads(run_headgate("zone", "inspect", "--json", "user:42", "7", zone).stdout)
-    assert [(state["limit"], state["remaining"]) for state in parts] == [("5/hour", 4), ("9/day log", 8)]
+    assert [(state["limit"], state["remaining"]) for state in parts] == [("5/hour counter", 4), ("9/day", 8)]
 
     assert run_headgate("zone", "reset", "user:42", zone).stdout == "forgot what 'user:42' used\n"
     assert limiter.peek("user:42", 0).remaining == 5

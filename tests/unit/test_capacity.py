@@ -55,7 +55,9 @@ def test_bytes_are_those_measured_for_names_as_long() -> None:
 
 
 def test_a_further_limit_is_a_field_that_lives_as_long_as_the_longest() -> None:
-    day, second, log, minute = needed(by_user("5/day fixed; 9/second counter; 9/minute; 9/minute counter"), rate=10).limits
+    day, second, log, minute = needed(
+        by_user("5/day fixed; 9/second counter; 9/minute; 9/minute counter"), rate=10
+    ).limits
     assert (second.state_bytes, minute.state_bytes) == (COSTS["sliding_window"].more_bytes,) * 2
     assert day.state_bytes > COSTS["fixed_window"].more_bytes + len("hg:{}:")
     assert second.life_s == minute.life_s == day.life_s > 86400 > log.life_s

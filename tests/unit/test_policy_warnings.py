@@ -28,10 +28,10 @@ IDLE = [
         "10/second; 10/second",
         '"10/second" is there twice: the second refuses nothing more, and costs a state of its own',
     ),
-    ("10/second log; 10/second log; 5/day", '"10/second log" is there twice'),
+    ("10/second log; 10/second; 5/day", '"10/second" is there twice'),
     ("10/second; 1000/second", '"1000/second" never refuses: "10/second" refuses first'),
     ("1000/hour fixed; 10/hour fixed", '"1000/hour fixed" never refuses: "10/hour fixed" refuses first'),
-    ("10/minute log; 600/hour log", '"600/hour log" never refuses: "10/minute log" refuses first'),
+    ("10/minute log; 600/hour log", '"600/hour log" never refuses: "10/minute" refuses first'),
     ("5/second burst 10; 10/second burst 20", '"10/second burst 20" never refuses: "5/second burst 10" refuses first'),
     ("0/second; 5/minute", '"5/minute" never refuses: "0/second" refuses first'),
 ]
@@ -46,7 +46,7 @@ def test_a_limit_that_never_refuses_is_a_warning(text: str, message: str) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ["10/second; 100/minute", "10/second burst 5; 20/second burst 3", "10/second log; 15/second fixed; 10/minute",
+    ["10/second; 100/minute", "10/second burst 5; 20/second burst 3", "10/second log; 15/second fixed; 10/minute counter",
      "10/minute log; 599/hour log", "5/second queue 3; 5/second burst 3"],
 )  # fmt: skip
 def test_limits_that_may_refuse_are_no_warning(text: str) -> None:
@@ -75,7 +75,7 @@ def test_a_parameter_of_other_programs_is_a_warning() -> None:
     ]
 
 
-KINDS = ("", " log", " fixed", " burst 3", " burst 5", " leaky 4", " queue 2")
+KINDS = (" counter", " log", " fixed", " burst 3", " burst 5", " leaky 4", " queue 2")
 LIMITS = [
     parse_limits(f"{count}/{period}{kind}")[0]
     for count in (1, 2, 3, 6, 101, 404)

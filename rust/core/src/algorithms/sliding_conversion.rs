@@ -3,7 +3,7 @@
 //! Neither state can be told exactly by the other kind. Both conversions err to one side: at every
 //! later moment at least as much counts as used as the former state, left alone, would have counted
 //! under the new limit's period. So a changed limit never passes what the former kind would have
-//! refused. Pure. See docs/algorithms.md#changed-numbers.
+//! refused. Pure. See docs/algorithms.md#changing-the-numbers.
 
 use crate::algorithms::integers::ceil_div;
 use crate::algorithms::{sliding_log, sliding_window};
