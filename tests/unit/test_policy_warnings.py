@@ -28,7 +28,7 @@ IDLE = [
         "10/second; 10/second",
         '"10/second" is there twice: the second refuses nothing more, and costs a state of its own',
     ),
-    ("10/second log; 10/second; 5/day", '"10/second" is there twice'),
+    ("10/second log; 10/second; 5/day counter", '"10/second" is there twice'),
     ("10/second; 1000/second", '"1000/second" never refuses: "10/second" refuses first'),
     ("1000/hour fixed; 10/hour fixed", '"1000/hour fixed" never refuses: "10/hour fixed" refuses first'),
     ("10/minute log; 600/hour log", '"600/hour log" never refuses: "10/minute" refuses first'),
