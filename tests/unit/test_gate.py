@@ -281,6 +281,36 @@ def test_the_spellings_of_credentials_are_one_key(core: str) -> None:
     assert counted_apart(gate, Request(headers={"authorization": "aBc"}), Request(headers={"authorization": "abc"}))
 
 
+TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ." + "c2ln" * 10 + "ZZw"
+
+
+@pytest.mark.parametrize(
+    ("identity", "sent"),
+    [
+        ({"header": "X-Token"}, {"headers": {"X-Token": "{}"}}),
+        ({"header": "X-Token", "secret": True}, {"headers": {"X-Token": "{}"}}),
+        ({"header": "Authorization"}, {"headers": {"Authorization": "Bearer {}"}}),
+        ({"cookie": "session", "secret": True}, {"headers": {"Cookie": "session={}"}}),
+        ({"query": "token"}, {"path": "/?token={}"}),
+    ],
+)
+@pytest.mark.parametrize("begin", ["", "."])
+def test_the_spellings_of_a_signed_token_are_one_key(
+    core: str, begin: str, identity: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    def request(token: str) -> Request:
+        if "path" in sent:
+            return Request(path=sent["path"].format(token))
+        return Request(headers={name: value.format(token) for name, value in sent["headers"].items()})
+
+    whole = TOKEN if not begin else begin + TOKEN.replace("eyJ", "eJ")
+    gate = make_gate(core, rule(by=["token"]), identities={"token": identity})
+    for other in (f"{whole}=", f"{whole}!", f"{whole[:-3]}*{whole[-3:]}", f"{whole[:-1]}x"):
+        assert not counted_apart(gate, request(whole), request(other)), other
+    assert counted_apart(gate, request(whole), request(f"{whole[:-1]}A"))
+    assert counted_apart(gate, request("a.b.c0"), request("a.b.c1")), "an opaque value is what it is"
+
+
 def test_a_tier_that_is_sent_twice_is_the_default(core: str) -> None:
     limits = {"free": "2/minute bucket", "pro": "100/minute bucket"}
     for source, sent in [

@@ -11,12 +11,21 @@ from hypothesis import strategies as st
 
 from headgate import ArgumentError, Gate, Request
 from headgate.http.refusal import answer_of
+from headgate.policy.request import REPEATED
 from headgate.service.forwarded import forwarded_request
 from headgate.service.messages import MOST_REQUESTS, BadBody, read_body, write_decision
 
 
 def body(value: Any) -> bytes:
     return json.dumps(value).encode()
+
+
+def test_a_header_with_a_list_of_values_was_sent_several_times() -> None:
+    sent = {"headers": {"X-API-Key": ["VALID", "r1"], "cookie": ["s=1", "s=2"], "X-A": ["1", "1"], "x_a": "1"}}
+    (asked,), _ = read_body(body({"request": {"path": "/?t=1&t=2", **sent}}))
+    request = asked.request
+    assert [request.header("x-api-key"), request.cookie("s"), request.query("t")] == [REPEATED] * 3
+    assert request.header("x-a") == "1"
 
 
 def test_a_request_is_read() -> None:

@@ -7,7 +7,7 @@ One that was sent several times, with different values, is the same parts whatev
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -33,7 +33,11 @@ EVERYONE: Parts = ("everyone",)
 _LONGEST_VALUE = 256
 _MOST_HOSTS = 16
 _CREDENTIALS = ("authorization", "proxy-authorization")
-_PLAIN_BASE64 = str.maketrans("-_", "+/")
+_STANDARD_BASE64 = str.maketrans("-_", "+/")
+_BEGIN_TOKENS = ("eyJ", ".eJ")
+"""How base64 of a JSON object begins, and in itsdangerous, which Flask's sessions are made with, a compressed one."""
+
+_MOST_TOKEN_PARTS = 8
 _ADDRESSES_REMEMBERED = 65536
 
 
@@ -51,7 +55,7 @@ def from_header(name: str, *, secret: bool, called: str = "") -> Extract:
             return None
         if value is REPEATED or ("," in value and len(set(map(str.strip, value.split(",")))) > 1):
             return repeated
-        return (_digest(_one_spelling(value) if credentials else value),)
+        return (_digest(_one_spelling(value) if credentials else _plain_token(value)),)
 
     def extract(request: Request) -> Parts | None:
         value = request.header(lower)
@@ -59,8 +63,7 @@ def from_header(name: str, *, secret: bool, called: str = "") -> Extract:
             return None
         if value is REPEATED:
             return repeated
-        if credentials:
-            value = _one_spelling(value)
+        value = _one_spelling(value) if credentials else _plain_token(value)
         return (value,) if value.isascii() and len(value) <= _LONGEST_VALUE else (_bounded(value),)
 
     return extract_secret if secret else extract
@@ -74,7 +77,7 @@ def from_cookie(name: str, *, secret: bool, called: str = "") -> Extract:
         value = request.cookie(name)
         if value is REPEATED:
             return repeated
-        return (read(value),) if value else None
+        return (read(_plain_token(value)),) if value else None
 
     return extract
 
@@ -87,7 +90,7 @@ def from_query(name: str, *, secret: bool, called: str = "") -> Extract:
         value = request.query(name)
         if value is REPEATED:
             return repeated
-        return (read(value),) if value else None
+        return (read(_plain_token(value)),) if value else None
 
     return extract
 
@@ -168,10 +171,24 @@ def _one_spelling(credentials: str) -> str:
     if not rest:
         return credentials
     scheme, token = scheme.lower(), rest[0]
-    if scheme == "basic":
-        with suppress(ValueError):  # most decoders ignore what is no base64
-            token = b64encode(b64decode(token.translate(_PLAIN_BASE64) + "==")).decode()
-    return f"{scheme} {token}"
+    return f"{scheme} {_plain_base64(token) if scheme == 'basic' else _plain_token(token)}"
+
+
+def _plain_token(value: str) -> str:
+    """A token of base64 parts, such as a JWT, in one spelling; anything else as it is.
+
+    Most decoders ignore what is no base64 and the last bits of a part, so a signature has many spellings.
+    """
+    if not value.startswith(_BEGIN_TOKENS):
+        return value
+    return ".".join(map(_plain_base64, value.split(".", _MOST_TOKEN_PARTS)))
+
+
+def _plain_base64(text: str) -> str:
+    """Base64 as it is written without padding; what cannot be read as it is."""
+    with suppress(ValueError):
+        return urlsafe_b64encode(b64decode(text.translate(_STANDARD_BASE64) + "==")).decode().rstrip("=")
+    return text
 
 
 def _bounded(value: str) -> str:
