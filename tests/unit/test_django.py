@@ -36,7 +36,14 @@ from django.conf.urls.i18n import i18n_patterns
 from django.core.exceptions import PermissionDenied
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
-from django.http import FileResponse, Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import (
+    FileResponse,
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseRedirect,
+    StreamingHttpResponse,
+)
 from django.template import engines
 from django.template.response import TemplateResponse
 from django.test import AsyncRequestFactory, RequestFactory, override_settings
@@ -261,6 +268,37 @@ def test_what_is_no_response_is_still_django_s_error() -> None:
         request = AsyncRequestFactory().get("/")
         assert forgets(request) is None
         assert asyncio.run(forgets_async(request)) is None
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["middleware", "view"])
+def test_these_responses_tell_what_remains(kind: str, whole: bool) -> None:
+    def value(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("read")
+
+    def stream(request: HttpRequest) -> StreamingHttpResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"part"
+
+        return StreamingHttpResponse(iter([b"part"]) if kind == "wsgi" else parts())
+
+    def redirect(request: HttpRequest) -> HttpResponse:
+        return HttpResponseRedirect("/value")
+
+    def missing(request: HttpRequest) -> HttpResponse:
+        raise Http404
+
+    def crash(request: HttpRequest) -> HttpResponse:
+        raise ValueError("a fault of the view")
+
+    views: list[Any] = [value, stream, redirect, missing, crash]
+    limited: list[Any] = views if whole else [rate_limit("9/minute")(view) for view in views]
+    patterns = [path(view.__name__, view) for view in limited]
+    told = {"MIDDLEWARE": [MIDDLEWARE], "HEADGATE": {"limits": "9/minute"}} if whole else {}
+    with Site(kind, patterns, DEBUG_PROPAGATE_EXCEPTIONS=False, **told) as asked:
+        telling = {view.__name__ for view in views if "RateLimit" in asked.ask(f"/{view.__name__}").headers}
+    assert telling == (
+        {"value", "stream", "redirect", "missing", "crash"} if whole else {"value", "stream", "redirect"}
+    )
 
 
 def test_a_site_that_forgets_begins_anew(kind: str) -> None:
