@@ -219,7 +219,8 @@ class ScopeHeaders(Mapping[str, str]):
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a header, `default` where it is not there."""
         wanted = name.lower().replace("_", "-").encode("latin-1", "replace")
-        found = several = None
+        found: bytes | None = None
+        several: list[bytes] | None = None
         length = len(wanted)
         for own, value in self._pairs:
             if len(own) == length and (own == wanted or own.replace(b"_", b"-") == wanted):
