@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import django
@@ -299,6 +300,48 @@ def test_these_responses_tell_what_remains(kind: str, whole: bool) -> None:
     assert telling == (
         {"value", "stream", "redirect", "missing", "crash"} if whole else {"value", "stream", "redirect"}
     )
+
+
+class CorsMiddleware:
+    """Answers other origins as django-cors-headers does: what comes from below it gets the header."""
+
+    sync_capable = True
+    async_capable = False
+
+    def __init__(self, get_response: Callable[[Any], Any]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        response = self._get_response(request)
+        response["Access-Control-Allow-Origin"] = "https://page.example"
+        return response
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_refusals_are_read_by_other_origins_below_cors_headers_and_warned_of_above(
+    kind: str,
+    right: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    package, module = ModuleType("corsheaders"), ModuleType("corsheaders.middleware")
+    module.CorsMiddleware = CorsMiddleware  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "corsheaders", package)
+    monkeypatch.setitem(sys.modules, "corsheaders.middleware", module)
+    both = ["corsheaders.middleware.CorsMiddleware", MIDDLEWARE]
+    told = {"MIDDLEWARE": both if right else both[::-1], "HEADGATE": {"limits": "1/minute"}}
+    with caplog.at_level("WARNING", "headgate"), Site(kind, [path("x", read_any)], **told) as asked:
+        answers = [asked.ask("/x", Origin="https://page.example") for _ in range(2)]
+        faults = [fault.id for fault in check_settings()]
+    assert [answer.status_code for answer in answers] == [200, 429]
+    assert ("Access-Control-Allow-Origin" in answers[1].headers) is right
+    assert faults == ([] if right else ["headgate.W002"])
+    warnings = [record.getMessage() for record in caplog.records if record.name == "headgate"]
+    assert ["stands outside of CorsMiddleware" in warning for warning in warnings] == [True] * (not right)
+
+
+def read_any(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("read")
 
 
 def test_a_site_that_forgets_begins_anew(kind: str) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from headgate import core
 from headgate.decision import Decision
 from headgate.errors import StoreError
+from headgate.http.cors import warn_outside_of_cors
 from headgate.http.front import Answer, Front
 from headgate.http.nested import nested
 from headgate.http.options import AnyPolicy, Options, Refusal, Response
@@ -67,6 +68,7 @@ class RateLimitMiddleware:
         self.app = app
         self._front = Front(policy, options, asynchronous=True)
         self._nested = nested(self._front, options, asynchronous=True)
+        warn_outside_of_cors(self, app)
         self._ask_scope = self._front.ask_scope
         self._websockets = websockets
         self._fallback = fallback

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from functools import wraps
+from functools import partial, wraps
 from inspect import isclass
 from itertools import pairwise
 from types import coroutine
@@ -23,6 +23,7 @@ from typing import Any, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from headgate.errors import ConfigError, MissingExtraError
+from headgate.http.cors import is_cors, tell_outside_of_cors
 from headgate.http.front import judge_async
 from headgate.http.functions import request_of
 from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions
@@ -168,11 +169,20 @@ def setup(
     if policy is not None or "limits" in options:
         whole = middleware(policy, fallback=fallback, **options)
         app.middlewares.insert(0, whole)
+        app.on_startup.append(partial(_look_for_cors, whole))
         app.on_cleanup.append(lambda app: whole.aclose())
     elif options or fallback is not None:
         raise ConfigError("options of an application go with its limits or its policy")
     app.on_response_prepare.append(_tell)
     app.on_cleanup.append(lambda app: rate_limits.aclose())
+
+
+async def _look_for_cors(limit: RateLimitMiddleware, app: web.Application) -> None:
+    """Warn of a middleware for CORS that a refusal does not pass by: the first of a list is the outermost."""
+    inside = list(app.middlewares)[list(app.middlewares).index(limit) + 1 :] if limit in app.middlewares else []
+    found = next(filter(is_cors, inside), None)
+    if found is not None:
+        tell_outside_of_cors("the middleware of setup(limits=...)", found)
 
 
 class AiohttpRequest(Request):

@@ -21,6 +21,7 @@ from typing import Any, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 from headgate.errors import ConfigError, MissingExtraError
+from headgate.http.cors import tell_outside_of_cors
 from headgate.http.front import Front, judge, judge_async
 from headgate.http.functions import portable, request_of
 from headgate.http.options import Refusal, RouteOptions
@@ -63,6 +64,7 @@ NO_ROUTE = "no route"
 """The endpoint of requests that no view answers."""
 
 _MIDDLEWARE = "headgate.integrations.django.RateLimitMiddleware"
+_CORS = "corsheaders.middleware.CorsMiddleware"
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _OVERRIDE = "__headgate_override__"
 _DEPTH = "__headgate_depth__"
@@ -272,6 +274,8 @@ class RateLimitMiddleware:
             markcoroutinefunction(self)
         told = site()
         self._fallback = told.fallback
+        if _is_outside_of_cors(settings.MIDDLEWARE):
+            tell_outside_of_cors("RateLimitMiddleware", _CORS)
         self._front = told.site_front(asynchronous=self._is_async)
 
     def __call__(self, request: Any) -> Any:
@@ -536,6 +540,11 @@ class HeadgateConfig(AppConfig):  # type: ignore[misc]
     verbose_name = "Headgate"
 
 
+def _is_outside_of_cors(middleware: Any) -> bool:
+    named = list(middleware)
+    return _CORS in named and _MIDDLEWARE in named and named.index(_MIDDLEWARE) < named.index(_CORS)
+
+
 def check_settings(app_configs: object = None, **_: object) -> list[Any]:
     """What is wrong with settings.HEADGATE, as Django's system checks tell it."""
     told = _read_settings()
@@ -549,6 +558,9 @@ def check_settings(app_configs: object = None, **_: object) -> list[Any]:
     if _MIDDLEWARE not in above:
         said = "settings.HEADGATE has limits that nothing applies: settings.MIDDLEWARE does not name the middleware"
         return [checks.Warning(said, hint=f'add "{_MIDDLEWARE}"', id="headgate.W001")]
+    if _is_outside_of_cors(above):
+        said = "RateLimitMiddleware stands above CorsMiddleware: no page of another origin can read its refusals"
+        return [checks.Warning(said, hint=f'put "{_CORS}" above "{_MIDDLEWARE}"', id="headgate.W002")]
     del above[above.index(_MIDDLEWARE) :]
     if told.get("key") in (user, f"{__name__}.user") and _AUTHENTICATION not in above:
         said = 'settings.HEADGATE["key"] is user, whom nobody knows yet where RateLimitMiddleware stands'

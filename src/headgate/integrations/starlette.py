@@ -33,6 +33,7 @@ from headgate.http.asgi import (
     settling,
     telling,
 )
+from headgate.http.cors import warn_outside_of_cors
 from headgate.http.functions import request_of
 from headgate.http.options import Refusal, Response, RouteOptions
 from headgate.http.routes import NONE_TOLD, Fronts, LimitsOfRoute, RouteLimits, check_endpoint, exempt, is_exempt
@@ -160,6 +161,7 @@ class RouteLimit:
         **options: Unpack[RouteOptions],
     ) -> None:
         self.app = app
+        warn_outside_of_cors(self, app)
         self._fronts = (rate_limits or rate_limit).routes.fronts(limits, options)
         self._fallback = fallback
 

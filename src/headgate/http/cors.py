@@ -1,0 +1,57 @@
+"""Whether a limit stands outside of what answers browsers of other origins (CORS), as none should.
+
+A refusal that such a middleware never sees has no `Access-Control-Allow-Origin`: a browser tells its page that the
+request failed, not that it came too often. No framework is imported; a middleware is known by its name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+_log = logging.getLogger("headgate")
+_DEEPEST = 32
+
+
+def warn_outside_of_cors(limit: object, app: Any) -> None:
+    """Log a warning where the application behind a limit has a CORS middleware of its own."""
+    found = next(filter(is_cors, _behind(app)), None)
+    if found is not None:
+        tell_outside_of_cors(type(limit).__name__, found)
+
+
+def tell_outside_of_cors(limit: str, found: object) -> None:
+    """Log the warning: what stands outside of what, and what is right."""
+    _log.warning(
+        "%s stands outside of %s, so its refusals have no CORS headers and no page of another origin can read them: "
+        "put %s outside, where it sees every response",
+        limit,
+        *[_name(found)] * 2,
+    )
+
+
+def is_cors(part: object) -> bool:
+    """Whether something is a middleware for CORS, by its name; or settings of one."""
+    return "cors" in _name(part).lower()
+
+
+def _behind(app: Any) -> Iterator[object]:
+    """What is behind a middleware: those that keep what they stand before as `app`, and those that are to be built."""
+    for _ in range(_DEEPEST):
+        if app is None:
+            return
+        yield app
+        for planned in getattr(app, "user_middleware", ()):  # of Starlette, before its first request
+            yield getattr(planned, "cls", planned)
+        config = getattr(app, "cors_config", None)  # of Litestar
+        if config is not None:
+            yield config
+        app = getattr(app, "app", None)
+
+
+def _name(part: object) -> str:
+    if isinstance(part, str):  # as settings name it
+        return part.rpartition(".")[2]
+    named = part if hasattr(part, "__qualname__") else type(part)
+    return str(getattr(named, "__qualname__", named))
