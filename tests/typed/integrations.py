@@ -13,12 +13,13 @@ from starlette.responses import PlainTextResponse, Response
 
 from headgate import Decision, Limiter
 from headgate.http.answers import Told, told
-from headgate.http.who import api_key, first_of
+from headgate.http.who import api_key, first_of, portable
 from headgate.integrations import fastapi, flask, starlette
 from headgate.integrations.aiohttp_client import RateLimitMiddleware
 from headgate.integrations.httpx import AsyncRateLimitTransport, RateLimitTransport
 from headgate.integrations.jwt import claim
 from headgate.integrations.requests import RateLimitAdapter
+from headgate.policy.request import Request as Asked
 
 who = first_of(claim("sub", key="a secret of 32 bytes or more, kept", algorithms=["HS256"]), api_key())
 
@@ -32,6 +33,22 @@ limits.install(app)
 async def item(item_id: int, decision: Annotated[Decision | None, Depends(limits("5/second"))]) -> dict[str, int]:
     return {"item": item_id}
 
+
+def by_client(request: Request) -> str:
+    return request.client.host if request.client else "-"
+
+
+async def by_state(request: Request) -> tuple[str, str]:
+    return "user", str(request.state.user)
+
+
+@portable
+def by_place(request: Asked) -> tuple[str, str]:
+    return request.client_ip, request.endpoint
+
+
+of_starlette = [limits("1/second", key=key) for key in (by_client, by_place)]
+later = limits("1/second", key=by_state, cost=lambda request: len(request.url.path), exempt=lambda: False)
 
 fastapi.rate_limit("10/second", colour="red")  # type: ignore[call-arg]  # pyright: ignore
 

@@ -496,6 +496,7 @@ OF_REST: dict[str, Any] = {
     "get_ident": BaseThrottle().get_ident,
     "get_cache_key": by_cache_key,
     "get_cache_key of a throttle": lambda self, request, view: keyed_by_rest(request, view),
+    "a function of request and view": lambda request, view: (type(view).__name__, request.user.pk),
     "user": lambda request: request.user.pk,
     "query_params": lambda request: request.query_params["token"],
     "its class": lambda request: request.user.pk if isinstance(request, RestRequest) else None,

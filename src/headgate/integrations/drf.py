@@ -192,8 +192,8 @@ def _function(throttle: type[RateLimitThrottle], name: str) -> Any:
     """An attribute as it is written in the class: a function of the request, or of it and the view, or a method."""
     told = inspect.getattr_static(throttle, name)
     if isinstance(told, staticmethod):
-        return told.__func__
-    if inspect.isfunction(told) and (takes(told, 2) or takes(told, 3)):
+        told = told.__func__
+    elif inspect.isfunction(told) and (takes(told, 2) or takes(told, 3)):
         told = told.__get__(throttle())
     if not callable(told) or takes(told, 1) or not takes(told, 2):
         return told

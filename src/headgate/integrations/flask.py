@@ -72,9 +72,9 @@ class FlaskRequest(WsgiRequest):
     def own(self) -> flask.Request:
         """The current one of this environ; before the application, one of its own."""
         if self._own is None:
-            current: Any = flask.request if flask.has_request_context() else None
-            is_it = current is not None and current.environ is self.environ
-            self._own = current._get_current_object() if is_it else flask.Request(self.environ)
+            proxy = cast(Any, flask.request)
+            is_it = flask.has_request_context() and proxy.environ is self.environ
+            self._own = proxy._get_current_object() if is_it else flask.Request(self.environ)
         return cast(flask.Request, self._own)
 
     def cookie(self, name: str) -> str:
