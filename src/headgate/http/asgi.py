@@ -24,7 +24,7 @@ from headgate.http.nested import nested
 from headgate.http.options import AnyPolicy, Options, Refusal, Response
 from headgate.http.request_limits import Asked
 from headgate.policy.gate import AsyncGate
-from headgate.policy.request import Request, header_name, joined, target_text
+from headgate.policy.request import Request, header_name, joined, one_value, target_text
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -191,6 +191,10 @@ class AsgiRequest(Request):
         if headers is None:
             headers = self._headers = ScopeHeaders(self.scope["headers"])
         return headers
+
+    def header(self, name: str) -> str:
+        """The value of a header; see `Request`."""
+        return one_value(self.headers, name)
 
     @property
     def host(self) -> str:  # type: ignore[override]

@@ -22,7 +22,7 @@ from headgate.http.front import Answer, Front
 from headgate.http.nested import nested
 from headgate.http.options import AnyPolicy, Options, Refusal, Response
 from headgate.policy.gate import Gate
-from headgate.policy.request import Request, target_text
+from headgate.policy.request import Request, one_value, target_text
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
@@ -140,6 +140,10 @@ class WsgiRequest(Request):
         if headers is None:
             headers = self._headers = EnvironHeaders(self._environ)
         return headers
+
+    def header(self, name: str) -> str:
+        """The value of a header; see `Request`."""
+        return one_value(self.headers, name)
 
     @property
     def host(self) -> str:  # type: ignore[override]

@@ -115,8 +115,7 @@ class Request:
 
         `REPEATED` where it is there several times with different values.
         """
-        headers = self.headers
-        value = _get(headers, name, "") if type(headers) is Headers else headers.get(name, "")
+        value: str = _get(self.headers, name, "")  # type: ignore[call-overload]  # it is a dictionary here
         if type(value) is Repeated:
             return one_of_values(value.values)
         return value.strip()
@@ -159,6 +158,12 @@ class Request:
 
     def __repr__(self) -> str:
         return f"Request({self.method!r}, {self.path.partition('?')[0]!r}, client_ip={self.client_ip!r})"
+
+
+def one_value(headers: Mapping[str, str], name: str) -> str:
+    """`Request.header` of headers that are no dictionary."""
+    value = headers.get(name, "")
+    return one_of_values(value.values) if type(value) is Repeated else value.strip()
 
 
 def one_of_values(values: Iterable[str]) -> str:
