@@ -20,7 +20,7 @@ from headgate.decision import Decision
 from headgate.errors import StoreError
 from headgate.http.cors import warn_outside_of_cors
 from headgate.http.front import Answer, Front
-from headgate.http.nested import nested
+from headgate.http.nested import JUDGED, nested
 from headgate.http.options import AnyPolicy, Options, Refusal, Response
 from headgate.http.request_limits import Asked
 from headgate.policy.gate import AsyncGate
@@ -76,9 +76,12 @@ class RateLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         judged = failed = None
         front, ask_scope = self._front, self._ask_scope
-        if self._nested is not None and scope["type"] != "lifespan":
-            front = self._nested.front(scope)
-            ask_scope = front.ask_scope
+        if self._nested is not None:
+            if JUDGED not in scope:
+                scope[JUDGED] = self._nested.first
+            elif scope["type"] != "lifespan":
+                front = self._nested.front(scope)
+                ask_scope = front.ask_scope
         if ask_scope is not None:
             try:
                 judged = ask_scope(scope, send)

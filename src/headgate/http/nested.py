@@ -13,7 +13,7 @@ from typing import Any, cast
 from headgate.http.front import Front, Judged
 from headgate.http.options import Options, RouteOptions
 
-_JUDGED = "headgate.middlewares"
+JUDGED = "headgate.middlewares"
 """Where a scope or an environ keeps what judged its request."""
 
 
@@ -25,16 +25,14 @@ class Nested:
         self._options = options
         self._asynchronous = asynchronous
         self._inner: dict[str, Front] = {}
-        self._first = (Judged(front, self, ""),)
+        self.first = (Judged(front, self, ""),)
+        """What a scope or an environ is given as `JUDGED` where nothing has judged it yet."""
 
     def front(self, scope: MutableMapping[str, Any]) -> Front:
-        """What judges the request of a scope or an environ."""
-        judged: tuple[Judged, ...] | None = scope.get(_JUDGED)
-        if judged is None:
-            scope[_JUDGED] = self._first
-            return self._front
+        """What judges the request of a scope or an environ that others have judged already."""
+        judged: tuple[Judged, ...] = scope[JUDGED]
         place = self._front.apart("", self, judged)
-        scope[_JUDGED] = (*judged, Judged(self._front, self, place))
+        scope[JUDGED] = (*judged, Judged(self._front, self, place))
         if not place:
             return self._front
         inner = self._inner.get(place)

@@ -19,7 +19,7 @@ from headgate import core
 from headgate.decision import Decision
 from headgate.errors import StoreError
 from headgate.http.front import Answer, Front
-from headgate.http.nested import nested
+from headgate.http.nested import JUDGED, nested
 from headgate.http.options import AnyPolicy, Options, Refusal, Response
 from headgate.policy.gate import Gate
 from headgate.policy.request import Request, one_value, target_text
@@ -62,8 +62,11 @@ class RateLimitMiddleware:
         judged = failed = None
         front, ask_environ = self._front, self._ask_environ
         if self._nested is not None:
-            front = self._nested.front(environ)
-            ask_environ = front.ask_environ
+            if JUDGED not in environ:
+                environ[JUDGED] = self._nested.first
+            else:
+                front = self._nested.front(environ)
+                ask_environ = front.ask_environ
         if ask_environ is not None:
             try:
                 judged = ask_environ(environ, start_response)
