@@ -8,6 +8,7 @@ import re
 import resource
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from running import RunningService, running_service
+from running import RunningService, headgate_command, running_service
 
 from headgate.service.connection import Bounds, Connections
 from headgate.service.exchange import TEXT, Question, Response
@@ -347,6 +348,25 @@ def test_a_service_that_has_used_up_its_descriptors_goes_on_when_it_has_some(tmp
         [answer] = exchange(service, CHECK)
         assert answer.status == 200
         assert not any("Traceback" in line for line in service.lines)
+
+
+def test_a_service_has_as_many_connections_as_it_may_have_descriptors(tmp_path: Path) -> None:
+    command = headgate_command("serve", str(policy_in(tmp_path)), "--port", "0", "--workers", "2")
+    limited = ["sh", "-c", 'ulimit -n "$0"; exec "$@"']
+    few = subprocess.run([*limited, "40", *command], capture_output=True, text=True, timeout=30, check=False)
+    assert few.returncode == 1
+    assert few.stderr == "headgate: ulimit -n: 40 descriptors are too few to serve; let it have 8256\n"
+    process = subprocess.Popen([*limited, "100", *command[:-2]], stderr=subprocess.PIPE, text=True)
+    service = RunningService(process)
+    try:
+        assert service.lines[0].startswith("headgate: at most 36 connections of each process")
+        with ExitStack() as stack:
+            for _ in range(200):
+                stack.enter_context(connected(service))
+            [answer] = exchange(service, CHECK)
+            assert answer.status == 200
+    finally:
+        service.stop()
 
 
 # One behind another.

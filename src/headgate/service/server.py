@@ -99,6 +99,7 @@ def serve(
 
     `store` (a URL) stands in for the policy's own. `announce` gets the address once requests are answered.
     """
+    bounds = fitting(bounds)
     policy = policy_of(text, policy_file)
     gate = AsyncGate(policy, store=store)
     service = Service(gate)
@@ -131,7 +132,6 @@ def run(
     supervised, is the reading end of a pipe: when its other end closes, what has begun is finished, and no more.
     """
     leave_out_creation_times()
-    bounds = bounds._replace(connections=_fitting(bounds.connections))
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -181,22 +181,25 @@ async def _end(
         connections.abort()
 
 
-def _fitting(connections: int) -> int:
-    """So many connections, or as many as this process may have descriptors for."""
+def fitting(bounds: Bounds) -> Bounds:
+    """So many connections, or as many as this process and those it forks may each have descriptors for.
+
+    Raises ConfigError where there are too few to serve at all.
+    """
+    connections = bounds.connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _OTHER_DESCRIPTORS
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    fitting = min(connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_DESCRIPTORS)
-    if fitting < 1:
-        raise ConfigError(
-            f"this process may have {fitting + _OTHER_DESCRIPTORS} descriptors, which is too few to serve"
-        )
-    if fitting < connections:
-        log.warning("at most %d connections, for lack of descriptors (ulimit -n)", fitting)
-    return fitting
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft <= _OTHER_DESCRIPTORS:
+        raise ConfigError(f"ulimit -n: {soft} descriptors are too few to serve; let it have {wanted}")
+    most = min(connections, soft - _OTHER_DESCRIPTORS)
+    if most < connections:
+        log.warning("at most %d connections of each process, for lack of descriptors (ulimit -n)", most)
+    return bounds._replace(connections=most)
 
 
 def listen(host: str, port: int) -> socket.socket:

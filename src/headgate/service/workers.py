@@ -25,7 +25,7 @@ from headgate.policy.shape import check_shape
 from headgate.service.app import Service
 from headgate.service.connection import Bounds
 from headgate.service.policy_watch import PolicyWatch, other_store, policy_of
-from headgate.service.server import FINISH_WITHIN_S, address_of, listen_together, run
+from headgate.service.server import FINISH_WITHIN_S, address_of, fitting, listen_together, run
 from headgate.service.supervisor import Seat, Supervisor
 from headgate.stores.contract import Store
 from headgate.stores.memory import MemoryStore
@@ -61,6 +61,7 @@ def serve_workers(
     before anything starts: PolicyError and ConfigError for what cannot be used, a store in the memory of each
     process among it; OSError for files.
     """
+    bounds = fitting(bounds)
     policy = policy_of(text, policy_file)
     zone = default_zone_url(policy.namespace) if store is None and not policy.names_store else ""
     opened = open_store(zone or (policy.store if store is None else store))

@@ -1,0 +1,113 @@
+"""A connection answers what was sent, however the network has cut it into pieces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.service.connection import Bounds, Connections
+from headgate.service.exchange import TEXT, Question, Response
+
+PIECES = [
+    b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /later?q=/#f HTTP/1.1\r\nHost: x\r\nA: b\r\n\r\n",
+    b"HEAD /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    b"GET /a HTTP/1.0\r\n\r\n",
+    b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
+    b"POST /later HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2;e\r\nab\r\n1\r\nc\r\n0\r\nT: t\r\n\r\n",
+    b"PUT /unread HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n" + b"GET /a HTTP/1.1\r\n" + b"x" * 13,
+    b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n",
+    b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+    b"GET /a HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+    b"GET /a HTTP/1.1\r\n" + b"A: b\r\n" * 20 + b"\r\n",
+    b"GET /" + b"a" * 300 + b" HTTP/1.1\r\n\r\n",
+    b"\r\n",
+    b"GARBAGE\r\n\r\n",
+    b"GET ",
+    b"\x00\xff",
+]
+
+
+class Wire:
+    """What a connection writes to: it keeps all of it."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.closed = False
+
+    def get_extra_info(self, name: str) -> object:
+        return ("203.0.113.9", 5)
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self.written += data
+
+    def write_eof(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        pass
+
+    resume_reading = pause_reading
+
+
+class Echo:
+    """Tells what it was asked, at once or later."""
+
+    def wants_body(self, method: str, path: str) -> bool:
+        return method == "POST"
+
+    def answer(self, question: Question) -> Response | Awaitable[Response]:
+        response = Response(
+            200, TEXT, f"{question.method} {question.path} {len(question.headers)} ".encode() + question.body
+        )
+        return self._later(response) if question.path == "/later" else response
+
+    async def _later(self, response: Response) -> Response:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return response
+
+
+async def written(sent: list[bytes]) -> tuple[bytes, bool]:
+    """What is written, and whether the connection was ended, when this was sent in these pieces."""
+    bounds = Bounds(head_bytes=4096, target_bytes=256, fields=16, body_bytes=1000)
+    connections = Connections(Echo(), bounds)
+    connection, wire = connections(), Wire()
+    connection.connection_made(cast(Any, wire))
+    for piece in sent:
+        if wire.closed:
+            break
+        connection.data_received(piece)
+        await asyncio.sleep(0)
+    for _ in range(400):
+        await asyncio.sleep(0)
+    ended = wire.closed or (connection in connections.waiting and not connection._reads)
+    connection.connection_lost(None)
+    assert (connections.open, connections.waiting, connections.held) == (set(), {}, 0)
+    return wire.written, ended
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12), st.lists(st.integers(1, 400), min_size=1, max_size=20))
+def test_answers_do_not_depend_on_how_requests_are_cut(requests: list[bytes], cuts: list[int]) -> None:
+    sent = b"".join(requests)
+    pieces, at, turn = [], 0, 0
+    while at < len(sent):
+        size = cuts[turn % len(cuts)]
+        pieces.append(sent[at : at + size])
+        at, turn = at + size, turn + 1
+    whole = asyncio.run(written([sent] if sent else []))
+    assert asyncio.run(written(pieces)) == whole
