@@ -69,9 +69,11 @@ class App(Protocol):
 
     def wants_body(self, method: str, path: str) -> bool:
         """Whether the body is to be read; else it is thrown away."""
+        ...
 
     def answer(self, question: Question) -> Response | Awaitable[Response]:
         """The answer, or an awaitable of it."""
+        ...
 
 
 class _Refused(Exception):
