@@ -101,10 +101,11 @@ class Zone:
         `max_limits`, `created_us`, `mended`."""
 
     def known(self) -> list[tuple[str, str]]:
-        """(scope, text) of each limit that was ever bound, by its number."""
+        """(scope, text) of each limit that is known."""
 
     def look(self, key: Key, now_us: int | None = None) -> list[dict[str, int]]:
-        """What is held of a key: `limit` (a number), `remaining`, `reset_after_us`, `next_after_us`, `refused`."""
+        """What is held of a key: `limit` (its place in `known`), `remaining`, `reset_after_us`, `next_after_us`,
+        `refused`."""
 
     def forget(self, key: Key, now_us: int | None = None) -> bool:
         """Forget what a key used under all limits; whether it had used anything."""
@@ -113,9 +114,10 @@ class Zone:
 class BoundLimits:
     """Limits bound to a table and a clock (None: the table's own); see `headgate.stores.contract.BoundLimits`.
 
-    Raises ConfigError for a limit that is no rate, for more limits than a table can know, and for more
-    at once than a zone can charge. On a zone all but `bind` raise StoreTimeout where a part of it is
-    held for too long: nothing is charged then, but for the requests of `hit_many` that came before.
+    Raises ConfigError for a limit that is no rate and for more at once than a zone can charge, StoreUnavailable
+    where a table holds states of as many limits as it can know. On a zone all raise StoreTimeout where a part of it
+    is held for too long, and StoreKeyError for what is damaged: nothing is charged then, but for the requests of
+    `hit_many` that came before.
     """
 
     def __new__(

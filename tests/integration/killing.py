@@ -41,7 +41,7 @@ TRACEME, SINGLESTEP, DETACH = 0, 9, 17
 
 NOW_US = 1_800_000_000_000_000
 HOUR_US = 3_600_000_000
-MOST_STEPS = 400_000
+MOST_STEPS = 3_000_000
 
 Operation = Callable[[], object]
 
@@ -117,9 +117,9 @@ class World:
         self.store.clear()
         return dict(zip("zabcdefgh", (found[lane] for lane in sorted(found)), strict=False))
 
-    def bind(self, values: Any, groups: int) -> BoundLimits:
+    def bind(self, values: Any, groups: int, scope: str = "rule") -> BoundLimits:
         definitions = [
-            named for group in range(groups) for named in name_limits(values, scope="rule", name="rule", group=group)
+            named for group in range(groups) for named in name_limits(values, scope=scope, name="rule", group=group)
         ]
         return self.store.bind(definitions, clock=self.clock)
 
@@ -200,6 +200,18 @@ def scenarios() -> Iterator[Scenario]:
 
     yield Scenario("reset", small, "100/hour log", forget, lambda world: world.forget("a"), ("a",), 40)
     yield from given_back(small, wide, some, known)
+
+    def versions(world: World) -> None:
+        known(world)
+        for number in range(world.store.info()["max_limits"] - len(world.store.known_limits())):
+            bound = world.bind(parse_limits("9/hour"), 1, scope=f"other{number}")
+            if number % 3 == 0:
+                bound.decide((f"named-{number}",), (1,), now_us=NOW_US)
+
+    def hit_new_version(world: World) -> None:
+        world.bind(parse_limits("90/hour fixed"), 1).decide(("a",), (1,), now_us=NOW_US)
+
+    yield Scenario("a full list of limits", small, "100/hour fixed", versions, hit_new_version, ("a",), 30)
 
 
 def given_back(

@@ -12,11 +12,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from headgate import ConfigError, Limiter, SharedStore, StoreUnavailable, core
+from headgate import ConfigError, Gate, Limiter, Request, SharedStore, StoreUnavailable, core
 from headgate.stores import shared
 from headgate.stores.opening import open_store
 from headgate.testing import ManualClock
@@ -453,13 +454,81 @@ def test_more_limits_at_once_than_a_zone_can_charge_are_refused(path: Path) -> N
         store.bind(limits)
 
 
-def test_a_zone_knows_only_so_many_limits(path: Path) -> None:
+def full_of_limits(path: Path) -> SharedStore:
+    """A zone that holds a state of as many limits as it can know."""
     store = SharedStore(path, size=128 << 10)
-    for number in range(1, store.info()["max_limits"] + 1):
-        Limiter(f"{number}/hour", store=store, name="x")
-    with pytest.raises(ConfigError, match="knows 256 limits already, which is all it can"):
-        Limiter("999999/hour", store=store, name="x")
-    Limiter("5/hour", store=store, name="x")  # one that it knows
+    for number in range(store.info()["max_limits"]):
+        assert Limiter("500/hour", store=store, name=f"x{number}").hit("user")
+    return store
+
+
+def test_a_zone_knows_as_many_limits_as_it_holds_states_of(path: Path) -> None:
+    store = full_of_limits(path)
+    with pytest.raises(StoreUnavailable, match="holds states of 256 limits, which is all that it can know"):
+        Limiter("500/hour", store=store, name="another")
+    known = Limiter("500/hour", store=store, name="x7")
+    assert known.hit("user").remaining == 498
+    store.forget("user")
+    another = Limiter("500/hour", store=SharedStore(path), name="another")  # as another process has it
+    assert another.hit("user").remaining == 499
+    assert known.hit("user").remaining == 499  # its number was taken back: it has another
+    assert store._zone.check() is None
+
+
+def test_a_policy_that_a_zone_has_no_room_for_is_refused_and_the_old_one_stays(path: Path) -> None:
+    store = full_of_limits(path)
+    store.forget("user")
+    rules = [{"name": f"r{number}", "by": ["ip"], "limits": "500/hour"} for number in range(300)]
+    gate = Gate({"version": 1, "rules": rules[:3]}, store=store)
+    assert gate.hit(Request("GET", "/", client_ip="192.0.2.1")).remaining == 499
+    with pytest.raises(
+        ConfigError, match=r"cannot keep the 300 limits of this policy: a zone of this size knows up to 256"
+    ):
+        gate.reload({"version": 1, "rules": rules})
+    assert len(gate.policy.rules) == 3
+    assert gate.hit(Request("GET", "/", client_ip="192.0.2.1")).remaining == 498
+    with pytest.raises(ConfigError, match="cannot keep the 300 limits"):
+        Gate({"version": 1, "rules": rules}, store=store)
+
+
+def test_a_limit_that_finds_no_room_at_a_request_is_decided_by_the_rule(path: Path) -> None:
+    store = SharedStore(path, size=128 << 10)
+    rule = {"name": "late", "by": ["ip"], "limits": "500/hour", "on_store_error": "closed"}
+    gate = Gate({"version": 1, "rules": [rule]}, store=store)
+    for number in range(store.info()["max_limits"]):
+        assert Limiter("500/hour", store=store, name=f"x{number}").hit("user")
+    request = Request("GET", "/", client_ip="192.0.2.1")
+    assert gate.hit(request).degraded == "closed"
+    store.forget("user")
+    Limiter("500/hour", store=SharedStore(path), name="another")  # another process looks for room
+    assert gate.hit(request).degraded == "" and gate.hit(request).remaining == 498
+
+
+def test_policies_whose_numbers_change_a_thousand_times_fill_no_zone_and_forgive_nobody(path: Path) -> None:
+    def policy(number: int) -> dict[str, Any]:
+        kinds = ("fixed", "", "bucket", "log")
+        rules = [
+            {"name": f"rule{place}", "by": ["ip"], "limits": f"{10_000 + number}/day {kinds[place % 4]}"}
+            for place in range(36)
+        ]
+        return {"version": 1, "rules": rules}
+
+    gates = [Gate(policy(0), store=SharedStore(path, size=1 << 20)) for _ in range(2)]
+    busy, idle = Request("GET", "/", client_ip="192.0.2.1"), Request("GET", "/", client_ip="192.0.2.2")
+    gates[0].hit(idle)
+    for number in range(1, 1001):
+        gates[0].reload(policy(number))
+        if number % 3 == 0:  # the other process is behind
+            gates[1].reload(policy(number))
+        for gate in gates if number % 20 == 0 else ():
+            decision = gate.hit(busy)
+            assert not decision.degraded
+    store = gates[0].store
+    assert isinstance(store, SharedStore) and store._zone.check() is None
+    last = gates[0].peek(busy, 0)
+    used = {reading.definition.limit.algorithm: reading.limit - reading.remaining for reading in last.limits}
+    assert {"fixed_window", "sliding_log"} <= set(used)
+    assert min(used.values()) == 100, used
 
 
 def test_all_who_share_a_zone_share_its_clock(path: Path) -> None:

@@ -2,6 +2,8 @@
 
 #![allow(clippy::expect_used, clippy::panic)] // a tool of the benchmarks, not part of the core
 
+use std::sync::Arc;
+
 use headgate_core::answer::{Check, Mode, OnFull};
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::private::{Bounds, Private};
@@ -13,11 +15,11 @@ type Table = table::Table<Private>;
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
 
-fn register(table: &Table, scope: &str, algorithm: Algorithm, period: i64) -> Registered {
+fn register(table: &Table, scope: &str, algorithm: Algorithm, period: i64) -> Arc<Registered> {
     let windowed = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog);
     let refill = if windowed { 0 } else { 7 };
     let limit = Limit::new(algorithm, 1, 100_000, period, refill).expect("a limit");
-    table.register(scope, "", limit).expect("a lock").expect("room")
+    table.register(scope, "", limit, NOW_US).expect("a lock").expect("room")
 }
 
 fn main() {
@@ -37,7 +39,7 @@ fn main() {
         _ => panic!("no such kind of decision: {kind}"),
     };
     let period = if kind == "short_log" { 1500 } else { 60_000_000 }; // of which two requests are within one
-    let limits: Vec<Registered> =
+    let limits: Vec<Arc<Registered>> =
         algorithms.iter().map(|one| register(&table, &format!("{one:?}"), *one, period)).collect();
     let key = table.seed().text(b"user:42");
     let mut checks: Vec<Check> = limits.iter().map(|limit| Check { limit, key, cost: 1, shadow: false }).collect();

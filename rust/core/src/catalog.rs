@@ -1,23 +1,44 @@
-//! The limits that a zone knows: each is written once, with its scope, and named by its number ever after.
+//! The limits that a zone knows: slots name each by a number, which another one gets once no slot names it.
+//!
+//! A number is taken back in two steps, so that a process may die between any two stores: its entry is
+//! retired, from when on no decision writes it; when no slot of any lane names it, it is free. A process
+//! that knows a limit knows its name, which is the number together with a count that no other entry ever
+//! had, and looks at the entry before it writes.
+//!
+//! Texts lie in cells that are linked. Which cells are free is told by the entries, not written down.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use crate::hash::Seed;
-use crate::layout::{LIMIT_BYTES, LIMITS, LIMITS_KNOWN, Layout};
+use crate::layout::{LIMIT_BYTES, LIMIT_TURNS, LIMITS, Layout};
 use crate::limit::{Algorithm, Limit};
 use crate::memory::shared::{SharedMap, Words, set};
 use crate::registry::Registered;
+use crate::slot::NUMBER_BITS;
 use crate::storage::TooMany;
 
-/// A limit that a zone knows.
-pub struct Known {
-    /// What slots name it by, and its integers.
-    pub registered: Registered,
-    /// Where it is used.
-    pub scope: String,
-    /// How people write it.
-    pub text: String,
-}
+const STATUS: usize = 0;
+const KIND: usize = 1;
+const QUOTA: usize = 2;
+const PERIOD: usize = 3;
+const REFILL: usize = 4;
+const SALT: usize = 5;
+/// First cell (24 bits), bytes of the scope (20) and of the text (20).
+const TEXTS: usize = 6;
+/// The turn at which it was last bound: of the versions of a limit the latest is in force.
+const BOUND: usize = 7;
+
+/// What an entry is, in the two lowest bits of its status; above them is the turn at which it was written.
+const FREE: u64 = 0;
+const LIVE: u64 = 1;
+const RETIRED: u64 = 2;
+
+const UNITS_US: [i64; 3] = [1, 1_000, 1_000_000];
+/// Words of a cell of texts; the first one has the next cell in its lowest two bytes.
+const CELL_WORDS: usize = 4;
+const CELL_BYTES: usize = CELL_WORDS * 8;
+const BYTES_PER_CELL: usize = CELL_BYTES - 2;
+const NO_CELL: usize = 0xffff;
+const LONGEST_TEXT: usize = (1 << 20) - 1;
 
 /// The part of a zone where its limits are written.
 #[derive(Clone, Copy)]
@@ -33,101 +54,190 @@ impl<'zone> Catalog<'zone> {
         Self { map, layout }
     }
 
-    /// How many limits are known.
-    pub fn len(&self) -> usize {
-        self.map.words::<1>(LIMITS_KNOWN)[0].load(Acquire).min(self.layout.limits as u64) as usize
+    /// The limits that are known, in the order of their numbers; those that are retired, too.
+    pub fn all(&self) -> Vec<Registered> {
+        self.numbers().filter_map(|number| self.entry(number)).collect()
     }
 
-    /// Whether none is known.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// All limits but the first so many, in the order in which they were met.
-    pub fn since(&self, first: usize, seed: &Seed) -> Vec<Known> {
-        (first as u32..self.len() as u32).filter_map(|number| self.entry(number, seed)).collect()
+    /// The numbers that name limits.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> {
+        (0..self.layout.limits as u32).filter(|number| self.status(*number) & 3 != FREE)
     }
 
     /// Whether all limits can be read, or what cannot.
-    pub fn check(&self, seed: &Seed) -> Result<(), String> {
-        let known = self.len();
-        if known > self.layout.limits {
-            return Err("more limits than there can be".into());
-        }
-        match (0..known as u32).find(|number| self.entry(*number, seed).is_none()) {
+    pub fn check(&self) -> Result<(), String> {
+        match self.numbers().find(|number| self.entry(*number).is_none()) {
             Some(number) => Err(format!("limit {number} is none")),
             None => Ok(()),
         }
     }
 
+    /// Whether decisions may write the number in this name. A lane is held, else it may be retired at once.
+    #[inline(always)]
+    pub fn is_current(&self, name: u64) -> bool {
+        let number = name as u32 & ((1 << NUMBER_BITS) - 1);
+        (number as usize) < self.layout.limits && self.status(number) == name >> NUMBER_BITS << 2 | LIVE
+    }
+
     /// The integers of a limit that is known.
     pub fn limit(&self, number: u32) -> Option<Limit> {
-        if number as usize >= self.len() {
+        if number as usize >= self.layout.limits {
             return None;
         }
-        self.written(number).map(|(limit, _)| limit)
+        let words = self.words(number);
+        if words[STATUS] & 3 == FREE || words[KIND] != kind(&words, words[KIND] as u8, (words[KIND] >> 8) as u8) {
+            return None;
+        }
+        let algorithm = *Algorithm::ALL.get(words[KIND] as u8 as usize)?;
+        let unit_us = *UNITS_US.get((words[KIND] >> 8) as u8 as usize)?;
+        let [quota, period, refill] = [QUOTA, PERIOD, REFILL].map(|word| words[word] as i64);
+        Limit::new(algorithm, unit_us, quota, period, refill).ok()
+    }
+
+    /// The salt of a limit's scope, and when it was last bound.
+    pub fn salt_and_turn(&self, number: u32) -> (u64, u64) {
+        let words = self.words(number);
+        (words[SALT], words[BOUND])
     }
 
     /// A known limit, as it is written in the zone.
-    fn entry(&self, number: u32, seed: &Seed) -> Option<Known> {
-        let (limit, [place, scope_bytes, text_bytes]) = self.written(number)?;
-        let end = place.checked_add(scope_bytes + text_bytes)?;
-        if end > self.layout.texts_bytes {
-            return None;
-        }
-        let mut bytes = Vec::with_capacity(scope_bytes + text_bytes);
-        for word in place / 8..end.div_ceil(8) {
-            let word = self.map.words::<1>(self.layout.texts + word * 8)[0].load(Relaxed);
-            bytes.extend_from_slice(&word.to_ne_bytes());
+    pub fn entry(&self, number: u32) -> Option<Registered> {
+        let limit = self.limit(number)?;
+        let words = self.words(number);
+        let [scope_bytes, text_bytes] = [24, 44].map(|shift| (words[TEXTS] >> shift) as usize & LONGEST_TEXT);
+        let mut bytes = Vec::new();
+        for cell in self.cells(&words) {
+            let cell = self.cell(cell).each_ref().map(|word| word.load(Relaxed).to_le_bytes());
+            bytes.extend_from_slice(&cell.as_flattened()[2..]);
         }
         let text = String::from_utf8(bytes.get(scope_bytes..scope_bytes + text_bytes)?.to_vec()).ok()?;
         bytes.truncate(scope_bytes);
         let scope = String::from_utf8(bytes).ok()?;
-        let salt = seed.salt(&scope);
-        Some(Known { registered: Registered { limit, number, salt }, scope, text })
+        let name = (words[STATUS] >> 2) << NUMBER_BITS | u64::from(number);
+        Some(Registered::new(limit, words[SALT], name, &scope, &text))
     }
 
-    /// The integers of a known limit; where its texts begin, and how long the scope and the text are.
-    fn written(&self, number: u32) -> Option<(Limit, [usize; 3])> {
-        let words = self.limit_words(number).each_ref().map(|word| word.load(Relaxed));
-        let [algorithm, unit_us, quota, period, refill, place, scope_bytes, text_bytes] = words;
-        let algorithm = *Algorithm::ALL.get(usize::try_from(algorithm).ok()?)?;
-        let [unit_us, quota, period, refill] = [unit_us, quota, period, refill].map(|word| word as i64);
-        let limit = Limit::new(algorithm, unit_us, quota, period, refill).ok()?;
-        Some((limit, [place, scope_bytes, text_bytes].map(|word| word.min(u64::from(u32::MAX)) as usize)))
+    /// The name of a limit that is written already; whoever looks for it wants it live. The lock of the limits is held.
+    pub fn find(&self, salt: u64, limit: &Limit) -> Option<u64> {
+        let is_it =
+            |number: &u32| self.limit_words(*number)[SALT].load(Relaxed) == salt && self.limit(*number) == Some(*limit);
+        let number = self.numbers().find(is_it)?;
+        let turn = self.status(number) >> 2;
+        set(&self.limit_words(number)[STATUS], turn << 2 | LIVE);
+        self.touch(number);
+        Some(turn << NUMBER_BITS | u64::from(number))
+    }
+
+    /// Note that a limit is bound now.
+    pub fn touch(&self, number: u32) {
+        set(&self.limit_words(number)[BOUND], self.next_turn());
+    }
+
+    /// Write a limit that is not there yet, and give its name. The lock of the limits is held.
+    pub fn add(&self, scope: &str, text: &str, salt: u64, limit: &Limit) -> Result<u64, TooMany> {
+        let free = (0..self.layout.limits as u32).find(|number| self.status(*number) & 3 == FREE);
+        let number = free.ok_or(TooMany::Limits(self.layout.limits))?;
+        let bytes: Vec<u8> = scope.bytes().chain(text.bytes()).collect();
+        let cells = self.free_cells(bytes.len().div_ceil(BYTES_PER_CELL));
+        let cells = cells.filter(|_| scope.len() <= LONGEST_TEXT && text.len() <= LONGEST_TEXT);
+        let cells = cells.ok_or(TooMany::Bytes(self.layout.texts_bytes))?;
+        for (place, part) in bytes.chunks(BYTES_PER_CELL).enumerate() {
+            let mut written = [0; CELL_BYTES];
+            let next = cells.get(place + 1).copied().unwrap_or(NO_CELL) as u16;
+            written[..2].copy_from_slice(&next.to_le_bytes());
+            written[2..][..part.len()].copy_from_slice(part);
+            for (word, bytes) in self.cell(cells[place]).iter().zip(written.chunks_exact(8)) {
+                set(word, bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
+            }
+        }
+        let first = cells.first().copied().unwrap_or(NO_CELL);
+        let turn = self.next_turn();
+        let mut words = [0; 8];
+        words[STATUS] = turn << 2 | LIVE;
+        for (word, value) in [(QUOTA, limit.quota), (PERIOD, limit.period), (REFILL, limit.refill)] {
+            words[word] = value as u64;
+        }
+        words[SALT] = salt;
+        words[TEXTS] = first as u64 | (scope.len() as u64) << 24 | (text.len() as u64) << 44;
+        words[BOUND] = turn;
+        let algorithm = Algorithm::ALL.iter().position(|one| *one == limit.algorithm).unwrap_or_default();
+        let unit = UNITS_US.iter().position(|one| *one == limit.unit_us).unwrap_or_default();
+        words[KIND] = kind(&words, algorithm as u8, unit as u8);
+        for (word, value) in self.limit_words(number).iter().zip(words).skip(1) {
+            set(word, value);
+        }
+        set(&self.limit_words(number)[STATUS], words[STATUS]);
+        Ok(turn << NUMBER_BITS | u64::from(number))
+    }
+
+    /// No decision writes this number from here on. The lock of the limits is held.
+    pub fn retire(&self, number: u32) {
+        set(&self.limit_words(number)[STATUS], self.status(number) & !3 | RETIRED);
+    }
+
+    /// Another limit may have this number, if it was retired. The lock of the limits is held, and no slot names it.
+    pub fn free_retired(&self, number: u32) -> bool {
+        let is_retired = self.status(number) & 3 == RETIRED;
+        if is_retired {
+            set(&self.limit_words(number)[STATUS], FREE);
+        }
+        is_retired
+    }
+
+    fn next_turn(&self) -> u64 {
+        self.map.words::<1>(LIMIT_TURNS)[0].fetch_add(1, Relaxed).wrapping_add(1) & (u64::MAX >> NUMBER_BITS)
+    }
+
+    /// Cells that no text lies in.
+    fn free_cells(&self, count: usize) -> Option<Vec<usize>> {
+        let mut taken = vec![false; self.count_cells()];
+        for number in self.numbers() {
+            self.cells(&self.words(number)).for_each(|cell| taken[cell] = true);
+        }
+        let free: Vec<usize> = (0..taken.len()).filter(|cell| !taken[*cell]).take(count).collect();
+        (free.len() == count).then_some(free)
+    }
+
+    /// The cells of a limit's texts.
+    fn cells(&self, words: &[u64; 8]) -> impl Iterator<Item = usize> {
+        let bytes = [24, 44].map(|shift| (words[TEXTS] >> shift) as usize & LONGEST_TEXT);
+        let count = (bytes[0] + bytes[1]).div_ceil(BYTES_PER_CELL).min(self.count_cells());
+        let mut next = (words[TEXTS] & 0xff_ffff) as usize;
+        (0..count).map_while(move |_| {
+            let cell = next;
+            next = (cell < self.count_cells()).then(|| self.cell(cell)[0].load(Relaxed) as u16 as usize)?;
+            Some(cell)
+        })
+    }
+
+    fn count_cells(&self) -> usize {
+        (self.layout.texts_bytes / CELL_BYTES).min(NO_CELL)
+    }
+
+    fn cell(&self, cell: usize) -> &Words<CELL_WORDS> {
+        self.map.words(self.layout.texts + cell * CELL_BYTES)
+    }
+
+    #[inline(always)]
+    fn status(&self, number: u32) -> u64 {
+        self.map.words::<1>(LIMITS + number as usize * LIMIT_BYTES)[0].load(Acquire)
+    }
+
+    fn words(&self, number: u32) -> [u64; 8] {
+        self.limit_words(number).each_ref().map(|word| word.load(Relaxed))
     }
 
     fn limit_words(&self, number: u32) -> &Words<8> {
-        self.map.words(LIMITS + (number as usize).min(self.layout.limits - 1) * LIMIT_BYTES)
+        self.map.words(LIMITS + number as usize * LIMIT_BYTES)
     }
+}
 
-    /// Write a limit behind those that are known, and give its number. The lock of the limits is held.
-    pub fn add(&self, scope: &str, text: &str, limit: &Limit) -> Result<u32, TooMany> {
-        let number = self.len() as u32;
-        if number as usize >= self.layout.limits {
-            return Err(TooMany::Limits(self.layout.limits));
-        }
-        let place = match number.checked_sub(1).and_then(|last| self.written(last)) {
-            Some((_, [place, scope_bytes, text_bytes])) => (place + scope_bytes + text_bytes).next_multiple_of(8),
-            None => 0,
-        };
-        if place + scope.len() + text.len() + 8 > self.layout.texts_bytes {
-            return Err(TooMany::Bytes(self.layout.texts_bytes));
-        }
-        let bytes: Vec<u8> = scope.bytes().chain(text.bytes()).collect();
-        for (index, chunk) in bytes.chunks(8).enumerate() {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            set(&self.map.words::<1>(self.layout.texts + place + index * 8)[0], u64::from_ne_bytes(word));
-        }
-        let code = Algorithm::ALL.iter().position(|one| *one == limit.algorithm).unwrap_or_default();
-        let numbers = [limit.unit_us, limit.quota, limit.period, limit.refill].map(|number| number as u64);
-        let places = [place, scope.len(), text.len()].map(|number| number as u64);
-        let words = [code as u64].into_iter().chain(numbers).chain(places);
-        for (word, value) in self.limit_words(number).iter().zip(words) {
-            set(word, value);
-        }
-        set(&self.map.words::<1>(LIMITS_KNOWN)[0], u64::from(number) + 1);
-        Ok(number)
-    }
+/// An algorithm and a unit, with a sum over all that makes a limit, to tell damage.
+fn kind(words: &[u64; 8], algorithm: u8, unit: u8) -> u64 {
+    let own = u64::from(algorithm) | u64::from(unit) << 8;
+    let all = [words[STATUS] >> 2, own, words[QUOTA], words[PERIOD], words[REFILL], words[SALT]];
+    let sum = all
+        .iter()
+        .fold(0x9e37_79b9_7f4a_7c15_u64, |sum, word| (sum ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(31));
+    own | sum >> 32 << 32
 }

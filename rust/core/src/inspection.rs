@@ -3,11 +3,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::algorithms::transition::{self, Reading};
-use crate::catalog::Known;
 use crate::ground::Ground;
 use crate::hash::KeyHash;
 use crate::region;
-use crate::registry::Limits;
+use crate::registry::{Limits, Registered};
 use crate::soundness::check;
 use crate::storage::Storage;
 use crate::stripe::Place;
@@ -15,8 +14,8 @@ use crate::zone::{MENDED, Unusable, Zone};
 
 /// What a zone holds of one key under one limit.
 pub struct Looked {
-    /// The limit's number.
-    pub number: u32,
+    /// The limit's place among those that are known.
+    pub place: usize,
     /// Its own numbers for a cost of 0.
     pub reading: Reading,
     /// Whether the last decision was a refusal.
@@ -26,7 +25,7 @@ pub struct Looked {
 impl Zone {
     /// Go through all states and logs. The first thing that does not fit, or Stuck where a lane is not to be had.
     pub fn check(&self) -> Result<Result<(), String>, Unusable> {
-        if let Err(fault) = self.catalog().check(&self.seed) {
+        if let Err(fault) = self.catalog().check() {
             return Ok(Err(fault));
         }
         for lane in 0..self.layout.lanes.count {
@@ -43,28 +42,28 @@ impl Zone {
         Ok(Ok(()))
     }
 
-    /// All limits that are known, in the order in which they were met.
-    pub fn known(&self) -> Vec<Known> {
-        self.catalog().since(0, &self.seed)
+    /// All limits that are known, in the order of their numbers.
+    pub fn known(&self) -> Vec<Registered> {
+        self.catalog().all()
     }
 
     /// What is held of a key, under every limit that is known.
     pub fn look(&self, key: KeyHash, now_us: i64) -> Result<Vec<Looked>, Unusable> {
         let known = self.known();
         let stripe = self.lock(self.lane_of(key))?;
-        let looked = known.iter().filter_map(|Known { registered, .. }| {
+        let looked = known.iter().enumerate().filter_map(|(place, registered)| {
             let Place::Found(index) = stripe.find(key.tag_under(registered.salt)) else {
                 return None;
             };
             let slot = stripe.ground.slots()[index];
-            if slot.limit() != registered.number {
+            if slot.limit() != registered.number() {
                 return None;
             }
             let limit = &registered.limit;
             let state = transition::roll(limit, stripe.stored(Place::Found(index), registered, self, now_us), now_us);
             let (remaining, reset_after_us, next_after_us) = transition::measure(limit, &state, now_us);
             let reading = Reading { remaining, reset_after_us, next_after_us, ..Reading::default() };
-            Some(Looked { number: registered.number, reading, refused: slot.refused() })
+            Some(Looked { place, reading, refused: slot.refused() })
         });
         let looked = looked.collect();
         stripe.check()?;
@@ -75,9 +74,9 @@ impl Zone {
     pub fn forget(&self, key: KeyHash, now_us: i64) -> Result<bool, Unusable> {
         let known = self.known();
         let mut stripe = self.lock(self.lane_of(key))?;
-        Ok(known.iter().fold(false, |found, Known { registered, .. }| {
-            found | stripe.forget(key.tag_under(registered.salt), self, now_us)
-        }))
+        Ok(known
+            .iter()
+            .fold(false, |found, registered| found | stripe.forget(key.tag_under(registered.salt), self, now_us)))
     }
 
     /// Log blocks that are held, and how many there are.

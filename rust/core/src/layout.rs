@@ -15,8 +15,8 @@ pub const NAMESPACE: usize = 128;
 pub const FIGURES: usize = 256;
 /// Where the lock of the limits is.
 const LIMITS_LOCK: usize = 512;
-/// Where the number of known limits is.
-pub const LIMITS_KNOWN: usize = 576;
+/// Where it is counted how often limits were written or bound.
+pub const LIMIT_TURNS: usize = 576;
 /// Where the known limits begin.
 pub const LIMITS: usize = 4096;
 /// Bytes that one known limit takes, without its texts.

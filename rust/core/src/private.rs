@@ -1,12 +1,14 @@
 //! Stripes in the memory of one process: they grow, and die with it.
 
+use std::sync::Arc;
+
 use crate::answer::{Check, OnFull};
 use crate::hash::{KeyHash, Seed};
 use crate::heap::Heap;
 use crate::lanes::{self, Lanes};
 use crate::limit::Limit;
 use crate::locked::Locked;
-use crate::registry::{Limits, Registered, Registry};
+use crate::registry::{Known, Limits, Registered, Registry};
 pub use crate::room::Bounds;
 use crate::room::Room;
 use crate::storage::{DamagedState, Full, Stats, Storage, TooMany};
@@ -23,6 +25,24 @@ impl Private {
     /// Nothing stored yet.
     pub fn new(bounds: Bounds) -> Self {
         Self { registry: Registry::default(), lanes: Lanes::new(bounds.max_keys), room: Room::new(bounds) }
+    }
+}
+
+impl Private {
+    /// Forget the limits that nobody binds, once no slot names them.
+    #[cold]
+    fn forget_limits(&self, known: &mut Known, now_us: i64) {
+        let newest = known.newest();
+        let mut named = vec![false; self.registry.hold().len()];
+        for lane in 0..self.lanes.len() {
+            let mut stripe = self.lanes.lock(lane);
+            let expired = stripe.tidy(&newest, &self.registry.hold(), now_us, &mut named);
+            self.room.count_expired(expired);
+            self.room.settle(&mut stripe);
+            self.lanes.note_slots(lane, &stripe);
+        }
+        drop(newest);
+        self.registry.forget(known, &named);
     }
 }
 
@@ -54,10 +74,25 @@ impl Storage for Private {
         &self,
         seed: &Seed,
         scope: &str,
-        _text: &str,
+        text: &str,
         limit: Limit,
-    ) -> Result<Result<Registered, TooMany>, DamagedState> {
-        Ok(self.registry.register(seed, scope, limit))
+        now_us: i64,
+    ) -> Result<Result<Arc<Registered>, TooMany>, DamagedState> {
+        let mut known = self.registry.lock();
+        if known.is_crowded() {
+            self.forget_limits(&mut known, now_us);
+        }
+        Ok(self.registry.register(&mut known, seed, scope, text, limit))
+    }
+
+    /// Whoever binds a limit holds it, and none that is held is taken back.
+    #[inline(always)]
+    fn is_current(&self, _limit: &Registered) -> bool {
+        true
+    }
+
+    fn renew(&self, _seed: &Seed, _limit: &Registered, _now_us: i64) -> Result<(), DamagedState> {
+        Ok(())
     }
 
     #[inline(always)]

@@ -236,7 +236,8 @@ impl Room {
         self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn count_expired(&self, expired: usize) {
+    /// So many states were dropped because they had become the same as none.
+    pub fn count_expired(&self, expired: usize) {
         self.expired.fetch_add(expired as u64, Ordering::Relaxed);
     }
 }

@@ -8,8 +8,10 @@
 const FIELD_SHIFT: u32 = 10;
 const LOW_MASK: i64 = (1 << FIELD_SHIFT) - 1;
 
-/// How many limits a table can know: their numbers have 20 bits.
-pub const MOST_LIMITS: usize = 1 << (2 * FIELD_SHIFT);
+/// Bits of a limit's number.
+pub const NUMBER_BITS: u32 = 2 * FIELD_SHIFT;
+/// How many limits a table can know.
+pub const MOST_LIMITS: usize = 1 << NUMBER_BITS;
 
 /// A place of the table; tag 0 is an empty one.
 #[derive(Clone, Copy, Default)]

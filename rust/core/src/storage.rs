@@ -2,6 +2,7 @@
 //! process, `private`, or a file that all processes of a host map, `zone`.
 
 use std::ops::DerefMut;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -88,13 +89,22 @@ pub trait Storage: Sized {
     fn fetch(&self, check: &Check);
 
     /// Make a limit known; `text` is how people write it.
+    ///
+    /// Where there is no room for another one, those that nothing names are taken back.
     fn register(
         &self,
         seed: &Seed,
         scope: &str,
         text: &str,
         limit: Limit,
-    ) -> Result<Result<Registered, TooMany>, Self::Error>;
+        now_us: i64,
+    ) -> Result<Result<Arc<Registered>, TooMany>, Self::Error>;
+
+    /// Whether slots may name this limit by its number. Asked while a stripe is held, it stays so until that is not.
+    fn is_current(&self, limit: &Registered) -> bool;
+
+    /// Give a limit a number again whose own was taken back. No stripe is held.
+    fn renew(&self, seed: &Seed, limit: &Registered, now_us: i64) -> Result<(), Self::Error>;
 
     /// The limits by the numbers that slots name them by.
     fn limits(&self) -> &impl Limits;

@@ -12,7 +12,7 @@ use crate::answer::Check;
 use crate::ground::Ground;
 use crate::limit::{Algorithm, LARGEST, Limit};
 use crate::log_pool::{self, Chain, Charge, LARGEST_IN_SLOT, NO_CHAIN};
-use crate::registry::{Limits, Registered};
+use crate::registry::{Limits, Newest, Registered};
 use crate::slot::Slot;
 use crate::state_check::{is_sound, may_follow};
 use crate::storage::DamagedState;
@@ -115,7 +115,7 @@ impl<G: Ground> Stripe<G> {
             return Stored::Nothing;
         };
         let slot = &self.ground.slots()[index];
-        if slot.limit() != limit.number {
+        if slot.limit() != limit.number() {
             return self.converted(slot, limit, limits, now_us);
         }
         self.of_slot(slot, &limit.limit)
@@ -161,20 +161,20 @@ impl<G: Ground> Stripe<G> {
     /// Whether `limit` itself wrote a slot.
     #[inline(always)]
     pub fn is_written_by(&self, index: usize, limit: &Registered) -> bool {
-        self.ground.slots()[index].limit() == limit.number
+        self.ground.slots()[index].limit() == limit.number()
     }
 
     /// The numbers in a slot, where `limit` itself wrote them.
     #[inline(always)]
     pub fn numbers(&self, index: usize, limit: &Registered) -> Option<Numbers> {
         let slot = &self.ground.slots()[index];
-        (slot.limit() == limit.number && is_sound(&limit.limit, slot.fields())).then(|| slot.fields())
+        (slot.limit() == limit.number() && is_sound(&limit.limit, slot.fields())).then(|| slot.fields())
     }
 
     /// Replace the numbers in a slot.
     #[inline(always)]
     pub fn overwrite(&mut self, index: usize, tag: u64, limit: &Registered, numbers: Numbers) {
-        self.ground.write_slot(index, Slot::new(tag, numbers, limit.number));
+        self.ground.write_slot(index, Slot::new(tag, numbers, limit.number()));
     }
 
     /// Bring what another version of this limit wrote into the numbers of this one, for good: a wait
@@ -184,7 +184,7 @@ impl<G: Ground> Stripe<G> {
             return false;
         };
         let former = self.ground.slots()[index];
-        if former.limit() == limit.number {
+        if former.limit() == limit.number() {
             return false;
         }
         let Some(former_limit) = self.former_of(&former, limit, limits) else {
@@ -211,7 +211,7 @@ impl<G: Ground> Stripe<G> {
             }
         };
         if let Some(fields) = fields {
-            let mut slot = Slot::new(former.tag, fields, limit.number);
+            let mut slot = Slot::new(former.tag, fields, limit.number());
             if former.refused() {
                 slot.mark_refused();
             }
@@ -290,7 +290,7 @@ impl<G: Ground> Stripe<G> {
                 chain
             }
         };
-        let slot = Slot::new(tag, fields, limit.number);
+        let slot = Slot::new(tag, fields, limit.number());
         match place {
             Place::Found(index) => self.ground.write_slot(index, slot),
             Place::Absent => self.insert(slot),
@@ -353,7 +353,7 @@ impl<G: Ground> Stripe<G> {
 
     /// Put a slot with a state that is the same as none; `can_take` said that there is room.
     pub fn put_nothing(&mut self, tag: u64, limit: &Registered) {
-        self.insert(Slot::new(tag, transition::nothing(&limit.limit), limit.number));
+        self.insert(Slot::new(tag, transition::nothing(&limit.limit), limit.number()));
     }
 
     /// Take out the slot of a tag if its state is the same as none.
@@ -401,6 +401,32 @@ impl<G: Ground> Stripe<G> {
             }
         }
         before - self.len()
+    }
+
+    /// Bring all states that a former version of a limit wrote into the numbers of the latest one, drop those that are
+    /// the same as none, and note the numbers of the limits that are named then; how many were dropped.
+    pub fn tidy(&mut self, newest: &Newest, limits: &impl Limits, now_us: i64, named: &mut [bool]) -> usize {
+        let expired = self.drop_expired(limits, now_us);
+        for index in 0..self.ground.slots().len() {
+            let slot = self.ground.slots()[index];
+            if slot.tag != 0
+                && let Some(limit) = newest.instead_of(slot.limit())
+            {
+                self.adopt(Place::Found(index), limit, limits, now_us);
+            }
+        }
+        let _ = self.check(); // a state that cannot be stays what it is
+        self.note_named(named);
+        expired
+    }
+
+    /// Note the numbers of the limits that slots name.
+    pub fn note_named(&self, named: &mut [bool]) {
+        for slot in self.ground.slots().iter().filter(|slot| slot.tag != 0) {
+            if let Some(named) = named.get_mut(slot.limit() as usize) {
+                *named = true;
+            }
+        }
     }
 
     /// Whether a move to a range of more homes is due: dropping what had expired has not freed much.

@@ -4,6 +4,8 @@
 //! the same stripe. A decision locks the stripes of its keys in ascending order, judges all checks,
 //! then charges all or none.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::algorithms::transition::{self, Kept, Reading, State, Stored};
@@ -49,8 +51,14 @@ impl<S: Storage> Table<S> {
     }
 
     /// Make a limit known; `text` is how people write it.
-    pub fn register(&self, scope: &str, text: &str, limit: Limit) -> Result<Result<Registered, TooMany>, S::Error> {
-        self.storage.register(&self.seed, scope, text, limit)
+    pub fn register(
+        &self,
+        scope: &str,
+        text: &str,
+        limit: Limit,
+        now_us: i64,
+    ) -> Result<Result<Arc<Registered>, TooMany>, S::Error> {
+        self.storage.register(&self.seed, scope, text, limit, now_us)
     }
 
     /// Ask for the cache line where a check's state will be looked for. A hint, without any lock.
@@ -102,7 +110,7 @@ impl<S: Storage> Table<S> {
     /// Give back what one decision charged for these checks at `earliest_us` or later, as far as it still counts.
     pub fn give_back(&self, checks: &[Check], now_us: i64, earliest_us: i64) -> Result<(), S::Error> {
         let mut locked = Locked::none();
-        locked.lock(&self.storage, checks)?;
+        self.lock(&mut locked, checks, now_us)?;
         Ok(locked.give_back(&self.storage, checks, now_us, earliest_us)?)
     }
 
@@ -123,7 +131,12 @@ impl<S: Storage> Table<S> {
         now_us: i64,
         read: impl FnOnce(Stored<'_>) -> T,
     ) -> Result<T, S::Error> {
-        let stripe = self.storage.lock(self.storage.lane_of(key))?;
+        let mut stripe = self.storage.lock(self.storage.lane_of(key))?;
+        while !self.storage.is_current(limit) {
+            drop(stripe);
+            self.storage.renew(&self.seed, limit, now_us)?;
+            stripe = self.storage.lock(self.storage.lane_of(key))?;
+        }
         let place = stripe.find(key.tag_under(limit.salt));
         let read = read(stripe.stored(place, limit, self.storage.limits(), now_us));
         stripe.check()?;
@@ -159,6 +172,9 @@ impl<S: Storage> Table<S> {
         let Some(numbers) = stripe.numbers(index, check.limit) else {
             return Ok(None);
         };
+        if !self.storage.is_current(check.limit) {
+            return Ok(None);
+        }
         let numbers = transition::roll_numbers(limit, Some(numbers), now_us);
         let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
         let wait_us = mode.wait_us(transition::admit_numbers(limit, numbers, now_us, check.cost), delay_us);
@@ -187,7 +203,7 @@ impl<S: Storage> Table<S> {
         let Place::Found(index) = place else {
             return Ok(None);
         };
-        if !stripe.is_written_by(index, check.limit) {
+        if !stripe.is_written_by(index, check.limit) || !self.storage.is_current(check.limit) {
             return Ok(None);
         }
         let stored = stripe.stored(place, check.limit, self.storage.limits(), now_us);
@@ -219,9 +235,28 @@ impl<S: Storage> Table<S> {
         Ok(Some(Answer::of_one(check, reading)))
     }
 
+    /// Lock the stripes of all checks, with limits that slots may name.
+    #[inline(always)]
+    fn lock<'table>(
+        &'table self,
+        locked: &mut Locked<'table, S>,
+        checks: &[Check],
+        now_us: i64,
+    ) -> Result<(), S::Error> {
+        locked.lock(&self.storage, checks)?;
+        while !checks.iter().all(|check| self.storage.is_current(check.limit)) {
+            *locked = Locked::none();
+            for check in checks {
+                self.storage.renew(&self.seed, check.limit, now_us)?;
+            }
+            locked.lock(&self.storage, checks)?;
+        }
+        Ok(())
+    }
+
     fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let mut locked = Locked::none();
-        locked.lock(&self.storage, checks)?;
+        self.lock(&mut locked, checks, now_us)?;
         if mode.commit {
             locked.adopt(&self.storage, checks, now_us);
         }

@@ -12,12 +12,13 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
 use crate::answer::{Check, OnFull};
-use crate::catalog::{Catalog, Known};
+use crate::catalog::Catalog;
 use crate::ground::Ground;
 use crate::hash::{KeyHash, Seed};
 pub use crate::header::Birth;
@@ -29,7 +30,8 @@ use crate::memory::prefetch;
 use crate::memory::shared::{SharedMap, Taken, Words, set};
 use crate::patience::Patience;
 use crate::region::{self, MOST_RECORDS, RECORDS_OF_LOG, RECORDS_OF_NUMBERS, Region};
-use crate::registry::{Limits, Registered};
+use crate::registry::{Limits, Newest, Registered};
+use crate::slot::MOST_LIMITS;
 use crate::storage::{DamagedState, Full, Stats, Storage, TooMany};
 use crate::stripe::{Need, Place, Stripe, home};
 
@@ -56,6 +58,8 @@ pub enum Unusable {
     Damaged(&'static str),
     /// What it holds of a key cannot be.
     DamagedState,
+    /// A limit whose number was taken back gets no other one.
+    Full(TooMany),
 }
 
 impl From<DamagedState> for Unusable {
@@ -77,7 +81,6 @@ pub struct Zone {
     pub(crate) map: SharedMap,
     pub(crate) layout: Layout,
     birth: Birth,
-    pub(crate) seed: Seed,
     on_full: OnFull,
     known: Mutex<KnownHere>,
     out_of_reach: OutOfReach,
@@ -92,12 +95,15 @@ struct OutOfReach {
     limits: AtomicU64,
 }
 
-/// The limits that this process has read from the catalogue, and how many those are.
+/// The names of limits that this process has bound, and when it last found no room for another one.
 #[derive(Default)]
 struct KnownHere {
-    read: usize,
-    limits: HashMap<(String, Limit), Registered>,
+    names: HashMap<(u64, Limit), u64>,
+    full_since: Option<Instant>,
 }
+
+/// How long it is not tried again to make room in a list of limits that was full.
+const FULL_FOR: Duration = Duration::from_secs(1);
 
 /// A lane, held.
 pub struct Guard<'zone>(Stripe<Region<'zone>>);
@@ -148,8 +154,7 @@ impl Zone {
             map.init_locks()?;
             set(&map.words::<1>(NAMESPACE)[0], namespace);
         }
-        let seed = Seed::new(birth.seed);
-        Ok(Ok(Self { map, layout, birth, seed, on_full, known: Mutex::default(), out_of_reach: OutOfReach::default() }))
+        Ok(Ok(Self { map, layout, birth, on_full, known: Mutex::default(), out_of_reach: OutOfReach::default() }))
     }
 
     /// The PID namespace of those who use it.
@@ -294,6 +299,65 @@ impl Zone {
         Catalog::new(&self.map, &self.layout)
     }
 
+    /// The name of a limit in this zone; where there is no room for another one, some are taken back first.
+    fn name(
+        &self,
+        scope: &str,
+        text: &str,
+        salt: u64,
+        limit: Limit,
+        now_us: i64,
+    ) -> Result<Result<u64, TooMany>, Unusable> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(name) = known.names.get(&(salt, limit)).filter(|name| self.catalog().is_current(**name)) {
+            self.catalog().touch(*name as u32 & (MOST_LIMITS as u32 - 1));
+            return Ok(Ok(*name));
+        }
+        let _lock = self.lock_limits()?;
+        let add = || self.catalog().add(scope, text, salt, &limit);
+        let mut name = self.catalog().find(salt, &limit).map_or_else(add, Ok);
+        if name.is_err() && known.full_since.is_none_or(|since| since.elapsed() > FULL_FOR) {
+            self.take_back_limits(now_us)?;
+            name = add();
+            known.full_since = name.is_err().then(Instant::now);
+        }
+        if let Ok(name) = name {
+            if known.names.len() > 2 * self.layout.limits {
+                known.names.retain(|_, name| self.catalog().is_current(*name));
+            }
+            known.names.insert((salt, limit), name);
+        }
+        Ok(name)
+    }
+
+    /// Take back the limits that no slot names. The lock of the limits is held.
+    ///
+    /// States of former versions of a limit become states of its latest one first, and what has expired goes. What
+    /// is then named by none is retired; slots are looked through once more, as one may have been written meanwhile.
+    #[cold]
+    fn take_back_limits(&self, now_us: i64) -> Result<(), Unusable> {
+        let catalog = self.catalog();
+        let with_turn = |limit: Registered| {
+            let turn = catalog.salt_and_turn(limit.number()).1;
+            (Arc::new(limit), turn)
+        };
+        let newest = Newest::of(catalog.all().into_iter().map(with_turn));
+        let mut named = vec![false; self.layout.limits];
+        for lane in 0..self.layout.lanes.count {
+            let expired = self.lock(lane)?.tidy(&newest, self, now_us, &mut named);
+            self.count(EXPIRED, expired as u64);
+        }
+        catalog.numbers().filter(|number| !named[*number as usize]).for_each(|number| catalog.retire(number));
+        named.fill(false);
+        for lane in 0..self.layout.lanes.count {
+            self.lock(lane)?.note_named(&mut named);
+        }
+        for number in catalog.numbers().filter(|number| !named[*number as usize]) {
+            catalog.free_retired(number);
+        }
+        Ok(())
+    }
+
     fn lock_limits(&self) -> Result<Taken<'_>, Unusable> {
         let mut patience = Patience::default();
         let mut taken = self.map.take();
@@ -357,26 +421,25 @@ impl Storage for Zone {
         scope: &str,
         text: &str,
         limit: Limit,
-    ) -> Result<Result<Registered, TooMany>, Unusable> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(registered) = known.limits.get(&(scope.to_owned(), limit)) {
-            return Ok(Ok(*registered));
+        now_us: i64,
+    ) -> Result<Result<Arc<Registered>, TooMany>, Unusable> {
+        let salt = seed.salt(scope);
+        let name = self.name(scope, text, salt, limit, now_us)?;
+        Ok(name.map(|name| Arc::new(Registered::new(limit, salt, name, scope, text))))
+    }
+
+    #[inline(always)]
+    fn is_current(&self, limit: &Registered) -> bool {
+        self.catalog().is_current(limit.name())
+    }
+
+    #[cold]
+    fn renew(&self, _seed: &Seed, limit: &Registered, now_us: i64) -> Result<(), Unusable> {
+        if !self.is_current(limit) {
+            let name = self.name(&limit.scope, &limit.text, limit.salt, limit.limit, now_us)?;
+            limit.rename(name.map_err(Unusable::Full)?);
         }
-        let _lock = self.lock_limits()?;
-        for Known { registered, scope, .. } in self.catalog().since(known.read, &self.seed) {
-            known.limits.insert((scope, registered.limit), registered);
-        }
-        known.read = self.catalog().len();
-        if let Some(registered) = known.limits.get(&(scope.to_owned(), limit)) {
-            return Ok(Ok(*registered));
-        }
-        let number = match self.catalog().add(scope, text, &limit) {
-            Ok(number) => number,
-            Err(too_many) => return Ok(Err(too_many)),
-        };
-        let registered = Registered { limit, number, salt: seed.salt(scope) };
-        known.limits.insert((scope.to_owned(), limit), registered);
-        Ok(Ok(registered))
+        Ok(())
     }
 
     #[inline(always)]

@@ -4,6 +4,7 @@
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use headgate_core::algorithms::transition::Kept;
 use headgate_core::ground::Ground;
@@ -32,9 +33,9 @@ impl Random {
     }
 }
 
-fn registered(registry: &Registry) -> Registered {
+fn registered(registry: &Registry) -> Arc<Registered> {
     let limit = Limit::new(Algorithm::FixedWindow, 1, 100, 1_000_000, 0).expect("a limit");
-    registry.register(&Seed::new([1; 16]), "scope", limit).expect("room for a limit")
+    registry.register(&mut registry.lock(), &Seed::new([1; 16]), "scope", "", limit).expect("room for a limit")
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 use headgate_core::answer::{Check, Mode, OnFull};
@@ -35,14 +35,14 @@ fn table(max_keys: usize, on_full: OnFull) -> Table {
     Table::new([7; 16], Private::new(Bounds { max_keys, max_log_blocks: 1_000_000, on_full }))
 }
 
-fn limit(table: &Table, scope: &str, algorithm: Algorithm, quota: i64) -> Registered {
+fn limit(table: &Table, scope: &str, algorithm: Algorithm, quota: i64) -> Arc<Registered> {
     let refill = if matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::SlidingWindow) {
         0
     } else {
         1
     };
     let limit = Limit::new(algorithm, 1, quota, 3_600_000_000, refill).expect("a limit");
-    sure(table.register(scope, "", limit)).expect("room for a limit")
+    sure(table.register(scope, "", limit, NOW_US)).expect("room for a limit")
 }
 
 fn check<'limit>(table: &Table, limit: &'limit Registered, key: &str) -> Check<'limit> {
@@ -86,7 +86,7 @@ fn threads_that_ask_at_once_pass_exactly_the_limit() {
 #[test]
 fn a_new_state_beside_known_ones_disturbs_none() {
     let table = table(4000, OnFull::Refuse);
-    let known: Vec<Registered> =
+    let known: Vec<Arc<Registered>> =
         ALGORITHMS.iter().map(|algorithm| limit(&table, &format!("{algorithm:?}"), *algorithm, 2000)).collect();
     let fresh = limit(&table, "fresh", Algorithm::TokenBucket, 1);
     for number in 1..=1000 {
@@ -96,7 +96,7 @@ fn a_new_state_beside_known_ones_disturbs_none() {
         let answer = sure(table.apply(&checks, NOW_US + number as i64 / 100, HIT));
         assert!(answer.allowed);
         for (check, reading) in checks.iter().zip(answer.readings.all()) {
-            let expected = if std::ptr::eq(check.limit, &raw const fresh) { 0 } else { 2000 - number as i64 };
+            let expected = if std::ptr::eq(check.limit, &raw const *fresh) { 0 } else { 2000 - number as i64 };
             assert_eq!(reading.remaining, expected, "{:?}", check.limit.limit.algorithm);
         }
     }
@@ -173,7 +173,7 @@ fn the_seed_decides_where_keys_fall() {
 #[test]
 fn what_is_given_back_whole_takes_no_room() {
     let table = table(20_000, OnFull::Refuse);
-    let limits: Vec<Registered> =
+    let limits: Vec<Arc<Registered>> =
         ALGORITHMS.iter().map(|algorithm| limit(&table, &format!("{algorithm:?}"), *algorithm, 10)).collect();
     for number in 0..10_000 {
         let keys = [format!("one {number}"), format!("two {number}")];

@@ -4,8 +4,8 @@
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
 use std::fs::{self, File, OpenOptions};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 use headgate_core::answer::{Check, Mode, OnFull};
@@ -44,10 +44,10 @@ fn table(size: usize) -> Table<Zone> {
     Table::new(BIRTH.seed, zone(size))
 }
 
-fn limit(table: &Table<Zone>, scope: &str, algorithm: Algorithm, quota: i64) -> Registered {
+fn limit(table: &Table<Zone>, scope: &str, algorithm: Algorithm, quota: i64) -> Arc<Registered> {
     let windowed = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog);
     let limit = Limit::new(algorithm, 1, quota, 3_600_000_000, i64::from(!windowed)).expect("a limit");
-    table.register(scope, "text", limit).expect("a lock").expect("room for a limit")
+    table.register(scope, "text", limit, NOW_US).expect("a lock").expect("room for a limit")
 }
 
 fn check<'limit>(table: &Table<Zone>, limit: &'limit Registered, key: &str) -> Check<'limit> {
@@ -172,7 +172,7 @@ fn what_was_written_and_not_committed_is_taken_back() {
         let Place::Found(index) = guard.find(key.tag()) else { panic!("the key is lost") };
         let [window, count, _] = guard.numbers(index, &limit).expect("its own numbers");
         for more in 1..=3 {
-            guard.ground.write_slot(index, Slot::new(key.tag(), [window, count + more, 0], limit.number));
+            guard.ground.write_slot(index, Slot::new(key.tag(), [window, count + more, 0], limit.number()));
         }
         if committed {
             guard.ground.commit();
@@ -203,7 +203,7 @@ fn charges_in_several_lanes_count_together_or_not_at_all() {
             for (guard, check) in guards.iter_mut().zip(&checks) {
                 let Place::Found(index) = guard.find(check.tag()) else { panic!("a key is lost") };
                 let [window, ..] = guard.numbers(index, &limit).expect("its own numbers");
-                guard.ground.write_slot(index, Slot::new(check.tag(), [window, 50, 0], limit.number));
+                guard.ground.write_slot(index, Slot::new(check.tag(), [window, 50, 0], limit.number()));
             }
             if decided {
                 guards[0].ground.decide();

@@ -1,6 +1,7 @@
 //! One door to the tables, wherever their states are.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use headgate_core::algorithms::transition::Stored;
 use headgate_core::answer::{Answer, Check, Mode};
@@ -46,11 +47,17 @@ impl AnyTable {
     }
 
     /// Make a limit known; `text` is how people write it.
-    pub fn register(&self, scope: &str, text: &str, limit: Limit) -> PyResult<Result<Registered, TooMany>> {
+    pub fn register(
+        &self,
+        scope: &str,
+        text: &str,
+        limit: Limit,
+        now_us: i64,
+    ) -> PyResult<Result<Arc<Registered>, TooMany>> {
         guarded(|| match self {
-            Self::Private(table) => table.register(scope, text, limit).map_err(damaged),
+            Self::Private(table) => table.register(scope, text, limit, now_us).map_err(damaged),
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-            Self::Shared(table) => table.register(scope, text, limit).map_err(unusable),
+            Self::Shared(table) => table.register(scope, text, limit, now_us).map_err(unusable),
         })
     }
 
@@ -151,6 +158,18 @@ impl AnyTable {
     }
 }
 
+/// The error of a limit that a table has no room for.
+#[cold]
+pub fn full(too_many: TooMany) -> PyErr {
+    let message = match too_many {
+        TooMany::Limits(most) => format!("this store holds states of {most} limits, which is all that it can know"),
+        TooMany::Bytes(most) => {
+            format!("the names of the limits that this store holds states of fill the {most} bytes it has for them")
+        }
+    };
+    headgate_error("StoreUnavailable", message + "; a larger one knows more")
+}
+
 /// The error of a state that cannot be.
 #[cold]
 fn damaged(_: DamagedState) -> PyErr {
@@ -186,6 +205,7 @@ pub fn unusable(unusable: Unusable) -> PyErr {
             return headgate_error("StoreUnavailable", message);
         }
         Unusable::DamagedState => return damaged(DamagedState),
+        Unusable::Full(too_many) => return full(too_many),
         Unusable::Stuck(thread) => thread,
     };
     let who = if thread == 0 { String::new() } else { format!(" by thread {thread}") };

@@ -28,7 +28,7 @@ type Checks<'limit> = SmallVec<[Check<'limit>; 4]>;
 
 /// One limit of a set.
 struct Member {
-    limit: Registered,
+    limit: Arc<Registered>,
     shadow: bool,
     /// Which of a decision's keys and costs it is checked with.
     group: usize,
@@ -49,24 +49,21 @@ impl BoundLimits {
     #[new]
     #[pyo3(signature = (table, definitions, clock = None))]
     fn new(table: &Bound<'_, PyAny>, definitions: Bound<'_, PyTuple>, clock: Option<Py<PyAny>>) -> PyResult<Self> {
+        let py = table.py();
         let table = table_of(table)?;
+        let clock = Clock::new(clock, table.anchor_us());
+        let now_us = clock.now_us(py)?;
         let mut members = Vec::with_capacity(definitions.len());
         for definition in definitions.iter() {
             members.push(Member {
-                limit: register(&table, &definition)?,
+                limit: register(&table, &definition, now_us)?,
                 shadow: definition.getattr("shadow")?.extract()?,
                 group: definition.getattr("group")?.extract()?,
             });
         }
         table.check_fit(members.iter().map(|member| &member.limit.limit))?;
         let groups = members.iter().map(|member| member.group + 1).max().unwrap_or(0);
-        Ok(Self {
-            clock: Clock::new(clock, table.anchor_us()),
-            table,
-            definitions: definitions.unbind(),
-            members: members.into(),
-            groups,
-        })
+        Ok(Self { clock, table, definitions: definitions.unbind(), members: members.into(), groups })
     }
 
     #[pyo3(signature = (key, cost = Cost(1)), text_signature = "($self, key, cost=1)")]

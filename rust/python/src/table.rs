@@ -7,13 +7,13 @@ use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::log_pool::PER_BLOCK;
 use headgate_core::private::{Bounds, Private};
 use headgate_core::registry::Registered;
-use headgate_core::storage::{Stats, TooMany};
+use headgate_core::storage::Stats;
 use headgate_core::table;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::any_table::{AnyTable, headgate_error};
+use crate::any_table::{AnyTable, full};
 
 /// A bounded table of states, shared by every `BoundLimits` made on it.
 #[pyclass(frozen, module = "headgate._native")]
@@ -86,17 +86,9 @@ pub fn read_limit(compiled: &Bound<'_, PyAny>) -> PyResult<Limit> {
 }
 
 /// Make the limit of a `headgate.decision.NamedLimit` known to a table.
-pub fn register(table: &AnyTable, definition: &Bound<'_, PyAny>) -> PyResult<Registered> {
+pub fn register(table: &AnyTable, definition: &Bound<'_, PyAny>, now_us: i64) -> PyResult<Arc<Registered>> {
     let scope: String = definition.getattr("scope")?.extract()?;
     let limit = read_limit(&definition.getattr("limit")?.getattr("compiled")?)?;
     let text = definition.getattr("limit")?.str()?.extract::<String>()?;
-    table.register(&scope, &text, limit)?.map_err(|too_many| {
-        let message = match too_many {
-            TooMany::Limits(most) => format!("this store knows {most} limits already, which is all it can"),
-            TooMany::Bytes(most) => {
-                format!("the names of the limits that this store knows fill the {most} bytes it has for them")
-            }
-        };
-        headgate_error("ConfigError", message)
-    })
+    table.register(&scope, &text, limit, now_us)?.map_err(full)
 }

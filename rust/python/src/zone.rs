@@ -3,7 +3,6 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use headgate_core::catalog::Known;
 use headgate_core::inspection::Looked;
 use headgate_core::layout::Layout;
 use headgate_core::memory::shared::{file_system, same_file};
@@ -100,7 +99,7 @@ impl Zone {
 
     fn known(&self) -> PyResult<Vec<(String, String)>> {
         let known = guarded(|| Ok(self.table()?.storage().known()))?;
-        Ok(known.into_iter().map(|Known { scope, text, .. }| (scope, text)).collect())
+        Ok(known.into_iter().map(|limit| (limit.scope.into(), limit.text.into())).collect())
     }
 
     #[pyo3(signature = (key, now_us = None))]
@@ -115,7 +114,7 @@ impl Zone {
         let found = guarded(|| self.table()?.storage().look(key, now_us).map_err(unusable))?;
         let write = |looked: Looked| {
             let dict = PyDict::new(py);
-            dict.set_item("limit", looked.number)?;
+            dict.set_item("limit", looked.place)?;
             dict.set_item("remaining", looked.reading.remaining)?;
             dict.set_item("reset_after_us", looked.reading.reset_after_us)?;
             dict.set_item("next_after_us", looked.reading.next_after_us)?;

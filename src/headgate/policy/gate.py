@@ -15,7 +15,7 @@ from typing import Any
 
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, StoreUnavailable
 from headgate.keys import check_cost
 from headgate.policy.identity import Extract, Parts
 from headgate.policy.request import Request
@@ -23,6 +23,7 @@ from headgate.policy.rules import ALL_RULES, ANY_TIER, Candidate, Candidates, Ki
 from headgate.policy.shape import check_shape
 from headgate.stores.contract import BoundLimits, Store, StoreStats, bind_async, close_async, ping_async
 from headgate.stores.fallback import MAX_LOCAL_KEYS, Fallback, RescuedLimits
+from headgate.stores.late import bound_or_late
 from headgate.stores.memory import MemoryStore
 from headgate.stores.opening import open_store
 from headgate.stores.shared import SharedStore
@@ -237,6 +238,7 @@ class _BoundPolicy:
         self._clock = clock
         self._local = MemoryStore(max_keys=MAX_LOCAL_KEYS)
         check_shape(compiled, self.store)
+        self._check_room(compiled)
         self._bindings = _Bindings(compiled, self._bind)
 
     @property
@@ -252,10 +254,35 @@ class _BoundPolicy:
         """
         compiled = read_policy(policy)
         check_shape(compiled, self.store)
+        self._check_room(compiled)
         self._bindings = _Bindings(compiled, self._bind)
 
+    def _check_room(self, policy: Policy) -> None:
+        """Raise ConfigError for a policy of more limits than the store can know: a shared zone has a list of them."""
+        if not isinstance(self.store, SharedStore):
+            return
+        limits = [limit for rule in policy.rules for limits in rule.limits.values() for limit in limits]
+        try:
+            for limit in limits:
+                self.store.bind((replace(limit, group=0),), clock=self._clock)
+        except StoreUnavailable as error:
+            raise ConfigError(f"the store cannot keep the {len(limits)} limits of this policy: {error}") from error
+        known = set(self.store.known_limits())  # one that holds no state yet makes room for another
+        if not known.issuperset((limit.scope, str(limit.limit)) for limit in limits):
+            most = self.store.info()["max_limits"]
+            raise ConfigError(
+                f"the store cannot keep the {len(limits)} limits of this policy: a zone of this size knows up to "
+                f"{most}, fewer where their names are long; a larger one knows more"
+            )
+
     def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
-        return self._rescued(self.store.bind(limits, clock=self._clock), limits)
+        return self._rescued(self._bound(limits), limits)
+
+    def _bound(self, limits: tuple[NamedLimit, ...]) -> Any:
+        """The limits on the store; where they cannot be bound now, it is tried again whenever they are asked."""
+        if isinstance(self.store, SharedStore):
+            return bound_or_late(self.store, limits, self._clock)
+        return self.store.bind(limits, clock=self._clock)
 
     def _rescued(self, bound: Any, limits: tuple[NamedLimit, ...]) -> Any:
         """With what each rule says for a store that fails, where the store has no guard that knows it."""
@@ -316,8 +343,12 @@ class Gate(_BoundPolicy):
 class AsyncGate(_BoundPolicy):
     """`Gate` for asyncio: the same names, awaited."""
 
-    def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
-        return self._rescued(bind_async(self.store, limits, self._clock), limits)
+    def _bound(self, limits: tuple[NamedLimit, ...]) -> Any:
+        return (
+            super()._bound(limits)
+            if isinstance(self.store, SharedStore)
+            else bind_async(self.store, limits, self._clock)
+        )
 
     async def hit(self, request: Request, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """See `Gate.hit`."""
