@@ -14,6 +14,7 @@ from types import ModuleType
 from headgate.errors import ConfigError
 
 CHOICES = ("native", "python")
+_COMMAND = "headgate"
 
 
 def _load(choice: str) -> tuple[ModuleType | None, str]:
@@ -36,8 +37,8 @@ def _load(choice: str) -> tuple[ModuleType | None, str]:
 def _is_the_command() -> bool:
     """Whether this process is `headgate` or `python -m headgate`, not a program that imports the package."""
     # While Python looks for the module of `-m`, it keeps "-m" in place of the module's path.
-    by_module = sys.argv[:1] == ["-m"] and ("-m", __package__) in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
-    return by_module or Path(next(iter(sys.argv), "")).stem == __package__
+    by_module = sys.argv[:1] == ["-m"] and ("-m", _COMMAND) in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
+    return by_module or Path(next(iter(sys.argv), "")).stem == _COMMAND
 
 
 try:

@@ -253,6 +253,23 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
+DAMAGED = st.tuples(st.integers(0, len(LINE)), PIECES | st.sampled_from(list('"\\[] 09'))).map(
+    lambda change: LINE[: change[0]] + change[1] + LINE[change[0] + 1 :]
+)
+
+
+@given(lines=st.lists(st.lists(PIECES, max_size=14).map("".join) | DAMAGED, max_size=6))
+def test_a_line_is_read_alike_whether_headers_are_asked_for_or_not(
+    lines: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    log = tmp_path_factory.mktemp("headers") / "log"
+    log.write_text("\n".join(lines))
+    by_head, tally = read_all(log, format="common")
+    whole, other_tally = read_all(log, format="common", headers={"x": "bytes"})
+    assert [entry[:4] for entry in by_head] == [entry[:4] for entry in whole]
+    assert tally == other_tally
+
+
 @pytest.mark.skipif(core.native is None, reason="only the Python core is here")
 @given(lines=st.lists(st.lists(PIECES, max_size=14).map("".join) | st.just(LINE), max_size=6))
 def test_both_cores_read_the_same_of_any_log(lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -34,7 +34,7 @@ pub fn read_head(line: &str, naive_is_utc: bool) -> Option<Head<'_>> {
     let client = &line[..client_end];
     // One colon is that of a virtual host and its port.
     let colons = client.bytes().filter(|byte| *byte == b':').count();
-    if client.is_empty() || colons == 1 || !client.bytes().all(|byte| byte.is_ascii_graphic()) {
+    if client.is_empty() || colons == 1 || !client.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"') {
         return None;
     }
     let bracket = client_end + 1 + bytes[client_end + 1..].iter().position(|byte| matches!(byte, b'[' | b'"'))?;

@@ -16,11 +16,11 @@ from headgate.replay.entries import LONGEST_LINE, Entry, Unreadable, cost_of
 from headgate.replay.times import TimeReader
 
 _QUOTED = r'"((?:[^"\\]|\\.)*)"'
-_HEAD = re.compile(r'(\S+) [^\["]*\[([^\]"]{1,64})\] "([A-Z]{1,32}) (/[^ "]*) HTTP/[0-9.]{1,3}" ')
+_HEAD = re.compile(r'([^\s"]+) [^\["]*\[([^\]"]{1,64})\] "([A-Z]{1,32}) (/[^ "]*) HTTP/[0-9.]{1,3}" ')
 """A line without surprises, as far as it matters when no header is asked for."""
 
 _BEFORE = (
-    r"(?P<client>\S+) (?:(?P<ident>[^\s\[]+) (?P<user>[^\[]*?) ?)?"
+    r"(?P<client>\S+) \s*(?:(?P<ident>[^\s\[]+)(?P<user>\s[^\[]*)?)?"
     r"\[(?P<time>[^\]]{1,64})\]"
 )
 _LINE = re.compile(
@@ -117,7 +117,8 @@ def _match(line: str) -> re.Match[str]:
             return unescaped
     if match is None:
         raise Unreadable('it is not: client ident user [time] "request" ...')
-    goes_on = not match["status"] and match["rest"][:1] not in ("", " ")  # the quote was none of the end
+    after = match.end("request") + 1
+    goes_on = line[after : after + 1] not in ("", " ")  # the quote was none of the end
     if goes_on or not _QUOTES_OF_REST.fullmatch(match["rest"]):
         raise Unreadable("it is cut off inside a quoted field")
     return match
@@ -125,7 +126,7 @@ def _match(line: str) -> re.Match[str]:
 
 def _field(match: re.Match[str], name: str) -> str | None:
     value: str | None = match.groupdict().get(name)
-    return value
+    return value.strip() if value and name == "user" else value
 
 
 def _unescape(text: str) -> str:
