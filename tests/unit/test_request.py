@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from http.cookies import CookieError, SimpleCookie
 from typing import Any
+from urllib.parse import parse_qs, unquote
 
 import pytest
-from hypothesis import given
+from django.http.cookie import parse_cookie as django_cookies
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.datastructures import QueryParams
+from starlette.requests import cookie_parser
+from werkzeug.http import parse_cookie as werkzeug_cookies
 
 from headgate import ArgumentError
 from headgate.http.asgi import AsgiRequest
@@ -197,3 +204,36 @@ def test_a_request_is_made_of_anything_or_is_a_bad_argument(**given_values: Any)
 @given(st.text(alphabet='s=; ,"\\\t12%73', max_size=60), st.sampled_from(["s", "ss"]))
 def test_any_cookies_are_read(sent: str, name: str) -> None:
     assert isinstance(Request(headers={"cookie": sent}).cookie(name), str)
+
+
+def read_by_applications(sent: str) -> set[str]:
+    """What parsers of real frameworks take for the cookie `s`."""
+    found = [cookie_parser(sent).get("s"), django_cookies(sent).get("s"), *werkzeug_cookies(sent).getlist("s")]
+    with suppress(CookieError):
+        morsel = SimpleCookie(sent).get("s")
+        found.append(None if morsel is None else morsel.value)
+    return {unquote(value.strip(), errors="replace").strip() for value in found if value} - {""}
+
+
+@settings(max_examples=400)
+@given(
+    st.lists(st.sampled_from(["s", "=", ";", " ", ",", '"', "\\", "1", "\t", "x", "\\163", "%73", "2"]), max_size=14)
+)
+def test_no_application_reads_another_cookie_than_the_one_that_counts(parts: list[str]) -> None:
+    sent = "".join(parts)
+    read = read_by_applications(sent)
+    found = Request(headers={"cookie": sent}).cookie("s")
+    assert found is REPEATED or {unquote(found).strip()} >= read, (found, read)
+
+
+@settings(max_examples=400)
+@given(st.lists(st.sampled_from(["t", "=", "&", ";", "+", "%20", "%74", "1", "2", "#", "%26", "?"]), max_size=14))
+def test_no_application_reads_another_parameter_than_the_one_that_counts(parts: list[str]) -> None:
+    asked = "".join(parts)
+    read = {
+        value.strip()
+        for text in (asked, asked.partition("#")[0], asked.replace(";", "&"), asked.partition("#")[0].replace(";", "&"))
+        for value in (*parse_qs(text).get("t", []), *QueryParams(text).getlist("t"))
+    } - {""}
+    found = Request(path=f"/?{asked}").query("t")
+    assert found is REPEATED or {found} >= read, (found, read)

@@ -26,7 +26,7 @@ _MOST_NAMES = 1024
 _LONGEST_NAME = 64
 """Names of headers that are remembered."""
 
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"?')
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(?:([0-3][0-7]{2})|(.))", re.DOTALL)
 _ASCII = bytes(range(128)).decode()
 _UNDERSCORES = str.maketrans(". [", "___")
@@ -259,19 +259,16 @@ def _cookie_spellings(text: str) -> Iterator[str]:
     text = text.strip()
     quoted = _QUOTED.match(text)
     if quoted is not None:
-        yield _unescaped(quoted[1])
-        if quoted.end() < len(text):
-            yield _unescaped(text)
-        return
-    yield _unescaped(text)
+        yield _decoded(_ESCAPED.sub(_character, quoted[1]) if "\\" in quoted[1] else quoted[1])
+        if quoted.end() == len(text):
+            return
+    yield _decoded(text)
     first = text.split(None, 1)[:1]
     if first and first[0] != text:
-        yield _unescaped(first[0])
+        yield _decoded(first[0])
 
 
-def _unescaped(text: str) -> str:
-    if "\\" in text:
-        text = _ESCAPED.sub(_character, text)
+def _decoded(text: str) -> str:
     return unquote(text, errors="replace") if "%" in text else text
 
 
