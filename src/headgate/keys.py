@@ -71,7 +71,7 @@ def _part(part: object, index: int, *, alone: bool) -> str:
     if isinstance(part, int) and not isinstance(part, bool):
         if part.bit_length() > 1024:
             raise ArgumentError(f"{name} is {brief_number(part)}: too long for a key")
-        return str(part)
+        return int.__repr__(part)  # the number, however a class of its own writes it
     if not isinstance(part, str):
         raise ArgumentError(f"{name} is text or a whole number, not {_kind(part)}")
     if not part:

@@ -13,7 +13,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::any_table::{AnyTable, full};
+use crate::any_table::{AnyTable, full, headgate_error};
 
 /// A bounded table of states, shared by every `BoundLimits` made on it.
 #[pyclass(frozen, module = "headgate._native")]
@@ -87,7 +87,11 @@ pub fn read_limit(compiled: &Bound<'_, PyAny>) -> PyResult<Limit> {
 
 /// Make the limit of a `headgate.decision.NamedLimit` known to a table.
 pub fn register(table: &AnyTable, definition: &Bound<'_, PyAny>, now_us: i64) -> PyResult<Arc<Registered>> {
-    let scope: String = definition.getattr("scope")?.extract()?;
+    let scope = definition.getattr("scope")?;
+    let Ok(scope) = scope.extract::<String>() else {
+        let message = format!("the scope of a limit is text without lone surrogates, not {}", scope.repr()?);
+        return Err(headgate_error("ConfigError", message));
+    };
     let limit = read_limit(&definition.getattr("limit")?.getattr("compiled")?)?;
     let text = definition.getattr("limit")?.str()?.extract::<String>()?;
     table.register(&scope, &text, limit, now_us)?.map_err(full)

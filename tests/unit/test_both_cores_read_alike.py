@@ -1,0 +1,96 @@
+"""What callers hand in is read alike by the native core and by Python: the same answer, or the same error."""
+
+from __future__ import annotations
+
+import enum
+from collections import namedtuple
+from typing import Any, cast
+
+import pytest
+
+from headgate import ArgumentError, ConfigError, Limiter
+from headgate.decision import name_limits
+from headgate.limit_text import parse_limits
+from headgate.testing import ManualClock
+from subjects import KINDS, make_limiter, make_store
+
+
+class Number(enum.IntEnum):
+    SEVEN = 7
+
+
+class Odd(int):
+    def __str__(self) -> str:
+        return "odd"
+
+    __repr__ = __str__
+
+
+class Text(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "another"
+
+
+class Index:
+    def __index__(self) -> int:
+        return 7
+
+
+Pair = namedtuple("Pair", "one other")  # as some have them
+
+KEYS: list[Any] = [
+    "user", ("t", 7), ("t", Number.SEVEN), (Number.SEVEN,), ("t", Odd(7)), ("t", True), ("t", Index()), Text("user"),
+    ("t", Text("user")), Pair("t", 7), b"user", ("t", b"user"), bytearray(b"user"), "lone \udcff", ("t", "\ud800"), "",
+    ("t", ""), (), ("t",) * 17, None, ("t", None), 7, 7.0, ("t", 7.0), 10**400, ("t", 10**400), ("t", -(10**300)),
+    ("t", 1 << 70), ["t", 7], ("t", ("u", 7)), "x" * 8193, Number.SEVEN,
+]  # fmt: skip
+COSTS: list[Any] = [
+    0, 1, Number.SEVEN, Odd(2), True, False, Index(), 1.0, float("nan"), "1", b"1", None, -1, 2**52, 2**52 + 1,
+    10**400, -(10**400),
+]  # fmt: skip
+
+
+def outcome(kind: str, key: Any, cost: Any) -> object:
+    """What is left of the key `("t", 7)` and of `"user"` after a hit, or the error."""
+    limiter = make_limiter(kind, "9/hour bucket", ManualClock())
+    try:
+        decision = limiter.hit(key, cost)
+    except ArgumentError as error:
+        return str(error)
+    left = [limiter.peek(cast(Any, known), 0).remaining for known in (("t", 7), "user", (7,))]
+    return decision.allowed, decision.remaining, left
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: f"{type(key).__name__}-{repr(key)[:20]!a}")
+def test_every_kind_of_key(key: Any) -> None:
+    told = {kind: outcome(kind, key, 1) for kind in KINDS if "redis" not in kind}
+    assert len(set(map(repr, told.values()))) == 1, told
+
+
+@pytest.mark.parametrize("cost", COSTS, ids=lambda cost: f"{type(cost).__name__}-{repr(cost)[:20]}")
+def test_every_kind_of_cost(cost: Any) -> None:
+    told = {kind: outcome(kind, "user", cost) for kind in KINDS if "redis" not in kind}
+    assert len(set(map(repr, told.values()))) == 1, told
+
+
+def test_a_number_of_a_class_of_its_own_is_that_number() -> None:
+    for kind in KINDS:
+        limiter = make_limiter(kind, "9/hour bucket", ManualClock())
+        limiter.hit(("t", Number.SEVEN))
+        assert limiter.hit(("t", Odd(7))).remaining == 7
+        assert limiter.hit(("t", 7)).remaining == 6
+
+
+@pytest.mark.parametrize("limits", [5, None, 5.0, True, b"5/minute", object()])
+def test_what_is_no_limit_is_refused_with_what_is_right(limits: Any) -> None:
+    with pytest.raises(ConfigError, match=r'limits are text such as "100/minute", limit values or a list of those'):
+        Limiter(limits)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind in ("native", "shared")])
+def test_a_scope_that_is_no_text_is_refused(kind: str) -> None:
+    limits = name_limits(parse_limits("5/hour"), scope="\ud800", name="x")
+    with pytest.raises(ConfigError, match="without lone surrogates"):
+        make_store(kind).bind(limits)
