@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 
 import pytest
-from django.http.cookie import parse_cookie as django_cookies
+from django.http.cookie import parse_cookie as django_cookies  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.datastructures import QueryParams
