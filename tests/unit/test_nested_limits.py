@@ -586,12 +586,12 @@ def grpc_handlers() -> Any:
 
 
 @contextmanager
-def called(server: Any) -> Iterator[Ask]:
+def called(server: Any, method: str = METHOD) -> Iterator[Ask]:
     server.add_generic_rpc_handlers((grpc_handlers(),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call: Any = channel.unary_unary(METHOD)
+        call: Any = channel.unary_unary(method)
 
         def asked() -> int:
             try:
@@ -838,3 +838,15 @@ def test_nested_applications_side_by_side_count_apart() -> None:
 
         assert [runner.run(asked("/a/b/x")) for _ in range(5)] == [200] * 4 + [429]
         assert runner.run(asked("/c/x")) == 200
+
+
+def test_a_method_that_is_not_there_names_no_endpoint_to_either_interceptor() -> None:
+    seen: list[str] = []
+    interceptors = [
+        for_grpc.RateLimitInterceptor(limits=LIMITS, on_decision=lambda request, _: seen.append(request.endpoint))
+        for _ in range(2)
+    ]
+    server = grpc.server(ThreadPoolExecutor(2), interceptors=[*interceptors])
+    with called(server, "/shop.Shop/Nothing") as asked:
+        assert asked() == 500
+    assert seen == ["", ""]

@@ -126,7 +126,8 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
 
     def _is_repeated(self, view: Any) -> bool:
         """Whether the view names this class several times, and it was asked already: it is one limit."""
-        times = list(getattr(view, "throttle_classes", ())).count(type(self))
+        classes: list[Any] = list(getattr(view, "throttle_classes", ()))
+        times = classes.count(type(self))
         if times < 2:
             return False
         asked = view.__dict__.setdefault("_headgate_asked", Counter())
