@@ -47,7 +47,8 @@ def test_a_limit_that_never_refuses_is_a_warning(text: str, message: str) -> Non
 @pytest.mark.parametrize(
     "text",
     ["10/second; 100/minute", "10/second burst 5; 20/second burst 3",
-     "10/second log; 15/second fixed; 10/minute counter", "10/minute log; 599/hour log", "5/second queue 3; 5/second burst 3"],
+     "10/second log; 15/second fixed; 10/minute counter", "10/minute log; 599/hour log",
+     "5/second queue 3; 5/second burst 3"],
 )  # fmt: skip
 def test_limits_that_may_refuse_are_no_warning(text: str) -> None:
     told = warnings_about(limits(text))
