@@ -521,8 +521,7 @@ def test_a_wrong_password_is_told_and_never_shown(
 
 
 RIGHTS = (
-    "evalsha", "eval", "time", "hget", "hmget", "hset", "hdel", "lrange", "llen", "lindex", "lset", "ltrim", "rpush",
-    "ttl", "expireat", "unlink", "set",
+    "evalsha", "eval", "time", "hget", "hmget", "hset", "hdel", "lrange", "ttl", "expireat", "unlink", "set",
 )  # fmt: skip
 """All that a user needs for decisions and resets, the guard's probes included."""
 

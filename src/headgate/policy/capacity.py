@@ -20,7 +20,7 @@ from headgate.policy.paths import template_segments
 from headgate.policy.rules import ANY_TIER, Candidate, Policy, Rule, without_idle_defaults
 from headgate.policy.shape import check_shape
 from headgate.stores.contract import Store
-from headgate.stores.redis_states import is_log, key_name
+from headgate.stores.redis_states import key_name
 from headgate.stores.redis_url import DEFAULT_PREFIX
 
 MEMORY_FACTOR = 1.5
@@ -153,14 +153,12 @@ def _worst_tier(policy: Policy, rule: Rule, users: int, rate: float) -> list[Lim
 def _needs_of_tier(
     policy: Policy, rule: Rule, tier: str, limits: Sequence[NamedLimit], users: int, rate: float
 ) -> list[LimitNeeds]:
-    """A key's states are fields of one hash, which lives as long as the longest of them; a log is a key of its own."""
-    hashed = [named for named in limits if not is_log(named)]
-    longest_s = max((_life_s(named.limit, rule.cost) for named in hashed), default=0.0)
+    """A key's states are fields of one hash, which lives as long as the longest of them."""
+    life_s = max((_life_s(named.limit, rule.cost) for named in limits), default=0.0)
     needs = []
     for named in limits:
         costs = COSTS[named.limit.algorithm]
-        life_s = _life_s(named.limit, rule.cost) if is_log(named) else longest_s
-        if is_log(named) or named is hashed[0]:
+        if named is limits[0]:
             state_bytes = costs.state_bytes + _name_bytes(policy, rule, named) - NAME_BYTES
         else:
             state_bytes = costs.more_bytes

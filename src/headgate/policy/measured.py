@@ -35,13 +35,13 @@ METHOD = (
 NAME_BYTES = 64
 """Length of the names of the measured keys; a byte more of a name is a byte more of memory."""
 
-ENTRY_BYTES = 11
+ENTRY_BYTES = 16
 """Memory of one more request in a sliding log."""
 
 COSTS = {
     "fixed_window": Costs(229, 56, 132_600, 87_000),
     "sliding_window": Costs(245, 48, 130_200, 78_900),
-    "sliding_log": Costs(325, 346, 70_900, 25_600),
+    "sliding_log": Costs(245, 48, 112_000, 63_000),
     "token_bucket": Costs(245, 48, 115_800, 74_100),
     "leaky_bucket": Costs(245, 48, 117_600, 72_600),
     "leaky_queue": Costs(245, 48, 115_600, 71_600),

@@ -36,6 +36,7 @@ from headgate.stores.redis_states import (
     UNITS,
     convert,
     field_name,
+    is_log,
     key_name,
     read_charged,
     read_refused,
@@ -50,6 +51,7 @@ _NOT_KNOWN = -1.0
 
 _THREE = Struct("<3d").unpack
 
+MOST_LOCALS = 150
 MOST_IN_A_HASH, MOST_APART = 5, 3
 """Limits that have a script of their own for what they are; more are decided in a loop."""
 
@@ -161,13 +163,15 @@ class Calls:
             kinds = [self.definitions[number].limit.algorithm for number in place]
             fields = [self._members[number].field.encode() for number in place]
             reply = yield Call(forget(), [names[number] for number in place], fields)
-            if not isinstance(reply, list) or len(reply) != 2 * len(place) + 1 or type(reply[-1]) is not int:
+            if not isinstance(reply, list) or len(reply) != len(place) + 1 or type(reply[-1]) is not int:
                 raise no_answer(reply, "what was forgotten")
             moment_us = reply[-1] if now_us is None else now_us
-            for kind, value, last in zip(kinds, reply[0:-1:2], reply[1:-1:2], strict=True):
+            for kind, value in zip(kinds, reply[:-1], strict=True):
                 if value is not None:
+                    if not isinstance(value, bytes):
+                        raise no_answer(value, "a state")
                     try:
-                        former, state = read_state(kind, value if last is None else [value, b"0", last, b"1"])
+                        former, state = read_state(kind, value)
                     except StoreKeyError:
                         live = True  # there was something
                     else:
@@ -258,8 +262,8 @@ class Calls:
         members = [self._members[number] for number in place]
         keys, numbers = [names[number] for number in place], [member.numbers for member in members]
         usual = usual and own.count(1) == len(own)
-        together = len(set(keys)) == 1 and all(member.field for member in members)
-        if len(place) <= (MOST_IN_A_HASH if together else MOST_APART):
+        together = len(set(keys)) == 1
+        if len(place) <= (MOST_IN_A_HASH if together else MOST_APART) and self._locals(place) <= MOST_LOCALS:
             if not usual or any(member.shadow for member in members):
                 shadows = [pack("<dB", cost, member.shadow) for cost, member in zip(own, members, strict=True)]
                 numbers.append(pack("<3d", *head) + b"".join(shadows))
@@ -269,6 +273,10 @@ class Calls:
             kinds += pack(f"<{3 + len(own)}d", *head, *own)
         arguments = [argument for member in members for argument in (member.numbers, member.field.encode())]
         return Call(several_limits(), keys, [kinds, *arguments])
+
+    def _locals(self, place: list[int]) -> int:
+        """How many local variables a script for these limits has, of the 200 that Lua allows."""
+        return sum(40 if is_log(self.definitions[number]) else 20 for number in place)
 
     def _few(self, place: tuple[int, ...], *, together: bool) -> Script:
         """The script of these limits, found once."""
@@ -352,7 +360,20 @@ def _numbers(reply: bytes, count: int) -> list[int]:
 def states_at(definitions: Sequence[NamedLimit], found: Sequence[Any], now_us: int) -> StatesAt:
     """What was found, as the transitions of these limits read it."""
     states = []
-    for definition, value in zip(definitions, found, strict=True):
+    for definition, reply in zip(definitions, found, strict=True):
         limit = definition.limit.compiled
-        states.append(None if value is None else convert(limit, *read_state(limit.algorithm, value), now_us))
+        value, others = _fields(reply, field_name(definition).encode()) if is_log(definition) else (reply, {})
+        states.append(None if value is None else convert(limit, *read_state(limit.algorithm, value, others), now_us))
     return StatesAt(states, now_us)
+
+
+def _fields(reply: Any, field: bytes) -> tuple[Any, dict[int, bytes]]:
+    """Of all fields of a hash, the one of a limit and the others of its log, by their number."""
+    fields = reply if isinstance(reply, dict) else {}
+    if isinstance(reply, list) and len(reply) % 2 == 0:
+        fields = dict(zip(reply[::2], reply[1::2], strict=True))
+    elif reply is not None and not isinstance(reply, dict):
+        raise no_answer(reply, "the fields of a hash")
+    own = field + b":"
+    others = {int(name[len(own) :]): value for name, value in fields.items() if name.startswith(own)}
+    return fields.get(field), others

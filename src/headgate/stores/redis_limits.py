@@ -192,7 +192,5 @@ def _last(steps: Steps, reply: Any) -> Decision:
 
 
 def look(definition: NamedLimit, name: bytes) -> Command:
-    """The command that reads a limit's state."""
-    if is_log(definition):
-        return ("LRANGE", name, 0, -1)
-    return ("HGET", name, field_name(definition))
+    """The command that reads a limit's state: what a sliding window needs, which may be in several fields, or one."""
+    return ("HGETALL", name) if is_log(definition) else ("HGET", name, field_name(definition))

@@ -29,6 +29,9 @@ CODES = {algorithm: code for code, algorithm in enumerate(ALGORITHMS)}
 """The number of each algorithm in the scripts."""
 
 CODES["leaky_bucket"] = CODES["token_bucket"]  # one transition
+MOST_PACKED = 32
+"""Entries of a log in its own field; of more, some are moved into others."""
+
 _SHADOW = 8
 MARKS = (15, 22)
 """Bytes of a limit's numbers."""
@@ -44,6 +47,13 @@ _CONSTANTS = {
     "LARGEST": LARGEST,
     "SUMS": 1 << 53,
     "MOST_SINCE": MOST_SINCE,
+    "MOST_PACKED": MOST_PACKED,
+    "PACKED": MOST_PACKED // 2,
+    "MOST_ADOPTED": 2 * MOST_SINCE,
+    "MOST_NARROW": 1 << 45,
+    "MOST_SWEPT": 100,
+    "LOG": CODES["sliding_log"],
+    "WINDOW": CODES["sliding_window"],
     "NOTHING": "'" + BRIEF * r"\0" + "'",
 }
 _FUNCTIONS = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from hashlib import blake2b
-from struct import Struct, calcsize, unpack_from
+from struct import Struct, calcsize, error, unpack_from
 from typing import Any
 
 from headgate.algorithms import token_bucket, transition
@@ -18,9 +18,22 @@ State = tuple[Any, ...]
 LONGEST_NAME = 128
 """Bytes of a key's text in the name of a Redis key; a longer one is named by its digest."""
 
-_FORMS = {"fixed_window": "<ddI", "sliding_window": "<dddI", "sliding_log": "<dI"}
+_FORMS = {"fixed_window": "<ddI", "sliding_window": "<dddI"}
 _BUCKET = "<ddI"
-_FIELDS = {"fixed_window": "f", "sliding_window": "w", "token_bucket": "t", "leaky_bucket": "l", "leaky_queue": "q"}
+_FIELDS = {
+    "fixed_window": "f", "sliding_window": "w", "sliding_log": "w",
+    "token_bucket": "t", "leaky_bucket": "l", "leaky_queue": "q",
+}  # fmt: skip
+_WINDOWS = ("fixed_window", "sliding_window", "sliding_log")
+_SLIDING = ("sliding_window", "sliding_log")
+_LOG = Struct("<ddIB")
+_LOG_END = _LOG.size + min(MARKS)
+_MOVED = Struct("<ddIIIIdd")
+_IN_SEVERAL = 2
+_NARROW, _WIDE = (10, 6, 1 << 32), (14, 7, 1 << 53)
+"""Bytes of an entry and of its time, and the modulus of the sums."""
+
+_NO_OTHERS: Mapping[int, bytes] = {}
 _UNITS = Struct("<d").unpack_from
 _SUMS = 1 << 53
 
@@ -29,7 +42,7 @@ UNITS = 8
 
 
 def key_name(prefix: str, text: str, definition: NamedLimit) -> bytes:
-    """The Redis key of a limit's state: a hash for all limits of a rule and key, a list for each of their logs.
+    """The Redis key of the hash that has the states of all limits of a rule and key.
 
     All limits of one key have one hash tag. `text` comes from `encode_key`, so it has no brace and cannot
     choose where it lands.
@@ -38,45 +51,78 @@ def key_name(prefix: str, text: str, definition: NamedLimit) -> bytes:
     if len(name) > LONGEST_NAME:
         name = b"#" + blake2b(name, digest_size=20).hexdigest().encode()
     scope = definition.scope
-    place = scope if is_log(definition) else scope[: scope.rindex("/") + 1]
-    return b"%b:{%b}:%b" % (prefix.encode(), name, place.encode())
+    return b"%b:{%b}:%b" % (prefix.encode(), name, scope[: scope.rindex("/") + 1].encode())
 
 
 def field_name(definition: NamedLimit) -> str:
-    """The field of a limit's state in its hash; nothing for a log."""
-    if is_log(definition):
-        return ""
+    """The field of a limit's state in its hash. A long log has more of them, "w0:7", beside "w0"."""
     return f"{_FIELDS[definition.limit.algorithm]}{definition.scope.rpartition('.')[2]}"
 
 
 def is_log(definition: NamedLimit) -> bool:
-    """Whether a state is a list of its own."""
-    return definition.limit.algorithm == "sliding_log"
+    """Whether a state may be a log, in several fields."""
+    return definition.limit.algorithm in _SLIDING
 
 
-def read_state(algorithm: str, value: bytes | Sequence[bytes]) -> tuple[CompiledLimit, State]:
-    """The state in a value (of a log: in the elements of a list), and the numbers that it was written under.
+def read_state(algorithm: str, value: object, others: Mapping[int, bytes] = _NO_OTHERS) -> tuple[CompiledLimit, State]:
+    """The state in a field, and the numbers that it was written under; `others` are the other fields of a long log.
 
-    Raises StoreKeyError for what is none.
+    Of the two sliding windows it may be either. Raises StoreKeyError for what is none.
     """
-    head = value[0] if isinstance(value, list) and value else value
+    if not isinstance(value, bytes):
+        raise no_state(algorithm)
+    if algorithm in _SLIDING:
+        algorithm = "sliding_log" if len(value) % 2 == 0 else "sliding_window"
+    try:
+        former, state = _read_log(value, others) if algorithm == "sliding_log" else _read(algorithm, value)
+    except (error, IndexError, KeyError, ValueError, OverflowError) as wrong:
+        raise no_state(algorithm) from wrong
+    if former.period == 0 or (former.refill == 0) != (algorithm in _WINDOWS):
+        raise no_state(algorithm)
+    return former, state
+
+
+def _read(algorithm: str, value: bytes) -> tuple[CompiledLimit, State]:
     form = _FORMS.get(algorithm, _BUCKET)
-    if not isinstance(head, bytes) or len(head) < calcsize(form):
-        raise no_state(algorithm)
-    *words, _ = unpack_from(form, head)
-    mark = head[calcsize(form) :]
-    if len(mark) not in MARKS or mark[0] not in POWERS or not all(abs(word) < _SUMS for word in words):
-        raise no_state(algorithm)
-    former = limit_of(algorithm, mark)
-    if former.period == 0 or (former.refill == 0) != (len(mark) == min(MARKS)):
-        raise no_state(algorithm)
-    numbers = tuple(int(word) for word in words)
-    if algorithm == "sliding_log":
-        try:
-            return former, _entries(numbers[0], [int(element) for element in value[1:]])
-        except (ValueError, IndexError):
-            raise no_state(algorithm) from None
-    return former, numbers
+    *words, _ = unpack_from(form, value)
+    return _former(algorithm, value[calcsize(form) :]), tuple(map(_whole, words))
+
+
+def _read_log(value: bytes, others: Mapping[int, bytes]) -> tuple[CompiledLimit, State]:
+    offset, base, _, form = _LOG.unpack_from(value, len(value) - _LOG_END)
+    former = _former("sliding_log", value[-min(MARKS) :])
+    length, shift, start, end, skip = len(value) - _LOG_END, 0, 0, 0, 0
+    if form >= _IN_SEVERAL:
+        length -= _MOVED.size
+        shift, _, _, start, end, skip, _, _ = _MOVED.unpack_from(value, length)
+    width, parts, modulus = _WIDE if form % _IN_SEVERAL else _NARROW
+    texts = []
+    if end - start <= len(others):
+        texts = [(others[number][:-16], unpack_from("<d", others[number], len(others[number]) - 16)[0] + shift)
+                 for number in range(start, end)]  # fmt: skip
+    texts.append((value[:length], offset))
+    entries = []
+    before = _whole(base)
+    for text, origin in texts:
+        for at in range(skip * width, len(text), width):
+            total = int.from_bytes(text[at + parts : at + width], "little")
+            time = int.from_bytes(text[at : at + parts], "little") + _whole(origin)
+            entries.append((time, (total - before) % modulus))
+            before = total
+        skip = 0
+    return former, tuple(entries)
+
+
+def _former(algorithm: str, mark: bytes) -> CompiledLimit:
+    if len(mark) not in MARKS or mark[0] not in POWERS:
+        raise ValueError("no numbers of a limit")
+    return limit_of(algorithm, mark)
+
+
+def _whole(word: float) -> int:
+    if not abs(word) < _SUMS:
+        raise ValueError("no whole number")
+    return int(word)
 
 
 def no_state(algorithm: str) -> StoreKeyError:
@@ -108,13 +154,3 @@ def convert(limit: CompiledLimit, former: CompiledLimit, state: State, now_us: i
     if former == limit:
         return state
     return transition.convert(limit, state, now_us, former)
-
-
-def _entries(offset: int, numbers: list[int]) -> State:
-    """A log's entries (time, cost), from its sums."""
-    entries = []
-    before = numbers[0]
-    for time, total in zip(numbers[1::2], numbers[2::2], strict=True):
-        entries.append((time + offset, (total - before) % _SUMS))
-        before = total
-    return tuple(entries)

@@ -1,20 +1,23 @@
--- Forget states, and tell what they were: of a log its header and the time of its last entry.
+-- Forget states, and tell what they were: of a log what is in its field, where the newest entries are.
 --
--- ARGV: the field of each, nothing for a log. The reply ends with the server's time.
+-- ARGV: the field of each. The reply ends with the server's time.
 
 local reply = {}
 for number = 1, #KEYS do
-  local key = KEYS[number]
-  if ARGV[number] == '' then
-    reply[2 * number - 1] = call('LINDEX', key, 0)
-    reply[2 * number] = call('LINDEX', key, -2)
-    call('UNLINK', key)
-  else
-    reply[2 * number - 1] = call('HGET', key, ARGV[number])
-    reply[2 * number] = false
-    call('HDEL', key, ARGV[number])
+  local key, field = KEYS[number], ARGV[number]
+  local value = call('HGET', key, field)
+  reply[number] = value
+  call('HDEL', key, field)
+  if sub(field, 1, 1) == 'w' then
+    if value and #value % 2 == 0 and #value > 83 and byte(value, #value - 15) >= 2 then
+      local swept, _, to = unpack('<I4I4I4', value, #value - 67)
+      --@ include sliding_log.sweep_all
+    end
+    local name = key .. 'sliding_log.' .. sub(field, 2) -- as version 0.1 has it
+    if not value then reply[number] = call('LRANGE', name, 0, 0)[1] or false end
+    call('UNLINK', name)
   end
 end
 local time = call('TIME')
-reply[2 * #KEYS + 1] = time[1] * 1000000 + time[2]
+reply[#KEYS + 1] = time[1] * 1000000 + time[2]
 return reply

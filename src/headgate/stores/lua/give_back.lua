@@ -12,8 +12,14 @@ if not exact then charged_us = math.max(0, now_us - ago_us) end
 for number = 1, #KEYS do
   local key, mark, field, cost = KEYS[number], ARGV[3 * number], ARGV[3 * number + 1], tonumber(ARGV[3 * number + 2])
   local kind = byte(kinds, number) % 8
-  local value
-  if field == '' then value = call('LINDEX', key, 0) else value = call('HGET', key, field) end
+  local value = call('HGET', key, field)
+  if value and kind == LOG and #value % 2 == 1 then -- a counter
+    unpack('<dddI4c15', value)
+    value = false
+  elseif value and kind == WINDOW and #value % 2 == 0 then -- a log
+    unpack('<ddI4Bc15', value, #value - 35)
+    value = false
+  end
   if value then
     -- Where only the quota has changed since, all that was charged still counts; not so in a bucket that was made smaller.
     local own = sub(value, -#mark)

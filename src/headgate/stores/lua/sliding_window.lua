@@ -5,10 +5,12 @@
 local window, current, previous, expires_s
 local former = false
 --@ include hash.fetch
-if value then
+if value and #value % 2 == 1 then
   local numbers
   window, current, previous, expires_s, numbers = unpack('<dddI4c15', value)
   former = numbers ~= mark
+elseif value then
+  former = true -- a log
 end
 
 --@ roll
@@ -60,6 +62,13 @@ if reset_after ~= 0 then -- one more than remains, as admitted above
 end
 
 --@ convert
+if #value % 2 == 0 then
+  --@ include sliding_window.of_log
+else
+  --@ include sliding_window.of_counter
+end
+
+--@ of_counter
 local former_unit_us, _, former_period = unpack('<BI7I7', value, 29)
 former_unit_us = 10 ^ former_unit_us
 if former_period ~= period or former_unit_us ~= unit_us then
@@ -81,6 +90,37 @@ if former_period ~= period or former_unit_us ~= unit_us then
     local moment = math.floor((former_now + behind) * former_unit_us / unit_us)
     window, current, previous = math.floor(moment / period), math.min(used, math.floor(LARGEST / period)), 0
   end
+end
+
+--@ of_log
+-- The twin of sliding_conversion.counter_of_log.
+local now, kept_period, expires_s, former = now_us, period * unit_us
+local offset, base, wide, length, shift, before, swept, from, to, skip = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+local oldest, oldest_total, newest, newest_total = 0, 0, nil, nil
+--@ include sliding_log.parse
+local _, _, former_period = unpack('<BI7I7', value, #value - 14)
+kept_period = math.min(kept_period, former_period)
+--@ include sliding_log.form
+local start, first, first_total, last, total = 0, nil, 0, nil, 0
+if length > 0 then
+  --@ include sliding_log.trim
+end
+if last then
+  local most = math.floor(LARGEST / period)
+  local counted = math.min((total - base) % sums, most)
+  last = math.ceil(last / unit_us)
+  window, previous = math.floor(last / period), 0
+  local to_come = math.min(period, period - last % period + 1)
+  local raised = math.ceil(counted * period / to_come)
+  if raised <= quota or (counted >= quota and raised <= most) then
+    current = raised
+  else
+    window, current = window + 1, counted
+  end
+end
+if mode == HIT then
+  --@ include sliding_log.sweep_all
+  if not last then call('HDEL', key, field) end
 end
 
 --@ give_back
