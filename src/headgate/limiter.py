@@ -265,9 +265,10 @@ def charged_by(decision: Decision) -> list[bool] | None:
 def _read_limits(limits: str | Limit | Sequence[Limit]) -> tuple[Limit, ...]:
     if isinstance(limits, str):
         return parse_limits(limits)
-    if not isinstance(limits, Limit | Iterable) or isinstance(limits, bytes | bytearray):
+    given: object = limits
+    if not isinstance(given, Limit | Iterable) or isinstance(given, bytes | bytearray):
         raise ConfigError(
-            f'limits are text such as "100/minute", limit values or a list of those, not a {type(limits).__name__}'
+            f'limits are text such as "100/minute", limit values or a list of those, not a {type(given).__name__}'
         )
     values = (limits,) if isinstance(limits, Limit) else tuple(limits)
     for value in values:
