@@ -7,7 +7,8 @@ find the zone whole, and find the decision charged in full or not at all.
 Run as a program, it prints one JSON object a scenario: `python killing.py [STEPS] [NAME]`. With a
 number of STEPS only so many instructions are stepped in each scenario, at points that are evenly
 spread; with 0 at every instruction from the first change to the last, whether it changes anything
-or not. `python killing.py stopped` stops processes, and asks on.
+or not. `python killing.py stopped` stops processes, and asks on; `python killing.py limits` kills one that takes back
+limits.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ TRACEME, SINGLESTEP, DETACH = 0, 9, 17
 
 NOW_US = 1_800_000_000_000_000
 HOUR_US = 3_600_000_000
-MOST_STEPS = 3_000_000
+MOST_STEPS = 400_000
 
 Operation = Callable[[], object]
 
@@ -201,17 +202,49 @@ def scenarios() -> Iterator[Scenario]:
     yield Scenario("reset", small, "100/hour log", forget, lambda world: world.forget("a"), ("a",), 40)
     yield from given_back(small, wide, some, known)
 
+
+def full_list_of_limits() -> Scenario:
+    """A new version of a limit finds the list full: limits are taken back for it. That takes a million instructions."""
+
     def versions(world: World) -> None:
-        known(world)
+        for moment in range(7):
+            world.hit("a", now_us=NOW_US + moment)
         for number in range(world.store.info()["max_limits"] - len(world.store.known_limits())):
-            bound = world.bind(parse_limits("9/hour"), 1, scope=f"other{number}")
+            bound = world.bind(parse_limits("900/hour"), 1, scope=f"other{number}")
             if number % 3 == 0:
                 bound.decide((f"named-{number}",), (1,), now_us=NOW_US)
 
     def hit_new_version(world: World) -> None:
         world.bind(parse_limits("90/hour fixed"), 1).decide(("a",), (1,), now_us=NOW_US)
 
-    yield Scenario("a full list of limits", small, "100/hour fixed", versions, hit_new_version, ("a",), 30)
+    return Scenario("a full list of limits", 128 << 10, "100/hour fixed", versions, hit_new_version, ("a",))
+
+
+def die_at_every_change(scenario: Scenario) -> dict[str, object]:
+    """Step one process through its operation, and judge the memory as it was after each change.
+
+    What a process leaves that is killed is that memory, with the locks that it held marked as a dead one's.
+    """
+    killer = Killer(scenario)
+    images, pid = [], killer.start()
+    killer.look()
+    while killer.step(pid):
+        if killer.changed():
+            images.append(killer.last.raw)
+    found = []
+    for number, image in enumerate(images):
+        libc.memmove(killer.world.address, image, scenario.size)
+        for lock in (512, 4096 + (32 << 10)):
+            holder = int.from_bytes(killer.world.memory[lock : lock + 4], sys.byteorder)
+            if holder & 0x3FFF_FFFF == pid:
+                killer.world.memory[lock : lock + 4] = (0x4000_0000).to_bytes(4, sys.byteorder)
+        found.append(killer.judge(backwards=False))
+        if number % 10 == 0:  # and whoever binds limits next goes on where this one ended
+            scenario.operate(killer.world)
+            assert killer.world.store._zone.check() is None
+    killer.restore()
+    assert found == sorted(found, reverse=True), "charged, and then not charged again"
+    return {"deaths": len(found), "before": found.count("before"), "after": found.count("after")}
 
 
 def given_back(
@@ -553,6 +586,9 @@ def main() -> None:
         print(json.dumps(stopped(lambda pid: os.kill(pid, signal.SIGCONT))))
         print(json.dumps(stopped(lambda pid: os.kill(pid, signal.SIGKILL))))
         print(json.dumps(stopped_gate()))
+        return
+    if sys.argv[1:] == ["limits"]:
+        print(json.dumps(die_at_every_change(full_list_of_limits())))
         return
     steps, name = (*sys.argv[1:], "", "")[:2]
     for scenario in scenarios():

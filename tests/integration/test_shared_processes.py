@@ -67,6 +67,11 @@ def test_a_process_killed_at_any_instruction_leaves_its_decision_charged_or_not(
     assert sum(result["mended"] for result in results) > 20
 
 
+def test_a_process_killed_while_it_takes_back_limits_leaves_a_zone_that_is_whole() -> None:
+    [result] = told("killing.py", "limits", within_s=600)
+    assert result["deaths"] > 200 and result["before"] and result["after"], result
+
+
 def test_whatever_bits_a_zone_holds_it_answers_or_raises_a_store_error() -> None:
     results = told("flipping.py", "20000" if LONG else "500", within_s=3600)
     assert [result["part"] for result in results][-1] == "anywhere" and len(results) == 7
