@@ -114,3 +114,17 @@ def test_nobody_looks_for_a_store_that_nobody_has() -> None:
     gc.collect()
     prober.join(10)
     assert not prober.is_alive()
+
+
+@pytest.mark.parametrize(("choice", "status"), [("closed", 503), ("open", 200)])
+@pytest.mark.parametrize("by_url", ["", "?on_error=open", "?on_error=closed"])
+def test_an_integrations_choice_holds_for_a_redis_that_is_down_whatever_its_url_says(
+    choice: str, status: int, by_url: str
+) -> None:
+    flask = pytest.importorskip("flask")
+    from headgate.integrations.flask import RateLimits
+
+    app = flask.Flask("shop")
+    RateLimits(app, default="1/minute", store=NOBODY.partition("?")[0] + by_url, on_store_error=choice)
+    app.add_url_rule("/", view_func=lambda: "here")
+    assert [app.test_client().get("/").status_code for _ in range(4)] == [status] * 4

@@ -22,6 +22,7 @@ from headgate.limiter import AsyncLimiter, Limiter
 from headgate.policy.address import UNIX, AddressRules, parse_network
 from headgate.policy.request import REPEATED, Repeated, Request
 from headgate.stores.contract import Store
+from headgate.stores.guard import GuardedStore
 from headgate.stores.memory import MemoryStore
 from headgate.stores.opening import open_store
 from headgate.waiting import answered, timeout_us
@@ -91,6 +92,8 @@ class RequestLimits:
         self.owned: Store | None = open_store(store) if isinstance(store, str) else None
         """The store, if it was opened here."""
         self._store: Any = store if self.owned is None else self.owned
+        if "on_store_error" in told and isinstance(self._store, GuardedStore):
+            self._store = self._store.deciding(told["on_store_error"])
         self._limiters: dict[Any, Any] = {}
         self._address = address_rules(told)
         self._wide = _wide(told, self._address)
