@@ -270,7 +270,7 @@ def _path_of(resource: web.AbstractResource, apps: tuple[web.Application, ...]) 
 def _rule_or_prefix(outer: web.Application, inner: web.Application) -> tuple[str, str]:
     """The domain, or else the whole prefix, that leads from an application to one nested in it."""
     for nested in outer.router.resources():
-        info: Mapping[str, Any] = nested.get_info()
+        info = cast(Mapping[str, Any], nested.get_info())
         if info.get("app") is inner:
             return ("", info["prefix"]) if "prefix" in info else (info["rule"].canonical, "")
     return "", ""

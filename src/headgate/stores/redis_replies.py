@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from redis import exceptions
 from redis.asyncio.connection import DefaultParser as DefaultAsyncParser
@@ -76,8 +76,9 @@ class ReplyParser(_Parser):  # type: ignore[misc]
         return super().read_response(*arguments, **options)
 
     def read_from_socket(self, *arguments: Any, **options: Any) -> Any:
-        patience_s = None if self._sock is None else self._sock.gettimeout()
-        if patience_s is None:
+        sock: Any = cast(Any, self._sock)
+        patience_s = None if sock is None else sock.gettimeout()
+        if sock is None or patience_s is None:
             return super().read_from_socket(*arguments, **options)
         now_us = SYSTEM_CLOCK.now_us()
         if self._until_us is None:
@@ -85,7 +86,6 @@ class ReplyParser(_Parser):  # type: ignore[misc]
             return super().read_from_socket(*arguments, **options)
         if self._until_us <= now_us:
             raise exceptions.TimeoutError("a reply that is not whole")
-        sock = self._sock
         sock.settimeout((self._until_us - now_us) / US_PER_SECOND)
         try:
             return super().read_from_socket(*arguments, **options)
