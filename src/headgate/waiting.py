@@ -122,6 +122,7 @@ class Lines:
     def __init__(self, limits: Sequence[NamedLimit], clock: Clock) -> None:
         self._limits = tuple(limits)
         self._clock = clock
+        self._queues = any(limit.limit.algorithm == "leaky_queue" for limit in limits)
         self._lines: dict[str, _Line] = {}
         self._lock = threading.Lock()
 
@@ -131,8 +132,10 @@ class Lines:
         deadline_us = self._clock.now_us() + timeout_us
         if name not in self._lines:
             decision: Decision = yield Ask(key, cost, True, timeout_us)
-            if decision.allowed or _hopeless(decision, timeout_us):
+            if decision.allowed:
                 return (yield from proceed(decision, self._clock))
+            if _hopeless(decision, timeout_us):
+                return (yield from self._late(key, cost, decision))
         ticket, wait_us = self._join(name, cost, (yield Read(key)), timeout_us)
         if ticket is None:
             return (yield from self._refuse(key, cost, wait_us))
@@ -141,7 +144,7 @@ class Lines:
             if not ticket.called:
                 yield Stand(ticket, timeout_us / US_PER_SECOND)
             if not ticket.called:
-                return (yield from self._refuse(key, cost, 1))
+                return (yield from self._refuse(key, cost, (yield from self._alone_us(key, cost))))
             while True:
                 left_us = max(0, deadline_us - self._clock.now_us())
                 decision = yield Ask(key, cost, True, left_us)
@@ -152,7 +155,32 @@ class Lines:
                 yield Sleep(self._clock.let_pass(decision.retry_after_us or 0))
         finally:
             self._leave(name, ticket, as_planned=admitted)
+        if not admitted:
+            return (yield from self._late(key, cost, decision))
         return (yield from proceed(decision, self._clock))
+
+    def _late(self, key: Key, cost: int, decision: Decision) -> Steps:
+        """What is told to a request whose turn comes too late: when that would be.
+
+        The refusal of a queue tells when the request could join it, and not when it would leave.
+        """
+        if not self._queues or decision.retry_after_us is None:
+            return decision
+        return (yield from self._refuse(key, cost, (yield from self._alone_us(key, cost))))
+
+    def _alone_us(self, key: Key, cost: int) -> Generator[Read, Any, int | None]:
+        """How long until a request would proceed that nobody is in line before; None for never."""
+        if not self._queues:
+            return 1
+        states = yield Read(key)
+        now_us = self._now_us(states)
+        turn_us = Plan(self._limits, states, now_us).turn_us(cost, now_us, join=False)
+        return None if turn_us is None else turn_us - now_us
+
+    def _now_us(self, states: Sequence[State | None]) -> int:
+        """The moment at which states were read, by the clock of their store."""
+        read_us: int | None = getattr(states, "now_us", None)
+        return self._clock.now_us() if read_us is None else read_us
 
     def _refuse(self, key: Key, cost: int, wait_us: int | None) -> Steps:
         """The refusal of a request whose turn comes in `wait_us` (None: never): nothing was consumed."""
@@ -181,8 +209,7 @@ class Lines:
         self, name: str, cost: int, states: Sequence[State | None], timeout_us: int
     ) -> tuple[Ticket | None, int | None]:
         """Stand in line; no ticket, and the wait, for who would come too late."""
-        read_us: int | None = getattr(states, "now_us", None)  # where the store's clock is another one
-        now_us = self._clock.now_us() if read_us is None else read_us
+        now_us = self._now_us(states)
         with self._lock:
             line = self._lines.setdefault(name, _Line())
             if line.plan is None:

@@ -96,6 +96,48 @@ def test_acquire_refuses_a_delay_longer_than_its_timeout_without_joining_the_que
     assert limiter.acquire("key", timeout=0.5).delay_us == 500_000
 
 
+@pytest.mark.parametrize("timeout", [0, 0.3, 0.999_999, 1, 1.2, 1.999_999])
+@pytest.mark.parametrize(
+    "limits", ["1/second queue 1", "1/second queue 1; 5/second bucket", "9/minute; 1/second queue 1"]
+)
+def test_a_refused_acquire_tells_when_its_turn_in_a_queue_comes(store_kind: str, limits: str, timeout: float) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(store_kind, limits, clock)
+    assert limiter.hit("key").delay_us == 0
+    assert limiter.hit("key").delay_us == 1_000_000
+    told = limiter.acquire("key", timeout=timeout)
+    assert not told
+    assert told.retry_after_us == 2_000_000  # it could join in one second, and would leave a second later
+    clock.advance(1_999_999)
+    assert not limiter.acquire("key", timeout=0)
+    clock.advance(1)
+    assert limiter.acquire("key", timeout=0).delay_us == 0
+
+
+@pytest.mark.parametrize("max_delay_us", [0, 300_000, 999_999, 1_000_000, 1_700_000])
+def test_a_refusal_for_a_delay_tells_when_the_queue_is_short_enough(store_kind: str, max_delay_us: int) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(store_kind, "1/second queue 1", clock)
+    limiter.hit("key", 2)
+    decide = limiter._bound.decide
+    told_us = decide(("key",), (1,), max_delay_us=max_delay_us).retry_after_us
+    assert told_us is not None
+    assert told_us == max(1_000_000, 2_000_000 - max_delay_us)
+    clock.advance(told_us - 1)
+    assert not decide(("key",), (1,), max_delay_us=max_delay_us)
+    clock.advance(1)
+    assert decide(("key",), (1,), max_delay_us=max_delay_us).delay_us <= max_delay_us
+
+
+def test_a_refused_acquire_in_asyncio_tells_when_its_turn_in_a_queue_comes() -> None:
+    async def told() -> int | None:
+        limiter = AsyncLimiter("1/second queue 1", clock=ManualClock())
+        await limiter.hit("key", 2)
+        return (await limiter.acquire("key", timeout=0)).retry_after_us
+
+    assert asyncio.run(told()) == 2_000_000
+
+
 def wait_in_threads(limiter: Limiter, costs: list[int], **arguments: Any) -> list[int]:
     """Let one thread for each cost join in this order; the order in which they got through."""
     passed: list[int] = []

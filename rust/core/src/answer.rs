@@ -39,7 +39,7 @@ impl Mode {
     #[inline(always)]
     pub fn wait_us(self, wait_us: i64, delay_us: i64) -> i64 {
         match self.max_delay_us {
-            Some(max_delay_us) if wait_us == 0 && delay_us > max_delay_us => delay_us - max_delay_us,
+            Some(max_delay_us) if wait_us >= 0 => wait_us.max(delay_us - max_delay_us),
             _ => wait_us,
         }
     }

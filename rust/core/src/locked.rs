@@ -80,6 +80,15 @@ impl<'table, S: Storage> Locked<'table, S> {
         }
     }
 
+    /// Bring the states that are not charged to the present where a clock once far ahead wrote them.
+    pub fn to_present(&mut self, checks: &[Check], kept: &[Option<Kept>], now_us: i64) {
+        for ((check, spot), kept) in checks.iter().zip(&self.spots).zip(kept) {
+            if kept.is_none() {
+                self.guards[spot.guard].to_present(spot.place, check.limit, now_us);
+            }
+        }
+    }
+
     /// Whether keeping these states takes a slot or a log block more than there is.
     #[inline]
     pub fn needs_room(&self, checks: &[Check], kept: &[Option<Kept>]) -> bool {

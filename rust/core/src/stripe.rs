@@ -221,6 +221,34 @@ impl<G: Ground> Stripe<G> {
         true
     }
 
+    /// Bring a state to the present that a clock once far ahead has written, for good: else its wait would never end.
+    pub fn to_present(&mut self, place: Place, limit: &Registered, now_us: i64) {
+        let Place::Found(index) = place else {
+            return;
+        };
+        let slot = self.ground.slots()[index];
+        if slot.limit() != limit.number() {
+            return;
+        }
+        match transition::roll(&limit.limit, self.of_slot(&slot, &limit.limit), now_us) {
+            transition::State::Numbers(numbers) => {
+                if transition::was_moved(&limit.limit, slot.fields(), numbers) {
+                    self.write_fields(index, numbers);
+                    self.ground.commit();
+                }
+            }
+            transition::State::Entries(State { gone, shift, .. }) => {
+                if shift != 0 && !self.damage.get() {
+                    self.shift(place, shift);
+                    let chain = self.chain(place);
+                    let chain = log_pool::drop_oldest(&mut self.ground, chain, gone);
+                    self.write_fields(index, chain);
+                    self.ground.commit();
+                }
+            }
+        }
+    }
+
     /// What a slot is to hold whose limit was one kind of sliding window and is now the other; the log that it held
     /// is given back.
     fn change_kind(&mut self, slot: &Slot, limit: &Registered, former: &Limit, now_us: i64) -> Option<Numbers> {

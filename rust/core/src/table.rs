@@ -175,7 +175,8 @@ impl<S: Storage> Table<S> {
         if !self.storage.is_current(check.limit) {
             return Ok(None);
         }
-        let numbers = transition::roll_numbers(limit, Some(numbers), now_us);
+        let stored = numbers;
+        let numbers = transition::roll_numbers(limit, Some(stored), now_us);
         let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
         let wait_us = mode.wait_us(transition::admit_numbers(limit, numbers, now_us, check.cost), delay_us);
         let passes = wait_us == 0;
@@ -183,8 +184,13 @@ impl<S: Storage> Table<S> {
         if mode.commit && passes && check.cost != 0 {
             stripe.overwrite(index, tag, check.limit, numbers);
             stripe.ground.commit();
-        } else if mode.commit && wait_us > 0 {
-            stripe.mark_refused(Place::Found(index));
+        } else if mode.commit {
+            if transition::was_moved(limit, stored, numbers) {
+                stripe.to_present(Place::Found(index), check.limit, now_us);
+            }
+            if wait_us > 0 {
+                stripe.mark_refused(Place::Found(index));
+            }
         }
         drop(stripe);
         let (remaining, reset_after_us, next_after_us) = transition::measure_numbers(limit, numbers, now_us);
@@ -264,6 +270,9 @@ impl<S: Storage> Table<S> {
         self.judge(checks, &locked, now_us, mode, None, &mut judged);
         locked.check()?;
         let mut full = None;
+        if mode.commit && judged.kept.iter().any(Option::is_none) {
+            locked.to_present(checks, &judged.kept, now_us);
+        }
         if mode.commit && !judged.allowed {
             locked.mark_refused(&judged.readings);
         } else if mode.commit && locked.needs_room(checks, &judged.kept) {

@@ -115,6 +115,19 @@ def give_back(
     return left
 
 
+def to_present(limit: CompiledLimit, state: State, now_us: int) -> State | None:
+    """A state as it is at present that a clock once far ahead has written; None for any other.
+
+    A store keeps it at the first hit: from then on it counts from that moment, else a wait would never end.
+    """
+    now = now_us // limit.unit_us
+    latest = _latest(limit, state)
+    if latest <= now:
+        return None
+    rolled: State = ALGORITHMS[limit.algorithm].roll(limit, state, now)
+    return rolled if _latest(limit, rolled) < latest else None
+
+
 def counts_alike(limit: CompiledLimit, former: CompiledLimit) -> bool:
     """Whether all that a charge under `limit` takes is still taken where `former` numbers have taken over the state.
 
@@ -129,6 +142,13 @@ def measure_us(limit: CompiledLimit, state: State, now_us: int) -> tuple[int, in
     now = now_us // limit.unit_us
     remaining, reset_after, _ = algorithm.measure(limit, algorithm.roll(limit, state, now), now)
     return remaining, _until_us(limit, reset_after, now_us)
+
+
+def _latest(limit: CompiledLimit, state: State) -> int:
+    """The latest moment that a state tells of, as the start of its window or as itself."""
+    if limit.algorithm == "sliding_log":
+        return int(state[-1][0])
+    return int(state[1]) if limit.refill else int(state[0]) * limit.period
 
 
 def _reading(step: Step, state: State, now_us: int, wait_us: int | None, delay_us: int) -> Reading:
@@ -148,9 +168,10 @@ def _wait_us(step: Step, state: State, now_us: int, delay_us: int, max_delay_us:
     wait = ALGORITHMS[step.limit.algorithm].admit(step.limit, state, _now(step, now_us), step.cost)
     if wait is None:
         return None
-    if wait == 0 and step.cost and max_delay_us is not None and delay_us > max_delay_us:
-        return delay_us - max_delay_us
-    return _until_us(step.limit, wait, now_us)
+    wait_us = _until_us(step.limit, wait, now_us)
+    if step.cost and max_delay_us is not None:
+        wait_us = max(wait_us, delay_us - max_delay_us)
+    return wait_us
 
 
 def _delay_us(step: Step, state: State, now_us: int) -> int:

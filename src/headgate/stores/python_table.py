@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.algorithms.transition import Outcome, State, Step, convert, decide, give_back, measure_us
+from headgate.algorithms.transition import Outcome, State, Step, convert, decide, give_back, measure_us, to_present
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ArgumentError
@@ -149,10 +149,17 @@ class PythonTable:
     def _adopt(self, address: Address, limit: CompiledLimit, now_us: int) -> None:
         """Bring what another version of this limit wrote into the numbers of this one, for good.
 
-        A wait that is told from here on is counted in them.
+        A wait that is told from here on is counted in them. What a clock once far ahead wrote comes to the present.
         """
         entry = self._entries.get(address)
-        if entry is None or entry.limit is limit or entry.limit == limit:
+        if entry is None:
+            return
+        if entry.limit is limit or entry.limit == limit:
+            present = to_present(limit, entry.state, now_us)
+            if present is not None:
+                self._log_entries -= entry.log_entries
+                entry.state = present
+                self._log_entries += entry.log_entries
             return
         state = self._stored(address, limit, now_us)
         if state is not None:

@@ -270,6 +270,17 @@ pub fn give_back(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64, earl
     }
 }
 
+/// Whether a state that became `rolled` was moved to the present: a clock once far ahead had written it.
+///
+/// A table keeps it at the first hit: from then on it counts from that moment, else a wait would never end.
+#[inline(always)]
+pub fn was_moved(limit: &Limit, numbers: Numbers, rolled: Numbers) -> bool {
+    match limit.algorithm {
+        Algorithm::FixedWindow | Algorithm::SlidingWindow => rolled[0] < numbers[0],
+        _ => rolled[1] < numbers[1],
+    }
+}
+
 /// Whether all that a charge under `limit` takes is still taken where `former` numbers have taken over the state.
 ///
 /// A bucket that was made smaller has forgotten what did not fit into it.

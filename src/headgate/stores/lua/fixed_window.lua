@@ -17,6 +17,9 @@ if window == nil or index > window then
   window, count = index, 0
 elseif window - index > 2 then -- no clock steps back that far
   window = index
+  if mode == HIT then -- kept: from now on it counts from this moment
+    --@ include fixed_window.adopt
+  end
 end
 
 --@ admit

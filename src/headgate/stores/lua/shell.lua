@@ -36,7 +36,7 @@ end
 if wait > LARGEST then wait = LARGEST end
 if delay ~= 0 then
   if delay > LARGEST then delay = LARGEST end
-  if wait == 0 and max_delay_us >= 0 and delay > max_delay_us then wait = delay - max_delay_us end
+  if wait >= 0 and max_delay_us >= 0 and delay - max_delay_us > wait then wait = delay - max_delay_us end
 end
 
 --@ measure

@@ -23,6 +23,9 @@ elseif index > window then
   window, current, previous = index, 0, 0
 elseif window - index > 2 then -- no clock steps back that far
   window = index + 1
+  if mode == HIT then -- kept: from now on it counts from this moment
+    --@ include sliding_window.adopt
+  end
 end
 --@ include sliding_window.to_come
 

@@ -32,6 +32,9 @@ elseif now > updated then
   if units > full then units = full end
 elseif updated - now > math.ceil(full / refill) then -- no clock steps back that far
   updated = now
+  if mode == HIT then -- kept: from now on it counts from this moment
+    --@ include token_bucket.adopt
+  end
 end
 
 --@ admit
