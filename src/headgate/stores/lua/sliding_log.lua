@@ -234,6 +234,7 @@ else
 end
 if last - now > 2 * kept_period then -- no clock steps back that far
   offset, shift, last = offset - (last - now), shift - (last - now), now
+  former = true -- kept at a refusal, too, as what is of former numbers: from now on it counts from this moment
 end
 local border = math.max(now, last) - kept_period
 if last <= border then -- all have left
