@@ -155,7 +155,7 @@ def test_a_comparison_shows_what_changes_over_time_by_rule_and_by_key(tmp_path: 
     assert "What changes" in page
     assert "the difference over time" in page
     assert "Newly refused, by key" in page
-    assert "not there, now <code>2/day log</code>" in page
+    assert "not there, now <code>2/day</code>" in page
     assert page.count("<details>") == 2
     assert summary(outcome, 1)["compare"]["by_rule"] == [{"name": "new", "newly_denied": 7, "newly_allowed": 0}]
     backwards = replayed(tmp_path, requests, second, first)
