@@ -6,6 +6,9 @@ from typing import Any
 
 from headgate import MemoryStore, StoreUnavailable
 
+NO_REDIS = "redis://127.0.0.1:1/0"
+"""A Redis where nobody listens."""
+
 
 class BrokenStore(MemoryStore):
     """Answers nothing, and counts how often it is closed."""
@@ -20,7 +23,7 @@ class BrokenStore(MemoryStore):
 
 
 class _Broken:
-    def hit(self, key: Any, cost: int = 1, **more: Any) -> Any:
+    def hit(self, *told: Any, **more: Any) -> Any:
         raise StoreUnavailable("nobody is there")
 
-    peek = hit_many = decide = hit
+    peek = hit_many = decide = give_back = reset = read = hit

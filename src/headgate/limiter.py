@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from copy import copy
+from dataclasses import replace
+from typing import Any, ParamSpec, Self, TypeVar
 
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, name_limits
@@ -25,7 +27,9 @@ from headgate.keys import Key, check_cost
 from headgate.limit_text import MOST_LIMITS, parse_limits
 from headgate.limits import Limit
 from headgate.stores.contract import AsyncBoundLimits, BoundLimits, Decisions, Store, bind_async, close_async
+from headgate.stores.fallback import Choice, check_choice
 from headgate.stores.opening import open_store
+from headgate.stores.written import answering, rescued
 from headgate.waiting import Lines, answered, run, run_async, timeout_us
 
 P = ParamSpec("P")
@@ -44,6 +48,7 @@ class _BoundLimiter:
         name: str = "",
         clock: Clock | None = None,
         shadow: bool = False,
+        on_store_error: Choice | None = None,
     ) -> None:
         self.limits = _read_limits(limits)
         self.name = _check_name(name)
@@ -51,14 +56,42 @@ class _BoundLimiter:
         text = "; ".join(str(limit) for limit in self.limits)
         scope = f"limiter/{name}" if name else f"limits/{text}"
         self.definitions: tuple[NamedLimit, ...] = name_limits(
-            self.limits, scope=scope, name=name or "default", shadow=shadow
+            self.limits,
+            scope=scope,
+            name=name or "default",
+            shadow=shadow,
+            on_store_error=check_choice(on_store_error),
         )
-        self._bound: Any = self._bind(clock)
+        self._answering = answering(self.store) if on_store_error else self.store
+        self._own_clock = clock
+        self._bound: Any = self._bind_as_told()
         self._clock = clock or self.store.clock
         self._lines = Lines(self.definitions, self._clock)
 
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
-        return self.store.bind(self.definitions, clock=clock)
+        return self._answering.bind(self.definitions, clock=clock)
+
+    def _bind_as_told(self) -> Any:
+        bound = self._bind(self._own_clock)
+        if not self.definitions[0].on_store_error:
+            return bound
+        return rescued(self.store, bound, self.definitions, self._own_clock)
+
+    def _shorten(self) -> None:
+        """Let methods that only pass on what they are given be those of the bound limits."""
+        raise NotImplementedError
+
+    def told(self, on_store_error: Choice) -> Self:
+        """This limiter, with its lines, where `on_store_error` is its choice unless it has one of its own."""
+        if self.definitions[0].on_store_error:
+            return self
+        other = copy(self)
+        choice = check_choice(on_store_error)
+        other.definitions = tuple(replace(limit, on_store_error=choice) for limit in self.definitions)
+        other._answering = answering(self.store)
+        other._bound = other._bind_as_told()
+        other._shorten()
+        return other
 
     @property
     def bound(self) -> Any:
@@ -105,7 +138,9 @@ class Limiter(_BoundLimiter):
     "memory://" gives this limiter a store of its own. Limiters that share a store share what was used
     if they have the same `name`; without a name, if their limits are written alike. A named limiter's
     numbers may change without forgetting what was used. `clock` replaces the store's clock. With
-    `shadow` all is counted and told, in `Decision.refusals`, and nothing refused.
+    `shadow` all is counted and told, in `Decision.refusals`, and nothing refused. `on_store_error`
+    ("local", "open" or "closed") decides where the store does not; without it, what the store's URL says,
+    and a store without a guard raises StoreError.
 
     Raises ConfigError for limits or stores that cannot be used.
     """
@@ -118,8 +153,12 @@ class Limiter(_BoundLimiter):
         name: str = "",
         clock: Clock | None = None,
         shadow: bool = False,
+        on_store_error: Choice | None = None,
     ) -> None:
-        super().__init__(limits, store=store, name=name, clock=clock, shadow=shadow)
+        super().__init__(limits, store=store, name=name, clock=clock, shadow=shadow, on_store_error=on_store_error)
+        self._shorten()
+
+    def _shorten(self) -> None:
         # A bound method of the store is the shortest way to a decision; a subclass's own way stays.
         for method in ("hit", "peek", "hit_many"):
             if getattr(type(self), method) is getattr(Limiter, method):
@@ -174,7 +213,7 @@ class Limiter(_BoundLimiter):
 
     def close(self) -> None:
         """Close the store."""
-        self.store.close()
+        self._answering.close()
 
     def __enter__(self) -> Limiter:
         return self
@@ -198,13 +237,17 @@ class AsyncLimiter(_BoundLimiter):
         name: str = "",
         clock: Clock | None = None,
         shadow: bool = False,
+        on_store_error: Choice | None = None,
     ) -> None:
-        super().__init__(limits, store=store, name=name, clock=clock, shadow=shadow)
+        super().__init__(limits, store=store, name=name, clock=clock, shadow=shadow, on_store_error=on_store_error)
+        self._shorten()
+
+    def _shorten(self) -> None:
         if type(self).ask is AsyncLimiter.ask:
             self.ask = self._bound.hit  # type: ignore[method-assign]  # the shortest way, as in Limiter
 
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
-        return bind_async(self.store, self.definitions, clock)
+        return bind_async(self._answering, self.definitions, clock)
 
     async def hit(self, key: Key, cost: int = 1) -> Decision:
         """See `Limiter.hit`."""
@@ -246,7 +289,7 @@ class AsyncLimiter(_BoundLimiter):
 
     async def close(self) -> None:
         """Close the store."""
-        await close_async(self.store)
+        await close_async(self._answering)
 
     async def __aenter__(self) -> AsyncLimiter:
         return self

@@ -328,5 +328,7 @@ def timeout_us(timeout: float | None) -> int:
 
 
 def _hopeless(decision: Decision, left_us: int) -> bool:
-    """Whether a refused request should not wait: its turn comes too late, or never."""
+    """Whether a refused request should not wait: its turn comes too late, or never, or nobody waits for the store."""
+    if decision.degraded == "closed" and any(limit.on_store_error == "closed" for limit in decision.definitions):
+        return True
     return decision.retry_after_us is None or decision.retry_after_us > left_us

@@ -495,7 +495,7 @@ class AsyncServer(Server):
         ({"clock": 5}, "clock is a clock, with now_us and let_pass, not 5"),
         ({"random": 0.5}, "random is a function that gives numbers from 0 up to 1, not 0.5"),
         ({"limits": "5/second", "cost": -1}, "cost is a whole number from 0, or a function of the request, not -1"),
-        ({"limits": "5/second", "on_store_error": "local"}, "on_store_error is \"open\" or \"closed\", not 'local'"),
+        ({"limits": "5/second", "on_store_error": "shut"}, "on_store_error is one of local, open, closed, not 'shut'"),
         ({"cost": 2}, "cost goes with limits, and there are none"),
         ({"store": "memory://"}, "store goes with limits, and there are none"),
         ({"limits": Limiter("1/second"), "name": "a"}, "name goes with limits; a limiter has its own"),

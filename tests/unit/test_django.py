@@ -55,7 +55,7 @@ from django.utils.functional import SimpleLazyObject
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
-from broken_store import BrokenStore
+from broken_store import NO_REDIS, BrokenStore
 from headgate import ConfigError, MemoryStore
 from headgate.http.options import Refusal, Response
 from headgate.http.who import api_key, first_of, portable
@@ -867,6 +867,13 @@ def test_a_store_that_fails_never_looks_like_the_clients_fault(kind: str) -> Non
     with limited(kind, limits="1/minute", store=BrokenStore(), on_store_error="closed") as site:
         refused = site.ask()
         assert (refused.status_code, refused.headers["X-RateLimit-Degraded"]) == (503, "closed")
+
+
+@pytest.mark.parametrize(("choice", "status"), [("open", 200), ("closed", 503)])
+def test_a_redis_that_is_gone_is_what_the_settings_say(kind: str, choice: str, status: int) -> None:
+    with limited(kind, limits="1/minute", store=NO_REDIS, on_store_error=choice) as site:
+        answer = site.ask()
+        assert (answer.status_code, answer.headers["X-RateLimit-Degraded"]) == (status, choice)
 
 
 def plain(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:

@@ -41,7 +41,7 @@ from rest_framework.urlpatterns import format_suffix_patterns
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from broken_store import BrokenStore
+from broken_store import NO_REDIS, BrokenStore
 from headgate import ConfigError
 from headgate.http.options import Response
 from headgate.integrations.django import rate_limit
@@ -314,6 +314,14 @@ def test_a_store_that_fails_never_looks_like_the_clients_fault(middleware: list[
         passed, refused = site.ask("/open"), site.ask("/closed")
         assert (passed.status_code, passed.headers["X-RateLimit-Degraded"]) == (200, "open")
         assert (refused.status_code, refused.headers["X-RateLimit-Degraded"]) == (503, "closed")
+
+
+@pytest.mark.parametrize(("choice", "status"), [("open", 200), ("closed", 503)])
+def test_a_redis_that_is_gone_is_what_the_settings_say(middleware: list[str], choice: str, status: int) -> None:
+    patterns = [path("one", throttled(throttle("1/minute")))]
+    with Site(patterns, MIDDLEWARE=middleware, HEADGATE={"store": NO_REDIS, "on_store_error": choice}) as site:
+        answer = site.ask("/one")
+        assert (answer.status_code, answer.headers["X-RateLimit-Degraded"]) == (status, choice)
 
 
 def test_the_decorator_goes_with_views_of_rest_framework(middleware: list[str]) -> None:

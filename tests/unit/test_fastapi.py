@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.routing import Host, Mount, Route, WebSocketRoute
 
 from asgi_asking import HOW, ask, drive, note_scopes, options_of, statuses
-from broken_store import BrokenStore
+from broken_store import NO_REDIS, BrokenStore
 from headgate import ConfigError, Decision, MemoryStore, MissingExtraError
 from headgate.http.asgi import RateLimitMiddleware
 from headgate.http.options import Refusal
@@ -573,6 +573,13 @@ def test_a_store_that_fails_never_looks_like_the_clients_fault() -> None:
     closed = ask(app_with(rate_limit("1/minute", store=BrokenStore(), on_store_error="closed")))
     assert (closed.status_code, closed.headers["X-RateLimit-Degraded"]) == (503, "closed")
     assert closed.headers["content-type"] == "application/problem+json"
+
+
+def test_a_redis_that_is_gone_is_what_the_option_says() -> None:
+    for choice, status in (("open", 200), ("closed", 503)):
+        told: Any = {"store": NO_REDIS, "on_store_error": choice}
+        answer = ask(app_with(rate_limit("1/minute", **told)))
+        assert (answer.status_code, answer.headers["X-RateLimit-Degraded"]) == (status, choice)
 
 
 def test_an_allowed_response_tells_what_remains_without_any_wiring(limits: Limits) -> None:

@@ -20,7 +20,7 @@ from flask.views import MethodView
 from werkzeug.exceptions import NotFound
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from broken_store import BrokenStore
+from broken_store import NO_REDIS, BrokenStore
 from headgate import ConfigError
 from headgate.http.options import Refusal, Response
 from headgate.http.who import api_key, first_of, portable
@@ -635,6 +635,17 @@ def test_a_store_that_fails_never_looks_like_the_clients_fault(app: flask.Flask,
     assert (passed.status_code, passed.headers["X-RateLimit-Degraded"]) == (200, "open")
     assert (refused.status_code, refused.headers["X-RateLimit-Degraded"]) == (503, "closed")
     assert refused.headers["Content-Type"] == "application/problem+json"
+
+
+def test_a_redis_that_is_gone_is_what_the_option_says(app: flask.Flask, client: Client) -> None:
+    limits = RateLimits(store=NO_REDIS)
+    app.add_url_rule("/open", "open", limits("1/minute", on_store_error="open")(lambda: "home"))
+    app.add_url_rule("/closed", "closed", limits("1/minute", on_store_error="closed")(lambda: "home"))
+    for _ in range(3):
+        passed, refused = client.ask("/open"), client.ask("/closed")
+        assert (passed.status_code, passed.headers["X-RateLimit-Degraded"]) == (200, "open")
+        assert (refused.status_code, refused.headers["X-RateLimit-Degraded"]) == (503, "closed")
+        assert refused.headers["Content-Type"] == "application/problem+json"
 
 
 def test_a_missing_identity_is_no_free_pass(app: flask.Flask, client: Client, limits: RateLimits) -> None:

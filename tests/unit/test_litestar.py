@@ -21,7 +21,7 @@ from litestar.response import Stream
 from litestar.static_files import create_static_files_router
 from litestar.testing import TestClient
 
-from broken_store import BrokenStore
+from broken_store import NO_REDIS, BrokenStore
 from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError
 from headgate.decision import Decision
 from headgate.http.asgi import RateLimitMiddleware
@@ -486,6 +486,12 @@ def test_a_store_that_fails_never_looks_like_the_clients_fault(caplog: pytest.Lo
             [refused] = asking(limited(limits="1/minute", store=BrokenStore(), on_store_error="closed"), {"path": path})
             assert (passed.status_code, passed.headers["X-RateLimit-Degraded"]) == (status, "open")
             assert (refused.status_code, refused.headers["X-RateLimit-Degraded"]) == (503, "closed")
+
+
+@pytest.mark.parametrize(("choice", "status"), [("open", 200), ("closed", 503)])
+def test_a_redis_that_is_gone_is_what_the_option_says(choice: Any, status: int) -> None:
+    [answer] = asking(limited(limits="1/minute", store=NO_REDIS, on_store_error=choice), {"path": "/"})
+    assert (answer.status_code, answer.headers["X-RateLimit-Degraded"]) == (status, choice)
 
 
 def test_stores_that_were_opened_here_are_closed_with_the_application(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -504,7 +504,7 @@ def test_where_the_store_fails_all_counts_and_the_response_is_not_touched(
         ({"limits": "1/minute", "cost": "2"}, "a cost is a whole number"),
         ({"limits": "1/minute", "cost": True}, "a cost is a whole number"),
         ({"limits": "1/minute", "missing": "nobody"}, "missing is one of address, anonymous, refuse, not 'nobody'"),
-        ({"limits": "1/minute", "on_store_error": "local"}, "on_store_error is one of open, closed"),
+        ({"limits": "1/minute", "on_store_error": "shut"}, "on_store_error is one of local, open, closed"),
         ({"limits": "1/minute", "name": "1st"}, "a name is a letter"),
         ({"limits": "1/minute", "wait": -1}, "wait is for how many seconds"),
         ({"limits": "1/minute", "wait": "2"}, "wait is for how many seconds"),

@@ -24,6 +24,7 @@ from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from asgi_asking import HOW, ask, drive, note_scopes, options_of, statuses
+from broken_store import NO_REDIS
 from headgate import ConfigError, MemoryStore, MissingExtraError, StoreTimeout
 from headgate import core as cores
 from headgate.http.asgi import RateLimitMiddleware
@@ -124,6 +125,12 @@ def test_a_native_call_that_fails_is_not_asked_again(choice: Any, monkeypatch: p
     assert answer.status_code == (200 if choice == "open" else 503)
     assert answer.headers["X-RateLimit-Degraded"] == choice
     assert asked == ["GET /"]
+
+
+@pytest.mark.parametrize(("choice", "status"), [("open", 200), ("closed", 503)])
+def test_a_redis_that_is_gone_is_what_the_option_says(choice: Any, status: int) -> None:
+    answer = ask(one(RateLimits(store=NO_REDIS)("1/minute", on_store_error=choice)(read)))
+    assert (answer.status_code, answer.headers["X-RateLimit-Degraded"]) == (status, choice)
 
 
 def test_requests_leave_nothing_for_the_garbage_collector(limits: Limits) -> None:

@@ -13,6 +13,7 @@ from headgate.keys import Key, check_cost
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.limits import Limit
 from headgate.stores.contract import Store
+from headgate.stores.fallback import check_choice
 from headgate.waiting import timeout_us
 
 ClientLimits = str | Limit | Sequence[Limit] | Limiter | AsyncLimiter | None
@@ -55,8 +56,10 @@ class Options(TypedDict, total=False):
     adaptive_k: float
     """With `adaptive`: how many requests are sent for each that is accepted, from 1 [2]."""
 
-    on_store_error: Literal["open", "closed"]
-    """What becomes of a call where the store of the limits fails: it goes on, or StoreError is raised ["open"]."""
+    on_store_error: Literal["local", "open", "closed"]
+    """What becomes of a call where the store of the limits does not answer: this process decides by limits of its own,
+    or it goes on, or StoreError is raised. A limiter's own choice comes first, then this one, then `?on_error=` of the
+    store's URL ["local"; "open" for a store without a guard]."""
 
     clock: Clock
     """Stands in for the store's clock, and is what waits are measured by."""
@@ -113,13 +116,14 @@ def read_options(limits: ClientLimits, options: Options, *, asynchronous: bool) 
         retries=_retries(options.get("retries", 2)),
         retry_budget=_number("retry_budget", options.get("retry_budget", 0.1), 0, 1),
         adaptive_k=_adaptive_k(options),
-        closed=_closed(options.get("on_store_error", "open")),
+        closed=check_choice(options.get("on_store_error")) == "closed",
         clock=clock,
         random=chance,
     )
 
 
 def _limiter(limits: ClientLimits, options: Options, *, asynchronous: bool) -> Limiter | AsyncLimiter | None:
+    choice = options.get("on_store_error")
     kind, other = (AsyncLimiter, Limiter) if asynchronous else (Limiter, AsyncLimiter)
     if limits is None:
         return None
@@ -133,11 +137,11 @@ def _limiter(limits: ClientLimits, options: Options, *, asynchronous: bool) -> L
         for name in ("store", "name"):
             if name in options:
                 raise ConfigError(f"{name} goes with limits; a limiter has its own")
-        return limits
+        return limits.told(choice) if choice is not None else limits
     if not isinstance(limits, str | Limit | Sequence):
         raise ConfigError(f"limits are text, limit values, a limiter or None, not {limits!r}")
     store, name = options.get("store", "memory://"), options.get("name", "")
-    return kind(limits, store=store, name=name, clock=options.get("clock"))
+    return kind(limits, store=store, name=name, clock=options.get("clock"), on_store_error=choice)
 
 
 def _cost(cost: object) -> int | Callable[[Any], int]:
@@ -170,12 +174,6 @@ def _adaptive_k(options: Options) -> float | None:
         raise ConfigError("adaptive_k goes with adaptive=True")
     k = _number("adaptive_k", options.get("adaptive_k", 2.0), 1, 1000)
     return k if adaptive else None
-
-
-def _closed(choice: object) -> bool:
-    if choice not in ("open", "closed"):
-        raise ConfigError(f'on_store_error is "open" or "closed", not {choice!r}')
-    return choice == "closed"
 
 
 def _number(name: str, value: object, least: float, most: float) -> float:

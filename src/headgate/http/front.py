@@ -27,7 +27,6 @@ from headgate.http.options import (
     check_limits,
     cost_of,
     function_of,
-    one_of,
 )
 from headgate.http.ratelimit_headers import Passing, passes_without_words, passing_writer
 from headgate.http.refusal import PROBLEM_JSON, REDUCED_CAPACITY, answer_of, problem_json
@@ -36,6 +35,7 @@ from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.policy.rules import ALL_RULES
 from headgate.stores.contract import Store, close_async
+from headgate.stores.fallback import check_choice
 from headgate.waiting import answered
 
 _log = logging.getLogger("headgate")
@@ -107,7 +107,7 @@ class Front:
         self._cost = cost_of(told)
         self._refusal = function_of(told, "refusal")
         self._observe = function_of(told, "on_decision")
-        self._closed = one_of(told, "on_store_error", "open", "closed") == "closed"
+        self._closed = check_choice(told.get("on_store_error")) == "closed"
         self._wait = told.get("wait", 0)
         self.ask: Callable[[Request], Asked]
         self._owned: Store | None = None
@@ -268,12 +268,13 @@ class Front:
         if isinstance(policy, other):
             raise ConfigError(f"this application needs a {kind.__name__}, not a {other.__name__}")
         if isinstance(policy, kind):
-            for name in ("store", "clock"):
+            for name in ("store", "clock", "on_store_error"):
                 if name in told:
                     raise ConfigError(f"{name} goes with a policy; a gate has its own")
             return policy
         store = told.get("store")
-        gate: Any = kind(cast(AnyPolicy, policy), store=store, clock=told.get("clock"))
+        own: dict[str, Any] = {name: told[name] for name in ("clock", "on_store_error") if name in told}
+        gate: Any = kind(cast(AnyPolicy, policy), store=store, **own)
         if store is None or isinstance(store, str):
             self._owned = gate.store
         return gate

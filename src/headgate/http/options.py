@@ -64,8 +64,10 @@ class Answering(TypedDict, total=False):
     on_decision: Callable[[Any, Decision], object]
     """Is told of every decision, before it is answered."""
 
-    on_store_error: Literal["open", "closed"]
-    """What becomes of a request where a store without a guard fails: it passes, or is answered 503 ["open"]."""
+    on_store_error: Literal["local", "open", "closed"]
+    """What becomes of a request where the store does not answer: this process decides by limits of its own, or it
+    passes, or is answered 503. A rule's own choice comes first, then this one, then what the policy says, then
+    `?on_error=` of the store's URL ["local"; "open" for limits on a store without a guard]."""
 
     clock: Clock
     """Stands in for the store's clock."""

@@ -109,7 +109,7 @@ def _text_of(refusing: tuple[NamedLimit, ...], *, closed: bool) -> _Text:
             "title": "Request cannot be satisfied due to temporary server capacity constraints",
             "status": 503,
         }
-        detail = "the rate limiter has no room to count this request"
+        detail = "the rate limiter's store does not answer, or has no room to count this request"
     else:
         problem = {
             "type": QUOTA_EXCEEDED,

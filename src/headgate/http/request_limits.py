@@ -22,9 +22,10 @@ from headgate.limiter import AsyncLimiter, Limiter
 from headgate.policy.address import UNIX, AddressRules, parse_network
 from headgate.policy.request import REPEATED, Repeated, Request
 from headgate.stores.contract import Store
-from headgate.stores.guard import GuardedStore
+from headgate.stores.fallback import RescuedLimits, check_choice
 from headgate.stores.memory import MemoryStore
 from headgate.stores.opening import open_store
+from headgate.stores.written import answering
 from headgate.waiting import answered, timeout_us
 
 _log = logging.getLogger("headgate")
@@ -92,8 +93,9 @@ class RequestLimits:
         self.owned: Store | None = open_store(store) if isinstance(store, str) else None
         """The store, if it was opened here."""
         self._store: Any = store if self.owned is None else self.owned
-        if "on_store_error" in told and isinstance(self._store, GuardedStore):
-            self._store = self._store.deciding(told["on_store_error"])
+        self._on_store_error = check_choice(told.get("on_store_error"))
+        # All limiters of the store share its guard.
+        self._answering = answering(self._store) if self._on_store_error else self._store
         self._limiters: dict[Any, Any] = {}
         self._address = address_rules(told)
         self._wide = _wide(told, self._address)
@@ -222,6 +224,8 @@ class RequestLimits:
         writers = writers_of(definitions)
         fields = writers.encoded if self._asynchronous else writers.text
         bound = self._one.bound
+        if isinstance(bound, RescuedLimits) and self._on_store_error != "local":
+            bound = bound.bound  # it raises StoreError, and the skin knows what was chosen
         if not isinstance(bound, native.BoundLimits) or not isinstance(fields, native.RateLimitFields):
             return None
         return native.PeerLimits(bound, fields, self._address_key)
@@ -349,15 +353,23 @@ class RequestLimits:
             limiter = WideLimiter(
                 self._limiter(limits).limits,
                 self._wide[1],
-                store=self._store,
+                store=self._answering,
                 name=self._name,
                 shadow=self._shadow,
                 clock=self._own_clock,
                 asynchronous=self._asynchronous,
+                on_store_error=self._on_store_error,
             )
         else:
             kind = AsyncLimiter if self._asynchronous else Limiter
-            limiter = kind(limits, store=self._store, name=self._name, clock=self._own_clock, shadow=self._shadow)
+            limiter = kind(
+                limits,
+                store=self._answering,
+                name=self._name,
+                clock=self._own_clock,
+                shadow=self._shadow,
+                on_store_error=self._on_store_error or None,
+            )
         self._limiters[known] = limiter
         return limiter
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 
 from headgate.clock import US_PER_SECOND
 from headgate.decision import Decision
-from headgate.errors import HeadgateError, Held, RateLimited, StoreError, Throttled
+from headgate.errors import HeadgateError, Held, RateLimited, StoreError, StoreUnavailable, Throttled
 from headgate.http.answers import Told, told
 from headgate.http.client_errors import Own
 from headgate.http.client_options import ClientLimits, Options, read_options
@@ -198,6 +198,8 @@ class Calls:
                 return decision
             _log.warning("a call was not counted: %s", decision)
         elif not decision.allowed:
+            if self._settings.closed and decision.degraded == "closed":
+                return StoreUnavailable("the store of the limits does not answer, or has no room")
             return RateLimited(decision)
         return (yield from self._wait_until_free(peer, not_before_us, deadline_us))  # the line may have been long
 

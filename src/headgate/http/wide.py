@@ -17,6 +17,7 @@ from headgate.limiter import charged_by
 from headgate.limits import Limit
 from headgate.stores.contract import Store, bind_async
 from headgate.stores.fallback import scaled
+from headgate.stores.written import rescued
 from headgate.units import LARGEST
 
 MOST_TIMES = 1_000_000
@@ -35,6 +36,7 @@ class WideLimiter:
         shadow: bool,
         clock: Clock | None,
         asynchronous: bool,
+        on_store_error: str,
     ) -> None:
         for limit in limits:
             if limit.quota * times > LARGEST:
@@ -43,11 +45,18 @@ class WideLimiter:
         scope = f"limiter/{name}" if name else f"limits/{text}"
         wider = [scaled(limit, Fraction(times)) for limit in limits]
         definitions = (
-            *name_limits(limits, scope=scope, name=name or "default", shadow=shadow),
-            *name_limits(wider, scope=f"{scope}/wide", name=f"{name or 'default'}.wide", shadow=shadow, group=1),
+            *name_limits(limits, scope=scope, name=name or "default", shadow=shadow, on_store_error=on_store_error),
+            *name_limits(
+                wider,
+                scope=f"{scope}/wide",
+                name=f"{name or 'default'}.wide",
+                shadow=shadow,
+                group=1,
+                on_store_error=on_store_error,
+            ),
         )
         bound: Any = bind_async(store, definitions, clock) if asynchronous else store.bind(definitions, clock=clock)
-        self._bound = bound
+        self._bound = rescued(store, bound, definitions, clock) if on_store_error else bound
 
     def hit(self, keys: tuple[Key, Key], cost: int) -> Any:
         """Decide and charge; awaitable where the store waits for I/O on an event loop."""

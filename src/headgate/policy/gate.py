@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from operator import itemgetter
 from pathlib import Path as FilePath
 from typing import Any
@@ -22,11 +21,12 @@ from headgate.policy.request import Request
 from headgate.policy.rules import ALL_RULES, ANY_TIER, Candidate, Candidates, Kind, Policy
 from headgate.policy.shape import check_shape
 from headgate.stores.contract import BoundLimits, Store, StoreStats, bind_async, close_async, ping_async
-from headgate.stores.fallback import MAX_LOCAL_KEYS, Fallback, RescuedLimits
+from headgate.stores.fallback import MAX_LOCAL_KEYS, Choice, check_choice
 from headgate.stores.late import bound_or_late
 from headgate.stores.memory import MemoryStore
 from headgate.stores.opening import open_store
 from headgate.stores.shared import SharedStore
+from headgate.stores.written import answering, rescued
 from headgate.units import LARGEST
 from headgate.waiting import answered
 
@@ -84,8 +84,9 @@ Judged = tuple[Decision, BoundLimits | None, tuple[Candidate, ...], tuple[Parts 
 class _Bindings:
     """One policy on one store: immutable but for what it remembers, which is bounded."""
 
-    def __init__(self, policy: Policy, bind: Binding) -> None:
+    def __init__(self, policy: Policy, bind: Binding, on_store_error: str) -> None:
         self.policy = policy
+        self._on_store_error = on_store_error
         self._looks_at_hosts = policy.looks_at_hosts
         self._bind_limits = bind
         self._plans: dict[tuple[str, str, str, str], _Plan] = {}
@@ -153,7 +154,7 @@ class _Bindings:
         name = tuple((rule.name, rule.tier(tier)) for rule, _ in chosen)
         bound = self._bound.get(name)
         if bound is None:
-            bound = self._bind_limits(limits_of(chosen, tier))
+            bound = self._bind_limits(limits_of(chosen, tier, self._on_store_error))
             _remember(self._bound, name, bound, _MOST_BOUND)
         return bound
 
@@ -215,10 +216,15 @@ def _refuse_missing(chosen: tuple[Candidate, ...], keys: tuple[Parts | None, ...
     return Decision(definitions, readings, allowed=False, binding=binding)
 
 
-def limits_of(chosen: tuple[Candidate, ...], tier: str) -> tuple[NamedLimit, ...]:
-    """The limits of these rules for a tier, each with its rule's place among them."""
+def limits_of(chosen: tuple[Candidate, ...], tier: str, on_store_error: str = "") -> tuple[NamedLimit, ...]:
+    """The limits of these rules for a tier, each with its rule's place among them.
+
+    `on_store_error` stands in for the policy's, for rules that have none of their own.
+    """
     return tuple(
-        replace(limit, group=group) for group, (rule, _) in enumerate(chosen) for limit in rule.limits[rule.tier(tier)]
+        replace(limit, group=group, on_store_error=rule.on_store_error or on_store_error or limit.on_store_error)
+        for group, (rule, _) in enumerate(chosen)
+        for limit in rule.limits[rule.tier(tier)]
     )
 
 
@@ -231,15 +237,18 @@ class _BoundPolicy:
         *,
         store: str | Store | None = None,
         clock: Clock | None = None,
+        on_store_error: Choice | None = None,
     ) -> None:
+        self._on_store_error = check_choice(on_store_error)
         compiled = read_policy(policy)
         chosen = compiled.store if store is None else store
         self.store = open_store(chosen) if isinstance(chosen, str) else chosen
+        self._answering = answering(self.store)
         self._clock = clock
         self._local = MemoryStore(max_keys=MAX_LOCAL_KEYS)
         check_shape(compiled, self.store)
         self._check_room(compiled)
-        self._bindings = _Bindings(compiled, self._bind)
+        self._bindings = _Bindings(compiled, self._bind, self._on_store_error)
 
     @property
     def policy(self) -> Policy:
@@ -255,7 +264,7 @@ class _BoundPolicy:
         compiled = read_policy(policy)
         check_shape(compiled, self.store)
         self._check_room(compiled)
-        self._bindings = _Bindings(compiled, self._bind)
+        self._bindings = _Bindings(compiled, self._bind, self._on_store_error)
 
     def _check_room(self, policy: Policy) -> None:
         """Raise ConfigError for a policy of more limits than the store can know: a shared zone has a list of them."""
@@ -276,20 +285,13 @@ class _BoundPolicy:
             )
 
     def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
-        return self._rescued(self._bound(limits), limits)
+        return rescued(self.store, self._bound(limits), limits, self._clock, local=self._local)
 
     def _bound(self, limits: tuple[NamedLimit, ...]) -> Any:
         """The limits on the store; where they cannot be bound now, it is tried again whenever they are asked."""
         if isinstance(self.store, SharedStore):
             return bound_or_late(self.store, limits, self._clock)
-        return self.store.bind(limits, clock=self._clock)
-
-    def _rescued(self, bound: Any, limits: tuple[NamedLimit, ...]) -> Any:
-        """With what each rule says for a store that fails, where the store has no guard that knows it."""
-        if not isinstance(self.store, SharedStore):
-            return bound
-        fallback = Fallback(limits, "local", Fraction(1), self._local, self._clock)
-        return RescuedLimits(bound, fallback, self.store.breaker, self.store.probe)
+        return self._answering.bind(limits, clock=self._clock)
 
     def stats(self) -> StoreStats:
         """What the store counts about itself."""
@@ -303,7 +305,8 @@ class Gate(_BoundPolicy):
     """A policy bound to a store; safe under threads.
 
     `policy` is the path of a policy file, its values as a mapping, or a Policy. `store` (a URL or a
-    store) stands in for the one that the policy names. Raises PolicyError with all that is wrong.
+    store) stands in for the one that the policy names, `on_store_error` for the choice that it has for
+    rules without their own. Raises PolicyError with all that is wrong.
     """
 
     def hit(self, request: Request, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
@@ -331,7 +334,7 @@ class Gate(_BoundPolicy):
 
     def close(self) -> None:
         """Close the store."""
-        self.store.close()
+        self._answering.close()
 
     def __enter__(self) -> Gate:
         return self
@@ -347,7 +350,7 @@ class AsyncGate(_BoundPolicy):
         return (
             super()._bound(limits)
             if isinstance(self.store, SharedStore)
-            else bind_async(self.store, limits, self._clock)
+            else bind_async(self._answering, limits, self._clock)
         )
 
     async def hit(self, request: Request, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
@@ -371,7 +374,7 @@ class AsyncGate(_BoundPolicy):
 
     async def close(self) -> None:
         """Close the store."""
-        await close_async(self.store)
+        await close_async(self._answering)
 
     async def __aenter__(self) -> AsyncGate:
         return self

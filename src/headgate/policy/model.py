@@ -266,7 +266,9 @@ class PolicyModel(_Part):
         1, description="a new one starts all state afresh"
     )
     store: Annotated[str, AfterValidator(_store)] = "memory://"
-    on_store_error: OnStoreError = "local"
+    on_store_error: OnStoreError | None = Field(
+        None, description="of rules that have none of their own; without it, what the store's URL says, or local"
+    )
     client_ip: ClientIpModel = Field(default_factory=lambda: ClientIpModel.model_validate({}))
     identities: dict[Name, IdentityModel] = {}
     tiers: TiersModel | None = None

@@ -181,7 +181,8 @@ class Rule:
     shadow: bool
     refuse_missing: bool
     refuse_repeated: bool
-    on_store_error: Literal["local", "open", "closed"]
+    on_store_error: Literal["", "local", "open", "closed"]
+    """Its own choice, empty for that of whoever asks or of the policy; `limits` have the policy's already."""
 
     def keyed(self, template: str) -> Keyed:
         """How requests whose path matched `template` are counted."""
@@ -355,7 +356,6 @@ def _headers(model: PolicyModel) -> frozenset[str]:
 
 def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Extract], addresses: AddressRules) -> Rule:
     scope = f"{policy.namespace}/{policy.generation}/{model.name}"
-    on_store_error = model.on_store_error or policy.on_store_error
     limits: dict[str, tuple[NamedLimit, ...]] = {
         tier: name_limits(
             values,
@@ -363,7 +363,7 @@ def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Extrac
             name=model.name,
             rule=model.name,
             shadow=model.shadow,
-            on_store_error=on_store_error,
+            on_store_error=model.on_store_error or policy.on_store_error or "",
         )
         for tier, values in model.limits.items()
     }
@@ -380,7 +380,7 @@ def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Extrac
         shadow=model.shadow,
         refuse_missing=model.missing == "refuse" and not model.shadow,
         refuse_repeated=model.repeated == "refuse" and not model.shadow,
-        on_store_error=on_store_error,
+        on_store_error=model.on_store_error or "",
     )
 
 

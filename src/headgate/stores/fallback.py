@@ -6,7 +6,7 @@ Of several limits the strictest choice speaks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
@@ -18,11 +18,13 @@ from headgate.errors import ConfigError, StoreError
 from headgate.keys import Key
 from headgate.limits import FixedWindow, LeakyBucket, LeakyQueue, Limit, SlidingLog, SlidingWindow, TokenBucket
 from headgate.stores.breaker import Breaker
-from headgate.stores.contract import BoundLimits, StatesAt, read_charge
+from headgate.stores.contract import BoundLimits, Decisions, StatesAt, paired_costs, read_charge
 from headgate.stores.memory import MemoryStore
+from headgate.stores.python_table import PythonDecisions
 from headgate.units import UNITS_US
 
 Choice = Literal["local", "open", "closed"]
+
 CHOICES: tuple[Choice, ...] = ("local", "open", "closed")
 
 MAX_LOCAL_KEYS = 100_000
@@ -42,6 +44,7 @@ class Fallback:
         clock: Clock | None,
     ) -> None:
         self._definitions = tuple(definitions)
+        self.groups = max((definition.group + 1 for definition in definitions), default=0)
         self._choices = [definition.on_store_error or choice for definition in definitions]
         self._enforced_closed = any(
             own == "closed" and not definition.shadow
@@ -132,12 +135,16 @@ class RescuedLimits:
 
     One part of such a store may fail while all others answer, so it is asked each time, and knows by itself which
     parts it need not wait for. `breaker` tells the log that some fail, and asks for them in the background until
-    all answer. It has the methods that a policy needs.
+    all answer.
     """
 
     def __init__(self, bound: BoundLimits, fallback: Fallback, breaker: Breaker, probe: Callable[[], object]) -> None:
+        self.bound = bound
+        """The limits on the store, which raise StoreError where it fails."""
+
         self._decide = bound.decide
         self._give_back = bound.give_back
+        self._groups = fallback.groups
         self._fallback = fallback
         self._breaker = breaker
         self._probe = probe
@@ -176,9 +183,47 @@ class RescuedLimits:
         except StoreError as error:
             self._failed(error)
 
+    def hit(self, key: Key, cost: int = 1) -> Decision:
+        return self.decide((key,) * self._groups, (cost,) * self._groups)
+
+    def peek(self, key: Key, cost: int = 1) -> Decision:
+        return self.decide((key,) * self._groups, (cost,) * self._groups, commit=False)
+
+    def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
+        every = list(keys)
+        each = paired_costs(len(every), costs)
+        try:
+            return self.bound.hit_many(every, each)
+        except StoreError as error:
+            self._failed(error)
+        pairs = zip(every, each, strict=True)
+        return PythonDecisions(
+            self._fallback.decide((key,) * self._groups, (cost,) * self._groups) for key, cost in pairs
+        )
+
+    def reset(self, keys: tuple[Key, ...], /) -> bool:
+        here = self._fallback.reset(keys)
+        return self.bound.reset(keys) or here
+
+    def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
+        try:
+            return self.bound.read(keys, now_us)
+        except StoreError as error:
+            self._failed(error)
+        return self._fallback.read(keys, now_us)
+
     def _failed(self, error: StoreError) -> None:
         self._breaker.failed(error)
         self._breaker.probe_in_thread(self._probe)
+
+
+def check_choice(choice: object) -> Choice | Literal[""]:
+    """A choice that may be given, "" where it is not; raises ConfigError for what is none."""
+    if choice is None or choice == "":
+        return ""
+    if choice not in CHOICES:
+        raise ConfigError(f"on_store_error is one of {', '.join(CHOICES)}, not {choice!r:.40}")
+    return choice
 
 
 def read_share(share: object) -> Fraction:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from copy import copy
 from typing import Any
 
 from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
@@ -60,14 +59,6 @@ class GuardedStore:
         self.breaker = Breaker(repr(store))
         self.local = MemoryStore(max_keys=MAX_LOCAL_KEYS)
         self.refusals = Refusals()
-
-    def deciding(self, on_error: Choice) -> GuardedStore:
-        """This store, with another choice for limits that have none of their own; all else is shared."""
-        if on_error not in CHOICES:
-            raise ConfigError(f"on_error is one of {', '.join(CHOICES)}, not {on_error!r}")
-        other = copy(self)
-        other.on_error = on_error
-        return other
 
     @property
     def blocking(self) -> bool:
