@@ -70,9 +70,6 @@ SEVERAL = json.dumps({"requests": [{"path": "/"}, {"path": "/"}]}).encode()
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
-        ("GET", "/check/default", b""),
-        ("GET", "/check-403/default", b""),
-        ("POST", "/v1/check", ONE),
         ("GET", "/readyz", b""),
         ("GET", "/metrics", b""),
         ("GET", "/", b""),
@@ -90,6 +87,17 @@ def test_a_store_that_does_not_answer_is_503_with_a_problem(method: str, path: s
     })  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [("GET", "/check/default", b""), ("GET", "/check-403/default", b""), ("POST", "/v1/check", ONE)],
+)
+def test_where_the_store_does_not_answer_the_policy_decides(method: str, path: str, body: bytes) -> None:
+    store = FailingStore(StoreTimeout("no answer within 50 ms"))
+    assert ask(Service(AsyncGate(POLICY, store=store)), method, path, body).status == 200
+    closed = ask(Service(AsyncGate(POLICY, store=store, on_store_error="closed")), "GET", "/check/default", b"")
+    assert closed.status == 503
+
+
 def test_what_the_service_itself_has_wrong_is_no_fault_of_the_client() -> None:
     service = Service(AsyncGate(POLICY, store=FailingStore(ConfigError("more limits than a zone can charge at once"))))
     status, problem = problem_of(ask(service, "GET", "/check/default"))
@@ -103,15 +111,15 @@ def test_a_service_is_alive_while_its_store_is_not() -> None:
 
 
 def test_of_several_requests_each_answer_tells_its_own_error() -> None:
-    service = Service(AsyncGate(POLICY, store=FailingStore(StoreTimeout("no answer within 50 ms"))))
+    service = Service(AsyncGate(POLICY, store=FailingStore(ConfigError("more limits than a zone can charge at once"))))
     response = ask(service, "POST", "/v1/check", SEVERAL)
     assert response.status == 200
     one = {
         "error": {
             "type": "about:blank",
-            "title": "Service Unavailable",
-            "status": 503,
-            "detail": "the store does not answer: no answer within 50 ms",
+            "title": "Internal Server Error",
+            "status": 500,
+            "detail": "more limits than a zone can charge at once",
         }
     }
     assert json.loads(response.body) == {"decisions": [one, one]}

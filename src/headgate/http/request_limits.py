@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
 from inspect import iscoroutinefunction
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from headgate import core
 from headgate.clock import SYSTEM_CLOCK
@@ -22,7 +22,7 @@ from headgate.limiter import AsyncLimiter, Limiter
 from headgate.policy.address import UNIX, AddressRules, parse_network
 from headgate.policy.request import REPEATED, Repeated, Request
 from headgate.stores.contract import Store
-from headgate.stores.fallback import RescuedLimits, check_choice
+from headgate.stores.fallback import Choice, RescuedLimits, check_choice
 from headgate.stores.memory import MemoryStore
 from headgate.stores.opening import open_store
 from headgate.stores.written import answering
@@ -93,7 +93,7 @@ class RequestLimits:
         self.owned: Store | None = open_store(store) if isinstance(store, str) else None
         """The store, if it was opened here."""
         self._store: Any = store if self.owned is None else self.owned
-        self._on_store_error = check_choice(told.get("on_store_error"))
+        self._on_store_error: Choice | Literal[""] = check_choice(told.get("on_store_error"))
         # All limiters of the store share its guard.
         self._answering = answering(self._store) if self._on_store_error else self._store
         self._limiters: dict[Any, Any] = {}
