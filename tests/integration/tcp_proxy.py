@@ -72,6 +72,7 @@ class TcpProxy:
         self.accepted = 0
         """Connections that were ever accepted."""
         self.delay_s = 0.0
+        self.greeting_s = 0.0
         self.link = Link.CUT
         self.forwarding = asyncio.Event()
         """Set unless the link is silent."""
@@ -110,6 +111,10 @@ class TcpProxy:
         It outlasts mend(): `delay(0)` ends it.
         """
         self.delay_s = seconds
+
+    def delay_greeting(self, seconds: float) -> None:
+        """Forward nothing in the first seconds of each new connection, and everything as usual from then on."""
+        self.greeting_s = seconds
 
     def cut(self) -> None:
         """Reset all connections, and refuse new ones until mend()."""
@@ -199,6 +204,7 @@ class _Connection:
         """Forward until both ends have closed."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._read(self.client, self.requests))
+            await asyncio.sleep(self.proxy.greeting_s)
             await self._until_forwarding()
             await self.loop.sock_connect(self.server, (HOST, self.proxy.target_port))
             tasks.create_task(self._read(self.server, self.replies))

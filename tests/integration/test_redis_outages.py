@@ -49,7 +49,8 @@ def proxy(server: Server) -> Iterator[TcpProxy]:
 
 
 def url_of(port: int, **options: object) -> str:
-    told = {"timeout": f"{int(DEADLINE_S * 1000)}ms", "prefix": f"o{os.getpid()}-{next(_prefixes)}", **options}
+    deadline = f"{int(DEADLINE_S * 1000)}ms"  # of a first connection, too, which test_redis_cold.py has
+    told = {"timeout": deadline, "connect_timeout": deadline, "prefix": f"o{os.getpid()}-{next(_prefixes)}", **options}
     return f"redis://{HOST}:{port}/0?" + "&".join(f"{name}={value}" for name, value in told.items())
 
 

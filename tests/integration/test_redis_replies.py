@@ -91,7 +91,8 @@ REPLIES = {
 
 
 def url_of(kind: str, port: int) -> str:
-    timeout = f"timeout={round(TIMEOUT_S * 1000)}ms&prefix=r{os.getpid()}-{next(_prefixes)}"
+    timeout_ms = round(TIMEOUT_S * 1000)
+    timeout = f"timeout={timeout_ms}ms&connect_timeout={timeout_ms}ms&prefix=r{os.getpid()}-{next(_prefixes)}"
     return {
         "single": f"redis://{HOST}:{port}/0?{timeout}",
         "sentinel": f"redis+sentinel://{HOST}:{port}/main/0?{timeout}",

@@ -55,7 +55,9 @@ def nodes() -> Iterator[Cluster]:
 
 
 def raw(url: str, *, timeout_s: float = 10) -> RedisStore:
-    return RedisStore(f"{url}?timeout={timeout_s}s", prefix=f"n{os.getpid()}-{next(_prefixes)}")
+    return RedisStore(
+        f"{url}?timeout={timeout_s}s&connect_timeout={timeout_s}s", prefix=f"n{os.getpid()}-{next(_prefixes)}"
+    )
 
 
 def guarded(url: str, **options: str) -> str:

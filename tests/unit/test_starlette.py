@@ -420,6 +420,9 @@ def test_stores_that_were_opened_are_closed_with_the_lifespan() -> None:
     closed: list[str] = []
 
     class Opened:
+        async def warm_up(self) -> None:
+            closed.append("warm")
+
         async def aclose(self) -> None:
             closed.append("closed")
 
@@ -433,7 +436,7 @@ def test_stores_that_were_opened_are_closed_with_the_lifespan() -> None:
         assert bool(closed) == (message["type"] == "lifespan.shutdown.complete")
 
     asyncio.run(app({"type": "lifespan", "state": {}}, receive, send))
-    assert closed == ["closed"]
+    assert closed == ["warm", "closed"]
     asyncio.run(rate_limit.aclose())
 
 

@@ -49,8 +49,8 @@ class RateLimitMiddleware:
     Give a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, and what else
     `headgate.http.options.Options` has. Requests are counted by their path as it was sent, with the
     part that a mount took off. `websockets` judges handshakes, too. `fallback` is an application that
-    answers what is refused, from a cache perhaps. A store that was opened here is closed when the server
-    ends the application's lifespan. Raises ConfigError or PolicyError.
+    answers what is refused, from a cache perhaps. The store is connected when the server starts the
+    application's lifespan, and closed when it ends it, if it was opened here. Raises ConfigError or PolicyError.
     """
 
     request_kind: ClassVar[type[AsgiRequest]]
@@ -92,7 +92,7 @@ class RateLimitMiddleware:
                 return
         kind = scope["type"]
         if kind != "http" and not (kind == "websocket" and self._websockets):
-            await self.app(scope, receive, self._closing(send) if kind == "lifespan" else send)
+            await self.app(scope, receive, self._living(send) if kind == "lifespan" else send)
             return
         request: AsgiRequest | None = None
         decision = judged
@@ -141,13 +141,25 @@ class RateLimitMiddleware:
         """Close the store, if it was opened here; a server that has a lifespan does it."""
         await self._front.aclose()
 
-    def _closing(self, send: Send) -> Send:
-        async def send_and_close(message: Message) -> None:
-            if message["type"].startswith("lifespan.shutdown."):
-                await self.aclose()
-            await send(message)
+    async def warm_up(self) -> None:
+        """Have the store connect before the first request; a server that has a lifespan does it."""
+        await self._front.warm_up_async()
 
-        return send_and_close
+    def _living(self, send: Send) -> Send:
+        return living(send, self.warm_up, self.aclose)
+
+
+def living(send: Send, start: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[None]]) -> Send:
+    """What an application's lifespan sends on, with what is to be done as it starts and as it ends."""
+
+    async def send_and_act(message: Message) -> None:
+        if message["type"] == "lifespan.startup.complete":
+            await start()
+        elif message["type"].startswith("lifespan.shutdown."):
+            await end()
+        await send(message)
+
+    return send_and_act
 
 
 class AsgiRequest(Request):

@@ -34,7 +34,7 @@ from headgate.http.request_limits import Asked, AskWithin, RequestLimits
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.policy.rules import ALL_RULES
-from headgate.stores.contract import Store, close_async
+from headgate.stores.contract import Store, close_async, warm_up_async
 from headgate.stores.fallback import check_choice
 from headgate.waiting import answered
 
@@ -238,6 +238,10 @@ class Front:
     async def take_back_async(self, request: Request, answer: Answer) -> None:
         """`take_back` on an event loop."""
         await _finish_async(self._taking_back(request, answer))
+
+    async def warm_up_async(self) -> None:
+        """Have the store connect before the first request; where it fails, that is told in the log."""
+        await (self._gate.warm_up() if self._limits is None else warm_up_async(self._limits.store))
 
     def close(self) -> None:
         """Close the store, if it was opened here."""

@@ -17,7 +17,7 @@ from headgate.http.attached import Attached
 from headgate.http.front import Front
 from headgate.http.options import AnyLimits, AnyPolicy, Of, Options, RouteOptions, check_limits
 from headgate.policy.gate import AsyncGate
-from headgate.stores.contract import Store, close_async
+from headgate.stores.contract import Store, close_async, warm_up_async
 from headgate.stores.opening import open_store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -89,6 +89,11 @@ class RouteLimits:
         """Close the stores that were opened here by name; who asks again opens them again."""
         for store in self._opened.values():
             store.close()
+
+    async def warm_up_async(self) -> None:
+        """Have the stores that were opened here connect before the first request."""
+        for store in list(self._opened.values()):
+            await warm_up_async(store)
 
     async def aclose(self) -> None:
         """`close` on an event loop."""

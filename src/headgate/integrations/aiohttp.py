@@ -92,6 +92,10 @@ class RateLimits:
 
         return decorate
 
+    async def warm_up(self) -> None:
+        """Have the stores that were opened here connect before the first request."""
+        await self._routes.warm_up_async()
+
     async def aclose(self) -> None:
         """Close the stores that were opened here."""
         await self._routes.aclose()
@@ -137,6 +141,10 @@ class RateLimitMiddleware:
         """Close the store, if it was opened here."""
         await self._fronts.any.aclose()
 
+    async def warm_up(self) -> None:
+        """Have the store connect before the first request."""
+        await self._fronts.any.warm_up_async()
+
 
 def middleware(
     policy: AnyPolicy | AsyncGate | None = None,
@@ -170,10 +178,12 @@ def setup(
         whole = middleware(policy, fallback=fallback, **options)
         app.middlewares.insert(0, whole)
         app.on_startup.append(partial(_look_for_cors, whole))
+        app.on_startup.append(lambda app: whole.warm_up())
         app.on_cleanup.append(lambda app: whole.aclose())
     elif options or fallback is not None:
         raise ConfigError("options of an application go with its limits or its policy")
     app.on_response_prepare.append(_tell)
+    app.on_startup.append(lambda app: rate_limits.warm_up())
     app.on_cleanup.append(lambda app: rate_limits.aclose())
 
 

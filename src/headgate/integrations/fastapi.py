@@ -157,6 +157,10 @@ class RateLimits:
         """What a refusal looks like, for `responses=` of a route, a router or an application."""
         return responses_of(self._headers)
 
+    async def warm_up(self) -> None:
+        """Have the stores that were opened here connect before the first request."""
+        await self._routes.warm_up_async()
+
     async def aclose(self) -> None:
         """Close the stores that were opened here."""
         await self._routes.aclose()

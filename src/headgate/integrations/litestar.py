@@ -133,6 +133,10 @@ class RateLimits:
         """
         return RateLimit(self._routes.fronts(limits, options), override=override, fallback=fallback)
 
+    async def warm_up(self) -> None:
+        """Have the stores that were opened here connect before the first request."""
+        await self._routes.warm_up_async()
+
     async def aclose(self) -> None:
         """Close the stores that were opened here."""
         await self._routes.aclose()
@@ -205,7 +209,9 @@ class RateLimitPlugin(InitPlugin, ReceiveRoutePlugin):
         if self._limit is not None:
             app_config.middleware.insert(0, self._limit)
             app_config.before_send.append(_Unrouted(self._limit.fronts))
+            app_config.on_startup.append(self._limit.fronts.any.warm_up_async)
             app_config.on_shutdown.append(self._limit.fronts.any.aclose)
+        app_config.on_startup.append(self._rate_limits.warm_up)
         app_config.on_shutdown.append(self._rate_limits.aclose)
         return app_config
 

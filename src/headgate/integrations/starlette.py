@@ -139,6 +139,10 @@ class RateLimits:
 
         return decorate
 
+    async def warm_up(self) -> None:
+        """Have the stores that were opened here connect before the first request."""
+        await self.routes.warm_up_async()
+
     async def aclose(self) -> None:
         """Close the stores that were opened here."""
         await self.routes.aclose()

@@ -24,6 +24,7 @@ from headgate.http.asgi import (
     Watch,
     adding,
     encode_fields,
+    living,
 )
 from headgate.http.front import PASSES, Answer, Front, answer_async
 from headgate.http.options import Refusal, Response
@@ -247,6 +248,8 @@ def _request(scope: Scope, template: str, counted_as: str) -> AsgiRequest:
 class Closes(Protocol):
     """What may have opened stores."""
 
+    async def warm_up(self) -> None: ...
+
     async def aclose(self) -> None: ...
 
 
@@ -255,7 +258,7 @@ class RateLimitHeaders:
 
     Also on those that a route's limit cannot reach by itself: a Response that an endpoint of FastAPI returns,
     and what becomes of an exception. A field that stands there already stays. It sees what is answered, so
-    that `counts=` of routes in FastAPI can be kept. Stores of `rate_limits` are closed with the lifespan.
+    that `counts=` of routes in FastAPI can be kept. Stores of `rate_limits` are connected and closed with the lifespan.
     """
 
     def __init__(self, app: ASGIApp, rate_limits: Closes | None = None) -> None:
@@ -264,7 +267,7 @@ class RateLimitHeaders:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self.app(scope, receive, self._closing(send))
+            await self.app(scope, receive, self._living(send))
             return
         if scope["type"] not in ("http", "websocket") or Record.of(scope).watched:
             await self.app(scope, receive, send)
@@ -280,10 +283,6 @@ class RateLimitHeaders:
                 # The charges are settled even where the client is gone and the task is cancelled.
                 await asyncio.shield(record.settle(scope, watch.response()))
 
-    def _closing(self, send: Send) -> Send:
-        async def send_and_close(message: Message) -> None:
-            if message["type"].startswith("lifespan.shutdown.") and self._rate_limits is not None:
-                await self._rate_limits.aclose()
-            await send(message)
-
-        return send_and_close
+    def _living(self, send: Send) -> Send:
+        limits = self._rate_limits
+        return send if limits is None else living(send, limits.warm_up, limits.aclose)

@@ -20,7 +20,16 @@ from headgate.policy.identity import Extract, Parts
 from headgate.policy.request import Request
 from headgate.policy.rules import ALL_RULES, ANY_TIER, Candidate, Candidates, Kind, Policy
 from headgate.policy.shape import check_shape
-from headgate.stores.contract import BoundLimits, Store, StoreStats, bind_async, close_async, ping_async
+from headgate.stores.contract import (
+    BoundLimits,
+    Store,
+    StoreStats,
+    bind_async,
+    close_async,
+    ping_async,
+    warm_up,
+    warm_up_async,
+)
 from headgate.stores.fallback import MAX_LOCAL_KEYS, Choice, check_choice
 from headgate.stores.late import bound_or_late
 from headgate.stores.memory import MemoryStore
@@ -293,6 +302,13 @@ class _BoundPolicy:
             return bound_or_late(self.store, limits, self._clock)
         return self._answering.bind(limits, clock=self._clock)
 
+    def _bind_ahead(self) -> None:
+        """Bind the limits of each rule, so that the store knows what they take before it is asked."""
+        if self.store.blocking:
+            for rule in self.policy.rules:
+                for limits in rule.limits.values():
+                    self._bound(tuple(replace(limit, group=0) for limit in limits))
+
     def stats(self) -> StoreStats:
         """What the store counts about itself."""
         return self.store.stats()
@@ -331,6 +347,11 @@ class Gate(_BoundPolicy):
         It holds to the policy that is in force when it is taken.
         """
         return self._bindings.judge_at
+
+    def warm_up(self) -> None:
+        """Have the store connect before the first request; where it fails, that is told in the log."""
+        self._bind_ahead()
+        warm_up(self.store)
 
     def close(self) -> None:
         """Close the store."""
@@ -371,6 +392,11 @@ class AsyncGate(_BoundPolicy):
         """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""
         answer: Decision | Awaitable[Decision] = self._bindings.judge(request, cost, ruleset)
         return answer
+
+    async def warm_up(self) -> None:
+        """See `Gate.warm_up`."""
+        self._bind_ahead()
+        await warm_up_async(self.store)
 
     async def close(self) -> None:
         """Close the store."""

@@ -144,6 +144,7 @@ def run(
             loop.add_reader(lifeline, abandoned, loop, lifeline, ending)
         try:
             await asyncio.sleep(0)  # the tasks have begun: there is a date
+            await service.gate.warm_up()
             server = await loop.create_server(connections, sock=listener, backlog=_BACKLOG)
             announce()
             await ending.told.wait()

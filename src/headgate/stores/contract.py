@@ -9,13 +9,18 @@ once. A store that has to wait for I/O says so with `blocking`, so that no event
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit
-from headgate.errors import ArgumentError, ConfigError
+from headgate.errors import ArgumentError, ConfigError, StoreError
 from headgate.keys import Key, check_ago, check_cost, encode_key
+
+log = logging.getLogger("headgate")
+
+_COLD = "the store does not answer at the start: %s"
 
 
 class StoreStats(NamedTuple):
@@ -188,6 +193,10 @@ class Store(Protocol):
         """Return if the store answers; raise StoreError if it does not."""
         ...
 
+    def warm_up(self) -> None:
+        """Do ahead of the first request what that would wait for: connect, load scripts. May raise StoreError."""
+        ...
+
     def close(self) -> None:
         """Let go of connections and mappings; the states stay where they can."""
         ...
@@ -202,6 +211,10 @@ class AsyncStore(Store, Protocol):
 
     async def ping_async(self) -> None:
         """`ping` for an event loop."""
+        ...
+
+    async def warm_up_async(self) -> None:
+        """`warm_up` for an event loop."""
         ...
 
     async def aclose(self) -> None:
@@ -240,6 +253,28 @@ async def ping_async(store: Store) -> None:
         store.ping()
     else:
         await ping()
+
+
+def warm_up(store: Store) -> None:
+    """Warm a store up; one that fails is told in the log, and what was chosen for outages decides."""
+    warm: Callable[[], None] | None = getattr(store, "warm_up", None)
+    try:
+        if warm is not None:
+            warm()
+    except StoreError as error:
+        log.warning(_COLD, str(error))
+
+
+async def warm_up_async(store: Store) -> None:
+    """`warm_up` on an event loop."""
+    warm: Callable[[], Awaitable[None]] | None = getattr(store, "warm_up_async", None)
+    try:
+        if warm is not None:
+            await warm()
+        elif not store.blocking:
+            warm_up(store)
+    except StoreError as error:
+        log.warning(_COLD, str(error))
 
 
 def read_charge(

@@ -105,6 +105,16 @@ class GuardedStore:
         """Raise StoreError if the store does not answer."""
         self.inner.ping()
 
+    def warm_up(self) -> None:
+        """Have the store connect; raises StoreError where it cannot."""
+        if (warm := getattr(self.inner, "warm_up", None)) is not None:
+            warm()
+
+    async def warm_up_async(self) -> None:
+        """`warm_up` for an event loop."""
+        if (warm := getattr(self.inner, "warm_up_async", None)) is not None:
+            await warm()
+
     async def ping_async(self) -> None:
         """`ping` for an event loop."""
         await ping_async(self.inner)

@@ -79,6 +79,9 @@ class MemoryStore:
     def ping(self) -> None:
         """Memory always answers."""
 
+    def warm_up(self) -> None:
+        """Memory has nothing to wait for."""
+
     def close(self) -> None:
         """Forget everything: memory has no life of its own."""
         self.clear()

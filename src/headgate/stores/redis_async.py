@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,12 +20,11 @@ from headgate.stores.driving import drive_async
 from headgate.stores.redis_calls import Call
 from headgate.stores.redis_courier import Command, Courier, command_of
 from headgate.stores.redis_errors import store_error
+from headgate.stores.redis_first import Commands, first_commands
 from headgate.stores.redis_replies import AsyncReplyParser, check_said
+from headgate.stores.redis_scripts import Script
 from headgate.stores.redis_slots import ELSEWHERE, LOST, PAUSE_S, Send, Slots, Step
 from headgate.stores.redis_url import Address, Place
-
-_CONNECTED_WITHIN_S = 1.0
-"""A server that accepts and then says nothing is given up after so long, beyond the deadline of a call."""
 
 _AS_BYTES = {NEVER_DECODE: True}
 """For a client of the caller's own that decodes what it reads."""
@@ -33,8 +33,17 @@ _AS_BYTES = {NEVER_DECODE: True}
 class AsyncLink:
     """The connections of a store, for each event loop that uses it."""
 
-    def __init__(self, place: Place | None, client: Any = None, shown: str = "", timeout_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        place: Place | None,
+        client: Any = None,
+        shown: str = "",
+        timeout_s: float = 5.0,
+        scripts: dict[str, Script] | None = None,
+    ) -> None:
         self._place = place
+        self._scripts = {} if scripts is None else scripts
+        self._pid = os.getpid()
         self._client = client
         self.shown = place.shown if place is not None else shown
         self._timeout_s = place.timeout_s if place is not None else timeout_s
@@ -51,6 +60,8 @@ class AsyncLink:
         lines = self._lines_here()
         command = command_of("EVALSHA", call.script.sha, call.keys, call.arguments)
         try:
+            if not lines.first_is_over:
+                await lines.connect_first()
             try:
                 if lines.courier is not None:
                     return await lines.courier.ask(command)
@@ -65,8 +76,19 @@ class AsyncLink:
 
     async def ask(self, key: bytes | None, command: Command) -> Any:
         """The reply to a command, from the server that has a key (None: any)."""
+        lines = self._lines_here()
         try:
-            return await self._lines_here().ask(key, command)
+            if not lines.first_is_over:
+                await lines.connect_first()
+            return await lines.ask(key, command)
+        except Exception as error:
+            raise store_error(error, self.shown) from error
+
+    async def warm_up(self) -> None:
+        """Connect and load the scripts; raises StoreError where that does not succeed in the time it has."""
+        lines = self._lines_here()
+        try:
+            await (lines.ask(None, ("PING",)) if self._place is None else lines.warm_up())
         except Exception as error:
             raise store_error(error, self.shown) from error
 
@@ -83,11 +105,13 @@ class AsyncLink:
 
     def _lines_here(self) -> _Lines:
         loop = asyncio.get_running_loop()
+        if self._pid != os.getpid():  # those of the parent are the parent's
+            self._lines, self._last, self._pid = WeakKeyDictionary(), None, os.getpid()
         if self._last is not None and self._last[0] is loop:
             return self._last[1]
         lines = self._lines.get(loop)
         if lines is None:
-            lines = self._lines[loop] = _Lines(self._place, self._client, self.shown, self._timeout_s)
+            lines = self._lines[loop] = _Lines(self._place, self._client, self.shown, self._timeout_s, self._scripts)
         self._last = (loop, lines)
         return lines
 
@@ -95,7 +119,9 @@ class AsyncLink:
 class _Lines:
     """The couriers of one event loop, one for each server."""
 
-    def __init__(self, place: Place | None, client: Any, shown: str, timeout_s: float) -> None:
+    def __init__(
+        self, place: Place | None, client: Any, shown: str, timeout_s: float, scripts: dict[str, Script]
+    ) -> None:
         self._place = place
         self._shown = shown
         self._timeout_s = timeout_s
@@ -105,6 +131,14 @@ class _Lines:
         self._kind = "cluster" if self._own_cluster is not None else "single" if place is None else place.kind
         self._slots = Slots(() if place is None else place.addresses)
         self._learned: asyncio.Task[None] | None = None
+        self._scripts = scripts
+        self.first_is_over = place is None
+        """Whether the first connection was made here, or was not in its time."""
+
+        self._first: asyncio.Task[None] | None = None
+        self._within_s: float | None = None
+        """The deadline of what is asked to find the way, while the first connection is made."""
+
         if self._kind != "cluster":
             own: Any = client
             self._pool = own.connection_pool if place is None else _pool(place)
@@ -113,6 +147,43 @@ class _Lines:
     def courier(self) -> Courier | None:
         """The only one, where there is one server and it was called before."""
         return self._couriers.get(None)
+
+    async def connect_first(self) -> None:
+        """Make the first connection, which has a deadline of its own; those who come meanwhile wait for it together."""
+        if self._first is None:
+            self._first = asyncio.get_running_loop().create_task(self._connect_first())
+            self._first.add_done_callback(_retrieve)
+        await asyncio.shield(self._first)
+
+    async def warm_up(self) -> None:
+        if self._first is not None and self._first.done() and (self._first.cancelled() or self._first.exception()):
+            self._first, self.first_is_over = None, False
+        await self.connect_first()
+
+    async def _connect_first(self) -> None:
+        assert self._place is not None
+        commands, within_s = first_commands(self._scripts), self._place.first_s
+        try:
+            async with asyncio.timeout(within_s):
+                if self._kind == "cluster":
+                    self._within_s = self._place.each_s
+                    await self._learn()
+                    await asyncio.gather(
+                        *[self._send_first(address, commands, within_s) for address in self._slots.servers()],
+                        return_exceptions=True,  # who asks this server is told
+                    )
+                else:
+                    await self._send_first(None, commands, within_s)
+        finally:
+            self._within_s = None
+            self.first_is_over = True
+
+    async def _send_first(self, address: Address | None, commands: Commands, within_s: float) -> None:
+        courier = self._courier(address)
+        replies = [courier.ask(command, within_s=within_s) for command in commands]
+        for reply in await asyncio.gather(*replies, return_exceptions=True):
+            if isinstance(reply, BaseException) and not isinstance(reply, exceptions.ResponseError):
+                raise reply
 
     async def ask(self, key: bytes | None, command: Command) -> Any:
         if self._kind != "cluster":
@@ -160,6 +231,7 @@ class _Lines:
         """Ask where each slot is; those who come together ask once."""
         if self._learned is None or self._learned.done():
             self._learned = asyncio.get_running_loop().create_task(self._ask_where())
+            self._learned.add_done_callback(_retrieve)
         await asyncio.shield(self._learned)
 
     async def _ask_where(self) -> None:
@@ -167,7 +239,7 @@ class _Lines:
         last: Exception = StoreUnavailable(f"{self._shown}: no server answers")
         for address in self._slots.candidates(address for address in self._couriers if address is not None):
             try:
-                self._slots.learn(await self._courier(address).ask(("CLUSTER", "SLOTS")), address)
+                self._slots.learn(await self._where(address), address)
             except (exceptions.RedisError, OSError, StoreError) as error:
                 last = error
                 self._slots.doubt(address)
@@ -175,10 +247,15 @@ class _Lines:
             return
         raise last
 
+    def _where(self, address: Address) -> asyncio.Future[Any]:
+        return self._courier(address).ask(("CLUSTER", "SLOTS"), within_s=self._within_s)
+
     def _courier(self, address: Address | None) -> Courier:
         return self._couriers.get(address) or self._new_courier(address)
 
     def _new_courier(self, address: Address | None) -> Courier:
+        connected_within_s = self._timeout_s + (1.0 if self._place is None else self._place.first_s)
+
         async def connect() -> Any:
             if address is None:
                 connection = self._pool.make_connection()
@@ -186,7 +263,7 @@ class _Lines:
                 assert self._place is not None
                 connection = _connection(self._place, address)
             try:
-                async with asyncio.timeout(self._timeout_s + _CONNECTED_WITHIN_S):
+                async with asyncio.timeout(connected_within_s):
                     await connection.connect()
             except Exception as error:
                 await connection.disconnect(nowait=True)
@@ -197,6 +274,8 @@ class _Lines:
         return courier
 
     async def close(self) -> None:
+        if self._first is not None:
+            self._first.cancel()
         for courier in self._couriers.values():
             await courier.close()
         self._couriers.clear()
@@ -205,11 +284,17 @@ class _Lines:
                 await sentinel.aclose()
 
 
-def _never(timeout_s: float) -> dict[str, Any]:
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Who waits is told; where nobody does any more, nobody is."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _never(connect_s: float) -> dict[str, Any]:
     """A courier keeps its own deadlines, and nothing is sent twice unless it was not executed."""
     return {
         "socket_timeout": None,
-        "socket_connect_timeout": timeout_s,
+        "socket_connect_timeout": connect_s,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
         "parser_class": AsyncReplyParser,
@@ -217,7 +302,7 @@ def _never(timeout_s: float) -> dict[str, Any]:
 
 
 def _pool(place: Place) -> Any:
-    never = _never(place.timeout_s)
+    never = _never(place.first_s)
     if place.kind == "single":
         options = dict(place.options)
         kind: Any = redis.asyncio.SSLConnection if options.pop("ssl", False) else redis.asyncio.Connection
@@ -229,7 +314,7 @@ def _pool(place: Place) -> Any:
         return redis.asyncio.ConnectionPool(connection_class=kind, **where, **options, **never)
     addresses: Sequence[Address] = place.addresses
     asking = {name: value for name, value in never.items() if name != "parser_class"}
-    asking["socket_timeout"] = place.timeout_s
+    asking |= {"socket_timeout": place.each_s, "socket_connect_timeout": place.each_s}
     make_sentinel: Any = redis.asyncio.Sentinel  # has no types
     sentinel = make_sentinel(list(addresses), sentinel_kwargs=asking, **never, **place.options)
     for each in sentinel.sentinels:  # whose client does not take it
@@ -240,4 +325,4 @@ def _pool(place: Place) -> Any:
 def _connection(place: Place, address: Address) -> Any:
     options = dict(place.options)
     kind = redis.asyncio.SSLConnection if options.pop("ssl", False) else redis.asyncio.Connection
-    return kind(host=address.host, port=address.port, **_never(place.timeout_s), **options)
+    return kind(host=address.host, port=address.port, **_never(place.first_s), **options)

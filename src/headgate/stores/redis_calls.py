@@ -109,6 +109,12 @@ class Calls:
         self._compiled = [self.definitions[number].limit.compiled for number in self._order]
         self._brief = BRIEF * len(self._order)
 
+    def usual_script(self) -> Script | None:
+        """The script of a usual request, whose identities differ; None where there is no limit."""
+        names = self.names([str(group) for group in range(self.groups)])
+        call = next(self.decide(names, [1] * len(names)), None)
+        return None if call is None else call.script
+
     def names(self, keys: Sequence[Key]) -> list[bytes]:
         """The Redis key of each limit. Raises ArgumentError for what is no key."""
         if len(keys) != self.groups:

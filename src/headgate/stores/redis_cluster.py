@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -31,8 +32,9 @@ _SCRIPTS = ("EVALSHA", "EVAL")
 class ClusterLines:
     """Connections to the servers of a Cluster; however often a call is sent on, it ends by its deadline."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, patience_s: Callable[[], float]) -> None:
         self._place = place
+        self._patience_s = patience_s
         self._slots = Slots(place.addresses)
         self._lines: dict[Address, Lines] = {}
         self._learning = threading.Lock()
@@ -55,14 +57,31 @@ class ClusterLines:
 
         return drive(self._slots.search(slot, self._place.shown), do)
 
+    def open(self, commands: Sequence[Sequence[Any]]) -> None:
+        """Find out where the slots are and connect to each of their servers; one that does not answer is left out."""
+        until_us = self._until_us()
+        self._learn(0, until_us)
+        opening = [
+            threading.Thread(target=self._open, args=(address, commands), name="headgate-connect", daemon=True)
+            for address in self._slots.servers()
+        ]
+        for thread in opening:
+            thread.start()
+        for thread in opening:
+            thread.join(max(0.0, (until_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND))
+
+    def _open(self, address: Address, commands: Sequence[Sequence[Any]]) -> None:
+        with suppress(exceptions.RedisError, OSError):  # who asks this server is told
+            self._lines_to(address).open(commands)
+
     def close(self) -> None:
         """Close the connections that nobody uses."""
         for lines in list(self._lines.values()):
             lines.close()
 
     def _send(self, address: Address, command: Sequence[Any], until_us: int, *, asking: bool) -> Any:
-        left_s = self._left_s(until_us)
-        within_s = None if left_s > _AT_LEISURE * self._place.timeout_s else left_s
+        left_s, usual_s = self._left_s(until_us), self._place.timeout_s
+        within_s = None if _AT_LEISURE * usual_s < left_s <= usual_s else left_s
         lines = self._lines_to(address)
         if within_s is None and not asking:
             return lines.execute(*command)
@@ -72,7 +91,9 @@ class ClusterLines:
     def _lines_to(self, address: Address) -> Lines:
         lines = self._lines.get(address)
         if lines is None:
-            new = Lines(partial(self._connection, address), self._place.timeout_s, self._place.connections)
+            place = self._place
+            make = partial(self._connection, address)
+            new = Lines(make, place.timeout_s, place.connections, place.first_s, lambda: place.timeout_s)
             lines = self._lines.setdefault(address, new)
         return lines
 
@@ -83,7 +104,7 @@ class ClusterLines:
             host=address.host,
             port=address.port,
             socket_timeout=self._place.timeout_s,
-            socket_connect_timeout=self._place.timeout_s,
+            socket_connect_timeout=self._place.first_s,
             retry=Retry(NoBackoff(), 0),  # a call whose answer was lost may have been charged
             protocol=2,
             parser_class=ReplyParser,
@@ -100,7 +121,8 @@ class ClusterLines:
             last: Exception = StoreUnavailable(f"{self._place.shown}: no server answers")
             for address in () if slot in self._slots else self._slots.candidates(list(self._lines)):
                 try:
-                    self._slots.learn(self._send(address, ("CLUSTER", "SLOTS"), until_us, asking=False), address)
+                    ends_us = min(until_us, SYSTEM_CLOCK.now_us() + round(self._place.each_s * US_PER_SECOND))
+                    self._slots.learn(self._send(address, ("CLUSTER", "SLOTS"), ends_us, asking=False), address)
                 except (exceptions.RedisError, OSError, StoreError) as error:
                     last = error
                     self._slots.doubt(address)
@@ -113,7 +135,7 @@ class ClusterLines:
             self._learning.release()
 
     def _until_us(self) -> int:
-        return SYSTEM_CLOCK.now_us() + round(self._place.timeout_s * US_PER_SECOND)
+        return SYSTEM_CLOCK.now_us() + round(self._patience_s() * US_PER_SECOND)
 
     def _left_s(self, until_us: int) -> float:
         """What is left of a deadline; raises redis-py's TimeoutError where nothing is."""

@@ -62,16 +62,19 @@ class Courier:
         self.writes = 0
         self.connections = 0
 
-    def ask(self, command: Command, *, before: Command | None = None) -> asyncio.Future[Any]:
+    def ask(
+        self, command: Command, *, before: Command | None = None, within_s: float | None = None
+    ) -> asyncio.Future[Any]:
         """The reply to a command, when it comes; an error of redis-py where the server refuses it.
 
         Ends with StoreTimeout once the deadline has passed, with StoreUnavailable where the connection is lost.
+        `within_s` is another deadline than that of every call; nothing with an earlier one may come after it.
         """
         reply = self._loop.create_future()
         if len(self._pending) + len(self._sent) >= MOST_WAITING:
             reply.set_exception(StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls wait for it already"))
             return reply
-        self._pending.append(_Ask(command, before, reply, self._loop.time() + self._timeout_s))
+        self._pending.append(_Ask(command, before, reply, self._loop.time() + (within_s or self._timeout_s)))
         if not self._tasks:
             self._tasks = (self._loop.create_task(self._write()), self._loop.create_task(self._read()))
         self._wake_writer.set()

@@ -2,7 +2,8 @@
 
 A call over a connection that is open waits as long as its socket does. Where one has to be opened first, names
 are looked up, Sentinels asked and passwords sent, each with a patience of its own or with none; so that is done
-in a thread, and who asked waits for it until the deadline and no longer.
+in a thread, and who asked waits for it until the deadline and no longer. A connection that comes later is kept
+for the next call.
 """
 
 from __future__ import annotations
@@ -24,13 +25,18 @@ Command = Sequence[Any]
 class Lines:
     """Connections of redis-py, as many as there are threads that ask at once, up to `most`.
 
-    `make` gives one that is not open, whose socket waits for `timeout_s`.
+    `make` gives one that is not open, whose socket waits for `timeout_s`, and for `connect_s` while it is opened.
+    `patience_s` tells how long a call has that needs a new one.
     """
 
-    def __init__(self, make: Callable[[], Any], timeout_s: float, most: int) -> None:
+    def __init__(
+        self, make: Callable[[], Any], timeout_s: float, most: int, connect_s: float, patience_s: Callable[[], float]
+    ) -> None:
         self._make = make
         self._timeout_s = timeout_s
         self._most = most
+        self._connect_s = connect_s
+        self._patience_s = patience_s
         self._idle: deque[Any] = deque()
         self._opening = threading.BoundedSemaphore(most)
         self._pid = os.getpid()
@@ -39,7 +45,7 @@ class Lines:
         """The reply to a command, as bytes; sent once. Raises what redis-py raises."""
         connection = self._take()
         if connection is None:
-            return sound(self._apart([command], self._timeout_s)[0])
+            return sound(self._apart([command], self._patience_s())[0])
         try:
             connection.send_packed_command([pack_command(command)], check_health=False)
             reply = connection.read_response(disable_decoding=True)
@@ -59,8 +65,12 @@ class Lines:
         """
         connection = self._take() if within_s is None else None
         if connection is None:
-            return self._apart(commands, self._timeout_s if within_s is None else within_s)
+            return self._apart(commands, self._patience_s() if within_s is None else within_s)
         return self._exchange(connection, commands)
+
+    def open(self, commands: Sequence[Command]) -> None:
+        """Open a connection and send these over it; what a server refuses of them it is not told again."""
+        self._give_back(self._opened(commands))
 
     def close(self) -> None:
         """Close the connections that nobody uses."""
@@ -92,8 +102,7 @@ class Lines:
 
         def run() -> None:
             try:
-                connection = self._take() or self._make()
-                connection.connect()
+                connection = self._take() or self._opened()
                 if given_up.is_set():  # nobody is to be charged for it any more
                     self._give_back(connection)
                 else:
@@ -115,7 +124,29 @@ class Lines:
             raise errors[0]
         return replies
 
+    def _opened(self, commands: Sequence[Command] = ()) -> Any:
+        """A new connection that has sent these commands.
+
+        Its server may be slow to greet: who asked waits no longer than its own deadline.
+        """
+        connection = self._make()
+        connection.socket_timeout = self._connect_s
+        connection.connect()
+        if commands:
+            self._talk(connection, commands)
+        connection.socket_timeout = self._timeout_s
+        connection._sock.settimeout(self._timeout_s)
+        connection._parser._socket_timeout = self._timeout_s
+        return connection
+
     def _exchange(self, connection: Any, commands: Sequence[Command]) -> list[Any]:
+        replies = self._talk(connection, commands)
+        self._give_back(connection)
+        return replies
+
+    @staticmethod
+    def _talk(connection: Any, commands: Sequence[Command]) -> list[Any]:
+        """The replies to commands; a connection that has not brought all of them is closed."""
         replies: list[Any] = []
         try:
             connection.send_packed_command(
@@ -129,7 +160,6 @@ class Lines:
         except BaseException:
             connection.disconnect()
             raise
-        self._give_back(connection)
         return replies
 
     def _give_back(self, connection: Any) -> None:

@@ -53,6 +53,10 @@ class Slots:
     def __contains__(self, slot: int) -> bool:
         return slot in self._servers
 
+    def servers(self) -> list[Address]:
+        """All that have slots, as far as is known."""
+        return list(dict.fromkeys(self._servers.values()))
+
     def server_of(self, slot: int) -> Address | None:
         """The server that has a slot; None where that is not known."""
         return self._servers.get(slot)

@@ -28,9 +28,11 @@ from headgate.stores.redis_calls import Call, Calls
 from headgate.stores.redis_cluster import ClusterLines
 from headgate.stores.redis_courier import command_of
 from headgate.stores.redis_errors import store_error
+from headgate.stores.redis_first import FirstAttempt, first_commands
 from headgate.stores.redis_limits import AsyncRedisLimits, RedisLimits, look
 from headgate.stores.redis_lines import Lines, sound
 from headgate.stores.redis_replies import ReplyParser, check_said, read_time
+from headgate.stores.redis_scripts import Script
 from headgate.stores.redis_url import DEFAULT_PREFIX, DEFAULT_TIMEOUT_S, Place, read_url
 
 _CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
@@ -56,9 +58,10 @@ class RedisStore:
     Limiter and Gate, one of `redis.asyncio` AsyncLimiter and AsyncGate. A client of your own keeps its
     own timeouts, and must not repeat a call whose answer was lost: give it no retries.
 
-    Raises ConfigError for a URL or client that cannot be used. Nothing is connected before the first
-    call. Its limiters raise StoreTimeout after `timeout` (50 ms unless the URL says otherwise), which
-    may have charged, and StoreUnavailable or StoreError where the server refuses.
+    Raises ConfigError for a URL or client that cannot be used. Nothing is connected before `warm_up` or the
+    first call, for which a process waits up to `connect_timeout` (1 s), once. Later its limiters raise
+    StoreTimeout after `timeout` (50 ms unless the URL says otherwise), which may have charged, and
+    StoreUnavailable or StoreError where the server refuses.
     """
 
     blocking = True
@@ -69,6 +72,8 @@ class RedisStore:
         self._link: AsyncLink | None = None
         self._lines: Lines | ClusterLines | None = None
         self._execute: Callable[..., Any] | None = None
+        self._first: FirstAttempt | None = None
+        self._scripts: dict[str, Script] = {}
         self.prefix = prefix or DEFAULT_PREFIX
         self.timeout_s = DEFAULT_TIMEOUT_S
         self._place: Place | None = None
@@ -78,6 +83,7 @@ class RedisStore:
             self.prefix = prefix or self._place.prefix
             self.timeout_s = self._place.timeout_s
             self.is_cluster = self._place.kind == "cluster"
+            self._first = FirstAttempt(self._place)
             return
         self.shown = f"a {type(server).__module__.partition('.')[0]} client"
         self.is_cluster = isinstance(server, _CLUSTERS)
@@ -102,12 +108,15 @@ class RedisStore:
         if self._link is None:
             if self._place is None:
                 raise ConfigError(f"{self.shown} is not for asyncio: use Limiter or Gate")
-            self._link = AsyncLink(self._place)
+            self._link = AsyncLink(self._place, scripts=self._scripts)
         return self._link
 
     def calls(self, limits: Sequence[NamedLimit]) -> Calls:
         """How these limits are asked."""
-        return Calls(limits, self.prefix, key_slot if self.is_cluster else None)
+        calls = Calls(limits, self.prefix, key_slot if self.is_cluster else None)
+        if (script := calls.usual_script()) is not None:
+            self._scripts[script.sha] = script
+        return calls
 
     @property
     def client(self) -> Any:
@@ -120,24 +129,29 @@ class RedisStore:
 
     def run(self, call: Call) -> Any:
         """The reply of a script."""
-        keys = len(call.keys)
         try:
-            execute = self._execute or self._open_lines()
-            try:
-                return execute("EVALSHA", call.script.sha, keys, *call.keys, *call.arguments)
-            except NoScriptError:
-                return execute("EVAL", call.script.text, keys, *call.keys, *call.arguments)
+            if self._first is not None and not self._first.is_over:
+                with self._first.made(self._connect):
+                    return self._run(call)
+            return self._run(call)
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
 
+    def _run(self, call: Call) -> Any:
+        execute, keys = self._execute or self._open_lines(), len(call.keys)
+        try:
+            return execute("EVALSHA", call.script.sha, keys, *call.keys, *call.arguments)
+        except NoScriptError:
+            return execute("EVAL", call.script.text, keys, *call.keys, *call.arguments)
+
     def run_many(self, calls: Sequence[Call]) -> list[Any]:
         """The replies of scripts that are called together; one by one where there are many servers."""
-        if self._execute is None:
-            self._open_lines()
-        if not isinstance(self._lines, Lines):
+        if self._place is None or self.is_cluster:
             return [self.run(call) for call in calls]
         replies: list[Any] = []
         try:
+            self._sender()
+            assert isinstance(self._lines, Lines)
             for start in range(0, len(calls), MOST_TOGETHER):
                 some = calls[start : start + MOST_TOGETHER]
                 found = self._lines.execute_many(
@@ -150,23 +164,52 @@ class RedisStore:
             raise store_error(error, self.shown) from error
         return replies
 
+    def _sender(self) -> Callable[..., Any]:
+        """What sends a command, in a process that has made its first connection, or tried to."""
+        if self._first is not None and not self._first.is_over:
+            self._first.make(self._connect)
+        return self._execute or self._open_lines()
+
+    def _connect(self) -> None:
+        if self._execute is None:
+            self._open_lines()
+        assert self._lines is not None
+        self._lines.open(first_commands(self._scripts))
+
+    def warm_up(self) -> None:
+        """Connect and load the scripts; raises StoreError where that does not succeed in the time it has."""
+        try:
+            if self._first is None:
+                self.client.ping()
+            elif not self._first.has_succeeded:
+                if self._first.is_over:
+                    self._first.forget()
+                self._first.make(self._connect)
+        except _ERRORS as error:
+            raise store_error(error, self.shown) from error
+
+    async def warm_up_async(self) -> None:
+        """`warm_up` for an event loop."""
+        await self._open_link().warm_up()
+
     def _open_lines(self) -> Callable[..., Any]:
         """What sends a command: over lines of our own, which cost less than a client and keep deadlines."""
         if self._place is None:
             self._execute = partial(self.client.execute_command, **_AS_BYTES)
             return self._execute
+        assert self._first is not None
         if self.is_cluster:
-            self._lines = ClusterLines(self._place)
+            self._lines = ClusterLines(self._place, self._first.patience_s)
         else:
-            make = self.client.connection_pool.make_connection
-            self._lines = Lines(make, self.timeout_s, self._place.connections)
+            make, first_s = self.client.connection_pool.make_connection, self._place.first_s
+            self._lines = Lines(make, self.timeout_s, self._place.connections, first_s, self._first.patience_s)
         self._execute = self._lines.execute
         return self._execute
 
     def fetch(self, definitions: Sequence[NamedLimit], names: Sequence[bytes]) -> tuple[list[Any], int]:
         """What is stored under each name, None where nothing is, and the server's moment in microseconds."""
         try:
-            execute = self._execute or self._open_lines()
+            execute = self._sender()
             found = [
                 execute(*look(definition, name)) or None for definition, name in zip(definitions, names, strict=True)
             ]
@@ -207,7 +250,7 @@ class RedisStore:
     def probe(self) -> None:
         """Raise StoreError if the server would not charge: a replica, or one with no memory left."""
         try:
-            execute = self._execute or self._open_lines()
+            execute = self._sender()
             check_said(execute("SET", self._probe_name, b"", "PX", 1000), b"OK")
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
@@ -223,7 +266,7 @@ class RedisStore:
     def ping(self) -> None:
         """Raise StoreError if a server does not answer."""
         try:
-            execute = self._execute or self._open_lines()
+            execute = self._sender()
             if isinstance(self._lines, ClusterLines):
                 said = self._lines.ask(self._probe_name, "PING")
             else:
@@ -240,6 +283,8 @@ class RedisStore:
         """Close the connections of threads; the states stay."""
         if self._lines is not None:
             self._lines.close()
+        if self._first is not None:
+            self._first.forget()
         if self._place is not None:
             if self._client is not None:
                 self._client.close()
@@ -258,7 +303,7 @@ class RedisStore:
 def _open_client(place: Place) -> Any:
     never: dict[str, Any] = {
         "socket_timeout": place.timeout_s,
-        "socket_connect_timeout": place.timeout_s,
+        "socket_connect_timeout": place.first_s,
         "retry": Retry(NoBackoff(), 0),  # a call whose answer was lost may have been charged
         "protocol": 2,
         "parser_class": ReplyParser,
@@ -278,6 +323,7 @@ def _open_client(place: Place) -> Any:
         return redis.Redis(connection_pool=pool)
     if place.kind == "sentinel":
         asking = {name: value for name, value in never.items() if name != "parser_class"}
+        asking |= {"socket_timeout": place.each_s, "socket_connect_timeout": place.each_s}
         sentinel = _SENTINEL(list(place.addresses), sentinel_kwargs=asking, **never, **place.options)
         for each in sentinel.sentinels:  # whose client does not take it
             each.connection_pool.connection_kwargs["parser_class"] = ReplyParser

@@ -17,6 +17,7 @@ from headgate.errors import ConfigError
 from headgate.stores.store_url import StoreUrl, check_options, scheme_of, split_url
 
 DEFAULT_TIMEOUT_S = 0.05
+DEFAULT_CONNECT_TIMEOUT_S = 1.0
 DEFAULT_PREFIX = "hg"
 DEFAULT_CONNECTIONS = 64
 _PORTS = {"single": 6379, "sentinel": 26379, "cluster": 6379}
@@ -55,10 +56,23 @@ class Place(NamedTuple):
     timeout_s: float = DEFAULT_TIMEOUT_S
     """The deadline of one call."""
 
+    connect_s: float = DEFAULT_CONNECT_TIMEOUT_S
+    """The deadline of a process's first connection; see `first_s`."""
+
     prefix: str = DEFAULT_PREFIX
     connections: int = DEFAULT_CONNECTIONS
     options: Mapping[str, Any] = MappingProxyType({})
     """What redis-py takes for a connection to each server: user, password, database, TLS and the like."""
+
+    @property
+    def first_s(self) -> float:
+        """How long a process that was never connected waits for its first connection: no less than for a call."""
+        return max(self.connect_s, self.timeout_s)
+
+    @property
+    def each_s(self) -> float:
+        """How long one of several servers is waited for that tell the way, so that another one can be asked then."""
+        return max(self.first_s / (len(self.addresses) + 1), self.timeout_s)
 
 
 def is_redis(url: str) -> bool:
@@ -205,7 +219,8 @@ def _tls_version(name: str, value: str, shown: str) -> int:
 Read = Callable[[str, str, str], Any]
 
 _OWN: dict[str, tuple[str, Read]] = {
-    "timeout": ("timeout_s", _time), "prefix": ("prefix", _prefix), "max_connections": ("connections", _count),
+    "timeout": ("timeout_s", _time), "connect_timeout": ("connect_s", _time),
+    "prefix": ("prefix", _prefix), "max_connections": ("connections", _count),
 }  # fmt: skip
 _CONNECTION: dict[str, Read] = {
     "db": _database, "username": _text, "password": _text, "client_name": _name,
@@ -220,7 +235,8 @@ _TLS: dict[str, Read] = {
 
 _INSTEAD = {
     "socket_timeout": "the deadline of a call is timeout, such as timeout=50ms",
-    "socket_connect_timeout": "the deadline of a call is timeout, such as timeout=50ms",
+    "socket_connect_timeout": "the deadline of a process's first connection is connect_timeout, such as"
+    " connect_timeout=1s",
     "retry_on_timeout": "a call whose reply was lost may have been charged and is never repeated",
     "retry_on_error": "a call whose reply was lost may have been charged and is never repeated",
     "decode_responses": "replies are read as bytes",

@@ -162,6 +162,9 @@ class SharedStore:
                 f"{self.path}: the zone was deleted or replaced while in use; restart to share again"
             )
 
+    def warm_up(self) -> None:
+        """A zone has nothing to wait for: it was opened with the store."""
+
     def probe(self) -> None:
         """Raise StoreError if a part of the zone that could not be had is still not to be had."""
         self._zone.probe()
