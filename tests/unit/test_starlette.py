@@ -416,7 +416,7 @@ def test_what_a_narrower_limit_refuses_is_charged_in_none(limits: Limits) -> Non
 # The module
 
 
-def test_stores_that_were_opened_are_closed_with_the_lifespan() -> None:
+def test_stores_that_were_opened_are_warmed_up_and_closed_with_the_lifespan() -> None:
     closed: list[str] = []
 
     class Opened:
@@ -433,7 +433,7 @@ def test_stores_that_were_opened_are_closed_with_the_lifespan() -> None:
         return messages.pop(0)
 
     async def send(message: Any) -> None:
-        assert bool(closed) == (message["type"] == "lifespan.shutdown.complete")
+        assert ("closed" in closed) == (message["type"] == "lifespan.shutdown.complete")
 
     asyncio.run(app({"type": "lifespan", "state": {}}, receive, send))
     assert closed == ["warm", "closed"]
