@@ -28,10 +28,10 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(not _HAS_REDIS, reason="redis-server is not here: install Debian's redis-server"),
 ]
-GREETING_S = 0.4
+GREETING_S = 1.5
 """How long a connection takes: longer than the deadline of a decision, shorter than that of a first connection."""
 
-OPTIONS = "timeout=200ms&connect_timeout=10s"
+OPTIONS = "timeout=1s&connect_timeout=20s"
 BURST = 60
 STARLETTE = """
 import os
