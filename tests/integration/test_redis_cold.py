@@ -70,7 +70,6 @@ SERVERS = {
     "uvicorn": (STARLETTE, "-m uvicorn site_of_a_test:app --workers 2 --port PORT --log-level error"),
     "uvicorn, no lifespan": (BARE, "-m uvicorn site_of_a_test:app --workers 2 --port PORT --log-level error"),
     "gunicorn": (FLASK, "-m gunicorn site_of_a_test:app -w 2 -b 127.0.0.1:PORT --log-level error"),
-    "gunicorn, threads": (FLASK, "-m gunicorn site_of_a_test:app -w 2 --threads 8 -b 127.0.0.1:PORT"),
     "gunicorn, preloaded": (FLASK, "-m gunicorn site_of_a_test:app -w 2 --preload -b 127.0.0.1:PORT"),
 }
 
