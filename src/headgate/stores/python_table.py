@@ -164,7 +164,7 @@ class PythonTable:
         state = self._stored(address, limit, now_us)
         if state is not None:
             self._log_entries -= entry.log_entries
-            entry.limit, entry.state = limit, state
+            entry.limit, entry.state = limit, to_present(limit, state, now_us) or state
             self._log_entries += entry.log_entries
         elif entry.limit.algorithm != limit.algorithm:
             self._drop(address)  # nothing of it counts in the other kind, for good too
