@@ -41,7 +41,7 @@ impl Block {
 }
 
 /// The place of one entry.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Position {
     block: u32,
     index: u32,
@@ -76,12 +76,9 @@ pub type Chain = [i64; 3];
 /// The log of a key without entries.
 pub const NO_CHAIN: Chain = [0, 0, -1];
 
-/// The entries that a slot holds by itself.
+/// The entries that a slot holds by itself, oldest first; behind the last of them come such of cost 0.
 #[derive(Clone, Copy, Debug, Default)]
-struct Few {
-    entries: [Entry; IN_SLOT],
-    count: usize,
-}
+pub struct Few([Entry; IN_SLOT]);
 
 impl Few {
     /// The entries in a slot; None where it names a chain.
@@ -91,57 +88,90 @@ impl Few {
         if costs < 0 {
             return None;
         }
-        let (one, other) = (costs & LARGEST_IN_SLOT, costs >> COST_BITS);
-        let count = usize::from(one != 0) + usize::from(other != 0);
-        Some(Self { entries: [(first, one), (second, other)], count })
+        Some(Self([(first, costs & LARGEST_IN_SLOT), (second, costs >> COST_BITS)]))
     }
 
     #[inline(always)]
-    fn write(&self) -> Chain {
-        let [(first, one), (second, other)] = self.entries;
+    fn write(self) -> Chain {
+        let Self([(first, one), (second, other)]) = self;
         [first, second, !(one | other << COST_BITS)]
     }
 
     #[inline(always)]
+    fn count(self) -> usize {
+        self.0.iter().filter(|(_, cost)| *cost != 0).count()
+    }
+
+    #[inline(always)]
     fn all(&self) -> &[Entry] {
-        &self.entries[..self.count]
+        &self.0[..self.count()]
     }
 
     /// Whether some algorithm can have written these.
     #[inline(always)]
-    fn is_sound(&self) -> bool {
-        let [(first, one), (second, other)] = self.entries;
-        let times = (0..=LARGEST).contains(&first) && second <= LARGEST && other <= LARGEST_IN_SLOT;
-        match self.count {
-            0 => first == 0 && second == 0,
-            1 => times && one != 0 && second == 0,
-            _ => times && first < second,
+    fn is_sound(self) -> bool {
+        let Self([(first, one), (second, other)]) = self;
+        if other == 0 {
+            return second == 0 && (0..=LARGEST).contains(&first) && (one != 0 || first == 0);
         }
+        one != 0 && 0 <= first && first < second && second <= LARGEST && other <= LARGEST_IN_SLOT
+    }
+
+    /// The log of these; None where there are none.
+    #[inline(always)]
+    fn log(self) -> Option<Log<Self>> {
+        let Self([(first, one), (second, other)]) = self;
+        let last = if other == 0 { first } else { second };
+        (one != 0).then_some(Log { entries: self, used: one + other, last, shift: 0 })
     }
 
     /// Without the `gone` oldest.
     #[inline(always)]
     fn without(self, gone: usize) -> Self {
-        match self.count.saturating_sub(gone) {
-            0 => Self::default(),
-            1 => Self { entries: [self.entries[self.count - 1], (0, 0)], count: 1 },
-            _ => self,
+        match gone {
+            0 => self,
+            1 => Self([self.0[1], (0, 0)]),
+            _ => Self::default(),
         }
     }
 
     /// With one more; None where that has no room here.
     #[inline(always)]
-    fn with(mut self, time: i64, cost: i64) -> Option<Self> {
-        match self.count {
-            0 => self.entries[0] = (time, 0),
-            count if self.entries[count - 1].0 == time => self.count -= 1,
-            IN_SLOT.. => return None,
-            count => self.entries[count] = (time, 0),
+    fn with(self, time: i64, cost: i64) -> Option<Self> {
+        let Self([first, second]) = self;
+        if first.1 == 0 {
+            return (cost <= LARGEST_IN_SLOT).then_some(Self([(time, cost), (0, 0)]));
         }
-        let newest = &mut self.entries[self.count];
-        newest.1 = newest.1.checked_add(cost)?;
-        self.count += 1;
-        (newest.1 <= LARGEST_IN_SLOT).then_some(self)
+        let (newest, before) = if second.1 == 0 { (first, None) } else { (second, Some(first)) };
+        let merged = newest.0 == time;
+        let cost = if merged { newest.1.checked_add(cost)? } else { cost };
+        if cost > LARGEST_IN_SLOT {
+            return None;
+        }
+        match (before, merged) {
+            (None, true) => Some(Self([(time, cost), (0, 0)])),
+            (None, false) => Some(Self([first, (time, cost)])),
+            (Some(before), true) => Some(Self([before, (time, cost)])),
+            (Some(_), false) => None,
+        }
+    }
+}
+
+impl Iterator for Few {
+    type Item = Entry;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Entry> {
+        let [oldest, next] = self.0;
+        self.0 = [next, (0, 0)];
+        (oldest.1 != 0).then_some(oldest)
+    }
+}
+
+impl Oldest for Few {
+    #[inline(always)]
+    fn oldest(&self) -> Option<Entry> {
+        (self.0[0].1 != 0).then_some(self.0[0])
     }
 }
 
@@ -158,10 +188,16 @@ pub struct Charge {
     pub cost: i64,
 }
 
+/// The entries of a log, oldest first: those of a slot, those of a chain, or those of either.
+pub trait Oldest: Iterator<Item = Entry> + Clone + Default {
+    /// The next one, which stays.
+    fn oldest(&self) -> Option<Entry>;
+}
+
 /// A key's entries, to be read.
-pub struct Log<'pool> {
+pub struct Log<E> {
     /// All stored entries, oldest first.
-    pub entries: Entries<'pool>,
+    pub entries: E,
     /// Units of all stored entries.
     pub used: i64,
     /// The time of the newest entry.
@@ -170,33 +206,54 @@ pub struct Log<'pool> {
     pub shift: i64,
 }
 
-impl Log<'_> {
+impl Log<Entries<'_>> {
     /// A log of one entry, which is stored nowhere.
     pub fn of_one(entry: Entry) -> Self {
-        let mut entries = [(0, 0); IN_SLOT];
-        entries[0] = entry;
-        Self { entries: Entries::InSlot { entries, first: 0, count: 1 }, used: entry.1, last: entry.0, shift: 0 }
+        let entries = Entries::InSlot(Few([entry, (0, 0)]));
+        Self { entries, used: entry.1, last: entry.0, shift: 0 }
     }
 }
 
-/// An iterator over the entries of a log, oldest first.
+/// The entries of a log, wherever they are.
 #[derive(Clone)]
 pub enum Entries<'pool> {
     /// Those that a slot holds.
-    InSlot {
-        /// Oldest first.
-        entries: [Entry; IN_SLOT],
-        /// The first that is left.
-        first: usize,
-        /// How many there were.
-        count: usize,
-    },
+    InSlot(Few),
     /// Those of a chain.
     InBlocks(Walk<'pool>),
 }
 
+impl Default for Entries<'_> {
+    #[inline(always)]
+    fn default() -> Self {
+        Self::InSlot(Few::default())
+    }
+}
+
+impl Iterator for Entries<'_> {
+    type Item = Entry;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Entry> {
+        match self {
+            Self::InSlot(few) => few.next(),
+            Self::InBlocks(walk) => walk.next(),
+        }
+    }
+}
+
+impl Oldest for Entries<'_> {
+    #[inline(always)]
+    fn oldest(&self) -> Option<Entry> {
+        match self {
+            Self::InSlot(few) => few.oldest(),
+            Self::InBlocks(walk) => walk.oldest(),
+        }
+    }
+}
+
 /// A way along a chain, which ends where that cannot go on.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Walk<'pool> {
     blocks: &'pool [Block],
     at: Position,
@@ -206,7 +263,7 @@ pub struct Walk<'pool> {
     /// Units of the entries that are left.
     units: i64,
     /// Whether something was met that cannot be.
-    damage: &'pool Cell<bool>,
+    damage: Option<&'pool Cell<bool>>,
 }
 
 impl Walk<'_> {
@@ -220,9 +277,20 @@ impl Walk<'_> {
         if fits && after < time && time <= LARGEST {
             return (time, cost);
         }
-        self.damage.set(true);
+        self.tell_damage()
+    }
+
+    #[cold]
+    fn tell_damage(&self) -> Entry {
+        if let Some(damage) = self.damage {
+            damage.set(true);
+        }
         (0, 0)
     }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Entry;
 
     #[inline(always)]
     fn next(&mut self) -> Option<Entry> {
@@ -240,63 +308,46 @@ impl Walk<'_> {
     }
 }
 
-impl Entries<'_> {
-    /// No entries.
+impl Oldest for Walk<'_> {
     #[inline(always)]
-    pub fn none() -> Self {
-        Self::InSlot { entries: [(0, 0); IN_SLOT], first: 0, count: 0 }
-    }
-
-    /// The oldest entry that is left.
-    #[inline(always)]
-    pub fn first(&self) -> Option<Entry> {
-        match self {
-            Self::InSlot { entries, first, count } => (first < count).then(|| entries[*first]),
-            Self::InBlocks(walk) => (walk.first.1 != 0).then_some(walk.first),
-        }
-    }
-}
-
-impl Iterator for Entries<'_> {
-    type Item = Entry;
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<Entry> {
-        match self {
-            Self::InSlot { entries, first, count } => {
-                let entry = (*first < *count).then(|| entries[*first]);
-                *first += 1;
-                entry
-            }
-            Self::InBlocks(walk) => walk.next(),
-        }
+    fn oldest(&self) -> Option<Entry> {
+        (self.first.1 != 0).then_some(self.first)
     }
 }
 
 /// A key's entries; None where it has none, or where those are `damage`.
 #[inline(always)]
-pub fn read<'pool>(blocks: &'pool [Block], chain: Chain, damage: &'pool Cell<bool>) -> Option<Log<'pool>> {
-    let Some(few) = Few::read(chain) else {
-        return read_chain(blocks, chain, damage);
-    };
-    if !few.is_sound() {
-        damage.set(true);
-        return None;
+pub fn read<'pool>(blocks: &'pool [Block], chain: Chain, damage: &'pool Cell<bool>) -> Option<Log<Entries<'pool>>> {
+    if has_blocks(chain) {
+        let Log { entries, used, last, shift } = read_chain(blocks, chain, damage)?;
+        return Some(Log { entries: Entries::InBlocks(entries), used, last, shift });
     }
-    let Few { entries, count } = few;
-    let (last, _) = *few.all().last()?;
-    let used = entries[0].1 + entries[1].1;
-    Some(Log { entries: Entries::InSlot { entries, first: 0, count }, used, last, shift: 0 })
+    let Log { entries, used, last, shift } = read_slot(chain, damage)?;
+    Some(Log { entries: Entries::InSlot(entries), used, last, shift })
 }
 
-fn read_chain<'pool>(blocks: &'pool [Block], chain: Chain, damage: &'pool Cell<bool>) -> Option<Log<'pool>> {
+/// `read` for a log in its slot.
+#[inline(always)]
+pub fn read_slot(chain: Chain, damage: &Cell<bool>) -> Option<Log<Few>> {
+    match Few::read(chain) {
+        Some(few) if few.is_sound() => few.log(),
+        _ => {
+            damage.set(true);
+            None
+        }
+    }
+}
+
+/// `read` for a log in blocks.
+#[inline(always)]
+pub fn read_chain<'pool>(blocks: &'pool [Block], chain: Chain, damage: &'pool Cell<bool>) -> Option<Log<Walk<'pool>>> {
     let [first, used, last] = chain;
     let (at, end) = (Position::unpack(first), Position::unpack(last));
     match entry(blocks, end) {
         Some((last, _)) if (1..=LARGEST).contains(&used) && (0..=LARGEST).contains(&last) => {
-            let mut walk = Walk { blocks, at, end, first: (0, 0), units: used, damage };
+            let mut walk = Walk { blocks, at, end, first: (0, 0), units: used, damage: Some(damage) };
             walk.first = walk.look(-1);
-            Some(Log { entries: Entries::InBlocks(walk), used, last, shift: 0 })
+            Some(Log { entries: walk, used, last, shift: 0 })
         }
         _ => {
             damage.set(true);
@@ -344,16 +395,24 @@ pub fn places(blocks: &[Block], chain: Chain) -> impl Iterator<Item = (u32, usiz
 /// The log of a slot with all times moved by `shift`; None for one of blocks.
 pub fn shifted(chain: Chain, shift: i64) -> Option<Chain> {
     let mut few = Few::read(chain)?;
-    for (time, _) in &mut few.entries[..few.count] {
+    let count = few.count();
+    for (time, _) in &mut few.0[..count] {
         *time += shift;
     }
     Some(few.write())
 }
 
+/// `record` for a log in its slot that stays there; None of any other.
+#[inline(always)]
+pub fn record_in_slot(chain: Chain, charge: &Charge) -> Option<Chain> {
+    let Charge { gone, time, cost, .. } = *charge;
+    Some(Few::read(chain)?.without(gone).with(time, cost)?.write())
+}
+
 /// Do to a log what a charge does, but for moving its times. None where a block is missing that must be there.
 ///
 /// Entries of one instant are merged, so a burst at one microsecond takes one entry.
-#[inline]
+#[inline(always)]
 pub fn record<G: Ground>(ground: &mut G, chain: Chain, charge: &Charge) -> Option<Chain> {
     let Charge { gone, time, cost, .. } = *charge;
     let chain = drop_oldest(ground, chain, gone);
@@ -367,6 +426,7 @@ pub fn record<G: Ground>(ground: &mut G, chain: Chain, charge: &Charge) -> Optio
 }
 
 /// Put one more entry at the end of a chain.
+#[inline(always)]
 fn append<G: Ground>(ground: &mut G, chain: Chain, (time, cost): Entry) -> Option<Chain> {
     let [first, used, last] = chain;
     let newest = Position::unpack(last);
@@ -389,7 +449,7 @@ fn append<G: Ground>(ground: &mut G, chain: Chain, (time, cost): Entry) -> Optio
 fn spill<G: Ground>(ground: &mut G, few: &Few, (time, cost): Entry) -> Option<Chain> {
     let first = Position { block: take_block(ground)?, index: 0 };
     let (mut used, mut next) = (0, first);
-    let mut count = few.count;
+    let mut count = few.count();
     for own in few.all() {
         let merged = if own.0 == time { cost } else { 0 };
         put(ground, next, (own.0, own.1 + merged));
@@ -492,6 +552,7 @@ fn drop_some<G: Ground>(ground: &mut G, chain: Chain, gone: usize) -> Chain {
     [at.pack(), used, last]
 }
 
+#[inline(never)]
 fn take_block<G: Ground>(ground: &mut G) -> Option<u32> {
     let Head { free, held, .. } = ground.head();
     if free == NIL {
@@ -522,7 +583,7 @@ fn put<G: Ground>(ground: &mut G, at: Position, entry: Entry) {
     ground.write_entry(at.block, at.index as usize, entry);
 }
 
-#[inline]
+#[inline(always)]
 fn entry(blocks: &[Block], at: Position) -> Option<Entry> {
     let [time, cost] = *blocks.get(at.block as usize)?.entries.get(at.index as usize)?;
     Some((time, cost))
@@ -530,5 +591,5 @@ fn entry(blocks: &[Block], at: Position) -> Option<Entry> {
 
 /// The entries of a slot, None of a chain; for who looks through what may be damaged. `Err` for what cannot be.
 pub fn look_into_slot(chain: Chain) -> Option<Result<usize, ()>> {
-    Few::read(chain).map(|few| if few.is_sound() { Ok(few.count) } else { Err(()) })
+    Few::read(chain).map(|few| if few.is_sound() { Ok(few.count()) } else { Err(()) })
 }

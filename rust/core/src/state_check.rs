@@ -10,13 +10,19 @@ use crate::limit::{Algorithm, Limit};
 pub fn is_sound(limit: &Limit, [a, b, c]: Numbers) -> bool {
     match limit.algorithm {
         Algorithm::FixedWindow | Algorithm::SlidingWindow => {
-            (0..=limit.latest).contains(&a) && (0..=limit.most).contains(&b) && (0..=limit.most).contains(&c)
+            is_within(a, limit.latest) && is_within(b, limit.most) && is_within(c, limit.most)
         }
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
-            (-limit.most..=limit.most).contains(&a) && (0..=limit.latest).contains(&b)
+            (-limit.most..=limit.most).contains(&a) && is_within(b, limit.latest)
         }
         Algorithm::SlidingLog => false,
     }
+}
+
+/// Whether a number is from 0 to `most`, which is not negative: as unsigned numbers, one compare.
+#[inline(always)]
+fn is_within(number: i64, most: i64) -> bool {
+    number as u64 <= most as u64
 }
 
 /// Whether states of `former` can be those of `limit`: versions of one limit have one algorithm.

@@ -11,7 +11,7 @@ use crate::algorithms::transition::{self, Kept, Numbers, Stored};
 use crate::answer::Check;
 use crate::ground::Ground;
 use crate::limit::{Algorithm, LARGEST, Limit};
-use crate::log_pool::{self, Chain, Charge, LARGEST_IN_SLOT, NO_CHAIN};
+use crate::log_pool::{self, Chain, Charge, Few, LARGEST_IN_SLOT, Log, NO_CHAIN, Oldest, Walk};
 use crate::registry::{Limits, Newest, Registered};
 use crate::slot::Slot;
 use crate::state_check::{is_sound, may_follow};
@@ -135,6 +135,18 @@ impl<G: Ground> Stripe<G> {
         Stored::Nothing
     }
 
+    /// The entries of a log in its slot; none where they cannot be, see `check`.
+    #[inline(always)]
+    pub fn log_in_slot(&self, chain: Chain) -> Option<Log<Few>> {
+        log_pool::read_slot(chain, &self.damage)
+    }
+
+    /// The entries of a log in blocks; none where they cannot be, see `check`.
+    #[inline(always)]
+    pub fn log_in_blocks(&self, chain: Chain) -> Option<Log<Walk<'_>>> {
+        log_pool::read_chain(self.ground.blocks(), chain, &self.damage)
+    }
+
     /// The limit that wrote a slot; none where that cannot be, see `check`.
     fn limit_of(&self, slot: &Slot, limits: &impl Limits) -> Option<Limit> {
         let limit = limits.of(slot.limit());
@@ -255,7 +267,7 @@ impl<G: Ground> Stripe<G> {
         let fields = match transition::convert(&limit.limit, self.of_slot(slot, former), now_us, former) {
             Stored::Nothing => Some(transition::nothing(&limit.limit)),
             Stored::Numbers(numbers) => Some(numbers),
-            Stored::Entries(log) => log.entries.first().and_then(|(time, cost)| {
+            Stored::Entries(log) => log.entries.oldest().and_then(|(time, cost)| {
                 let charge = Charge { time, cost, ..Charge::default() };
                 // An entry too large for a slot, with no block left for it: so much refuses all that it could.
                 let least = Charge { cost: cost.min(LARGEST_IN_SLOT), ..charge };
@@ -290,14 +302,14 @@ impl<G: Ground> Stripe<G> {
     }
 
     /// Whether a charge onto this place takes a log block.
-    #[inline]
+    #[inline(always)]
     pub fn takes_block(&self, place: Place, limit: &Limit, charge: &Charge) -> bool {
         limit.algorithm == Algorithm::SlidingLog
             && log_pool::takes_block(self.ground.blocks(), self.chain(place), charge)
     }
 
     /// Whether a charge needs a log block that does not exist yet.
-    #[inline]
+    #[inline(always)]
     pub fn needs_block(&self, place: Place, limit: &Limit, need: &Need) -> bool {
         self.takes_block(place, limit, &need.charge) && self.ground.spare_blocks() <= need.before
     }
@@ -307,18 +319,26 @@ impl<G: Ground> Stripe<G> {
     /// The times of its log are moved already, see `shift`.
     #[inline]
     pub fn keep(&mut self, place: Place, tag: u64, limit: &Registered, kept: Kept) {
-        let fields = match kept {
-            Kept::Numbers(numbers) => numbers,
+        match kept {
+            Kept::Numbers(numbers) => self.put(place, Slot::new(tag, numbers, limit.number())),
             Kept::Entries { gone, shift, time, cost } => {
-                let chain = self.chain(place);
-                let Some(chain) = log_pool::record(&mut self.ground, chain, &Charge { gone, shift, time, cost }) else {
-                    self.damage.set(true);
-                    return;
-                };
-                chain
+                self.keep_log(place, tag, limit, &Charge { gone, shift, time, cost });
             }
-        };
-        let slot = Slot::new(tag, fields, limit.number());
+        }
+    }
+
+    /// `keep` for a log.
+    #[inline(always)]
+    pub fn keep_log(&mut self, place: Place, tag: u64, limit: &Registered, charge: &Charge) {
+        let chain = self.chain(place);
+        match log_pool::record(&mut self.ground, chain, charge) {
+            Some(chain) => self.put(place, Slot::new(tag, chain, limit.number())),
+            None => self.damage.set(true),
+        }
+    }
+
+    #[inline(always)]
+    fn put(&mut self, place: Place, slot: Slot) {
         match place {
             Place::Found(index) => self.ground.write_slot(index, slot),
             Place::Absent => self.insert(slot),
@@ -521,7 +541,7 @@ impl<G: Ground> Stripe<G> {
 
     /// The chain of a log, of no entries where there is none yet.
     #[inline]
-    fn chain(&self, place: Place) -> Chain {
+    pub fn chain(&self, place: Place) -> Chain {
         match place {
             Place::Found(index) => self.ground.slots()[index].fields(),
             Place::Absent => NO_CHAIN,

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::algorithms::transition::{self, Kept, Reading, State, Stored};
+use crate::algorithms::transition::{self, Kept, Numbers, Reading, State, Stored};
 use crate::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
 use crate::ground::Ground;
 use crate::hash::{KeyHash, Seed};
 use crate::limit::{Algorithm, Limit};
-use crate::locked::{Locked, Spot, charge_of};
+use crate::locked::{Locked, Spot};
+use crate::log_pool;
 use crate::registry::Registered;
 use crate::storage::{Full, Stats, Storage, TooMany};
 use crate::stripe::{Need, Place};
@@ -31,6 +32,8 @@ pub struct Table<S> {
 struct Judged {
     allowed: bool,
     readings: SmallVec<[Reading; 4]>,
+    /// The rolled states of all but logs.
+    rolled: SmallVec<[Option<Numbers>; 4]>,
     kept: SmallVec<[Option<Kept>; 4]>,
 }
 
@@ -201,43 +204,44 @@ impl<S: Storage> Table<S> {
 
     /// `apply_known` for a log. None where the key is new, its limit has changed, its times are to be moved, or
     /// it needs another block.
-    #[inline]
+    #[inline(always)]
     fn apply_known_log(&self, check: &Check, now_us: i64, mode: Mode) -> Result<Option<Answer>, S::Error> {
         let limit = &check.limit.limit;
         let mut stripe = self.storage.lock(self.storage.lane_of(check.key))?;
-        let place = stripe.find(check.tag());
+        let tag = check.tag();
+        let place = stripe.find(tag);
         let Place::Found(index) = place else {
             return Ok(None);
         };
         if !stripe.is_written_by(index, check.limit) || !self.storage.is_current(check.limit) {
             return Ok(None);
         }
-        let stored = stripe.stored(place, check.limit, self.storage.limits(), now_us);
-        let mut state = transition::roll(limit, stored, now_us);
-        if matches!(&state, State::Entries(log) if log.shift != 0) {
+        let chain = stripe.chain(place);
+        let (reading, charge) = if log_pool::has_blocks(chain) {
+            transition::decide_log(limit, stripe.log_in_blocks(chain), now_us, check.cost)
+        } else {
+            transition::decide_log(limit, stripe.log_in_slot(chain), now_us, check.cost)
+        };
+        if charge.shift != 0 {
             return Ok(None);
         }
-        let retry_after_us = transition::admit(limit, &state, now_us, check.cost);
-        if retry_after_us == 0 {
-            state = transition::charge(limit, state, now_us, check.cost);
-        }
-        let (remaining, reset_after_us, next_after_us) = transition::measure(limit, &state, now_us);
-        let kept = transition::keep(&state);
         stripe.check()?;
-        if mode.commit && retry_after_us == 0 && check.cost != 0 {
-            if stripe.needs_block(place, limit, &Need { charge: charge_of(&kept).unwrap_or_default(), before: 0 }) {
+        if mode.commit && reading.allowed() && check.cost != 0 {
+            if let Some(chain) = log_pool::record_in_slot(chain, &charge) {
+                stripe.overwrite(index, tag, check.limit, chain);
+            } else if stripe.needs_block(place, limit, &Need { charge, before: 0 }) {
                 return Ok(None);
-            }
-            stripe.keep(place, check.tag(), check.limit, kept);
-            if let Err(damaged) = stripe.check() {
-                stripe.ground.take_back();
-                return Err(damaged.into());
+            } else {
+                stripe.keep_log(place, tag, check.limit, &charge);
+                if let Err(damaged) = stripe.check() {
+                    stripe.ground.take_back();
+                    return Err(damaged.into());
+                }
             }
             stripe.ground.commit();
-        } else if mode.commit && retry_after_us > 0 {
+        } else if mode.commit && reading.retry_after_us > 0 {
             stripe.mark_refused(place);
         }
-        let reading = Reading { remaining, reset_after_us, retry_after_us, next_after_us, delay_us: 0 };
         Ok(Some(Answer::of_one(check, reading)))
     }
 
@@ -266,7 +270,8 @@ impl<S: Storage> Table<S> {
         if mode.commit {
             locked.adopt(&self.storage, checks, now_us);
         }
-        let mut judged = Judged { allowed: false, readings: SmallVec::new(), kept: SmallVec::new() };
+        let mut judged =
+            Judged { allowed: false, readings: SmallVec::new(), rolled: SmallVec::new(), kept: SmallVec::new() };
         self.judge(checks, &locked, now_us, mode, None, &mut judged);
         locked.check()?;
         let mut full = None;
@@ -312,6 +317,7 @@ impl<S: Storage> Table<S> {
     ) {
         judged.allowed = refuse_for.is_none();
         judged.readings.clear();
+        judged.rolled.clear();
         judged.kept.clear();
         for (check, spot) in checks.iter().zip(&locked.spots) {
             let limit = &check.limit.limit;
@@ -325,10 +331,15 @@ impl<S: Storage> Table<S> {
             }
             judged.allowed &= check.shadow || wait_us == 0;
             judged.readings.push(Reading { retry_after_us: wait_us, delay_us, ..Reading::default() });
+            judged.rolled.push(if let State::Numbers(numbers) = state { Some(numbers) } else { None });
         }
-        for ((check, spot), reading) in checks.iter().zip(&locked.spots).zip(&mut judged.readings) {
+        let first_pass = judged.readings.iter_mut().zip(&judged.rolled);
+        for ((check, spot), (reading, rolled)) in checks.iter().zip(&locked.spots).zip(first_pass) {
             let limit = &check.limit.limit;
-            let mut state = self.roll(check, locked, spot, now_us);
+            let mut state = match *rolled {
+                Some(numbers) => State::Numbers(numbers),
+                None => self.roll(check, locked, spot, now_us),
+            };
             let charged = judged.allowed && reading.allowed();
             if charged {
                 state = transition::charge(limit, state, now_us, check.cost);

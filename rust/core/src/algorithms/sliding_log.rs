@@ -6,7 +6,7 @@
 //! Pure. See docs/algorithms.md#sliding-window-log.
 
 use crate::limit::Limit;
-use crate::log_pool::{Entries, Entry, Log};
+use crate::log_pool::{Entry, Log, Oldest};
 
 /// Where so many entries came since a charge, it is not given back: all of them may have to be moved.
 pub const MOST_SINCE: usize = 200;
@@ -22,9 +22,9 @@ pub struct Left {
 
 /// The entries of a key as they stand at one moment, and what is to be added.
 #[derive(Clone)]
-pub struct State<'pool> {
+pub struct State<E> {
     /// Entries that still count, oldest first.
-    live: Entries<'pool>,
+    live: E,
     /// How many older entries no longer count.
     pub gone: usize,
     /// Units of the live entries and of `charged`.
@@ -38,9 +38,10 @@ pub struct State<'pool> {
 }
 
 /// The state as it stands at `now`, or at its last entry if the clock is behind that.
-pub fn roll<'pool>(limit: &Limit, log: Option<Log<'pool>>, now: i64) -> State<'pool> {
+#[inline(always)]
+pub fn roll<E: Oldest>(limit: &Limit, log: Option<Log<E>>, now: i64) -> State<E> {
     let Some(log) = log else {
-        return State { live: Entries::none(), gone: 0, used: 0, last: None, shift: 0, charged: 0 };
+        return State { live: E::default(), gone: 0, used: 0, last: None, shift: 0, charged: 0 };
     };
     let mut shift = log.shift;
     if log.last + shift - now > 2 * limit.period {
@@ -50,7 +51,7 @@ pub fn roll<'pool>(limit: &Limit, log: Option<Log<'pool>>, now: i64) -> State<'p
     let last = log.last + shift;
     let border = now.max(last) - limit.period;
     let mut state = State { live: log.entries, gone: 0, used: log.used, last: Some(last), shift, charged: 0 };
-    while let Some((time, cost)) = state.live.first() {
+    while let Some((time, cost)) = state.live.oldest() {
         if time + shift > border {
             break;
         }
@@ -65,7 +66,8 @@ pub fn roll<'pool>(limit: &Limit, log: Option<Log<'pool>>, now: i64) -> State<'p
 }
 
 /// How long this cost must wait: 0 to pass now, None for never.
-pub fn admit(limit: &Limit, state: &State, now: i64, cost: i64) -> Option<i64> {
+#[inline(always)]
+pub fn admit<E: Oldest>(limit: &Limit, state: &State<E>, now: i64, cost: i64) -> Option<i64> {
     if cost == 0 {
         return Some(0);
     }
@@ -80,7 +82,8 @@ pub fn admit(limit: &Limit, state: &State, now: i64, cost: i64) -> Option<i64> {
 }
 
 /// The state after an admitted cost.
-pub fn charge<'pool>(_limit: &Limit, state: State<'pool>, now: i64, cost: i64) -> State<'pool> {
+#[inline(always)]
+pub fn charge<E: Oldest>(_limit: &Limit, state: State<E>, now: i64, cost: i64) -> State<E> {
     if cost == 0 {
         return state;
     }
@@ -89,7 +92,8 @@ pub fn charge<'pool>(_limit: &Limit, state: State<'pool>, now: i64, cost: i64) -
 }
 
 /// (remaining, reset_after, next_after): what is left, when all of it is back, when one more is.
-pub fn measure(limit: &Limit, state: &State, now: i64) -> (i64, i64, i64) {
+#[inline(always)]
+pub fn measure<E: Oldest>(limit: &Limit, state: &State<E>, now: i64) -> (i64, i64, i64) {
     let Some(last) = state.last else {
         return (limit.quota, 0, 0);
     };
@@ -99,7 +103,7 @@ pub fn measure(limit: &Limit, state: &State, now: i64) -> (i64, i64, i64) {
 }
 
 /// The log of a limit whose numbers were `former`: what had left under those is gone, the rest stays.
-pub fn convert<'pool>(_limit: &Limit, log: Log<'pool>, now_us: i64, former: &Limit) -> Option<Log<'pool>> {
+pub fn convert<E: Oldest>(_limit: &Limit, log: Log<E>, now_us: i64, former: &Limit) -> Option<Log<E>> {
     let state = roll(former, Some(log), now_us / former.unit_us);
     let last = state.last? - state.shift;
     Some(Log { entries: state.live, used: state.used, last, shift: state.shift })
@@ -109,7 +113,7 @@ pub fn convert<'pool>(_limit: &Limit, log: Log<'pool>, now_us: i64, former: &Lim
 ///
 /// Units are taken off the oldest entries since then: there are as many up to its own, so what goes would not
 /// have stayed longer. Where a slow clock of the caller's has missed its own entry, the newest before that go.
-pub fn give_back(limit: &Limit, log: Log, now: i64, cost: i64, earliest: i64) -> Option<Left> {
+pub fn give_back<E: Oldest>(limit: &Limit, log: Log<E>, now: i64, cost: i64, earliest: i64) -> Option<Left> {
     let (last, stored) = (log.last, log.entries.clone().count());
     let border = now.max(last) - limit.period;
     let untouched = Left { kept: stored, moved: Vec::new() };
@@ -131,7 +135,8 @@ pub fn give_back(limit: &Limit, log: Log, now: i64, cost: i64, earliest: i64) ->
 }
 
 /// How long until the oldest entries that hold `needed` units have left.
-fn freed(limit: &Limit, state: &State, now: i64, needed: i64) -> i64 {
+#[inline(always)]
+fn freed<E: Oldest>(limit: &Limit, state: &State<E>, now: i64, needed: i64) -> i64 {
     let mut needed = needed;
     for (time, cost) in state.live.clone() {
         needed -= cost;

@@ -5,7 +5,7 @@
 
 use crate::algorithms::{fixed_window, leaky_queue, sliding_conversion, sliding_log, sliding_window, token_bucket};
 use crate::limit::{Algorithm, LARGEST, Limit};
-use crate::log_pool::{Log, NO_CHAIN};
+use crate::log_pool::{Charge, Entries, Log, NO_CHAIN, Oldest};
 
 /// A stored state as the table hands it in.
 pub enum Stored<'pool> {
@@ -14,7 +14,7 @@ pub enum Stored<'pool> {
     /// Up to three integers, whose meaning is the algorithm's.
     Numbers(Numbers),
     /// The entries of a sliding log.
-    Entries(Log<'pool>),
+    Entries(Log<Entries<'pool>>),
 }
 
 /// A state rolled to the moment of a decision.
@@ -22,7 +22,7 @@ pub enum State<'pool> {
     /// Of every algorithm but the log.
     Numbers(Numbers),
     /// Of a sliding log.
-    Entries(sliding_log::State<'pool>),
+    Entries(sliding_log::State<Entries<'pool>>),
 }
 
 /// Up to three integers, whose meaning is the algorithm's.
@@ -180,6 +180,22 @@ pub fn measure_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64) -> (i64, 
     measured_us(limit, measured, now_us)
 }
 
+/// Roll, admit, charge and measure in one, for a log whose kind is known: its reading, and what charging does to it.
+#[inline(always)]
+pub fn decide_log<E: Oldest>(limit: &Limit, log: Option<Log<E>>, now_us: i64, cost: i64) -> (Reading, Charge) {
+    let now = unit_time(limit, now_us);
+    let mut state = sliding_log::roll(limit, log, now);
+    let retry_after_us = wait_us(limit, sliding_log::admit(limit, &state, now, cost), now_us);
+    if retry_after_us == 0 {
+        state = sliding_log::charge(limit, state, now, cost);
+    }
+    let measured = sliding_log::measure(limit, &state, now);
+    let (remaining, reset_after_us, next_after_us) = measured_us(limit, measured, now_us);
+    let reading = Reading { remaining, reset_after_us, retry_after_us, next_after_us, delay_us: 0 };
+    let sliding_log::State { gone, shift, last, charged, .. } = state;
+    (reading, Charge { gone, shift, time: last.unwrap_or_default(), cost: charged })
+}
+
 /// How long a request admitted onto this state waits before it proceeds, in microseconds.
 #[inline]
 pub fn delay_us(limit: &Limit, state: &State, now_us: i64, cost: i64) -> i64 {
@@ -299,7 +315,7 @@ fn measured_us(limit: &Limit, (remaining, reset_after, next_after): (i64, i64, i
 }
 
 /// A moment in the units of a limit.
-#[inline]
+#[inline(always)]
 pub fn unit_time(limit: &Limit, now_us: i64) -> i64 {
     if limit.unit_us == 1 { now_us } else { now_us / limit.unit_us }
 }
@@ -307,7 +323,7 @@ pub fn unit_time(limit: &Limit, now_us: i64) -> i64 {
 /// From `now_us` to the first microsecond that is `duration` units after now's unit; 0 stays 0.
 ///
 /// No clock reaches beyond `LARGEST`, so a longer time is told as that: 142 years.
-#[inline]
+#[inline(always)]
 fn until_us(limit: &Limit, duration: i64, now_us: i64) -> i64 {
     if duration == 0 || limit.unit_us == 1 {
         return duration.min(LARGEST);
