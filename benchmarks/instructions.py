@@ -13,14 +13,18 @@ from benchmarks.measuring import Section, Target
 RUST = Path(__file__).parents[1] / "rust"
 DECISIONS = 20_000
 MOST = {
-    "fixed_window": 480,
+    "fixed_window": 500,
     "sliding_window": 620,
-    "token_bucket": 550,
+    "token_bucket": 580,
+    "short_log": 590,
     "sliding_log": 1050,
-    "three_limits": 3300,
-    "new_keys": 2800,
+    "three_limits": 3000,
+    "new_keys": 2700,
 }
-"""What one decision may take: a tenth above what it took in 0.1. A change that needs more says why, here."""
+"""What one decision may take: a little above what it takes. A change that needs more says why, here.
+
+Counters and buckets take more than in 0.1, as what is read from a table is checked, and moved where a clock was far
+ahead."""
 
 
 def count(path: Path, kind: str, decisions: int, folder: Path) -> int:
