@@ -21,6 +21,7 @@ from headgate import Limiter
 from headgate.decision import name_limits
 from headgate.limit_text import parse_limits
 from headgate.stores.redis_calls import Calls
+from headgate.stores.redis_states import read_state
 from headgate.stores.redis_store import RedisStore
 
 ADMITTING = {
@@ -54,6 +55,9 @@ return 1
 KEYS = 1000
 RATE = 5000
 CONCURRENT = 100
+LOGS = 200
+LOG_TARGETS = {10: 0.55, 100: 0.45}
+"""The share of the rate of one GET and one SET that a log of so many entries has to reach."""
 
 
 def run(quick: bool) -> Section:
@@ -62,7 +66,7 @@ def run(quick: bool) -> Section:
     targets: list[Target] = []
     if program("redis-server"):
         with redis_server() as port:
-            targets += [_round_trips(rows, port), *_server(rows, port, quick)]
+            targets += [_round_trips(rows, port), *_server(rows, port, quick), *_logs(rows, port, quick)]
             targets += [_one_call(rows, port, quick), _joined(rows, port, quick)]
             _latency(rows, port, quick)
     return Section(
@@ -155,15 +159,72 @@ def _server(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]
     ]
 
 
+def _logs(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]:
+    """Sliding window logs that hold so many entries all the time: one leaves as one comes, or all stay and refuse."""
+    client: Any = redis.Redis(port=port)
+    baseline = client.script_load(ONE_GET_ONE_SET)
+    names = [name for key in range(LOGS) for name in _calls("1/second bucket", "b0").names((f"user:{key}",))]
+    random.Random(1).shuffle(names)
+    one = [_command(baseline, [name], [b"x" * 42, b"60000"]) for name in names]
+    rates: dict[tuple[int, str], list[float]] = {(many, kind): [] for many in LOG_TARGETS for kind in ("", ", refusing")}
+    shares: dict[tuple[int, str], list[float]] = {subject: [] for subject in rates}
+    held: dict[tuple[int, str], list[float]] = {subject: [] for subject in rates}
+    guess = dict.fromkeys(rates, 150_000.0)
+    for _ in range(5 if quick else 41):
+        for subject in rates:
+            many, kind = subject
+            client.flushall()
+            if kind:
+                commands = _stream(client, f"{many}/week log", "refusing", LOGS)
+            else:  # each key is asked so many times within a period
+                stays_us = round(many * LOGS / guess[subject] * 1e6)
+                commands = _stream(client, f"1000000/{stays_us} us log", "admitting", LOGS)
+            _saturate(port, commands, 2 * many * LOGS)
+            before = _saturate(port, one, 6_000)
+            _saturate(port, commands, (many + 2) * LOGS)  # those that left in the meantime
+            guess[subject] = _saturate(port, commands, 6_000)
+            held[subject].append(_entries(client))
+            rates[subject].append(guess[subject])
+            shares[subject].append(guess[subject] / median((before, _saturate(port, one, 6_000))))
+    targets = []
+    for (many, kind), taken in rates.items():
+        share, entries = median(shares[many, kind]), median(held[many, kind])
+        spread = f"{median(taken):,.0f}/s ({min(taken):,.0f} to {max(taken):,.0f})"
+        subject_name = f"sliding window log, {entries:.0f} entries{kind}"
+        rows.append(("a saturated server", subject_name, spread, f"{share:.2f} of one GET and one SET"))
+        targets.append(
+            Target(
+                f"a log of {many} entries{kind}: {LOG_TARGETS[many]:.0%} of the rate of one GET and one SET",
+                f"{share:.0%}",
+                share >= LOG_TARGETS[many],
+            )
+        )
+    return targets
+
+
+def _entries(client: Any) -> float:
+    """How many entries each of some logs still holds."""
+    found = []
+    for name in client.scan_iter(match="*user:*", count=LOGS):
+        if client.type(name) == b"hash":
+            fields = {field.decode(): value for field, value in client.hgetall(name).items()}
+            others = {int(field[3:]): value for field, value in fields.items() if ":" in field}
+            former, entries = read_state("sliding_log", fields["w0"], others)
+            found.append(sum(time > entries[-1][0] - former.period for time, _ in entries))
+            if len(found) == 20:
+                break
+    return sum(found) / len(found)
+
+
 def _calls(text: str, prefix: str) -> Calls:
     return Calls(name_limits(parse_limits(text), scope="bench", name="bench"), prefix, None)
 
 
-def _stream(client: Any, text: str, prefix: str) -> list[bytes]:
+def _stream(client: Any, text: str, prefix: str, keys: int = KEYS) -> list[bytes]:
     """The calls that decide these limits on each key."""
     calls = _calls(text, prefix)
     commands = []
-    for key in range(KEYS):
+    for key in range(keys):
         names = calls.names((f"user:{key}",))
         call = next(calls.decide(names, calls.costs((1,))))
         client.script_load(call.script.text)
