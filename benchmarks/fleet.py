@@ -166,7 +166,9 @@ def _logs(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]:
     names = [name for key in range(LOGS) for name in _calls("1/second bucket", "b0").names((f"user:{key}",))]
     random.Random(1).shuffle(names)
     one = [_command(baseline, [name], [b"x" * 42, b"60000"]) for name in names]
-    rates: dict[tuple[int, str], list[float]] = {(many, kind): [] for many in LOG_TARGETS for kind in ("", ", refusing")}
+    rates: dict[tuple[int, str], list[float]] = {
+        (many, kind): [] for many in LOG_TARGETS for kind in ("", ", refusing")
+    }
     shares: dict[tuple[int, str], list[float]] = {subject: [] for subject in rates}
     held: dict[tuple[int, str], list[float]] = {subject: [] for subject in rates}
     guess = dict.fromkeys(rates, 150_000.0)
@@ -213,7 +215,7 @@ def _entries(client: Any) -> float:
             found.append(sum(time > entries[-1][0] - former.period for time, _ in entries))
             if len(found) == 20:
                 break
-    return sum(found) / len(found)
+    return float(sum(found) / len(found))
 
 
 def _calls(text: str, prefix: str) -> Calls:

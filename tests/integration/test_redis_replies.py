@@ -201,6 +201,91 @@ def test_a_damaged_state_is_an_answer_or_an_error_of_its_key_alone(
     client.close()
 
 
+def moved(counts: bytes) -> Any:
+    """A log whose header tells other fields of moved entries; its numbers stand 68 bytes before the end."""
+    return lambda fields: fields | {b"w0": fields[b"w0"][:-68] + counts + fields[b"w0"][-68 + len(counts) :]}
+
+
+def of_all(change: Any) -> Any:
+    """A change of the log's own field and of those that its entries were moved to."""
+    return lambda fields: {field: change(value) for field, value in fields.items()}
+
+
+LOG_DAMAGE: dict[str, Any] = {
+    **{f"its own field cut to {left}": lambda fields, left=left: fields | {b"w0": fields[b"w0"][:left]}
+       for left in (0, 1, 2, 16, 36, 46, 60, 84, 94, 100, 130)},
+    **{f"its own field without the first {gone}": lambda fields, gone=gone: fields | {b"w0": fields[b"w0"][gone:]}
+       for gone in (2, 10, 40, 50, 52, 60, 80, 100)},
+    "all fields cut to a half": of_all(lambda value: value[: len(value) // 2]),
+    "all fields lengthened": of_all(lambda value: value + b"\0" * 30),
+    "all fields lengthened in front": of_all(lambda value: b"\xff" * 30 + value),
+    "all fields zeros": of_all(lambda value: b"\0" * len(value)),
+    "all fields ones": of_all(lambda value: b"\xff" * len(value)),
+    "all fields noise": of_all(lambda value: bytes(range(7, 7 + len(value) % 200)) * 2),
+    "entries of noise, a sound end": of_all(lambda value: b"\xa5\x5a" * (len(value) // 2 - 42) + value[-84:]),
+    "empty fields": of_all(lambda value: b""),
+    "no moved fields": lambda fields: {b"w0": fields[b"w0"]},
+    "the first moved field missing": lambda fields: {k: v for k, v in fields.items() if k != b"w0:0"},
+    "the last moved field missing": lambda fields: {k: v for k, v in fields.items() if k != b"w0:2"},
+    "moved fields of one entry": lambda fields: fields | {k: v[-26:] for k, v in fields.items() if k != b"w0"},
+    "moved fields of no entry": lambda fields: fields | {k: v[-16:] for k, v in fields.items() if k != b"w0"},
+    "moved fields whose ends are NaN": lambda fields: fields | {
+        k: v[:-16] + struct.pack("<dd", NAN, NAN) for k, v in fields.items() if k != b"w0"},
+    "moved fields from the far past": lambda fields: fields | {
+        k: v[:-16] + struct.pack("<dd", -1e300, -INF) for k, v in fields.items() if k != b"w0"},
+    "huge counts": moved(struct.pack("<IIII", 0, 0, 0xFFFFFFFF, 0)),
+    "a huge count to sweep": moved(struct.pack("<IIII", 0, 0xFFFFFFF0, 0xFFFFFFFF, 0)),
+    "the last before the first": moved(struct.pack("<IIII", 0, 2, 1, 0)),
+    "swept beyond the last": moved(struct.pack("<IIII", 9, 1, 2, 0)),
+    "more skipped than there are": moved(struct.pack("<IIII", 0, 0, 3, 99)),
+    "an endless skip": moved(struct.pack("<IIII", 0, 0, 3, 0xFFFFFFFF)),
+    "oldest that is NaN": moved(struct.pack("<IIIIdd", 0, 0, 3, 0, NAN, NAN)),
+    "oldest from the far past": moved(struct.pack("<IIIIdd", 0, 0, 3, 0, -1e300, -1e300)),
+    "an offset that is NaN": moved(struct.pack("<IIIIdddd", 0, 0, 3, 0, 0, 0, NAN, NAN)),
+    "an infinite offset": moved(struct.pack("<IIIIdddd", 0, 0, 3, 0, 0, 0, -INF, INF)),
+    "a huge offset": moved(struct.pack("<IIIIdddd", 0, 0, 3, 0, 0, 0, 1e300, 1e300)),
+    **{f"form {form}": lambda fields, form=form: fields | {
+        b"w0": fields[b"w0"][:-16] + bytes([form]) + fields[b"w0"][-15:]} for form in (0, 1, 3, 4, 255)},
+    "the numbers of another limit": lambda fields: fields | {b"w0": fields[b"w0"][:-15] + b"\0" + b"\1" * 14},
+    "numbers that are none": lambda fields: fields | {b"w0": fields[b"w0"][:-15] + b"\xff" * 15},
+    "a period of nothing": lambda fields: fields | {b"w0": fields[b"w0"][:-15] + b"\0" * 15},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("damage", LOG_DAMAGE)
+@pytest.mark.parametrize("entries", [5, 60])
+def test_a_damaged_log_is_an_answer_or_an_error_of_its_key_and_no_endless_script(
+    server: Server, entries: int, damage: str, colour: str
+) -> None:
+    client: Any = redis.Redis(port=server.port)
+    with Asker(colour, "70/hour log", RedisStore(url_of("single", server.port))) as asker:
+        for _ in range(entries):
+            assert asker.hit("damaged").allowed
+        name = next(iter(client.scan_iter(match=f"{asker.raw.prefix}:{{damaged}}:*")))
+        sound = client.hgetall(name)
+        assert len(sound) == (1 if entries == 5 else 4)
+        for ask in ("hit", "hit", "hit 20", "hit 30", "peek", "read", "give_back", "reset"):
+            client.delete(name)
+            client.hset(name, mapping=LOG_DAMAGE[damage](sound))
+            act, _, cost = ask.partition(" ")
+            asks: Any = getattr(asker, act)
+            for _ in range(3):
+                start = time.monotonic()
+                try:
+                    told = asks("damaged", int(cost)) if cost else asks("damaged")
+                except StoreKeyError:
+                    told = None
+                assert time.monotonic() - start < TIMEOUT_S + SLACK_S + stalled_s(start, time.monotonic())
+                if act == "hit" and told is not None:
+                    assert told.allowed or told.retry_after is None or told.retry_after >= 0
+            assert asker.hit("sound").allowed
+            asker.reset("damaged")
+            assert asker.hit("damaged").remaining == 69, "it is sound once it was forgotten"
+            asker.reset("sound")
+    client.close()
+
+
 def test_a_damaged_state_is_named_as_such(server: Server) -> None:
     client: Any = redis.Redis(port=server.port)
     with Asker("sync", "5/minute bucket", RedisStore(url_of("single", server.port))) as asker:

@@ -29,8 +29,8 @@ CODES = {algorithm: code for code, algorithm in enumerate(ALGORITHMS)}
 """The number of each algorithm in the scripts."""
 
 CODES["leaky_bucket"] = CODES["token_bucket"]  # one transition
-MOST_PACKED = 32
-"""Entries of a log in its own field; of more, some are moved into others."""
+PACKED, MOST_PACKED = 16, 20
+"""Entries of a log that are moved together into a field of their own, once its own field would have so many."""
 
 _SHADOW = 8
 MARKS = (15, 22)
@@ -48,7 +48,7 @@ _CONSTANTS = {
     "SUMS": 1 << 53,
     "MOST_SINCE": MOST_SINCE,
     "MOST_PACKED": MOST_PACKED,
-    "PACKED": MOST_PACKED // 2,
+    "PACKED": PACKED,
     "MOST_ADOPTED": 2 * MOST_SINCE,
     "MOST_NARROW": 1 << 45,
     "MOST_SWEPT": 100,

@@ -100,6 +100,8 @@ def _read_log(value: bytes, others: Mapping[int, bytes]) -> tuple[CompiledLimit,
     if end - start <= len(others):
         texts = [(others[number][:-16], unpack_from("<d", others[number], len(others[number]) - 16)[0] + shift)
                  for number in range(start, end)]  # fmt: skip
+    else:  # only what is in the log's own field is asked for
+        skip = 0
     texts.append((value[:length], offset))
     entries = []
     before = _whole(base)

@@ -75,9 +75,15 @@ end
 --@ write
 local state
 local most = apart and length or length - width -- the last entry may have to be written anew
-if to == 0 and wide == 0 and used ~= held and length - start < MOST_PACKED * width - width
-  and used <= 2147483647 and period <= MOST_NARROW and last - offset <= MOST_NARROW then
-  state = pack('<I6I4ddI4Bc15', last - offset, total, offset, base, expires_s, 0, mark)
+if wide == 0 and swept == from and used ~= held and length - start < MOST_PACKED * width - width
+  and used <= 2147483647 and period <= MOST_NARROW and last - offset <= MOST_NARROW and (to == 0 or from < to) then
+  -- Nearly every call. What Lua copies costs it more than what it computes: each byte is copied once.
+  if to == 0 then
+    state = pack('<I6I4ddI4Bc15', last - offset, total, offset, base, expires_s, 0, mark)
+  else
+    state = pack('<I6I4ddI4I4I4I4ddddI4Bc15', last - offset, total, shift, before, swept, from, to, skip,
+      first - shift, first_total, offset, base, expires_s, 2, mark)
+  end
   if most > start then state = sub(value, start + 1, most) .. state end
 else
   --@ include sliding_log.write_long
@@ -212,12 +218,15 @@ local numbers
 newest, newest_total, offset, base, expires_s, wide, numbers = unpack('<I6I4ddI4Bc15', value, #value - 45)
 length = #value - 36
 if wide ~= 0 then
-  if wide >= 2 then
-    wide = wide - 2
-    shift, before, swept, from, to, skip, oldest, oldest_total = unpack('<ddI4I4I4I4dd', value, length - 47)
-    length = length - 48
-  end
   newest = nil
+  if wide == 2 then
+    newest, newest_total, shift, before, swept, from, to, skip, oldest, oldest_total
+      = unpack('<I6I4ddI4I4I4I4dd', value, length - 57)
+    wide, length = 0, length - 48
+  elseif wide == 3 then
+    shift, before, swept, from, to, skip, oldest, oldest_total = unpack('<ddI4I4I4I4dd', value, length - 47)
+    wide, length = 1, length - 48
+  end
 end
 former = numbers ~= mark
 
@@ -236,23 +245,28 @@ if last - now > 2 * kept_period then -- no clock steps back that far
   offset, shift, last = offset - (last - now), shift - (last - now), now
   former = true -- kept at a refusal, too, as what is of former numbers: from now on it counts from this moment
 end
-local border = math.max(now, last) - kept_period
+local border = (last > now and last or now) - kept_period
 if last <= border then -- all have left
   length, base, total, last, from, skip = 0, 0, 0, nil, to, 0
 elseif from == to then
   first, first_total = unpack(form, value, 1)
   first = first + offset
   if first <= border then
-    local low, high = 1, math.floor(length / width) - 1
-    while low < high do
-      local middle = math.floor((low + high) / 2)
-      if unpack(form, value, middle * width + 1) + offset <= border then low = middle + 1 else high = middle end
-    end
-    start = low * width
-    local _
-    _, base = unpack(form, value, start - width + 1)
-    first, first_total = unpack(form, value, start + 1)
+    start, base = width, first_total
+    first, first_total = unpack(form, value, width + 1)
     first = first + offset
+    if first <= border then -- more than one has left
+      local low, high = 2, math.floor(length / width) - 1
+      while low < high do
+        local middle = math.floor((low + high) / 2)
+        if unpack(form, value, middle * width + 1) + offset <= border then low = middle + 1 else high = middle end
+      end
+      start = low * width
+      local _
+      _, base = unpack(form, value, start - width + 1)
+      first, first_total = unpack(form, value, start + 1)
+      first = first + offset
+    end
   end
 else
   first, first_total = oldest + shift, oldest_total
@@ -264,18 +278,36 @@ end
 --@ trim_moved
 -- The first of the fields whose newest entry has not left, and in it the first entry that has not.
 local chunk = call('HGET', key, field .. ':' .. from)
-local origin = unpack('<d', chunk, #chunk - 15) + shift
+local origin, sum_before = unpack('<d', chunk, #chunk - 15) + shift, first_total
+skip = skip + 1 -- mostly only one has left
+if skip * width + 16 < #chunk then
+  first, first_total = unpack(form, chunk, skip * width + 1)
+  first = first + origin
+end
+if first > border then
+  base = sum_before
+else
+  --@ include sliding_log.trim_more
+end
+
+--@ trim_more
 if unpack(form, chunk, #chunk - 15 - width) + origin <= border then
-  local low, high = from + 1, to
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    chunk = call('HGET', key, field .. ':' .. middle)
-    origin = unpack('<d', chunk, #chunk - 15) + shift
-    if unpack(form, chunk, #chunk - 15 - width) + origin <= border then low = middle + 1 else high = middle end
-  end
-  from, skip = low, 0
+  from, skip = from + 1, 0
   if from < to then
     chunk = call('HGET', key, field .. ':' .. from)
+    if unpack(form, chunk, #chunk - 15 - width) + unpack('<d', chunk, #chunk - 15) + shift <= border then
+      local low, high = from + 1, to
+      while low < high do
+        local middle = math.floor((low + high) / 2)
+        chunk = call('HGET', key, field .. ':' .. middle)
+        origin = unpack('<d', chunk, #chunk - 15) + shift
+        if unpack(form, chunk, #chunk - 15 - width) + origin <= border then low = middle + 1 else high = middle end
+      end
+      from = low
+      if from < to then chunk = call('HGET', key, field .. ':' .. from) end
+    end
+  end
+  if from < to then
     origin, base = unpack('<dd', chunk, #chunk - 15)
     origin = origin + shift
   else
@@ -338,7 +370,7 @@ while swept < to do
     dead[#dead + 1] = field .. ':' .. swept
     swept = swept + 1
   end
-  call('HDEL', key, spread(dead))
+  if call('HDEL', key, spread(dead)) == 0 then swept = to end -- none is there: the counts are damaged
 end
 
 --@ of_counter
