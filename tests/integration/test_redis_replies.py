@@ -259,7 +259,8 @@ def test_a_damaged_log_is_an_answer_or_an_error_of_its_key_and_no_endless_script
     server: Server, entries: int, damage: str, colour: str
 ) -> None:
     client: Any = redis.Redis(port=server.port)
-    with Asker(colour, "70/hour log", RedisStore(url_of("single", server.port))) as asker:
+    url = f"redis://{HOST}:{server.port}/0?timeout=5s&prefix=r{os.getpid()}-{next(_prefixes)}"
+    with Asker(colour, "70/hour log", RedisStore(url)) as asker:
         for _ in range(entries):
             assert asker.hit("damaged").allowed
         name = next(iter(client.scan_iter(match=f"{asker.raw.prefix}:{{damaged}}:*")))
@@ -271,12 +272,10 @@ def test_a_damaged_log_is_an_answer_or_an_error_of_its_key_and_no_endless_script
             act, _, cost = ask.partition(" ")
             asks: Any = getattr(asker, act)
             for _ in range(3):
-                start = time.monotonic()
-                try:
+                try:  # a script without end is a StoreTimeout
                     told = asks("damaged", int(cost)) if cost else asks("damaged")
                 except StoreKeyError:
                     told = None
-                assert time.monotonic() - start < TIMEOUT_S + SLACK_S + stalled_s(start, time.monotonic())
                 if act == "hit" and told is not None:
                     assert told.allowed or told.retry_after is None or told.retry_after >= 0
             assert asker.hit("sound").allowed
