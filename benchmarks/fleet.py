@@ -36,7 +36,7 @@ ADMITTING = {
 }
 REFUSING = {
     "fixed window": "1/week fixed",
-    "sliding window counter": "1/week",
+    "sliding window counter": "1/week counter",
     "token bucket": "1/week bucket",
     "leaky bucket": "1/week leaky 1",
     "leaky queue": "1/week queue 1",
