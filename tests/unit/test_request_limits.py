@@ -541,8 +541,9 @@ def test_an_option_that_cannot_be_used_is_told_at_once(colour: str, options: dic
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("key", str), ("missing", "refuse"), ("tier", str), ("counts", bool), ("shadow", True), ("name", "a"),
-        ("wait", 1.0), ("trusted_proxies", ["10.0.0.0/8"]), ("trusted_hops", 1), ("address_header", "X-Real-IP"),
+        ("key", str), ("missing", "refuse"), ("tier", str), ("counts", lambda request, response: True),
+        ("shadow", True), ("name", "a"), ("wait", 1.0), ("trusted_proxies", ["10.0.0.0/8"]), ("trusted_hops", 1),
+        ("address_header", "X-Real-IP"),
         ("ipv6_prefix", 56), ("ipv6_wide", (48, 8)),
     ],
 )  # fmt: skip

@@ -329,8 +329,8 @@ def _replace(message: Message, refusal: Refusal, *, head: bool) -> bytes:
 
 
 def _application_of(scope: Scope) -> Any:
-    """What lives as long as the application: no reference to that itself can be weak."""
-    return scope["litestar_app"].event_emitter
+    """A part that the application alone has and never replaces: no weak reference to itself is possible."""
+    return scope["litestar_app"].registered_route_handler_ids
 
 
 def template_of(scope: Scope) -> str:
