@@ -78,14 +78,14 @@ def headgate_command(*arguments: str) -> list[str]:
 
 
 def run_headgate(*arguments: str, input: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
+    """Run the command to its end, its results as wide as in a file whatever terminal the tests have."""
     return subprocess.run(
         headgate_command(*arguments),
         input=input,
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "NO_COLOR": "1", **environment},
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "120", **environment},
         check=False,
     )
 

@@ -133,7 +133,7 @@ def test_the_store_of_the_policy_is_looked_at_unless_another_is_named(server: Se
     with Gate(policy) as gate:
         gate.hit(Request(client_ip=CLIENT, host="example.com"))
     told = run_headgate("inspect", str(policy), "everyone")
-    assert re.fullmatch(r"all   everyone\n      5/minute log: 4 of 5 left, all in [0-9.]+ s\n", told.stdout)
+    assert re.fullmatch(r"all   everyone\n      5/minute: 4 of 5 left, all in [0-9.]+ s\n", told.stdout)
     told = run_headgate("inspect", str(policy), f"ip={CLIENT}", "host=example.com:80")
     assert f"pair  by ip and host: key {CLIENT}|example.com\n" in told.stdout
     lacking = failed(run_headgate("inspect", str(policy), f"ip={CLIENT}"))
@@ -220,7 +220,7 @@ def test_memory_is_what_capacity_says(server: Server, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(
         "version: 1\nnamespace: shop\nidentities: {user: {header: X-User-Id}}\n"
-        "rules:\n  - {name: search, by: [user], limits: 100/hour; 3/hour log}\n"
+        "rules:\n  - {name: search, by: [user], limits: 100/hour counter; 3/hour log}\n"
     )
     users = 4000
     before = server.cli("INFO", "memory")
