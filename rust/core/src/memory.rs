@@ -6,7 +6,8 @@
 //! lanes, each with a lock that all of them obey and that outlives a holder that dies; see `shared`.
 
 use std::io;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use memmap2::MmapRaw;
@@ -19,9 +20,17 @@ const LARGE: usize = 8 << 20;
 
 /// Slots of one stripe: a range of a mapping that nobody else reaches.
 pub struct Slots {
+    /// Where they begin, kept beside the mapping: every decision asks for it several times.
+    start: NonNull<Slot>,
+    length: usize,
     mapping: Option<Arc<MmapRaw>>,
-    range: Range<usize>,
 }
+
+// SAFETY: the range belongs to this value alone (see `deref`), and the mapping may be unmapped by any thread: slots go
+// from thread to thread, and are looked at by several, as those of a `Box<[Slot]>` do.
+unsafe impl Send for Slots {}
+// SAFETY: as above; a shared borrow gives nothing but shared views of integers.
+unsafe impl Sync for Slots {}
 
 impl Slots {
     /// A new zeroed mapping, cut into `ranges` ranges of `length` slots each.
@@ -36,21 +45,25 @@ impl Slots {
             let _ = mapping.advise(memmap2::Advice::HugePage);
         }
         let mapping = Arc::new(mapping);
-        let cut =
-            |index: usize| Self { mapping: Some(Arc::clone(&mapping)), range: index * length..(index + 1) * length };
+        let first = NonNull::new(mapping.as_mut_ptr().cast::<Slot>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let cut = |index: usize| {
+            // SAFETY: `index < ranges`, and the mapping holds `ranges * length` slots.
+            let start = unsafe { first.add(index * length) };
+            Self { start, length, mapping: Some(Arc::clone(&mapping)) }
+        };
         Ok((0..ranges).map(cut).collect())
     }
 
     /// Where the slots begin, for fetching them ahead.
     pub fn start(&self) -> *const Slot {
-        self.as_ptr()
+        self.start.as_ptr()
     }
 }
 
 impl Default for Slots {
     /// No slots.
     fn default() -> Self {
-        Self { mapping: None, range: 0..0 }
+        Self { start: NonNull::dangling(), length: 0, mapping: None }
     }
 }
 
@@ -59,26 +72,19 @@ impl Deref for Slots {
 
     #[inline(always)]
     fn deref(&self) -> &[Slot] {
-        let Some(mapping) = &self.mapping else {
-            return &[];
-        };
         // SAFETY: `map` made the mapping long enough for every range it cut, mappings start on a page
         // and so are aligned for slots, and any bytes (zeroes at first) are valid integers. `map` cuts
-        // ranges that do not overlap and nothing copies a range, so nobody else has a mutable view.
-        unsafe { std::slice::from_raw_parts(mapping.as_ptr().cast::<Slot>().add(self.range.start), self.range.len()) }
+        // ranges that do not overlap and nothing copies a range, so nobody else has a mutable view. The
+        // mapping lives as long as `self`. Without one the length is 0, and an aligned start will do.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }
 
 impl DerefMut for Slots {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [Slot] {
-        let Some(mapping) = &self.mapping else {
-            return &mut [];
-        };
         // SAFETY: as in `deref`; and the exclusive borrow of `self` is the only view of the range.
-        unsafe {
-            std::slice::from_raw_parts_mut(mapping.as_mut_ptr().cast::<Slot>().add(self.range.start), self.range.len())
-        }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 }
 
@@ -89,8 +95,8 @@ impl Drop for Slots {
             && Arc::strong_count(mapping) > 1
         {
             const PAGE: usize = 4096;
-            let bytes = self.range.start * size_of::<Slot>()..self.range.end * size_of::<Slot>();
-            let whole = bytes.start.next_multiple_of(PAGE)..bytes.end / PAGE * PAGE;
+            let start = self.start.addr().get() - mapping.as_ptr().addr();
+            let whole = start.next_multiple_of(PAGE)..(start + size_of_val(&**self)) / PAGE * PAGE;
             if whole.start < whole.end {
                 // SAFETY: whole pages inside this range, of a private anonymous mapping: their content
                 // is lost, and with this drop nobody has a view of it any more. Where it fails, the

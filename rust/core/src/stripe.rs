@@ -96,14 +96,16 @@ impl<G: Ground> Stripe<G> {
     /// Find a tag.
     #[inline]
     pub fn find(&self, tag: u64) -> Place {
-        let home = self.home(tag);
-        for (offset, slot) in self.ground.slots()[home..].iter().enumerate() {
+        let slots = self.ground.slots();
+        let mut index = self.home(tag);
+        while let Some(slot) = slots.get(index) {
             if slot.tag == tag {
-                return Place::Found(home + offset);
+                return Place::Found(index);
             }
             if slot.tag == 0 || slot.tag > tag {
                 break;
             }
+            index += 1;
         }
         Place::Absent
     }
