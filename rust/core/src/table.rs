@@ -296,10 +296,9 @@ impl<S: Storage> Table<S> {
         } else if mode.commit {
             locked.keep(&self.storage, checks, &judged.kept)?;
         }
-        let Judged { allowed, readings, .. } = judged;
-        let binding = binding_of(checks, &readings, allowed);
-        let readings =
-            if let [only] = readings[..] { Readings::One(only) } else { Readings::Many(readings[..].into()) };
+        let (allowed, readings) = (judged.allowed, &judged.readings[..]);
+        let binding = binding_of(checks, readings, allowed);
+        let readings = if let [only] = *readings { Readings::One(only) } else { Readings::Many(readings.into()) };
         Ok(Answer { allowed, full, binding, readings })
     }
 
