@@ -30,7 +30,6 @@ struct Lane {
 /// All stripes; a key's hash chooses one.
 pub struct Lanes {
     lanes: Box<[Lane]>,
-    shift: u32,
 }
 
 /// A stripe, locked.
@@ -41,7 +40,7 @@ impl Lanes {
     pub fn new(max_keys: usize) -> Self {
         let stripes = (max_keys / KEYS_PER_STRIPE).next_power_of_two().clamp(1, MOST_STRIPES);
         let lanes = std::iter::repeat_with(Lane::default).take(stripes).collect();
-        Self { lanes, shift: 64 - stripes.trailing_zeros() }
+        Self { lanes }
     }
 
     /// How many stripes there are.
@@ -57,8 +56,8 @@ impl Lanes {
     /// The stripe of a key. All limits of one key are in one stripe.
     #[inline(always)]
     pub fn of(&self, key: KeyHash) -> usize {
-        // A shift by 64 is not a shift: one stripe needs no bits.
-        key.stripe.checked_shr(self.shift).unwrap_or(0) as usize
+        // A power of two of stripes: the product keeps the highest bits.
+        home(key.stripe, self.lanes.len())
     }
 
     /// Lock a stripe.
