@@ -50,6 +50,13 @@ impl Slot {
         (self.words[0] & LOW_MASK | (self.words[1] & LOW_MASK) << FIELD_SHIFT) as u32
     }
 
+    /// Whether the limit of this number wrote the state: `limit() == number`, asked of both words at once.
+    #[inline]
+    pub fn is_of(&self, number: u32) -> bool {
+        let number = i64::from(number);
+        (self.words[0] ^ number | self.words[1] ^ number >> FIELD_SHIFT) & LOW_MASK == 0
+    }
+
     /// The words beside the tag, as they are.
     #[inline]
     pub fn words(&self) -> [i64; 3] {
@@ -72,5 +79,20 @@ impl Slot {
     #[inline]
     pub fn mark_refused(&mut self) {
         self.words[2] |= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_of_the_limit_whose_number_it_holds_and_of_no_other() {
+        for number in [0, 1, 1023, 1024, 0xabcde, MOST_LIMITS as u32 - 1] {
+            let mut slot = Slot::new(7, [-1, 1 << 52, -(1 << 53)], number);
+            slot.mark_refused();
+            assert!(slot.is_of(number) && slot.limit() == number);
+            assert!((0..NUMBER_BITS).all(|bit| !slot.is_of(number ^ 1 << bit)));
+        }
     }
 }

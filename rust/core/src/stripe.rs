@@ -117,7 +117,7 @@ impl<G: Ground> Stripe<G> {
             return Stored::Nothing;
         };
         let slot = &self.ground.slots()[index];
-        if slot.limit() != limit.number() {
+        if !slot.is_of(limit.number()) {
             return self.converted(slot, limit, limits, now_us);
         }
         self.of_slot(slot, &limit.limit)
@@ -175,14 +175,14 @@ impl<G: Ground> Stripe<G> {
     /// Whether `limit` itself wrote a slot.
     #[inline(always)]
     pub fn is_written_by(&self, index: usize, limit: &Registered) -> bool {
-        self.ground.slots()[index].limit() == limit.number()
+        self.ground.slots()[index].is_of(limit.number())
     }
 
     /// The numbers in a slot, where `limit` itself wrote them.
     #[inline(always)]
     pub fn numbers(&self, index: usize, limit: &Registered) -> Option<Numbers> {
         let slot = &self.ground.slots()[index];
-        (slot.limit() == limit.number() && is_sound(&limit.limit, slot.fields())).then(|| slot.fields())
+        (slot.is_of(limit.number()) && is_sound(&limit.limit, slot.fields())).then(|| slot.fields())
     }
 
     /// Replace the numbers in a slot.
@@ -198,7 +198,7 @@ impl<G: Ground> Stripe<G> {
             return false;
         };
         let former = self.ground.slots()[index];
-        if former.limit() == limit.number() {
+        if former.is_of(limit.number()) {
             return false;
         }
         let Some(former_limit) = self.former_of(&former, limit, limits) else {
@@ -241,7 +241,7 @@ impl<G: Ground> Stripe<G> {
             return;
         };
         let slot = self.ground.slots()[index];
-        if slot.limit() != limit.number() {
+        if !slot.is_of(limit.number()) {
             return;
         }
         match transition::roll(&limit.limit, self.of_slot(&slot, &limit.limit), now_us) {
