@@ -60,10 +60,10 @@ pub struct Limit {
     pub refill: i64,
     /// For buckets, the scaled units of a full bucket.
     pub full: i64,
-    /// No state is of a later window, or of buckets of a later moment, than this one.
-    pub latest: i64,
-    /// No state counts more units, or of buckets more scaled units, than this.
-    pub most: i64,
+    /// The least first number of a state; the other two begin at 0. See `state_check`.
+    pub least: i64,
+    /// How far above those the numbers of a state can be.
+    pub most: [u64; 3],
 }
 
 impl Limit {
@@ -91,13 +91,19 @@ impl Limit {
             }
             _ => {}
         }
-        let (latest, most) = match algorithm {
-            // Two windows ahead are those of a clock that went back; counts are weighed by the period.
-            Algorithm::FixedWindow => (LARGEST / unit_us / period + 2, LARGEST),
-            Algorithm::SlidingWindow | Algorithm::SlidingLog => (LARGEST / unit_us / period + 2, 2 * LARGEST / period),
-            _ => (LARGEST / unit_us + 1, LARGEST),
+        let (bound, times) = (LARGEST as u64, (LARGEST / unit_us) as u64);
+        // Two windows ahead are those of a clock that went back.
+        let (windows, weighed) = (times / period as u64 + 2, 2 * bound / period as u64);
+        let (least, most) = match algorithm {
+            Algorithm::FixedWindow => (0, [windows, bound, bound]),
+            // Counts are weighed by the period.
+            Algorithm::SlidingWindow => (0, [windows, weighed, weighed]),
+            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
+                (-LARGEST, [2 * bound, times + 1, u64::MAX]) // the third means nothing
+            }
+            Algorithm::SlidingLog => (i64::MAX, [0; 3]), // which no slot holds: a log has entries
         };
-        Ok(Self { algorithm, unit_us, quota, period, refill, full, latest, most })
+        Ok(Self { algorithm, unit_us, quota, period, refill, full, least, most })
     }
 
     /// Whether a state under `former` means the same under this limit.

@@ -6,23 +6,12 @@ use crate::algorithms::transition::Numbers;
 use crate::limit::{Algorithm, Limit};
 
 /// Whether a transition of `limit`, or of a former version of it, can have written these. Not for logs.
+///
+/// As unsigned numbers those below the least are above the most, so each takes one comparison.
 #[inline(always)]
 pub fn is_sound(limit: &Limit, [a, b, c]: Numbers) -> bool {
-    match limit.algorithm {
-        Algorithm::FixedWindow | Algorithm::SlidingWindow => {
-            is_within(a, limit.latest) && is_within(b, limit.most) && is_within(c, limit.most)
-        }
-        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
-            (-limit.most..=limit.most).contains(&a) && is_within(b, limit.latest)
-        }
-        Algorithm::SlidingLog => false,
-    }
-}
-
-/// Whether a number is from 0 to `most`, which is not negative: as unsigned numbers, one compare.
-#[inline(always)]
-fn is_within(number: i64, most: i64) -> bool {
-    number as u64 <= most as u64
+    let [most_a, most_b, most_c] = limit.most;
+    a.wrapping_sub(limit.least) as u64 <= most_a && b as u64 <= most_b && c as u64 <= most_c
 }
 
 /// Whether states of `former` can be those of `limit`: versions of one limit have one algorithm.
@@ -34,6 +23,7 @@ pub fn may_follow(limit: &Limit, former: &Limit) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::LARGEST;
 
     #[test]
     fn what_no_transition_writes_is_no_state() {
@@ -48,5 +38,33 @@ mod tests {
         assert_eq!(bucket.map(|limit| is_sound(&limit, [300, 1_800_000_000, 0])), Some(true));
         assert_eq!(bucket.map(|limit| is_sound(&limit, [300, 1 << 40, 0])), Some(false));
         assert_eq!(bucket.map(|limit| is_sound(&limit, [1 << 53, 0, 0])), Some(false));
+    }
+
+    #[test]
+    fn a_state_is_sound_up_to_its_bounds_and_not_beyond_them() {
+        let (bound, seconds) = (LARGEST, LARGEST / 1_000_000);
+        let edges = [
+            (Algorithm::FixedWindow, 0, [(0, seconds / 60 + 2), (0, bound), (0, bound)]),
+            (Algorithm::SlidingWindow, 0, [(0, seconds / 60 + 2), (0, 2 * bound / 60), (0, 2 * bound / 60)]),
+            (Algorithm::TokenBucket, 1, [(-bound, bound), (0, seconds + 1), (i64::MIN, i64::MAX)]),
+            (Algorithm::LeakyQueue, 1, [(-bound, bound), (0, seconds + 1), (i64::MIN, i64::MAX)]),
+        ];
+        for (algorithm, refill, ranges) in edges {
+            let limit = Limit::new(algorithm, 1_000_000, 5, 60, refill).ok();
+            for (place, (least, most)) in ranges.into_iter().enumerate() {
+                for (number, sound) in [
+                    (least, true),
+                    (most, true),
+                    (least.saturating_sub(1), least == i64::MIN),
+                    (most.saturating_add(1), most == i64::MAX),
+                ] {
+                    let mut numbers = [1, 1, 1];
+                    numbers[place] = number;
+                    assert_eq!(limit.map(|limit| is_sound(&limit, numbers)), Some(sound), "{algorithm:?} {numbers:?}");
+                }
+            }
+        }
+        let log = Limit::new(Algorithm::SlidingLog, 1, 5, 60, 0).ok();
+        assert_eq!(log.map(|limit| is_sound(&limit, [0, 0, 0])), Some(false));
     }
 }
