@@ -57,20 +57,20 @@ class AsyncLink:
 
     async def run(self, call: Call) -> Any:
         """The reply of a script."""
-        lines = self._lines_here()
+        lines, within_s = self._lines_here(), None
         command = command_of("EVALSHA", call.script.sha, call.keys, call.arguments)
         try:
             if not lines.first_is_over:
-                await lines.connect_first()
+                within_s = await lines.connect_first()
             try:
                 if lines.courier is not None:
-                    return await lines.courier.ask(command)
-                return await lines.ask(call.keys[0], command)
+                    return await lines.courier.ask(command, within_s=within_s)
+                return await lines.ask(call.keys[0], command, within_s)
             except exceptions.NoScriptError:
                 command = command_of("EVAL", call.script.text, call.keys, call.arguments)
             except exceptions.ReadOnlyError:
                 pass
-            return await lines.ask(call.keys[0], command)
+            return await lines.ask(call.keys[0], command, within_s)
         except Exception as error:
             raise store_error(error, self.shown) from error
 
@@ -136,6 +136,7 @@ class _Lines:
         """Whether the first connection was made here, or was not in its time."""
 
         self._first: asyncio.Task[None] | None = None
+        self._first_until = 0.0
         self._within_s: float | None = None
         """The deadline of what is asked to find the way, while the first connection is made."""
 
@@ -148,12 +149,20 @@ class _Lines:
         """The only one, where there is one server and it was called before."""
         return self._couriers.get(None)
 
-    async def connect_first(self) -> None:
-        """Make the first connection, which has a deadline of its own; those who come meanwhile wait for it together."""
+    async def connect_first(self) -> float | None:
+        """Make the first connection, which has a deadline of its own; those who come meanwhile wait for it together.
+
+        What is left of it then is theirs, too; None where that is no more than any call has.
+        """
+        loop = asyncio.get_running_loop()
         if self._first is None:
-            self._first = asyncio.get_running_loop().create_task(self._connect_first())
+            assert self._place is not None
+            self._first_until = loop.time() + self._place.first_s
+            self._first = loop.create_task(self._connect_first())
             self._first.add_done_callback(_retrieve)
         await asyncio.shield(self._first)
+        left_s = self._first_until - loop.time()
+        return left_s if left_s > self._timeout_s else None
 
     async def warm_up(self) -> None:
         if self._first is not None and self._first.done() and (self._first.cancelled() or self._first.exception()):
@@ -185,36 +194,36 @@ class _Lines:
             if isinstance(reply, BaseException) and not isinstance(reply, exceptions.ResponseError):
                 raise reply
 
-    async def ask(self, key: bytes | None, command: Command) -> Any:
+    async def ask(self, key: bytes | None, command: Command, within_s: float | None = None) -> Any:
         if self._kind != "cluster":
             courier = self._courier(None)
             connections = courier.connections
             try:
-                return await courier.ask(command)
+                return await courier.ask(command, within_s=within_s)
             except exceptions.ReadOnlyError:
                 if self._place is None or self._place.kind != "sentinel":
                     raise
                 if courier.connections == connections:  # else somebody else has found the new primary
                     await courier.drop("it is no primary any more")
-                return await courier.ask(command)  # it was not executed
+                return await courier.ask(command, within_s=within_s)  # it was not executed
         if self._own_cluster is not None:
             return await self._own_cluster.execute_command(*command, **_AS_BYTES)
-        return await self._ask_cluster(key, command)
+        return await self._ask_cluster(key, command, within_s)
 
-    async def _ask_cluster(self, key: bytes | None, command: Command) -> Any:
+    async def _ask_cluster(self, key: bytes | None, command: Command, within_s: float | None = None) -> Any:
         slot = 0 if key is None else key_slot(key)
-        until = asyncio.get_running_loop().time() + self._timeout_s
+        until = asyncio.get_running_loop().time() + (within_s or self._timeout_s)
 
         async def do(step: Step | Send) -> Any:
             if isinstance(step, Send):
                 before = ("ASKING",) if step.asking else None
-                return await self._courier(step.address).ask(command, before=before)
+                return await self._courier(step.address).ask(command, before=before, within_s=within_s)
             return await (self._learn() if step is Step.LEARN else asyncio.sleep(PAUSE_S))
 
         asked, address = None, self._slots.server_of(slot)
         if address is not None:  # the usual way, whose deadline is kept by the courier
             try:
-                return await self._courier(address).ask(command)
+                return await self._courier(address).ask(command, within_s=within_s)
             except ELSEWHERE as error:
                 asked = self._slots.directed(error, slot, address)
             except LOST:

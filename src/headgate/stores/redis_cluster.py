@@ -44,6 +44,9 @@ class ClusterLines:
         """The reply to a command, from the server that has its first key; raises redis-py's errors and StoreError."""
         return self.ask(command[3 if command[0] in _SCRIPTS else 1], *command)
 
+    execute_first = execute
+    """A call that waited for the first connection has what is left of that time here by itself: `patience_s`."""
+
     def ask(self, key: bytes, *command: Any) -> Any:
         """The reply to a command, from the server that has a key."""
         slot, until_us = key_slot(key), self._until_us()

@@ -42,6 +42,8 @@ class _Ask:
 
     reply: asyncio.Future[Any]
     deadline: float
+    is_usual: bool
+    """Whether it has as long as every call, so that none behind it has less."""
 
 
 class Courier:
@@ -68,13 +70,14 @@ class Courier:
         """The reply to a command, when it comes; an error of redis-py where the server refuses it.
 
         Ends with StoreTimeout once the deadline has passed, with StoreUnavailable where the connection is lost.
-        `within_s` is another deadline than that of every call; nothing with an earlier one may come after it.
+        `within_s` is a longer deadline than that of every call.
         """
         reply = self._loop.create_future()
         if len(self._pending) + len(self._sent) >= MOST_WAITING:
             reply.set_exception(StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls wait for it already"))
             return reply
-        self._pending.append(_Ask(command, before, reply, self._loop.time() + (within_s or self._timeout_s)))
+        deadline = self._loop.time() + (within_s or self._timeout_s)
+        self._pending.append(_Ask(command, before, reply, deadline, within_s is None))
         if not self._tasks:
             self._tasks = (self._loop.create_task(self._write()), self._loop.create_task(self._read()))
         self._wake_writer.set()
@@ -162,7 +165,7 @@ class Courier:
             ask.reply.set_result(reply)
 
     def _look(self) -> None:
-        """Tell those whose deadline has passed; all have the same patience, so the first ones are the oldest."""
+        """Tell those whose deadline has passed; usual calls have the same patience, so they stand in line."""
         self._watch = None
         now = self._loop.time()
         for queue in (self._sent, self._pending):
@@ -170,7 +173,9 @@ class Courier:
                 if ask is None or ask.reply.done():
                     continue
                 if ask.deadline > now:
-                    break
+                    if ask.is_usual:
+                        break
+                    continue
                 ask.reply.set_exception(
                     StoreTimeout(f"{self._shown}: no answer in time; what was asked may have been charged")
                 )

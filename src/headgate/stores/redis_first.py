@@ -65,7 +65,10 @@ class FirstAttempt:
 
     @contextmanager
     def made(self, connect: Callable[[], object]) -> Iterator[None]:
-        """`make`, for a call that has what is left of that time when it needs a connection of its own."""
+        """`make`, for a call that has what is left of that time, too; nothing where the attempt was made before."""
+        if self.is_over:
+            yield
+            return
         self._patient.until_us = self.make(connect).until_us
         try:
             yield
@@ -90,7 +93,7 @@ class FirstAttempt:
         return attempt
 
     def patience_s(self) -> float:
-        """How long a call of this thread may take that begins now and needs a connection of its own."""
+        """How long a call of this thread may take that begins now: one that waited has what is left of that time."""
         until_us = getattr(self._patient, "until_us", 0)
         return max(self._place.timeout_s, (until_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND)
 

@@ -1,9 +1,10 @@
 """Connections that threads share: one is taken for each call, and given back.
 
-A call over a connection that is open waits as long as its socket does. Where one has to be opened first, names
-are looked up, Sentinels asked and passwords sent, each with a patience of its own or with none; so that is done
-in a thread, and who asked waits for it until the deadline and no longer. A connection that comes later is kept
-for the next call.
+A call over a connection that is open waits as long as its socket does. Where none is idle, one is opened beside the
+call, in a thread: names are looked up, Sentinels asked and passwords sent, each with a patience of its own or with
+none. The call takes whichever comes first until its deadline, the new connection or one that another call gives back,
+so that an opening that is slow holds up nobody as long as there is a connection. One that comes later is kept for the
+next call.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hiredis import pack_command
@@ -20,6 +22,21 @@ from redis import exceptions
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 
 Command = Sequence[Any]
+
+
+class _Waiter:
+    """A call that waits for a connection."""
+
+    __slots__ = ("connection", "error", "served")
+
+    def __init__(self) -> None:
+        self.served = threading.Event()
+        self.connection: Any = None
+        self.error: BaseException | None = None
+
+    def serve(self, connection: Any, error: BaseException | None = None) -> None:
+        self.connection, self.error = connection, error
+        self.served.set()
 
 
 class Lines:
@@ -37,15 +54,25 @@ class Lines:
         self._most = most
         self._connect_s = connect_s
         self._patience_s = patience_s
+        self._begin()
+
+    def _begin(self) -> None:
+        """Be without connections: in a new process, those of the parent are the parent's."""
         self._idle: deque[Any] = deque()
-        self._opening = threading.BoundedSemaphore(most)
+        self._waiting: deque[_Waiter] = deque()
+        """Calls in the order in which they are served; changed under the lock."""
+
+        self._openings: dict[object, int] = {}
+        """What is being opened, and the deadline of the call that wanted it: later it is not counted upon."""
+
+        self._lock = threading.Lock()
         self._pid = os.getpid()
 
     def execute(self, *command: Any) -> Any:
         """The reply to a command, as bytes; sent once. Raises what redis-py raises."""
         connection = self._take()
         if connection is None:
-            return sound(self._apart([command], self._patience_s())[0])
+            return self.execute_first(*command)
         try:
             connection.send_packed_command([pack_command(command)], check_health=False)
             reply = connection.read_response(disable_decoding=True)
@@ -58,18 +85,27 @@ class Lines:
         self._give_back(connection)
         return reply
 
+    def execute_first(self, *command: Any) -> Any:
+        """`execute` within what `patience_s` tells, which holds for waiting for a connection and the reply together."""
+        return sound(self.execute_many([command], self._patience_s())[0])
+
     def execute_many(self, commands: Sequence[Command], within_s: float | None = None) -> list[Any]:
         """The replies to several commands that travel in one write; an error of redis-py where one is refused.
 
         `within_s` is what is left of a deadline; without it they have as long as any call.
         """
-        connection = self._take() if within_s is None else None
-        if connection is None:
-            return self._apart(commands, self._patience_s() if within_s is None else within_s)
-        return self._exchange(connection, commands)
+        connection, until_us = self._take(), None
+        if connection is None or within_s is not None:
+            until_us = _from_now_us(self._patience_s() if within_s is None else within_s)
+            connection = connection or self._awaited(until_us)
+        replies = self._talk(connection, commands, until_us)
+        self._give_back(connection)
+        return replies
 
     def open(self, commands: Sequence[Command]) -> None:
         """Open a connection and send these over it; what a server refuses of them it is not told again."""
+        if self._pid != os.getpid():
+            self._begin()
         self._give_back(self._opened(commands))
 
     def close(self) -> None:
@@ -79,8 +115,8 @@ class Lines:
 
     def _take(self) -> Any:
         """An open connection that nobody uses; None where there is none, or the server has closed it meanwhile."""
-        if self._pid != os.getpid():  # those of the parent are the parent's
-            self._idle, self._opening, self._pid = deque(), threading.BoundedSemaphore(self._most), os.getpid()
+        if self._pid != os.getpid():
+            self._begin()
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -90,44 +126,63 @@ class Lines:
         connection.disconnect()
         return None
 
-    def _apart(self, commands: Sequence[Command], within_s: float) -> list[Any]:
-        """The replies to commands over a connection that a thread opens, if they come in time."""
-        until_us = SYSTEM_CLOCK.now_us() + round(within_s * US_PER_SECOND)
-        opening = self._opening
-        if not opening.acquire(timeout=within_s):
-            raise exceptions.ConnectionError(f"{self._most} connections are being opened already")
-        done, given_up = threading.Event(), threading.Event()
-        replies: list[Any] = []
-        errors: list[BaseException] = []
-
-        def run() -> None:
+    def _awaited(self, until_us: int) -> Any:
+        """A connection that is given back or newly opened until then; raises what kept a new one from being opened."""
+        while True:
+            waiter = _Waiter()
+            with self._lock:
+                self._waiting.append(waiter)
             try:
-                connection = self._take() or self._opened()
-                if given_up.is_set():  # nobody is to be charged for it any more
-                    self._give_back(connection)
-                else:
-                    replies.extend(self._exchange(connection, commands))
-            except BaseException as error:
-                errors.append(error)
+                self._serve()  # what was given back just before
+                if not waiter.served.is_set():
+                    self._open_more(until_us)
+                    waiter.served.wait(max(0.0, _left_s(until_us)))
             finally:
-                opening.release()
-                done.set()
+                with self._lock, suppress(ValueError):
+                    self._waiting.remove(waiter)
+            if waiter.error is not None:
+                raise waiter.error
+            connection = waiter.connection
+            if connection is None:
+                raise exceptions.TimeoutError
+            if not _is_quiet(connection):
+                connection.disconnect()
+            elif _left_s(until_us) > 0:
+                return connection
+            else:  # too late: nobody is to be charged for it any more
+                self._give_back(connection)
+                raise exceptions.TimeoutError
 
+    def _open_more(self, until_us: int) -> None:
+        """Open a connection where more calls wait than connections are to come in time."""
+        opening, now_us = object(), SYSTEM_CLOCK.now_us()
+        with self._lock:
+            to_come = sum(wanted_us > now_us for wanted_us in self._openings.values())
+            if to_come >= len(self._waiting) or len(self._openings) >= self._most:
+                return
+            self._openings[opening] = until_us
         try:
-            threading.Thread(target=run, name="headgate-connect", daemon=True).start()
+            threading.Thread(target=self._open_one, args=(opening,), name="headgate-connect", daemon=True).start()
         except RuntimeError:  # no more threads, or the interpreter ends
-            run()
-        if not done.wait(max(0.0, (until_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND)):
-            given_up.set()
-            raise exceptions.TimeoutError
-        if errors:
-            raise errors[0]
-        return replies
+            self._open_one(opening)
+
+    def _open_one(self, opening: object) -> None:
+        try:
+            connection = self._opened()
+        except BaseException as error:
+            with self._lock:
+                del self._openings[opening]
+                if self._waiting:
+                    self._waiting.popleft().serve(None, error)
+        else:
+            with self._lock:
+                del self._openings[opening]
+            self._give_back(connection)
 
     def _opened(self, commands: Sequence[Command] = ()) -> Any:
         """A new connection that has sent these commands.
 
-        Its server may be slow to greet: who asked waits no longer than its own deadline.
+        Its server may be slow to greet: a call waits no longer than its own deadline.
         """
         connection = self._make()
         connection.socket_timeout = self._connect_s
@@ -139,34 +194,55 @@ class Lines:
         connection._parser._socket_timeout = self._timeout_s
         return connection
 
-    def _exchange(self, connection: Any, commands: Sequence[Command]) -> list[Any]:
-        replies = self._talk(connection, commands)
-        self._give_back(connection)
-        return replies
+    def _talk(self, connection: Any, commands: Sequence[Command], until_us: int | None = None) -> list[Any]:
+        """The replies to commands, all of them until a moment or each in the socket's own time.
 
-    @staticmethod
-    def _talk(connection: Any, commands: Sequence[Command]) -> list[Any]:
-        """The replies to commands; a connection that has not brought all of them is closed."""
+        A connection that has not brought all of them is closed.
+        """
         replies: list[Any] = []
         try:
+            self._hurry(connection, until_us)
             connection.send_packed_command(
                 [b"".join(pack_command(tuple(command)) for command in commands)], check_health=False
             )
             for _ in commands:
+                self._hurry(connection, until_us)
                 try:
                     replies.append(connection.read_response(disable_decoding=True))
                 except exceptions.ResponseError as error:
                     replies.append(error)
+            if until_us is not None:
+                connection._sock.settimeout(self._timeout_s)
         except BaseException:
             connection.disconnect()
             raise
         return replies
 
+    @staticmethod
+    def _hurry(connection: Any, until_us: int | None) -> None:
+        """Let the next step on the socket end by a moment."""
+        if until_us is not None:
+            if (left_s := _left_s(until_us)) <= 0:
+                raise exceptions.TimeoutError
+            connection._sock.settimeout(left_s)
+
     def _give_back(self, connection: Any) -> None:
         if len(self._idle) < self._most:
             self._idle.append(connection)
+            if self._waiting:
+                self._serve()
         else:
             connection.disconnect()
+
+    def _serve(self) -> None:
+        """Hand idle connections to those who wait, who came first first."""
+        with self._lock:
+            while self._waiting:
+                try:
+                    connection = self._idle.pop()
+                except IndexError:
+                    return
+                self._waiting.popleft().serve(connection)
 
 
 def sound(reply: Any) -> Any:
@@ -182,3 +258,11 @@ def _is_quiet(connection: Any) -> bool:
         return not connection.can_read(timeout=0)
     except (exceptions.RedisError, OSError):
         return False
+
+
+def _from_now_us(within_s: float) -> int:
+    return SYSTEM_CLOCK.now_us() + round(within_s * US_PER_SECOND)
+
+
+def _left_s(until_us: int) -> float:
+    return (until_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND

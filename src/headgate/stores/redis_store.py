@@ -132,13 +132,14 @@ class RedisStore:
         try:
             if self._first is not None and not self._first.is_over:
                 with self._first.made(self._connect):
-                    return self._run(call)
-            return self._run(call)
+                    assert self._lines is not None
+                    return self._run(call, self._lines.execute_first)
+            return self._run(call, self._execute or self._open_lines())
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
 
-    def _run(self, call: Call) -> Any:
-        execute, keys = self._execute or self._open_lines(), len(call.keys)
+    def _run(self, call: Call, execute: Callable[..., Any]) -> Any:
+        keys = len(call.keys)
         try:
             return execute("EVALSHA", call.script.sha, keys, *call.keys, *call.arguments)
         except NoScriptError:
@@ -148,20 +149,26 @@ class RedisStore:
         """The replies of scripts that are called together; one by one where there are many servers."""
         if self._place is None or self.is_cluster:
             return [self.run(call) for call in calls]
-        replies: list[Any] = []
+        assert self._first is not None
         try:
-            self._sender()
-            assert isinstance(self._lines, Lines)
-            for start in range(0, len(calls), MOST_TOGETHER):
-                some = calls[start : start + MOST_TOGETHER]
-                found = self._lines.execute_many(
-                    [command_of("EVALSHA", call.script.sha, call.keys, call.arguments) for call in some]
-                )
-                for call, reply in zip(some, found, strict=True):
-                    # A script that is not there was not executed.
-                    replies.append(self.run(call) if isinstance(reply, NoScriptError) else sound(reply))
+            with self._first.made(self._connect):
+                return self._run_together(calls)
         except _ERRORS as error:
             raise store_error(error, self.shown) from error
+
+    def _run_together(self, calls: Sequence[Call]) -> list[Any]:
+        if self._lines is None:
+            self._open_lines()
+        assert isinstance(self._lines, Lines)
+        replies: list[Any] = []
+        for start in range(0, len(calls), MOST_TOGETHER):
+            some = calls[start : start + MOST_TOGETHER]
+            found = self._lines.execute_many(
+                [command_of("EVALSHA", call.script.sha, call.keys, call.arguments) for call in some]
+            )
+            for call, reply in zip(some, found, strict=True):
+                # A script that is not there was not executed.
+                replies.append(self.run(call) if isinstance(reply, NoScriptError) else sound(reply))
         return replies
 
     def _sender(self) -> Callable[..., Any]:
