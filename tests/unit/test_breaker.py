@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import sys
 import threading
+import weakref
+from collections.abc import Callable
+from types import MethodType
 
 import pytest
 
@@ -136,3 +141,32 @@ def test_workers_that_one_process_forks_do_not_probe_in_step() -> None:
     os.close(writer)
     assert len({pause for own in pauses for pause in own}) == 16
     assert all(0.5 <= float(pause) <= 1.5 for own in pauses for pause in own)
+
+
+def test_a_store_may_be_collected_at_the_moment_in_which_its_prober_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_value))
+    breaker = opened(ManualClock())
+
+    class Store:
+        ask: Callable[[], object]
+
+    def prepare() -> weakref.ref[Store]:
+        store = Store()
+        gone = weakref.ref(store, lambda _: prober().join(20))  # the collector has still to tell those of the method
+
+        def ask(self: Store) -> None:
+            raise StoreUnavailable("nobody is there")
+
+        store.ask = MethodType(ask, store)  # a ring: only the collector finds it
+        breaker.probe_in_thread(store.ask)
+        return gone
+
+    def prober() -> threading.Thread:
+        assert isinstance(breaker._prober, threading.Thread)
+        return breaker._prober
+
+    gone = prepare()
+    gc.collect()
+    assert gone() is None and not prober().is_alive()
+    assert told == []

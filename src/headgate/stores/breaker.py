@@ -13,7 +13,9 @@ import os
 import random
 import threading
 from collections.abc import Awaitable, Callable
-from weakref import WeakMethod
+from types import MethodType
+from typing import Any
+from weakref import ref
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
 from headgate.errors import HeadgateError, StoreKeyError
@@ -119,7 +121,7 @@ class Breaker:
             if self._needs_prober():
                 self._pid = os.getpid()
                 self._prober = threading.Thread(
-                    target=self._probe_on, args=(WeakMethod(probe),), name="headgate-probe", daemon=True
+                    target=self._probe_on, args=(_WeakProbe(probe),), name="headgate-probe", daemon=True
                 )
                 self._prober.start()
 
@@ -127,7 +129,7 @@ class Breaker:
         """`probe_in_thread` on an event loop."""
         if self._needs_prober():
             self._pid = os.getpid()
-            self._prober = asyncio.get_running_loop().create_task(self._probe_async(WeakMethod(probe)))
+            self._prober = asyncio.get_running_loop().create_task(self._probe_async(_WeakProbe(probe)))
 
     def _needs_prober(self) -> bool:
         if self.state != OPEN:
@@ -139,7 +141,7 @@ class Breaker:
             return prober.done() or prober.get_loop().is_closed()
         return not prober.is_alive()
 
-    def _probe_on(self, known: WeakMethod[Callable[[], object]]) -> None:
+    def _probe_on(self, known: _WeakProbe) -> None:
         pause_s = self._first_probe_s
         while self.state == OPEN:
             threading.Event().wait(jittered(pause_s))
@@ -153,7 +155,7 @@ class Breaker:
                 self._is_back()
             del probe  # while asleep, nothing keeps the store
 
-    async def _probe_async(self, known: WeakMethod[Callable[[], Awaitable[object]]]) -> None:
+    async def _probe_async(self, known: _WeakProbe) -> None:
         pause_s = self._first_probe_s
         while self.state == OPEN:
             await asyncio.sleep(jittered(pause_s))
@@ -174,6 +176,24 @@ class Breaker:
             self._failures = 0
             self._turns = 0.0
         log.warning("the store answers again: %s", self.shown)
+
+
+class _WeakProbe:
+    """A method of a store that does not keep the store; calling it gives the method, None once the store is gone.
+
+    `weakref.WeakMethod` does that with callbacks, which fail where the collector takes the store while the thread that
+    has the reference ends: no caller can catch that error.
+    """
+
+    __slots__ = ("_function", "_store")
+
+    def __init__(self, probe: Callable[[], Any]) -> None:
+        assert isinstance(probe, MethodType)
+        self._store, self._function = ref(probe.__self__), probe.__func__
+
+    def __call__(self) -> Callable[[], Any] | None:
+        store = self._store()
+        return None if store is None else MethodType(self._function, store)
 
 
 def jittered(pause_s: float) -> float:
