@@ -2,7 +2,7 @@
 
 Run as a program, it prints one JSON object an algorithm:
 `python crowd.py exact ROUNDS` starts all at once, round after round, each with a key of its own;
-`python crowd.py killed SECONDS` lets all ask while one after another is killed at a random moment.
+`python crowd.py killed PROCESSES` lets all ask while so many, one after another, are killed at a random moment.
 """
 
 from __future__ import annotations
@@ -110,12 +110,11 @@ def exact(text: str, rounds: int) -> dict[str, object]:
         }
 
 
-def killed(text: str, seconds: float) -> dict[str, object]:
+def killed(text: str, most_workers: int) -> dict[str, object]:
     """While processes are killed: nobody is blocked, nothing is lost but what a dying process did not tell."""
     chance = random.Random(os.environ.get("HEADGATE_SEED", text))
     with zone() as store:
         # A counter for each key of each process that ever was: nobody else writes it.
-        most_workers = 1000
         counts = mmap.mmap(-1, most_workers * KEYS)
 
         def work(worker: int) -> None:
@@ -129,8 +128,7 @@ def killed(text: str, seconds: float) -> dict[str, object]:
 
         workers = 0
         alive: list[int] = []
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and workers < most_workers:
+        while workers < most_workers:
             while len(alive) < PROCESSES:
                 worker = workers
                 alive.append(fork(lambda worker=worker: work(worker)))  # type: ignore[misc]
@@ -164,7 +162,7 @@ def killed(text: str, seconds: float) -> dict[str, object]:
 def main() -> None:
     what, amount = sys.argv[1], sys.argv[2]
     for name, text in ALGORITHMS.items():
-        result: dict[str, Any] = exact(text, int(amount)) if what == "exact" else killed(text, float(amount))
+        result: dict[str, Any] = (exact if what == "exact" else killed)(text, int(amount))
         print(json.dumps({"algorithm": name, **result}), flush=True)
 
 
