@@ -228,6 +228,21 @@ def test_a_missing_identity_is_refused_where_the_rule_says_so(core: str) -> None
     assert shadow.hit(Request())
 
 
+def test_refusals_for_the_same_missing_identities_are_built_once(core: str) -> None:
+    gate = make_gate(
+        core,
+        rule("users", by=["user"], missing="refuse"),
+        rule("teams", by=["team"], missing="refuse"),
+        identities={"user": {"header": "X-User"}, "team": {"header": "X-Team"}},
+    )
+    team, user = Request(headers={"X-Team": "a"}), Request(headers={"X-User": "b"})
+    assert [gate.hit(request).rule for request in (team, user, Request())] == ["users", "teams", "users"]
+    assert gate.hit(team) is gate.hit(Request("POST", "/elsewhere", headers={"X-Team": "b"}))
+    assert [reading.allowed for reading in gate.hit(team).limits] == [False, True]
+    assert [reading.allowed for reading in gate.hit(user).limits] == [True, False]
+    assert [reading.allowed for reading in gate.hit(Request()).limits] == [False, False]
+
+
 REPEATED_IDENTITIES = {
     "user": {"header": "X-User"},
     "key": {"header": "X-API-Key", "secret": True},

@@ -104,19 +104,20 @@ class _Bindings:
         self._older: dict[tuple[str, str, str, str], _Plan] = {}
         self._plans_by_kind: dict[tuple[Kind, str], _Plan] = {}
         self._bound: dict[tuple[tuple[str, str], ...], BoundLimits] = {}
+        self._refused: dict[tuple[tuple[str, bool], ...], Decision] = {}
 
     def judge(self, request: Request, cost: int, ruleset: str, *, commit: bool = True) -> Any:
         """Decide for a request: a decision, or where the limits are bound for an event loop, an awaitable of one."""
         bound, chosen, keys, costs = self.resolve(request, cost, ruleset)
         if bound is None:
-            return _refuse_missing(chosen, keys) if chosen else _FREE
+            return self._refuse_missing(chosen, keys) if chosen else _FREE
         return bound.decide(keys, costs) if commit else bound.decide(keys, costs, commit=False)
 
     def judge_at(self, request: Request, now_us: int, cost: int) -> Judged:
         """Decide for a request as of a moment, and tell what was asked of the store."""
         bound, chosen, keys, costs = self.resolve(request, cost, ALL_RULES)
         if bound is None:
-            return _refuse_missing(chosen, keys) if chosen else _FREE, None, chosen, keys
+            return self._refuse_missing(chosen, keys) if chosen else _FREE, None, chosen, keys
         return bound.decide(keys, costs, now_us=now_us), bound, chosen, keys
 
     def resolve(
@@ -153,6 +154,23 @@ class _Bindings:
             if not all(keys):
                 return None, chosen, keys, costs
         return bound, chosen, keys, costs
+
+    def _refuse_missing(self, chosen: tuple[Candidate, ...], keys: tuple[Parts | None, ...]) -> Decision:
+        """The refusal of a request that lacks an identity which a rule insists on: its quota is nothing."""
+        name = tuple((rule.name, key is None) for (rule, _), key in zip(chosen, keys, strict=True))
+        refusal = self._refused.get(name)
+        if refusal is None:
+            definitions = limits_of(chosen, ANY_TIER)
+            readings = [
+                Reading(False, 0, 0, None, 0, 0)
+                if keys[limit.group] is None
+                else Reading(True, limit.limit.quota, 0, 0, 0, 0)
+                for limit in definitions
+            ]
+            binding = binding_of(definitions, readings, [1] * len(readings), allowed=False)
+            refusal = Decision(definitions, readings, allowed=False, binding=binding)
+            _remember(self._refused, name, refusal, _MOST_BOUND)
+        return refusal
 
     def _bound_for(self, chosen: tuple[Candidate, ...], request: Request) -> BoundLimits:
         """The limits of these rules for the request's tier."""
@@ -212,17 +230,6 @@ def _spread(places: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
     if places == list(range(len(places))):
         return tuple
     return itemgetter(*places)
-
-
-def _refuse_missing(chosen: tuple[Candidate, ...], keys: tuple[Parts | None, ...]) -> Decision:
-    """The refusal of a request that lacks an identity which a rule insists on: its quota is nothing."""
-    definitions = limits_of(chosen, ANY_TIER)
-    readings = [
-        Reading(False, 0, 0, None, 0, 0) if keys[limit.group] is None else Reading(True, limit.limit.quota, 0, 0, 0, 0)
-        for limit in definitions
-    ]
-    binding = binding_of(definitions, readings, [1] * len(readings), allowed=False)
-    return Decision(definitions, readings, allowed=False, binding=binding)
 
 
 def limits_of(chosen: tuple[Candidate, ...], tier: str, on_store_error: str = "") -> tuple[NamedLimit, ...]:
