@@ -7,7 +7,7 @@ use std::sync::Arc;
 use headgate_core::answer::{Check, Mode, OnFull};
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::private::{Bounds, Private};
-use headgate_core::registry::Registered;
+use headgate_core::registry::{Definition, Registered};
 use headgate_core::table;
 
 type Table = table::Table<Private>;
@@ -19,7 +19,7 @@ fn register(table: &Table, scope: &str, algorithm: Algorithm, period: i64) -> Ar
     let windowed = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog);
     let refill = if windowed { 0 } else { 7 };
     let limit = Limit::new(algorithm, 1, 100_000, period, refill).expect("a limit");
-    table.register(scope, "", limit, NOW_US).expect("a lock").expect("room")
+    table.register(Definition { scope, text: "", limit }, NOW_US).expect("a lock").expect("room")
 }
 
 fn main() {

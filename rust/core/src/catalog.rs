@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::layout::{LIMIT_BYTES, LIMIT_TURNS, LIMITS, Layout};
 use crate::limit::{Algorithm, Limit};
 use crate::memory::shared::{SharedMap, Words, set};
-use crate::registry::Registered;
+use crate::registry::{Definition, Registered};
 use crate::slot::NUMBER_BITS;
 use crate::storage::TooMany;
 
@@ -114,7 +114,7 @@ impl<'zone> Catalog<'zone> {
         bytes.truncate(scope_bytes);
         let scope = String::from_utf8(bytes).ok()?;
         let name = (words[STATUS] >> 2) << NUMBER_BITS | u64::from(number);
-        Some(Registered::new(limit, words[SALT], name, &scope, &text))
+        Some(Registered::new(Definition { scope: &scope, text: &text, limit }, words[SALT], name))
     }
 
     /// The name of a limit that is written already; whoever looks for it wants it live. The lock of the limits is held.
@@ -134,7 +134,8 @@ impl<'zone> Catalog<'zone> {
     }
 
     /// Write a limit that is not there yet, and give its name. The lock of the limits is held.
-    pub fn add(&self, scope: &str, text: &str, salt: u64, limit: &Limit) -> Result<u64, TooMany> {
+    pub fn add(&self, definition: Definition<'_>, salt: u64) -> Result<u64, TooMany> {
+        let Definition { scope, text, limit } = definition;
         let free = (0..self.layout.limits as u32).find(|number| self.status(*number) & 3 == FREE);
         let number = free.ok_or(TooMany::Limits(self.layout.limits))?;
         let bytes: Vec<u8> = scope.bytes().chain(text.bytes()).collect();

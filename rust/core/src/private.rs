@@ -1,17 +1,14 @@
 //! Stripes in the memory of one process: they grow, and die with it.
 
-use std::sync::Arc;
-
 use crate::answer::{Check, OnFull};
 use crate::hash::{KeyHash, Seed};
 use crate::heap::Heap;
 use crate::lanes::{self, Lanes};
-use crate::limit::Limit;
 use crate::locked::Locked;
-use crate::registry::{Known, Limits, Registered, Registry};
+use crate::registry::{Definition, Known, Limits, Registered, Registration, Registry};
 pub use crate::room::Bounds;
 use crate::room::Room;
-use crate::storage::{DamagedState, Full, Stats, Storage, TooMany};
+use crate::storage::{DamagedState, Full, Stats, Storage};
 use crate::stripe::Need;
 
 /// The storage of a table that one process has for itself.
@@ -70,19 +67,12 @@ impl Storage for Private {
         self.lanes.fetch(check);
     }
 
-    fn register(
-        &self,
-        seed: &Seed,
-        scope: &str,
-        text: &str,
-        limit: Limit,
-        now_us: i64,
-    ) -> Result<Result<Arc<Registered>, TooMany>, DamagedState> {
+    fn register(&self, seed: &Seed, definition: Definition<'_>, now_us: i64) -> Registration<DamagedState> {
         let mut known = self.registry.lock();
         if known.is_crowded() {
             self.forget_limits(&mut known, now_us);
         }
-        Ok(self.registry.register(&mut known, seed, scope, text, limit))
+        Ok(self.registry.register(&mut known, seed, definition))
     }
 
     /// Whoever binds a limit holds it, and none that is held is taken back.

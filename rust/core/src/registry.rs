@@ -12,6 +12,20 @@ use crate::limit::Limit;
 use crate::slot::{MOST_LIMITS, NUMBER_BITS};
 use crate::storage::TooMany;
 
+/// A limit as it is made known to a table.
+#[derive(Clone, Copy)]
+pub struct Definition<'text> {
+    /// Where it is used.
+    pub scope: &'text str,
+    /// How people write it.
+    pub text: &'text str,
+    /// Its integers.
+    pub limit: Limit,
+}
+
+/// A limit that was made known, or what there is no room for; `E` where the storage itself fails.
+pub type Registration<E> = Result<Result<Arc<Registered>, TooMany>, E>;
+
 /// A limit as a table knows it.
 #[derive(Debug)]
 pub struct Registered {
@@ -29,7 +43,8 @@ pub struct Registered {
 
 impl Registered {
     /// A limit of this name.
-    pub fn new(limit: Limit, salt: u64, name: u64, scope: &str, text: &str) -> Self {
+    pub fn new(definition: Definition<'_>, salt: u64, name: u64) -> Self {
+        let Definition { scope, text, limit } = definition;
         Self { limit, salt, scope: scope.into(), text: text.into(), name: AtomicU64::new(name) }
     }
 
@@ -43,6 +58,11 @@ impl Registered {
     #[inline(always)]
     pub fn name(&self) -> u64 {
         self.name.load(Relaxed)
+    }
+
+    /// What it was made known by.
+    pub fn definition(&self) -> Definition<'_> {
+        Definition { scope: &self.scope, text: &self.text, limit: self.limit }
     }
 
     /// Call it by another name: the former one was taken back.
@@ -88,12 +108,10 @@ impl Registry {
         &self,
         known: &mut Known,
         seed: &Seed,
-        scope: &str,
-        text: &str,
-        limit: Limit,
+        definition: Definition<'_>,
     ) -> Result<Arc<Registered>, TooMany> {
         known.turn += 1;
-        let key = (scope.into(), limit);
+        let key = (definition.scope.into(), definition.limit);
         if let Some((registered, turn)) = known.limits.get_mut(&key) {
             *turn = known.turn;
             return Ok(Arc::clone(registered));
@@ -107,8 +125,8 @@ impl Registry {
             }
             None => return Err(TooMany::Limits(MOST_LIMITS)),
         };
-        limits[number as usize] = Some(limit);
-        let registered = Arc::new(Registered::new(limit, seed.salt(scope), u64::from(number), scope, text));
+        limits[number as usize] = Some(definition.limit);
+        let registered = Arc::new(Registered::new(definition, seed.salt(definition.scope), u64::from(number)));
         known.limits.insert(key, (Arc::clone(&registered), known.turn));
         Ok(registered)
     }

@@ -2,16 +2,14 @@
 //! process, `private`, or a file that all processes of a host map, `zone`.
 
 use std::ops::DerefMut;
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::answer::{Check, OnFull};
 use crate::ground::Ground;
 use crate::hash::{KeyHash, Seed};
-use crate::limit::Limit;
 use crate::locked::Locked;
-use crate::registry::{Limits, Registered};
+use crate::registry::{Definition, Limits, Registered, Registration};
 use crate::stripe::{Need, Stripe};
 
 /// A table with no room for a check: until some slot that was looked at is free again.
@@ -88,17 +86,10 @@ pub trait Storage: Sized {
     /// Ask for the cache line where a check's state will be looked for. A hint, without any lock.
     fn fetch(&self, check: &Check);
 
-    /// Make a limit known; `text` is how people write it.
+    /// Make a limit known.
     ///
     /// Where there is no room for another one, those that nothing names are taken back.
-    fn register(
-        &self,
-        seed: &Seed,
-        scope: &str,
-        text: &str,
-        limit: Limit,
-        now_us: i64,
-    ) -> Result<Result<Arc<Registered>, TooMany>, Self::Error>;
+    fn register(&self, seed: &Seed, definition: Definition<'_>, now_us: i64) -> Registration<Self::Error>;
 
     /// Whether slots may name this limit by its number. Asked while a stripe is held, it stays so until that is not.
     fn is_current(&self, limit: &Registered) -> bool;

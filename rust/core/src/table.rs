@@ -4,19 +4,17 @@
 //! the same stripe. A decision locks the stripes of its keys in ascending order, judges all checks,
 //! then charges all or none.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
 use crate::algorithms::transition::{self, Kept, Numbers, Reading, State, Stored};
 use crate::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
 use crate::ground::Ground;
 use crate::hash::{KeyHash, Seed};
-use crate::limit::{Algorithm, Limit};
+use crate::limit::Algorithm;
 use crate::locked::{Locked, Spot};
 use crate::log_pool;
-use crate::registry::Registered;
-use crate::storage::{Full, Stats, Storage, TooMany};
+use crate::registry::{Definition, Registered, Registration};
+use crate::storage::{Full, Stats, Storage};
 use crate::stripe::{Need, Place};
 
 /// How far ahead of its turn a key's slot is fetched when many keys are judged.
@@ -53,15 +51,9 @@ impl<S: Storage> Table<S> {
         &self.seed
     }
 
-    /// Make a limit known; `text` is how people write it.
-    pub fn register(
-        &self,
-        scope: &str,
-        text: &str,
-        limit: Limit,
-        now_us: i64,
-    ) -> Result<Result<Arc<Registered>, TooMany>, S::Error> {
-        self.storage.register(&self.seed, scope, text, limit, now_us)
+    /// Make a limit known.
+    pub fn register(&self, definition: Definition<'_>, now_us: i64) -> Registration<S::Error> {
+        self.storage.register(&self.seed, definition, now_us)
     }
 
     /// Ask for the cache line where a check's state will be looked for. A hint, without any lock.

@@ -30,7 +30,7 @@ use crate::memory::prefetch;
 use crate::memory::shared::{SharedMap, Taken, Words, set};
 use crate::patience::Patience;
 use crate::region::{self, MOST_RECORDS, RECORDS_OF_LOG, RECORDS_OF_NUMBERS, Region};
-use crate::registry::{Limits, Newest, Registered};
+use crate::registry::{Definition, Limits, Newest, Registered, Registration};
 use crate::slot::MOST_LIMITS;
 use crate::storage::{DamagedState, Full, Stats, Storage, TooMany};
 use crate::stripe::{Need, Place, Stripe, home};
@@ -300,21 +300,15 @@ impl Zone {
     }
 
     /// The name of a limit in this zone; where there is no room for another one, some are taken back first.
-    fn name(
-        &self,
-        scope: &str,
-        text: &str,
-        salt: u64,
-        limit: Limit,
-        now_us: i64,
-    ) -> Result<Result<u64, TooMany>, Unusable> {
+    fn name(&self, definition: Definition<'_>, salt: u64, now_us: i64) -> Result<Result<u64, TooMany>, Unusable> {
+        let limit = definition.limit;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(name) = known.names.get(&(salt, limit)).filter(|name| self.catalog().is_current(**name)) {
             self.catalog().touch(*name as u32 & (MOST_LIMITS as u32 - 1));
             return Ok(Ok(*name));
         }
         let _lock = self.lock_limits()?;
-        let add = || self.catalog().add(scope, text, salt, &limit);
+        let add = || self.catalog().add(definition, salt);
         let mut name = self.catalog().find(salt, &limit).map_or_else(add, Ok);
         if name.is_err() && known.full_since.is_none_or(|since| since.elapsed() > FULL_FOR) {
             self.take_back_limits(now_us)?;
@@ -415,17 +409,10 @@ impl Storage for Zone {
         prefetch(self.map.slot_place(lane, home(check.tag(), self.layout.homes)));
     }
 
-    fn register(
-        &self,
-        seed: &Seed,
-        scope: &str,
-        text: &str,
-        limit: Limit,
-        now_us: i64,
-    ) -> Result<Result<Arc<Registered>, TooMany>, Unusable> {
-        let salt = seed.salt(scope);
-        let name = self.name(scope, text, salt, limit, now_us)?;
-        Ok(name.map(|name| Arc::new(Registered::new(limit, salt, name, scope, text))))
+    fn register(&self, seed: &Seed, definition: Definition<'_>, now_us: i64) -> Registration<Unusable> {
+        let salt = seed.salt(definition.scope);
+        let name = self.name(definition, salt, now_us)?;
+        Ok(name.map(|name| Arc::new(Registered::new(definition, salt, name))))
     }
 
     #[inline(always)]
@@ -436,7 +423,7 @@ impl Storage for Zone {
     #[cold]
     fn renew(&self, _seed: &Seed, limit: &Registered, now_us: i64) -> Result<(), Unusable> {
         if !self.is_current(limit) {
-            let name = self.name(&limit.scope, &limit.text, limit.salt, limit.limit, now_us)?;
+            let name = self.name(limit.definition(), limit.salt, now_us)?;
             limit.rename(name.map_err(Unusable::Full)?);
         }
         Ok(())

@@ -12,7 +12,7 @@ use headgate_core::heap::{Heap, range_for};
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::log_pool::{self, Chain, Charge, NO_CHAIN};
 use headgate_core::memory::Slots;
-use headgate_core::registry::{Registered, Registry};
+use headgate_core::registry::{Definition, Registered, Registry};
 use headgate_core::slot::Slot;
 use headgate_core::stripe::{Place, Stripe};
 use headgate_core::{hash::Seed, slot::MOST_LIMITS};
@@ -35,7 +35,9 @@ impl Random {
 
 fn registered(registry: &Registry) -> Arc<Registered> {
     let limit = Limit::new(Algorithm::FixedWindow, 1, 100, 1_000_000, 0).expect("a limit");
-    registry.register(&mut registry.lock(), &Seed::new([1; 16]), "scope", "", limit).expect("room for a limit")
+    registry
+        .register(&mut registry.lock(), &Seed::new([1; 16]), Definition { scope: "scope", text: "", limit })
+        .expect("room for a limit")
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::thread;
 use headgate_core::answer::{Check, Mode, OnFull};
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::private::{Bounds, Private};
-use headgate_core::registry::Registered;
+use headgate_core::registry::{Definition, Registered};
 use headgate_core::storage::DamagedState;
 use headgate_core::table;
 
@@ -35,14 +35,14 @@ fn table(max_keys: usize, on_full: OnFull) -> Table {
     Table::new([7; 16], Private::new(Bounds { max_keys, max_log_blocks: 1_000_000, on_full }))
 }
 
+fn is_window(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::SlidingWindow)
+}
+
 fn limit(table: &Table, scope: &str, algorithm: Algorithm, quota: i64) -> Arc<Registered> {
-    let refill = if matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::SlidingWindow) {
-        0
-    } else {
-        1
-    };
+    let refill = if is_window(algorithm) { 0 } else { 1 };
     let limit = Limit::new(algorithm, 1, quota, 3_600_000_000, refill).expect("a limit");
-    sure(table.register(scope, "", limit, NOW_US)).expect("room for a limit")
+    sure(table.register(Definition { scope, text: "", limit }, NOW_US)).expect("room for a limit")
 }
 
 fn check<'limit>(table: &Table, limit: &'limit Registered, key: &str) -> Check<'limit> {
@@ -184,4 +184,61 @@ fn what_is_given_back_whole_takes_no_room() {
     }
     let stats = sure(table.stats());
     assert_eq!((stats.keys, stats.expired, stats.forgotten, stats.refused_full), (0, 0, 0, 0));
+}
+
+/// Make so many limits known that nothing uses; they are given back whenever there are more than 4096.
+fn pass_by(table: &Table, count: usize, now_us: i64) -> Vec<u32> {
+    let limit = Limit::new(Algorithm::TokenBucket, 1, 5, 3_600_000_000, 1).expect("a limit");
+    let define = |number: usize| {
+        let scope = format!("passing by {number}");
+        let definition = Definition { scope: &scope, text: "", limit };
+        sure(table.register(definition, now_us)).expect("room for a limit").number()
+    };
+    (0..count).map(define).collect()
+}
+
+#[test]
+fn limits_that_nothing_uses_give_their_numbers_back() {
+    let table = table(100, OnFull::Refuse);
+    assert!(pass_by(&table, 50_000, NOW_US).into_iter().all(|number| number <= 4096));
+}
+
+#[test]
+fn a_limit_that_is_held_or_has_a_state_keeps_its_number() {
+    let table = table(100, OnFull::Refuse);
+    let held = limit(&table, "held", Algorithm::FixedWindow, 5);
+    let used = limit(&table, "used", Algorithm::TokenBucket, 5);
+    let (held_number, used_number) = (held.number(), used.number());
+    assert!(sure(table.apply(&[check(&table, &used, "key")], NOW_US, HIT)).allowed);
+    drop(used);
+    assert!(pass_by(&table, 10_000, NOW_US).iter().all(|number| ![held_number, used_number].contains(number)));
+    assert_eq!(held.number(), held_number);
+    let again = limit(&table, "used", Algorithm::TokenBucket, 5);
+    assert_eq!(again.number(), used_number);
+    assert_eq!(sure(table.apply(&[check(&table, &again, "key")], NOW_US, HIT)).readings.all()[0].remaining, 3);
+    drop(again);
+    let refilled_us = NOW_US + 2 * 3_600_000_000;
+    assert!(pass_by(&table, 20_000, refilled_us).contains(&used_number), "its state is the same as none now");
+    assert_eq!(sure(table.stats()).keys, 0);
+}
+
+#[test]
+fn states_under_former_numbers_of_a_limit_become_states_of_its_latest() {
+    for algorithm in ALGORITHMS {
+        let table = table(100, OnFull::Refuse);
+        for quota in 1001..=13_000 {
+            let latest = limit(&table, "limit", algorithm, quota);
+            assert!(latest.number() <= 4096, "{algorithm:?}");
+            if quota == 1001 {
+                for _ in 0..10 {
+                    assert!(sure(table.apply(&[check(&table, &latest, "key")], NOW_US, HIT)).allowed);
+                }
+            }
+        }
+        let latest = limit(&table, "limit", algorithm, 13_000);
+        let answer = sure(table.apply(&[check(&table, &latest, "key")], NOW_US, HIT));
+        // A window keeps what was used; a bucket keeps what is left, and refills up to its new capacity.
+        let quota = if is_window(algorithm) { 13_000 } else { 1001 };
+        assert_eq!(answer.readings.all()[0].remaining, quota - 11, "{algorithm:?}");
+    }
 }

@@ -12,7 +12,7 @@ use headgate_core::answer::{Check, Mode, OnFull};
 use headgate_core::ground::Ground;
 use headgate_core::layout::Layout;
 use headgate_core::limit::{Algorithm, Limit};
-use headgate_core::registry::Registered;
+use headgate_core::registry::{Definition, Registered};
 use headgate_core::slot::Slot;
 use headgate_core::storage::Storage;
 use headgate_core::stripe::Place;
@@ -47,7 +47,7 @@ fn table(size: usize) -> Table<Zone> {
 fn limit(table: &Table<Zone>, scope: &str, algorithm: Algorithm, quota: i64) -> Arc<Registered> {
     let windowed = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog);
     let limit = Limit::new(algorithm, 1, quota, 3_600_000_000, i64::from(!windowed)).expect("a limit");
-    table.register(scope, "text", limit, NOW_US).expect("a lock").expect("room for a limit")
+    table.register(Definition { scope, text: "text", limit }, NOW_US).expect("a lock").expect("room for a limit")
 }
 
 fn check<'limit>(table: &Table<Zone>, limit: &'limit Registered, key: &str) -> Check<'limit> {

@@ -1,7 +1,6 @@
 //! One door to the tables, wherever their states are.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
 use headgate_core::algorithms::transition::Stored;
 use headgate_core::answer::{Answer, Check, Mode};
@@ -10,7 +9,7 @@ use headgate_core::limit::Limit;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 use headgate_core::patience::PATIENCE;
 use headgate_core::private::Private;
-use headgate_core::registry::Registered;
+use headgate_core::registry::{Definition, Registered, Registration};
 use headgate_core::storage::{DamagedState, Stats, TooMany};
 use headgate_core::table::Table;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
@@ -46,18 +45,12 @@ impl AnyTable {
         }
     }
 
-    /// Make a limit known; `text` is how people write it.
-    pub fn register(
-        &self,
-        scope: &str,
-        text: &str,
-        limit: Limit,
-        now_us: i64,
-    ) -> PyResult<Result<Arc<Registered>, TooMany>> {
+    /// Make a limit known.
+    pub fn register(&self, definition: Definition<'_>, now_us: i64) -> Registration<PyErr> {
         guarded(|| match self {
-            Self::Private(table) => table.register(scope, text, limit, now_us).map_err(damaged),
+            Self::Private(table) => table.register(definition, now_us).map_err(damaged),
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-            Self::Shared(table) => table.register(scope, text, limit, now_us).map_err(unusable),
+            Self::Shared(table) => table.register(definition, now_us).map_err(unusable),
         })
     }
 

@@ -6,7 +6,7 @@ use headgate_core::answer::OnFull;
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::log_pool::PER_BLOCK;
 use headgate_core::private::{Bounds, Private};
-use headgate_core::registry::Registered;
+use headgate_core::registry::{Definition, Registered};
 use headgate_core::storage::Stats;
 use headgate_core::table;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -94,5 +94,5 @@ pub fn register(table: &AnyTable, definition: &Bound<'_, PyAny>, now_us: i64) ->
     };
     let limit = read_limit(&definition.getattr("limit")?.getattr("compiled")?)?;
     let text = definition.getattr("limit")?.str()?.extract::<String>()?;
-    table.register(&scope, &text, limit, now_us)?.map_err(full)
+    table.register(Definition { scope: &scope, text: &text, limit }, now_us)?.map_err(full)
 }
