@@ -8,6 +8,7 @@ cannot run together and no client chooses where its key lands.
 from __future__ import annotations
 
 import re
+from operator import index
 
 from headgate.errors import ArgumentError, brief_number
 from headgate.units import LARGEST
@@ -37,42 +38,59 @@ def encode_key(key: Key) -> str:
     return "|".join(_SPECIAL.sub(_escape, text) for text in texts)
 
 
+def whole_number(value: object) -> int | None:
+    """An integer as an `int` of no other class; None for a bool and for what is no integer.
+
+    Integers are also members of an `IntEnum`, NumPy's, and all others that have `__index__`.
+    """
+    if isinstance(value, bool):
+        return None
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
 def check_cost(cost: object) -> int:
     """A cost as a whole number in [0, 2**52]; raises ArgumentError for anything else."""
-    if isinstance(cost, bool) or not isinstance(cost, int):
+    number = whole_number(cost)
+    if number is None:
         raise ArgumentError(f"a cost is a whole number, not {_kind(cost)}")
-    if cost < 0:
-        raise ArgumentError(f"a cost is at least 0, not {brief_number(cost)}")
-    if cost > LARGEST:
-        raise ArgumentError(f"a cost is at most {LARGEST} (2**52), not {brief_number(cost)}")
-    return cost
+    if number < 0:
+        raise ArgumentError(f"a cost is at least 0, not {brief_number(number)}")
+    if number > LARGEST:
+        raise ArgumentError(f"a cost is at most {LARGEST} (2**52), not {brief_number(number)}")
+    return number
 
 
 def check_now(now_us: object) -> int:
     """A moment that a clock gave, in [0, 2**52] microseconds; raises ArgumentError for anything else."""
-    if isinstance(now_us, bool) or not isinstance(now_us, int):
+    number = whole_number(now_us)
+    if number is None:
         raise ArgumentError(f"a moment is a whole number of microseconds, not {_kind(now_us)}")
-    if not 0 <= now_us <= LARGEST:
-        raise ArgumentError(f"a moment is in [0, {LARGEST}] microseconds since the epoch, not {brief_number(now_us)}")
-    return now_us
+    if not 0 <= number <= LARGEST:
+        raise ArgumentError(f"a moment is in [0, {LARGEST}] microseconds since the epoch, not {brief_number(number)}")
+    return number
 
 
 def check_ago(ago_us: object) -> int:
     """How long ago something was, at most as long as clocks reach; raises ArgumentError for what is no such time."""
-    if isinstance(ago_us, bool) or not isinstance(ago_us, int):
+    number = whole_number(ago_us)
+    if number is None:
         raise ArgumentError(f"how long ago is a whole number of microseconds, not {_kind(ago_us)}")
-    if ago_us < 0:
-        raise ArgumentError(f"how long ago is at least 0, not {brief_number(ago_us)}")
-    return min(ago_us, LARGEST)
+    if number < 0:
+        raise ArgumentError(f"how long ago is at least 0, not {brief_number(number)}")
+    return min(number, LARGEST)
 
 
 def _part(part: object, index: int, *, alone: bool) -> str:
     name = "a key" if alone else f"part {index} of a key"
-    if isinstance(part, int) and not isinstance(part, bool):
-        if part.bit_length() > 1024:
-            raise ArgumentError(f"{name} is {brief_number(part)}: too long for a key")
-        return int.__repr__(part)  # the number, however a class of its own writes it
     if not isinstance(part, str):
+        number = whole_number(part)
+        if number is not None and number.bit_length() > 1024:
+            raise ArgumentError(f"{name} is {brief_number(number)}: too long for a key")
+        if number is not None:
+            return str(number)
         raise ArgumentError(f"{name} is text or a whole number, not {_kind(part)}")
     if not part:
         raise ArgumentError(f"{name} is empty: a missing identity must not mean that nothing is limited")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from headgate.errors import ConfigError, brief_number
+from headgate.keys import whole_number
 from headgate.units import LARGEST, CompiledLimit, compile_bucket, compile_window, nearest_bucket, nearest_window
 
 PERIODS_US = {
@@ -268,13 +269,14 @@ def _period_argument(period_us: int) -> str:
 def _whole(limit: Limit, name: str, value: object, *, least: int) -> int:
     """`value` as a whole number in [least, 2**52], or a ConfigError that says what would be right."""
     kind = type(limit).__name__
-    if isinstance(value, bool) or not isinstance(value, int):
+    number = whole_number(value)
+    if number is None:
         raise ConfigError(f"{kind}: {name} must be a whole number, not {value!r}")
-    if value < least:
-        raise ConfigError(f"{kind}: {name} must be at least {least}, not {value}")
-    if value > LARGEST:
-        raise ConfigError(f"{kind}: {name} must be at most {LARGEST} (2**52), not {brief_number(value)}")
-    return value
+    if number < least:
+        raise ConfigError(f"{kind}: {name} must be at least {least}, not {brief_number(number)}")
+    if number > LARGEST:
+        raise ConfigError(f"{kind}: {name} must be at most {LARGEST} (2**52), not {brief_number(number)}")
+    return number
 
 
 def _period_us(limit: Limit, period: str | None, period_us: int | None) -> int:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from headgate import ArgumentError, ConfigError, Limiter
+from headgate import ArgumentError, ConfigError, FixedWindow, Limiter, MemoryStore, TokenBucket
 from headgate.decision import name_limits
 from headgate.limit_text import parse_limits
 from headgate.testing import ManualClock
@@ -34,6 +34,8 @@ class Text(str):
 
 
 class Index:
+    """An integer that is no `int`, as NumPy's are."""
+
     def __index__(self) -> int:
         return 7
 
@@ -80,7 +82,28 @@ def test_a_number_of_a_class_of_its_own_is_that_number() -> None:
         limiter = make_limiter(kind, "9/hour bucket", ManualClock())
         limiter.hit(("t", Number.SEVEN))
         assert limiter.hit(("t", Odd(7))).remaining == 7
-        assert limiter.hit(("t", 7)).remaining == 6
+        assert limiter.hit(("t", cast(Any, Index()))).remaining == 6
+        assert limiter.hit(("t", 7)).remaining == 5
+
+
+@pytest.mark.parametrize("seven", [Number.SEVEN, Odd(7), Index()], ids=lambda seven: type(seven).__name__)
+def test_a_cost_and_the_numbers_of_a_limit_may_be_any_integers(seven: Any) -> None:
+    for limit in (FixedWindow(limit=seven, period_us=seven), TokenBucket(capacity=seven, refill=seven, period="hour")):
+        assert str(limit) in ("7 per 7 us fixed", "7/hour bucket")
+        for kind in KINDS:
+            limiter = make_limiter(kind, limit, ManualClock())
+            assert [limiter.hit("user", seven).allowed for _ in range(2)] == [True, False]
+
+
+@pytest.mark.parametrize("number", [True, 7.0, "7"])
+def test_what_is_no_integer_is_no_number_of_a_limit(number: Any) -> None:
+    with pytest.raises(ConfigError, match=r"FixedWindow: limit must be a whole number, not (True|7\.0|'7')"):
+        FixedWindow(limit=number, period="minute")
+    with pytest.raises(ConfigError, match="max_keys is a whole number"):
+        MemoryStore(max_keys=number)
+    for kind in KINDS:
+        with pytest.raises(ArgumentError, match=r"a cost is a whole number, not a (bool|float|str)"):
+            make_limiter(kind, "9/hour bucket", ManualClock()).hit("user", number)
 
 
 @pytest.mark.parametrize("limits", [5, None, 5.0, True, b"5/minute", object()])

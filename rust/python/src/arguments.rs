@@ -5,7 +5,7 @@ use headgate_core::hash::{KeyHash, Seed};
 use headgate_core::limit::LARGEST;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyInt, PyString, PyTuple};
+use pyo3::types::{PyInt, PyString, PyTuple};
 use smallvec::SmallVec;
 
 /// Bytes of UTF-8 that a key may have; `headgate.keys.LONGEST_KEY`.
@@ -46,16 +46,17 @@ fn hash_parts(key: &Bound<'_, PyAny>, seed: &Seed) -> PyResult<KeyHash> {
     for part in tuple.iter() {
         if let Ok(text) = part.cast::<PyString>() {
             parts.push(text.clone());
-        } else if part.is_instance_of::<PyInt>() && !part.is_instance_of::<PyBool>() {
-            if part.extract::<i64>().is_err() {
-                call_keys(key, "encode_key")?; // refuses what is too long to print
-            }
-            // The number, however a class of its own writes it.
-            let digits = part.py().get_type::<PyInt>().call_method1("__repr__", (&part,))?;
-            parts.push(digits.cast_into()?);
-        } else {
+            continue;
+        }
+        let exact = part.is_exact_instance_of::<PyInt>();
+        let number = if exact { part } else { call_keys(&part, "whole_number")? };
+        if number.is_none() {
             return Err(complaint(key, "encode_key"));
         }
+        if number.extract::<i64>().is_err() {
+            call_keys(key, "encode_key")?; // refuses what is too long to print
+        }
+        parts.push(number.str()?);
     }
     let texts: SmallVec<[&str; 4]> = parts.iter().filter_map(|part| part.to_str().ok()).collect();
     let length: usize = texts.iter().map(|text| text.len()).sum();

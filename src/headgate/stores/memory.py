@@ -20,7 +20,8 @@ from typing import Any, Literal
 from headgate import core
 from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
 from headgate.decision import NamedLimit
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, brief_number
+from headgate.keys import whole_number
 from headgate.stores.contract import BoundLimits, StoreStats
 from headgate.stores.python_table import PythonBoundLimits, PythonTable
 
@@ -117,8 +118,9 @@ def _core(choice: str | None) -> str:
 
 
 def _bound(name: str, value: object, *, most: int = MOST_KEYS) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    number = whole_number(value)
+    if number is None:
         raise ConfigError(f"{name} is a whole number, not {value!r}")
-    if not 1 <= value <= most:
-        raise ConfigError(f"{name} is in [1, {most}], not {value}")
-    return value
+    if not 1 <= number <= most:
+        raise ConfigError(f"{name} is in [1, {most}], not {brief_number(number)}")
+    return number

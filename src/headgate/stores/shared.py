@@ -18,8 +18,8 @@ from urllib.parse import quote
 from headgate import core
 from headgate.clock import US_PER_SECOND, Clock, SystemClock
 from headgate.decision import NamedLimit
-from headgate.errors import ConfigError, StoreUnavailable
-from headgate.keys import Key
+from headgate.errors import ConfigError, StoreUnavailable, brief_number
+from headgate.keys import Key, whole_number
 from headgate.stores.breaker import Breaker
 from headgate.stores.contract import BoundLimits, StoreStats
 from headgate.stores.memory import ON_FULL
@@ -204,11 +204,12 @@ def _native() -> Any:
 def _size(size: object) -> int | None:
     if size is None:
         return None
-    if isinstance(size, bool) or not isinstance(size, int):
+    number = whole_number(size)
+    if number is None:
         raise ConfigError(f"size is a whole number of bytes, not {size!r}")
-    if not LEAST_SIZE <= size <= MOST_SIZE:
-        raise ConfigError(f"size is 128 KiB to 1 TiB, not {size} bytes")
-    return -(-size // PAGE) * PAGE
+    if not LEAST_SIZE <= number <= MOST_SIZE:
+        raise ConfigError(f"size is 128 KiB to 1 TiB, not {brief_number(number)} bytes")
+    return -(-number // PAGE) * PAGE
 
 
 def _percent(percent: object) -> int | None:
