@@ -12,22 +12,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import django
 import httpx
 import pytest
-from django.conf import settings
 
-if not settings.configured:  # one process has them once: test_django.py has the same
-    settings.configure(
-        ALLOWED_HOSTS=["*"],
-        INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "rest_framework"],
-        LOGGING_CONFIG=None,
-        SECRET_KEY="for tests",
-        SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
-        TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates"}],
-        USE_TZ=True,
-    )
-    django.setup()
+import django_configured  # noqa: F401 - what follows asks for its settings
+
+# isort: split
 
 import django_ratelimit.core
 import fastapi_limiter.identifier

@@ -10,34 +10,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import django
 import flask
 import httpx
 import pytest
 import slowapi
 import slowapi.middleware
 import slowapi.util
-from django.conf import settings
 from fastapi import Depends, FastAPI, Request
 from flask_limiter import Limiter as FlaskLimiter
 from flask_limiter.util import get_remote_address
 
-from asgi_asking import ask
-from headgate import Limiter, MemoryStore
-from headgate.integrations import fastapi as of_fastapi
-from headgate.integrations import flask as of_flask
+import django_configured  # noqa: F401 - what follows asks for its settings
 
-if not settings.configured:  # one process has them once: test_django.py has the same
-    settings.configure(
-        ALLOWED_HOSTS=["*"],
-        INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "rest_framework"],
-        LOGGING_CONFIG=None,
-        SECRET_KEY="for tests",
-        SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
-        TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates"}],
-        USE_TZ=True,
-    )
-    django.setup()
+# isort: split
 
 from django.core.handlers.wsgi import WSGIHandler
 from django.test import override_settings
@@ -47,6 +32,10 @@ from rest_framework.response import Response as RestResponse
 from rest_framework.throttling import AnonRateThrottle, ScopedRateThrottle, SimpleRateThrottle, UserRateThrottle
 from rest_framework.views import APIView
 
+from asgi_asking import ask
+from headgate import Limiter, MemoryStore
+from headgate.integrations import fastapi as of_fastapi
+from headgate.integrations import flask as of_flask
 from headgate.integrations.drf import RateLimitThrottle
 
 PAGE = (Path(__file__).parents[2] / "docs" / "moving.md").read_text()
