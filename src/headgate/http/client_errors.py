@@ -11,25 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headgate.errors import (
-    HeadgateError,
-    Held,
-    RateLimited,
-    StoreError,
-    StoreKeyError,
-    StoreTimeout,
-    StoreUnavailable,
-    Throttled,
-)
+from headgate import errors
+from headgate.errors import HeadgateError
 
 KINDS: tuple[type[HeadgateError], ...] = (
-    RateLimited,
-    Held,
-    Throttled,
-    StoreTimeout,
-    StoreUnavailable,
-    StoreKeyError,
-    StoreError,
+    errors.RateLimited,
+    errors.Held,
+    errors.Throttled,
+    errors.StoreTimeout,
+    errors.StoreUnavailable,
+    errors.StoreKeyError,
+    errors.StoreError,
 )
 """What a call may end with before it is sent, the narrower ones first."""
 
