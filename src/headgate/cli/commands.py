@@ -198,29 +198,40 @@ def capacity(policy: Path, users: int, rate: float, as_json: bool) -> None:
     run_capacity(policy, users=users, rate=rate, as_json=as_json)
 
 
+def _number(
+    *names: str, default: int | float, least: int | float, most: int | float, help: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """An option that is a number in [least, most] and shows its default: seconds where that is a float."""
+    kind: click.ParamType[Any] = options.Finite(least, most)
+    if isinstance(default, int):
+        kind = click.IntRange(int(least), int(most))
+    metavar = None if isinstance(default, int) else "SECONDS"
+    return click.option(*names, default=default, show_default=True, type=kind, metavar=metavar, help=help)
+
+
 @headgate.command()
 @click.argument("policy", type=click.Path(path_type=Path), required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@_number("--port", default=8080, least=0, most=65535, help="0 takes a free one.")
 @click.option("--store", metavar="URL", help="A store in place of the policy's own, such as memory://?max_keys=100000.")
-@click.option(
-    "--drain", "drain_s", default=0.0, show_default=True, type=options.Finite(0, 3600), metavar="SECONDS",
+@_number(
+    "--drain", "drain_s", default=0.0, least=0, most=3600,
     help="How long SIGTERM keeps answering, as not ready, before the port is closed.",
 )  # fmt: skip
-@click.option(
-    "--workers", default=1, show_default=True, type=click.IntRange(1, 128),
+@_number(
+    "--workers", default=1, least=1, most=128,
     help="Processes that answer on the port; several need a store that they share, and get one if none is named.",
 )  # fmt: skip
-@click.option(
-    "--worker-timeout", "hang_s", default=10.0, show_default=True, type=click.FloatRange(0, 3600), metavar="SECONDS",
+@_number(
+    "--worker-timeout", "hang_s", default=10.0, least=0, most=3600,
     help="A worker that has not moved for so long is replaced; 0 is never.",
 )  # fmt: skip
-@click.option(
-    "--connections", default=8192, show_default=True, type=click.IntRange(1, 1_000_000),
+@_number(
+    "--connections", default=8192, least=1, most=1_000_000,
     help="The most connections of each process; beyond them, the one that has waited longest for its client is closed.",
 )  # fmt: skip
-@click.option(
-    "--keep-alive", "idle_s", default=180.0, show_default=True, type=click.FloatRange(0.1, 86400), metavar="SECONDS",
+@_number(
+    "--keep-alive", "idle_s", default=180.0, least=0.1, most=86400,
     help="How long a connection stays open that nothing is asked on.",
 )  # fmt: skip
 def serve(
