@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import struct
 from collections.abc import Iterator
 from itertools import count
@@ -19,13 +18,7 @@ from headgate.stores.redis_store import RedisStore
 from headgate.testing import ManualClock
 from vector_check import answer
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(
-        shutil.which(os.environ.get("HEADGATE_REDIS_SERVER") or "redis-server") is None,
-        reason="redis-server is not here: install Debian's redis-server",
-    ),
-]
+pytestmark = pytest.mark.integration
 _prefixes = count()
 START_US = 1_800_000_000_000_000
 
@@ -118,4 +111,25 @@ def test_a_list_of_version_0_1_is_taken_over_and_never_more_generously(server: S
     assert limiter.peek("k", 0).remaining == (400 - entries if entries < 200 else 400 - entries - 1)
     clock.set(START_US + 2_000_000)
     assert limiter.peek("k", 0).remaining == 400
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "left", "later"),
+    [("1000/hour; 9/minute log", [980, 9], [979, 9]), ("9/minute log; 1000/hour", [0, 1000], [9, 1000])],
+)
+def test_of_a_log_and_a_counter_of_version_0_1_the_first_carries_on_from_the_counter(
+    server: Server, text: str, left: list[int], later: list[int]
+) -> None:
+    clock, store, client = ManualClock(START_US), raw(server), redis.Redis(port=server.port)
+    counter = Limiter("1000/hour", store=store, clock=clock, name="mixed")  # as 0.1 wrote it, whatever stood beside it
+    counter.hit("k", 20)
+    [name] = store.calls(counter.definitions).names(("k",))
+    mark = b"\0" + (9).to_bytes(7, "little") + (60_000_000).to_bytes(7, "little")
+    client.rpush(name + b"sliding_log.0", struct.pack("<dI", START_US, 4_000_000_000) + mark, b"0", b"0", b"5")
+    limiter = Limiter(text, store=store, clock=clock, name="mixed")
+    assert [reading.remaining for reading in limiter.peek("k", 0).limits] == left
+    assert limiter.hit("k").allowed == (min(left) > 0)
+    clock.advance(60_000_000)
+    assert [reading.remaining for reading in limiter.peek("k", 0).limits] == later
     client.close()
