@@ -37,6 +37,7 @@ test-python: install
 	@$(BIN)/pytest --quiet -n 3 --dist loadfile --reruns 2 -rR tests/integration
 
 test-pythons: install
+	@scripts/system-packages test
 	@scripts/test-with $(OTHER_PYTHONS)
 
 check: install ## Check format, lint and types, of Python and Rust.

@@ -45,7 +45,7 @@ _ALL: dict[str, Any] = {"redis": single, "sentinel": sentinels, "cluster": clust
 if shutil.which("valkey-server"):
     _ALL["valkey"] = valkey
 TOPOLOGIES = {name: _ALL[name] for name in os.environ.get("HEADGATE_TOPOLOGIES", " ".join(_ALL)).split()}
-REDIS = tuple(TOPOLOGIES) if shutil.which(os.environ.get("HEADGATE_REDIS_SERVER", "redis-server")) else ()
+REDIS = tuple(TOPOLOGIES)
 KINDS = (*CORES, *ZONES, *REDIS)
 """Where states can be: a memory store of each core, a shared zone, and a real Redis, alone or several."""
 

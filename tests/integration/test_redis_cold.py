@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 import time
 from collections import Counter
@@ -23,11 +21,7 @@ from tcp_proxy import HOST, TcpProxy
 from headgate import Limiter
 from headgate.errors import StoreError
 
-_HAS_REDIS = shutil.which(os.environ.get("HEADGATE_REDIS_SERVER") or "redis-server") is not None
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(not _HAS_REDIS, reason="redis-server is not here: install Debian's redis-server"),
-]
+pytestmark = pytest.mark.integration
 GREETING_S = 1.5
 """How long a connection takes: longer than the deadline of a decision, shorter than that of a first connection."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 import time
 from collections.abc import Iterator
@@ -21,13 +20,7 @@ from tcp_proxy import HOST
 from headgate.errors import StoreError, StoreKeyError
 from headgate.stores.redis_store import RedisStore
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(
-        shutil.which(os.environ.get("HEADGATE_REDIS_SERVER") or "redis-server") is None,
-        reason="redis-server is not here: install Debian's redis-server",
-    ),
-]
+pytestmark = pytest.mark.integration
 TIMEOUT_S = 0.3
 NAN, INF = float("nan"), float("inf")
 _prefixes = count()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,7 @@ import pytest
 from redis_servers import Server, single, wait_until
 from running import RunningService, run_headgate, running_service
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not installed"),
-]
+pytestmark = pytest.mark.integration
 POLICY = """
 version: 1
 namespace: shop

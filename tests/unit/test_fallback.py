@@ -9,12 +9,12 @@ import threading
 from fractions import Fraction
 from typing import Any
 
+import flask
 import pytest
-
-pytest.importorskip("redis")
 
 from headgate import AsyncLimiter, ConfigError, GuardedStore, Limiter, MemoryStore, RedisStore
 from headgate.decision import name_limits
+from headgate.integrations.flask import RateLimits
 from headgate.limit_text import parse_limits
 from headgate.stores.breaker import OPEN
 from headgate.stores.fallback import Fallback, read_share, scaled
@@ -122,9 +122,6 @@ def test_nobody_looks_for_a_store_that_nobody_has() -> None:
 def test_an_integrations_choice_holds_for_a_redis_that_is_down_whatever_its_url_says(
     choice: Any, status: int, by_url: str
 ) -> None:
-    flask = pytest.importorskip("flask")
-    from headgate.integrations.flask import RateLimits
-
     app = flask.Flask("shop")
     RateLimits(app, default="1/minute", store=NOBODY.partition("?")[0] + by_url, on_store_error=choice)
     app.add_url_rule("/", view_func=lambda: "here")

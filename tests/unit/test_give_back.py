@@ -307,7 +307,6 @@ def test_a_log_that_is_given_back_makes_room_for_others(core: str) -> None:
 
 
 def test_what_was_decided_locally_is_given_back_locally() -> None:
-    pytest.importorskip("redis")
     limiter = Limiter("3/hour", store=f"{NOBODY}?on_error=local")
     decisions = [limiter.hit("user") for _ in range(4)]
     assert [decision.allowed for decision in decisions] == [True, True, True, False]
@@ -317,8 +316,6 @@ def test_what_was_decided_locally_is_given_back_locally() -> None:
 
 
 def test_what_was_decided_locally_is_given_back_locally_on_an_event_loop() -> None:
-    pytest.importorskip("redis")
-
     async def run() -> list[bool]:
         limiter = AsyncLimiter("3/hour", store=f"{NOBODY}?on_error=local")
         decisions = [await limiter.hit("user") for _ in range(4)]
@@ -333,7 +330,6 @@ def test_what_was_decided_locally_is_given_back_locally_on_an_event_loop() -> No
 
 
 def test_a_guard_swallows_what_cannot_be_given_back_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    pytest.importorskip("redis")
     limiter = Limiter("3/hour", store=NOBODY)
     with caplog.at_level(logging.WARNING, "headgate"):
         for _ in range(20):

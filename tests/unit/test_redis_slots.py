@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-pytest.importorskip("redis", reason="the redis extra is not here")
-
 from redis import exceptions
 
 from headgate.stores.redis_slots import Slots

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("redis")
-
 from headgate import ConfigError, Gate, GuardedStore, Limiter, RedisStore
 from headgate.stores.opening import check_store_url, existing_zone, open_store
 from headgate.stores.redis_async import _pool

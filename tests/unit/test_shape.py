@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("redis")
-
 from headgate import ConfigError
 from headgate.policy.gate import AsyncGate, Gate
 

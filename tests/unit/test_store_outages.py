@@ -263,7 +263,6 @@ def test_the_choice_of_a_limiter_speaks_before_that_of_a_client(gone: str) -> No
 def test_a_shared_zone_is_asked_natively_whatever_was_chosen(tmp_path: Path) -> None:
     if not can_share():
         pytest.skip("zones cannot be shared here")
-    pytest.importorskip("headgate._native")
     store = SharedStore(str(tmp_path / "zone"), size=1 << 20)
     for choice in ("open", "closed"):
         middleware = asgi.RateLimitMiddleware(httpx.Client, limits="1/minute", store=store, on_store_error=choice)  # type: ignore[arg-type]
