@@ -16,7 +16,7 @@ from headgate import core
 from headgate.limits import Concurrent, Limit, period_text
 
 DEGRADED = ("", "local", "open", "closed")
-"""Who decided where the store did not: an in-process limiter, or the written choice to pass or refuse."""
+"""What decided where the store did not: an in-process limiter, or the written choice to pass or refuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +139,10 @@ class LimitReading:
 class Decision:
     """The answer for one request: yes, not until then, or never. `bool(decision)` is `allowed`.
 
-    `limit`, `remaining` and `reset_after` are those of `binding`, the limit that speaks: of those
+    `limit`, `remaining` and `reset_after` are those of `binding`, the binding limit: of those
     that refuse the one with the longest wait, else the one nearest to refusing. They are None where
     no limit applied. `retry_after` is 0.0 when allowed and None when waiting cannot help.
-    `degraded` says who decided where the store did not, see `DEGRADED`.
+    `degraded` says what decided where the store did not, see `DEGRADED`.
     """
 
     __slots__ = ("_binding", "_definitions", "_readings", "allowed", "degraded")
@@ -188,7 +188,7 @@ class Decision:
 
     @property
     def binding(self) -> LimitReading | None:
-        """The limit that speaks; None where no limit applied."""
+        """The binding limit; None where no limit applied."""
         if self._binding is None:
             return None
         return LimitReading(self._definitions[self._binding], *self._readings[self._binding])
@@ -250,7 +250,7 @@ class Decision:
 def binding_of(
     definitions: Sequence[NamedLimit], readings: Sequence[Reading], costs: Sequence[int], *, allowed: bool
 ) -> int | None:
-    """The index of the limit that speaks, None where none is enforced.
+    """The index of the binding limit, None where none is enforced.
 
     On a refusal the longest wait, the first of equals; else the fewest further requests of this
     cost, of equals the one that resets latest.

@@ -190,7 +190,7 @@ class Limiter(_BoundLimiter):
         """Take `cost` units of `key`, waiting for them in line for at most `timeout` seconds.
 
         Refused at once, with nothing consumed, if the turn would come later than that or never.
-        Blocks only this thread, and only those who wait for the same key stand in its line.
+        Blocks only this thread, and only callers that wait for the same key stand in its line.
         """
         return run(self._lines.steps(key, check_cost(cost), timeout_us(timeout)), self._bound)
 

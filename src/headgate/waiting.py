@@ -1,6 +1,6 @@
 """Waiting for a turn: first come, first served for each key, without a thread or a timer of its own.
 
-Those who wait for one key stand in a line. Only the first of a line asks the store again, so a
+Callers that wait for one key stand in a line. Only the first of a line asks the store again, so a
 small request never overtakes a big one; lines of different keys know nothing of each other. When
 somebody joins, a plan tells when their turn will come: too late, and they are refused at once, with
 nothing consumed. `hit` does not stand in line: it takes what is there.
@@ -78,7 +78,7 @@ class Ticket:
 
 
 class Plan:
-    """When those who stand in line will pass, one after another, if nobody else takes anything."""
+    """When the callers in line will pass, one after another, if no other request takes anything."""
 
     def __init__(self, limits: Sequence[NamedLimit], states: Sequence[State | None], now_us: int) -> None:
         self._limits = limits
@@ -117,7 +117,7 @@ class _Line:
 
 
 class Lines:
-    """The lines of one limiter, one for each key that somebody waits for."""
+    """The lines of one limiter, one for each key that is waited for."""
 
     def __init__(self, limits: Sequence[NamedLimit], clock: Clock) -> None:
         self._limits = tuple(limits)

@@ -172,7 +172,7 @@ fn damaged(_: DamagedState) -> PyErr {
 }
 
 /// What a table answers, and a StoreError where its code fails over what it finds there: no lock stays with it, and
-/// what it had begun in a zone is taken back by whoever comes next.
+/// what it had begun in a zone is taken back by the next process.
 #[inline(always)]
 pub fn guarded<T>(ask: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
     // Every structure that the closures change is whole between any two of its statements, or mended when it is
@@ -193,7 +193,7 @@ pub fn unusable(unusable: Unusable) -> PyErr {
     let thread = match unusable {
         Unusable::Damaged(fault) => {
             let message = format!(
-                "the shared zone is damaged, it has {fault}: stop all who use it, delete its file, and start again"
+                "the shared zone is damaged, it has {fault}: stop all processes that use it, delete its file, and start again"
             );
             return headgate_error("StoreUnavailable", message);
         }

@@ -154,7 +154,7 @@ _KEY_HELP = (
     "key as `headgate explain` tells them. The KEY everyone is for rules that count all requests together."
 )
 _SHORTEST_HANG_S = 3
-_RESET_HELP = "Whoever was refused just before may be refused for another second by a process that remembers it."
+_RESET_HELP = "A process that refused the KEY just before may go on to refuse it for another second."
 _STORE_HELP = "The live store, such as redis://HOST or shared:///PATH; else the policy's own."
 
 

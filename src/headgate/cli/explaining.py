@@ -7,7 +7,7 @@ from headgate.policy.request import Request
 
 
 def explanation_text(request: Request, explanation: Explanation) -> str:
-    """Which rules apply, for whom and under which limits; and of the others, why not."""
+    """Which rules apply, by which keys and under which limits; and of the others, why not."""
     lines = [f"{request.method} {request.path}" + (f" from {request.client_ip}" if request.client_ip else "")]
     if explanation.tier:
         lines.append(f"tier {explanation.tier}")

@@ -1,4 +1,4 @@
-"""`headgate inspect` and `headgate reset`: what a live store holds of somebody whom a policy counts."""
+"""`headgate inspect` and `headgate reset`: what a live store holds of a key that a policy counts by."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _open(url: str) -> Store:
     kind = url.partition(":")[0].lower()
     if kind == "memory":
         raise ConfigError(
-            "a memory store is in the process that asks it, where nobody else can look: name a store that is "
+            "a memory store is in the process that asks it, where no other process can look: name a store that is "
             "shared, as --store redis://HOST or --store shared:///PATH"
         )
     if kind == "shared":

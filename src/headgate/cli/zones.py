@@ -76,7 +76,7 @@ def reset(key: tuple[str, ...], path: str) -> None:
 @zone.command()
 @click.argument("path")
 def clear(path: str) -> None:
-    """Forget everything that is held, for all who use the zone."""
+    """Forget everything that is held, for all processes that use the zone."""
     store = existing_zone(path)
     held = store.stats().keys
     store.clear()

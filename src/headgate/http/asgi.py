@@ -163,7 +163,7 @@ def living(send: Send, start: Callable[[], Awaitable[None]], end: Callable[[], A
 
 
 class AsgiRequest(Request):
-    """The request of a scope; what it is made of is read when somebody asks for it."""
+    """The request of a scope; its parts are read when they are first asked for."""
 
     __slots__ = ("_headers", "_path", "scope")
 
@@ -223,7 +223,7 @@ RateLimitMiddleware.request_kind = AsgiRequest
 class ScopeHeaders(Mapping[str, str]):
     """The headers of a scope, in lower case as ASGI has them, asked for in any; one given several times is one list.
 
-    Looked for where they are: who counts by one header reads no other.
+    Looked for where they are: a key by one header reads no other.
     """
 
     __slots__ = ("_pairs",)

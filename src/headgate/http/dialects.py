@@ -1,7 +1,7 @@
 """The ways in which HTTP has said what remains, by name; all from one decision.
 
 `draft-11` is that of `ratelimit_headers`, and `draft-next` what the draft's editors write now. The older
-ones, and `X-RateLimit-*`, tell one limit only: the one that speaks. Sources: the tags -03, -06, -07 and -11
+ones, and `X-RateLimit-*`, tell one limit only: the binding one. Sources: the tags -03, -06, -07 and -11
 of draft-ietf-httpapi-ratelimit-headers; of `x-epoch`, GitHub's documentation of its REST API.
 """
 
@@ -125,7 +125,7 @@ def _three_fields(name: str, decision: Decision) -> list[tuple[str, str]]:
 
 
 def _numbers(decision: Decision) -> tuple[int, int, int] | None:
-    """Limit, remaining and seconds until the reset, of the limit that speaks."""
+    """Limit, remaining and seconds until the reset, of the binding limit."""
     speaking = decision.binding
     if speaking is None or speaking.shadow:
         return None

@@ -1,4 +1,4 @@
-"""What stands before an application: whom to ask for a request, and what to answer. No framework, no I/O.
+"""What stands before an application: which limits to ask for a request, and what to answer. No framework, no I/O.
 
 `asgi` and `wsgi` are its two skins, and what stands before single routes has others; `judge` and
 `judge_async` drive it where the time of a Python call does not matter.
@@ -50,7 +50,7 @@ class Answer(NamedTuple):
     fields: list[tuple[str, str]]
     delay_us: int
     decision: Decision | None = None
-    """None where the request is not limited, or nobody judged it."""
+    """None where the request is not limited, or was not judged."""
 
 
 class JudgedAt(Protocol):
@@ -175,7 +175,7 @@ class Front:
         return Answer(refusal if own is None else own, [], 0, decision)
 
     def without_store(self, error: StoreError) -> Answer:
-        """What becomes of a request that nobody judged."""
+        """What becomes of a request that could not be judged."""
         _log.warning("a request was not judged: %s", error)
         if not self._closed:
             return Answer(None, [(_DEGRADED, "open")], 0)

@@ -65,7 +65,7 @@ def given_own(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def takes(function: Callable[..., Any], arguments: int) -> bool:
-    """Whether a function can be called with so many arguments by position; True where nobody can tell."""
+    """Whether a function can be called with so many arguments by position; True where that cannot be told."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of some that are built in

@@ -80,10 +80,10 @@ class Answering(TypedDict, total=False):
 
 
 class Counting(Answering, total=False):
-    """Who is counted, and what counts, where limits are given and not a policy."""
+    """Which key is counted, and what counts, where limits are given and not a policy."""
 
     key: Of[Key | None]
-    """Who is counted [the client's address]; `headgate.http.who` has functions for what is usual."""
+    """The key that is counted [the client's address]; `headgate.http.who` has functions for what is usual."""
 
     missing: Literal["address", "anonymous", "refuse"]
     """What becomes of a request without a key: it is counted by address, or with all others that have none,
@@ -105,7 +105,7 @@ class Counting(Answering, total=False):
     """
 
     shadow: bool
-    """Count and tell `on_decision`, but refuse nobody [False]."""
+    """Count and tell `on_decision`, but refuse nothing [False]."""
 
     name: str
     """The limiter's name, which headers tell, and under which what was used stays used when its numbers change [none]:

@@ -53,7 +53,7 @@ class Throttle:
         return max(0.0, (requests - self._k * sum(self._accepts)) / (requests + 1))
 
     def count(self, now_us: int, *, accepted: bool) -> None:
-        """Count a request whose outcome is known; one that nobody sent was not accepted."""
+        """Count a request whose outcome is known; one that was not sent was not accepted."""
         self._move_to(now_us)
         self._requests[self._bucket % WINDOW_BUCKETS] += 1
         self._accepts[self._bucket % WINDOW_BUCKETS] += accepted
@@ -66,7 +66,7 @@ class Throttle:
 
 
 class Budget:
-    """Retries as a share of calls, so that whoever fails is not stormed; a bucket of tokens.
+    """Retries as a share of calls, so that a failing server is not stormed; a bucket of tokens.
 
     Each call puts in `share` of a token, each retry takes one.
     """
@@ -115,7 +115,7 @@ class Peer:
 
     @property
     def spread_us(self) -> int:
-        """Within how long after that those who wait go on."""
+        """Within how long after that the waiting calls go on."""
         return self._spread_us
 
     def hold(self, now_us: int, duration_us: int) -> None:

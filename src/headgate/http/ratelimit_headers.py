@@ -1,7 +1,7 @@
 """The RateLimit header fields of draft-ietf-httpapi-ratelimit-headers-11, and Retry-After.
 
 Both fields are Lists of RFC 9651: a quoted policy name with parameters. Seconds are rounded up, so
-that who comes back when told is let in. Source: the draft, sections 3 and 4; RFC 9110, 10.2.3.
+that a client that comes back when told is let in. Source: the draft, sections 3 and 4; RFC 9110, 10.2.3.
 
 Every response has them, so where the native core is at hand it writes them; the class here gives the same.
 """

@@ -20,7 +20,7 @@ PROBLEM_JSON = "application/problem+json"
 
 _MOST_TEXTS = 4096
 _DEFAULT = "default"
-"""What a limit is called that nobody has named: this says nothing to a client."""
+"""What a limit without a name of its own is called: this says nothing to a client."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 

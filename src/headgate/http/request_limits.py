@@ -1,4 +1,4 @@
-"""Plain limits for requests: who is counted, under which limits, and what of it counts in the end."""
+"""Plain limits for requests: which key is counted, under which limits, and what of it counts in the end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PLAIN = {
     "limits", "store", "name", "clock", "headers", "refusal", "on_decision", "on_store_error", "shadow", "missing",
     "repeated", "trusted_proxies", "trusted_hops", "address_header", "ipv6_prefix",
 }  # fmt: skip
-"""Options that say nothing of who is counted but for an address, or of how much."""
+"""Options that change neither the key, but for an address, nor the cost."""
 
 Asked = Decision | Awaitable[Decision | None] | None
 """A decision, or an awaitable of one; None where a request is not limited."""
@@ -61,7 +61,7 @@ class _Pair(NamedTuple):
 
 
 class _Charge(NamedTuple):
-    """What a request was charged, for who settles it."""
+    """What a request was charged, to be settled later."""
 
     limiter: Any
     key: Any
@@ -335,7 +335,7 @@ class RequestLimits:
         return _Pair(key, ("ip", self._wide[0].client(peer, header)))
 
     def _refused(self, limits: AnyLimits) -> Decision:
-        """The refusal of a request that has no key: its quota is nothing. A shadow refuses nobody."""
+        """The refusal of a request that has no key: its quota is nothing. A shadow refuses nothing."""
         definitions = self._limiter(limits).definitions
         readings = [Reading(False, 0, 0, None, 0, 0) for _ in definitions]
         binding = None if self._shadow else 0
@@ -375,7 +375,7 @@ class RequestLimits:
 
 
 def address_rules(told: Mapping[str, Any]) -> AddressRules:
-    """Whom to believe about a client's address; raises ConfigError."""
+    """Which proxies to believe about a client's address; raises ConfigError."""
     proxies, hops = told.get("trusted_proxies", ()), told.get("trusted_hops", 0)
     prefix = told.get("ipv6_prefix", 64)
     if not _is_whole(prefix) or not 32 <= prefix <= 128:
@@ -388,7 +388,7 @@ def address_rules(told: Mapping[str, Any]) -> AddressRules:
         raise ConfigError(f"address_header is the name of a header, not {told['address_header']!r:.40}")
     if not proxies and not hops:
         if "address_header" in told:
-            raise ConfigError("address_header needs trusted_proxies or trusted_hops: who else may write it?")
+            raise ConfigError("address_header needs trusted_proxies or trusted_hops, or clients could write it")
         return AddressRules(ipv6_prefix=prefix)
     return AddressRules(
         header=told.get("address_header", "X-Forwarded-For").lower(),
@@ -417,7 +417,7 @@ def _wide(told: Mapping[str, Any], narrow: AddressRules) -> tuple[AddressRules, 
             f"and 1 to {MOST_TIMES} times; not {given!r:.40}"
         )
     if told.get("wait"):
-        raise ConfigError("ipv6_wide does not go with wait: nobody stands in two lines")
+        raise ConfigError("ipv6_wide does not go with wait: a request cannot stand in two lines")
     return replace(narrow, ipv6_prefix=prefix), times
 
 

@@ -204,7 +204,7 @@ class Calls:
         return (yield from self._wait_until_free(peer, not_before_us, deadline_us))  # the line may have been long
 
     def _wait_until_free(self, peer: Peer, not_before_us: int, deadline_us: int) -> Generator[Sleep, None, Held | None]:
-        """Wait while the peer is held; those who waited go on one by one, as chance has it."""
+        """Wait while the peer is held; the waiting calls go on one by one, at random moments."""
         while True:
             now_us = self._clock.now_us()
             held_us = peer.held_until_us - now_us

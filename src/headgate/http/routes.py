@@ -1,4 +1,4 @@
-"""Limits of single routes, in any framework: one store for all of them, and who is left out.
+"""Limits of single routes, in any framework: one store for all of them, and which requests are left out.
 
     limits = RouteLimits({"store": "redis://10.0.0.5/0"}, asynchronous=True)
     front = limits.front("10/second", {"key": api_key()})
@@ -41,7 +41,7 @@ class Fronts:
         self._make = make
         self._made: Attached[Front] | None = Attached() if apart else None
         self.any = make(None)
-        """The one for all applications, or for requests of which nobody knows the application."""
+        """The one for all applications, or for requests whose application is not known."""
 
     def of(self, application: object) -> Front:
         """The one for an application, or for what lives exactly as long; None where it is not known."""
@@ -77,7 +77,7 @@ class RouteLimits:
         return Fronts(make, apart="store" not in self._defaults and "store" not in options)
 
     def front(self, limits: LimitsOfRoute, options: RouteOptions) -> Front:
-        """`fronts` for whoever has one application."""
+        """`fronts` where there is one application."""
         check_limits(limits)
         told = {**self._defaults, **options, "limits": limits}
         store = told.get("store", _MEMORY)
@@ -86,7 +86,7 @@ class RouteLimits:
         return Front(None, cast(RouteOptions, told), asynchronous=self._asynchronous, routed=True)
 
     def close(self) -> None:
-        """Close the stores that were opened here by name; who asks again opens them again."""
+        """Close the stores that were opened here by name; a limit that asks again opens them again."""
         for store in self._opened.values():
             store.close()
 

@@ -1,6 +1,6 @@
 """Limits on a network and, looser, on the wider one around it, decided together.
 
-Who has a /64 has often 256 to 65,536 of them (RFC 6177), so a limit on each /64 alone can be escaped.
+A site with a /64 has often 256 to 65,536 of them (RFC 6177), so a limit on each /64 alone can be escaped.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class RateLimitMiddleware:
 
 
 class WsgiRequest(Request):
-    """The request of an environ; its headers are read when somebody asks for them."""
+    """The request of an environ; its headers are read when they are first asked for."""
 
     __slots__ = ("_environ", "_headers")
 

@@ -196,7 +196,7 @@ async def _look_for_cors(limit: RateLimitMiddleware, app: web.Application) -> No
 
 
 class AiohttpRequest(Request):
-    """A request of aiohttp; what it is made of is read when somebody asks for it."""
+    """A request of aiohttp; its parts are read when they are first asked for."""
 
     __slots__ = ("_read", "aiohttp")
 
@@ -423,7 +423,7 @@ def _refused(refusal: Refusal) -> web.Response:
 
 
 def _said(response: web.StreamResponse) -> Response:
-    """What a handler answered, for who counts by it."""
+    """What a handler answered, for `counts`."""
     headers = {name.lower(): value for name, value in response.headers.items()}
     body = getattr(response, "body", None)
     body_bytes = len(body) if isinstance(body, bytes | bytearray) else response.body_length

@@ -78,7 +78,7 @@ _marked = Event()
 
 
 class DjangoRequest(Request):
-    """A request as limits see it: `django` is Django's, and it is read when somebody asks.
+    """A request as limits see it: `django` is Django's, and it is read when it is first asked for.
 
     `endpoint` is the route of its view with what `include` and a mount put before it, never a concrete path.
     """
@@ -200,7 +200,7 @@ def _(request: Any) -> DjangoRequest:
 
 @portable
 def user(request: Any) -> tuple[str, str] | None:
-    """The key of who is logged in, by primary key; None for anybody else. It serves sync and async alike."""
+    """The key of the user who is logged in, by primary key; None without one. It serves sync and async alike."""
     who = cast(DjangoRequest, request_of(request)).user
     return ("user", str(who.pk)) if who is not None and who.is_authenticated else None
 
@@ -563,7 +563,7 @@ def check_settings(app_configs: object = None, **_: object) -> list[Any]:
         return [checks.Warning(said, hint=f'put "{_CORS}" above "{_MIDDLEWARE}"', id="headgate.W002")]
     del above[above.index(_MIDDLEWARE) :]
     if told.get("key") in (user, f"{__name__}.user") and _AUTHENTICATION not in above:
-        said = 'settings.HEADGATE["key"] is user, whom nobody knows yet where RateLimitMiddleware stands'
+        said = 'settings.HEADGATE["key"] is user, who is not known yet where RateLimitMiddleware stands'
         hint = f'put "{_MIDDLEWARE}" below "{_AUTHENTICATION}" in settings.MIDDLEWARE'
         return [checks.Error(said, hint=hint, id="headgate.E002")]
     return []

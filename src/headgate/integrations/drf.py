@@ -54,7 +54,7 @@ class RestRequest(DjangoRequest):
 
     @property
     def user(self) -> Any:
-        """Who is authenticated, by REST framework's rules."""
+        """The authenticated user, by REST framework's rules."""
         return self.rest.user
 
 
@@ -64,7 +64,7 @@ def _(request: Any) -> RestRequest:
 
 
 class StoreUnavailable(APIException):  # type: ignore[misc]
-    """Nobody could judge the request, and the written choice is to refuse it: 503, never 429."""
+    """The request could not be judged, and the written choice is to refuse it: 503, never 429."""
 
     status_code = 503
     default_detail = "The rate limiter's store does not answer."
@@ -74,7 +74,7 @@ class StoreUnavailable(APIException):  # type: ignore[misc]
 class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     """A throttle with Headgate's limits: a subclass says which.
 
-    Who is authenticated is counted by primary key, anybody else by address, by the rules of
+    Requests of an authenticated user are counted by primary key, all others by address, by the rules of
     settings.HEADGATE and never by the left end of a header.
     """
 
@@ -86,7 +86,7 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     limits in HEADGATE_THROTTLE_RATES or in REST framework's DEFAULT_THROTTLE_RATES."""
 
     key: ClassVar[Any] = staticmethod(user)
-    """Who is counted: a function of the request, or a method."""
+    """The key that is counted: a function of the request, or a method."""
 
     cost: ClassVar[Any] = 1
     """Units of a request: a number, a function of the request, or a method."""
@@ -97,7 +97,7 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     _entry: Entry | None = None
 
     def allow_request(self, request: Any, view: Any) -> bool:
-        """Whether the request may pass. Raises StoreUnavailable where nobody could tell and that means no."""
+        """Whether the request may pass. Raises StoreUnavailable where that could not be decided and means no."""
         front, endpoint = self._front_of(request, view)
         if front is None or self._is_repeated(view):
             return True

@@ -84,7 +84,7 @@ class RateLimit:
         """The dialects of its fields."""
 
     async def __call__(self, connection: HTTPConnection, response: Response) -> Decision | None:
-        """The decision, None where a request is not limited, or nobody judged it; raises RateLimitExceeded."""
+        """The decision, None where a request is not limited, or was not judged; raises RateLimitExceeded."""
         scope = connection.scope
         found = find_route(scope, endpoint=scope.get("endpoint"))
         if is_exempt(found.endpoint) or self._is_replaced(found.route):
@@ -93,7 +93,7 @@ class RateLimit:
         front = self._fronts.of(application_of(scope))
         if front.settles and not record.watched:
             raise ConfigError(
-                "counts needs somebody who sees the responses: "
+                "counts needs a middleware that sees the responses: "
                 "app.add_middleware(RateLimitHeaders), of headgate.integrations.fastapi"
             )
         passed = await record.judge(front, scope, found.template, self, kind=StarletteRequest, own=connection)

@@ -3,7 +3,7 @@
     server = grpc.server(ThreadPoolExecutor(16), interceptors=[RateLimitInterceptor(limits="100/minute")])
     server = grpc.aio.server(interceptors=[AsyncRateLimitInterceptor(policy="policy.yaml")])
 
-A call is judged where its handler would begin: there its peer is known, and whoever waits, waits in the call's own
+A call is judged where its handler would begin: there its peer is known, and a call that waits, waits in its own
 thread or task. Source: the gRPC core concepts; gRFC A6 for server pushback.
 """
 

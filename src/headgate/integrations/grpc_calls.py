@@ -28,12 +28,12 @@ _OK, _CANCELLED, _UNKNOWN = 0, 1, 2
 
 
 class GrpcRequest(Request):
-    """A call; what it is made of is read when somebody asks for it."""
+    """A call; its parts are read when they are first asked for."""
 
     __slots__ = ("_read", "context", "message")
 
     context: Any
-    """The `grpc.ServicerContext`; its `auth_context()` tells who came with a certificate."""
+    """The `grpc.ServicerContext`; its `auth_context()` has the names in the client's certificate."""
 
     message: Any
     """What was sent, or where that is a stream, its iterator: reading it takes it from the handler."""
@@ -53,7 +53,7 @@ class GrpcRequest(Request):
         return self.context.peer()
 
     def auth_context(self) -> Any:
-        """Who came with a certificate, as gRPC has it."""
+        """The names in the client's certificate, as gRPC has them."""
         return self.context.auth_context()
 
     @property

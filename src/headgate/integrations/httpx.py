@@ -186,7 +186,7 @@ class _Body:
 
 
 class _WatchedStream(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A stream, and whether somebody began to read it."""
+    """A stream, and whether reading it has begun."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

@@ -227,7 +227,7 @@ def _checked(name: str) -> str:
 
 
 def _digest(text: str) -> bytes:
-    """128 bits, the same in every process; nobody reads the text back from it."""
+    """128 bits, the same in every process; the text cannot be read back from it."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, person=b"headgate").digest()
 
 

@@ -124,7 +124,7 @@ class _Wire:
         return "lost" if isinstance(error, lost) else "final"
 
     def again(self) -> bool:
-        """Whether the body is bytes, a file that can be rewound, or a generator that nobody began to read."""
+        """Whether the body is bytes, a file that can be rewound, or a generator that was not begun."""
         body: Any = self._request.body
         if body is None or isinstance(body, str | bytes):
             return True

@@ -37,7 +37,7 @@ _BUCKETS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e
 
 
 def leave_out_creation_times() -> None:
-    """For the whole process: no `_created` beside every counter, which nobody draws."""
+    """For the whole process: no `_created` beside every counter, which no chart needs."""
     disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -90,7 +90,7 @@ class Metrics:
         )
         self._degraded = Counter(
             "headgate_degraded_decisions",
-            "Decisions that the store could not make, by who made them instead",
+            "Decisions that the store could not make, by what made them instead",
             ["decided_by"],
             registry=own,
         )
@@ -169,7 +169,7 @@ def _result(allowed: bool, refusing: bool, *, shadow: bool) -> str:
 
 
 class _StoreCollector(Collector):
-    """What the store counts about itself, read when somebody asks."""
+    """What the store counts about itself, read at each scrape."""
 
     def __init__(self, stats: Callable[[], StoreStats]) -> None:
         self._stats = stats
@@ -194,7 +194,7 @@ class _StoreCollector(Collector):
 
 
 class _WorkersCollector(Collector):
-    """What the supervisor counts about the workers, read when somebody asks."""
+    """What the supervisor counts about the workers, read at each scrape."""
 
     def __init__(self, workers: Callable[[], WorkerCounts]) -> None:
         self._workers = workers

@@ -1,1 +1,1 @@
-"""The policy: which requests, counted by whom, under which limits."""
+"""The policy: which requests, counted by which keys, under which limits."""

@@ -44,7 +44,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class AddressRules:
-    """Whom to believe, and how much of an address tells clients apart.
+    """Which proxies to believe, and how much of an address tells clients apart.
 
     Without trusted proxies the address is the peer's. With `hops` the header's element at that place
     from the right is taken, whoever wrote the others.

@@ -111,7 +111,7 @@ class Capacity:
 
 
 def capacity(policy: Policy, *, users: int, rate: float) -> Capacity:
-    """What so many users need who make so many requests a second, all together."""
+    """What so many users need that make so many requests a second, all together."""
     needs = tuple(need for rule in policy.rules for need in _worst_tier(policy, rule, users, rate))
     state_bytes = sum(need.total_bytes for need in needs)
     memory_bytes = ceil(state_bytes * MEMORY_FACTOR)

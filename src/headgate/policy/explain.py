@@ -1,4 +1,4 @@
-"""Why a request meets the limits that it meets: each rule, whether it applies, for whom, and why not."""
+"""Why a request meets the limits that it meets: each rule, whether it applies, by which key, and why not."""
 
 from __future__ import annotations
 

@@ -336,7 +336,7 @@ class Gate(_BoundPolicy):
         """Decide for a request and charge it: `cost` times the cost of each rule, all rules or none.
 
         `cost` is a whole number from 0 to 2**52; with a rule's own cost it counts as 2**52 at the most.
-        Only the rules of `ruleset` are asked. The decision's `rule` is the one that speaks. A request
+        Only the rules of `ruleset` are asked. The decision's `rule` is the binding limit's. A request
         that no rule is for, or that is exempt, passes with `limits` empty.
         """
         decision: Decision = self._bindings.judge(request, cost, ruleset)

@@ -1,4 +1,4 @@
-"""Header fields by name, whatever the case in which somebody asks for one."""
+"""Header fields by name, whatever the case of the name that is asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is counted: the parts of a rule's key, taken from a request.
+"""Identities: the parts of a rule's key, taken from a request.
 
 A part is text of bounded length. What was marked secret is replaced by a digest before anything else
 sees it. A missing identity is never a free pass: it is `None` here, and the rule says what happens.
@@ -96,7 +96,7 @@ def from_query(name: str, *, secret: bool, called: str = "") -> Extract:
 
 
 def from_address(rules: AddressRules) -> Extract:
-    """The client's network, by the policy's rules on whom to believe."""
+    """The client's network, by the policy's rules on which proxies to believe."""
     header = rules.header
 
     @lru_cache(maxsize=_ADDRESSES_REMEMBERED)
@@ -199,7 +199,7 @@ def _bounded(value: str) -> str:
 
 
 def _digest(value: str) -> str:
-    """128 bits in hexadecimal, the same in every process; nobody reads the value back from it."""
+    """128 bits in hexadecimal, the same in every process; the value cannot be read back from it."""
     return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16, person=b"headgate").hexdigest()
 
 

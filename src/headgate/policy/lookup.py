@@ -1,4 +1,4 @@
-"""Which keys somebody means who looks after a live system: `user=u42`, or the parts of a key as they are kept.
+"""Which keys an operator of a live system means: `user=u42`, or the parts of a key as they are kept.
 
 A name and a value stand for a request that carries this value, so they give the key that it was counted
 under: a secret's digest, an address's network. Parts alone are a guess at which rule they may be of.

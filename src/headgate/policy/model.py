@@ -194,7 +194,7 @@ class IpModel(_Part):
 
 
 class ClientIpModel(_Part):
-    """Whom to believe about the client's address; without it, the peer's address counts."""
+    """Which proxies to believe about the client's address; without it, the peer's address counts."""
 
     header: HeaderName | None = Field(None, description="the one header that is looked at")
     trusted_proxies: list[
@@ -237,7 +237,7 @@ class TiersModel(_Part):
 
 
 class RuleModel(_Part):
-    """Which requests, counted by whom, under which limits."""
+    """Which requests, counted by which keys, under which limits."""
 
     name: Name
     match: MatchModel | None = None

@@ -54,7 +54,7 @@ class Repeated(str):
 
 
 REPEATED = Repeated("repeated")
-"""The value of a header, cookie or parameter of which nobody knows which of its values the application reads."""
+"""The value of a header, cookie or parameter where it is not known which of its values the application reads."""
 
 
 class Request:

@@ -45,7 +45,7 @@ ANY_TIER = ""
 
 
 class ClientNetworks:
-    """Networks in which a client's address is or is not, by the policy's rules on whom to believe about it."""
+    """Networks in which a client's address is or is not, by the policy's rules on which proxies to believe."""
 
     __slots__ = ("_addresses", "_known", "_networks", "_unix")
 

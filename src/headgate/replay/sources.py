@@ -260,7 +260,7 @@ def _common_fields(option: str, fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def _fault(error: csv.Error) -> str:
-    """What is wrong with a row, in words for those who did not write the parser."""
+    """What is wrong with a row, in words that need no knowledge of the parser."""
     text = str(error)
     if "new-line character" in text:
         return "a carriage return stands inside a field that is not quoted"

@@ -150,7 +150,7 @@ class Calendar:
         self._clock_s = -1
         self._after = 0
         self.guessed: date | None = None
-        """The first day, where nobody said and the file's own date decided."""
+        """The first day, where none was given and the file's own date decided."""
 
     def day(self, number: int) -> date:
         """The day of the month with this number: the first such from the log's beginning on."""

@@ -30,7 +30,7 @@ _AT_ONCE = 100
 
 
 class Service:
-    """Answers checks for a gate. `draining` makes it tell everybody to go elsewhere."""
+    """Answers checks for a gate. `draining` makes it tell all clients to go elsewhere."""
 
     def __init__(self, gate: AsyncGate, sharing: Sharing | None = None) -> None:
         self.gate = gate

@@ -65,7 +65,7 @@ class Bounds(NamedTuple):
 
 
 class App(Protocol):
-    """Whom a connection asks. `answer` raises nothing."""
+    """What a connection asks. `answer` raises nothing."""
 
     def wants_body(self, method: str, path: str) -> bool:
         """Whether the body is to be read; else it is thrown away."""

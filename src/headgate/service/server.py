@@ -204,9 +204,9 @@ def fitting(bounds: Bounds) -> Bounds:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket on a port that is nobody else's; raises ConfigError that says what is wrong with the address.
+    """A listening socket on a port of its own. Port 0 takes a free one.
 
-    Port 0 takes a free one.
+    Raises ConfigError that says what is wrong with the address.
     """
     return _listener(host, port, shared=False)
 

@@ -1,4 +1,4 @@
-"""A circuit breaker: who keeps calling a store that does not answer makes every request wait for nothing.
+"""A circuit breaker: without one, every request would wait for a store that does not answer.
 
 Closed, calls go to the store. After some failures one after another it opens, and none do; a probe in
 the background, at growing and jittered intervals, finds out when the store is back. Then it is half

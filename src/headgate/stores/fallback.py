@@ -1,7 +1,7 @@
 """What is decided while a store does not answer: what was written down for each limit.
 
 `open` passes and counts nothing, `closed` refuses, `local` decides in this process by a share of the limit.
-Of several limits the strictest choice speaks.
+Of several limits the strictest choice decides.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Fallback:
         now_us: int | None = None,
         max_delay_us: int | None = None,
     ) -> Decision:
-        """The decision, `degraded` by the choice that speaks."""
+        """The decision, `degraded` by the choice that decided."""
         closed = self._enforced_closed and any(costs)
         readings = [
             Reading(False, 0, 0, COME_BACK_US, COME_BACK_US, 0)

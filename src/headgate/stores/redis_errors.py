@@ -10,7 +10,7 @@ _WAYS_OUT = {
     "OOM": "its memory is full: raise maxmemory, or give the limiter a server of its own",
     "READONLY": "this server is a replica: name the primary, or use redis+sentinel:// or redis+cluster://",
     "LOADING": "it is loading its data",
-    "BUSY": "a script of somebody else keeps it busy",
+    "BUSY": "a script of another client keeps it busy",
     "MASTERDOWN": "its primary is away",
     "CLUSTERDOWN": "the Cluster has no primary for this key",
     "TRYAGAIN": "the key's slot is moving to another server",

@@ -94,7 +94,7 @@ class ReplyParser(_Parser):  # type: ignore[misc]
                 sock.settimeout(patience_s)
 
     def handle_push_response(self, response: Any, **_: Any) -> Any:
-        raise exceptions.InvalidResponse("a push, which nobody has asked for")
+        raise exceptions.InvalidResponse("a push, which was not asked for")
 
 
 class AsyncReplyParser(_AsyncParser):  # type: ignore[misc]
@@ -107,7 +107,7 @@ class AsyncReplyParser(_AsyncParser):  # type: ignore[misc]
         self._reader = _Reader(self._reader)
 
     async def handle_push_response(self, response: Any, **_: Any) -> Any:
-        raise exceptions.InvalidResponse("a push, which nobody has asked for")
+        raise exceptions.InvalidResponse("a push, which was not asked for")
 
 
 def read_time(reply: Any) -> int:

@@ -1,7 +1,7 @@
 """Refusals that a process remembers, so that a client that hammers costs the store one call a second.
 
 A refusal is told again only while no number in it can be another one: the limits that refused have nothing left,
-so nobody can charge them; no limit has regained a unit yet; and this process has charged none of them, given
+so no process can charge them; no limit has regained a unit yet; and this process has charged none of them, given
 nothing back and reset nothing meanwhile. Times are told as they are by then. What others do to limits that would
 have admitted, and what others give back, is seen a second later at the most.
 """

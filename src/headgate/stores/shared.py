@@ -2,7 +2,7 @@
 
 No server and no socket: a decision takes a lock of its part of the table, for less than a
 microsecond, and works on the memory itself. A process may be killed at any instruction: what it had
-charged stays charged or was never charged, and nobody waits for it. See docs/shared-memory.md.
+charged stays charged or was never charged, and no other process waits for it. See docs/shared-memory.md.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ZoneClock:
 class SharedStore:
     """States in a file that all processes of this host map: exact for all of them together.
 
-    `path` is the file; whoever comes first makes it, of `size` bytes (64 MiB unless it exists already
+    `path` is the file; the first process makes it, of `size` bytes (64 MiB unless it exists already
     or you say otherwise), `log_percent` of them for the entries of sliding logs (25). `on_full` is
     what happens to a new key that meets a full part of the table, as for the memory store. `mode` are
     the file's permissions: its owner alone, unless you give more.
@@ -177,7 +177,7 @@ class SharedStore:
 
 
 def default_zone_url(namespace: str) -> str:
-    """The URL of the zone that a service takes if nobody names one: for this user and namespace."""
+    """The URL of the zone that a service takes if none is named: for this user and namespace."""
     memory = Path("/dev/shm")
     place = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
     return f"shared://{quote(os.fsencode(place / f'headgate-{os.geteuid()}-{namespace}'))}"

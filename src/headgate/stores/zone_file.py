@@ -1,4 +1,4 @@
-"""The file of a shared zone: made once, whoever comes first; opened by everybody else; never misread.
+"""The file of a shared zone: made once, by the first process; opened by all others; never misread.
 
 Every process that uses a zone holds a shared `flock` on its file, so that one that finds itself alone
 (an exclusive one is granted) may look through it, or take away one from before the last start of the
@@ -141,8 +141,8 @@ def _take(native: Any, path: Path, descriptor: int, wanted: Wanted, on_full: str
     if zone.namespace != namespace:
         raise ConfigError(
             f"{path}: is used by processes of another PID namespace, such as another container; the locks of a zone "
-            "hold within one: run all who use it in the same (--pid=container:NAME, shareProcessNamespace: true), "
-            "or let them ask one `headgate serve`"
+            "hold within one: run all processes that use it in the same (--pid=container:NAME, "
+            "shareProcessNamespace: true), or let them ask one `headgate serve`"
         )
     return zone
 
