@@ -551,8 +551,8 @@ def stopped(ends: Callable[[int], object]) -> dict[str, object]:
     }
 
 
-def stopped_gate() -> dict[str, object]:
-    """What a policy's choice decides while a process is stopped in a lane, and what the log tells."""
+def stopped_gate(ends: Callable[[int], object]) -> dict[str, object]:
+    """What a policy's choice decides while a process is stopped in a lane, until it ends, and what the log tells."""
     killer, pid = stop_in_a_lane()
     log: list[str] = []
     handler = logging.Handler()
@@ -566,11 +566,10 @@ def stopped_gate() -> dict[str, object]:
         started = time.monotonic()
         answers.append(gate.hit(request).degraded)
         times.append(time.monotonic() - started)
-    os.kill(pid, signal.SIGCONT)
+    ends(pid)
     os.waitpid(pid, 0)
-    for _ in range(500):
-        if len(log) > 1:
-            break
+    deadline = time.monotonic() + 60
+    while len(log) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     return {
         "degraded": sorted(set(answers)),
@@ -583,9 +582,9 @@ def stopped_gate() -> dict[str, object]:
 
 def main() -> None:
     if sys.argv[1:] == ["stopped"]:
-        print(json.dumps(stopped(lambda pid: os.kill(pid, signal.SIGCONT))))
-        print(json.dumps(stopped(lambda pid: os.kill(pid, signal.SIGKILL))))
-        print(json.dumps(stopped_gate()))
+        for ask in (stopped, stopped_gate):
+            for sig in (signal.SIGCONT, signal.SIGKILL):
+                print(json.dumps(ask(lambda pid, sig=sig: os.kill(pid, sig))))  # type: ignore[misc]
         return
     if sys.argv[1:] == ["limits"]:
         print(json.dumps(die_at_every_change(full_list_of_limits())))

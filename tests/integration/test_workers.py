@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 import uuid
 from collections import Counter
@@ -249,16 +250,44 @@ def test_a_worker_that_is_killed_is_replaced_and_nobody_is_refused(policy: Path,
         assert len(service.lines) == 3
 
 
-def test_a_worker_that_hangs_is_replaced_and_no_longer_counted(policy: Path, zone: str) -> None:
-    with running_service(policy, "--workers", "4", "--store", zone, "--worker-timeout", "3") as service:
+BLOCKABLE = """
+import runpy, signal, time
+signal.signal(signal.SIGUSR1, lambda *_: time.sleep(3600))
+runpy.run_module("headgate", run_name="__main__")
+"""
+"""The service; SIGUSR1 blocks the event loop of one of its workers for an hour, as a call that never returns does."""
+
+
+@contextmanager
+def blockable_service(policy: Path, *arguments: str) -> Iterator[RunningService]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", BLOCKABLE, "serve", str(policy), "--port", "0", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    service: RunningService | None = None
+    try:
+        service = RunningService(process)
+        yield service
+    finally:
+        if service is not None:
+            service.stop()
+        else:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("sig", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "its event loop is blocked"])
+def test_a_worker_that_hangs_is_replaced_and_no_longer_counted(policy: Path, zone: str, sig: signal.Signals) -> None:
+    with blockable_service(policy, "--workers", "4", "--store", zone, "--worker-timeout", "3") as service:
         workers = workers_of(service)
         assert metrics(service)["headgate_workers",] == 4
         with ThreadPoolExecutor(ENOUGH) as pool:
-            os.kill(workers[1], signal.SIGSTOP)
+            os.kill(workers[1], sig)
             statuses = [pool.submit(ask, service) for _ in range(ENOUGH)]
-            service.wait_for(rf"worker 2 \(pid {workers[1]}\) has not moved for 3 s: it is replaced", within_s=10)
+            service.wait_for(rf"worker 2 \(pid {workers[1]}\) has not moved for 3 s: it is replaced")
             again = service.wait_for(
-                rf"worker 2 \(pid {workers[1]}\) was killed by SIGKILL; started again as pid (\d+)", within_s=5
+                rf"worker 2 \(pid {workers[1]}\) was killed by SIGKILL; started again as pid (\d+)"
             )
             assert {status.result()[0] for status in statuses} == {200}  # some of them waited for the successor
         assert set(workers_of(service)) == {workers[0], *workers[2:], int(again[1])}
@@ -321,6 +350,32 @@ def test_a_changed_policy_reaches_all_workers(policy: Path, zone: str) -> None:
         figures = metrics(service)
         assert figures["headgate_policy_reloads_total", "taken_up"] == 2
         assert figures["headgate_policy_reloads_total", "refused"] == 2
+
+
+def test_a_policy_that_the_zone_cannot_keep_is_refused_and_the_old_one_stays_in_force(policy: Path, zone: str) -> None:
+    def write_rules(count: int, quota: int) -> None:
+        rules = "".join(f"  - {{name: r{place}, by: [ip], limits: {quota}/hour bucket}}\n" for place in range(count))
+        new = policy.with_suffix(".new")
+        new.write_text(f"version: 1\nrules:\n{rules}")
+        new.replace(policy)
+
+    zone = zone.replace("4MiB", "128KiB")
+    write_rules(2, 500)
+    with running_service(policy, "--workers", "2", "--store", zone) as service:
+        seen = len(service.lines)
+        write_rules(300, 600)
+        each_says(service, "the changed policy is refused, the old one stays:", seen)
+        service.wait_for("cannot keep the 300 limits of this policy: a zone of this size knows up to 256", seen)
+        assert quotas(service) == {'"r0";q=500;w=3600, "r1";q=500;w=3600'}
+        assert {ask(service, "/readyz")[::2] for _ in range(ENOUGH)} == {(200, "ready\n")}
+        figures = metrics(service)
+        assert figures["headgate_policy_reloads_total", "refused"] == 2
+        assert figures["headgate_policy_in_force",] == 0
+        seen = len(service.lines)
+        write_rules(3, 700)
+        each_says(service, "the changed policy is in force; its rules are r0, r1, r2", seen)
+        assert quotas(service) == {'"r0";q=700;w=3600, "r1";q=700;w=3600, "r2";q=700;w=3600'}
+        assert metrics(service)["headgate_policy_in_force",] == 1
 
 
 def test_a_worker_that_meets_a_broken_policy_takes_the_last_good_one(policy: Path, zone: str) -> None:
