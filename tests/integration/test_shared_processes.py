@@ -98,3 +98,13 @@ def test_a_stopped_process_is_told_and_waited_for_once_until_it_goes_on_or_is_ki
         assert of_a_gate["degraded_later"] == [""]
         assert len(of_a_gate["log"]) == 2, of_a_gate
         assert "more than 250 ms" in of_a_gate["log"][0] and "answers again" in of_a_gate["log"][1]
+
+
+def test_processes_that_reload_a_thousand_policies_fill_no_zone_and_forgive_nobody() -> None:
+    reloads = 1000
+    [result] = told("reloading.py", str(reloads), within_s=600)
+    assert [process["errors"] for process in result["processes"]] == [[], []], result
+    assert [process["degraded"] for process in result["processes"]] == [[], []], result
+    assert result["fault"] is None, result
+    assert result["known"] <= result["most"] < reloads, result
+    assert set(result["used"]) == {2 * reloads}, result

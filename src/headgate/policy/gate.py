@@ -45,6 +45,9 @@ _LONGEST_REMEMBERED = 512
 _ONE = 1
 """The usual cost. Compared by identity: True and 1.0 are equal to it, and are no costs."""
 
+_LOOKS_FOR_ROOM = 8
+"""How often a zone is asked for room for a policy, which another process may take back before it is used."""
+
 _FREE = Decision((), (), allowed=True, binding=None)
 """The answer where no rule applies."""
 
@@ -287,18 +290,23 @@ class _BoundPolicy:
         if not isinstance(self.store, SharedStore):
             return
         limits = [limit for rule in policy.rules for limits in rule.limits.values() for limit in limits]
-        try:
-            for limit in limits:
-                self.store.bind((replace(limit, group=0),), clock=self._clock)
-        except StoreUnavailable as error:
-            raise ConfigError(f"the store cannot keep the {len(limits)} limits of this policy: {error}") from error
-        known = set(self.store.known_limits())  # one that holds no state yet makes room for another
-        if not known.issuperset((limit.scope, str(limit.limit)) for limit in limits):
-            most = self.store.info()["max_limits"]
-            raise ConfigError(
-                f"the store cannot keep the {len(limits)} limits of this policy: a zone of this size knows up to "
-                f"{most}, fewer where their names are long; a larger one knows more"
-            )
+        missing = wanted = {(limit.scope, str(limit.limit)): limit for limit in limits}
+        most = self.store.info()["max_limits"]
+        for _ in range(_LOOKS_FOR_ROOM if len(wanted) <= most else 0):
+            try:
+                for limit in missing.values():
+                    self.store.bind((replace(limit, group=0),), clock=self._clock)
+            except StoreUnavailable as error:
+                raise ConfigError(f"the store cannot keep the {len(limits)} limits of this policy: {error}") from error
+            # One that holds no state yet makes room for another: of this policy, or of another process just now.
+            known = set(self.store.known_limits())
+            missing = {name: limit for name, limit in wanted.items() if name not in known}
+            if not missing:
+                return
+        raise ConfigError(
+            f"the store cannot keep the {len(limits)} limits of this policy: a zone of this size knows up to "
+            f"{most}, fewer where their names are long; a larger one knows more"
+        )
 
     def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
         return rescued(self.store, self._bound(limits), limits, self._clock, local=self._local)
