@@ -20,9 +20,9 @@ from benchmarks.servers import program, redis_server
 from headgate import Limiter
 from headgate.decision import name_limits
 from headgate.limit_text import parse_limits
-from headgate.stores.redis_calls import Calls
-from headgate.stores.redis_states import read_state
-from headgate.stores.redis_store import RedisStore
+from headgate.stores.redis.codec import read_state
+from headgate.stores.redis.commands import Calls
+from headgate.stores.redis.store import RedisStore
 
 ADMITTING = {
     "fixed window": "1000000000/hour fixed",

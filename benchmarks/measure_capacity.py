@@ -1,7 +1,7 @@
 """What a Redis needs for Headgate's states and decisions: the numbers of `headgate capacity`.
 
 `python -m benchmarks.measure_capacity` starts a redis-server of its own, measures, and prints the module
-`headgate/policy/measured.py`; with `--write` it replaces that file.
+`headgate/planning/redis_costs.py`; with `--write` it replaces that file.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from benchmarks.servers import redis_server
 from headgate.decision import NamedLimit, name_limits
 from headgate.keys import Key
 from headgate.limit_text import parse_limits
-from headgate.stores.redis_calls import Call
-from headgate.stores.redis_states import key_name
-from headgate.stores.redis_store import RedisStore
+from headgate.stores.redis.codec import key_name
+from headgate.stores.redis.commands import Call
+from headgate.stores.redis.store import RedisStore
 
 LIMITS = {
     "fixed_window": "1_000_000/hour fixed",

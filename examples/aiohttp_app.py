@@ -4,7 +4,7 @@ import sys
 
 from aiohttp import web
 
-from headgate.http.who import header
+from headgate.http.keys import header
 from headgate.integrations.aiohttp import rate_limit, setup
 
 

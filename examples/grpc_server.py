@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from headgate.http.who import header
+from headgate.http.keys import header
 from headgate.integrations.grpc import RateLimitInterceptor
 
 user = header("X-User-Id")

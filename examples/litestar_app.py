@@ -2,7 +2,7 @@
 
 from litestar import Litestar, get
 
-from headgate.http.who import header
+from headgate.http.keys import header
 from headgate.integrations.litestar import RateLimitPlugin, RateLimits
 
 rate_limit = RateLimits(key=header("X-User-Id"))

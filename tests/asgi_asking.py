@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate.http.front import Front
+from headgate.http.server.enforcer import Front
 from headgate.integrations.starlette_record import Record
 
 HOW = ("natively", "step by step")

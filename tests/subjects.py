@@ -21,8 +21,8 @@ from headgate import Limiter, MemoryStore, SharedStore
 from headgate import core as cores
 from headgate.decision import Decision
 from headgate.limits import Limit
-from headgate.stores.contract import Store
-from headgate.stores.redis_store import RedisStore
+from headgate.stores.protocol import Store
+from headgate.stores.redis.store import RedisStore
 from headgate.testing import ManualClock
 
 sys.path.insert(0, str(Path(__file__).parent / "integration"))

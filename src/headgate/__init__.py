@@ -32,12 +32,12 @@ from headgate.limits import (
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.problems import PolicyError
 from headgate.policy.request import Request
-from headgate.stores.guard import GuardedStore
+from headgate.stores.guard.store import GuardedStore
 from headgate.stores.memory import MemoryStore
-from headgate.stores.shared import SharedStore
+from headgate.stores.shared.store import SharedStore
 
 if TYPE_CHECKING:
-    from headgate.stores.redis_store import RedisStore
+    from headgate.stores.redis.store import RedisStore
 
 __version__ = "0.1.0"
 
@@ -81,7 +81,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """RedisStore, which needs the extra `redis`: imported when it is asked for."""
     if name == "RedisStore":
-        from headgate.stores.opening import redis_store
+        from headgate.stores.url import redis_store
 
         return redis_store()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

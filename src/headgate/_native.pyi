@@ -54,7 +54,7 @@ class Table:
 
 @final
 class Zone:
-    """A table in a file that all processes of a host map; Linux alone. See `headgate.stores.shared`.
+    """A table in a file that all processes of a host map; Linux alone. See `headgate.stores.shared.store`.
 
     Made of a file's descriptor, which may be closed then; a `flock` on it lasts as long as the zone.
     Raises ConfigError for a file that is no zone of this version. `alone` is given by who holds that
@@ -112,7 +112,7 @@ class Zone:
 
 @final
 class BoundLimits:
-    """Limits bound to a table and a clock (None: the table's own); see `headgate.stores.contract.BoundLimits`.
+    """Limits bound to a table and a clock (None: the table's own); see `headgate.stores.protocol.BoundLimits`.
 
     Raises ConfigError for a limit that is no rate and for more at once than a zone can charge, StoreUnavailable
     where a table holds states of as many limits as it can know. On a zone all raise StoreTimeout where a part of it
@@ -220,7 +220,7 @@ class Decisions:
 
 @final
 class RateLimitFields:
-    """Writes RateLimit-Policy and RateLimit of decisions on the same limits; see `headgate.http.ratelimit_headers`.
+    """Writes RateLimit-Policy and RateLimit of decisions on the same limits; see `headgate.http.fields.ratelimit`.
 
     A form is (start, window_us, quota, in_flight, on_the_clock, shadow) of each limit; `policy` is the whole
     first field, None where there is nothing to say. Names and values are all text or all bytes.

@@ -12,7 +12,7 @@ from headgate.clock import Clock
 from headgate.decision import Decision
 from headgate.errors import ConfigError, RateLimited
 from headgate.keys import Key, check_cost, encode_key
-from headgate.stores.contract import BoundLimits
+from headgate.stores.protocol import BoundLimits
 from headgate.waiting import Ask, Lines, Steps, proceed, run, run_async, timeout_us
 
 P = ParamSpec("P")

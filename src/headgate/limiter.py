@@ -26,10 +26,10 @@ from headgate.errors import ConfigError
 from headgate.keys import Key, check_cost
 from headgate.limit_text import MOST_LIMITS, parse_limits
 from headgate.limits import Limit
-from headgate.stores.contract import AsyncBoundLimits, BoundLimits, Decisions, Store, bind_async, close_async
-from headgate.stores.fallback import Choice, check_choice
-from headgate.stores.opening import open_store
-from headgate.stores.written import answering, rescued
+from headgate.stores.guard.choice import answering, rescued
+from headgate.stores.guard.fallback import Choice, check_choice
+from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Decisions, Store, bind_async, close_async
+from headgate.stores.url import open_store
 from headgate.waiting import Lines, answered, run, run_async, timeout_us
 
 P = ParamSpec("P")

@@ -24,7 +24,7 @@ from headgate.clock import US_PER_SECOND, Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ArgumentError
 from headgate.keys import Key, encode_key
-from headgate.stores.contract import AsyncBoundLimits, BoundLimits
+from headgate.stores.protocol import AsyncBoundLimits, BoundLimits
 
 T = TypeVar("T")
 

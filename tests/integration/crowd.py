@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from headgate import SharedStore, parse_limits
 from headgate.decision import name_limits
-from headgate.stores.contract import BoundLimits
+from headgate.stores.protocol import BoundLimits
 
 PROCESSES = 3
 THREADS = 2

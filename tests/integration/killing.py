@@ -31,7 +31,7 @@ from uuid import uuid4
 from headgate import Gate, Request, SharedStore, parse_limits
 from headgate.decision import Decision, name_limits
 from headgate.errors import StoreTimeout
-from headgate.stores.contract import BoundLimits
+from headgate.stores.protocol import BoundLimits
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]

@@ -21,9 +21,9 @@ from stalls import stalled_s
 from headgate import AsyncLimiter, Limiter
 from headgate.clock import Clock
 from headgate.decision import Decision
-from headgate.stores.contract import Store
-from headgate.stores.guard import GuardedStore
-from headgate.stores.redis_store import RedisStore
+from headgate.stores.guard.store import GuardedStore
+from headgate.stores.protocol import Store
+from headgate.stores.redis.store import RedisStore
 
 T = TypeVar("T")
 

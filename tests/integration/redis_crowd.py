@@ -15,7 +15,7 @@ from typing import Any
 
 from headgate.decision import name_limits
 from headgate.limit_text import parse_limits
-from headgate.stores.redis_store import RedisStore
+from headgate.stores.redis.store import RedisStore
 
 PROCESSES = 20
 LIMIT = 50

@@ -31,7 +31,7 @@ from starlette.routing import Route
 from headgate import AsyncLimiter, ConfigError, Limiter, RateLimited
 from headgate.errors import Held, Throttled
 from headgate.http.asgi import RateLimitMiddleware as Refusing
-from headgate.http.options import Refusal
+from headgate.http.server.options import Refusal
 from headgate.integrations.aiohttp_client import RateLimitMiddleware
 from headgate.integrations.httpx import AsyncRateLimitTransport, RateLimitTransport
 from headgate.integrations.requests import RateLimitAdapter

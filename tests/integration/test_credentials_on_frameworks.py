@@ -19,7 +19,7 @@ LIMIT = 3
 FASTAPI = """
 from typing import Annotated
 from fastapi import Cookie, Depends, FastAPI, Header, Query, Request
-from headgate.http.who import api_key, cookie, query, request_of
+from headgate.http.keys import api_key, cookie, query, request_of
 from headgate.integrations.fastapi import RateLimitMiddleware, RateLimits
 
 app = FastAPI()
@@ -60,7 +60,7 @@ STARLETTE = """
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from headgate.http.who import api_key, cookie, query, request_of
+from headgate.http.keys import api_key, cookie, query, request_of
 from headgate.integrations.starlette import RateLimitMiddleware, RateLimits
 
 limits = RateLimits()
@@ -87,7 +87,7 @@ if POLICY:
 
 FLASK = """
 from flask import Flask, request
-from headgate.http.who import api_key, cookie, query, request_of
+from headgate.http.keys import api_key, cookie, query, request_of
 from headgate.integrations.flask import RateLimitMiddleware, RateLimits
 
 app = Flask("shop", static_folder=None)
@@ -120,7 +120,7 @@ from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
 from django.http import JsonResponse
 from django.urls import path
-from headgate.http.who import api_key, cookie, query, request_of
+from headgate.http.keys import api_key, cookie, query, request_of
 
 MIDDLEWARE = ["headgate.integrations.django.RateLimitMiddleware"]
 HEADGATE = {"policy": POLICY} if POLICY else {}
@@ -159,7 +159,7 @@ from django.core.wsgi import get_wsgi_application
 from django.urls import path
 from rest_framework.response import Response
 from rest_framework.views import APIView
-from headgate.http.who import api_key, cookie, query, request_of
+from headgate.http.keys import api_key, cookie, query, request_of
 from headgate.integrations.drf import RateLimitThrottle
 
 def view(by, get):
@@ -184,7 +184,7 @@ LITESTAR = """
 from typing import Annotated, Any
 from litestar import Litestar, Request, get
 from litestar.params import Parameter
-from headgate.http.who import api_key, cookie, query, request_of
+from headgate.http.keys import api_key, cookie, query, request_of
 from headgate.integrations.litestar import RateLimitPlugin, RateLimits
 
 limits = RateLimits()
@@ -223,7 +223,7 @@ app = Litestar(handlers, plugins=[RateLimitPlugin(POLICY)] if POLICY else [])
 AIOHTTP = """
 import sys
 from aiohttp import web
-from headgate.http.who import api_key, cookie, query, request_of
+from headgate.http.keys import api_key, cookie, query, request_of
 from headgate.integrations.aiohttp import RateLimits, setup
 
 limits = RateLimits()

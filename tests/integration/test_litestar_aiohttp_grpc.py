@@ -24,7 +24,7 @@ from redis_servers import single
 from served import answers_http, running
 from test_several_workers import free_port
 
-from headgate.http.who import header
+from headgate.http.keys import header
 from headgate.integrations.aiohttp import rate_limit as aiohttp_limit
 from headgate.integrations.aiohttp import setup
 from headgate.integrations.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor

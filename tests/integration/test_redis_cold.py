@@ -213,7 +213,7 @@ def test_a_server_that_is_away_is_waited_for_once_and_together(proxy: TcpProxy, 
 def test_without_a_guard_the_first_connection_that_fails_is_an_error_and_the_next_call_keeps_its_deadline(
     proxy: TcpProxy, colour: str
 ) -> None:
-    from headgate.stores.redis_store import RedisStore
+    from headgate.stores.redis.store import RedisStore
 
     proxy.silence()
     store = RedisStore(f"redis://{HOST}:{proxy.port}/0?timeout=100ms&connect_timeout=900ms")

@@ -14,7 +14,7 @@ import redis
 from redis_servers import Server, single
 
 from headgate import Limiter, MemoryStore
-from headgate.stores.redis_store import RedisStore
+from headgate.stores.redis.store import RedisStore
 from headgate.testing import ManualClock
 from vector_check import answer
 

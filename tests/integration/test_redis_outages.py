@@ -20,8 +20,8 @@ from tcp_proxy import HOST, TcpProxy
 
 from headgate import Limiter
 from headgate.errors import StoreError, StoreTimeout, StoreUnavailable
-from headgate.stores.breaker import FAILURES
-from headgate.stores.redis_store import RedisStore
+from headgate.stores.guard.breaker import FAILURES
+from headgate.stores.redis.store import RedisStore
 
 pytestmark = pytest.mark.integration
 DEADLINE_S = 0.1

@@ -18,7 +18,7 @@ from stalls import stalled_s
 from tcp_proxy import HOST
 
 from headgate.errors import StoreError, StoreKeyError
-from headgate.stores.redis_store import RedisStore
+from headgate.stores.redis.store import RedisStore
 
 pytestmark = pytest.mark.integration
 TIMEOUT_S = 0.3

@@ -30,7 +30,7 @@ from tcp_proxy import HOST, TcpProxy
 
 from headgate import AsyncLimiter, Limiter
 from headgate.errors import ConfigError, StoreError, StoreTimeout, StoreUnavailable
-from headgate.stores.redis_store import RedisStore
+from headgate.stores.redis.store import RedisStore
 from headgate.testing import ManualClock
 from vector_check import answer, read_limits, read_vectors
 

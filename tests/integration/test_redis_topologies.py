@@ -24,8 +24,8 @@ from tcp_proxy import HOST, hold_port
 from headgate.decision import Decision, name_limits
 from headgate.errors import StoreTimeout, StoreUnavailable
 from headgate.limit_text import parse_limits
-from headgate.stores.redis_states import read_state
-from headgate.stores.redis_store import RedisStore
+from headgate.stores.redis.codec import read_state
+from headgate.stores.redis.store import RedisStore
 from headgate.testing import ManualClock
 from vector_check import answer, read_limits, read_vectors
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headgate import AsyncLimiter, Gate, GuardedStore, Limiter, MemoryStore, Request
 from headgate.limits import Limit
-from headgate.stores.refusals import REMEMBERED_US
+from headgate.stores.guard.refusals import REMEMBERED_US
 from headgate.testing import ManualClock
 from strategies import ONE_LIMIT, history_of
 from subjects import numbers

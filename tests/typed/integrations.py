@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from headgate import Decision, Limiter
-from headgate.http.answers import Told, told
-from headgate.http.who import api_key, first_of, portable
+from headgate.http.client.limit_fields import Told, told
+from headgate.http.keys import api_key, first_of, portable
 from headgate.integrations import fastapi, flask, starlette
 from headgate.integrations.aiohttp_client import RateLimitMiddleware
 from headgate.integrations.httpx import AsyncRateLimitTransport, RateLimitTransport

@@ -7,9 +7,9 @@ from typing import Any, assert_type
 
 from headgate import AsyncGate, AsyncLimiter, Decision, Gate, Limiter, LimitReading, Request
 from headgate.http import asgi, wsgi
-from headgate.http.options import Refusal, Response
-from headgate.http.routes import exempt
-from headgate.http.who import all_of, api_key, first_of, header
+from headgate.http.keys import all_of, api_key, first_of, header
+from headgate.http.server.options import Refusal, Response
+from headgate.http.server.routes import exempt
 
 limiter = Limiter("10/second burst 100; 1000/hour", store="memory://", name="api")
 decision = limiter.hit("user:42", cost=1)

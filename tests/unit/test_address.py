@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import ConfigError
-from headgate.policy.address import AddressRules, forwarded_for, parse_address, parse_network
+from headgate.policy.client_address import AddressRules, forwarded_for, parse_address, parse_network
 
 LIST = AddressRules(header="x-forwarded-for", trusted=(parse_network("10.0.0.0/8"), parse_network("fd00::/8")))
 CASES = [

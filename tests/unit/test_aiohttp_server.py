@@ -20,8 +20,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from broken_store import NO_REDIS, BrokenStore
 from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError
 from headgate.decision import Decision
-from headgate.http.options import Refusal, Response
-from headgate.http.who import endpoint, header, portable
+from headgate.http.keys import endpoint, header, portable
+from headgate.http.server.options import Refusal, Response
 from headgate.integrations.aiohttp import RateLimits, exempt, middleware, rate_limit, setup
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
@@ -393,8 +393,8 @@ def test_stores_that_were_opened_here_are_closed_with_the_application(monkeypatc
         opened.append(BrokenStore())
         return opened[-1]
 
-    monkeypatch.setattr("headgate.http.routes.open_store", open_store)
-    monkeypatch.setattr("headgate.http.request_limits.open_store", open_store)
+    monkeypatch.setattr("headgate.http.server.routes.open_store", open_store)
+    monkeypatch.setattr("headgate.http.server.request_limits.open_store", open_store)
     given = BrokenStore()
     limits = RateLimits(store="redis://a")
     app = application(read=limits("1/minute")(limits("1/minute", store=given)(read)))

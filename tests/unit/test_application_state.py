@@ -21,7 +21,7 @@ from starlette.routing import Mount, Route
 from asgi_asking import ask
 from headgate import MemoryStore
 from headgate.http import asgi
-from headgate.http.attached import Attached
+from headgate.http.server.attached import Attached
 from headgate.integrations import aiohttp as for_aiohttp
 from headgate.integrations import fastapi as for_fastapi
 from headgate.integrations import flask as for_flask
@@ -238,8 +238,8 @@ def test_the_state_ends_with_the_application(build: Any, statuses: Statuses, mon
         opened.append(weakref.ref(store))
         return store
 
-    monkeypatch.setattr("headgate.http.routes.open_store", noted)
-    monkeypatch.setattr("headgate.http.request_limits.open_store", noted)
+    monkeypatch.setattr("headgate.http.server.routes.open_store", noted)
+    monkeypatch.setattr("headgate.http.server.request_limits.open_store", noted)
     app = build()
     assert statuses(app, 3) == PASSES_TWICE
     assert [keys_in(store()) for store in opened if keys_in(store())] == [1]

@@ -15,7 +15,7 @@ import pytest
 
 from headgate.clock import US_PER_SECOND
 from headgate.errors import StoreKeyError, StoreTimeout, StoreUnavailable
-from headgate.stores.breaker import CLOSED, FAILURES, HALF_OPEN, OPEN, RAMP_S, Breaker, jittered
+from headgate.stores.guard.breaker import CLOSED, FAILURES, HALF_OPEN, OPEN, RAMP_S, Breaker, jittered
 from headgate.testing import ManualClock
 
 LATE = StoreTimeout("redis://h: no answer in time")

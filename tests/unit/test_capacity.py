@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from headgate.limit_text import parse_limits
-from headgate.policy.capacity import BUSY_SHARE, MEMORY_FACTOR, SERVER_BYTES, Capacity, capacity
+from headgate.planning.capacity import BUSY_SHARE, MEMORY_FACTOR, SERVER_BYTES, Capacity, capacity
+from headgate.planning.redis_costs import COSTS, ENTRY_BYTES
 from headgate.policy.gate import read_policy
-from headgate.policy.measured import COSTS, ENTRY_BYTES
 
 IDENTITIES = {
     "user": {"header": "X-User-Id"},

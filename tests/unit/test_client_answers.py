@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from headgate.http.answers import Told, ToldLimit, told
-from headgate.http.dialects import DIALECTS, fields_of
-from headgate.http.moments import http_date_us, until_us
+from headgate.http.client.limit_fields import Told, ToldLimit, told
+from headgate.http.fields.dates import http_date_us, until_us
+from headgate.http.fields.dialects import DIALECTS, fields_of
+from headgate.http.fields.structured import parse_dictionary, parse_list
 from headgate.http.refusal import answer_of
-from headgate.http.structured import parse_dictionary, parse_list
 from headgate.limits import Limit
 from headgate.testing import ManualClock
 from strategies import SEVERAL_LIMITS, history_of

@@ -14,7 +14,7 @@ import requests
 from broken_store import BrokenStore
 from headgate import AsyncLimiter, HeadgateError, Limiter, RateLimited, StoreError, StoreTimeout, StoreUnavailable
 from headgate.errors import Held, Throttled
-from headgate.http.client_errors import KINDS
+from headgate.http.client.errors import KINDS
 from headgate.integrations import aiohttp_client
 from headgate.integrations import httpx as of_httpx
 from headgate.integrations import requests as of_requests

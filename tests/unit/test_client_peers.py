@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import ArgumentError
-from headgate.http.peers import BUCKET_US, MOST_RETRIES_SAVED, RETRIES_AT_FIRST, Budget, Peer, Peers, Throttle
+from headgate.http.client.destinations import (
+    BUCKET_US,
+    MOST_RETRIES_SAVED,
+    RETRIES_AT_FIRST,
+    Budget,
+    Peer,
+    Peers,
+    Throttle,
+)
 
 NOW_US = 1_800_000_000_000_000
 WINDOW_US = 120_000_000

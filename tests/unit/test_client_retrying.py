@@ -13,8 +13,8 @@ import pytest
 
 from headgate import AsyncLimiter, ConfigError, Limiter, RateLimited, StoreUnavailable
 from headgate.errors import Held, MissingExtraError, Throttled
-from headgate.http.client_options import ClientLimits, Options, read_options
-from headgate.http.retrying import Answer, Calls, Fate, run, run_async
+from headgate.http.client.calls import Answer, Calls, Fate, run, run_async
+from headgate.http.client.options import ClientLimits, Options, read_options
 from headgate.testing import ManualClock
 
 Outcome = int | tuple[int, dict[str, str]] | Exception

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import ConfigError, Decision, Limiter
-from headgate.http.dialects import DIALECTS, fields_of
+from headgate.http.fields.dialects import DIALECTS, fields_of
 from headgate.http.refusal import answer_of
 from headgate.limits import Limit
 from headgate.testing import ManualClock

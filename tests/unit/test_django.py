@@ -47,8 +47,8 @@ from django.views.decorators.csrf import csrf_exempt
 
 from broken_store import NO_REDIS, BrokenStore
 from headgate import ConfigError, MemoryStore
-from headgate.http.options import Refusal, Response
-from headgate.http.who import api_key, first_of, portable
+from headgate.http.keys import api_key, first_of, portable
+from headgate.http.server.options import Refusal, Response
 from headgate.integrations.django import (
     DjangoRequest,
     RateLimitMiddleware,

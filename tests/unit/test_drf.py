@@ -33,7 +33,7 @@ from rest_framework.viewsets import ViewSet
 
 from broken_store import NO_REDIS, BrokenStore
 from headgate import ConfigError
-from headgate.http.options import Response
+from headgate.http.server.options import Response
 from headgate.integrations.django import rate_limit
 from headgate.integrations.drf import RateLimitThrottle
 from headgate.policy.request import Request

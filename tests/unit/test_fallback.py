@@ -16,8 +16,8 @@ from headgate import AsyncLimiter, ConfigError, GuardedStore, Limiter, MemorySto
 from headgate.decision import name_limits
 from headgate.integrations.flask import RateLimits
 from headgate.limit_text import parse_limits
-from headgate.stores.breaker import OPEN
-from headgate.stores.fallback import Fallback, read_share, scaled
+from headgate.stores.guard.breaker import OPEN
+from headgate.stores.guard.fallback import Fallback, read_share, scaled
 from headgate.testing import ManualClock
 
 NOBODY = "redis://127.0.0.1:1"  # nothing listens there

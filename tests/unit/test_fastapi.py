@@ -24,7 +24,7 @@ from asgi_asking import HOW, ask, drive, note_scopes, options_of, statuses
 from broken_store import NO_REDIS, BrokenStore
 from headgate import ConfigError, Decision, MemoryStore, MissingExtraError
 from headgate.http.asgi import RateLimitMiddleware
-from headgate.http.options import Refusal
+from headgate.http.server.options import Refusal
 from headgate.integrations.fastapi import (
     RateLimitExceeded,
     RateLimitHeaders,

@@ -22,8 +22,8 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from broken_store import NO_REDIS, BrokenStore
 from headgate import ConfigError
-from headgate.http.options import Refusal, Response
-from headgate.http.who import api_key, first_of, portable
+from headgate.http.keys import api_key, first_of, portable
+from headgate.http.server.options import Refusal, Response
 from headgate.integrations.flask import NO_ROUTE, RateLimits, exempt, rate_limit
 from headgate.policy.request import Request
 from headgate.testing import ManualClock

@@ -13,9 +13,9 @@ from headgate import ArgumentError, AsyncLimiter, GuardedStore, Limiter, MemoryS
 from headgate.decision import NamedLimit, name_limits
 from headgate.errors import StoreTimeout
 from headgate.limit_text import parse_limits
-from headgate.stores.breaker import Breaker
-from headgate.stores.contract import BoundLimits
-from headgate.stores.fallback import Fallback, RescuedLimits
+from headgate.stores.guard.breaker import Breaker
+from headgate.stores.guard.fallback import Fallback, RescuedLimits
+from headgate.stores.protocol import BoundLimits
 from headgate.testing import ManualClock
 from subjects import make_limiter, make_store
 

@@ -22,8 +22,8 @@ from grpc import StatusCode
 from broken_store import NO_REDIS, BrokenStore
 from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError
 from headgate.decision import Decision
-from headgate.http.options import Refusal, Response
-from headgate.http.who import api_key, header
+from headgate.http.keys import api_key, header
+from headgate.http.server.options import Refusal, Response
 from headgate.integrations.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor
 from headgate.integrations.grpc_calls import address_of, metadata_of
 from headgate.policy.request import Request

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headgate import Decision, Limiter
 from headgate.core import native
 from headgate.decision import NamedLimit, Reading, name_limits
-from headgate.http.ratelimit_headers import PythonRateLimitFields, _form, ratelimit_fields, retry_after_seconds
+from headgate.http.fields.ratelimit import PythonRateLimitFields, _form, ratelimit_fields, retry_after_seconds
 from headgate.http.refusal import answer_of
 from headgate.limit_text import parse_limits
 from headgate.limits import Limit

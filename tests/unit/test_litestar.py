@@ -25,9 +25,9 @@ from broken_store import NO_REDIS, BrokenStore
 from headgate import AsyncGate, ConfigError, Gate, MemoryStore, MissingExtraError
 from headgate.decision import Decision
 from headgate.http.asgi import RateLimitMiddleware
-from headgate.http.options import Refusal
-from headgate.http.options import Response as Said
-from headgate.http.who import endpoint, header, portable
+from headgate.http.keys import endpoint, header, portable
+from headgate.http.server.options import Refusal
+from headgate.http.server.options import Response as Said
 from headgate.integrations.litestar import EXEMPT, REFUSED, RateLimitPlugin, RateLimits, exempt, rate_limit
 from headgate.policy.request import Request as Asked
 from headgate.testing import ManualClock
@@ -501,8 +501,8 @@ def test_stores_that_were_opened_here_are_closed_with_the_application(monkeypatc
         opened.append(BrokenStore())
         return opened[-1]
 
-    monkeypatch.setattr("headgate.http.routes.open_store", open_store)
-    monkeypatch.setattr("headgate.http.request_limits.open_store", open_store)
+    monkeypatch.setattr("headgate.http.server.routes.open_store", open_store)
+    monkeypatch.setattr("headgate.http.server.request_limits.open_store", open_store)
     given = BrokenStore()
     limits = RateLimits(store="redis://a")
     app = application(

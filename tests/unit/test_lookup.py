@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from headgate.errors import ConfigError
+from headgate.policy.compiled import Policy
 from headgate.policy.gate import read_policy
 from headgate.policy.lookup import find_keys
 from headgate.policy.request import Request
-from headgate.policy.rules import Policy
 
 SECRET = "hunter2hunter2"
 POLICY: dict[str, Any] = {

@@ -21,8 +21,8 @@ from broken_store import BrokenStore
 from headgate import AsyncGate, ConfigError, Gate, StoreTimeout, StoreUnavailable
 from headgate import core as cores
 from headgate.http import asgi, wsgi
-from headgate.http.options import Refusal
-from headgate.http.request_limits import RequestLimits
+from headgate.http.server.options import Refusal
+from headgate.http.server.request_limits import RequestLimits
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
 from subjects import parse_list

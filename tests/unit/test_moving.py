@@ -334,7 +334,7 @@ def test_what_is_deducted_by_the_response_counts_by_it() -> None:
 
 
 def test_limits_per_method_are_a_scope_with_the_method() -> None:
-    from headgate.http.who import request_of
+    from headgate.http.keys import request_of
 
     app, own = site(), site()
     limiter = FlaskLimiter(get_remote_address, app=app, storage_uri="memory://")

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from headgate import Limit, Limiter, parse_limits
 from headgate.policy import warnings as policy_warnings
-from headgate.policy.document import read_document
 from headgate.policy.load import check_policy
+from headgate.policy.yaml_source import read_document
 from headgate.testing import ManualClock
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from redis import exceptions
 
-from headgate.stores.redis_slots import Slots
-from headgate.stores.redis_url import Address
+from headgate.stores.redis.slot_map import Slots
+from headgate.stores.redis.url import Address
 
 ONE, TWO, THREE = (Address("h", port) for port in (1, 2, 3))
 

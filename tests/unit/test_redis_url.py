@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import ConfigError, Gate, GuardedStore, Limiter, RedisStore
-from headgate.stores.opening import check_store_url, existing_zone, open_store
-from headgate.stores.redis_async import _pool
-from headgate.stores.redis_url import Address, read_url
-from headgate.stores.store_url import split_url
+from headgate.stores.redis.async_link import _pool
+from headgate.stores.redis.url import Address, read_url
+from headgate.stores.url import check_store_url, existing_zone, open_store
+from headgate.stores.url_parts import split_url
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import ConfigError, core
+from headgate.policy.compiled import Policy
 from headgate.policy.gate import read_policy
-from headgate.policy.rules import Policy
 from headgate.replay import ordering
 from headgate.replay.common_log import common_reader, split_block, split_request
 from headgate.replay.entries import Entry, Tally, Unreadable

@@ -13,9 +13,9 @@ import pytest
 from headgate import ConfigError, MemoryStore, StoreUnavailable, TokenBucket
 from headgate.decision import Decision
 from headgate.http import asgi, wsgi
-from headgate.http.front import Answer, Front, judge, judge_async
-from headgate.http.options import Refusal, Response
-from headgate.http.who import header
+from headgate.http.keys import header
+from headgate.http.server.enforcer import Answer, Front, judge, judge_async
+from headgate.http.server.options import Refusal, Response
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
 

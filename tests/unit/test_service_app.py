@@ -16,7 +16,7 @@ from headgate.errors import ConfigError, HeadgateError, StoreTimeout
 from headgate.policy.gate import AsyncGate
 from headgate.service.app import Service
 from headgate.service.exchange import Question, Response
-from headgate.stores.contract import BoundLimits, StoreStats
+from headgate.stores.protocol import BoundLimits, StoreStats
 from headgate.waiting import answered
 
 POLICY = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "5/minute"}]}

@@ -18,8 +18,8 @@ from urllib.parse import quote
 import pytest
 
 from headgate import ConfigError, Gate, Limiter, Request, SharedStore, StoreUnavailable, core
-from headgate.stores import shared
-from headgate.stores.opening import open_store
+from headgate.stores.shared import store as shared
+from headgate.stores.url import open_store
 from headgate.testing import ManualClock
 from subjects import KINDS, make_zone
 
@@ -219,7 +219,7 @@ def test_damage_that_happens_while_a_zone_is_used_is_told(path: Path) -> None:
 
 
 def test_a_zone_from_before_the_last_start_begins_afresh(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headgate.stores import zone_file
+    from headgate.stores.shared import zone_file
 
     Limiter("5/hour", store=SharedStore(path, size=SIZE)).hit("user")
     monkeypatch.setattr(zone_file, "_boot", lambda: bytes(16))
@@ -240,7 +240,7 @@ def test_what_a_maker_that_died_left_behind_is_used(path: Path) -> None:
 
 
 def test_one_process_at_a_time_makes_a_zone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headgate.stores import zone_file
+    from headgate.stores.shared import zone_file
 
     beside = path.with_name(".zone.new")
     beside.touch(0o600)
@@ -576,7 +576,7 @@ def test_processes_of_another_pid_namespace_are_refused(path: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["_BOOT_ID", "_PID_NAMESPACE"])
 def test_without_proc_the_store_says_so(path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    from headgate.stores import zone_file
+    from headgate.stores.shared import zone_file
 
     monkeypatch.setattr(zone_file, missing, path.with_name("nothing"))
     with pytest.raises(ConfigError, match="needs /proc, to know this run of the system"):

@@ -28,7 +28,7 @@ from broken_store import NO_REDIS
 from headgate import ConfigError, MemoryStore, MissingExtraError, StoreTimeout
 from headgate import core as cores
 from headgate.http.asgi import RateLimitMiddleware
-from headgate.http.request_limits import RequestLimits
+from headgate.http.server.request_limits import RequestLimits
 from headgate.integrations.starlette import RateLimitHeaders, RateLimits, RouteLimit, exempt, rate_limit
 from headgate.testing import ManualClock
 

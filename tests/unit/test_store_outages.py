@@ -15,12 +15,12 @@ from broken_store import BrokenStore
 from headgate import AsyncGate, AsyncLimiter, ConfigError, Gate, Limiter, Request, StoreUnavailable
 from headgate.errors import StoreError
 from headgate.http import asgi, wsgi
-from headgate.http.client_options import read_options
-from headgate.http.retrying import Calls
-from headgate.http.retrying import run as run_call
-from headgate.stores.guard import GuardedStore
-from headgate.stores.redis_store import RedisStore
-from headgate.stores.shared import SharedStore, can_share
+from headgate.http.client.calls import Calls
+from headgate.http.client.calls import run as run_call
+from headgate.http.client.options import read_options
+from headgate.stores.guard.store import GuardedStore
+from headgate.stores.redis.store import RedisStore
+from headgate.stores.shared.store import SharedStore, can_share
 from headgate.testing import ManualClock
 
 
@@ -228,7 +228,7 @@ class _Wire:
         return response
 
     def answer(self, response: int) -> Any:
-        from headgate.http.retrying import Answer
+        from headgate.http.client.calls import Answer
 
         return Answer(response, httpx.Headers(), response)
 

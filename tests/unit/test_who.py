@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate import ConfigError, Limiter
-from headgate.http.who import all_of, api_key, cookie, first_of, header, query
+from headgate.http.keys import all_of, api_key, cookie, first_of, header, query
 from headgate.keys import encode_key
 from headgate.policy.request import REPEATED, Request
 

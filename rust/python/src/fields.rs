@@ -1,4 +1,4 @@
-//! The header fields that tell what remains; the native twin of `headgate.http.ratelimit_headers`.
+//! The header fields that tell what remains; the native twin of `headgate.http.fields.ratelimit`.
 
 use std::fmt::Write;
 

@@ -52,7 +52,7 @@ pub fn read_on_full(on_full: &str) -> PyResult<OnFull> {
     }
 }
 
-/// The counts of a table by their names in `headgate.stores.contract.StoreStats`.
+/// The counts of a table by their names in `headgate.stores.protocol.StoreStats`.
 pub fn write_stats(py: Python<'_>, stats: Stats) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("keys", stats.keys)?;

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.terminal import results
-from headgate.policy.capacity import BUSY_SHARE, MEMORY_FACTOR, Capacity, LimitNeeds, capacity
+from headgate.planning.capacity import BUSY_SHARE, MEMORY_FACTOR, Capacity, LimitNeeds, capacity
 from headgate.policy.gate import read_policy
 
 

@@ -22,7 +22,7 @@ from headgate import core
 from headgate.cli import options
 from headgate.cli.zones import zone
 from headgate.errors import HeadgateError
-from headgate.stores.opening import store_schemes
+from headgate.stores.url import store_schemes
 
 INTERRUPTED = 130
 READER_GONE = 141
@@ -110,7 +110,7 @@ def validate(files: tuple[str, ...], as_json: bool) -> None:
 @headgate.command()
 def schema() -> None:
     """Print the JSON Schema of policy files, for editors."""
-    from headgate.policy.model import policy_schema
+    from headgate.policy.schema import policy_schema
 
     click.echo(json.dumps(policy_schema(), indent=2))
 

@@ -14,12 +14,12 @@ import click
 from headgate.decision import LimitReading
 from headgate.errors import ConfigError
 from headgate.keys import encode_key
+from headgate.policy.compiled import ANY_TIER, Policy, Rule
 from headgate.policy.gate import read_policy
 from headgate.policy.lookup import Found, RuleKey, find_keys, lacks
-from headgate.policy.rules import ANY_TIER, Policy, Rule
-from headgate.stores.contract import Store
-from headgate.stores.guard import GuardedStore
-from headgate.stores.opening import check_store_url, existing_zone, open_store
+from headgate.stores.guard.store import GuardedStore
+from headgate.stores.protocol import Store
+from headgate.stores.url import check_store_url, existing_zone, open_store
 
 _PATIENCE = "timeout=2s"
 """A person waits longer than a request, unless the URL has a deadline of its own."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from headgate.policy.address import UNIX
+from headgate.policy.client_address import UNIX
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HOST = re.compile(r"(?:[^\s\x00-\x20\x7f/?#@\[\]:]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")

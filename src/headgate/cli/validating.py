@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from headgate.policy.document import LARGEST_BYTES, read_document
 from headgate.policy.load import check_policy
-from headgate.policy.model import PolicyModel
 from headgate.policy.problems import PolicyError, Problem, path_text, place_text
+from headgate.policy.schema import PolicyModel
 from headgate.policy.warnings import warnings_of
+from headgate.policy.yaml_source import LARGEST_BYTES, read_document
 
 STANDARD_INPUT = "standard input"
 

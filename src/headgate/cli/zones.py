@@ -9,7 +9,7 @@ import click
 
 from headgate.errors import ConfigError
 from headgate.keys import Key
-from headgate.stores.opening import existing_zone
+from headgate.stores.url import existing_zone
 
 _KEY_HELP = "KEY is a text; several are the parts of one key, such as those of a rule that counts by two identities."
 

@@ -18,11 +18,11 @@ from urllib.parse import quote
 from headgate import core
 from headgate.decision import Decision
 from headgate.errors import StoreError
-from headgate.http.cors import warn_outside_of_cors
-from headgate.http.front import Answer, Front
-from headgate.http.nested import JUDGED, nested
-from headgate.http.options import AnyPolicy, Options, Refusal, Response
-from headgate.http.request_limits import Asked
+from headgate.http.server.cors import warn_outside_of_cors
+from headgate.http.server.enforcer import Answer, Front
+from headgate.http.server.nested import JUDGED, nested
+from headgate.http.server.options import AnyPolicy, Options, Refusal, Response
+from headgate.http.server.request_limits import Asked
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import Request, header_name, joined, one_value, target_text
 
@@ -47,7 +47,7 @@ class RateLimitMiddleware:
     """Judges each request before `app` sees it; one that is refused never gets there.
 
     Give a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, and what else
-    `headgate.http.options.Options` has. Requests are counted by their path as it was sent, with the
+    `headgate.http.server.options.Options` has. Requests are counted by their path as it was sent, with the
     part that a mount took off. `websockets` judges handshakes, too. `fallback` is an application that
     answers what is refused, from a cache perhaps. The store is connected when the server starts the
     application's lifespan, and closed when it ends it, if it was opened here. Raises ConfigError or PolicyError.

@@ -10,8 +10,8 @@ import json
 from typing import Any, NamedTuple
 
 from headgate.decision import Decision, NamedLimit
-from headgate.http.dialects import Fields
-from headgate.http.ratelimit_headers import ratelimit_fields, retry_after_seconds
+from headgate.http.fields.dialects import Fields
+from headgate.http.fields.ratelimit import ratelimit_fields, retry_after_seconds
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"

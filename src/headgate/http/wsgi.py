@@ -18,9 +18,9 @@ from urllib.parse import quote
 from headgate import core
 from headgate.decision import Decision
 from headgate.errors import StoreError
-from headgate.http.front import Answer, Front
-from headgate.http.nested import JUDGED, nested
-from headgate.http.options import AnyPolicy, Options, Refusal, Response
+from headgate.http.server.enforcer import Answer, Front
+from headgate.http.server.nested import JUDGED, nested
+from headgate.http.server.options import AnyPolicy, Options, Refusal, Response
 from headgate.policy.gate import Gate
 from headgate.policy.request import Request, one_value, target_text
 
@@ -36,7 +36,7 @@ class RateLimitMiddleware:
     """Judges each request before `app` sees it; one that is refused never gets there.
 
     Give a `policy` (a file's path, its values, a Policy or a Gate) or `limits`, and what else
-    `headgate.http.options.Options` has. Requests are counted by their whole path, with the part that a
+    `headgate.http.server.options.Options` has. Requests are counted by their whole path, with the part that a
     mount took off. `fallback` is an application that answers what is refused, from a cache perhaps.
     Raises ConfigError or PolicyError.
     """

@@ -23,11 +23,11 @@ from typing import Any, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.http.cors import is_cors, tell_outside_of_cors
-from headgate.http.front import judge_async
-from headgate.http.functions import request_of
-from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions
-from headgate.http.routes import (
+from headgate.http.server.cors import is_cors, tell_outside_of_cors
+from headgate.http.server.enforcer import judge_async
+from headgate.http.server.functions import request_of
+from headgate.http.server.options import AnyPolicy, Options, Refusal, Response, RouteOptions
+from headgate.http.server.routes import (
     NONE_TOLD,
     Fronts,
     LimitsOfRoute,

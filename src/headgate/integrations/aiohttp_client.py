@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.http.client_errors import own_errors
-from headgate.http.client_options import ClientLimits, Options
-from headgate.http.retrying import Answer, Calls, Fate, run_async
+from headgate.http.client.calls import Answer, Calls, Fate, run_async
+from headgate.http.client.errors import own_errors
+from headgate.http.client.options import ClientLimits, Options
 
 try:
     import aiohttp
@@ -29,7 +29,7 @@ class RateLimitMiddleware:
     """Holds, sends and repeats the requests of a `ClientSession`, or of one call: both take `middlewares=`.
 
     `limits` are kept before anything is sent; None waits only where a server asks for it. A limiter given as
-    `limits` is an AsyncLimiter. `options` are those of `headgate.http.client_options`. Raises ConfigError for
+    `limits` is an AsyncLimiter. `options` are those of `headgate.http.client.options`. Raises ConfigError for
     what cannot be meant, and for an aiohttp before 3.12, which has no middlewares for clients; a request
     raises RateLimited, Held or Throttled where nothing was sent, which are aiohttp.ClientErrors, too.
     """

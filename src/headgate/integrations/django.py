@@ -21,12 +21,12 @@ from typing import Any, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.http.cors import tell_outside_of_cors
-from headgate.http.front import Front, judge, judge_async
-from headgate.http.functions import portable, request_of
-from headgate.http.options import Refusal, RouteOptions
-from headgate.http.routes import NONE_TOLD, LimitsOfRoute, check_endpoint, is_exempt
-from headgate.http.routes import exempt as _exempt
+from headgate.http.server.cors import tell_outside_of_cors
+from headgate.http.server.enforcer import Front, judge, judge_async
+from headgate.http.server.functions import portable, request_of
+from headgate.http.server.options import Refusal, RouteOptions
+from headgate.http.server.routes import NONE_TOLD, LimitsOfRoute, check_endpoint, is_exempt
+from headgate.http.server.routes import exempt as _exempt
 from headgate.policy.headers import Headers
 from headgate.policy.request import Request
 from headgate.waiting import answered

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from asgiref.sync import async_to_sync, sync_to_async
 
-from headgate.http.options import Response
+from headgate.http.server.options import Response
 from headgate.integrations.passed import Counted, Entry, Passed
 
 

@@ -12,13 +12,13 @@ from threading import Lock
 from typing import Any, cast
 
 from headgate.errors import ConfigError
-from headgate.http.front import Front
-from headgate.http.functions import OF_A_REQUEST, is_portable, takes
-from headgate.http.options import Answering, Options, RouteOptions
-from headgate.http.routes import LimitsOfRoute, RouteLimits
+from headgate.http.server.enforcer import Front
+from headgate.http.server.functions import OF_A_REQUEST, is_portable, takes
+from headgate.http.server.options import Answering, Options, RouteOptions
+from headgate.http.server.routes import LimitsOfRoute, RouteLimits
 from headgate.policy.request import Request
-from headgate.stores.contract import Store
-from headgate.stores.opening import open_store
+from headgate.stores.protocol import Store
+from headgate.stores.url import open_store
 from headgate.waiting import answered
 
 _SITE = "site"

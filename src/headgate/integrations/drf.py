@@ -18,9 +18,9 @@ from threading import Lock
 from typing import Any, ClassVar, cast
 
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.http.front import Front, judge
-from headgate.http.functions import portable, request_of, takes
-from headgate.http.options import RouteOptions
+from headgate.http.server.enforcer import Front, judge
+from headgate.http.server.functions import portable, request_of, takes
+from headgate.http.server.options import RouteOptions
 
 try:
     import rest_framework.request  # type: ignore[import-untyped]
@@ -92,7 +92,10 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     """Units of a request: a number, a function of the request, or a method."""
 
     options: ClassVar[RouteOptions] = {}
-    """What else `headgate.http.options.RouteOptions` has. The answer is REST framework's: `refusal` changes nothing."""
+    """What else `headgate.http.server.options.RouteOptions` has.
+
+    The answer is REST framework's: `refusal` changes nothing.
+    """
 
     _entry: Entry | None = None
 

@@ -17,11 +17,11 @@ from typing import Any, Unpack
 from headgate.decision import Decision
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.http.asgi import refuse_websocket
-from headgate.http.attached import Attached
-from headgate.http.dialects import fields_of
-from headgate.http.options import Refusal, RouteOptions
+from headgate.http.fields.dialects import fields_of
 from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
-from headgate.http.routes import NONE_TOLD, Fronts, LimitsOfRoute, RouteLimits, exempt, is_exempt
+from headgate.http.server.attached import Attached
+from headgate.http.server.options import Refusal, RouteOptions
+from headgate.http.server.routes import NONE_TOLD, Fronts, LimitsOfRoute, RouteLimits, exempt, is_exempt
 from headgate.integrations.starlette_record import RateLimitHeaders, Record
 from headgate.integrations.starlette_routes import application_of, find_route, flat
 from headgate.limiter import Limiter

@@ -24,11 +24,11 @@ from weakref import WeakSet
 from headgate.decision import Decision
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.http import wsgi
-from headgate.http.front import judge
-from headgate.http.functions import request_of
-from headgate.http.options import Refusal, Response, RouteOptions
-from headgate.http.routes import NONE_TOLD, Fronts, LimitsOfRoute, RouteLimits, is_exempt
-from headgate.http.routes import exempt as _exempt
+from headgate.http.server.enforcer import judge
+from headgate.http.server.functions import request_of
+from headgate.http.server.options import Refusal, Response, RouteOptions
+from headgate.http.server.routes import NONE_TOLD, Fronts, LimitsOfRoute, RouteLimits, is_exempt
+from headgate.http.server.routes import exempt as _exempt
 from headgate.http.wsgi import Environ, WsgiRequest
 from headgate.integrations.passed import Counted, Entry, Passed
 
@@ -104,7 +104,7 @@ class RateLimits:
     Called with limits it is a decorator of views, below `@app.route`, and of blueprints. `default` are limits
     of every route of the application, each by itself, and of all requests that no route answers together;
     of static files only where `static` says so. `fallback` is a view that answers instead of a refusal.
-    `options` are those of `headgate.http.options.RouteOptions`, for all limits that do not say their own.
+    `options` are those of `headgate.http.server.options.RouteOptions`, for all limits that do not say their own.
 
     What applies to a request applies together: a refusal gives back what other limits had charged. A
     refusal is raised as werkzeug's TooManyRequests (or what its status is) with the whole answer in

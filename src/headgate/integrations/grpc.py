@@ -18,9 +18,9 @@ from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any, Unpack, cast
 
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.http.front import Answer, Front, Judged, judge, judge_async
-from headgate.http.options import AnyPolicy, Options, Response, RouteOptions
-from headgate.http.routes import LimitsOfRoute, RouteLimits
+from headgate.http.server.enforcer import Answer, Front, Judged, judge, judge_async
+from headgate.http.server.options import AnyPolicy, Options, Response, RouteOptions
+from headgate.http.server.routes import LimitsOfRoute, RouteLimits
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
 

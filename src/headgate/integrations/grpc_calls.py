@@ -12,9 +12,9 @@ from urllib.parse import unquote
 import grpc
 from grpc import StatusCode
 
-from headgate.http.front import Answer
-from headgate.http.options import Response
 from headgate.http.refusal import PROBLEM_JSON
+from headgate.http.server.enforcer import Answer
+from headgate.http.server.options import Response
 from headgate.policy.request import Request
 
 Metadata = tuple[tuple[str, str | bytes], ...]

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from headgate.errors import MissingExtraError
-from headgate.http.client_errors import own_errors
-from headgate.http.client_options import ClientLimits, Options
-from headgate.http.retrying import Answer, Call, Calls, Fate, run, run_async
+from headgate.http.client.calls import Answer, Call, Calls, Fate, run, run_async
+from headgate.http.client.errors import own_errors
+from headgate.http.client.options import ClientLimits, Options
 
 try:
     import httpx
@@ -30,7 +30,7 @@ class RateLimitTransport(httpx.BaseTransport):
 
     `limits` are kept before anything is sent; None waits only where a server asks for it. `transport` is
     what sends [httpx.HTTPTransport()]; a client's own `verify`, `http2`, `proxy` and the like are given to
-    that. `options` are those of `headgate.http.client_options`. Raises ConfigError for what cannot be meant;
+    that. `options` are those of `headgate.http.client.options`. Raises ConfigError for what cannot be meant;
     a request raises RateLimited, Held or Throttled where nothing was sent, which are httpx.TransportErrors, too.
     """
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.http.functions import portable, request_of
+from headgate.http.server.functions import portable, request_of
 from headgate.policy.request import REPEATED, header_name
 
 try:

@@ -29,10 +29,18 @@ from headgate.http.asgi import (
     send_refusal,
     telling,
 )
-from headgate.http.functions import request_of
-from headgate.http.options import AnyPolicy, Options, Refusal, Response, RouteOptions
 from headgate.http.refusal import PROBLEM_JSON
-from headgate.http.routes import NONE_TOLD, Fronts, LimitsOfRoute, RouteLimits, application_fronts, exempt, is_exempt
+from headgate.http.server.functions import request_of
+from headgate.http.server.options import AnyPolicy, Options, Refusal, Response, RouteOptions
+from headgate.http.server.routes import (
+    NONE_TOLD,
+    Fronts,
+    LimitsOfRoute,
+    RouteLimits,
+    application_fronts,
+    exempt,
+    is_exempt,
+)
 from headgate.integrations.starlette_record import Passed, Record
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import one_of_values

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from headgate.http.front import Answer, Front, Judged
-from headgate.http.options import Refusal
+from headgate.http.server.enforcer import Answer, Front, Judged
+from headgate.http.server.options import Refusal
 from headgate.policy.request import Request
 
 _TOLD = "_headgate_told"

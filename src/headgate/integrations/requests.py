@@ -12,9 +12,9 @@ from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from headgate.errors import MissingExtraError
-from headgate.http.client_errors import own_errors
-from headgate.http.client_options import ClientLimits, Options
-from headgate.http.retrying import Answer, Calls, Fate, run
+from headgate.http.client.calls import Answer, Calls, Fate, run
+from headgate.http.client.errors import own_errors
+from headgate.http.client.options import ClientLimits, Options
 
 try:
     import requests
@@ -43,7 +43,7 @@ class RateLimitAdapter(HTTPAdapter):
 
     `limits` are kept before anything is sent; None waits only where a server asks for it. `pool_connections`,
     `pool_maxsize` and `pool_block` are those of requests. `options` are those of
-    `headgate.http.client_options`. Raises ConfigError for what cannot be meant; a request raises
+    `headgate.http.client.options`. Raises ConfigError for what cannot be meant; a request raises
     RateLimited, Held or Throttled where nothing was sent, which are requests.RequestExceptions, too.
     """
 

@@ -33,10 +33,10 @@ from headgate.http.asgi import (
     settling,
     telling,
 )
-from headgate.http.cors import warn_outside_of_cors
-from headgate.http.functions import request_of
-from headgate.http.options import Refusal, Response, RouteOptions
-from headgate.http.routes import NONE_TOLD, Fronts, LimitsOfRoute, RouteLimits, check_endpoint, exempt, is_exempt
+from headgate.http.server.cors import warn_outside_of_cors
+from headgate.http.server.functions import request_of
+from headgate.http.server.options import Refusal, Response, RouteOptions
+from headgate.http.server.routes import NONE_TOLD, Fronts, LimitsOfRoute, RouteLimits, check_endpoint, exempt, is_exempt
 from headgate.integrations.passed import without_content
 from headgate.integrations.starlette_record import Passed, RateLimitHeaders, Record
 from headgate.integrations.starlette_routes import Found, application_of, find_route

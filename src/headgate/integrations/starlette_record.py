@@ -26,8 +26,8 @@ from headgate.http.asgi import (
     encode_fields,
     living,
 )
-from headgate.http.front import PASSES, Answer, Front, answer_async
-from headgate.http.options import Refusal, Response
+from headgate.http.server.enforcer import PASSES, Answer, Front, answer_async
+from headgate.http.server.options import Refusal, Response
 from headgate.integrations.passed import merged
 from headgate.waiting import answered
 

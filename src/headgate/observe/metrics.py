@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import MissingExtraError
-from headgate.stores.contract import StoreStats
+from headgate.stores.protocol import StoreStats
 
 try:
     from prometheus_client import (

@@ -16,11 +16,15 @@ from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ConfigError, StoreUnavailable
 from headgate.keys import check_cost
+from headgate.planning.cluster_check import check_shape
+from headgate.policy.compiled import ALL_RULES, ANY_TIER, Candidate, Candidates, Kind, Policy
 from headgate.policy.identity import Extract, Parts
 from headgate.policy.request import Request
-from headgate.policy.rules import ALL_RULES, ANY_TIER, Candidate, Candidates, Kind, Policy
-from headgate.policy.shape import check_shape
-from headgate.stores.contract import (
+from headgate.stores.guard.choice import answering, rescued
+from headgate.stores.guard.fallback import MAX_LOCAL_KEYS, Choice, check_choice
+from headgate.stores.guard.late_limits import bound_or_late
+from headgate.stores.memory import MemoryStore
+from headgate.stores.protocol import (
     BoundLimits,
     Store,
     StoreStats,
@@ -30,12 +34,8 @@ from headgate.stores.contract import (
     warm_up,
     warm_up_async,
 )
-from headgate.stores.fallback import MAX_LOCAL_KEYS, Choice, check_choice
-from headgate.stores.late import bound_or_late
-from headgate.stores.memory import MemoryStore
-from headgate.stores.opening import open_store
-from headgate.stores.shared import SharedStore
-from headgate.stores.written import answering, rescued
+from headgate.stores.shared.store import SharedStore
+from headgate.stores.url import open_store
 from headgate.units import LARGEST
 from headgate.waiting import answered
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 
-from headgate.policy.address import AddressRules
+from headgate.policy.client_address import AddressRules
 from headgate.policy.request import REPEATED, Request, header_name
 
 Parts = tuple[str, ...]

@@ -14,9 +14,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from headgate.keys import MOST_PARTS
-from headgate.policy.document import Document, read_document, unusable_texts
+from headgate.policy.compiled import ANY_TIER
 from headgate.policy.identity import ANONYMOUS, BUILT_IN, REPEATED_IDENTITY
-from headgate.policy.model import (
+from headgate.policy.problems import Path, PolicyError, Problem
+from headgate.policy.schema import (
     ClientIpModel,
     FieldFaults,
     IdentityModel,
@@ -27,8 +28,7 @@ from headgate.policy.model import (
     TiersModel,
     TierSourceModel,
 )
-from headgate.policy.problems import Path, PolicyError, Problem
-from headgate.policy.rules import ANY_TIER
+from headgate.policy.yaml_source import Document, read_document, unusable_texts
 
 _WANTED = {
     "string_type": "text",

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from headgate.errors import ConfigError
-from headgate.policy.address import parse_address
+from headgate.policy.client_address import parse_address
+from headgate.policy.compiled import Policy, Rule
 from headgate.policy.identity import ANONYMOUS, BUILT_IN, EVERYONE, REPEATED_IDENTITY, Parts
 from headgate.policy.request import Request
-from headgate.policy.rules import Policy, Rule
 
 _NAMED = re.compile(r"([a-z][a-z0-9_.-]{0,63})=(.*)", re.DOTALL)
 _DIGEST = re.compile("[0-9a-f]{32}")

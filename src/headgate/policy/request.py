@@ -69,7 +69,7 @@ class Request:
     give. So a subclass that has the framework's request at hand overrides `header`, `cookie` and `query`, and
     returns exactly the text that the framework gives the application for this name: the first, the last or
     the joined one, "" where there is none, never `REPEATED`. That is all there is to it: identities, tiers,
-    matches and the functions of `headgate.http.who` ask these three. `headers` stays the mapping of all
+    matches and the functions of `headgate.http.keys` ask these three. `headers` stays the mapping of all
     lines, each name's values joined in their order: the client's address is read from it.
     """
 

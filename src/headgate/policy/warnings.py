@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator
 
 from headgate.limits import FixedWindow, LeakyBucket, LeakyQueue, Limit, SlidingLog, SlidingWindow, TokenBucket
-from headgate.policy.document import Document
-from headgate.policy.model import MatchModel, PolicyModel, RuleModel
+from headgate.policy.compiled import ANY_TIER
 from headgate.policy.problems import Path, Problem
-from headgate.policy.rules import ANY_TIER
+from headgate.policy.schema import MatchModel, PolicyModel, RuleModel
+from headgate.policy.yaml_source import Document
 
 _FOREIGN = re.compile(r":([A-Za-z_][A-Za-z0-9_]*)|<(?:[a-z]+:)?([A-Za-z_][A-Za-z0-9_]*)>")
 """A segment for any value, as other programs write it."""

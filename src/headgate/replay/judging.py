@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from headgate.decision import Decision
 from headgate.keys import encode_key
+from headgate.policy.compiled import ANY_TIER, Policy, Rule
 from headgate.policy.gate import Gate
 from headgate.policy.identity import Parts
 from headgate.policy.request import Request
-from headgate.policy.rules import ANY_TIER, Policy, Rule
 from headgate.replay.entries import Entry
 from headgate.stores.memory import MOST_KEYS, MemoryStore
 

@@ -12,7 +12,7 @@ from itertools import tee
 from pathlib import Path
 from typing import NamedTuple
 
-from headgate.policy.rules import Policy
+from headgate.policy.compiled import Policy
 from headgate.replay.entries import Entry, Tally
 from headgate.replay.judging import Judge, Refusal, Result, Series, key_text
 from headgate.replay.ordering import FarOutOfOrder, ordered, sorted_on_disk

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from headgate.decision import Decision
 from headgate.errors import ArgumentError, HeadgateError, StoreError
-from headgate.http.ratelimit_headers import retry_after_seconds, writers_of
+from headgate.http.fields.ratelimit import retry_after_seconds, writers_of
 from headgate.http.refusal import refusal_body, refusal_status
 from headgate.observe.metrics import CONTENT_TYPE, Metrics, Sharing
 from headgate.policy.gate import AsyncGate

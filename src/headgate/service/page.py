@@ -6,8 +6,8 @@ from html import escape
 
 import headgate
 from headgate import core
+from headgate.policy.compiled import ANY_TIER, Conditions, Rule
 from headgate.policy.gate import AsyncGate
-from headgate.policy.rules import ANY_TIER, Conditions, Rule
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2733; --dim: #5b6b7a; --paper: #fbfcfd; --line: #dde4ea; --soft: #eef2f5;

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import ConfigError, HeadgateError
+from headgate.policy.compiled import Policy
 from headgate.policy.problems import PolicyError
-from headgate.policy.rules import Policy
 from headgate.service.app import Service
 
 log = logging.getLogger("headgate")

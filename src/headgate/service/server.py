@@ -13,8 +13,8 @@ from pathlib import Path
 
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.observe.metrics import leave_out_creation_times
+from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
-from headgate.policy.rules import Policy
 from headgate.service.app import Service
 from headgate.service.connection import Bounds, Connections
 from headgate.service.policy_watch import PolicyWatch, other_store, policy_of

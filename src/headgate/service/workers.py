@@ -18,19 +18,19 @@ from pathlib import Path
 from headgate.errors import ConfigError, HeadgateError
 from headgate.observe.metrics import Sharing, make_files
 from headgate.observe.metrics_folder import MetricsFolder
+from headgate.planning.cluster_check import check_shape
+from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
 from headgate.policy.problems import PolicyError
-from headgate.policy.rules import Policy
-from headgate.policy.shape import check_shape
 from headgate.service.app import Service
 from headgate.service.connection import Bounds
 from headgate.service.policy_watch import PolicyWatch, other_store, policy_of
 from headgate.service.server import FINISH_WITHIN_S, address_of, fitting, listen_together, run
 from headgate.service.supervisor import Seat, Supervisor
-from headgate.stores.contract import Store
 from headgate.stores.memory import MemoryStore
-from headgate.stores.opening import open_store
-from headgate.stores.shared import default_zone_url
+from headgate.stores.protocol import Store
+from headgate.stores.shared.store import default_zone_url
+from headgate.stores.url import open_store
 
 log = logging.getLogger("headgate")
 

@@ -22,7 +22,7 @@ from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError, brief_number
 from headgate.keys import whole_number
-from headgate.stores.contract import BoundLimits, StoreStats
+from headgate.stores.protocol import BoundLimits, StoreStats
 from headgate.stores.python_table import PythonBoundLimits, PythonTable
 
 DEFAULT_MAX_KEYS = 1_000_000

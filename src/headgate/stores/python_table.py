@@ -18,7 +18,7 @@ from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ArgumentError
 from headgate.keys import Key, check_cost, check_now, encode_key
-from headgate.stores.contract import read_charge
+from headgate.stores.protocol import read_charge
 from headgate.units import CompiledLimit
 
 _SWEEP = 32
@@ -278,7 +278,7 @@ class PythonDecisions(list[Decision]):
 
 
 class PythonBoundLimits:
-    """Limits bound to a Python table and a clock; see `headgate.stores.contract.BoundLimits`."""
+    """Limits bound to a Python table and a clock; see `headgate.stores.protocol.BoundLimits`."""
 
     def __init__(self, table: PythonTable, limits: tuple[NamedLimit, ...], clock: Clock | None = None) -> None:
         self._table = table

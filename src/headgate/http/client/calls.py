@@ -1,0 +1,326 @@
+"""Calls to a server that has limits: wait for a turn, send, heed what is answered, perhaps try again.
+
+The steps of a call are a generator without colour and without I/O; `run` and `run_async` drive it, with
+what a library can do as a `Wire`. `integrations` has the skins.
+
+Tried again is what is safe (RFC 9110, 9.2.2; RFC 6585, 4): what was refused or never sent, whatever its
+method, and what may have been lost, if it is idempotent. How often: three tries and a budget for each key
+(Beyer et al., Site Reliability Engineering, chapter 21), after a pause with full jitter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
+
+from headgate.clock import US_PER_SECOND
+from headgate.decision import Decision
+from headgate.errors import HeadgateError, Held, RateLimited, StoreError, StoreUnavailable, Throttled
+from headgate.http.client.destinations import Peer, Peers
+from headgate.http.client.errors import Own
+from headgate.http.client.limit_fields import Told, told
+from headgate.http.client.options import ClientLimits, Options, read_options
+from headgate.keys import Key
+from headgate.limiter import AsyncLimiter, Limiter
+from headgate.waiting import FOREVER_US, Sleep
+
+R = TypeVar("R")
+_log = logging.getLogger("headgate")
+
+IDEMPOTENT = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"))
+"""Methods of which a second request changes nothing more (RFC 9110, 9.2.2)."""
+
+BACKOFF_US = US_PER_SECOND // 10
+LONGEST_BACKOFF_US = 10 * US_PER_SECOND
+
+Fate = Literal["unsent", "lost", "final"]
+"""Of a request that failed: the server never saw it; perhaps it did; or trying again cannot help."""
+
+_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+
+
+class Turn(NamedTuple):
+    """A step: stand in line; the answer is a Decision, or the StoreError that came instead."""
+
+    key: Key
+    cost: int
+    timeout: float | None
+    """Seconds; None for no end."""
+
+
+class Send(NamedTuple):
+    """A step: send the request; the answer is an Answer or a Failure."""
+
+
+class Keep(NamedTuple):
+    """A step: read a response to its end, which frees its connection; the answer is an Answer or a Failure."""
+
+    response: Any
+
+
+class Answer(NamedTuple):
+    """What a server answered; `response` is the library's own."""
+
+    status: int
+    headers: Mapping[str, str]
+    response: Any
+
+
+class Failure(NamedTuple):
+    """A request without an answer."""
+
+    error: Exception
+    fate: Fate
+
+
+Steps = Generator[Turn | Sleep | Send | Keep, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is to be known of a request."""
+
+    request: Any
+    """The library's own."""
+
+    key: Key
+    cost: int
+    idempotent: bool
+    again: Callable[[], bool]
+    """Whether its body can be sent (again) as it is now."""
+
+
+class _Reading(NamedTuple):
+    """What an outcome means."""
+
+    accepted: bool
+    """The server did the work, whatever came of it."""
+
+    repeatable: bool
+    """Whether trying again is safe and may help, if the body can be sent again."""
+
+    refused: bool = False
+    """A limit of the server's: the request was not processed."""
+
+    wait_us: int | None = None
+    """For how long the server asks to be left alone."""
+
+
+class Calls:
+    """The calls of one client: its limiter, what it remembers of its peers, and how it goes on."""
+
+    def __init__(
+        self, limits: ClientLimits, options: Options, *, asynchronous: bool, own: Own = lambda error, request: error
+    ) -> None:
+        self._own = own
+        self._settings = read_options(limits, options, asynchronous=asynchronous)
+        self._peers = Peers(retry_budget=self._settings.retry_budget, adaptive_k=self._settings.adaptive_k)
+        self._clock = self._settings.clock
+
+    @property
+    def limiter(self) -> Any:
+        """A Limiter or an AsyncLimiter, as the client's colour is; None without limits."""
+        return self._settings.limiter
+
+    @property
+    def owned(self) -> Any:
+        """The limiter, if it was made here."""
+        return self._settings.limiter if self._settings.owned else None
+
+    def call(
+        self,
+        request: Any,
+        *,
+        method: str,
+        origin: tuple[str, str | None, int | None],
+        headers: Mapping[str, Any],
+        again: Callable[[], bool],
+    ) -> Call:
+        """A call of the library's `request`; `origin` is scheme, host and port of its URL, `headers` knows no case."""
+        scheme, host, port = origin
+        settings = self._settings
+        key = (scheme, host or "-", port or _PORTS.get(scheme, 0)) if settings.key is None else settings.key(request)
+        cost = settings.cost(request) if callable(settings.cost) else settings.cost
+        return Call(request, key, cost, method.upper() in IDEMPOTENT or "Idempotency-Key" in headers, again)
+
+    def steps(self, call: Call) -> Steps:
+        """The steps of a call; the generator's result is the library's response.
+
+        Raises RateLimited, Held or Throttled if nothing was sent, else what the library raised last. Who has
+        an answer and no time or budget for another try gets that answer.
+        """
+        settings, clock = self._settings, self._clock
+        not_before_us = clock.now_us()
+        deadline_us = not_before_us + settings.timeout_us
+        peer = self._peers.of(call.key, not_before_us)
+        peer.add_call()
+        last: Answer | Failure | None = None
+        obeyed = False
+        tries = 0
+        while True:
+            why_not = yield from self._wait_for_turn(call, peer, not_before_us, deadline_us)
+            if why_not is not None:
+                return _end(last or Failure(self._own(why_not, call.request), "final"))
+            outcome: Answer | Failure = yield Send()
+            now_us = clock.now_us()
+            reading = self._read(call, outcome, now_us)
+            self._remember(peer, outcome, reading, now_us)
+            if obeyed and reading.accepted:
+                peer.give_retry_back()  # the server named the moment, and let it in: no storm
+            if tries == settings.retries or not reading.repeatable or not call.again():
+                return _end(outcome)
+            not_before_us = now_us + self._backoff_us(tries)
+            if max(not_before_us, peer.held_until_us) > deadline_us or not peer.take_retry(now_us):
+                return _end(outcome)
+            last = (yield Keep(outcome.response)) if isinstance(outcome, Answer) else outcome
+            obeyed = reading.refused and reading.wait_us is not None
+            tries += 1
+
+    def _wait_for_turn(
+        self, call: Call, peer: Peer, not_before_us: int, deadline_us: int
+    ) -> Generator[Any, Any, HeadgateError | None]:
+        """Wait until a try may begin; the result is why it may not."""
+        chance = peer.rejects(self._clock.now_us(), self._settings.random)
+        if chance:
+            return Throttled(chance)
+        late = yield from self._wait_until_free(peer, not_before_us, deadline_us)
+        if late is not None or self._settings.limiter is None:
+            return late
+        left_us = max(0, deadline_us - self._clock.now_us())
+        timeout = None if self._settings.timeout_us == FOREVER_US else left_us / US_PER_SECOND
+        decision: Decision | StoreError = yield Turn(call.key, call.cost, timeout)
+        if isinstance(decision, StoreError):
+            if self._settings.closed:
+                return decision
+            _log.warning("a call was not counted: %s", decision)
+        elif not decision.allowed:
+            if self._settings.closed and decision.degraded == "closed":
+                return StoreUnavailable("the store of the limits does not answer, or has no room")
+            return RateLimited(decision)
+        return (yield from self._wait_until_free(peer, not_before_us, deadline_us))  # the line may have been long
+
+    def _wait_until_free(self, peer: Peer, not_before_us: int, deadline_us: int) -> Generator[Sleep, None, Held | None]:
+        """Wait while the peer is held; the waiting calls go on one by one, at random moments."""
+        while True:
+            now_us = self._clock.now_us()
+            held_us = peer.held_until_us - now_us
+            wait_us = max(held_us, not_before_us - now_us)
+            if wait_us <= 0:
+                return None
+            if now_us + wait_us > deadline_us:
+                return Held(wait_us / US_PER_SECOND)
+            if held_us > 0:
+                wait_us += min(int(peer.spread_us * self._settings.random()), deadline_us - now_us - wait_us)
+            yield Sleep(self._clock.let_pass(wait_us))
+
+    def _read(self, call: Call, outcome: Answer | Failure, now_us: int) -> _Reading:
+        if isinstance(outcome, Failure):
+            harmless = outcome.fate == "lost" and call.idempotent
+            return _Reading(accepted=False, repeatable=outcome.fate == "unsent" or harmless)
+        status = outcome.status
+        says = told(outcome.headers, now_us=now_us)
+        asked_us = None if says is None else says.refused_for_us
+        if status == 429 or (status == 403 and _is_limit(says)):
+            return _Reading(accepted=False, repeatable=True, refused=True, wait_us=asked_us)
+        if status == 503:
+            return _Reading(accepted=False, repeatable=asked_us is not None and call.idempotent, wait_us=asked_us)
+        unwell = status in (502, 504)
+        left_us = None if says is None else says.exhausted_for_us
+        return _Reading(accepted=not unwell, repeatable=unwell and call.idempotent, wait_us=left_us)
+
+    def _remember(self, peer: Peer, outcome: Answer | Failure, reading: _Reading, now_us: int) -> None:
+        if reading.wait_us is not None:
+            peer.hold(now_us, reading.wait_us)
+        if isinstance(outcome, Answer) or outcome.fate != "final":
+            peer.count(now_us, accepted=reading.accepted)
+
+    def _backoff_us(self, tries: int) -> int:
+        """Full jitter: any pause up to one that doubles with every try."""
+        return int(self._settings.random() * min(LONGEST_BACKOFF_US, BACKOFF_US << tries))
+
+
+def _is_limit(says: Told | None) -> bool:
+    """Whether a 403 means what others say by 429, as GitHub's does."""
+    return says is not None and (says.retry_after_us is not None or says.exhausted)
+
+
+def _end(outcome: Answer | Failure) -> Any:
+    if isinstance(outcome, Failure):
+        raise outcome.error
+    return outcome.response
+
+
+class Wire(Protocol):
+    """What a library does with one request. Its methods `send` and `keep` are coroutines where it is asynchronous."""
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What the library raises where there is no answer."""
+        ...
+
+    def send(self) -> Any:
+        """Send the request; the library's response."""
+        ...
+
+    def keep(self, response: Any) -> Any:
+        """Read a response to its end; one that can be read once more."""
+        ...
+
+    def answer(self, response: Any) -> Answer:
+        """A response as the steps see it."""
+        ...
+
+    def fate(self, error: Exception) -> Fate:
+        """What one of `errors` means."""
+        ...
+
+
+def run(steps: Steps, wire: Wire, limiter: Limiter | None) -> Any:
+    """Drive the steps in this thread."""
+    answer: Any = None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        match step:
+            case Turn(key, cost, timeout):
+                try:
+                    answer = cast(Limiter, limiter).acquire(key, cost, timeout=timeout)
+                except StoreError as error:
+                    answer = error
+            case Sleep(seconds):
+                Event().wait(seconds)
+            case Send() | Keep():
+                try:
+                    answer = wire.answer(wire.send() if isinstance(step, Send) else wire.keep(step.response))
+                except wire.errors as error:
+                    answer = Failure(error, wire.fate(error))
+
+
+async def run_async(steps: Steps, wire: Wire, limiter: AsyncLimiter | None) -> Any:
+    """Drive the steps in this task; the event loop is never blocked."""
+    answer: Any = None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        match step:
+            case Turn(key, cost, timeout):
+                try:
+                    answer = await cast(AsyncLimiter, limiter).acquire(key, cost, timeout=timeout)
+                except StoreError as error:
+                    answer = error
+            case Sleep(seconds):
+                await asyncio.sleep(seconds)
+            case Send() | Keep():
+                doing: Awaitable[Any] = wire.send() if isinstance(step, Send) else wire.keep(step.response)
+                try:
+                    answer = wire.answer(await doing)
+                except wire.errors as error:
+                    answer = Failure(error, wire.fate(error))

@@ -1,0 +1,205 @@
+"""What a server's answer says of its limits: the other side of `dialects`.
+
+Read are Retry-After (RFC 9110, 10.2.3) and the RateLimit fields of every draft, `X-RateLimit-*` and
+`X-Rate-Limit-*` as GitHub, GitLab, Discord, Reddit, OpenAI, Anthropic and Kong have them. What is malformed
+is ignored. Where several dialects stand in one answer the most exact is read: the drafts since -07, then
+`RateLimit-Remaining`, then the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, cast
+
+from headgate.clock import SYSTEM_CLOCK
+from headgate.http.fields.dates import US, http_date_us, seconds_us, until_us
+from headgate.http.fields.structured import Parameters, parse_dictionary, parse_list
+
+Headers = Mapping[str, str] | Iterable[tuple[str, str]]
+"""Of a response, names in any case; a field of several lines is one list."""
+
+LONGEST_WAIT = 86_400.0
+"""Seconds: what an answer says is believed up to a day."""
+
+_DIGITS = re.compile(r"[0-9]{1,40}")
+_REMAINING = re.compile(r"([0-9]{1,40})(?:\.[0-9]{1,40})?")
+_REPEATED = re.compile(r"[0-9]{1,40}(?:[ \t]*,[ \t]*[0-9]{1,40})+")
+_NAME = re.compile(r"(?P<x>x-)?rate-?limit-(?P<what>remaining|reset-after|reset)(?:-(?P<of>.+))?")
+_NAME_LAST = re.compile(r"(?P<x>[a-z0-9]+-)rate-?limit-(?P<of>.+)-(?P<what>remaining|reset)")
+_READ = frozenset(("retry-after", "retry-after-ms", "date", "age"))
+
+
+class ToldLimit(NamedTuple):
+    """One limit, as far as an answer tells of it."""
+
+    name: str
+    """Of the policy, or what the field's name ends in (`tokens`, `minute`); empty for a limit without one."""
+
+    remaining: int | None
+    """Units that are left; None if only the reset is told."""
+
+    reset_after_us: int | None
+    """Microseconds until there are more; None if that is not told."""
+
+    @property
+    def reset_after(self) -> float | None:
+        """Seconds until there are more."""
+        return _seconds(self.reset_after_us)
+
+
+class Told(NamedTuple):
+    """What an answer says of its server's limits, counted from the moment at which it came."""
+
+    retry_after_us: int | None
+    """Of Retry-After; None where there is none."""
+
+    limits: tuple[ToldLimit, ...]
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds of Retry-After."""
+        return _seconds(self.retry_after_us)
+
+    @property
+    def remaining(self) -> int | None:
+        """The units that the scarcest limit has left; None where that is not told."""
+        return min((limit.remaining for limit in self.limits if limit.remaining is not None), default=None)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether some limit has nothing left."""
+        return self.remaining == 0
+
+    @property
+    def exhausted_for_us(self) -> int | None:
+        """Microseconds until something remains of every limit; None where something does, or it is not told.
+
+        Retry-After takes precedence.
+        """
+        return self._wait_us(0) if self.exhausted else None
+
+    @property
+    def refused_for_us(self) -> int | None:
+        """Microseconds for which an answer of refusal asks to wait; None where it does not."""
+        return self._wait_us(0, None)
+
+    @property
+    def refused_for(self) -> float | None:
+        """Seconds for which an answer of refusal asks to wait."""
+        return _seconds(self.refused_for_us)
+
+    def _wait_us(self, *remaining: int | None) -> int | None:
+        if self.retry_after_us is not None:
+            return self.retry_after_us
+        resets = [limit.reset_after_us for limit in self.limits if limit.remaining in remaining]
+        return max((reset for reset in resets if reset is not None), default=None)
+
+
+def told(headers: Headers, *, now_us: int | None = None, cap: float = LONGEST_WAIT) -> Told | None:
+    """What the header fields of a response say of its server's limits; None if nothing.
+
+    Moments are relative to the response's Date, without one to `now_us` [the system's clock]. Waits are in
+    [0, `cap`] seconds. Of an answer that a cache has kept (Age above 0) only Retry-After counts, less its age.
+    """
+    fields = _fields_that_tell(headers)
+    if not fields:
+        return None
+    now_us = SYSTEM_CLOCK.now_us() if now_us is None else now_us
+    sent_us = http_date_us(fields.get("date", ""), now_us)
+    server_us = now_us if sent_us is None else sent_us
+    cap_us = int(cap * US)
+    age_us = int(fields["age"]) * US if _DIGITS.fullmatch(fields.get("age", "")) else 0
+    retry_after_us = _retry_after_us(fields, server_us)
+    limits = [] if age_us else _limits(fields, server_us)
+    if retry_after_us is None and not limits:
+        return None
+    return Told(
+        None if retry_after_us is None else min(max(retry_after_us - age_us, 0), cap_us),
+        tuple(
+            limit if limit.reset_after_us is None else limit._replace(reset_after_us=min(limit.reset_after_us, cap_us))
+            for limit in limits
+        ),
+    )
+
+
+def _fields_that_tell(headers: Headers) -> dict[str, str]:
+    """The fields that are read, by name in lower case; empty if none of them tells of a limit."""
+    fields: dict[str, str] = {}
+    telling = False
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    for name, value in cast(Iterable[tuple[str, str]], pairs):
+        lower = name.lower()
+        limited = "ratelimit" in lower or "rate-limit" in lower
+        if limited or lower in _READ:
+            telling = telling or limited or lower.startswith("retry-after")
+            fields[lower] = f"{fields[lower]}, {value.strip()}" if lower in fields else value.strip()
+    return fields if telling else {}
+
+
+def _retry_after_us(fields: dict[str, str], server_us: int) -> int | None:
+    """Retry-After: delay-seconds, a fraction of them too, or an HTTP date; sent twice, the longer one.
+
+    `retry-after-ms`, which Azure and OpenAI send beside it, is the same more exactly.
+    """
+    if _DIGITS.fullmatch(fields.get("retry-after-ms", "")):
+        return int(fields["retry-after-ms"]) * 1000
+    text = fields.get("retry-after", "")
+    if _REPEATED.fullmatch(text):
+        return max(int(digits) for digits in _DIGITS.findall(text)) * US
+    delay_us = seconds_us(text)
+    if delay_us is not None:
+        return delay_us
+    moment_us = http_date_us(text, server_us)
+    return None if moment_us is None else max(0, moment_us - server_us)
+
+
+def _limits(fields: dict[str, str], server_us: int) -> list[ToldLimit]:
+    drafted = _of_the_draft(fields["ratelimit"]) if "ratelimit" in fields else []
+    return drafted or _of_names(fields, server_us, with_x=False) or _of_names(fields, server_us, with_x=True)
+
+
+def _of_the_draft(text: str) -> list[ToldLimit]:
+    """`"api";r=5;t=3` since draft -08, `api;a=5;w=3` in the next one, `limit=9, remaining=5, reset=3` in -07."""
+    members = parse_list(text)
+    if members is not None:
+        limits = [_of_parameters(name, given, *("rt" if "r" in given else "aw")) for name, given in members]
+        return [limit for limit in limits if limit is not None]
+    dictionary = parse_dictionary(text)
+    limit = None if dictionary is None else _of_parameters("", dictionary, "remaining", "reset")
+    return [] if limit is None else [limit]
+
+
+def _of_parameters(name: str, given: Parameters, remaining: str, reset: str) -> ToldLimit | None:
+    """A limit of two Integers from 0; without the second no time is told, with anything else it is malformed."""
+    left, seconds = given.get(remaining), given.get(reset)
+    if not isinstance(left, int) or left < 0:
+        return None
+    if seconds is None:
+        return ToldLimit(name, left, None)
+    return ToldLimit(name, left, seconds * US) if isinstance(seconds, int) and seconds >= 0 else None
+
+
+def _of_names(fields: dict[str, str], server_us: int, *, with_x: bool) -> list[ToldLimit]:
+    """Fields of one number each: `X-RateLimit-Remaining`, `x-ratelimit-reset-tokens`, `RateLimit-Reset`."""
+    remaining: dict[str, int] = {}
+    resets: dict[str, int] = {}
+    for name, text in fields.items():
+        match = _NAME.fullmatch(name) or _NAME_LAST.fullmatch(name)
+        if match is None or bool(match["x"]) != with_x:
+            continue
+        of = match["of"] or ""
+        if match["what"] == "remaining":
+            number = _REMAINING.fullmatch(text)
+            if number is not None:
+                remaining[of] = int(number[1])
+        else:
+            reset_us = until_us(text, server_us)
+            if reset_us is not None and (match["what"] == "reset-after" or of not in resets):
+                resets[of] = reset_us
+    names = [*remaining, *(of for of in resets if of not in remaining)]
+    return [ToldLimit(of, remaining.get(of), resets.get(of, resets.get(""))) for of in names]
+
+
+def _seconds(duration_us: int | None) -> float | None:
+    return None if duration_us is None else duration_us / US

@@ -1,0 +1,182 @@
+"""How a client behaves toward a server with limits: its options, checked at the door."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, cast
+
+from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.errors import ArgumentError, ConfigError
+from headgate.keys import Key, check_cost
+from headgate.limiter import AsyncLimiter, Limiter
+from headgate.limits import Limit
+from headgate.stores.guard.fallback import check_choice
+from headgate.stores.protocol import Store
+from headgate.waiting import timeout_us
+
+ClientLimits = str | Limit | Sequence[Limit] | Limiter | AsyncLimiter | None
+"""What a client keeps to by itself, before it is told: limits, a limiter of the client's colour, or none."""
+
+MOST_RETRIES = 10
+_WITH_LIMITS = ("cost", "store", "name", "on_store_error")
+
+
+class Options(TypedDict, total=False):
+    """How calls are held and repeated; what is left out is as told in the brackets."""
+
+    key: Callable[[Any], Key]
+    """What is counted and held together, from the library's request [scheme, host and port of its URL]."""
+
+    cost: int | Callable[[Any], int]
+    """Units of a request, with limits [1]."""
+
+    store: str | Store
+    """Where the states of the limits are, a URL or a store ["memory://"]. One opened here is closed here."""
+
+    name: str
+    """The limiter's name: those of one name and store are one limiter [none]."""
+
+    timeout: float | None
+    """Seconds within which the last try of a call begins, all waits included; None for no end [30].
+
+    A try under way is bounded by the library's own timeouts.
+    """
+
+    retries: int
+    """How often a call is tried again, 0 to 10 [2]."""
+
+    retry_budget: float
+    """Retries as a share of a key's calls, 0 to 1 [0.1]. Ten at first and one in ten seconds are free."""
+
+    adaptive: bool
+    """Whether to reject calls here while the server refuses most of them [False]."""
+
+    adaptive_k: float
+    """With `adaptive`: how many requests are sent for each that is accepted, from 1 [2]."""
+
+    on_store_error: Literal["local", "open", "closed"]
+    """What becomes of a call where the store of the limits does not answer: this process decides by limits of its own,
+    or it goes on, or StoreError is raised. A limiter's own choice comes first, then this one, then `?on_error=` of the
+    store's URL ["local"; "open" for a store without a guard]."""
+
+    clock: Clock
+    """Stands in for the store's clock, and is what waits are measured by."""
+
+    random: Callable[[], float]
+    """Numbers from 0 up to 1, for what is left to chance [random.random]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Options that were checked."""
+
+    limiter: Limiter | AsyncLimiter | None
+    owned: bool
+    """Whether the limiter was made here."""
+
+    key: Callable[[Any], Key] | None
+    cost: int | Callable[[Any], int]
+    timeout_us: int
+    retries: int
+    retry_budget: float
+    adaptive_k: float | None
+    """None where nothing is rejected."""
+
+    closed: bool
+    clock: Clock
+    random: Callable[[], float]
+
+
+def read_options(limits: ClientLimits, options: Options, *, asynchronous: bool) -> Settings:
+    """Settings, or the ConfigError of what cannot be meant. `asynchronous` is the client's colour."""
+    unknown = set(options) - set(Options.__annotations__)
+    if unknown:
+        raise TypeError(
+            f"no option is named {', '.join(sorted(unknown))}; there are {', '.join(Options.__annotations__)}"
+        )
+    if limits is None:
+        for name in _WITH_LIMITS:
+            if name in options:
+                raise ConfigError(f"{name} goes with limits, and there are none")
+    key, clock, chance = options.get("key"), options.get("clock", SYSTEM_CLOCK), options.get("random", random.random)
+    if key is not None and not callable(key):
+        raise ConfigError(f"key is a function of the request, not {key!r}")
+    if not isinstance(clock, Clock):
+        raise ConfigError(f"clock is a clock, with now_us and let_pass, not {clock!r}")
+    if not callable(chance):
+        raise ConfigError(f"random is a function that gives numbers from 0 up to 1, not {chance!r}")
+    return Settings(
+        limiter=_limiter(limits, options, asynchronous=asynchronous),
+        owned=not isinstance(limits, Limiter | AsyncLimiter),
+        key=key,
+        cost=_cost(options.get("cost", 1)),
+        timeout_us=_timeout_us(options.get("timeout", 30.0)),
+        retries=_retries(options.get("retries", 2)),
+        retry_budget=_number("retry_budget", options.get("retry_budget", 0.1), 0, 1),
+        adaptive_k=_adaptive_k(options),
+        closed=check_choice(options.get("on_store_error")) == "closed",
+        clock=clock,
+        random=chance,
+    )
+
+
+def _limiter(limits: ClientLimits, options: Options, *, asynchronous: bool) -> Limiter | AsyncLimiter | None:
+    choice = options.get("on_store_error")
+    kind, other = (AsyncLimiter, Limiter) if asynchronous else (Limiter, AsyncLimiter)
+    if limits is None:
+        return None
+    if isinstance(limits, other):
+        raise ConfigError(
+            "this client needs an AsyncLimiter, not a Limiter"
+            if asynchronous
+            else "this client needs a Limiter, not an AsyncLimiter"
+        )
+    if isinstance(limits, kind):
+        for name in ("store", "name"):
+            if name in options:
+                raise ConfigError(f"{name} goes with limits; a limiter has its own")
+        return limits.told(choice) if choice is not None else limits
+    if not isinstance(limits, str | Limit | Sequence):
+        raise ConfigError(f"limits are text, limit values, a limiter or None, not {limits!r}")
+    store, name = options.get("store", "memory://"), options.get("name", "")
+    return kind(limits, store=store, name=name, clock=options.get("clock"), on_store_error=choice)
+
+
+def _cost(cost: object) -> int | Callable[[Any], int]:
+    if callable(cost):
+        return cast(Callable[[Any], int], cost)
+    try:
+        return check_cost(cost)
+    except ArgumentError as error:
+        raise ConfigError(f"cost is a whole number from 0, or a function of the request, not {cost!r}") from error
+
+
+def _timeout_us(timeout: object) -> int:
+    try:
+        return timeout_us(cast(float, timeout))
+    except ArgumentError as error:
+        raise ConfigError(f"timeout is a number of seconds from 0, or None for no end, not {timeout!r}") from error
+
+
+def _retries(retries: object) -> int:
+    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= MOST_RETRIES:
+        raise ConfigError(f"retries is a whole number from 0 to {MOST_RETRIES}, not {retries!r}")
+    return retries
+
+
+def _adaptive_k(options: Options) -> float | None:
+    adaptive = options.get("adaptive", False)
+    if not isinstance(adaptive, bool):
+        raise ConfigError(f"adaptive is True or False, not {adaptive!r}")
+    if not adaptive and "adaptive_k" in options:
+        raise ConfigError("adaptive_k goes with adaptive=True")
+    k = _number("adaptive_k", options.get("adaptive_k", 2.0), 1, 1000)
+    return k if adaptive else None
+
+
+def _number(name: str, value: object, least: float, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ConfigError(f"{name} is a number from {least:g} to {most:g}, not {value!r}")
+    return float(value)

@@ -1,0 +1,1 @@
+"""Header fields that carry limits: their syntax, dates and dialects."""

@@ -1,0 +1,168 @@
+"""The ways in which HTTP has said what remains, by name; all from one decision.
+
+`draft-11` is that of `ratelimit_headers`, and `draft-next` what the draft's editors write now. The older
+ones, and `X-RateLimit-*`, tell one limit only: the binding one. Sources: the tags -03, -06, -07 and -11
+of draft-ietf-httpapi-ratelimit-headers; of `x-epoch`, GitHub's documentation of its REST API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.decision import Decision, LimitReading
+from headgate.errors import ConfigError
+from headgate.http.fields.ratelimit import (
+    LARGEST_INTEGER,
+    effective_seconds,
+    ratelimit_fields,
+    retry_after_seconds,
+    window_seconds,
+)
+from headgate.limits import Concurrent
+
+Fields = Callable[[Decision], list[tuple[str, str]]]
+"""What writes the fields of a decision: (name, value) each."""
+
+NONE = "none"
+
+
+def fields_of(dialects: str | Sequence[str], clock: Clock = SYSTEM_CLOCK) -> Fields:
+    """What writes one dialect, or several one after another; raises ConfigError for a name that is none.
+
+    `clock` tells the moment that `x-epoch` counts from.
+    """
+    names = (dialects,) if isinstance(dialects, str) else tuple(dialects)
+    writers: dict[str, Fields] = {**_WRITERS, "x-epoch": partial(_epoch, clock)}
+    for name in names:
+        if name not in writers:
+            raise ConfigError(f"no dialect of headers is named {name!r:.40}; there are {', '.join(writers)}")
+    if len(names) == 1:
+        return writers[names[0]]
+
+    def several(decision: Decision) -> list[tuple[str, str]]:
+        fields: dict[str, tuple[str, str]] = {}
+        for name in names:
+            for field in writers[name](decision):
+                fields.setdefault(field[0].lower(), field)  # the drafts share names: the first one's stands
+        return list(fields.values())
+
+    return several
+
+
+def _none(decision: Decision) -> list[tuple[str, str]]:
+    return []
+
+
+def _next(decision: Decision) -> list[tuple[str, str]]:
+    """`RateLimit: "api";a=99;w=60`"""
+    fields = []
+    for name, value in ratelimit_fields(decision):
+        renamed = value
+        if name == "RateLimit":
+            enforced = [reading for reading in decision.limits if not reading.shadow]
+            told = enforced if decision.allowed else [reading for reading in enforced if not reading.allowed]
+            renamed = ", ".join(map(_next_item, told))
+        fields.append((name, renamed))
+    return fields
+
+
+def _next_item(reading: LimitReading) -> str:
+    available = f'"{reading.name}";a={min(reading.remaining, LARGEST_INTEGER)}'
+    never = reading.retry_after_us is None and not reading.remaining
+    if never or isinstance(reading.definition.limit, Concurrent):
+        return available
+    return f"{available};w={effective_seconds(reading)}"
+
+
+def _seven(decision: Decision) -> list[tuple[str, str]]:
+    """`RateLimit: limit=100, remaining=50, reset=5`"""
+    numbers = _numbers(decision)
+    if numbers is None:
+        return []
+    limit, remaining, reset = numbers
+    policies = ", ".join(_policies(decision))
+    fields = [("RateLimit", f"limit={limit}, remaining={remaining}, reset={reset}")]
+    return [*fields, ("RateLimit-Policy", policies)] if policies else fields
+
+
+def _six(decision: Decision) -> list[tuple[str, str]]:
+    """`RateLimit-Limit: 100`, and so on, each an Integer."""
+    fields = _three_fields("RateLimit", decision)
+    policies = ", ".join(_policies(decision))
+    return [*fields, ("RateLimit-Policy", policies)] if fields and policies else fields
+
+
+def _three(decision: Decision) -> list[tuple[str, str]]:
+    """`RateLimit-Limit: 20, 20;w=2, 5000;w=86400`"""
+    fields = _three_fields("RateLimit", decision)
+    if fields:
+        fields[0] = ("RateLimit-Limit", ", ".join([fields[0][1], *_policies(decision)]))
+    return fields
+
+
+def _delta(decision: Decision) -> list[tuple[str, str]]:
+    """`X-RateLimit-Reset: 5`, seconds from now."""
+    return _three_fields("X-RateLimit", decision)
+
+
+def _epoch(clock: Clock, decision: Decision) -> list[tuple[str, str]]:
+    """`X-RateLimit-Reset: 1795211522`, seconds since the Unix epoch."""
+    fields = _three_fields("X-RateLimit", decision)
+    if fields:
+        reset_us = clock.now_us() + _reset_us(decision)
+        fields[2] = (fields[2][0], str(-(-reset_us // 1_000_000)))
+    return fields
+
+
+def _three_fields(name: str, decision: Decision) -> list[tuple[str, str]]:
+    numbers = _numbers(decision)
+    if numbers is None:
+        return []
+    names = (f"{name}-Limit", f"{name}-Remaining", f"{name}-Reset")
+    return [(field, str(number)) for field, number in zip(names, numbers, strict=True)]
+
+
+def _numbers(decision: Decision) -> tuple[int, int, int] | None:
+    """Limit, remaining and seconds until the reset, of the binding limit."""
+    speaking = decision.binding
+    if speaking is None or speaking.shadow:
+        return None
+    seconds = retry_after_seconds(decision) if not decision.allowed else None
+    reset = -(-_reset_us(decision) // 1_000_000) if seconds is None else seconds
+    return min(speaking.limit, LARGEST_INTEGER), min(speaking.remaining, LARGEST_INTEGER), reset
+
+
+def _reset_us(decision: Decision) -> int:
+    """When a refused client may come again; of an admitted one, when all is there again."""
+    if not decision.allowed and decision.retry_after_us is not None:
+        return decision.retry_after_us
+    return decision.reset_after_us or 0
+
+
+def _policies(decision: Decision) -> list[str]:
+    """`20;w=2` for each limit; of those with the same quota, one."""
+    found: dict[int, str] = {}
+    for reading in decision.limits:
+        if reading.shadow or isinstance(reading.definition.limit, Concurrent):
+            continue
+        window, quota = window_seconds(reading), min(reading.limit, LARGEST_INTEGER)
+        if window is not None:
+            found.setdefault(quota, f"{quota};w={min(window, LARGEST_INTEGER)}")
+    return list(found.values())
+
+
+_WRITERS: dict[str, Fields] = {
+    "draft-11": ratelimit_fields,
+    "draft-next": _next,
+    "draft-07": _seven,
+    "draft-06": _six,
+    "draft-03": _three,
+    "x-delta": _delta,
+    "x-epoch": _delta,
+    NONE: _none,
+}
+
+DIALECTS = tuple(_WRITERS)
+"""Their names."""

@@ -1,0 +1,130 @@
+"""Who is asking: functions of a request that give the key it is counted by, None where it has none.
+
+    RateLimitMiddleware(app, limits="100/minute", key=first_of(api_key("X-API-Key"), header("X-User-Id")))
+
+They take Headgate's request, and that of any framework whose integration is imported.
+
+Each key begins with where it comes from: user 7 is not cookie 7. Only what a client cannot choose
+freely tells who it is; see docs/identity.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from inspect import iscoroutinefunction
+from typing import Any
+
+from headgate.errors import ConfigError
+from headgate.http.server.functions import of_request, portable, request_of
+from headgate.policy.identity import Extract, Parts, from_cookie, from_header, from_query, is_repeated
+from headgate.policy.request import REPEATED, Request, header_name
+from headgate.waiting import answered
+
+__all__ = ["all_of", "api_key", "cookie", "endpoint", "first_of", "header", "portable", "query", "request_of"]
+
+KeyOf = Callable[[Any], tuple[str, ...] | None]
+
+
+def header(name: str, *, secret: bool = False) -> KeyOf:
+    """The value of a header; a `secret` one is replaced by a digest before anything sees it."""
+    return _named(f"header:{_checked(name).lower()}", from_header(name, secret=secret))
+
+
+def api_key(name: str = "X-API-Key") -> KeyOf:
+    """The API key in a header, or its token where it says `Bearer` before it; only its digest is kept."""
+    read, lower = from_header(_checked(name), secret=True), header_name(name)
+
+    @portable
+    def of(asked: Any) -> tuple[str, ...] | None:
+        request = asked if isinstance(asked, Request) else request_of(asked)
+        sent = request.header(lower)
+        scheme, *token = sent.split(None, 1)[:2] or [""]
+        if scheme.lower() == "bearer":  # alone it is no key
+            request = Request(headers={name: token[0] if token else ""})
+        return _key("api_key", read(request))
+
+    return of
+
+
+def cookie(name: str, *, secret: bool = True) -> KeyOf:
+    """The value of a cookie, by its digest unless it is no `secret`."""
+    return _named(f"cookie:{name}", from_cookie(_checked(name), secret=secret))
+
+
+def query(name: str, *, secret: bool = False) -> KeyOf:
+    """The value of a query parameter; a `secret` one by its digest."""
+    return _named(f"query:{name}", from_query(_checked(name), secret=secret))
+
+
+@portable
+def endpoint(request: Any) -> str:
+    """The route of a request, `GET /items/{id}`, "" where none is known: `scope=endpoint` counts each by itself."""
+    return request_of(request).endpoint
+
+
+def first_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
+    """The first key that a request has; awaited where one of the functions is a coroutine function."""
+    if not keys:
+        raise ConfigError("first_of needs at least one function")
+    functions = tuple(of_request("first_of", function) for function in keys)
+
+    def of(asked: Any) -> Any:
+        request = request_of(asked)
+        return next((key for key in (function(request) for function in functions) if key), None)
+
+    async def of_async(asked: Any) -> Any:
+        request = request_of(asked)
+        for function in functions:
+            key = await _settled(function(request))
+            if key:
+                return key
+        return None
+
+    return portable(of_async if any(map(iscoroutinefunction, functions)) else of)
+
+
+def all_of(*keys: Callable[..., Any]) -> Callable[[Any], Any]:
+    """All of these together, such as a tenant and its user; None where one is missing."""
+    if not keys:
+        raise ConfigError("all_of needs at least one function")
+    functions = tuple(of_request("all_of", function) for function in keys)
+
+    def of(asked: Any) -> Any:
+        request = request_of(asked)
+        return _together([function(request) for function in functions])
+
+    async def of_async(asked: Any) -> Any:
+        request = request_of(asked)
+        return _together([await _settled(function(request)) for function in functions])
+
+    return portable(of_async if any(map(iscoroutinefunction, functions)) else of)
+
+
+def _together(found: list[Any]) -> tuple[Any, ...] | None:
+    if not all(found):
+        return None
+    return tuple(part for key in found for part in (key if isinstance(key, tuple) else (key,)))
+
+
+async def _settled(value: Any | Awaitable[Any]) -> Any:
+    return await answered(value)
+
+
+def _named(place: str, extract: Extract) -> KeyOf:
+    @portable
+    def of(asked: Any) -> tuple[str, ...] | None:
+        return _key(place, extract(asked if isinstance(asked, Request) else request_of(asked)))
+
+    return of
+
+
+def _key(place: str, found: Parts | None) -> tuple[str, ...] | None:
+    if found is None:
+        return None
+    return (place, REPEATED) if is_repeated(found) else (place, *found)
+
+
+def _checked(name: str) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"a header, cookie or parameter has a name, not {name!r:.40}")
+    return name

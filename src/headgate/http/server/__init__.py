@@ -1,0 +1,1 @@
+"""Limits in front of an application: which apply to a request, and what is answered."""

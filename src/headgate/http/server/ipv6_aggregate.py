@@ -1,0 +1,74 @@
+"""Limits on a network and, looser, on the wider one around it, decided together.
+
+A site with a /64 has often 256 to 65,536 of them (RFC 6177), so a limit on each /64 alone can be escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from headgate.clock import Clock
+from headgate.decision import Decision, name_limits
+from headgate.errors import ConfigError
+from headgate.keys import Key
+from headgate.limiter import charged_by
+from headgate.limits import Limit
+from headgate.stores.guard.choice import rescued
+from headgate.stores.guard.fallback import scaled
+from headgate.stores.protocol import Store, bind_async
+from headgate.units import LARGEST
+
+MOST_TIMES = 1_000_000
+
+
+class WideLimiter:
+    """Asked with a pair of keys: the network's and the wider one's. `name` is the limiter's, "" for none."""
+
+    def __init__(
+        self,
+        limits: Sequence[Limit],
+        times: int,
+        *,
+        store: Store,
+        name: str,
+        shadow: bool,
+        clock: Clock | None,
+        asynchronous: bool,
+        on_store_error: str,
+    ) -> None:
+        for limit in limits:
+            if limit.quota * times > LARGEST:
+                raise ConfigError(f"{times} times {limit} is more than can be counted, {LARGEST}")
+        text = "; ".join(map(str, limits))
+        scope = f"limiter/{name}" if name else f"limits/{text}"
+        wider = [scaled(limit, Fraction(times)) for limit in limits]
+        definitions = (
+            *name_limits(limits, scope=scope, name=name or "default", shadow=shadow, on_store_error=on_store_error),
+            *name_limits(
+                wider,
+                scope=f"{scope}/wide",
+                name=f"{name or 'default'}.wide",
+                shadow=shadow,
+                group=1,
+                on_store_error=on_store_error,
+            ),
+        )
+        bound: Any = bind_async(store, definitions, clock) if asynchronous else store.bind(definitions, clock=clock)
+        self._bound = rescued(store, bound, definitions, clock) if on_store_error else bound
+
+    def hit(self, keys: tuple[Key, Key], cost: int) -> Any:
+        """Decide and charge; awaitable where the store waits for I/O on an event loop."""
+        return self._bound.decide(keys, (cost, cost))
+
+    ask = hit
+
+    def peek(self, keys: tuple[Key, Key], cost: int) -> Any:
+        """Decide and change nothing."""
+        return self._bound.decide(keys, (cost, cost), commit=False)
+
+    def give_back(self, keys: tuple[Key, Key], cost: int, ago_us: int, decision: Decision) -> Any:
+        """Give back what `hit` charged; see `Limiter.give_back`."""
+        charged = charged_by(decision)
+        return self._bound.give_back(keys, (cost, cost), ago_us, degraded=decision.degraded, charged=charged)

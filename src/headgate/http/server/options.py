@@ -1,0 +1,201 @@
+"""How requests are judged and answered: what a middleware, a route or a view may be told."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
+
+from headgate.clock import Clock
+from headgate.decision import Decision
+from headgate.errors import ArgumentError, ConfigError
+from headgate.keys import Key, check_cost
+from headgate.limits import Limit
+from headgate.policy.compiled import Policy
+from headgate.policy.headers import Headers
+from headgate.stores.protocol import Store
+
+T = TypeVar("T")
+
+AnyPolicy = Policy | Mapping[str, Any] | str | Path
+AnyLimits = str | Limit | Sequence[Limit]
+Of = Callable[..., T] | Callable[..., Awaitable[T]]
+"""A function of the framework's own request, or of nothing; before an asyncio application it may be a coroutine
+function. One that is `headgate.http.server.functions.portable` is given Headgate's request, and so is every function
+where no framework is at hand: in `headgate.http.asgi` and `headgate.http.wsgi`."""
+
+
+class Response(NamedTuple):
+    """What the application answered, as far as it can still matter to a limit."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By name in lower case; `counts` may ask for them in any."""
+
+    body_bytes: int
+    """How much of a body was sent."""
+
+
+def in_any_case(response: Response) -> Response:
+    """A response whose headers are found in any case."""
+    headers = response.headers
+    if isinstance(headers, Headers):
+        return response
+    return response._replace(headers=Headers({name.lower(): value for name, value in headers.items()}))
+
+
+class Refusal(NamedTuple):
+    """An answer instead of the application's."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+class Answering(TypedDict, total=False):
+    """How a request is answered; what is left out is as told in the brackets."""
+
+    headers: str | Sequence[str]
+    """Dialects that tell what remains, see `headgate.http.fields.dialects` ["draft-11"]; "none" for none."""
+
+    refusal: Callable[[Any, Decision, Refusal], Refusal | None]
+    """What replaces an answer of refusal; it is given the usual one, and None leaves that as it is."""
+
+    on_decision: Callable[[Any, Decision], object]
+    """Is told of every decision, before it is answered."""
+
+    on_store_error: Literal["local", "open", "closed"]
+    """What becomes of a request where the store does not answer: this process decides by limits of its own, or it
+    passes, or is answered 503. A rule's own choice comes first, then this one, then what the policy says, then
+    `?on_error=` of the store's URL ["local"; "open" for limits on a store without a guard]."""
+
+    clock: Clock
+    """Stands in for the store's clock."""
+
+    cost: int | Of[int]
+    """Units of a request [1]."""
+
+    exempt: Of[bool]
+    """Whether a request is not limited [none is, but for the preflights of CORS where `limits` is given]."""
+
+
+class Counting(Answering, total=False):
+    """Which key is counted, and what counts, where limits are given and not a policy."""
+
+    key: Of[Key | None]
+    """The key that is counted [the client's address]; `headgate.http.keys` has functions for what is usual."""
+
+    missing: Literal["address", "anonymous", "refuse"]
+    """What becomes of a request without a key: it is counted by address, or with all others that have none,
+    or refused ["address"]."""
+
+    repeated: Literal["count", "refuse"]
+    """What becomes of a request whose header, cookie or parameter was sent several times with different values,
+    where it cannot be known which one the application reads: it counts with all others of this kind,
+    or is refused ["count"]."""
+
+    tier: Of[Key | None]
+    """Which of the limits apply, where `limits` is a mapping; what that does not name is "default"."""
+
+    counts: Callable[[Any, Response], bool | int]
+    """What of a request counts once it is answered: False for nothing, or its units [all].
+
+    It is charged before it is let in, so no race exceeds the limit; what does not count is given back.
+    More units than were charged are taken as far as there are any.
+    """
+
+    shadow: bool
+    """Count and tell `on_decision`, but refuse nothing [False]."""
+
+    name: str
+    """The limiter's name, which headers tell, and under which what was used stays used when its numbers change [none]:
+    middlewares of one name and store are one limiter, limits of routes of one name and `scope`."""
+
+    wait: float
+    """Seconds for which a request may stand in line before it is refused [0]."""
+
+    trusted_proxies: Sequence[str]
+    """Networks whose word about a client's address counts [none]; "unix" for a Unix socket."""
+
+    trusted_hops: int
+    """Or how many proxies stand before this server, each of which adds an address [0]."""
+
+    address_header: str
+    """The one header that they write it to ["X-Forwarded-For"]."""
+
+    ipv6_prefix: int
+    """How many bits of an IPv6 address tell clients apart, 32 to 128 [64]."""
+
+    ipv6_wide: tuple[int, int]
+    """(bits, times): all of that wider IPv6 network together have so many times the limits, too [none]."""
+
+
+class Options(Counting, total=False):
+    """What a middleware may be told."""
+
+    limits: AnyLimits | Mapping[str, AnyLimits | None] | Of[AnyLimits | None]
+    """Limits for every request, those of each tier, or what gives those of a request; None: not limited.
+    Instead of a policy."""
+
+    store: str | Store
+    """Where states are, a URL or a store [that of the policy; "memory://"]."""
+
+    ruleset: str
+    """The rules of the policy that are asked [all]."""
+
+
+class RouteOptions(Counting, total=False):
+    """What the limit of a route may be told."""
+
+    scope: str | Callable[..., str]
+    """What is counted together [each route by itself, at each place where a limit is written]: limits of one scope
+    on one store, and of one name or written alike, are one counter, wherever they stand."""
+
+    store: str | Store
+    """Where states are, a URL or a store [one in memory that belongs to the application]."""
+
+
+def check_limits(limits: object) -> None:
+    """Raise ConfigError for what can be no limits of any kind, and say what can."""
+    right = (
+        'text such as "10/second" or "10/second; 1000/hour", limit values, '
+        "a mapping of tiers, or a function of the request"
+    )
+    if limits is None or (isinstance(limits, str) and not limits.strip()):
+        raise ConfigError(f'no limit is given, such as rate_limit("10/second"): limits are {right}, not {limits!r:.60}')
+    if isinstance(limits, str | Limit | Mapping) or (callable(limits) and not isinstance(limits, type)):
+        return
+    if isinstance(limits, Sequence) and not isinstance(limits, bytes | bytearray) and limits:
+        if all(isinstance(limit, Limit) for limit in limits):
+            return
+        if all(isinstance(limit, str) for limit in limits):
+            one = "; ".join(limits)
+            raise ConfigError(f'several limits are one text with ";" between them, {one[:80]!r}, not a list of texts')
+    raise ConfigError(f"limits are {right}, not {limits!r:.60}")
+
+
+def one_of(told: Mapping[str, Any], name: str, *choices: str) -> str:
+    """An option that is one of these words, the first where it is not given; raises ConfigError."""
+    choice = told.get(name, choices[0])
+    if choice not in choices:
+        raise ConfigError(f"{name} is one of {', '.join(choices)}, not {choice!r:.40}")
+    return cast(str, choice)
+
+
+def function_of(told: Mapping[str, Any], name: str) -> Any:
+    """An option that is a function, None where it is not given; raises ConfigError."""
+    given = told.get(name)
+    if given is not None and not callable(given):
+        raise ConfigError(f"{name} is a function of the request, not {given!r:.40}")
+    return given
+
+
+def cost_of(told: Mapping[str, Any]) -> Any:
+    """The cost of a request, 1 where it is not given, or the function that gives it; raises ConfigError."""
+    cost = told.get("cost", 1)
+    if callable(cost):
+        return cost
+    try:
+        return check_cost(cost)
+    except ArgumentError as error:
+        raise ConfigError(str(error)) from error

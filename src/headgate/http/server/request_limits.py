@@ -1,0 +1,503 @@
+"""Plain limits for requests: which key is counted, under which limits, and what of it counts in the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from hashlib import blake2b
+from inspect import iscoroutinefunction
+from typing import Any, Literal, NamedTuple
+
+from headgate import core
+from headgate.clock import SYSTEM_CLOCK
+from headgate.decision import Decision, NamedLimit, Reading
+from headgate.errors import ArgumentError, ConfigError
+from headgate.http.fields.ratelimit import writers_of
+from headgate.http.server.ipv6_aggregate import MOST_TIMES, WideLimiter
+from headgate.http.server.options import AnyLimits, Response, cost_of, function_of, in_any_case, one_of
+from headgate.keys import Key
+from headgate.limiter import AsyncLimiter, Limiter
+from headgate.policy.client_address import UNIX, AddressRules, parse_network
+from headgate.policy.request import REPEATED, Repeated, Request
+from headgate.stores.guard.choice import answering
+from headgate.stores.guard.fallback import Choice, RescuedLimits, check_choice
+from headgate.stores.memory import MemoryStore
+from headgate.stores.protocol import Store
+from headgate.stores.url import open_store
+from headgate.waiting import answered, timeout_us
+
+_log = logging.getLogger("headgate")
+_MOST_LIMITERS = 1024
+_MOST_ADDRESSES = 65536
+_MOST_HOPS = 64
+_LONGEST_REMEMBERED = 256
+_LONGEST_PART = 256
+_ANONYMOUS = ("anonymous",)
+_SEVERAL = str(REPEATED)
+"""The part of a key that stands for whatever was sent several times."""
+_DEFAULT = "default"
+_NOWHERE = "-"
+"""The scope of requests that no route is for."""
+_PLAIN = {
+    "limits", "store", "name", "clock", "headers", "refusal", "on_decision", "on_store_error", "shadow", "missing",
+    "repeated", "trusted_proxies", "trusted_hops", "address_header", "ipv6_prefix",
+}  # fmt: skip
+"""Options that change neither the key, but for an address, nor the cost."""
+
+Asked = Decision | Awaitable[Decision | None] | None
+"""A decision, or an awaitable of one; None where a request is not limited."""
+
+AskWithin = Callable[[Any, str], tuple[Decision, list[tuple[bytes, bytes]] | None] | None]
+"""Decides for the scope of a request and its route's template; see `headgate._native.PeerLimits.ask_within`."""
+
+
+class _Pair(NamedTuple):
+    """The keys of an IPv6 client's network and of the wider one around it."""
+
+    network: Key
+    wider: Key
+
+
+class _Charge(NamedTuple):
+    """What a request was charged, to be settled later."""
+
+    limiter: Any
+    key: Any
+    cost: int
+    asked_us: int
+
+
+class RequestLimits:
+    """Asks limiters for requests, all on one store. `told` are `headgate.http.server.options.Options`."""
+
+    def __init__(self, told: dict[str, Any], *, asynchronous: bool, routed: bool) -> None:
+        self._asynchronous = asynchronous
+        self._exempt = function_of(told, "exempt")
+        self._cost = cost_of(told)
+        self._key = function_of(told, "key")
+        self._missing = one_of(told, "missing", "address", "anonymous", "refuse")
+        self._refuse_repeated = one_of(told, "repeated", "count", "refuse") == "refuse"
+        self._counts = function_of(told, "counts")
+        self._keeps_charges = routed or self._counts is not None
+        self._wait = _seconds(told)
+        self._name = told.get("name", "")
+        self._shadow = bool(told.get("shadow", False))
+        self._own_clock = told.get("clock")
+        self._clock = told.get("clock", SYSTEM_CLOCK)
+        self._scope: Any = told.get("scope", _own_counter) if routed else None
+        store: Any = told.get("store", "memory://")
+        if not isinstance(store, str) and not hasattr(store, "bind"):
+            raise ConfigError(f"store is a URL or a store, not {store!r:.40}")
+        self.owned: Store | None = open_store(store) if isinstance(store, str) else None
+        """The store, if it was opened here."""
+        self._store: Any = store if self.owned is None else self.owned
+        self._on_store_error: Choice | Literal[""] = check_choice(told.get("on_store_error"))
+        # All limiters of the store share its guard.
+        self._answering = answering(self._store) if self._on_store_error else self._store
+        self._limiters: dict[Any, Any] = {}
+        self._address = address_rules(told)
+        self._wide = _wide(told, self._address)
+        self._address_key = lru_cache(_MOST_ADDRESSES)(self._key_of_address)
+        limits, tier = told["limits"], function_of(told, "tier")
+        self._limits_of: Any = _tiered(limits, tier) if isinstance(limits, Mapping) else limits
+        if tier is not None and not isinstance(limits, Mapping):
+            raise ConfigError("tier chooses among limits: give them as a mapping from tier to limits")
+        functions = (self._exempt, self._key, self._cost, self._limits_of)
+        if any(map(iscoroutinefunction, functions)) and not asynchronous:
+            raise ConfigError("a coroutine function goes before an asyncio application only")
+        if iscoroutinefunction(self._counts):
+            raise ConfigError("counts is no coroutine function: the response is sent")
+        self._one: Any = None if callable(self._limits_of) else self._limiter(self._limits_of)
+        # What cannot be used is told now.
+        known = limits.values() if isinstance(limits, Mapping) else () if self._one is None else (limits,)
+        for own in known:
+            if own is not None:
+                self._limiter(own, wide=self._wide is not None)
+        # Limiters on one store share a counter by their name, or by the text of their limits.
+        self._shared_as = f"limiter/{self._name}" if self._name else self._one and self._one.definitions[0].scope
+        self._ask_one: Any = self._one and (self._one.ask if asynchronous else self._one.hit)
+        self.ask: Callable[[Request], Asked] = self._ask
+        """Decide for a request."""
+
+        self.ask_peer: Callable[[str], Asked] | None = None
+        """Decide for a request of this peer, where nothing else of it matters but that it is no OPTIONS."""
+
+        fixed = routed and isinstance(self._scope, str)
+        self._is_plain = self._one is not None and told.keys() <= (_PLAIN | {"scope"} if fixed else _PLAIN)
+        """Whether every request counts one unit of the same limits, by its client's address."""
+
+        if any(map(iscoroutinefunction, functions)):
+            self.ask = self._ask_later
+        elif self._is_plain and not routed:
+            self.ask = self._plainly()
+            if not self._address.header:
+                self.ask_peer = self._by_peer()
+
+    def settling(self, request: Request, decision: Decision, response: Response) -> Generator[Any, Any, None]:
+        """Let count what `counts` says; yields what may have to be awaited. Raises StoreError."""
+        charge: _Charge | None = getattr(request, "charge", None)
+        if charge is None or self._counts is None:
+            return
+        request.charge = None  # once
+        limiter, key, cost, asked_us = charge
+        try:
+            told = self._counts(request, in_any_case(response))
+            units = cost if told is True else int(told)
+            if units < 0:
+                raise ArgumentError(f"units that count are at least 0, not {units}")
+        except Exception:  # the response is sent: nobody else would be told of it
+            _log.exception("counts failed: the request counts as it was charged")
+            return
+        if units < cost:
+            ago_us = max(0, self._clock.now_us() - asked_us)
+            yield limiter.give_back(key, cost - units, ago_us, decision)
+        elif units > cost and not (yield limiter.hit(key, units - cost)).allowed:
+            left = (yield limiter.peek(key, 0)).remaining
+            if left:
+                yield limiter.hit(key, left)
+
+    def _plainly(self) -> Callable[[Request], Asked]:
+        """`_ask` for the same limits on every client's address: most need no more, so it takes no longer."""
+        ask, key_of, header = self._ask_one, self._address_key, self._address.header
+        client_of = self._client
+
+        def asked_plainly(request: Request) -> Asked:
+            if request.method == "OPTIONS" and _is_preflight(request):
+                return None
+            asked: Asked = ask(client_of(request) if header else key_of(request.client_ip, ""))
+            return asked
+
+        return asked_plainly
+
+    def _by_peer(self) -> Callable[[str], Asked]:
+        """As `_plainly`, for who has the peer's address at hand and need not make a request of it."""
+        ask, key_of = self._ask_one, self._address_key
+
+        def asked_by_peer(peer: str) -> Asked:
+            asked: Asked = ask(key_of(peer, ""))
+            return asked
+
+        return asked_by_peer
+
+    def ask_scope(self) -> Callable[[Any, Any], Any] | None:
+        """`ask_peer` natively, where the limits are: for the scope of an ASGI request, and a `send` that tells."""
+        peers = None if self.ask_peer is None else self._peer_limits()
+        return None if peers is None else peers.ask
+
+    def ask_environ(self) -> Callable[[Any, Any], Any] | None:
+        """`ask_scope` for the environ of a WSGI request, and a `start_response` that tells."""
+        peers = None if self.ask_peer is None else self._peer_limits()
+        return None if peers is None else peers.ask_environ
+
+    def ask_within(self) -> AskWithin | None:
+        """`ask_scope` for requests of routes: for a scope and the template of its route."""
+        peers = self._peer_limits() if self._is_plain and not self._address.header else None
+        if peers is None:
+            return None
+        ask: AskWithin = peers.ask_within
+        fixed = self._scope if isinstance(self._scope, str) else None
+        return lambda scope, template: ask(scope, (template if fixed is None else fixed) or _NOWHERE)
+
+    def may_share(self, other: RequestLimits) -> bool:
+        """Whether these limits use one counter with those of another place if both count under one endpoint.
+
+        Limits that a function chooses may be any limits, and stores that are not this process's memory may be one.
+        What shares a `scope` does so on purpose.
+        """
+        if self._scope is not other._scope or self._scope not in (None, _own_counter):
+            return False
+        if self._store is not other._store and (_is_memory(self._store) or _is_memory(other._store)):
+            return False
+        return self._shared_as is None or other._shared_as is None or self._shared_as == other._shared_as
+
+    def note_charge(self, request: Request, asked_us: int) -> None:
+        """Note what a request was charged that was decided by `ask_within`, for `taking_back`."""
+        request.charge = _Charge(self._one, self._scoped(request, self._client(request)), 1, asked_us)
+
+    def _peer_limits(self) -> Any:
+        """What decides for peers natively, None where that cannot be."""
+        native, definitions = core.native, self.definitions
+        if native is None or definitions is None:
+            return None
+        writers = writers_of(definitions)
+        fields = writers.encoded if self._asynchronous else writers.text
+        bound = self._one.bound
+        if isinstance(bound, RescuedLimits) and self._on_store_error != "local":
+            bound = bound.bound  # it raises StoreError, and the skin knows what was chosen
+        if not isinstance(bound, native.BoundLimits) or not isinstance(fields, native.RateLimitFields):
+            return None
+        return native.PeerLimits(bound, fields, self._address_key)
+
+    @property
+    def store(self) -> Store:
+        """Where the states are."""
+        store: Store = self._store
+        return store
+
+    @property
+    def shares_store(self) -> bool:
+        """Whether others may use the store, too."""
+        return self.owned is None or not _is_memory(self.owned)
+
+    @property
+    def definitions(self) -> tuple[NamedLimit, ...] | None:
+        """The limits, where every request has the same ones."""
+        return None if self._one is None or self._wide is not None else self._one.definitions
+
+    def taking_back(self, request: Request, decision: Decision) -> Generator[Any, Any, None]:
+        """Give back all that was charged; yields what may have to be awaited. Raises StoreError."""
+        charge: _Charge | None = getattr(request, "charge", None)
+        if charge is None:
+            return
+        request.charge = None  # once
+        limiter, key, cost, asked_us = charge
+        if cost:
+            ago_us = max(0, self._clock.now_us() - asked_us)
+            yield limiter.give_back(key, cost, ago_us, decision)
+
+    def _ask(self, request: Request) -> Asked:
+        if request.method == "OPTIONS" and _is_preflight(request):
+            return None
+        if self._exempt is not None and self._exempt(request):
+            return None
+        limits = self._limits_of(request) if self._one is None else self._limits_of
+        if limits is None:
+            return None
+        key = self._key(request) if self._key is not None else None
+        cost: Any = self._cost(request) if callable(self._cost) else self._cost
+        asked: Asked = self._decide(request, limits, key, cost)
+        return asked
+
+    async def _ask_later(self, request: Request) -> Decision | None:
+        """`_ask` where functions are to be awaited."""
+        if request.method == "OPTIONS" and _is_preflight(request):
+            return None
+        if self._exempt is not None and await answered(self._exempt(request)):
+            return None
+        limits = await answered(self._limits_of(request)) if self._one is None else self._limits_of
+        if limits is None:
+            return None
+        key = await answered(self._key(request)) if self._key is not None else None
+        cost: Any = await answered(self._cost(request)) if callable(self._cost) else self._cost
+        return await answered(self._decide(request, limits, key, cost))
+
+    def _decide(self, request: Request, limits: AnyLimits, key: Key | None, cost: int) -> Any:
+        counted: Any = None
+        if key is not None:
+            if _is_repeated(key):
+                if self._refuse_repeated:
+                    return self._refused(limits)
+                key = tuple(_SEVERAL if type(part) is Repeated else part for part in _parts(key))
+            counted = _usable(key)
+        if counted is None:
+            if self._key is None or self._missing == "address":
+                counted = self._client(request)
+            elif self._missing == "anonymous":
+                counted = _ANONYMOUS
+            else:
+                return self._refused(limits)
+        counted = self._scoped(request, counted)
+        if type(counted) is _Pair:
+            limiter = self._limiter(limits, wide=True)
+            ask = limiter.hit
+        elif self._one is not None:
+            limiter, ask = self._one, self._ask_one
+        else:
+            limiter = self._limiter(limits)
+            ask = limiter.ask if self._asynchronous else limiter.hit
+        if self._keeps_charges:
+            request.charge = _Charge(limiter, counted, cost, self._clock.now_us())
+        return limiter.acquire(counted, cost, timeout=self._wait) if self._wait else ask(counted, cost)
+
+    def _scoped(self, request: Request, counted: Any) -> Any:
+        """The key within the scope in which a request counts."""
+        if self._scope is None:
+            return counted
+        scope: Any = self._scope(request) if callable(self._scope) else self._scope
+        return _within(scope or _NOWHERE, counted)
+
+    def _client(self, request: Request) -> Key | _Pair:
+        """The key of a client's address; what is longer than addresses are is not remembered."""
+        header = self._address.header
+        sent = request.headers.get(header, "") if header else ""
+        if len(sent) > _LONGEST_REMEMBERED:
+            return self._key_of_address(request.client_ip, sent)
+        return self._address_key(request.client_ip, sent)
+
+    def _key_of_address(self, peer: str, header: str) -> Key | _Pair:
+        if not isinstance(peer, str) or not peer.isascii():
+            peer = ""  # no address: a socket's name, perhaps
+        key = ("ip", self._address.client(peer, header) or UNIX)
+        if self._wide is None or ":" not in key[1]:
+            return key
+        return _Pair(key, ("ip", self._wide[0].client(peer, header)))
+
+    def _refused(self, limits: AnyLimits) -> Decision:
+        """The refusal of a request that has no key: its quota is nothing. A shadow refuses nothing."""
+        definitions = self._limiter(limits).definitions
+        readings = [Reading(False, 0, 0, None, 0, 0) for _ in definitions]
+        binding = None if self._shadow else 0
+        return Decision(definitions, readings, allowed=self._shadow, binding=binding)
+
+    def _limiter(self, limits: AnyLimits, *, wide: bool = False) -> Any:
+        """The limiter of these limits, made at their first use."""
+        known = (limits if isinstance(limits, str) else repr(limits), wide)
+        limiter = self._limiters.get(known)
+        if limiter is not None:
+            return limiter
+        if len(self._limiters) >= _MOST_LIMITERS:
+            raise ConfigError(f"limits that a function gives are of {_MOST_LIMITERS} kinds at the most")
+        if wide and self._wide is not None:
+            limiter = WideLimiter(
+                self._limiter(limits).limits,
+                self._wide[1],
+                store=self._answering,
+                name=self._name,
+                shadow=self._shadow,
+                clock=self._own_clock,
+                asynchronous=self._asynchronous,
+                on_store_error=self._on_store_error,
+            )
+        else:
+            kind = AsyncLimiter if self._asynchronous else Limiter
+            limiter = kind(
+                limits,
+                store=self._answering,
+                name=self._name,
+                clock=self._own_clock,
+                shadow=self._shadow,
+                on_store_error=self._on_store_error or None,
+            )
+        self._limiters[known] = limiter
+        return limiter
+
+
+def address_rules(told: Mapping[str, Any]) -> AddressRules:
+    """Which proxies to believe about a client's address; raises ConfigError."""
+    proxies, hops = told.get("trusted_proxies", ()), told.get("trusted_hops", 0)
+    prefix = told.get("ipv6_prefix", 64)
+    if not _is_whole(prefix) or not 32 <= prefix <= 128:
+        raise ConfigError(f"ipv6_prefix is a number of bits, 32 to 128, not {prefix!r:.40}")
+    if isinstance(proxies, str) or not all(isinstance(proxy, str) for proxy in proxies):
+        raise ConfigError(f'trusted_proxies are a list of networks, such as ["10.0.0.0/8"], not {proxies!r:.40}')
+    if not _is_whole(hops) or not 0 <= hops <= _MOST_HOPS:
+        raise ConfigError(f"trusted_hops is a number of proxies, 0 to {_MOST_HOPS}, not {hops!r:.40}")
+    if not isinstance(told.get("address_header", ""), str):
+        raise ConfigError(f"address_header is the name of a header, not {told['address_header']!r:.40}")
+    if not proxies and not hops:
+        if "address_header" in told:
+            raise ConfigError("address_header needs trusted_proxies or trusted_hops, or clients could write it")
+        return AddressRules(ipv6_prefix=prefix)
+    return AddressRules(
+        header=told.get("address_header", "X-Forwarded-For").lower(),
+        trusted=tuple(parse_network(proxy) for proxy in proxies if proxy != UNIX),
+        trust_unix=UNIX in proxies,
+        hops=hops,
+        ipv6_prefix=prefix,
+    )
+
+
+def _wide(told: Mapping[str, Any], narrow: AddressRules) -> tuple[AddressRules, int] | None:
+    """The rules of the wider network, and how many times the limits it has."""
+    given = told.get("ipv6_wide")
+    if given is None:
+        return None
+    prefix = times = 0
+    try:
+        prefix, times = given
+        usable = _is_whole(prefix) and _is_whole(times)
+        usable = usable and 16 <= prefix < narrow.ipv6_prefix and 1 <= times <= MOST_TIMES
+    except (TypeError, ValueError):
+        usable = False
+    if not usable:
+        raise ConfigError(
+            f"ipv6_wide is (bits, times), as (48, 8): fewer bits than ipv6_prefix, which is {narrow.ipv6_prefix}, "
+            f"and 1 to {MOST_TIMES} times; not {given!r:.40}"
+        )
+    if told.get("wait"):
+        raise ConfigError("ipv6_wide does not go with wait: a request cannot stand in two lines")
+    return replace(narrow, ipv6_prefix=prefix), times
+
+
+def _tiered(limits: Mapping[str, AnyLimits | None], tier: Any) -> Callable[[Request], Any]:
+    """What gives the limits of a request's tier."""
+    if tier is None:
+        raise ConfigError("limits of several tiers need tier: a function that gives a request's tier")
+    if _DEFAULT not in limits:
+        raise ConfigError(f"limits of tiers name {_DEFAULT!r}, for requests of any other tier: {list(limits)!r:.80}")
+    default = limits[_DEFAULT]
+
+    def of(request: Request) -> AnyLimits | None:
+        return limits.get(_tier_name(tier(request)), default)
+
+    async def of_async(request: Request) -> AnyLimits | None:
+        return limits.get(_tier_name(await tier(request)), default)
+
+    return of_async if iscoroutinefunction(tier) else of
+
+
+def _seconds(told: Mapping[str, Any]) -> float:
+    wait = told.get("wait", 0)
+    try:
+        timeout_us(wait)
+    except ArgumentError as error:
+        raise ConfigError(f"wait is for how many seconds a request may stand in line: {error}") from error
+    return wait or 0
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
+
+
+def _tier_name(told: Any) -> Any:
+    """What `headgate.http.keys` gives names where it comes from; the tier is its last part."""
+    return told[-1] if isinstance(told, tuple) else told
+
+
+def _usable(key: Any) -> Any:
+    """A key as it is counted; None for one that lacks a part. Long parts, as a client may send them, are digests."""
+    parts = _parts(key)
+    if not parts or None in parts or "" in parts:
+        return None
+    if any(isinstance(part, str) and len(part) > _LONGEST_PART for part in parts):
+        parts = tuple(_bounded(part) if isinstance(part, str) else part for part in parts)
+        return parts if isinstance(key, tuple) else parts[0]
+    return key
+
+
+def _is_repeated(key: Any) -> bool:
+    """Whether a part of a key is what was sent several times with different values."""
+    return any(type(part) is Repeated for part in _parts(key))
+
+
+def _parts(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _bounded(part: str) -> str:
+    if len(part) <= _LONGEST_PART:
+        return part
+    return f"digest-{blake2b(part.encode('utf-8', 'surrogatepass'), digest_size=16, person=b'headgate').hexdigest()}"
+
+
+def _within(scope: str, key: Any) -> Any:
+    """The key inside a scope."""
+    if type(key) is _Pair:
+        return _Pair(_within(scope, key.network), _within(scope, key.wider))
+    return (scope, *key) if isinstance(key, tuple) else (scope, key)
+
+
+def _is_memory(store: Store) -> bool:
+    return isinstance(store, MemoryStore)
+
+
+def _own_counter(request: Request) -> str:
+    counted_as: str | None = getattr(request, "counted_as", None)
+    return request.endpoint if counted_as is None else counted_as
+
+
+def _is_preflight(request: Request) -> bool:
+    """A browser's question before a request of another origin, which it never sends by itself (Fetch, 3.2.2)."""
+    return "origin" in request.headers and "access-control-request-method" in request.headers

@@ -1,0 +1,136 @@
+"""Limits of single routes, in any framework: one store for all of them, and which requests are left out.
+
+    limits = RouteLimits({"store": "redis://10.0.0.5/0"}, asynchronous=True)
+    front = limits.front("10/second", {"key": api_key()})
+
+Each integration has a skin of its own over it. A route counts by itself, under its whole template; what is
+told in `scope` counts together. What no store is named for counts in one that belongs to the application.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+from headgate.errors import ConfigError
+from headgate.http.server.attached import Attached
+from headgate.http.server.enforcer import Front
+from headgate.http.server.options import AnyLimits, AnyPolicy, Of, Options, RouteOptions, check_limits
+from headgate.policy.gate import AsyncGate
+from headgate.stores.protocol import Store, close_async, warm_up_async
+from headgate.stores.url import open_store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LimitsOfRoute = AnyLimits | Mapping[str, AnyLimits | None] | Of[AnyLimits | None]
+"""Limits, those of each tier, or what gives those of a request; None: not limited."""
+
+_MEMORY = "memory://"
+NONE_TOLD: Any = None
+"""What stands for the limits of `rate_limit()`, which is told what it lacks; to type checkers they are needed."""
+
+_EXEMPT = "__headgate_exempt__"
+
+
+class Fronts:
+    """What judges by one limit, in each application: where no store is named, they count in the application's own."""
+
+    __slots__ = ("_made", "_make", "any")
+
+    def __init__(self, make: Callable[[object], Front], *, apart: bool) -> None:
+        self._make = make
+        self._made: Attached[Front] | None = Attached() if apart else None
+        self.any = make(None)
+        """The one for all applications, or for requests whose application is not known."""
+
+    def of(self, application: object) -> Front:
+        """The one for an application, or for what lives exactly as long; None where it is not known."""
+        if self._made is None or application is None:
+            return self.any
+        return self._made.of(application, lambda: self._make(application))
+
+
+class RouteLimits:
+    """Makes what judges single routes. `defaults` are options of each; a route's own stand before them.
+
+    All limits of an application that name no store count in one of its own, in memory, which ends with it.
+    """
+
+    def __init__(self, defaults: RouteOptions, *, asynchronous: bool) -> None:
+        unknown = set(defaults) - set(RouteOptions.__annotations__)
+        if unknown:
+            raise TypeError(f"no option is named {', '.join(sorted(unknown))}")
+        self._defaults = defaults
+        self._asynchronous = asynchronous
+        self._opened: dict[str, Store] = {}
+        self._own: Attached[Store] = Attached()
+
+    def fronts(self, limits: LimitsOfRoute, options: RouteOptions) -> Fronts:
+        """What judges the requests of routes, in each application. Raises ConfigError."""
+
+        def make(application: object) -> Front:
+            if application is None:
+                return self.front(limits, options)
+            own = self._own.of(application, lambda: open_store(_MEMORY))
+            return self.front(limits, {**options, "store": own})
+
+        return Fronts(make, apart="store" not in self._defaults and "store" not in options)
+
+    def front(self, limits: LimitsOfRoute, options: RouteOptions) -> Front:
+        """`fronts` where there is one application."""
+        check_limits(limits)
+        told = {**self._defaults, **options, "limits": limits}
+        store = told.get("store", _MEMORY)
+        if isinstance(store, str):
+            told["store"] = self._open(store)
+        return Front(None, cast(RouteOptions, told), asynchronous=self._asynchronous, routed=True)
+
+    def close(self) -> None:
+        """Close the stores that were opened here by name; a limit that asks again opens them again."""
+        for store in self._opened.values():
+            store.close()
+
+    async def warm_up_async(self) -> None:
+        """Have the stores that were opened here connect before the first request."""
+        for store in list(self._opened.values()):
+            await warm_up_async(store)
+
+    async def aclose(self) -> None:
+        """`close` on an event loop."""
+        for store in list(self._opened.values()):
+            await close_async(store)
+
+    def _open(self, url: str) -> Store:
+        store = self._opened.get(url)
+        if store is None:
+            store = self._opened[url] = open_store(url)
+        return store
+
+
+def application_fronts(policy: AnyPolicy | AsyncGate | None, options: Options | RouteOptions) -> Fronts:
+    """What judges all that an asyncio application answers, by a policy or by limits; several may be given it."""
+
+    def make(application: object) -> Front:
+        told = options if application is None else cast(Options, {**options, "store": _MEMORY})
+        return Front(policy, told, asynchronous=True, routed=policy is None)
+
+    return Fronts(make, apart=policy is None and "store" not in options)
+
+
+def check_endpoint(endpoint: object) -> None:
+    """Raise ConfigError for what a decorator is given where it was written without its limit: a request."""
+    if not callable(endpoint):
+        raise ConfigError(
+            f'rate_limit is written with its limit, as @rate_limit("10/second"); this is no view: {endpoint!r:.60}'
+        )
+
+
+def exempt(endpoint: F) -> F:
+    """Mark a view, handler or endpoint as one that limits of its application, blueprint or router leave out."""
+    setattr(endpoint, _EXEMPT, True)
+    return endpoint
+
+
+def is_exempt(endpoint: object) -> bool:
+    """Whether an endpoint was marked so."""
+    return bool(getattr(endpoint, _EXEMPT, False))

@@ -1,0 +1,1 @@
+"""What a policy costs before it runs: Redis memory and decisions, shared memory, slots of a Cluster."""

@@ -1,0 +1,286 @@
+"""The policy file as a model: which fields there are, and what each may hold.
+
+The JSON Schema for editors comes out of this code. Values are taken as they are written: a number
+in quotes is text. What one field cannot see, such as whether a name is known, is checked in
+`headgate.policy.load`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from headgate.errors import ConfigError, MissingExtraError
+from headgate.limit_text import parse_limits
+from headgate.limits import Limit
+from headgate.policy.client_address import UNIX, Network, parse_network
+from headgate.policy.compiled import ANY_TIER
+from headgate.policy.paths import template_segments
+from headgate.stores.url import check_store_url
+
+try:
+    from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+except ImportError as error:
+    raise MissingExtraError("reading a policy file", extra="policy") from error
+
+NAME = r"^[a-z][a-z0-9_.-]{0,63}$"
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_METHOD = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
+_HOST = re.compile(r"(\*\.)?[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
+
+LimitsByTier = dict[str, tuple[Limit, ...]]
+
+
+class FieldFaults(ValueError):
+    """What is wrong with several fields below one, each by its name."""
+
+    def __init__(self, faults: dict[str, str]) -> None:
+        super().__init__("; ".join(faults.values()))
+        self.faults = faults
+
+
+def _list_of_texts(value: object) -> tuple[str, ...]:
+    """One text, or a list of texts that is not empty."""
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not values:
+        raise ValueError("must be text or a list of texts")
+    for item in values:
+        if not isinstance(item, str):
+            raise ValueError(f"must be text or a list of texts, not a list with {item!r}")
+    return tuple(values)
+
+
+def _methods(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if not _METHOD.fullmatch(value):
+            raise ValueError(f'"{value}" is no method: methods are written GET, POST, DELETE')
+    return values
+
+
+def _paths(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        template_segments(value)
+    return values
+
+
+def _hosts(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if not _HOST.fullmatch(value):
+            raise ValueError(f'"{value}" is no host: write "api.example.com" or "*.example.com", without a port')
+    return values
+
+
+def _header_name(value: str) -> str:
+    if not _TOKEN.fullmatch(value):
+        raise ValueError(f"{value!r} is no name of a header")
+    return value
+
+
+def _header_values(value: object) -> tuple[str, ...] | bool:
+    return True if value is True else _list_of_texts(value)
+
+
+def _limits(value: object) -> LimitsByTier:
+    """Limits as text, or as a map from tier to text."""
+    if isinstance(value, str):
+        return {ANY_TIER: _parse(value)}
+    if not isinstance(value, dict) or not value:
+        raise ValueError('must be text such as "100/minute", or a map from tier to text')
+    limits: LimitsByTier = {}
+    faults: dict[str, str] = {}
+    for tier, text in value.items():
+        try:
+            limits[tier] = _parse(text)
+        except ConfigError as error:
+            faults[tier] = error.message
+    if faults:
+        raise FieldFaults(faults)
+    return limits
+
+
+def _parse(text: object) -> tuple[Limit, ...]:
+    if not isinstance(text, str):
+        raise ConfigError(f'must be text such as "100/minute", not {text!r}')
+    limits = parse_limits(text)
+    for limit in limits:
+        _ = limit.compiled  # what is no rate is refused here
+    return limits
+
+
+def _network(value: object) -> Network | str:
+    if not isinstance(value, str):
+        raise ValueError('must be text such as "10.0.0.0/8"')
+    return UNIX if value == UNIX else parse_network(value)
+
+
+def _networks(value: object) -> tuple[Network | str, ...]:
+    return tuple(map(_network, _list_of_texts(value)))
+
+
+def _store(value: str) -> str:
+    check_store_url(value)
+    return value
+
+
+_ONE_OR_MORE = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+_LIMITS_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "examples": ["100/minute", "10/second burst 100; 1000/hour"]},
+        {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1},
+    ]
+}
+
+Name = Annotated[str, Field(pattern=NAME)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_list_of_texts), WithJsonSchema(_ONE_OR_MORE)]
+HeaderName = Annotated[str, AfterValidator(_header_name)]
+OnStoreError = Literal["local", "open", "closed"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+
+
+class MatchModel(_Part):
+    """Which requests a rule is for; all that is given must hold."""
+
+    method: Annotated[Texts, AfterValidator(_methods)] | None = None
+    path: Annotated[Texts, AfterValidator(_paths)] | None = Field(
+        None, description="/exact, /users/{id} for any one segment, /api/** for all below; several in a list"
+    )
+    host: Annotated[Texts, AfterValidator(_hosts)] | None = None
+    ip: Annotated[tuple[Any, ...], BeforeValidator(_networks), WithJsonSchema(_ONE_OR_MORE)] | None = Field(
+        None, description="networks that the client's address is in: 10.0.0.0/8, a single address, or unix"
+    )
+    header: (
+        dict[
+            HeaderName,
+            Annotated[
+                Any,
+                BeforeValidator(_header_values),
+                WithJsonSchema({"anyOf": [{"const": True}, *_ONE_OR_MORE["anyOf"]]}),
+            ],
+        ]
+        | None
+    ) = Field(None, description="name: value, a list of values, or true for any value")
+
+
+class IdentityModel(_Part):
+    """Where an identity is read from: exactly one source."""
+
+    header: HeaderName | None = None
+    cookie: HeaderName | None = None
+    query: Annotated[str, Field(min_length=1)] | None = None
+    ip: IpModel | None = None
+    first_of: Annotated[list[str], Field(min_length=1)] | None = Field(
+        None, description="the first of these identities that a request has"
+    )
+    secret: bool = Field(False, description="replace the value by a digest before it is used, stored or logged")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> IdentityModel:
+        sources = [name for name in ("header", "cookie", "query", "ip", "first_of") if getattr(self, name) is not None]
+        if len(sources) != 1:
+            raise ValueError("an identity has exactly one source: header, cookie, query, ip or first_of")
+        if self.secret and sources[0] in ("ip", "first_of"):
+            raise ValueError("secret is for the value of a header, a cookie or a query parameter")
+        return self
+
+
+class IpModel(_Part):
+    """The client's network, wider or narrower than the built-in `ip`."""
+
+    ipv4_prefix: Annotated[int, Field(ge=8, le=32)] = 32
+    ipv6_prefix: Annotated[int, Field(ge=32, le=128)] = 64
+
+
+class ClientIpModel(_Part):
+    """Which proxies to believe about the client's address; without it, the peer's address counts."""
+
+    header: HeaderName | None = Field(None, description="the one header that is looked at")
+    trusted_proxies: list[
+        Annotated[Any, BeforeValidator(_network), WithJsonSchema({"type": "string", "examples": ["10.0.0.0/8", UNIX]})]
+    ] = []
+    trusted_hops: Annotated[int, Field(ge=1, le=32)] | None = Field(
+        None, description="take the header's element at this place from the right"
+    )
+    ipv4_prefix: Annotated[int, Field(ge=8, le=32)] = 32
+    ipv6_prefix: Annotated[int, Field(ge=32, le=128)] = 64
+
+    @model_validator(mode="after")
+    def _header_and_trust_go_together(self) -> ClientIpModel:
+        trust = bool(self.trusted_proxies) or self.trusted_hops is not None
+        if (self.header is not None) != trust:
+            raise ValueError("header needs trusted_proxies (or trusted_hops), and they need header")
+        return self
+
+
+class TierSourceModel(_Part):
+    """Where a request's tier is read from."""
+
+    header: HeaderName | None = None
+    cookie: HeaderName | None = None
+    identity: str | None = Field(None, description="look this identity up in map")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> TierSourceModel:
+        if sum(source is not None for source in (self.header, self.cookie, self.identity)) != 1:
+            raise ValueError("a tier has exactly one source: header, cookie or identity")
+        return self
+
+
+class TiersModel(_Part):
+    """Which tier a request has; a tier that no limit names is the default."""
+
+    source: TierSourceModel = Field(alias="from")
+    map: dict[str, str] | None = Field(None, description="from the source's value to the tier")
+    default: str
+
+
+class RuleModel(_Part):
+    """Which requests, counted by which keys, under which limits."""
+
+    name: Name
+    match: MatchModel | None = None
+    by: list[str] = Field(description="identities that together make the key; [] counts all requests as one")
+    limits: Annotated[Any, BeforeValidator(_limits), WithJsonSchema(_LIMITS_SCHEMA)]
+    cost: Annotated[int, Field(ge=1, le=1_000_000_000)] = 1
+    missing: Literal["anonymous", "refuse"] = Field(
+        "anonymous", description="a request without the identity counts as anonymous, or is refused"
+    )
+    repeated: Literal["count", "refuse"] = Field(
+        "count",
+        description="a request with an identity sent several times, with different values, counts together with all "
+        "others of this kind, or is refused",
+    )
+    default: bool = Field(False, description="only where no other rule matched")
+    shadow: bool = Field(False, description="counted and reported, never refuses")
+    on_store_error: OnStoreError | None = None
+
+
+class PolicyModel(_Part):
+    """The rules of one system."""
+
+    version: Literal[1]
+    namespace: Name = "default"
+    generation: Annotated[int, Field(ge=1, le=1_000_000_000)] = Field(
+        1, description="a new one starts all state afresh"
+    )
+    store: Annotated[str, AfterValidator(_store)] = "memory://"
+    on_store_error: OnStoreError | None = Field(
+        None, description="of rules that have none of their own; without it, what the store's URL says, or local"
+    )
+    client_ip: ClientIpModel = Field(default_factory=lambda: ClientIpModel.model_validate({}))
+    identities: dict[Name, IdentityModel] = {}
+    tiers: TiersModel | None = None
+    rules: Annotated[list[RuleModel], Field(min_length=1)]
+    exempt: list[MatchModel] = Field([], description="requests that no rule is for")
+    rulesets: dict[Name, list[str]] = Field({}, description="names for some of the rules, to be asked by name")
+
+
+IdentityModel.model_rebuild()
+
+
+def policy_schema() -> dict[str, Any]:
+    """The JSON Schema of a policy file (draft 2020-12)."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Headgate policy"}
+    return head | PolicyModel.model_json_schema() | head

@@ -1,0 +1,158 @@
+"""Where states are in Redis, and what they look like there: for reading them outside the scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from struct import Struct, calcsize, error, unpack_from
+from typing import Any
+
+from headgate.algorithms import token_bucket, transition
+from headgate.decision import NamedLimit, Reading
+from headgate.errors import StoreKeyError
+from headgate.stores.redis.scripts import MARKS, POWERS, limit_of
+from headgate.units import LARGEST, CompiledLimit
+
+State = tuple[Any, ...]
+
+LONGEST_NAME = 128
+"""Bytes of a key's text in the name of a Redis key; a longer one is named by its digest."""
+
+_FORMS = {"fixed_window": "<ddI", "sliding_window": "<dddI"}
+_BUCKET = "<ddI"
+_FIELDS = {
+    "fixed_window": "f", "sliding_window": "w", "sliding_log": "w",
+    "token_bucket": "t", "leaky_bucket": "l", "leaky_queue": "q",
+}  # fmt: skip
+_WINDOWS = ("fixed_window", "sliding_window", "sliding_log")
+_SLIDING = ("sliding_window", "sliding_log")
+_LOG = Struct("<ddIB")
+_LOG_END = _LOG.size + min(MARKS)
+_MOVED = Struct("<ddIIIIdd")
+_IN_SEVERAL = 2
+_NARROW, _WIDE = (10, 6, 1 << 32), (14, 7, 1 << 53)
+"""Bytes of an entry and of its time, and the modulus of the sums."""
+
+_NO_OTHERS: Mapping[int, bytes] = {}
+_UNITS = Struct("<d").unpack_from
+_SUMS = 1 << 53
+
+UNITS = 8
+"""Bytes of the units of a bucket that has too few; no other reply of one limit has as many."""
+
+
+def key_name(prefix: str, text: str, definition: NamedLimit) -> bytes:
+    """The Redis key of the hash that has the states of all limits of a rule and key.
+
+    All limits of one key have one hash tag. `text` comes from `encode_key`, so it has no brace and cannot
+    choose where it lands.
+    """
+    name = text.encode()
+    if len(name) > LONGEST_NAME:
+        name = b"#" + blake2b(name, digest_size=20).hexdigest().encode()
+    scope = definition.scope
+    return b"%b:{%b}:%b" % (prefix.encode(), name, scope[: scope.rindex("/") + 1].encode())
+
+
+def field_name(definition: NamedLimit) -> str:
+    """The field of a limit's state in its hash. A long log has more of them, "w0:7", beside "w0"."""
+    return f"{_FIELDS[definition.limit.algorithm]}{definition.scope.rpartition('.')[2]}"
+
+
+def is_log(definition: NamedLimit) -> bool:
+    """Whether a state may be a log, in several fields."""
+    return definition.limit.algorithm in _SLIDING
+
+
+def read_state(algorithm: str, value: object, others: Mapping[int, bytes] = _NO_OTHERS) -> tuple[CompiledLimit, State]:
+    """The state in a field, and the numbers that it was written under; `others` are the other fields of a long log.
+
+    Of the two sliding windows it may be either. Raises StoreKeyError for what is none.
+    """
+    if not isinstance(value, bytes):
+        raise no_state(algorithm)
+    if algorithm in _SLIDING:
+        algorithm = "sliding_log" if len(value) % 2 == 0 else "sliding_window"
+    try:
+        former, state = _read_log(value, others) if algorithm == "sliding_log" else _read(algorithm, value)
+    except (error, IndexError, KeyError, ValueError, OverflowError) as wrong:
+        raise no_state(algorithm) from wrong
+    if former.period == 0 or (former.refill == 0) != (algorithm in _WINDOWS):
+        raise no_state(algorithm)
+    return former, state
+
+
+def _read(algorithm: str, value: bytes) -> tuple[CompiledLimit, State]:
+    form = _FORMS.get(algorithm, _BUCKET)
+    *words, _ = unpack_from(form, value)
+    return _former(algorithm, value[calcsize(form) :]), tuple(map(_whole, words))
+
+
+def _read_log(value: bytes, others: Mapping[int, bytes]) -> tuple[CompiledLimit, State]:
+    offset, base, _, form = _LOG.unpack_from(value, len(value) - _LOG_END)
+    former = _former("sliding_log", value[-min(MARKS) :])
+    length, shift, start, end, skip = len(value) - _LOG_END, 0, 0, 0, 0
+    if form >= _IN_SEVERAL:
+        length -= _MOVED.size
+        shift, _, _, start, end, skip, _, _ = _MOVED.unpack_from(value, length)
+    width, parts, modulus = _WIDE if form % _IN_SEVERAL else _NARROW
+    texts = []
+    if end - start <= len(others):
+        texts = [(others[number][:-16], unpack_from("<d", others[number], len(others[number]) - 16)[0] + shift)
+                 for number in range(start, end)]  # fmt: skip
+    else:  # only what is in the log's own field is asked for
+        skip = 0
+    texts.append((value[:length], offset))
+    entries = []
+    before = _whole(base)
+    for text, origin in texts:
+        for at in range(skip * width, len(text), width):
+            total = int.from_bytes(text[at + parts : at + width], "little")
+            time = int.from_bytes(text[at : at + parts], "little") + _whole(origin)
+            entries.append((time, (total - before) % modulus))
+            before = total
+        skip = 0
+    return former, tuple(entries)
+
+
+def _former(algorithm: str, mark: bytes) -> CompiledLimit:
+    if len(mark) not in MARKS or mark[0] not in POWERS:
+        raise ValueError("no numbers of a limit")
+    return limit_of(algorithm, mark)
+
+
+def _whole(word: float) -> int:
+    if not abs(word) < _SUMS:
+        raise ValueError("no whole number")
+    return int(word)
+
+
+def no_state(algorithm: str) -> StoreKeyError:
+    """The error of what stands where a state does."""
+    return StoreKeyError(f"a value is no state of a {algorithm}: another program wrote it, or it was damaged")
+
+
+def read_charged(limit: CompiledLimit, reply: bytes, at: int) -> Reading:
+    """What the state of a bucket that was charged at this very moment, in microseconds, tells of it."""
+    (units,) = _UNITS(reply, at)
+    if not -LARGEST <= units <= LARGEST:
+        raise no_state(limit.algorithm)
+    remaining, reset_after, next_after = token_bucket.measure(limit, (int(units), 0), 0)
+    return Reading(True, remaining, reset_after, 0, next_after, 0)
+
+
+def read_refused(limit: CompiledLimit, reply: bytes, cost: int) -> Reading:
+    """What the units that a bucket has at this very moment tell, where they are too few for a cost."""
+    (units,) = _UNITS(reply, 0)
+    if not -LARGEST <= units <= LARGEST:
+        raise no_state(limit.algorithm)
+    state = (int(units), 0)
+    remaining, reset_after, next_after = token_bucket.measure(limit, state, 0)
+    return Reading(False, remaining, reset_after, token_bucket.admit(limit, state, 0, cost), next_after, 0)
+
+
+def convert(limit: CompiledLimit, former: CompiledLimit, state: State, now_us: int) -> State | None:
+    """A state in the numbers of this limit; None where it is the same as none."""
+    if former == limit:
+        return state
+    return transition.convert(limit, state, now_us, former)

@@ -1,0 +1,385 @@
+"""What is asked of a Redis or Valkey, and what its answers mean; without any I/O, for both colours.
+
+A decision is one call of one script. Where a Cluster keeps the keys of a decision on several servers it
+is several: each is charged in turn, and a refusal gives back what was charged before it, so that never
+more passes than every limit admits; who comes in between may be refused too early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from struct import Struct, pack, unpack
+from typing import Any, NamedTuple
+
+from headgate.algorithms.transition import measure_us
+from headgate.decision import Decision, NamedLimit, Reading, binding_of
+from headgate.errors import StoreError, StoreKeyError
+from headgate.keys import Key, check_cost, check_now, encode_key
+from headgate.stores.protocol import StatesAt
+from headgate.stores.redis.codec import (
+    UNITS,
+    convert,
+    field_name,
+    is_log,
+    key_name,
+    read_charged,
+    read_refused,
+    read_state,
+)
+from headgate.stores.redis.replies import no_answer
+from headgate.stores.redis.scripts import (
+    BRIEF,
+    HIT,
+    PEEK,
+    TELL,
+    Script,
+    few_limits,
+    forget,
+    give_back,
+    kind_of,
+    mark_of,
+    one_limit,
+    several_limits,
+)
+from headgate.units import LARGEST
+
+_ALGORITHM = 7
+_NO_DELAY = -1.0
+_SERVERS_TIME = -1.0
+_NOT_KNOWN = -1.0
+
+_THREE = Struct("<3d").unpack
+
+MOST_LOCALS = 150
+MOST_IN_A_HASH, MOST_APART = 5, 3
+"""Limits that have a script of their own for what they are; more are decided in a loop."""
+
+Slot = Callable[[bytes], int]
+"""The hash slot of a Redis key, where a Cluster has many; else nothing bears on it."""
+
+
+class Call(NamedTuple):
+    """One call of a script."""
+
+    script: Script
+    keys: list[bytes]
+    arguments: list[bytes]
+
+
+Steps = Generator[Call, Any, Any]
+"""Calls to make one after another; each is answered by the reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A limit as the scripts see it."""
+
+    definition: NamedLimit
+    one: Script
+    field: str
+    numbers: bytes
+    kind: int
+    shadow: bool
+
+
+class Calls:
+    """The calls for limits that are decided together."""
+
+    def __init__(self, definitions: Sequence[NamedLimit], prefix: str, slot_of: Slot | None) -> None:
+        self.definitions = tuple(definitions)
+        self.groups = max((definition.group + 1 for definition in self.definitions), default=0)
+        self._prefix = prefix
+        self._slot_of = slot_of
+        self._members = [
+            _Member(
+                definition,
+                one_limit(definition.limit.algorithm, field_name(definition)),
+                field_name(definition),
+                mark_of(definition.limit.compiled),
+                kind_of(definition.limit.algorithm, shadow=definition.shadow),
+                definition.shadow,
+            )
+            for definition in self.definitions
+        ]
+        self._scripts: dict[tuple[tuple[int, ...], bool], Script] = {}
+        # Whatever order they are written in, the same algorithms are one script.
+        self._order = sorted(range(len(self._members)), key=lambda number: self._members[number].kind & _ALGORITHM)
+        self._in_order = self._order == sorted(self._order)
+        self._compiled = [self.definitions[number].limit.compiled for number in self._order]
+        self._brief = BRIEF * len(self._order)
+
+    def usual_script(self) -> Script | None:
+        """The script of a usual request, whose identities differ; None where there is no limit."""
+        names = self.names([str(group) for group in range(self.groups)])
+        call = next(self.decide(names, [1] * len(names)), None)
+        return None if call is None else call.script
+
+    def names(self, keys: Sequence[Key]) -> list[bytes]:
+        """The Redis key of each limit. Raises ArgumentError for what is no key."""
+        if len(keys) != self.groups:
+            raise ValueError(f"these limits take {self.groups} keys, not {len(keys)}")
+        texts = [encode_key(key) for key in keys]
+        return [key_name(self._prefix, texts[definition.group], definition) for definition in self.definitions]
+
+    def costs(self, costs: Sequence[int]) -> list[int]:
+        """The cost of each limit. Raises ArgumentError for what is no cost."""
+        if len(costs) != self.groups:
+            raise ValueError(f"these limits take {self.groups} costs, not {len(costs)}")
+        checked = [check_cost(cost) for cost in costs]
+        return [checked[definition.group] for definition in self.definitions]
+
+    def decide(
+        self,
+        names: list[bytes],
+        costs: list[int],
+        *,
+        mode: int = HIT,
+        now_us: int | None = None,
+        max_delay_us: int | None = None,
+    ) -> Steps:
+        """Decide; the generator's result is the decision."""
+        if not names:
+            return Decision((), (), allowed=True, binding=None)
+        if now_us is not None:
+            check_now(now_us)
+        places = self._places(names)
+        if len(places) == 1:
+            reply = yield self._call(places[0], names, costs, mode, now_us, max_delay_us)
+            found = self._readings(reply, costs)
+            readings = (
+                found if self._in_order else [reading for _, reading in sorted(zip(places[0], found, strict=True))]
+            )
+        else:
+            readings = yield from self._decide_apart(places, names, costs, mode, now_us, max_delay_us)
+        return self._decision(readings, costs)
+
+    def give_back(self, names: list[bytes], costs: list[int], ago_us: int, now_us: int | None) -> Steps:
+        """Give back what is left of a charge that was made up to `ago_us` ago."""
+        head = (_NOT_KNOWN, ago_us, _SERVERS_TIME if now_us is None else now_us)
+        for place in self._places(names) if names else ():
+            charged = [number for number in place if costs[number]]
+            if charged:
+                yield from self._give_back(charged, names, costs, head)
+
+    def forget(self, names: list[bytes], now_us: int | None) -> Steps:
+        """Forget; the generator's result is whether there was more than nothing."""
+        live = False
+        for place in self._places(names) if names else ():
+            kinds = [self.definitions[number].limit.algorithm for number in place]
+            fields = [self._members[number].field.encode() for number in place]
+            reply = yield Call(forget(), [names[number] for number in place], fields)
+            if not isinstance(reply, list) or len(reply) != len(place) + 1 or type(reply[-1]) is not int:
+                raise no_answer(reply, "what was forgotten")
+            moment_us = reply[-1] if now_us is None else now_us
+            for kind, value in zip(kinds, reply[:-1], strict=True):
+                if value is not None:
+                    if not isinstance(value, bytes):
+                        raise no_answer(value, "a state")
+                    try:
+                        former, state = read_state(kind, value)
+                    except StoreKeyError:
+                        live = True  # there was something
+                    else:
+                        live |= measure_us(former, state, moment_us)[1] > 0
+        return live
+
+    def _decide_apart(
+        self,
+        places: list[list[int]],
+        names: list[bytes],
+        costs: list[int],
+        mode: int,
+        now_us: int | None,
+        max_delay_us: int | None,
+    ) -> Generator[Call, Any, list[Reading]]:
+        """Charge place by place; at a refusal give back what was charged, and only look at the rest."""
+        found: dict[int, Reading] = {}
+        charged: list[tuple[list[int], int]] = []
+        refused = False
+        for place in places:
+            own = PEEK if refused or mode != HIT else TELL
+            try:
+                reply = yield self._call(place, names, costs, own, now_us, max_delay_us, together=True)
+            except StoreError:
+                yield from self._take_back(charged, names, costs)
+                raise
+            moment_us = 0
+            if own == TELL:
+                reply = _text(reply)
+                [moment_us], reply = _numbers(reply[-8:], 1), reply[:-8]
+            found |= dict(zip(place, _readings(reply, len(place)), strict=True))
+            if not all(found[number].allowed or self.definitions[number].shadow for number in place):
+                refused = True
+            elif own == TELL:
+                taken = [number for number in place if found[number].allowed]
+                charged.append((taken, moment_us))
+        if refused:
+            yield from self._take_back(charged, names, costs)
+            untouched = [0] * len(names)
+            for place in places:
+                # With a commit, a state that other numbers left is adopted, as by a refusal in one call.
+                reply = yield self._call(place, names, untouched, mode, now_us, None, together=True)
+                for number, reading in zip(place, _readings(reply, len(place)), strict=True):
+                    found[number] = reading._replace(
+                        allowed=found[number].allowed, retry_after_us=found[number].retry_after_us
+                    )
+        return [found[number] for number in range(len(names))]
+
+    def _take_back(self, charged: list[tuple[list[int], int]], names: list[bytes], costs: list[int]) -> Steps:
+        """Undo what was charged in this decision, at moments that are known."""
+        for place, moment_us in charged:
+            yield from self._give_back(place, names, costs, (moment_us, 0, _SERVERS_TIME))
+
+    def _give_back(
+        self, place: list[int], names: list[bytes], costs: list[int], head: tuple[float, float, float]
+    ) -> Steps:
+        reply = yield self._back(place, names, costs, head)
+        if reply != 1:
+            raise no_answer(reply, "that it was given back")
+
+    def _back(self, place: list[int], names: list[bytes], costs: list[int], head: tuple[float, float, float]) -> Call:
+        """The call that gives back; `head` is (when it was charged, or how long ago at the most, now)."""
+        arguments = [pack("<3d", *head), bytes([self._members[number].kind for number in place])]
+        for number in place:
+            member = self._members[number]
+            arguments += [member.numbers, member.field.encode(), b"%d" % costs[number]]
+        return Call(give_back(), [names[number] for number in place], arguments)
+
+    def _call(
+        self,
+        place: list[int],
+        names: list[bytes],
+        costs: list[int],
+        mode: int,
+        now_us: int | None,
+        max_delay_us: int | None,
+        *,
+        together: bool = False,
+    ) -> Call:
+        usual = mode == HIT and now_us is None and max_delay_us is None
+        head = (mode, _NO_DELAY if max_delay_us is None else max_delay_us, _SERVERS_TIME if now_us is None else now_us)
+        if len(place) == 1 and not together:
+            member = self._members[place[0]]
+            cost = costs[place[0]]
+            options = [] if usual and cost == 1 else [pack("<4d", *head, cost)]
+            return Call(member.one, [names[place[0]]], [member.numbers, *options])
+        own = [costs[number] for number in place]
+        members = [self._members[number] for number in place]
+        keys, numbers = [names[number] for number in place], [member.numbers for member in members]
+        usual = usual and own.count(1) == len(own)
+        together = len(set(keys)) == 1
+        if len(place) <= (MOST_IN_A_HASH if together else MOST_APART) and self._locals(place) <= MOST_LOCALS:
+            if not usual or any(member.shadow for member in members):
+                shadows = [pack("<dB", cost, member.shadow) for cost, member in zip(own, members, strict=True)]
+                numbers.append(pack("<3d", *head) + b"".join(shadows))
+            return Call(self._few(tuple(place), together=together), keys[:1] if together else keys, numbers)
+        kinds = bytes([member.kind for member in members])
+        if not usual:
+            kinds += pack(f"<{3 + len(own)}d", *head, *own)
+        arguments = [argument for member in members for argument in (member.numbers, member.field.encode())]
+        return Call(several_limits(), keys, [kinds, *arguments])
+
+    def _locals(self, place: list[int]) -> int:
+        """How many local variables a script for these limits has, of the 200 that Lua allows."""
+        return sum(40 if is_log(self.definitions[number]) else 20 for number in place)
+
+    def _few(self, place: tuple[int, ...], *, together: bool) -> Script:
+        """The script of these limits, found once."""
+        script = self._scripts.get((place, together))
+        if script is None:
+            limits = [self._members[number] for number in place]
+            script = few_limits(
+                tuple((limit.definition.limit.algorithm, limit.field) for limit in limits), together=together
+            )
+            self._scripts[place, together] = script
+        return script
+
+    def _places(self, names: list[bytes]) -> list[list[int]]:
+        """Which limits can be decided in one call: all, or in a Cluster those of one slot."""
+        if self._slot_of is None or len(names) == 1:
+            return [self._order]
+        by_slot: dict[int, list[int]] = {}
+        for number in self._order:
+            by_slot.setdefault(self._slot_of(names[number]), []).append(number)
+        return list(by_slot.values())
+
+    def _readings(self, reply: Any, costs: list[int]) -> list[Reading]:
+        """What one call for all limits replied: of buckets mostly the states that it wrote."""
+        if type(reply) is not bytes:
+            reply = _text(reply)
+        if len(reply) == self._brief:
+            return [read_charged(limit, reply, place * BRIEF) for place, limit in enumerate(self._compiled)]
+        if len(reply) == UNITS:
+            return [read_refused(self._compiled[0], reply, costs[0])]
+        return _readings(reply, len(self._order))
+
+    def _decision(self, readings: list[Reading], costs: list[int]) -> Decision:
+        if len(readings) == 1:
+            allowed = readings[0].allowed or self.definitions[0].shadow
+            binding = None if self.definitions[0].shadow else 0
+        else:
+            pairs = zip(self.definitions, readings, strict=True)
+            allowed = all(reading.allowed or definition.shadow for definition, reading in pairs)
+            binding = binding_of(self.definitions, readings, costs, allowed=allowed)
+        return Decision(self.definitions, readings, allowed=allowed, binding=binding)
+
+
+def _readings(reply: Any, count: int) -> list[Reading]:
+    """What a script replied, for so many limits."""
+    if count == 1 and len(reply) == 24:  # most replies
+        remaining, reset_after_us, next_after_us = _THREE(reply)
+        if 0 <= remaining <= LARGEST and 0 <= reset_after_us <= LARGEST and 0 <= next_after_us <= LARGEST:
+            return [Reading(True, int(remaining), int(reset_after_us), 0, int(next_after_us), 0)]
+    reply = _text(reply)
+    if len(reply) == 24 * count:
+        numbers = _numbers(reply, 3 * count)
+        return [Reading(True, numbers[at], numbers[at + 1], 0, numbers[at + 2], 0) for at in range(0, 3 * count, 3)]
+    numbers = _numbers(reply, 5 * count)
+    readings = []
+    for at in range(0, 5 * count, 5):
+        remaining, reset_after_us, next_after_us, retry_after_us, delay_us = numbers[at : at + 5]
+        wait_us = None if retry_after_us < 0 else retry_after_us
+        readings.append(Reading(wait_us == 0, remaining, reset_after_us, wait_us, next_after_us, delay_us))
+    return readings
+
+
+def _text(reply: Any) -> bytes:
+    """The reply of a script, which is a text of doubles."""
+    if type(reply) is bytes:
+        return reply
+    if isinstance(reply, bytearray | memoryview):
+        return bytes(reply)
+    raise no_answer(reply, "a script's answer")
+
+
+def _numbers(reply: bytes, count: int) -> list[int]:
+    """The numbers in a reply, which are whole ones up to LARGEST, or -1."""
+    if len(reply) != 8 * count:
+        raise StoreError(f"a script replied with {len(reply)} bytes, which are not {count} numbers")
+    numbers = unpack(f"<{count}d", reply)
+    if not all(-1 <= number <= LARGEST and number == int(number) for number in numbers):
+        raise StoreKeyError("a state holds what are no numbers of a limit: another program wrote it, or it was damaged")
+    return [int(number) for number in numbers]
+
+
+def states_at(definitions: Sequence[NamedLimit], found: Sequence[Any], now_us: int) -> StatesAt:
+    """What was found, as the transitions of these limits read it."""
+    states = []
+    for definition, reply in zip(definitions, found, strict=True):
+        limit = definition.limit.compiled
+        value, others = _fields(reply, field_name(definition).encode()) if is_log(definition) else (reply, {})
+        states.append(None if value is None else convert(limit, *read_state(limit.algorithm, value, others), now_us))
+    return StatesAt(states, now_us)
+
+
+def _fields(reply: Any, field: bytes) -> tuple[Any, dict[int, bytes]]:
+    """Of all fields of a hash, the one of a limit and the others of its log, by their number."""
+    fields = reply if isinstance(reply, dict) else {}
+    if isinstance(reply, list) and len(reply) % 2 == 0:
+        fields = dict(zip(reply[::2], reply[1::2], strict=True))
+    elif reply is not None and not isinstance(reply, dict):
+        raise no_answer(reply, "the fields of a hash")
+    own = field + b":"
+    others = {int(name[len(own) :]): value for name, value in fields.items() if name.startswith(own)}
+    return fields.get(field), others

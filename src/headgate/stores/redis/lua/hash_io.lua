@@ -1,0 +1,23 @@
+-- Where states are, but for logs: those of a key's limits are fields of one hash.
+
+--@ fetch
+local value = call('HGET', key, field)
+
+--@ put
+call('HSET', key, field, state)
+if fresh then
+  --@ include hash_io.prolong
+end
+
+--@ prolong
+-- Another limit's state may keep the key for longer.
+local server_s = now_us / 1000000
+if given_us >= 0 then server_s = call('TIME')[1] end
+if call('TTL', key) < expires_s - server_s then call('EXPIREAT', key, expires_s) end
+
+--@ fetched
+local value = values[NUMBER]
+
+--@ gather
+stateNUMBER = state
+if fresh and expires_s > longest_s then longest_s = expires_s end

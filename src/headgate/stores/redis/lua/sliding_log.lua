@@ -1,0 +1,435 @@
+-- Sliding window log: the twin of algorithms/sliding_log.py, packed into a field of a hash.
+--
+-- Entries of ten bytes, oldest first: the time since `offset`, and the sum of all costs up to and with it. What is
+-- used is the difference of two sums, so an entry is found by halving, and old ones leave in one cut, before which
+-- `base` is the sum of the last to leave. Sums are counted modulo `sums`. Limits beyond what ten bytes tell have
+-- entries of fourteen. After the entries come offset, base, the expiry, which of these forms it is, and the limit's
+-- numbers; the length is even, that of a counter odd. Of more than MOST_PACKED entries the oldest are moved into
+-- fields of their own, `shift` further on and PACKED at a time, numbered from `from` up to `to`; `skip` of the first
+-- have left, and those before it are deleted a few at a time.
+
+--@ read
+--@ include hash_io.fetch
+local offset, base, expires_s, wide, length = 0, 0, nil, 0, 0
+local shift, before, swept, from, to, skip, oldest, oldest_total = 0, 0, 0, 0, 0, 0, 0, 0
+local former, kept_period, legacy, newest, newest_total = false, period, false, nil, nil
+if not value then
+  --@ include sliding_log.adopt_list
+elseif #value % 2 == 0 then
+  --@ include sliding_log.parse
+else
+  former = true
+end
+
+--@ roll
+--@ include sliding_log.form
+local start, first, first_total, last, total = 0, nil, 0, nil, 0
+if length > 0 then
+  --@ include sliding_log.trim
+end
+local used = (total - base) % sums
+local held, apart = used, true
+
+--@ admit
+if cost ~= 0 and used + cost > quota then
+  if cost > quota then
+    wait = NEVER
+  else
+    local needed = used + cost - quota
+    --@ include sliding_log.freed
+    wait = freed
+  end
+end
+
+--@ charge
+apart = last == nil or now > last
+if last == nil then
+  offset, base, total, start, length, first, first_total = now, 0, 0, 0, 0, now, cost
+  wide = (quota > 2147483647 or period > MOST_NARROW) and 1 or 0
+  width, form, sums = 10, '<I6I4', 4294967296
+  if wide == 1 then width, form, sums = 14, '<I7I7', SUMS end
+end
+if apart then last = now end
+used, total = used + cost, (total + cost) % sums
+
+--@ measure
+if last then
+  if used < quota then remaining = quota - used end
+  reset_after = last + period - now
+  local needed = used - quota + 1
+  if needed < 1 then needed = 1 end
+  --@ include sliding_log.freed
+  next_after = freed
+else
+  remaining = quota
+end
+
+--@ convert
+if value and #value % 2 == 1 then
+  --@ include sliding_log.of_counter
+else -- entries that had left under the former numbers do not come back
+  local _, _, former_period = unpack('<BI7I7', value, #value - 14)
+  kept_period = math.min(period, former_period)
+end
+
+--@ write
+local state
+local most = apart and length or length - width -- the last entry may have to be written anew
+if wide == 0 and swept == from and used ~= held and length - start < MOST_PACKED * width - width
+  and used <= 2147483647 and period <= MOST_NARROW and last - offset <= MOST_NARROW and (to == 0 or from < to) then
+  -- Nearly every call. What Lua copies costs it more than what it computes: each byte is copied once.
+  if to == 0 then
+    state = pack('<I6I4ddI4Bc15', last - offset, total, offset, base, expires_s, 0, mark)
+  else
+    state = pack('<I6I4ddI4I4I4I4ddddI4Bc15', last - offset, total, shift, before, swept, from, to, skip,
+      first - shift, first_total, offset, base, expires_s, 2, mark)
+  end
+  if most > start then state = sub(value, start + 1, most) .. state end
+else
+  --@ include sliding_log.write_long
+end
+if legacy then call('UNLINK', legacy) end
+--@ include hash_io.put
+
+--@ write_long
+local entries
+if used == held then
+  entries = sub(value, start + 1, length)
+elseif length == 0 then
+  entries = pack(form, last - offset, total)
+else
+  entries = sub(value, start + 1, most) .. pack(form, last - offset, total)
+end
+if wide == 0 and (used > 2147483647 or period > MOST_NARROW or last - offset > MOST_NARROW) then
+  -- Numbers that have outgrown the form: all counts as if it had come at once with the newest.
+  wide, offset, base, from, skip = 1, last, 0, to, 0
+  entries = pack('<I7I7', 0, used)
+else
+  while #entries >= MOST_PACKED * width do
+    local moved = PACKED * width
+    local sum_before = from == to and base or before
+    if from == to then skip = 0 end
+    call('HSET', key, field .. ':' .. to, sub(entries, 1, moved) .. pack('<dd', offset - shift, sum_before))
+    local _
+    _, before = unpack(form, entries, moved - width + 1)
+    to, entries = to + 1, sub(entries, moved + 1)
+  end
+end
+if to > 0 then
+  --@ include sliding_log.sweep
+  if swept == to then
+    shift, swept, from, to = 0, 0, 0, 0
+  else
+    entries = entries .. pack('<ddI4I4I4I4dd', shift, before, swept, from, to, skip, first - shift, first_total)
+  end
+end
+state = entries .. pack('<ddI4Bc15', offset, base, expires_s, to > 0 and wide + 2 or wide, mark)
+
+--@ give_back
+--@ include sliding_log.form
+local count = math.floor(length / width)
+while to > from and count < MOST_SINCE do -- until all is here that may have to change
+  local time = unpack(form, value, 1) + offset
+  local _, sum = unpack(form, value, length - width + 1)
+  if time < earliest and (sum - before) % sums >= cost then break end
+  --@ include sliding_log.fetch_moved
+end
+local seen, left, last = math.min(count, MOST_SINCE), cost, unpack(form, value, length - width + 1) + offset
+local times, sums_then, border = {}, {}, math.max(now, last) - period
+sums_then[0] = to > from and before or base
+for place = 1, seen do
+  local time, sum = unpack(form, value, (count - seen + place - 1) * width + 1)
+  times[place], sums_then[place] = time + offset, sum
+end
+if count > seen then
+  local _
+  _, sums_then[0] = unpack(form, value, (count - seen - 1) * width + 1)
+end
+if last > border and earliest > border and ((seen == count and to == from) or times[1] < earliest) then
+  local place, units = seen + 1, {}
+  while place > 1 and times[place - 1] >= earliest do place = place - 1 end
+  for number = 1, seen do units[number] = (sums_then[number] - sums_then[number - 1]) % sums end
+  for number = place, seen do
+    local taken = math.min(units[number], left)
+    units[number], left = units[number] - taken, left - taken
+  end
+  while left > 0 and place > 1 do
+    place = place - 1
+    local taken = math.min(units[place], left)
+    units[place], left = units[place] - taken, left - taken
+  end
+  local again, sum = {sub(value, 1, (count - seen) * width)}, sums_then[0]
+  for number = 1, seen do
+    if units[number] > 0 then
+      sum = (sum + units[number]) % sums
+      again[#again + 1] = pack(form, times[number] - offset, sum)
+    end
+  end
+  value = table.concat(again)
+  length = #value
+  if length == 0 and to > from then -- the newest entry is always here
+    --@ include sliding_log.fetch_moved
+  end
+end
+if length == 0 then
+  --@ include sliding_log.sweep_all
+  call('HDEL', key, field)
+else
+  local fresh = false
+  if to > 0 then value = sub(value, 1, length) .. pack('<ddI4I4I4I4dd', shift, before, swept, from, to, skip, oldest, oldest_total) end
+  local state = sub(value, 1, to > 0 and length + 48 or length)
+    .. pack('<ddI4Bc15', offset, base, expires_s, to > 0 and wide + 2 or wide, mark)
+  --@ include hash_io.put
+end
+
+--@ fetch_moved
+-- Bring the newest entries that were moved away back before those that are here.
+local chunk = call('HGET', key, field .. ':' .. to - 1)
+local origin = unpack('<d', chunk, #chunk - 15) + shift
+local again = {}
+to = to - 1
+for place = to == from and skip or 0, math.floor((#chunk - 16) / width) - 1 do
+  local time, sum = unpack(form, chunk, place * width + 1)
+  again[#again + 1] = pack(form, time, sum)
+end
+for place = 0, math.floor(length / width) - 1 do
+  local time, sum = unpack(form, value, place * width + 1)
+  again[#again + 1] = pack(form, time + offset - origin, sum)
+end
+local _
+_, before = unpack('<dd', chunk, #chunk - 15)
+if to == from then skip = 0 end
+call('HDEL', key, field .. ':' .. to)
+value, offset = table.concat(again), origin
+length = #value
+count = math.floor(length / width)
+
+--@ settle
+if last then
+  --@ include steps.keep
+else
+  --@ include sliding_log.sweep_all
+  if legacy then call('UNLINK', legacy) end
+  call('HDEL', key, field)
+end
+
+--@ parse
+local numbers
+newest, newest_total, offset, base, expires_s, wide, numbers = unpack('<I6I4ddI4Bc15', value, #value - 45)
+length = #value - 36
+if wide ~= 0 then
+  newest = nil
+  if wide == 2 then
+    newest, newest_total, shift, before, swept, from, to, skip, oldest, oldest_total
+      = unpack('<I6I4ddI4I4I4I4dd', value, length - 57)
+    wide, length = 0, length - 48
+  elseif wide == 3 then
+    shift, before, swept, from, to, skip, oldest, oldest_total = unpack('<ddI4I4I4I4dd', value, length - 47)
+    wide, length = 1, length - 48
+  end
+end
+former = numbers ~= mark
+
+--@ form
+local width, form, sums = 10, '<I6I4', 4294967296
+if wide ~= 0 then width, form, sums = 14, '<I7I7', SUMS end
+
+--@ trim
+if newest then
+  last, total = newest + offset, newest_total
+else
+  last, total = unpack(form, value, length - width + 1)
+  last = last + offset
+end
+if last - now > 2 * kept_period then -- no clock steps back that far
+  offset, shift, last = offset - (last - now), shift - (last - now), now
+  former = true -- kept at a refusal, too, as what is of former numbers: from now on it counts from this moment
+end
+local border = (last > now and last or now) - kept_period
+if last <= border then -- all have left
+  length, base, total, last, from, skip = 0, 0, 0, nil, to, 0
+elseif from == to then
+  first, first_total = unpack(form, value, 1)
+  first = first + offset
+  if first <= border then
+    start, base = width, first_total
+    first, first_total = unpack(form, value, width + 1)
+    first = first + offset
+    if first <= border then -- more than one has left
+      local low, high = 2, math.floor(length / width) - 1
+      while low < high do
+        local middle = math.floor((low + high) / 2)
+        if unpack(form, value, middle * width + 1) + offset <= border then low = middle + 1 else high = middle end
+      end
+      start = low * width
+      local _
+      _, base = unpack(form, value, start - width + 1)
+      first, first_total = unpack(form, value, start + 1)
+      first = first + offset
+    end
+  end
+else
+  first, first_total = oldest + shift, oldest_total
+  if first <= border then
+    --@ include sliding_log.trim_moved
+  end
+end
+
+--@ trim_moved
+-- The first of the fields whose newest entry has not left, and in it the first entry that has not.
+local chunk = call('HGET', key, field .. ':' .. from)
+local origin, sum_before = unpack('<d', chunk, #chunk - 15) + shift, first_total
+skip = skip + 1 -- mostly only one has left
+if skip * width + 16 < #chunk then
+  first, first_total = unpack(form, chunk, skip * width + 1)
+  first = first + origin
+end
+if first > border then
+  base = sum_before
+else
+  --@ include sliding_log.trim_more
+end
+
+--@ trim_more
+if unpack(form, chunk, #chunk - 15 - width) + origin <= border then
+  from, skip = from + 1, 0
+  if from < to then
+    chunk = call('HGET', key, field .. ':' .. from)
+    if unpack(form, chunk, #chunk - 15 - width) + unpack('<d', chunk, #chunk - 15) + shift <= border then
+      local low, high = from + 1, to
+      while low < high do
+        local middle = math.floor((low + high) / 2)
+        chunk = call('HGET', key, field .. ':' .. middle)
+        origin = unpack('<d', chunk, #chunk - 15) + shift
+        if unpack(form, chunk, #chunk - 15 - width) + origin <= border then low = middle + 1 else high = middle end
+      end
+      from = low
+      if from < to then chunk = call('HGET', key, field .. ':' .. from) end
+    end
+  end
+  if from < to then
+    origin, base = unpack('<dd', chunk, #chunk - 15)
+    origin = origin + shift
+  else
+    chunk, origin, base = value, offset, before
+  end
+end
+local low, high = skip, math.floor((from < to and #chunk - 16 or length) / width) - 1
+while low < high do
+  local middle = math.floor((low + high) / 2)
+  if unpack(form, chunk, middle * width + 1) + origin <= border then low = middle + 1 else high = middle end
+end
+if low > skip then
+  local _
+  _, base = unpack(form, chunk, (low - 1) * width + 1)
+end
+first, first_total = unpack(form, chunk, low * width + 1)
+first = first + origin
+if from < to then skip = low else start = low * width end
+
+--@ freed
+-- How long until the oldest entries that hold `needed` units have left.
+local freed = first
+if needed > (first_total - base) % sums then
+  freed = last
+  if needed <= held then
+    local low, high = from, to
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      local chunk = call('HGET', key, field .. ':' .. middle)
+      local _, sum = unpack(form, chunk, #chunk - 15 - width)
+      if (sum - base) % sums < needed then low = middle + 1 else high = middle end
+    end
+    local text, origin, place, most = value, offset, start / width, math.floor(length / width) - 1
+    if low < to then
+      text = call('HGET', key, field .. ':' .. low)
+      origin, place, most = unpack('<d', text, #text - 15) + shift, low == from and skip or 0, (#text - 16) / width - 1
+    end
+    while place < most do
+      local middle = math.floor((place + most) / 2)
+      local _, sum = unpack(form, text, middle * width + 1)
+      if (sum - base) % sums < needed then place = middle + 1 else most = middle end
+    end
+    freed = unpack(form, text, place * width + 1) + origin
+  end
+end
+freed = freed + period - now
+
+--@ sweep
+local dead = {}
+while swept < from and #dead < MOST_SWEPT do
+  dead[#dead + 1] = field .. ':' .. swept
+  swept = swept + 1
+end
+if dead[1] then call('HDEL', key, spread(dead)) end
+
+--@ sweep_all
+while swept < to do
+  local dead = {}
+  while swept < to and #dead < MOST_SWEPT do
+    dead[#dead + 1] = field .. ':' .. swept
+    swept = swept + 1
+  end
+  if call('HDEL', key, spread(dead)) == 0 then swept = to end -- none is there: the counts are damaged
+end
+
+--@ of_counter
+-- The twin of sliding_conversion.log_of_counter.
+local window, current, previous, _, power, _, former_period = unpack('<dddI4BI7I7', value)
+local former_unit_us = 10 ^ power
+local former_now = math.floor(now_us / former_unit_us)
+local index = math.floor(former_now / former_period)
+if index == window + 1 then
+  window, current, previous = index, 0, current
+elseif index > window then
+  window, current, previous = index, 0, 0
+elseif window - index > 2 then
+  window = index + 1
+end
+local to_come = math.min(former_period, window * former_period + former_period - former_now)
+local counted = current + math.floor(previous * to_come / former_period)
+if counted ~= 0 then
+  local dropped, count = window + 1, current
+  if current == 0 then dropped, count = window, previous end
+  local dropped_us = (dropped * former_period + former_period - math.floor((former_period - 1) / count)) * former_unit_us
+  local moment = now_us
+  if period >= former_period * former_unit_us then moment = math.max(now_us, dropped_us - period) end
+  offset, wide = moment, (counted > 2147483647 or period > MOST_NARROW) and 1 or 0
+  value = pack(wide == 1 and '<I7I7' or '<I6I4', 0, counted)
+  length = #value
+end
+
+--@ adopt_list
+-- What version 0.1 wrote: a list of its own, of a header, a sum, and the time and the sum of each entry.
+local name = key .. 'sliding_log.' .. sub(field, 2)
+local head = call('LRANGE', name, 0, MOST_ADOPTED)
+if head[1] then
+  legacy = name
+  local from_us, _, numbers = unpack('<dI4c15', head[1])
+  local tail = call('LRANGE', name, -2, -1)
+  former, offset, wide, value = numbers ~= mark, head[3] + from_us, 1, {}
+  if #head > MOST_ADOPTED then -- all counts as if it had come at once with the newest
+    offset, head = tail[1] + from_us, {head[1], head[2], tail[1], tail[2]}
+  end
+  for place = 3, #head - 1, 2 do
+    value[#value + 1] = pack('<I7I7', head[place] + from_us - offset, (head[place + 1] - head[2]) % SUMS)
+  end
+  value = table.concat(value)
+  length = #value
+  if former then value = value .. '\0' .. numbers end
+end
+
+--@ numbers
+local unit_us, quota, period = unpack('<BI7I7', mark)
+
+--@ save
+kept[at] = {
+  value, offset, base, expires_s, wide, length, shift, before, swept, from, to, skip, oldest, oldest_total, former,
+  kept_period, legacy, start, first, first_total, last, total, used,
+}
+
+--@ load
+local value, offset, base, expires_s, wide, length, shift, before, swept, from, to, skip, oldest, oldest_total, former,
+  kept_period, legacy, start, first, first_total, last, total, used = spread(kept[at], 1, 23)
+local held, apart = used, true
+--@ include sliding_log.form

@@ -1,0 +1,78 @@
+-- What both shells are made of: the twin of algorithms/transition.py.
+
+--@ moment
+local now_us = given_us
+if now_us < 0 then
+  local time = call('TIME')
+  now_us = time[1] * 1000000 + time[2]
+end
+
+--@ numbers
+--@ include ALGORITHM.numbers
+local now = now_us
+if unit_us == 0 then
+  unit_us = 1
+else
+  unit_us = 10 ^ unit_us
+  now = math.floor(now_us / unit_us)
+end
+
+--@ adopt
+if former then
+  --@ include ALGORITHM.convert
+  if mode == HIT then
+    --@ include ALGORITHM.adopt
+  end
+end
+
+--@ admit
+local wait, delay = 0, 0
+--@ include ALGORITHM.admit
+--@ include ALGORITHM.delay
+if unit_us ~= 1 then
+  if wait > 0 then wait = (now + wait) * unit_us - now_us end
+  if delay > 0 then delay = (now + delay) * unit_us - now_us end
+end
+if wait > LARGEST then wait = LARGEST end
+if delay ~= 0 then
+  if delay > LARGEST then delay = LARGEST end
+  if wait >= 0 and max_delay_us >= 0 and delay - max_delay_us > wait then wait = delay - max_delay_us end
+end
+
+--@ measure
+--@ include ALGORITHM.measure
+if unit_us ~= 1 then
+  if reset_after > 0 then reset_after = (now + reset_after) * unit_us - now_us end
+  if next_after > 0 then next_after = (now + next_after) * unit_us - now_us end
+end
+if reset_after > LARGEST then reset_after = LARGEST end
+if next_after > LARGEST then next_after = LARGEST end
+
+--@ keep
+-- A state is forgotten when it has become the same as none, or some time later: then the next ones need no new moment.
+local needed_s, fresh = (now_us + reset_after) / 1000000, false
+if given_us >= 0 then
+  fresh, expires_s = true, call('TIME')[1] + 86400 -- another clock than the one by which keys expire
+elseif expires_s == nil or expires_s <= needed_s then
+  fresh, expires_s = true, math.min(math.ceil(needed_s + reset_after / 8000000) + 1, 4294967295)
+end
+--@ include ALGORITHM.write
+
+--@ settle
+if former and mode == HIT then
+  --@ include ALGORITHM.settle
+end
+
+--@ finish
+-- Charge a limit where all are admitted, and measure what is left.
+if allowed and wait == 0 and cost ~= 0 then
+  --@ include ALGORITHM.charge
+  --@ include steps.measure
+  if mode == HIT then
+    --@ include steps.keep
+  end
+else
+  delay = 0
+  --@ include steps.measure
+  --@ include steps.settle
+end

@@ -1,0 +1,227 @@
+"""The Lua scripts: put together from the files of `lua/`.
+
+A file of an algorithm has sections, each under a line `--@ name`; a shell includes them by
+`--@ include file.section`. So every script is one run of statements: a function would cost a script
+as much as the work in it. There is a script for each choice of a few algorithms, and one for any number of
+limits, the same whatever their numbers are: a server's cache holds as many as a policy has such choices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from hashlib import sha1
+from importlib import resources
+from typing import NamedTuple
+
+from headgate.algorithms.sliding_log import MOST_SINCE
+from headgate.algorithms.transition import ALGORITHMS
+from headgate.units import LARGEST, CompiledLimit
+
+HIT, PEEK, TELL = 0, 1, 2
+"""What a script is to do: charge, look, or charge and tell the moment."""
+
+BRIEF = 42
+"""Bytes of a bucket's state, which a script may reply with; no other reply has as many."""
+
+CODES = {algorithm: code for code, algorithm in enumerate(ALGORITHMS)}
+"""The number of each algorithm in the scripts."""
+
+CODES["leaky_bucket"] = CODES["token_bucket"]  # one transition
+PACKED, MOST_PACKED = 16, 20
+"""Entries of a log that are moved together into a field of their own, once its own field would have so many."""
+
+_SHADOW = 8
+MARKS = (15, 22)
+"""Bytes of a limit's numbers."""
+
+POWERS = (0, 3, 6)
+_POWERS = {1: 0, 1_000: 3, 1_000_000: 6}
+
+_CONSTANTS = {
+    "HIT": HIT,
+    "PEEK": PEEK,
+    "TELL": TELL,
+    "NEVER": -1,
+    "LARGEST": LARGEST,
+    "SUMS": 1 << 53,
+    "MOST_SINCE": MOST_SINCE,
+    "MOST_PACKED": MOST_PACKED,
+    "PACKED": PACKED,
+    "MOST_ADOPTED": 2 * MOST_SINCE,
+    "MOST_NARROW": 1 << 45,
+    "MOST_SWEPT": 100,
+    "LOG": CODES["sliding_log"],
+    "WINDOW": CODES["sliding_window"],
+    "NOTHING": "'" + BRIEF * r"\0" + "'",
+}
+_FUNCTIONS = {
+    "call": "redis.call",
+    "spread": "unpack",
+    **{name: f"struct.{name}" for name in ("pack", "unpack")},
+    **{name: f"string.{name}" for name in ("byte", "sub")},
+}
+_NO_SWAPS: Mapping[str, str] = {}
+_BRIEF = ("token_bucket", "leaky_bucket")
+_OPTIONAL = ("delay", "adopt", "settle", "brief")
+_DIRECTIVE = re.compile(r"^( *)--@ (include|each|end|same) ?(\S*)$")
+
+
+class Script(NamedTuple):
+    """A script and the name that a server has for it."""
+
+    text: str
+    sha: str
+
+
+@cache
+def one_limit(algorithm: str, field: str) -> Script:
+    """The script that decides one limit of an algorithm, whose state is in a field of a hash."""
+    return _finished(_with_field(_included(_sections("decide_one")[""], algorithm, ""), field))
+
+
+@cache
+def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script:
+    """The script that decides limits of these algorithms and fields, in this order, all or none.
+
+    Each has a key of its own, or `together` all are fields of one hash.
+    """
+    inside = [(str(number), *limit) for number, limit in enumerate(limits, 1)]
+    swaps = {"hash_io.fetch": "hash_io.fetched", "hash_io.put": "hash_io.gather"} if together else {}
+    sections = _sections("decide_unrolled")
+    brief = together and all(algorithm in _BRIEF for algorithm, _ in limits)
+
+    def each(lines: list[str], some: Iterable[tuple[str, str, str]]) -> list[str]:
+        made: list[str] = []
+        for number, algorithm, field in some:
+            own = _with_field(_included(lines, algorithm, "", swaps), field)
+            own = [re.sub(r"\bPLACE\b", "1" if together else number, line) for line in own]
+            made += [re.sub(r"NUMBER\b", number, line) for line in own]
+        return made
+
+    lines = _included(sections[""], "", "")
+    lines += sections["read"] if together else []
+    lines += sections["brief_read"] if brief else []
+    lines += each(sections["open"] + (sections["brief_open"] if brief else []), inside)
+    lines += each(sections["brief_close" if brief else "close"], inside[::-1])
+    if together:
+        before, after = sections["write"], []
+        at = next(index for index, line in enumerate(before) if "decide_unrolled.each" in line)
+        before, after = before[:at], before[at + 1 :]
+        lines += [*before, *each(sections["each"], inside), *_included(after, "", "")]
+    lines += sections["brief_tell"] if brief else []
+    lines += sections["tell"]
+    lists = {
+        "COUNT": str(len(limits)),
+        "FIELDS": ", ".join(f"'{field}'" for _, _, field in inside),
+        "STATES": ", ".join(f"state{number}" for number, _, _ in inside),
+        "JOINED": " .. ".join(f"state{number}" for number, _, _ in inside),
+        "ALL": " and ".join(f"state{number}" for number, _, _ in inside),
+        "CHANGES": ", ".join(f"'{field}', state{number}" for number, _, field in inside),
+    }
+    return _finished([re.sub(r"\b[A-Z]+\b", lambda word: lists.get(word[0], word[0]), line) for line in lines])
+
+
+@cache
+def several_limits() -> Script:
+    """The script that decides any number of limits, all or none."""
+    return _script("decide_loop")
+
+
+@cache
+def give_back() -> Script:
+    """The script that gives back what was charged."""
+    return _script("give_back")
+
+
+@cache
+def forget() -> Script:
+    """The script that forgets."""
+    return _script("forget")
+
+
+def mark_of(limit: CompiledLimit) -> bytes:
+    """A limit's numbers as the scripts read them, and as a state ends with those that it was written under."""
+    mark = bytes([_POWERS[limit.unit_us]]) + _bytes(limit.quota, 7) + _bytes(limit.period, 7)
+    return mark + _bytes(limit.refill, 7) if limit.refill else mark
+
+
+def limit_of(algorithm: str, mark: bytes) -> CompiledLimit:
+    """The numbers that a mark tells."""
+    quota, period, refill = (int.from_bytes(mark[start : start + 7], "little") for start in (1, 8, 15))
+    return CompiledLimit(algorithm, 10 ** mark[0], quota, period, refill)
+
+
+def kind_of(algorithm: str, *, shadow: bool) -> int:
+    """What tells the script for any number of limits how to decide one."""
+    return CODES[algorithm] + (_SHADOW if shadow else 0)
+
+
+def _bytes(number: int, length: int) -> bytes:
+    return number.to_bytes(length, "little")
+
+
+def _script(shell: str) -> Script:
+    return _finished(_included(_sections(shell)[""], "", ""))
+
+
+def _finished(lines: list[str]) -> Script:
+    """A script of these lines: without comments, its constants put in, what it calls made local."""
+    bare = (re.sub(r" *--.*", "", line) for line in lines)
+    code = "\n".join(line for line in bare if line)
+    for name, value in _CONSTANTS.items():
+        code = re.sub(rf"\b{name}\b", str(value).replace("\\", r"\\"), code)
+    used = [name for name in _FUNCTIONS if re.search(rf"(?<![.\w]){name}\(", code)]
+    text = f"local {', '.join(used)} = {', '.join(_FUNCTIONS[name] for name in used)}\n{code}\n"
+    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def _with_field(lines: list[str], field: str) -> list[str]:
+    return [re.sub(r"\bFIELD\b", f"'{field}'", line) for line in lines]
+
+
+def _included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, str] = _NO_SWAPS) -> list[str]:
+    """Lines with what they include in its place, or what that is swapped for."""
+    found: list[str] = []
+    repeated: list[str] | None = None
+    for line in lines:
+        match = _DIRECTIVE.match(line)
+        if match is None:
+            (found if repeated is None else repeated).append(re.sub(r"\bCODE\b", code or "CODE", line))
+        elif match[2] == "each":
+            repeated = []
+        elif match[2] == "end":
+            for each in (name for name in ALGORITHMS if name != "leaky_bucket"):
+                found += _included(repeated or [], each, str(CODES[each]), swaps)
+            repeated = None
+        elif repeated is not None:
+            repeated.append(line)
+        else:
+            file, section = swaps.get(match[3], match[3]).split(".")
+            inner = _section(algorithm if file == "ALGORITHM" else file, section)
+            found += [match[1] + inside for inside in _included(inner, algorithm, code, swaps)]
+    return found
+
+
+def _section(file: str, name: str) -> list[str]:
+    sections = _sections(file)
+    return sections.get(name, []) if name in _OPTIONAL else sections[name]
+
+
+@cache
+def _sections(file: str) -> dict[str, list[str]]:
+    """The sections of a file by name; what comes before the first has none."""
+    sections: dict[str, list[str]] = {"": []}
+    name = ""
+    for line in (resources.files("headgate.stores.redis") / "lua" / f"{file}.lua").read_text().splitlines():
+        same = re.fullmatch(r"--@ same (\w+)", line)
+        begin = re.fullmatch(r"--@ (\w+)", line)
+        if same is not None:
+            sections |= {name: lines for name, lines in _sections(same[1]).items() if name}
+        elif begin is not None and begin[1] not in ("end",):
+            name = begin[1]
+            sections[name] = []
+        else:
+            sections[name].append(line)
+    return sections

@@ -1,0 +1,122 @@
+"""Which server of a Cluster has which slot, as far as is known; without any I/O, for both colours."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from redis import exceptions
+
+from headgate.errors import StoreTimeout, StoreUnavailable
+from headgate.stores.redis.replies import read_ranges
+from headgate.stores.redis.url import Address
+
+_MOST_TURNS = 16
+"""How often a call that was not executed is sent again; where it may be executed a moment later, until its deadline."""
+
+PAUSE_S = 0.005
+"""How long to wait before such a moment has come."""
+
+_LATER = (exceptions.TryAgainError, exceptions.ClusterDownError)
+"""Not executed, and perhaps executed a moment later."""
+
+ELSEWHERE = (exceptions.AskError, *_LATER)
+"""Not executed, and somebody else may execute it; MovedError is an AskError."""
+
+LOST = (StoreTimeout, StoreUnavailable, exceptions.ConnectionError, exceptions.TimeoutError, OSError)
+"""A server that has not answered."""
+
+
+class Step(Enum):
+    """What to do on the way to a server, but for asking one."""
+
+    LEARN = "ask where the slots are"
+    PAUSE = "wait for PAUSE_S"
+
+
+class Send(NamedTuple):
+    """Send the call to a server, `asking` for a slot that it is about to get."""
+
+    address: Address
+    asking: bool
+
+
+class Slots:
+    """A map of slots to servers; `seeds` are asked for it where nobody else is known."""
+
+    def __init__(self, seeds: Sequence[Address]) -> None:
+        self._seeds = seeds
+        self._servers: dict[int, Address] = {}
+        self._failed: dict[Address, None] = {}
+
+    def __contains__(self, slot: int) -> bool:
+        return slot in self._servers
+
+    def servers(self) -> list[Address]:
+        """All that have slots, as far as is known."""
+        return list(dict.fromkeys(self._servers.values()))
+
+    def server_of(self, slot: int) -> Address | None:
+        """The server that has a slot; None where that is not known."""
+        return self._servers.get(slot)
+
+    def directed(self, error: Exception, slot: int, address: Address) -> Address | None:
+        """Who is to be asked once instead, by the word of the server that was asked; None for the one of the map."""
+        if isinstance(error, exceptions.MovedError):
+            # What moved once has often taken others along: ask again where they are.
+            servers = {known: server for known, server in self._servers.items() if server != address}
+            self._servers = servers | {slot: Address(error.host or address.host, error.port)}
+        elif isinstance(error, exceptions.AskError):  # which MovedError is one of, too
+            return Address(error.host or address.host, error.port)
+        elif isinstance(error, exceptions.ClusterDownError):
+            self._servers = {}
+        return None
+
+    def doubt(self, address: Address | None) -> None:
+        """A server that does not answer may have been replaced: ask the others where the slots are."""
+        self._servers = {}
+        if address is not None:
+            self._failed.pop(address, None)
+            self._failed[address] = None
+
+    def candidates(self, known: Iterable[Address]) -> list[Address]:
+        """Whom to ask where the slots are, one after another; last those who did not answer, the latest at the end."""
+        failed = list(self._failed)
+        every = dict.fromkeys([*known, *self._seeds])
+        return [address for address in every if address not in failed] + [one for one in failed if one in every]
+
+    def learn(self, reply: Any, teller: Address) -> None:
+        """Take over what a server replied to CLUSTER SLOTS; raises StoreError for what is no such reply."""
+        servers = dict(self._servers)
+        for first, last, host, port in read_ranges(reply, teller.host):
+            servers |= dict.fromkeys(range(first, last + 1), Address(host, port))
+        self._servers = servers
+        self._failed.pop(teller, None)
+
+    def search(self, slot: int, shown: str, asked: Address | None = None) -> Generator[Step | Send, Any, Any]:
+        """Go from server to server, as they say, until one takes the call; its reply is the result.
+
+        `asked` is who is to be asked first, by the word of another one.
+        """
+        turns = 0
+        while turns < _MOST_TURNS:
+            turns += 1
+            if asked is None and slot not in self:
+                yield Step.LEARN
+            address = asked or self.server_of(slot)
+            if address is None:
+                raise StoreUnavailable(f"{shown}: no server has slot {slot}")
+            try:
+                reply = yield Send(address, asked is not None)
+            except ELSEWHERE as error:
+                asked = self.directed(error, slot, address)
+                if isinstance(error, _LATER):
+                    turns -= 1  # it is the deadline that ends this
+                    yield Step.PAUSE
+            except LOST:
+                self.doubt(address)
+                raise
+            else:
+                return reply
+        raise StoreUnavailable(f"{shown}: slot {slot} is moving, and no server takes the call")

@@ -1,0 +1,248 @@
+"""Redis and Valkey by URL: `redis://user:password@host:6379/0?timeout=50ms&prefix=hg`.
+
+`redis://`, `rediss://` (TLS) and `unix://` are one server; `redis+sentinel://host:port,host:port/service/db`
+asks Sentinels for the primary; `redis+cluster://host:port,host:port` is a Cluster. Each may be written with
+`valkey` as well. Of the options after `?` those that are not Headgate's go to redis-py, as the types it takes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from headgate.errors import ConfigError
+from headgate.stores.url_parts import StoreUrl, check_options, scheme_of, split_url
+
+DEFAULT_TIMEOUT_S = 0.05
+DEFAULT_CONNECT_TIMEOUT_S = 1.0
+DEFAULT_PREFIX = "hg"
+DEFAULT_CONNECTIONS = 64
+_PORTS = {"single": 6379, "sentinel": 26379, "cluster": 6379}
+_KINDS = {"": "single", "sentinel": "sentinel", "cluster": "cluster"}
+_SCHEME = re.compile(r"(?:(redis|valkey)(s?)(?:\+(sentinel|cluster))?|(?:(?:redis|valkey)\+)?(unix))", re.ASCII)
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,40}")
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[^:\[\]/@%\s]{1,253})(?::([0-9]{1,5}))?")
+_PLAIN_PATH = re.compile(r"(?:/[a-z0-9_.-]{0,40}){0,8}")
+"""What may be shown: a path of another form is perhaps a part of a password."""
+
+GUARD_OPTIONS = ("on_error", "local_share", "remember")
+"""Options of a URL that are not the server's but its guard's; see `headgate.stores.guard.store`."""
+
+
+class Address(NamedTuple):
+    """Where a server is."""
+
+    host: str
+    port: int
+
+
+class Place(NamedTuple):
+    """What a URL names. `kind` is "single", "sentinel" or "cluster"."""
+
+    kind: str
+    addresses: tuple[Address, ...]
+    socket: str
+    """The path of a Unix socket, in place of addresses."""
+
+    service: str
+    """What Sentinels call the primary."""
+
+    shown: str
+    """The URL without user, password and options."""
+
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    """The deadline of one call."""
+
+    connect_s: float = DEFAULT_CONNECT_TIMEOUT_S
+    """The deadline of a process's first connection; see `first_s`."""
+
+    prefix: str = DEFAULT_PREFIX
+    connections: int = DEFAULT_CONNECTIONS
+    options: Mapping[str, Any] = MappingProxyType({})
+    """What redis-py takes for a connection to each server: user, password, database, TLS and the like."""
+
+    @property
+    def first_s(self) -> float:
+        """How long a process that was never connected waits for its first connection: no less than for a call."""
+        return max(self.connect_s, self.timeout_s)
+
+    @property
+    def each_s(self) -> float:
+        """How long one of several servers is waited for that tell the way, so that another one can be asked then."""
+        return max(self.first_s / (len(self.addresses) + 1), self.timeout_s)
+
+
+def is_redis(url: str) -> bool:
+    """Whether a URL names a Redis or Valkey."""
+    scheme, mark, _ = url.partition("://")
+    return bool(mark) and _SCHEME.fullmatch(scheme.lower()) is not None
+
+
+def read_url(url: str) -> Place:
+    """What a URL names; raises ConfigError, which never shows a password."""
+    if not is_redis(url):
+        raise ConfigError(f"a Redis store is redis://, rediss:// or the like, not {scheme_of(url) or 'this'!r}")
+    parts = split_url(url)
+    match = _SCHEME.fullmatch(parts.scheme)
+    assert match is not None
+    form = f"{parts.scheme}://"
+    if "@" in parts.path:
+        raise ConfigError(f'{form}: an "@" stands after a "/": in a user or password, "/" is written %2F')
+    kind = _KINDS[match[3] or ""]
+    addresses: tuple[Address, ...] = ()
+    socket = service = ""
+    if match[4]:
+        if parts.host or len(parts.path) < 2:
+            raise ConfigError(f'{form}: a Unix socket is "unix:///path/of/the/socket"')
+        socket, database = unquote(parts.path), ""
+    else:
+        texts = parts.host.split(",") if kind != "single" else [parts.host or "localhost"]
+        addresses = tuple(_address(text, number, kind, form) for number, text in enumerate(texts, 1))
+        service, _, database = parts.path[1:].partition("/") if kind == "sentinel" else ("", "", parts.path.strip("/"))
+    shown = f"{form}{parts.host}{parts.path if _PLAIN_PATH.fullmatch(parts.path) else ''}"[:120]
+    if kind == "sentinel" and not service:
+        raise ConfigError(f"{form}: a Sentinel's URL ends with the name of the service, such as /mymaster/0")
+    place = Place(kind, addresses, socket, unquote(service), shown=shown)
+    return _with_options(place, parts, database.strip("/"), form, tls=bool(match[2]))
+
+
+def _with_options(place: Place, parts: StoreUrl, database: str, form: str, *, tls: bool) -> Place:
+    """The place with what stands after the "?"; no message tells more of the URL than its scheme and that option."""
+    for name, _ in parts.options:
+        if name in _INSTEAD:
+            raise ConfigError(f"{form}: {name} is no option of a store's URL: {_INSTEAD[name]}")
+        if name in _TLS and not tls:
+            raise ConfigError(f"{form}: {name} is for TLS, which rediss:// and the like have")
+    known = (*_OWN, *GUARD_OPTIONS, *_CONNECTION, *(() if place.socket else _TCP), *(_TLS if tls else ()))
+    check_options(parts.options, known, f"{form}: the store")
+    given = dict(parts.options)
+    for name in GUARD_OPTIONS:
+        if name in given:
+            raise ConfigError(f"{form}: {name} is for a store with a guard, which Limiter and Gate open by URL")
+    own: dict[str, Any] = {
+        field: read(name, given.pop(name), form) for name, (field, read) in _OWN.items() if name in given
+    }
+    options = {name: (_CONNECTION | _TCP | _TLS)[name](name, value, form) for name, value in given.items()}
+    if parts.credentials:
+        user, _, password = parts.credentials.partition(":")
+        options |= {"username": unquote(user) or None, "password": unquote(password) or None}
+    if tls:
+        options["ssl"] = True
+    if place.kind == "cluster":
+        if database not in ("", "0") or options.pop("db", 0) != 0:
+            raise ConfigError(f"{form}: a Cluster has database 0 alone")
+    else:
+        if not re.fullmatch("[0-9]{0,6}", database):
+            seen = f", not {database!r}" if _PLAIN_PATH.fullmatch(f"/{database}") else ""
+            raise ConfigError(f"{form}: the database is a number{seen}")
+        options.setdefault("db", int(database or 0))
+    return place._replace(options=options, **own)
+
+
+def _address(text: str, number: int, kind: str, form: str) -> Address:
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        if _ADDRESS.fullmatch(text.rpartition(":")[0]):
+            raise ConfigError(f"{form}: the port is a number up to 65535")
+        place = "the server" if kind == "single" else f"server {number}"
+        raise ConfigError(f"{form}: {place} is named by host:port, an IPv6 address by [address]:port")
+    port = int(match[2] or _PORTS[kind])
+    if port > 65535:  # what stands there may be a password of digits
+        raise ConfigError(f"{form}: the port is a number up to 65535")
+    return Address(match[1].strip("[]"), port)
+
+
+def _time(name: str, value: str, shown: str) -> float:
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)(ms|s)", value)
+    if match is None or float(match[1]) == 0:
+        raise ConfigError(f"{shown}: {name} is a time such as 50ms or 1.5s, not {value[:40]!r}")
+    return float(match[1]) / (1000 if match[2] == "ms" else 1)
+
+
+def _prefix(name: str, value: str, shown: str) -> str:
+    if not _PREFIX.fullmatch(value):
+        raise ConfigError(f"{shown}: {name} is up to 40 letters, digits, _ . : or -, not {value[:40]!r}")
+    return value
+
+
+def _count(name: str, value: str, shown: str) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,4}", value):
+        raise ConfigError(f"{shown}: {name} is a whole number from 1 to 99999, not {value[:40]!r}")
+    return int(value)
+
+
+def _database(name: str, value: str, shown: str) -> int:
+    if not re.fullmatch("[0-9]{1,6}", value):
+        raise ConfigError(f"{shown}: {name} is a number, not {value[:40]!r}")
+    return int(value)
+
+
+def _text(name: str, value: str, shown: str) -> str:
+    return value
+
+
+def _file(name: str, value: str, shown: str) -> str:
+    if not value:
+        raise ConfigError(f"{shown}: {name} is a path, and none is given")
+    return value
+
+
+def _name(name: str, value: str, shown: str) -> str:
+    if not re.fullmatch("[!-~]{1,100}", value):
+        raise ConfigError(f"{shown}: {name} is up to 100 characters without spaces, not {value[:40]!r}")
+    return value
+
+
+def _switch(name: str, value: str, shown: str) -> bool:
+    switch = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}.get(value.lower())
+    if switch is None:
+        raise ConfigError(f"{shown}: {name} is yes or no, not {value[:40]!r}")
+    return switch
+
+
+def _required(name: str, value: str, shown: str) -> str:
+    if value not in ("none", "optional", "required"):
+        raise ConfigError(f"{shown}: {name} is none, optional or required, not {value[:40]!r}")
+    return value
+
+
+def _tls_version(name: str, value: str, shown: str) -> int:
+    number = {"TLSv1.2": 0x303, "TLSv1.3": 0x304, "771": 0x303, "772": 0x304}.get(value)
+    if number is None:
+        raise ConfigError(f"{shown}: {name} is TLSv1.2 or TLSv1.3, not {value[:40]!r}")
+    return number
+
+
+Read = Callable[[str, str, str], Any]
+
+_OWN: dict[str, tuple[str, Read]] = {
+    "timeout": ("timeout_s", _time), "connect_timeout": ("connect_s", _time),
+    "prefix": ("prefix", _prefix), "max_connections": ("connections", _count),
+}  # fmt: skip
+_CONNECTION: dict[str, Read] = {
+    "db": _database, "username": _text, "password": _text, "client_name": _name,
+    "socket_read_size": _count,
+}  # fmt: skip
+_TCP: dict[str, Read] = {"socket_keepalive": _switch}
+_TLS: dict[str, Read] = {
+    "ssl_ca_certs": _file, "ssl_ca_path": _file, "ssl_ca_data": _text, "ssl_certfile": _file, "ssl_keyfile": _file,
+    "ssl_password": _text, "ssl_cert_reqs": _required, "ssl_check_hostname": _switch, "ssl_min_version": _tls_version,
+    "ssl_ciphers": _text,
+}  # fmt: skip
+
+_INSTEAD = {
+    "socket_timeout": "the deadline of a call is timeout, such as timeout=50ms",
+    "socket_connect_timeout": "the deadline of a process's first connection is connect_timeout, such as"
+    " connect_timeout=1s",
+    "retry_on_timeout": "a call whose reply was lost may have been charged and is never repeated",
+    "retry_on_error": "a call whose reply was lost may have been charged and is never repeated",
+    "decode_responses": "replies are read as bytes",
+    "encoding": "replies are read as bytes",
+    "encoding_errors": "replies are read as bytes",
+    "protocol": "Headgate chooses the protocol",
+    "health_check_interval": "a probe in the background finds out when a server is back",
+}
+"""What redis-py would take and Headgate does otherwise."""

@@ -1,0 +1,224 @@
+"""The shared store: all processes of a host have one set of states, in a file that each of them maps.
+
+No server and no socket: a decision takes a lock of its part of the table, for less than a
+microsecond, and works on the memory itself. A process may be killed at any instruction: what it had
+charged stays charged or was never charged, and no other process waits for it. See docs/shared-memory.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+from headgate import core
+from headgate.clock import US_PER_SECOND, Clock, SystemClock
+from headgate.decision import NamedLimit
+from headgate.errors import ConfigError, StoreUnavailable, brief_number
+from headgate.keys import Key, whole_number
+from headgate.stores.guard.breaker import Breaker
+from headgate.stores.memory import ON_FULL
+from headgate.stores.protocol import BoundLimits, StoreStats
+
+log = logging.getLogger("headgate")
+
+PAGE = 4096
+LEAST_SIZE = 128 << 10
+MOST_SIZE = 1 << 40
+MOST_LOG_PERCENT = 90
+
+
+class ZoneClock:
+    """The clock of a zone: the host's wall time when it was made, carried on by the monotonic clock; never steps."""
+
+    __slots__ = ("_zone",)
+
+    def __init__(self, zone: Any) -> None:
+        self._zone = zone
+
+    def now_us(self) -> int:
+        """The current moment in microseconds since the Unix epoch."""
+        moment_us: int = self._zone.now_us()
+        return moment_us
+
+    def let_pass(self, duration_us: int) -> float:
+        """The real seconds that the caller must sleep."""
+        return duration_us / US_PER_SECOND
+
+
+class SharedStore:
+    """States in a file that all processes of this host map: exact for all of them together.
+
+    `path` is the file; the first process makes it, of `size` bytes (64 MiB unless it exists already
+    or you say otherwise), `log_percent` of them for the entries of sliding logs (25). `on_full` is
+    what happens to a new key that meets a full part of the table, as for the memory store. `mode` are
+    the file's permissions: its owner alone, unless you give more.
+
+    Raises ConfigError for a file that is no zone of this version, or a damaged one, or one of another
+    shape than asked for, and where the native core is missing; StoreUnavailable where there is no room
+    or no permission. Its limiters raise StoreTimeout where a part of the table is held for more than
+    250 ms, by a process that was stopped; from then on at once, until that part is free again.
+    """
+
+    blocking = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        size: int | None = None,
+        on_full: Literal["forget", "refuse", "pass"] = "forget",
+        log_percent: int | None = None,
+        mode: int = 0o600,
+    ) -> None:
+        if on_full not in ON_FULL:
+            raise ConfigError(f"on_full is one of {', '.join(ON_FULL)}, not {on_full!r}")
+        if not isinstance(mode, int) or isinstance(mode, bool) or mode & 0o600 != 0o600 or mode & ~0o666:
+            raise ConfigError(f"mode is 600 with what others may do, such as 660, not {_octal(mode)}")
+        self._open(path, on_full, size=_size(size), log_percent=_percent(log_percent), mode=mode, make=True)
+
+    @classmethod
+    def existing(cls, path: str | os.PathLike[str], *, mode: int | None = None) -> SharedStore:
+        """The store of a zone that is there already; raises ConfigError where there is none.
+
+        `mode` are the permissions that a file of another user may have; one's own may have any.
+        """
+        store = cls.__new__(cls)
+        store._open(path, "forget", mode=mode)
+        return store
+
+    def _open(self, path: str | os.PathLike[str], on_full: str, **wanted: Any) -> None:
+        native = _native()
+        from headgate.stores.shared import zone_file  # what it imports is not on every system
+
+        self.path = Path(path).absolute()
+        self.on_full = on_full
+        self._zone, self._identity = zone_file.open_zone(native, self.path, zone_file.Wanted(**wanted), on_full)
+        self._is_same_file = zone_file.is_same_file
+        self.clock: Clock = ZoneClock(self._zone)
+        self.breaker = Breaker(repr(self), failures=1)
+
+    def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
+        """The limits, ready to be asked. Raises ConfigError for more at once than a zone can charge."""
+        definitions = tuple(limits)
+        for definition in definitions:
+            _ = definition.limit.compiled  # what is no rate is refused here, not at the first request
+        self._warn_of_long_logs(definitions)
+        own = None if clock is None or isinstance(clock, SystemClock | ZoneClock) else clock
+        bound: BoundLimits = _native().BoundLimits(self._zone, definitions, own)
+        return bound
+
+    def _warn_of_long_logs(self, definitions: Sequence[NamedLimit]) -> None:
+        """A log has an entry for each request, so one of few but dear requests fits where one of many does not."""
+        room = self._zone.info()["max_log_entries_per_key"]
+        for definition in definitions:
+            limit = definition.limit
+            if limit.algorithm == "sliding_log" and min(limit.quota, limit.period_us) > room:
+                log.warning(
+                    "%s: the log of %s may have more entries than the %d of one key that this zone has room for, and "
+                    "then refuses early; a larger size or log_percent holds more, the default algorithm needs no log",
+                    self.path, limit, room,
+                )  # fmt: skip
+
+    def stats(self) -> StoreStats:
+        """What the zone counts about itself, all processes together."""
+        return StoreStats(max_keys=self._zone.info()["max_keys"], **self._zone.stats())
+
+    def info(self) -> dict[str, int]:
+        """The zone's shape: `size`, `max_keys`, `log_blocks` and more; `mended` counts parts found half written."""
+        info: dict[str, int] = self._zone.info()
+        return info
+
+    def known_limits(self) -> list[tuple[str, str]]:
+        """(scope, text) of each limit that any process has asked about."""
+        known: list[tuple[str, str]] = self._zone.known()
+        return known
+
+    def look(self, key: Key) -> list[dict[str, int]]:
+        """What is held of a key: for each `limit` (its place among `known_limits`) what is left of it, and until when.
+
+        `remaining`, `reset_after_us`, `next_after_us`, and `refused`: whether the last decision was a refusal.
+        """
+        found: list[dict[str, int]] = self._zone.look(key)
+        return found
+
+    def forget(self, key: Key) -> bool:
+        """Forget what a key used under all limits; whether it had used anything."""
+        found: bool = self._zone.forget(key)
+        return found
+
+    def clear(self) -> None:
+        """Forget everything, for all processes."""
+        self._zone.clear()
+
+    def ping(self) -> None:
+        """Raise StoreUnavailable if the file is not at its path any more: processes that start now count apart."""
+        if not self._is_same_file(self.path, self._identity):
+            raise StoreUnavailable(
+                f"{self.path}: the zone was deleted or replaced while in use; restart to share again"
+            )
+
+    def warm_up(self) -> None:
+        """A zone has nothing to wait for: it was opened with the store."""
+
+    def probe(self) -> None:
+        """Raise StoreError if a part of the zone that could not be had is still not to be had."""
+        self._zone.probe()
+
+    def close(self) -> None:
+        """Nothing to do: the mapping goes with its last user, the states stay in the file."""
+
+    def __repr__(self) -> str:
+        return f"SharedStore({str(self.path)!r}, on_full={self.on_full!r})"
+
+
+def default_zone_url(namespace: str) -> str:
+    """The URL of the zone that a service takes if none is named: for this user and namespace."""
+    memory = Path("/dev/shm")
+    place = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+    return f"shared://{quote(os.fsencode(place / f'headgate-{os.geteuid()}-{namespace}'))}"
+
+
+def can_share() -> bool:
+    """Whether shared stores can be opened here: with the native core, on Linux."""
+    return hasattr(core.native, "Zone")
+
+
+def _native() -> Any:
+    if core.native is None:
+        raise ConfigError(
+            f"the shared store needs the native core, which is not here ({core.why_not_native}): install a wheel, "
+            "or install from source with a Rust toolchain at hand; or run one `headgate serve` and let all ask it"
+        )
+    if not hasattr(core.native, "Zone"):
+        raise ConfigError(
+            "the shared store needs a 64-bit Linux; elsewhere, run one `headgate serve` and let all ask it"
+        )
+    return core.native
+
+
+def _size(size: object) -> int | None:
+    if size is None:
+        return None
+    number = whole_number(size)
+    if number is None:
+        raise ConfigError(f"size is a whole number of bytes, not {size!r}")
+    if not LEAST_SIZE <= number <= MOST_SIZE:
+        raise ConfigError(f"size is 128 KiB to 1 TiB, not {brief_number(number)} bytes")
+    return -(-number // PAGE) * PAGE
+
+
+def _percent(percent: object) -> int | None:
+    if percent is None:
+        return None
+    if isinstance(percent, bool) or not isinstance(percent, int) or not 0 <= percent <= MOST_LOG_PERCENT:
+        raise ConfigError(f"log_percent is 0 to {MOST_LOG_PERCENT}, not {percent!r}")
+    return percent
+
+
+def _octal(mode: object) -> str:
+    return f"{mode:o}" if isinstance(mode, int) and not isinstance(mode, bool) else repr(mode)
