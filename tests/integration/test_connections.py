@@ -20,8 +20,8 @@ from typing import NamedTuple
 import pytest
 from running import RunningService, headgate_command, running_service
 
-from headgate.service.connection import Bounds, Connections
-from headgate.service.exchange import TEXT, Question, Response
+from headgate.service.http.connection import Bounds, Connections
+from headgate.service.http.messages import TEXT, Question, Response
 
 pytestmark = pytest.mark.integration
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.service.connection import Bounds, Connections
-from headgate.service.exchange import TEXT, Question, Response
+from headgate.service.http.connection import Bounds, Connections
+from headgate.service.http.messages import TEXT, Question, Response
 
 PIECES = [
     b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n",

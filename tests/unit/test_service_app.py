@@ -15,7 +15,7 @@ from headgate.decision import Decision, NamedLimit
 from headgate.errors import ConfigError, HeadgateError, StoreTimeout
 from headgate.policy.gate import AsyncGate
 from headgate.service.app import Service
-from headgate.service.exchange import Question, Response
+from headgate.service.http.messages import Question, Response
 from headgate.stores.protocol import BoundLimits, StoreStats
 from headgate.waiting import answered
 

@@ -11,8 +11,8 @@ from prometheus_client import values
 from prometheus_client.parser import text_string_to_metric_families
 
 from headgate import Gate, Request
-from headgate.observe.metrics import Metrics, Sharing, WorkerCounts, make_files
 from headgate.observe.metrics_folder import MetricsFolder
+from headgate.observe.prometheus import Metrics, Sharing, WorkerCounts, make_files
 
 GATE = Gate({"version": 1, "rules": [{"name": "all", "by": [], "limits": "3/minute"}]})
 

@@ -12,13 +12,13 @@ from headgate.decision import Decision
 from headgate.errors import ArgumentError, HeadgateError, StoreError
 from headgate.http.fields.ratelimit import retry_after_seconds, writers_of
 from headgate.http.refusal import refusal_body, refusal_status
-from headgate.observe.metrics import CONTENT_TYPE, Metrics, Sharing
+from headgate.observe.prometheus import CONTENT_TYPE, Metrics, Sharing
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import Request
-from headgate.service.exchange import HTML, JSON, PROBLEM, TEXT, Question, Response, problem_response
-from headgate.service.forwarded import forwarded_request
-from headgate.service.messages import Asked, BadBody, read_body, write_decision
-from headgate.service.page import page
+from headgate.service.checks.body import Asked, BadBody, read_body, write_decision
+from headgate.service.checks.forwarded import forwarded_request
+from headgate.service.http.messages import HTML, JSON, PROBLEM, TEXT, Question, Response, problem_response
+from headgate.service.pages.overview import page
 from headgate.waiting import answered
 
 log = logging.getLogger("headgate")

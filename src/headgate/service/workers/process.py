@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.observe.metrics import leave_out_creation_times
+from headgate.observe.prometheus import leave_out_creation_times
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
 from headgate.service.app import Service
-from headgate.service.connection import Bounds, Connections
-from headgate.service.policy_watch import PolicyWatch, other_store, policy_of
+from headgate.service.http.connection import Bounds, Connections
+from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
 
 try:
     import uvloop

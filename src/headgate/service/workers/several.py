@@ -16,17 +16,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headgate.errors import ConfigError, HeadgateError
-from headgate.observe.metrics import Sharing, make_files
 from headgate.observe.metrics_folder import MetricsFolder
+from headgate.observe.prometheus import Sharing, make_files
 from headgate.planning.cluster_check import check_shape
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
 from headgate.policy.problems import PolicyError
 from headgate.service.app import Service
-from headgate.service.connection import Bounds
-from headgate.service.policy_watch import PolicyWatch, other_store, policy_of
-from headgate.service.server import FINISH_WITHIN_S, address_of, fitting, listen_together, run
-from headgate.service.supervisor import Seat, Supervisor
+from headgate.service.http.connection import Bounds
+from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
+from headgate.service.workers.process import FINISH_WITHIN_S, address_of, fitting, listen_together, run
+from headgate.service.workers.supervisor import Seat, Supervisor
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import Store
 from headgate.stores.shared.store import default_zone_url

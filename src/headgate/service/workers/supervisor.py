@@ -26,7 +26,7 @@ from typing import NamedTuple, NoReturn
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import HeadgateError
-from headgate.observe.metrics import WorkerCounts
+from headgate.observe.prometheus import WorkerCounts
 
 log = logging.getLogger("headgate")
 

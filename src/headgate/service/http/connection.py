@@ -15,7 +15,7 @@ from email.utils import formatdate
 from typing import NamedTuple, Protocol, cast
 
 from headgate.errors import MissingExtraError
-from headgate.service.exchange import PHRASES, Question, Response, problem_response
+from headgate.service.http.messages import PHRASES, Question, Response, problem_response
 
 try:
     import httptools

@@ -1,0 +1,1 @@
+"""What operators and monitoring ask the service: health, readiness, figures."""
