@@ -11,7 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,8 +20,9 @@ from typing import NamedTuple
 import pytest
 from running import RunningService, headgate_command, running_service
 
-from headgate.service.http.connection import Bounds, Connections
-from headgate.service.http.messages import TEXT, Question, Response
+from headgate.service.http.bounds import Bounds
+from headgate.service.http.connections import Connections
+from headgate.service.http.messages import TEXT, Reply, ServiceRequest, ServiceResponse
 
 pytestmark = pytest.mark.integration
 
@@ -207,9 +208,9 @@ def test_heads_that_do_not_come_are_closed(service: RunningService) -> None:
 class Told:
     """A small service behind real connections, in a thread of this process."""
 
-    def __init__(self, bounds: Bounds, answer: Callable[[Question], Response | Awaitable[Response]]) -> None:
+    def __init__(self, bounds: Bounds, answer: Callable[[ServiceRequest], Reply]) -> None:
         self.answer = answer
-        self.asked: list[Question] = []
+        self.asked: list[ServiceRequest] = []
         self._bounds = bounds
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -220,7 +221,7 @@ class Told:
     async def _serve(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
         self.connections = Connections(self, self._bounds)
-        looking = asyncio.create_task(self.connections.look_after(lambda: None))
+        looking = asyncio.create_task(self.connections.maintain(lambda: None))
         server = await self._loop.create_server(self.connections, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         self._ready.set()
@@ -242,11 +243,11 @@ class Told:
 @contextmanager
 def told(
     bounds: Bounds = Bounds(),  # noqa: B008 - it is a frozen value
-    answer: Callable[[Question], Response | Awaitable[Response]] | None = None,
+    answer: Callable[[ServiceRequest], Reply] | None = None,
 ) -> Iterator[Told]:
-    def echo(question: Question) -> Response:
-        small.asked.append(question)
-        return Response(200, TEXT, question.path.encode() + b"|" + question.body)
+    def echo(request: ServiceRequest) -> ServiceResponse:
+        small.asked.append(request)
+        return ServiceResponse(200, TEXT, request.path.encode() + b"|" + request.body)
 
     with Told(bounds, answer or echo) as small:
         yield small
@@ -279,10 +280,10 @@ def test_an_idle_connection_is_closed_without_a_word() -> None:
 def test_a_client_that_does_not_read_its_answers_is_cut_off_and_not_answered_without_end() -> None:
     answered = 0
 
-    def answer(question: Question) -> Response:
+    def answer(request: ServiceRequest) -> ServiceResponse:
         nonlocal answered
         answered += 1
-        return Response(200, TEXT, b"a" * 100_000)
+        return ServiceResponse(200, TEXT, b"a" * 100_000)
 
     with told(Bounds(take_s=1), answer) as small, connected(small) as connection:
         connection.settimeout(0.5)
@@ -314,7 +315,7 @@ def test_the_connection_that_has_waited_longest_for_its_client_gives_way() -> No
 
 
 def test_a_connection_too_many_is_told_so_where_all_others_are_being_answered() -> None:
-    async def never(question: Question) -> Response:
+    async def never(request: ServiceRequest) -> ServiceResponse:
         await asyncio.sleep(3600)
         raise AssertionError
 
@@ -373,14 +374,14 @@ def test_a_service_has_as_many_connections_as_it_may_have_descriptors(tmp_path: 
 
 
 def test_requests_one_behind_another_are_answered_in_their_order() -> None:
-    async def slow_first(question: Question) -> Response:
-        await asyncio.sleep(0.2 if question.path == "/0" else 0)
-        return Response(200, TEXT, question.path.encode())
+    async def slow_first(request: ServiceRequest) -> ServiceResponse:
+        await asyncio.sleep(0.2 if request.path == "/0" else 0)
+        return ServiceResponse(200, TEXT, request.path.encode())
 
-    def answer(question: Question) -> Response | Awaitable[Response]:
-        if int(question.path[1:]) % 3 == 0:
-            return slow_first(question)
-        return Response(200, TEXT, question.path.encode())
+    def answer(request: ServiceRequest) -> Reply:
+        if int(request.path[1:]) % 3 == 0:
+            return slow_first(request)
+        return ServiceResponse(200, TEXT, request.path.encode())
 
     with told(answer=answer) as small:
         requests = b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(2000))
@@ -389,9 +390,9 @@ def test_requests_one_behind_another_are_answered_in_their_order() -> None:
 
 
 def test_many_requests_at_once_do_not_make_others_wait() -> None:
-    def work(question: Question) -> Response:
+    def work(request: ServiceRequest) -> ServiceResponse:
         time.sleep(0.001)
-        return Response(200, TEXT, b"")
+        return ServiceResponse(200, TEXT, b"")
 
     with told(answer=work) as small, connected(small) as greedy:
         greedy.sendall(CHECK * 5000)
@@ -491,8 +492,8 @@ def test_the_body_of_a_question_is_thrown_away_and_the_connection_stays(service:
         declared = method + b" /check/default HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size + b"a" * size
         chunks = b"%x\r\n" % size + b"a" * size + b"\r\n" if size else b""
         chunked = method + b" /check/default HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-        for question in (declared, chunked + chunks + b"0\r\nX-Forwarded-For: 203.0.113.7\r\n\r\n"):
-            answers = exchange(service, question + CHECK)
+        for request in (declared, chunked + chunks + b"0\r\nX-Forwarded-For: 203.0.113.7\r\n\r\n"):
+            answers = exchange(service, request + CHECK)
             assert [answer.status for answer in answers] == [200, 200]
 
 
@@ -500,9 +501,9 @@ def test_a_trailer_is_no_header() -> None:
     with told() as small:
         head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         exchange(small, head + b"3;ext=1\r\nabc\r\n0\r\nX-Forwarded-For: 203.0.113.7\r\n\r\n")
-        [question] = small.asked
-        assert question.headers == [(b"host", b"x"), (b"transfer-encoding", b"chunked")]
-        assert question.body == b"abc"
+        [request] = small.asked
+        assert request.headers == [(b"host", b"x"), (b"transfer-encoding", b"chunked")]
+        assert request.body == b"abc"
 
 
 def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(service: RunningService) -> None:

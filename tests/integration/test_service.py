@@ -221,7 +221,7 @@ def test_metrics_count_decisions_by_rule_and_result_and_never_a_key(service: Run
     assert counted("allowed", "login") == 3
     assert counted("login", "refused") == 1
     assert counted("allowed", "api") == 3
-    assert counted("api", "held_back") == 1
+    assert counted("api", "blocked") == 1
     assert counted("candidate", "shadow_allowed") == 1
     assert counted("candidate", "shadow_refused") == 1
     assert counted("allowed", "none") == 1
@@ -385,7 +385,7 @@ def test_a_policy_is_taken_up_however_it_is_changed(tmp_path: Path) -> None:
             change(quota)
             service.wait_for("is in force", seen)
             assert service.check().headers["ratelimit-policy"].startswith(f'"all";q={quota}'), change
-        assert metrics(service)["headgate_policy_reloads_total", "taken_up"] == 5
+        assert metrics(service)["headgate_policy_reloads_total", "applied"] == 5
         assert ("headgate_policy_reloads_total", "refused") not in metrics(service)
 
 

@@ -348,7 +348,7 @@ def test_a_changed_policy_reaches_all_workers(policy: Path, zone: str) -> None:
         each_says(service, "the changed policy is refused, the old one stays:", seen)
         assert quotas(service) == {'"all";q=2000000;w=3600'}
         figures = metrics(service)
-        assert figures["headgate_policy_reloads_total", "taken_up"] == 2
+        assert figures["headgate_policy_reloads_total", "applied"] == 2
         assert figures["headgate_policy_reloads_total", "refused"] == 2
 
 

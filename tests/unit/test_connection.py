@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.service.http.connection import Bounds, Connections
-from headgate.service.http.messages import TEXT, Question, Response
+from headgate.service.http.bounds import Bounds
+from headgate.service.http.connections import Connections
+from headgate.service.http.messages import TEXT, Reply, ServiceRequest, ServiceResponse
 
 PIECES = [
     b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -70,13 +70,13 @@ class Echo:
     def wants_body(self, method: str, path: str) -> bool:
         return method == "POST"
 
-    def answer(self, question: Question) -> Response | Awaitable[Response]:
-        response = Response(
-            200, TEXT, f"{question.method} {question.path} {len(question.headers)} ".encode() + question.body
+    def answer(self, request: ServiceRequest) -> Reply:
+        response = ServiceResponse(
+            200, TEXT, f"{request.method} {request.path} {len(request.headers)} ".encode() + request.body
         )
-        return self._later(response) if question.path == "/later" else response
+        return self._later(response) if request.path == "/later" else response
 
-    async def _later(self, response: Response) -> Response:
+    async def _later(self, response: ServiceResponse) -> ServiceResponse:
         for _ in range(3):
             await asyncio.sleep(0)
         return response

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from headgate import ArgumentError, Gate, Request
 from headgate.http.refusal import answer_of
 from headgate.policy.request import REPEATED
-from headgate.service.checks.body import MOST_REQUESTS, BadBody, read_body, write_decision
+from headgate.service.checks.body import MOST_REQUESTS, BadBody, read_body
+from headgate.service.checks.decision_json import write_decision
 from headgate.service.checks.forwarded import forwarded_request
 
 

@@ -15,7 +15,7 @@ from headgate.decision import Decision, NamedLimit
 from headgate.errors import ConfigError, HeadgateError, StoreTimeout
 from headgate.policy.gate import AsyncGate
 from headgate.service.app import Service
-from headgate.service.http.messages import Question, Response
+from headgate.service.http.messages import ServiceRequest, ServiceResponse
 from headgate.stores.protocol import BoundLimits, StoreStats
 from headgate.waiting import answered
 
@@ -49,16 +49,16 @@ class FailingLimits:
         raise self.error
 
 
-def ask(service: Service, method: str, path: str, body: bytes = b"") -> Response:
-    question = Question(method, path, [], "127.0.0.1", body)
+def ask(service: Service, method: str, path: str, body: bytes = b"") -> ServiceResponse:
+    request = ServiceRequest(method, path, [], "127.0.0.1", body)
 
-    async def main() -> Response:
-        return await answered(service.answer(question))
+    async def main() -> ServiceResponse:
+        return await answered(service.answer(request))
 
     return asyncio.run(main())
 
 
-def problem_of(response: Response) -> tuple[int, dict[str, Any]]:
+def problem_of(response: ServiceResponse) -> tuple[int, dict[str, Any]]:
     """The status and the problem, which for nginx is in a header."""
     return response.status, json.loads(response.body or dict(response.headers)[b"x-ratelimit-problem"])
 

@@ -11,6 +11,7 @@ from prometheus_client import values
 from prometheus_client.parser import text_string_to_metric_families
 
 from headgate import Gate, Request
+from headgate.observe.events import DecisionEvent, PolicyApplied, PolicyRefused
 from headgate.observe.metrics_folder import MetricsFolder
 from headgate.observe.prometheus import Metrics, Sharing, WorkerCounts, make_files
 
@@ -38,7 +39,8 @@ def figures(metrics: Metrics) -> list[tuple[str, tuple[str, ...], float]]:
 
 
 def decide(metrics: Metrics, seconds: float) -> None:
-    metrics.decided(GATE.hit(Request("GET", "/")), seconds)
+    request = Request("GET", "/")
+    metrics.handle(DecisionEvent(GATE.hit(request), seconds, request, "default"))
 
 
 def test_what_each_worker_counts_is_shown_by_all_as_one(tmp_path: Path) -> None:
@@ -46,7 +48,7 @@ def test_what_each_worker_counts_is_shown_by_all_as_one(tmp_path: Path) -> None:
     one, two = worker(tmp_path, 1), worker(tmp_path, 2)
     for metrics in (one, two, two, two):
         decide(metrics, 3e-6)
-    two.reloaded(taken_up=False)
+    two.handle(PolicyRefused(ValueError("broken")))
     for metrics in (one, two):
         shown = figures(metrics)
         assert len({(name, labels) for name, labels, _ in shown}) == len(shown)
@@ -76,7 +78,7 @@ def test_a_set_of_figures_looks_the_same_from_one_process_and_from_several(tmp_p
     shared = worker(tmp_path, 1)
     for metrics in (alone, shared):
         decide(metrics, 1e-6)
-        metrics.reloaded(taken_up=True)
+        metrics.handle(PolicyApplied(GATE.policy))
 
     def described(metrics: Metrics) -> set[str]:
         lines = metrics.exposition().decode().splitlines()

@@ -249,9 +249,9 @@ def serve(
 
     A changed file is taken up at once; SIGHUP takes it up again. SIGTERM finishes what has begun.
     """
-    from headgate.service.http.connection import Bounds
-    from headgate.service.workers.process import serve as run_service
+    from headgate.service.http.bounds import Bounds
     from headgate.service.workers.several import serve_workers
+    from headgate.service.workers.single import serve as run_service
 
     if 0 < hang_s < _SHORTEST_HANG_S:
         raise click.BadParameter(f"a worker shows once a second that it moves: {_SHORTEST_HANG_S} or more, or 0")

@@ -1,1 +1,1 @@
-"""Hooks out: what others may know of decisions."""
+"""Hooks out: events of a running service, and what is made of them."""

@@ -1,4 +1,4 @@
-"""Decisions as Prometheus figures. Labels are names from the policy, never what a client sent."""
+"""Events as figures for Prometheus. Labels are names from the policy, never what a client sent."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import MissingExtraError
+from headgate.observe.events import DecisionEvent, Event, PolicyApplied, PolicyChecked, PolicyRefused
 from headgate.stores.protocol import StoreStats
 
 try:
@@ -51,8 +52,8 @@ class WorkerCounts(NamedTuple):
 class Sharing(NamedTuple):
     """What makes the figures of several workers one set: each counts in files of its own, all are read together.
 
-    The files bear the worker's number (from 1), not its process: who replaces a worker counts on from
-    where that one ended, so figures never fall and files do not pile up.
+    The files bear the worker's number (from 1), not its process: a worker's successor counts on from where it
+    ended, so figures never fall and files do not pile up.
     """
 
     folder: Path
@@ -61,7 +62,7 @@ class Sharing(NamedTuple):
 
 
 def make_files(folder: Path, workers: int) -> None:
-    """Make the files of all workers, empty, before there is anybody who could read one half made."""
+    """Make the files of all workers, empty, before any process could read one half made."""
     for worker in range(1, workers + 1):
         for kind in ("counter", "histogram", "gauge_min"):
             MmapedDict(str(folder / f"{kind}_{worker}.db")).close()  # type: ignore[no-untyped-call]
@@ -74,7 +75,7 @@ def _count_in_files(sharing: Sharing) -> None:
 
 
 class Metrics:
-    """The figures of one service, or with `sharing` one worker's part in them; what is shown are always all."""
+    """The figures of one service; with `sharing` one worker's part in them. Shown are always those of all workers."""
 
     def __init__(self, stats: Callable[[], StoreStats], sharing: Sharing | None = None) -> None:
         self.registry = CollectorRegistry()
@@ -84,13 +85,13 @@ class Metrics:
             _count_in_files(sharing)
         self._decisions = Counter(
             "headgate_decisions",
-            "Decisions of each rule: allowed, refused, held_back (another rule refused), or a shadow rule's own",
+            "Decisions of each rule: allowed, refused, blocked (another rule refused), or a shadow rule's own",
             ["rule", "result"],
             registry=own,
         )
         self._degraded = Counter(
             "headgate_degraded_decisions",
-            "Decisions that the store could not make, by what made them instead",
+            "Decisions that the store could not make, by who made them instead",
             ["decided_by"],
             registry=own,
         )
@@ -98,7 +99,7 @@ class Metrics:
             "headgate_decision_seconds", "Time taken by a decision", buckets=_BUCKETS, registry=own
         )
         self._reloads = Counter(
-            "headgate_policy_reloads", "Policies taken up or refused while running", ["result"], registry=own
+            "headgate_policy_reloads", "Policies applied or refused while running", ["result"], registry=own
         )
         self._in_force = Gauge(
             "headgate_policy_in_force",
@@ -114,9 +115,13 @@ class Metrics:
             self.registry.register(_WorkersCollector(sharing.workers))
         self.registry.register(_StoreCollector(stats))
 
-    def decided(self, decision: Decision, seconds: float) -> None:
-        """Count a decision and the time it took."""
-        self._seconds.observe(seconds)
+    def handle(self, event: Event) -> None:
+        """Count an event."""
+        if not isinstance(event, DecisionEvent):
+            self._handle_policy(event)
+            return
+        decision = event.decision
+        self._seconds.observe(event.seconds)
         if decision.degraded:
             self._degraded.labels(decision.degraded).inc()
         # What is counted depends on the limits and on which of them refuse; both are the same again and again.
@@ -139,25 +144,25 @@ class Metrics:
             counted[name] = None
         # A rule with several limits refuses if one of them does.
         for rule, result in counted:
-            if result in ("held_back", "shadow_allowed") and (rule, _REFUSALS[result]) in counted:
+            if result in ("blocked", "shadow_allowed") and (rule, _REFUSALS[result]) in counted:
                 continue
             counts.append(self._decisions.labels(rule, result).inc)
         return counts or [self._decisions.labels(NO_RULE, "allowed" if decision.allowed else "refused").inc]
 
-    def reloaded(self, *, taken_up: bool) -> None:
-        """Count a changed policy."""
-        self._reloads.labels("taken_up" if taken_up else "refused").inc()
-
-    def policy_in_force(self, in_force: bool) -> None:
-        """Show whether what the policy file says is in force."""
-        self._in_force.set(int(in_force))
+    def _handle_policy(self, event: Event) -> None:
+        if isinstance(event, PolicyChecked):
+            self._in_force.set(int(event.in_force))
+        elif isinstance(event, PolicyApplied):
+            self._reloads.labels("applied").inc()
+        elif isinstance(event, PolicyRefused):
+            self._reloads.labels("refused").inc()
 
     def exposition(self) -> bytes:
         """All figures in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
-_REFUSALS = {"held_back": "refused", "shadow_allowed": "shadow_refused"}
+_REFUSALS = {"blocked": "refused", "shadow_allowed": "shadow_refused"}
 
 
 def _result(allowed: bool, refusing: bool, *, shadow: bool) -> str:
@@ -165,11 +170,11 @@ def _result(allowed: bool, refusing: bool, *, shadow: bool) -> str:
         return "shadow_refused" if refusing else "shadow_allowed"
     if refusing:
         return "refused"
-    return "allowed" if allowed else "held_back"
+    return "allowed" if allowed else "blocked"
 
 
 class _StoreCollector(Collector):
-    """What the store counts about itself, read at each scrape."""
+    """What the store counts about itself, read when the figures are."""
 
     def __init__(self, stats: Callable[[], StoreStats]) -> None:
         self._stats = stats
@@ -187,14 +192,14 @@ class _StoreCollector(Collector):
         full = CounterMetricFamily(
             "headgate_store_full", "New keys that met a full store, by what happened", labels=["choice"]
         )
-        full.add_metric(["forgot"], stats.forgotten)
+        full.add_metric(["evicted"], stats.forgotten)
         full.add_metric(["refused"], stats.refused_full)
         full.add_metric(["passed"], stats.passed_full)
         yield full
 
 
 class _WorkersCollector(Collector):
-    """What the supervisor counts about the workers, read at each scrape."""
+    """What the supervisor counts about the workers, read when the figures are."""
 
     def __init__(self, workers: Callable[[], WorkerCounts]) -> None:
         self._workers = workers

@@ -328,6 +328,15 @@ class _BoundPolicy:
         """What the store counts about itself."""
         return self.store.stats()
 
+    def watch_store(self, listener: Callable[[Exception | None], object]) -> None:
+        """Have a listener called with an error when the store stops answering, and with None when it is back.
+
+        It may be called on any thread. A store in the memory of this process always answers.
+        """
+        breaker = getattr(self._answering, "breaker", None)
+        if breaker is not None:
+            breaker.listeners.append(listener)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.policy.namespace!r}, store={self.store!r})"
 

@@ -1,203 +1,64 @@
-"""What the service answers: routes, and nothing else. What it is asked comes from `connection`."""
+"""The service: its routes, and what they share."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Sequence
-from time import perf_counter
-from urllib.parse import unquote
+from collections.abc import Awaitable
 
-from headgate.decision import Decision
-from headgate.errors import ArgumentError, HeadgateError, StoreError
-from headgate.http.fields.ratelimit import retry_after_seconds, writers_of
-from headgate.http.refusal import refusal_body, refusal_status
-from headgate.observe.prometheus import CONTENT_TYPE, Metrics, Sharing
+from headgate.observe.events import Events, StoreDegraded, StoreRecovered
+from headgate.observe.prometheus import Metrics, Sharing
 from headgate.policy.gate import AsyncGate
-from headgate.policy.request import Request
-from headgate.service.checks.body import Asked, BadBody, read_body, write_decision
-from headgate.service.checks.forwarded import forwarded_request
-from headgate.service.http.messages import HTML, JSON, PROBLEM, TEXT, Question, Response, problem_response
-from headgate.service.pages.overview import page
-from headgate.waiting import answered
-
-log = logging.getLogger("headgate")
-
-Answer = Response | Awaitable[Response]
-
-_AT_ONCE = 100
-"""So many requests of one body are before the store together; each has the whole of the store's deadline."""
+from headgate.service.admin.endpoints import Admin
+from headgate.service.checks.decider import Decider
+from headgate.service.checks.forward_auth import ForwardAuth
+from headgate.service.checks.json_checks import JsonChecks, schema
+from headgate.service.http.messages import Reply, ServiceRequest, ServiceResponse
+from headgate.service.http.problems import failure_response
+from headgate.service.pages.overview import Overview
+from headgate.service.routes import ANY, GET, POST, Route, RouteTable
 
 
 class Service:
-    """Answers checks for a gate. `draining` makes it tell all clients to go elsewhere."""
+    """Answers checks for a gate. While it is `draining`, `/readyz` sends clients to another instance."""
 
     def __init__(self, gate: AsyncGate, sharing: Sharing | None = None) -> None:
         self.gate = gate
+        self.events = Events()
         self.metrics = Metrics(gate.stats, sharing)
+        self.events.subscribe(self.metrics)
+        gate.watch_store(self._on_store)
         self.draining = False
-        self._reads: dict[str, Callable[[Question], Answer]] = {
-            "/": self._page,
-            "/healthz": self._health,
-            "/readyz": self._ready,
-            "/metrics": self._metrics,
-        }
+        decider = Decider(gate, self.events)
+        checks, forward = JsonChecks(decider), ForwardAuth(decider)
+        admin = Admin(gate, self.metrics, lambda: self.draining)
+        self.routes = RouteTable([
+            Route(POST, "/v1/check", checks.check, "judge a request, or several, that the body describes",
+                  reads_body=True),
+            Route(GET, "/v1/check/schema", schema, "the JSON Schema of that body"),
+            Route(ANY, "/check/{ruleset}", forward.check, "judge the request that asks: forward auth for gateways"),
+            Route(ANY, "/check-403/{ruleset}", forward.check_403, "the same, with 403 for 429, for nginx"),
+            Route(GET, "/healthz", admin.health, "200 while it runs"),
+            Route(GET, "/readyz", admin.readiness,
+                  "200 while it takes requests and its store answers; 503 while it drains"),
+            Route(GET, "/metrics", admin.figures, "figures for Prometheus"),
+            Route(GET, "/", Overview(gate, lambda: self.routes.routes).show,
+                  "a page for people: what runs here, and how to ask it"),
+        ])  # fmt: skip
+        self.wants_body = self.routes.wants_body
 
-    def wants_body(self, method: str, path: str) -> bool:
-        """Whether the body of such a request is to be read."""
-        return method == "POST" and path == "/v1/check"
-
-    def answer(self, question: Question) -> Answer:
-        """The answer, or an awaitable of it where the store waits for I/O; neither raises."""
+    def answer(self, request: ServiceRequest) -> Reply:
+        """The reply to a request; it does not raise, neither when awaited."""
         try:
-            answer = self._answer(question)
+            reply = self.routes.reply(request)
         except Exception as error:
-            return _failure(error)
-        return answer if isinstance(answer, Response) else _awaited(answer)
+            return failure_response(error)
+        return reply if isinstance(reply, ServiceResponse) else _awaited(reply)
 
-    def _answer(self, question: Question) -> Answer:
-        path = question.path
-        if path.startswith("/check"):
-            if path.startswith("/check/"):
-                return self._check_forwarded(question, path[7:])
-            if path.startswith("/check-403/"):
-                return self._check_for_nginx(question, path[11:])
-        if "%" in path:
-            path = unquote(path)
-        if path == "/v1/check":
-            return self._check_body(question)
-        read = self._reads.get(path)
-        if read is None:
-            return problem_response(404, f"nothing is at {path[:200]}; ask GET / what is here")
-        if question.method not in ("GET", "HEAD"):
-            return _not_allowed("GET, HEAD")
-        return read(question)
-
-    def _check_forwarded(self, question: Question, rest: str) -> Answer:
-        """Judge the request that a gateway asks about: 200, 429 or 503. `rest` follows the form in the path."""
-        ruleset, _, path = rest.partition("/")
-        if ruleset not in self.gate.policy.rulesets:
-            known = ", ".join(self.gate.policy.rulesets)
-            return problem_response(404, f"no ruleset is named {ruleset[:60]!r}; there are {known}")
-        request = forwarded_request(question.method, question.peer, f"/{path}", question.headers)
-        start = perf_counter()
-        answer = self.gate.ask(request, 1, ruleset=ruleset)
-        if isinstance(answer, Decision):
-            return self._told(answer, start)
-        return self._told_later(answer, start)
-
-    def _told(self, decision: Decision, start: float) -> Response:
-        self.metrics.decided(decision, perf_counter() - start)
-        return response_of(decision)
-
-    async def _told_later(self, answer: Awaitable[Decision], start: float) -> Response:
-        return self._told(await answer, start)
-
-    def _check_for_nginx(self, question: Question, rest: str) -> Answer:
-        """The same for nginx, which passes on 403 alone, and has no use for a body."""
-        try:
-            answer = self._check_forwarded(question, rest)
-        except Exception as error:
-            return _without_body(_failure(error))
-        return _without_body(answer) if isinstance(answer, Response) else _without_body_later(answer)
-
-    def _check_body(self, question: Question) -> Answer:
-        if question.method != "POST":
-            return _not_allowed("POST")
-        asked, several = read_body(question.body)
-        if several:
-            return self._check_several(asked)
-        start = perf_counter()
-        answer = self.gate.ask(asked[0].request, asked[0].cost)
-        if isinstance(answer, Decision):
-            return self._told_as_json(answer, start)
-        return self._told_as_json_later(answer, start)
-
-    def _told_as_json(self, decision: Decision, start: float) -> Response:
-        self.metrics.decided(decision, perf_counter() - start)
-        return Response(200, JSON, write_decision(decision).encode())
-
-    async def _told_as_json_later(self, answer: Awaitable[Decision], start: float) -> Response:
-        return self._told_as_json(await answer, start)
-
-    async def _check_several(self, asked: Sequence[Asked]) -> Response:
-        """Judge several requests, each by itself. What the store is asked for travels together, in their order."""
-        answers: list[str] = []
-        for first in range(0, len(asked), _AT_ONCE):
-            some = [self._judge(*one) for one in asked[first : first + _AT_ONCE]]
-            answers += await asyncio.gather(*some)
-        return Response(200, JSON, f'{{"decisions": [{", ".join(answers)}]}}'.encode())
-
-    async def _judge(self, request: Request, cost: int) -> str:
-        """A decision as JSON, or what went wrong with this request alone: others were charged already."""
-        start = perf_counter()
-        try:
-            decision = await answered(self.gate.ask(request, cost))
-            self.metrics.decided(decision, perf_counter() - start)
-            return write_decision(decision)
-        except Exception as error:
-            return f'{{"error": {_failure(error).body.decode()}}}'
-
-    def _page(self, question: Question) -> Response:
-        host = dict(question.headers).get(b"host", b"127.0.0.1:8080").decode("latin-1")
-        return Response(200, HTML, page(self.gate, host).encode())
-
-    def _health(self, question: Question) -> Response:
-        return Response(200, TEXT, b"ok\n")
-
-    async def _ready(self, question: Question) -> Response:
-        if self.draining:
-            return problem_response(503, "draining: ask another instance")
-        await self.gate.ping()
-        return Response(200, TEXT, b"ready\n")
-
-    def _metrics(self, question: Question) -> Response:
-        return Response(200, CONTENT_TYPE.encode(), self.metrics.exposition())
+    def _on_store(self, error: Exception | None) -> None:
+        self.events.publish(StoreRecovered() if error is None else StoreDegraded(str(error)))
 
 
-def response_of(decision: Decision) -> Response:
-    """What a gateway is told."""
-    fields = writers_of(decision.definitions).encoded.write(decision)
-    if decision.degraded:
-        fields.append((b"x-ratelimit-degraded", decision.degraded.encode()))
-    if decision.allowed:
-        return Response(200, TEXT, b"", fields)
-    seconds = retry_after_seconds(decision)
-    if seconds is not None:
-        fields.insert(0, (b"retry-after", b"%d" % seconds))
-    return Response(refusal_status(decision), PROBLEM, refusal_body(decision), fields)
-
-
-async def _awaited(answer: Awaitable[Response]) -> Response:
+async def _awaited(reply: Awaitable[ServiceResponse]) -> ServiceResponse:
     try:
-        return await answer
+        return await reply
     except Exception as error:
-        return _failure(error)
-
-
-def _failure(error: Exception) -> Response:
-    """What is told where something failed: whose fault it is decides the status."""
-    if isinstance(error, BadBody | ArgumentError):
-        return problem_response(400, str(error))
-    if isinstance(error, StoreError):
-        return problem_response(503, f"the store does not answer: {error}")
-    if isinstance(error, HeadgateError):
-        return problem_response(500, str(error))
-    log.exception("unexpected", exc_info=error)
-    return problem_response(500, "unexpected: the log tells more")
-
-
-def _without_body(response: Response) -> Response:
-    """With the problem in a field: nginx does not read a body here, so with one it would close the connection."""
-    if response.status == 200:
-        return response
-    status = 403 if response.status == 429 else response.status
-    return Response(status, PROBLEM, b"", [*response.headers, (b"x-ratelimit-problem", response.body)])
-
-
-async def _without_body_later(answer: Awaitable[Response]) -> Response:
-    return _without_body(await _awaited(answer))
-
-
-def _not_allowed(allow: str) -> Response:
-    return problem_response(405, f"use {allow}", [(b"allow", allow.encode())])
+        return failure_response(error)

@@ -1,83 +1,186 @@
-"""What `POST /v1/check` takes and gives: checked at the door, every fault with its place."""
+"""The body of `POST /v1/check`: one table of fields, from which it is read and from which its JSON Schema is made.
+
+What is wrong with a body is told with its place, the kind of value seen and what would be right. Why it is no
+model of pydantic is in docs/decisions/0036-the-body-of-a-check.md.
+"""
 
 from __future__ import annotations
 
 import json
 from codecs import BOM_UTF8
-from collections.abc import Mapping
-from json.encoder import encode_basestring_ascii as _quoted
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
-from headgate.decision import Decision, LimitReading
 from headgate.errors import ArgumentError
-from headgate.http.refusal import headers_of
 from headgate.keys import check_cost
 from headgate.policy.request import Request
+from headgate.units import LARGEST
 
 MOST_REQUESTS = 1000
-_LONGEST_PATH = 8192
+_LONGEST_TEXT = 8192
 _MOST_HEADERS = 256
 
 
-class Asked(NamedTuple):
+class Check(NamedTuple):
     """A request to be judged, and its cost."""
 
     request: Request
     cost: int
 
 
-class BadBody(ValueError):
+class BadBody(ArgumentError):
     """A body that cannot be used; the text names the place, the value and what would be right."""
 
+    code: ClassVar[str] = "body"
 
-def read_body(body: bytes) -> tuple[list[Asked], bool]:
-    """The requests of a body, and whether they came as a list."""
+
+class Text(NamedTuple):
+    """A field that is text."""
+
+    about: str
+    begins: str = ""
+
+    def schema(self) -> dict[str, Any]:
+        """The field's JSON Schema."""
+        pattern = {"pattern": f"^{self.begins}"} if self.begins else {}
+        return {"type": "string", "maxLength": _LONGEST_TEXT, **pattern, "description": self.about}
+
+    def refuse(self, place: str, value: object) -> NoReturn:
+        """Say what is wrong with a value."""
+        if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
+            _refuse(place, f'a path that begins with "{self.begins}"', value)
+        _refuse(place, f"text of at most {_LONGEST_TEXT} characters", value)
+
+
+class HeaderMap(NamedTuple):
+    """A field that is a map from name to text, or to a list of texts where a header is there several times."""
+
+    about: str
+
+    def schema(self) -> dict[str, Any]:
+        """The field's JSON Schema."""
+        text = {"type": "string", "maxLength": _LONGEST_TEXT}
+        return {
+            "type": "object",
+            "maxProperties": _MOST_HEADERS,
+            "additionalProperties": {"anyOf": [text, {"type": "array", "items": text}]},
+            "description": self.about,
+        }
+
+    def read(self, place: str, value: Any) -> Mapping[str, str] | Iterable[tuple[str, str]]:
+        """The headers, as a `Request` takes them."""
+        if type(value) is not dict or len(value) > _MOST_HEADERS:
+            _refuse(place, f"a map of at most {_MOST_HEADERS} headers", value)
+        for text in value.values():
+            if type(text) is not str or len(text) > _LONGEST_TEXT:
+                return self._read_lists(place, value)
+        return value
+
+    def _read_lists(self, place: str, value: dict[str, Any]) -> list[tuple[str, str]]:
+        pairs = []
+        for name, content in value.items():
+            for text in content if isinstance(content, list) else [content]:
+                if type(text) is not str or len(text) > _LONGEST_TEXT:
+                    _refuse(f"{place}.{name[:60]}", f"text of at most {_LONGEST_TEXT} characters", text)
+                pairs.append((name, text))
+        return pairs
+
+
+REQUEST: Mapping[str, Text | HeaderMap] = {
+    "method": Text("GET if it is not there"),
+    "path": Text("with its query or without; / if it is not there", begins="/"),
+    "headers": HeaderMap("from name to text, or to a list of texts where a header is there several times"),
+    "client_ip": Text("the peer's address; if it is not there, the request has none"),
+    "host": Text("the header Host if it is not there"),
+}
+"""The fields of a request. Each is optional, and an argument of `Request`."""
+
+_CHECK = ("request", "cost")
+_BODY = ("request", "requests", "cost")
+_COST = {"type": "integer", "minimum": 0, "maximum": LARGEST, "default": 1,
+         "description": "a multiple of each rule's own cost; 0 only looks"}  # fmt: skip
+
+
+def body_schema() -> dict[str, Any]:
+    """The JSON Schema of a body."""
+    request = {"type": "object", "properties": {name: field.schema() for name, field in REQUEST.items()}}
+    one = {"request": {"$ref": "#/$defs/request"}, "cost": {"$ref": "#/$defs/cost"}}
+    several = {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": MOST_REQUESTS,
+        "items": {"anyOf": [{"$ref": "#/$defs/request"}, {"$ref": "#/$defs/check"}]},
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Body of POST /v1/check",
+        "anyOf": [{"$ref": "#/$defs/check"}, _closed({"requests": several}, "requests")],
+        "$defs": {
+            "request": request | {"additionalProperties": False},
+            "cost": _COST,
+            "check": _closed(one, "request"),
+        },
+    }
+
+
+def _closed(properties: dict[str, Any], required: str) -> dict[str, Any]:
+    """The schema of a map with these fields and no others."""
+    return {"type": "object", "properties": properties, "required": [required], "additionalProperties": False}
+
+
+def read_body(body: bytes) -> tuple[list[Check], bool]:
+    """The requests of a body, and whether they came as a list; raises BadBody."""
     value = _parse(body)
-    if not isinstance(value, dict):
-        _refuse("", 'a map with "request" or "requests"', value)
-    _known_fields("", value, ("request", "requests", "cost"))
+    if type(value) is not dict:
+        _refuse("the body", 'a map with "request" or "requests"', value)
+    if "request" in value and value.keys() <= _CHECK_NAMES:
+        return [_read_check("request", value)], False
+    for name in value:
+        if name not in _BODY:
+            raise _no_such_field("", name, _BODY)
     if ("request" in value) == ("requests" in value):
         raise BadBody('give one of "request" and "requests"')
-    if "request" in value:
-        return [_read_asked("request", value["request"], value.get("cost", 1))], False
     if "cost" in value:
         raise BadBody('"cost" belongs to each of "requests"')
     requests = value["requests"]
-    if not isinstance(requests, list) or not 1 <= len(requests) <= MOST_REQUESTS:
+    if type(requests) is not list or not 1 <= len(requests) <= MOST_REQUESTS:
         _refuse("requests", f"a list of 1 to {MOST_REQUESTS} requests", requests)
     return [_read_item(f"requests[{index}]", item) for index, item in enumerate(requests)], True
 
 
-def write_decision(decision: Decision) -> str:
-    """A decision as JSON: seconds as numbers, null for never.
-
-    Its parts are put together here: the encoder of the standard library takes as long as all else that is
-    done for a request.
-    """
-    headers = ", ".join([f'"{name}": {_quoted(value)}' for name, value in headers_of(decision)])
-    limits = ", ".join([_write_limit(reading) for reading in decision.limits])
-    return (
-        f'{{"allowed": {_word(decision.allowed)}, "rule": {_quoted(decision.rule) if decision.rule else "null"}, '
-        f'"limit": {_word(decision.limit)}, "remaining": {_word(decision.remaining)}, '
-        f'"reset_after": {_word(decision.reset_after)}, "retry_after": {_word(decision.retry_after)}, '
-        f'"delay": {decision.delay}, "degraded": "{decision.degraded}", '
-        f'"limits": [{limits}], "headers": {{{headers}}}}}'
-    )
+_CHECK_NAMES = frozenset(_CHECK)
 
 
-def _write_limit(reading: LimitReading) -> str:
-    definition = reading.definition
-    return (
-        f'{{"name": {_quoted(definition.name)}, "rule": {_quoted(definition.rule)}, '
-        f'"allowed": {_word(reading.allowed)}, "limit": {definition.limit.quota}, "remaining": {reading.remaining}, '
-        f'"reset_after": {reading.reset_after_us / 1e6}, "retry_after": {_word(reading.retry_after)}, '
-        f'"shadow": {_word(definition.shadow)}}}'
-    )
+def _read_item(place: str, value: object) -> Check:
+    """One of several: a request, or {"request": ..., "cost": ...}."""
+    if type(value) is dict and "request" in value:
+        for name in value:
+            if name not in _CHECK:
+                raise _no_such_field(place, name, _CHECK)
+        return _read_check(f"{place}.request", value)
+    return _read_check(place, {"request": value})
 
 
-def _word(value: bool | float | None) -> str:
-    """A value that is no text, as JSON has it."""
-    return "null" if value is None else "true" if value is True else "false" if value is False else repr(value)
+def _read_check(place: str, value: dict[str, Any]) -> Check:
+    """A request and its cost; `place` is where the request is."""
+    sent = value["request"]
+    if type(sent) is not dict:
+        _refuse(place, 'a map such as {"method": "GET", "path": "/", "client_ip": "203.0.113.9"}', sent)
+    arguments: dict[str, Any] = {}
+    for name, given in sent.items():
+        field = REQUEST.get(name)
+        if isinstance(field, Text):
+            if type(given) is not str or len(given) > _LONGEST_TEXT or not given.startswith(field.begins):
+                field.refuse(f"{place}.{name}", given)
+            arguments[name] = given
+        elif field is None:
+            raise _no_such_field(place, name, REQUEST)
+        else:
+            arguments[name] = field.read(f"{place}.{name}", given)
+    try:
+        return Check(Request(**arguments), check_cost(value["cost"]) if "cost" in value else 1)
+    except ArgumentError as error:
+        raise BadBody(f"{place}: {error}") from None
 
 
 def _parse(body: bytes) -> Any:
@@ -111,52 +214,9 @@ def _no_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(object_pairs_hook=_without_doubles, parse_constant=_no_constant)
 
 
-def _read_item(place: str, value: object) -> Asked:
-    """One of several: a request, or {"request": ..., "cost": ...}."""
-    if isinstance(value, dict) and "request" in value:
-        _known_fields(place, value, ("request", "cost"))
-        return _read_asked(f"{place}.request", value["request"], value.get("cost", 1))
-    return _read_asked(place, value, 1)
-
-
-def _read_asked(place: str, value: object, cost: object) -> Asked:
-    if not isinstance(value, dict):
-        _refuse(place, 'a map such as {"method": "GET", "path": "/", "client_ip": "203.0.113.9"}', value)
-    _known_fields(place, value, ("method", "path", "headers", "client_ip", "host"))
-    texts = {
-        name: _text(f"{place}.{name}", value[name]) for name in ("method", "path", "client_ip", "host") if name in value
-    }
-    if not texts.get("path", "/").startswith("/"):
-        _refuse(f"{place}.path", 'a path that begins with "/"', texts["path"])
-    try:
-        request = Request(headers=_headers(f"{place}.headers", value.get("headers", {})), **texts)
-        return Asked(request, check_cost(cost))
-    except ArgumentError as error:
-        raise BadBody(f"{place}: {error}") from None
-
-
-def _headers(place: str, value: object) -> list[tuple[str, str]]:
-    """Headers as a map from name to text, or to a list of texts where one is given several times."""
-    if not isinstance(value, Mapping) or len(value) > _MOST_HEADERS:
-        _refuse(place, f"a map of at most {_MOST_HEADERS} headers", value)
-    pairs = []
-    for name, content in value.items():
-        for text in content if isinstance(content, list) else [content]:
-            pairs.append((name, _text(f"{place}.{name[:60]}", text)))
-    return pairs
-
-
-def _text(place: str, value: object) -> str:
-    if not isinstance(value, str) or len(value) > _LONGEST_PATH:
-        _refuse(place, f"text of at most {_LONGEST_PATH} characters", value)
-    return value
-
-
-def _known_fields(place: str, value: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for name in value:
-        if name not in known:
-            at = f"{place}: " if place else ""
-            raise BadBody(f"{at}no such field {name[:60]!r}; there are {', '.join(known)}")
+def _no_such_field(place: str, name: str, known: Iterable[str]) -> BadBody:
+    at = f"{place}: " if place else ""
+    return BadBody(f"{at}no such field {name[:60]!r}; there are {', '.join(known)}")
 
 
 def _refuse(place: str, wanted: str, value: object) -> NoReturn:
@@ -164,4 +224,4 @@ def _refuse(place: str, wanted: str, value: object) -> NoReturn:
     seen = kind.get(type(value), "a number")
     if isinstance(value, list):
         seen = f"a list of {len(value)}"
-    raise BadBody(f"{place or 'the body'} must be {wanted}, not {seen}")
+    raise BadBody(f"{place} must be {wanted}, not {seen}")

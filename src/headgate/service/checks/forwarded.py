@@ -1,8 +1,8 @@
-"""The request that a gateway asks about, as its headers tell it.
+"""The request that a gateway asks about, as its headers describe it.
 
 The gateway overwrites `X-Forwarded-Method`, `-Uri`, `-Host` and `-For` (or sends `X-Original-Method`
-and `X-Original-URI`). Nothing of the query string of the question itself counts: some gateways
-append the client's. See docs/service.md#forward-auth.
+and `X-Original-URI`). Nothing of the query string of the gateway's own request counts:
+some gateways append the client's. See docs/service.md#forward-auth.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from headgate.policy.request import REPEATED, Repeated, Request, target_text
 
 
 def forwarded_request(method: str, peer: str, rest: str, headers: Iterable[tuple[bytes, bytes]]) -> Request:
-    """The original request. `rest` is what follows the ruleset in the question's own path.
+    """The original request. `rest` is what follows the ruleset in the path of the gateway's own request.
 
-    Raises ArgumentError where the gateway's own word was sent several times: a client has added one.
+    Raises ArgumentError where one of the gateway's headers was sent several times: a client has added one.
     """
     request = Request(headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers])
     request.client_ip = peer
-    request.method = (_told(request, "x-forwarded-method") or _told(request, "x-original-method") or method).upper()
-    path = _told(request, "x-forwarded-uri") or _told(request, "x-original-uri") or rest
+    request.method = (_header(request, "x-forwarded-method") or _header(request, "x-original-method") or method).upper()
+    path = _header(request, "x-forwarded-uri") or _header(request, "x-original-uri") or rest
     request.path = target_text(path.encode("latin-1"))
     request.host = request.headers.get("x-forwarded-host") or request.host
     return request
 
 
-def _told(request: Request, name: str) -> str:
+def _header(request: Request, name: str) -> str:
     """What the gateway says in a header. Only blanks are no part of it: bytes of UTF-8 may look like white space."""
-    told = request.headers.get(name, "")
-    if type(told) is Repeated:
+    sent = request.headers.get(name, "")
+    if type(sent) is Repeated:
         if request.header(name) is REPEATED:
             raise ArgumentError(f"{name} is there several times, with different values: let the gateway overwrite it")
-        told = told.values[-1]
-    return told.strip(" \t")
+        sent = sent.values[-1]
+    return sent.strip(" \t")

@@ -1,18 +1,19 @@
-"""A question and its answer, as the connection and the service hand them to each other."""
+"""A request to the service and its response, as the connection and the application exchange them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Sequence
+from enum import IntEnum
+from typing import NamedTuple, Protocol
 
-from headgate.http.refusal import PROBLEM_JSON, plain_problem, problem_json
+from headgate.http.refusal import PROBLEM_JSON
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
 HTML = b"text/html; charset=utf-8"
 PROBLEM = PROBLEM_JSON.encode()
 
-Fields = Sequence[tuple[bytes, bytes]]
+HeaderFields = Sequence[tuple[bytes, bytes]]
 
 PHRASES = {
     200: "OK",
@@ -28,31 +29,55 @@ PHRASES = {
     500: "Internal Server Error",
     503: "Service Unavailable",
 }
-"""All that the service answers, in the words of RFC 9110 and RFC 6585: those of the standard library change."""
+"""Every status of the service, in the words of RFC 9110 and RFC 6585: those of the standard library change."""
 
 
-class Question(NamedTuple):
-    """A request to the service. `path` is as it was sent, without the query; names of `headers` are in lower case."""
+class ServiceRequest(NamedTuple):
+    """A request to the service; the request that it asks about is a `policy.request.Request`."""
 
     method: str
     path: str
+    """As it was sent, without the query."""
+
     headers: list[tuple[bytes, bytes]]
+    """Names are in lower case."""
+
     peer: str
     """The address of the peer, "unix" where it has none."""
 
     body: bytes = b""
-    """Only where the service asked for it."""
+    """Empty where the application does not want the body."""
 
 
-class Response(NamedTuple):
-    """What to send back."""
+class ServiceResponse(NamedTuple):
+    """The response to a request to the service."""
 
     status: int
     content_type: bytes
     body: bytes
-    headers: Fields = ()
+    headers: HeaderFields = ()
 
 
-def problem_response(status: int, detail: str, headers: Fields = ()) -> Response:
-    """An error of the service's own: a problem body that is only its status, and what is wrong."""
-    return Response(status, PROBLEM, problem_json(plain_problem(status, PHRASES[status], detail)), headers)
+class Persistence(IntEnum):
+    """Whether a connection stays open after a response (RFC 9112, 9.3); true where it does."""
+
+    CLOSE = 0
+    KEEP = 1
+    KEEP_AND_SAY = 2
+    """A client of HTTP/1.0 has to be told."""
+
+
+Reply = ServiceResponse | Awaitable[ServiceResponse]
+"""A response, or an awaitable of it where the store waits for I/O."""
+
+
+class Application(Protocol):
+    """What a connection hands its requests to."""
+
+    def wants_body(self, method: str, path: str) -> bool:
+        """Whether the body of such a request is read; if not, it is thrown away."""
+        ...
+
+    def answer(self, request: ServiceRequest) -> Reply:
+        """The reply to a request; it does not raise, neither when awaited."""
+        ...

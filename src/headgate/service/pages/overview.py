@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from html import escape
 
 import headgate
 from headgate import core
 from headgate.policy.compiled import ANY_TIER, Conditions, Rule
 from headgate.policy.gate import AsyncGate
+from headgate.service.http.messages import HTML, ServiceRequest, ServiceResponse
+from headgate.service.routes import GET, Route
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2733; --dim: #5b6b7a; --paper: #fbfcfd; --line: #dde4ea; --soft: #eef2f5;
@@ -26,17 +29,31 @@ pre { background: var(--soft); border-left: 3px solid var(--accent); padding: .8
 .tag { font-size: .75rem; border: 1px solid var(--line); border-radius: .6rem; padding: 0 .5rem; margin-left: .4rem; }
 @media (max-width: 40rem) {
   thead { display: none; } tr { display: block; padding: .6rem 0; border-bottom: 1px solid var(--line); }
-  td { display: block; border: 0; padding: .1rem 0; } td:nth-child(3)::before { content: "by "; }
+  td { display: block; border: 0; padding: .1rem 0; } .rules td:nth-child(3)::before { content: "by "; }
   pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 }
 """
 
 
-def page(gate: AsyncGate, host: str) -> str:
-    """The page for a gate that is asked under this host."""
+class Overview:
+    """The page of a service; `routes` gives what it answers."""
+
+    def __init__(self, gate: AsyncGate, routes: Callable[[], Sequence[Route]]) -> None:
+        self._gate = gate
+        self._routes = routes
+
+    def show(self, request: ServiceRequest, rest: str) -> ServiceResponse:
+        """The page, with examples that ask the host by which it was reached."""
+        host = dict(request.headers).get(b"host", b"127.0.0.1:8080").decode("latin-1")
+        return ServiceResponse(200, HTML, page(self._gate, host, self._routes()).encode())
+
+
+def page(gate: AsyncGate, host: str, routes: Sequence[Route]) -> str:
+    """The page of a service that is reached under this host."""
     policy = gate.policy
     base = f"http://{host}"
     rows = "\n".join(_row(rule) for rule in policy.rules)
+    paths = "\n".join(_path(route) for route in routes)
     exempt = ", ".join(f"<code>{escape(_match(conditions))}</code>" for conditions in policy.exempt) or "nothing"
     rulesets = ", ".join(f"<code>{escape(name)}</code>" for name in policy.rulesets)
     return f"""<!doctype html>
@@ -47,7 +64,7 @@ def page(gate: AsyncGate, host: str) -> str:
 {_states(gate)}</p>
 
 <h2>Rules</h2>
-<table><thead><tr><th>Rule</th><th>For</th><th>Counted by</th><th>Limits</th></tr></thead><tbody>
+<table class="rules"><thead><tr><th>Rule</th><th>For</th><th>Counted by</th><th>Limits</th></tr></thead><tbody>
 {rows}
 </tbody></table>
 <p>Exempt: {exempt}. Rulesets: {rulesets}.</p>
@@ -64,10 +81,21 @@ and gives the headers to send on. <code>{{"requests": [...]}}</code> asks for up
 <p>200 lets the request pass, 429 refuses it, with RateLimit headers, Retry-After and a problem body. nginx asks
 <code>/check-403/default</code>.</p>
 
-<h2>Watch it</h2>
-<p><a href="/metrics">/metrics</a> for Prometheus, <a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a>.</p>
+<h2>What it answers</h2>
+<table><thead><tr><th>Method</th><th>Path</th><th></th></tr></thead><tbody>
+{paths}
+</tbody></table>
 </body></html>
 """
+
+
+def _path(route: Route) -> str:
+    """A row of the table of paths; what a browser can ask for is a link."""
+    path = f"<code>{escape(route.path)}</code>"
+    if route.methods == GET:
+        path = f'<a href="{escape(route.path)}">{escape(route.path)}</a>'
+    method, _, _ = route.name.partition(" ")
+    return f"<tr><td>{method}</td><td>{path}</td><td>{escape(route.summary)}</td></tr>"
 
 
 def _states(gate: AsyncGate) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import ConfigError, HeadgateError
+from headgate.observe.events import Events, PolicyApplied, PolicyChecked, PolicyRefused
 from headgate.policy.compiled import Policy
+from headgate.policy.gate import AsyncGate
 from headgate.policy.problems import PolicyError
-from headgate.service.app import Service
 
 log = logging.getLogger("headgate")
 
@@ -45,33 +46,35 @@ def other_store(file: Path) -> ConfigError:
 
 
 class PolicyWatch:
-    """Takes up a policy file when it changes; a broken one is refused, and the old one stays."""
+    """Applies a policy file when it changes; a broken one is refused, and the old one stays."""
 
     def __init__(
         self,
         file: Path,
-        service: Service,
-        understand: Callable[[bytes], Policy],
+        gate: AsyncGate,
+        events: Events,
+        parse: Callable[[bytes], Policy],
         *,
         judged: bytes | None,
         refused: bool = False,
-        taken_up: Callable[[bytes], None] = lambda text: None,
+        applied: Callable[[bytes], None] = lambda text: None,
     ) -> None:
-        """`understand` gives the policy of a text, or raises. `taken_up` is told each text that is now in force.
+        """`parse` gives the policy of a text, or raises. `applied` is called with each text that is now in force.
 
         `judged` is the text that was dealt with before, and was `refused` or is in force; None where it could
         not be read.
         """
         self._file = file
-        self._service = service
-        self._understand = understand
-        self._taken_up = taken_up
+        self._gate = gate
+        self._events = events
+        self._parse = parse
+        self._applied = applied
         self._judged = judged
         self._refused = refused
-        self._to_be_tried_again = judged is None
+        self._retries = judged is None
         """Whether the last try failed for a reason that may pass."""
 
-        self._told: tuple[bytes | None, str] | None = None
+        self._logged: tuple[bytes | None, str] | None = None
         """What was logged last, of which text; None where all is well."""
 
         self._failures = 0
@@ -80,8 +83,8 @@ class PolicyWatch:
         self._ordered = False
         self._delay_s = _LOOK_EVERY_S
 
-    def take_up_again(self) -> None:
-        """Take up what the file says at the next look, changed or not."""
+    def reload(self) -> None:
+        """Apply what the file says at the next look, changed or not."""
         self._ordered = True
 
     async def run(self) -> None:
@@ -89,14 +92,14 @@ class PolicyWatch:
         loop = asyncio.get_running_loop()
         seen: FileIdentity | None = None
         read_at = loop.time()
-        self._show()
+        self._publish_state()
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             now_seen = file_identity(self._file)
             if now_seen != seen or self._ordered or loop.time() >= read_at:
                 ordered, self._ordered = self._ordered, False
                 delay_s = await self._look(ordered=ordered)
-                self._show()
+                self._publish_state()
                 seen, read_at = now_seen, loop.time() + delay_s
 
     async def _look(self, *, ordered: bool) -> float:
@@ -106,18 +109,18 @@ class PolicyWatch:
         except Exception as error:  # no file, no descriptor, no thread: all of them may pass
             self._failures += 1
             if self._failures > 1:  # an editor that replaces a file may leave a moment without one
-                self._tell(None, error)
+                self._refuse(None, error)
             return _LOOK_EVERY_S
         self._failures = 0
-        if text != self._judged or ordered or self._to_be_tried_again:
+        if text != self._judged or ordered or self._retries:
             return await self._deal_with(text)
-        if self._told is not None and self._told[0] is None:
-            self._told = None
+        if self._logged is not None and self._logged[0] is None:
+            self._logged = None
             log.info("the policy file can be read again, and has not changed")
         return self._settled_s()
 
     async def _read(self) -> bytes:
-        """The file's text; one that changes is read until it stays the same, so that no half of it is taken up."""
+        """The file's text; one that changes is read until it stays the same, so that no half of it is applied."""
         text = await asyncio.to_thread(self._file.read_bytes)
         while text != self._judged:
             await asyncio.sleep(_STEADY_AFTER_S)
@@ -129,37 +132,37 @@ class PolicyWatch:
 
     async def _deal_with(self, text: bytes) -> float:
         try:
-            policy = await asyncio.to_thread(self._understand, text)
-            self._service.gate.reload(policy)
+            policy = await asyncio.to_thread(self._parse, text)
+            self._gate.reload(policy)
         except Exception as error:
-            self._tell(text, error)
+            self._refuse(text, error)
             self._judged, self._refused = text, True
-            self._to_be_tried_again = not isinstance(error, PolicyError)  # which is the text's own fault
-            if not self._to_be_tried_again:
+            self._retries = not isinstance(error, PolicyError)  # which is the text's own fault
+            if not self._retries:
                 return self._settled_s()
             self._delay_s = min(self._delay_s * 2, _LONGEST_DELAY_S)
             return self._delay_s
-        self._judged, self._refused, self._told = text, False, None
-        self._to_be_tried_again = False
+        self._judged, self._refused, self._logged = text, False, None
+        self._retries = False
         self._delay_s = _LOOK_EVERY_S
-        self._taken_up(text)
-        self._service.metrics.reloaded(taken_up=True)
+        self._applied(text)
+        self._events.publish(PolicyApplied(policy))
         log.info("the changed policy is in force; its rules are %s", ", ".join(rule.name for rule in policy.rules))
         return self._settled_s()
 
-    def _tell(self, text: bytes | None, error: Exception) -> None:
-        """Say and count what is wrong, once."""
-        told = (text, str(error))
-        if told != self._told:
-            self._told = told
-            self._service.metrics.reloaded(taken_up=False)
+    def _refuse(self, text: bytes | None, error: Exception) -> None:
+        """Log and publish what is wrong, once."""
+        problem = (text, str(error))
+        if problem != self._logged:
+            self._logged = problem
+            self._events.publish(PolicyRefused(error))
             expected = isinstance(error, HeadgateError | OSError)
             log.error(
                 "the changed policy is refused, the old one stays:\n%s", error, exc_info=None if expected else error
             )
 
-    def _show(self) -> None:
-        self._service.metrics.policy_in_force(self._failures == 0 and not self._refused)
+    def _publish_state(self) -> None:
+        self._events.publish(PolicyChecked(self._failures == 0 and not self._refused))
 
     def _settled_s(self) -> float:
         """In how many seconds to read the file again though it has not changed: clocks of files tick slowly."""

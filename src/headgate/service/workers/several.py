@@ -1,21 +1,17 @@
 """The service in several processes: one port, one store, one set of figures, one policy file.
 
-What can be wrong is found out before the first process is forked, and told once. Each worker builds
+What can be wrong is found out before the first process is forked, and reported once. Each worker builds
 its own gate; the store that the parent opened, and all that it had read, they share.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import logging
-import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 
 from headgate.errors import ConfigError, HeadgateError
+from headgate.observe.events import PolicyRefused
 from headgate.observe.metrics_folder import MetricsFolder
 from headgate.observe.prometheus import Sharing, make_files
 from headgate.planning.cluster_check import check_shape
@@ -23,10 +19,13 @@ from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
 from headgate.policy.problems import PolicyError
 from headgate.service.app import Service
-from headgate.service.http.connection import Bounds
+from headgate.service.http.bounds import Bounds, within_descriptors
+from headgate.service.http.listener import address_of, listen_together
+from headgate.service.workers.last_good import LastGood
+from headgate.service.workers.link import SupervisorLink
 from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
-from headgate.service.workers.process import FINISH_WITHIN_S, address_of, fitting, listen_together, run
-from headgate.service.workers.supervisor import Seat, Supervisor
+from headgate.service.workers.process import FINISH_WITHIN_S, run
+from headgate.service.workers.supervisor import Supervisor
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import Store
 from headgate.stores.shared.store import default_zone_url
@@ -36,8 +35,6 @@ log = logging.getLogger("headgate")
 
 _GRACE_S = 5
 """How much longer than it should take a worker may take to end."""
-
-_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def serve_workers(
@@ -56,12 +53,12 @@ def serve_workers(
     """Serve the policy of a text, which is that of the file now, in several processes until told to stop.
 
     Whether all of them ended well. `store` (a URL) stands in for the policy's own; where neither is, it is the
-    zone of this user and namespace. A worker that has not moved for `hang_s` seconds is replaced, with 0 never.
+    zone of this user and namespace. A worker that hangs for `hang_s` seconds is replaced, with 0 never.
     `announce` gets the address and that zone's URL ("" where a store was named), once all workers answer. Raises
     before anything starts: PolicyError and ConfigError for what cannot be used, a store in the memory of each
     process among it; OSError for files.
     """
-    bounds = fitting(bounds)
+    bounds = within_descriptors(bounds)
     policy = policy_of(text, policy_file)
     zone = default_zone_url(policy.namespace) if store is None and not policy.names_store else ""
     opened = open_store(zone or (policy.store if store is None else store))
@@ -76,11 +73,11 @@ def serve_workers(
     folder = MetricsFolder()
     try:
         make_files(folder.path, workers)
-        duty = _Duty(policy_file, text, policy, opened, own_store=store is None, bounds=bounds, drain_s=drain_s)
+        task = _WorkerTask(policy_file, text, policy, opened, own_store=store is None, bounds=bounds, drain_s=drain_s)
         address = address_of(listeners[0])
         supervisor = Supervisor(
             listeners,
-            lambda seat: duty.work(seat, Sharing(folder.path, seat.number, supervisor.counts)),
+            lambda link: task.work(link, Sharing(folder.path, link.worker, supervisor.counts)),
             drain_s=drain_s,
             stop_within_s=FINISH_WITHIN_S + _GRACE_S,
             hang_s=hang_s,
@@ -92,8 +89,8 @@ def serve_workers(
         opened.close()
 
 
-class _Duty:
-    """What each worker does."""
+class _WorkerTask:
+    """What each worker does, and what all of them know of the policy file and the store."""
 
     def __init__(
         self,
@@ -115,30 +112,31 @@ class _Duty:
         self._bounds = bounds
         self._drain_s = drain_s
 
-    def work(self, seat: Seat, sharing: Sharing) -> None:
-        """Be one worker: build a gate and answer on the seat's socket until told to stop."""
+    def work(self, link: SupervisorLink, sharing: Sharing) -> None:
+        """Be one worker: build a gate and answer on the worker's socket until told to stop."""
         text, error, gate = self._begin()
         service = Service(gate, sharing)
         if error is not None:
-            service.metrics.reloaded(taken_up=False)
+            service.events.publish(PolicyRefused(error))
             log.error("the policy is refused, the last good one stays:\n%s", error)
         watch = PolicyWatch(
             self._file,
-            service,
-            self._understand,
+            gate,
+            service.events,
+            self._parse,
             judged=text if error is None or isinstance(error, PolicyError) else None,
             refused=error is not None,
-            taken_up=self._good.keep,
+            applied=self._good.keep,
         )
         run(
             service,
-            seat.listener,
+            link.listener,
             watch,
             bounds=self._bounds,
             drain_s=self._drain_s,
-            announce=seat.answers,
-            beat=seat.beat,
-            lifeline=seat.lifeline,
+            announce=link.report_ready,
+            heartbeat=link.beat,
+            lifeline=link.lifeline,
         )
 
     def _begin(self) -> tuple[bytes | None, Exception | None, AsyncGate]:
@@ -146,50 +144,18 @@ class _Duty:
         text: bytes | None = None
         try:
             text = self._file.read_bytes()
-            gate = AsyncGate(self._understand(text), store=self._store)
+            gate = AsyncGate(self._parse(text), store=self._store)
         except (HeadgateError, OSError) as error:
             good = policy_of(self._good.text() or self._first, self._file)
             return text, error, AsyncGate(good, store=self._store)
         self._good.keep(text)
         return text, None, gate
 
-    def _understand(self, text: bytes) -> Policy:
+    def _parse(self, text: bytes) -> Policy:
         policy = policy_of(text, self._file)
         if self._own_store and _store_named(policy) != self._store_named:
             raise other_store(self._file)
         return policy
-
-
-class LastGood:
-    """The text of the policy that was last in force in any worker: one for all processes that are forked later.
-
-    It is a file without a name, so it goes with the last process, and nobody else reads the secrets of a policy.
-    """
-
-    def __init__(self, text: bytes) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it is open for as long as the process runs
-        self.keep(text)
-
-    def keep(self, text: bytes) -> None:
-        """Remember a text; without room for it, the one before is lost."""
-        with suppress(OSError), self._locked(fcntl.LOCK_EX) as file:
-            os.ftruncate(file, 0)
-            os.pwrite(file, hashlib.sha256(text).digest() + text, 0)
-
-    def text(self) -> bytes | None:
-        """The text; None where whoever wrote it was killed meanwhile."""
-        with self._locked(fcntl.LOCK_SH) as file:
-            digest, text = os.pread(file, _DIGEST_BYTES, 0), os.pread(file, os.fstat(file).st_size, _DIGEST_BYTES)
-        return text if hashlib.sha256(text).digest() == digest else None
-
-    @contextmanager
-    def _locked(self, kind: int) -> Iterator[int]:
-        file = self._file.fileno()
-        fcntl.lockf(file, kind)  # locks of this kind are a process's own, though the file is one for all
-        try:
-            yield file
-        finally:
-            fcntl.lockf(file, fcntl.LOCK_UN)
 
 
 def _store_named(policy: Policy) -> str | None:

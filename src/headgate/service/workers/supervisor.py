@@ -1,46 +1,34 @@
 """Keeps a number of worker processes running: it forks them, replaces those that die or hang, and passes on signals.
 
 The supervisor has no threads and no event loop, so that it may fork at any time. It sleeps until a
-signal comes, a worker says something, or one is due to be started. It never answers requests, but
+signal comes, a worker says that it answers, or one is due to be started. It never answers requests, but
 holds the workers' listening sockets: connections that wait for a worker that died are its successor's.
-
-Two pipes tie workers to it. On one they say that they answer; the other never carries anything, and
-closes when the supervisor is gone, however it went. In memory that all share, each counts the seconds in which
-its event loop turned: a worker whose count stands still hangs.
+A worker whose heartbeat stands still hangs.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
-import mmap
 import os
 import select
 import signal
 import socket
-import struct
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import HeadgateError
 from headgate.observe.prometheus import WorkerCounts
+from headgate.service.workers.link import SharedCounts, SupervisorLink
+from headgate.service.workers.worker import FIRST_DELAY_US, Worker, how_ended
 
 log = logging.getLogger("headgate")
 
-_STEADY_US = 10 * US_PER_SECOND
-"""A worker that lived this long did not die of what its predecessor died of."""
-
-_FIRST_DELAY_US = 200_000
-_LONGEST_DELAY_US = 5 * US_PER_SECOND
-_HEARD = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+_SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _ENDED_WELL = (0, -signal.SIGTERM, -signal.SIGINT)
-_COUNTS = struct.Struct("II")
-_BEAT = struct.Struct("I")
 _LOOKS = 5
-"""A worker hangs that has not moved between so many looks in a row.
+"""A worker hangs whose heartbeat has not gone on between so many looks in a row.
 
 Looks, not seconds: where the supervisor did not run either, because the machine was busy or asleep, none is missed.
 """
@@ -50,70 +38,24 @@ _KILL_AFTER_US = US_PER_SECOND
 """How long a worker that hangs may take to end by itself."""
 
 
-class Seat(NamedTuple):
-    """What a worker process has of its supervisor."""
-
-    number: int
-    """From 1, at most 255: it is told in a byte."""
-
-    listener: socket.socket
-    lifeline: int
-    """The reading end of a pipe that closes when the supervisor is gone."""
-
-    say: int
-    shared: mmap.mmap
-
-    def answers(self) -> None:
-        """Tell the supervisor that this worker answers."""
-        with suppress(BrokenPipeError):  # the lifeline tells
-            os.write(self.say, bytes([self.number]))
-
-    def beat(self) -> None:
-        """Show that the event loop turns."""
-        place = _place_of(self.number)
-        [beats] = _BEAT.unpack_from(self.shared, place)
-        _BEAT.pack_into(self.shared, place, (beats + 1) & 0xFFFFFFFF)
-
-
-@dataclass(slots=True)
-class _Worker:
-    number: int
-    listener: socket.socket
-    pid: int = 0
-    answers: bool = False
-    started_us: int = 0
-    due_us: int | None = 0
-    """When it is to be started; None while it runs."""
-
-    deaths: int = 0
-    """How often in a row it died young."""
-
-    beats: int = 0
-    missed: int = 0
-    """How often in a row it had not moved."""
-
-    kill_at_us: int | None = None
-    """When it is killed, as it hangs."""
-
-
 class Supervisor:
     """Runs `work` in as many processes as there are listeners, numbered from 1, until told to stop.
 
     `all_answer` is called once, when all do. Workers that are told to stop and have not within `stop_within_s`
-    seconds are killed; so are those that have not moved for `hang_s` seconds, which are then replaced (0: never).
+    seconds are killed; so are those that hang for `hang_s` seconds, which are then replaced (0: never).
     """
 
     def __init__(
         self,
         listeners: Sequence[socket.socket],
-        work: Callable[[Seat], None],
+        work: Callable[[SupervisorLink], None],
         *,
         drain_s: float,
         stop_within_s: float,
         hang_s: float,
         all_answer: Callable[[], None],
     ) -> None:
-        self._workers = [_Worker(number, listener) for number, listener in enumerate(listeners, 1)]
+        self._workers = [Worker(number, listener) for number, listener in enumerate(listeners, 1)]
         self._work = work
         self._drain_s = drain_s
         self._stop_within_s = stop_within_s
@@ -122,52 +64,52 @@ class Supervisor:
         self._look_at_us = SYSTEM_CLOCK.now_us() + self._look_every_us
         self._all_answer = all_answer
         self._announced = False
-        self._told: signal.Signals | None = None
-        """How the workers were told to stop."""
+        self._stopped_by: signal.Signals | None = None
+        """The signal by which the workers were told to stop."""
 
         self._kill_at_us: int | None = None
-        """When patience with workers that were told to stop ends; None while nobody was."""
+        """When workers that were told to stop are killed; None before they are told."""
 
         self._all_well = True
         self._restarts = 0
-        self._shared = mmap.mmap(-1, _place_of(len(listeners) + 1))
+        self._counts = SharedCounts(len(listeners))
         self._lifeline, self._life = os.pipe()
-        self._hear, self._say = os.pipe()
+        self._ready, self._say_ready = os.pipe()
         self._signals, self._signalled = socket.socketpair()
 
     def counts(self) -> WorkerCounts:
         """How many workers answer and how often one was started again; in every process the same."""
-        return WorkerCounts(*_COUNTS.unpack_from(self._shared))
+        return self._counts.read()
 
     def run(self) -> bool:
         """Run the workers until told to stop and all have ended; whether all ended well."""
         for end in (self._signals, self._signalled):
             end.setblocking(False)
-        os.set_blocking(self._hear, False)
-        for number in _HEARD:
+        os.set_blocking(self._ready, False)
+        for number in _SIGNALS:
             signal.signal(number, lambda *_: None)  # the wakeup descriptor tells which
         signal.set_wakeup_fd(self._signalled.fileno())
         gc.collect()
         gc.freeze()  # what is there now stays shared: the collector of a worker does not write into it
         while True:
-            self._bury()
+            self._reap()
             if self._kill_at_us is None:
                 self._start_due()
                 self._look_at_workers()
             elif not any(worker.pid for worker in self._workers):
                 return self._all_well
-            self._count()
-            self._wait()
+            self._show_counts()
+            self._sleep()
 
-    def _wait(self) -> None:
-        """Sleep until something happens, and see to it."""
+    def _sleep(self) -> None:
+        """Sleep until something happens, and react to it."""
         signals = self._signals.fileno()
-        readable, _, _ = select.select([signals, self._hear], [], [], self._sleep_s())
+        readable, _, _ = select.select([signals, self._ready], [], [], self._sleep_s())
         if signals in readable:
             for number in self._signals.recv(4096):
                 self._on_signal(number)
-        if self._hear in readable:
-            self._on_words(os.read(self._hear, 4096))
+        if self._ready in readable:
+            self._on_ready(os.read(self._ready, 4096))
         if self._kill_at_us is not None and SYSTEM_CLOCK.now_us() >= self._kill_at_us:
             log.error("not all workers have ended in their time: they are killed")
             self._kill()
@@ -185,7 +127,7 @@ class Supervisor:
         return max(0, min(moments) - SYSTEM_CLOCK.now_us()) / US_PER_SECOND
 
     def _look_at_workers(self) -> None:
-        """Take note of workers that do not move, and end those that have not for too long."""
+        """Take note of workers whose heartbeat stands still, and end those that hang."""
         now_us = SYSTEM_CLOCK.now_us()
         for worker in self._workers:
             if worker.pid and worker.kill_at_us is not None and worker.kill_at_us <= now_us:
@@ -195,14 +137,14 @@ class Supervisor:
             return
         self._look_at_us = now_us + self._look_every_us
         for worker in self._workers:
-            [beats] = _BEAT.unpack_from(self._shared, _place_of(worker.number))
+            beats = self._counts.beats(worker.number)
             worker.missed = worker.missed + 1 if beats == worker.beats else 0
             worker.beats = beats
-            patience = _LOOKS if worker.answers else _LOOKS * _TIMES_LONGER_TO_START
-            if worker.pid and worker.missed == patience:
-                self._replace(worker, patience * self._look_every_us)
+            allowed = _LOOKS if worker.answers else _LOOKS * _TIMES_LONGER_TO_START
+            if worker.pid and worker.missed == allowed:
+                self._replace(worker, allowed * self._look_every_us)
 
-    def _replace(self, worker: _Worker, stood_us: int) -> None:
+    def _replace(self, worker: Worker, stood_us: int) -> None:
         log.error(
             "worker %d (pid %d) has not moved for %g s: it is replaced",
             worker.number, worker.pid, stood_us / US_PER_SECOND,
@@ -211,9 +153,9 @@ class Supervisor:
         worker.kill_at_us = SYSTEM_CLOCK.now_us() + _KILL_AFTER_US
         os.kill(worker.pid, signal.SIGTERM)
 
-    def _on_words(self, words: bytes) -> None:
+    def _on_ready(self, numbers: bytes) -> None:
         for worker in self._workers:
-            if worker.number in words and worker.pid:
+            if worker.number in numbers and worker.pid:
                 worker.answers = True
         if not self._announced and self._kill_at_us is None and all(worker.answers for worker in self._workers):
             self._announced = True
@@ -228,17 +170,17 @@ class Supervisor:
     def _stop(self, number: int) -> None:
         """Tell the workers to end: by SIGTERM in their time, then by SIGINT without a drain, then by SIGKILL.
 
-        A worker may hear the first two any number of times: a terminal or an init system tells all processes.
+        A worker may get the first two any number of times: a terminal or an init system signals all processes.
         """
-        if number == signal.SIGINT and self._told == signal.SIGINT:
+        if number == signal.SIGINT and self._stopped_by == signal.SIGINT:
             self._kill()
             return
         for worker in self._workers:  # from now on the port is open for as long as the workers hold it
             worker.listener.close()
-        self._told = signal.SIGTERM if number == signal.SIGTERM and self._told is None else signal.SIGINT
-        drain_s = self._drain_s if self._told == signal.SIGTERM else 0.0
+        self._stopped_by = signal.SIGTERM if number == signal.SIGTERM and self._stopped_by is None else signal.SIGINT
+        drain_s = self._drain_s if self._stopped_by == signal.SIGTERM else 0.0
         self._kill_at_us = SYSTEM_CLOCK.now_us() + int((drain_s + self._stop_within_s) * US_PER_SECOND)
-        self._send(self._told)
+        self._send(self._stopped_by)
 
     def _send(self, number: int) -> None:
         for worker in self._workers:
@@ -249,7 +191,7 @@ class Supervisor:
         self._send(signal.SIGKILL)
         self._kill_at_us = SYSTEM_CLOCK.now_us() + int(self._stop_within_s * US_PER_SECOND)
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         """Take note of all workers that have ended."""
         for worker in self._workers:
             if not worker.pid:
@@ -258,8 +200,8 @@ class Supervisor:
             if pid:
                 self._ended(worker, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, worker: _Worker, code: int) -> None:
-        name = f"worker {worker.number} (pid {worker.pid}) {_how(code)}"
+    def _ended(self, worker: Worker, code: int) -> None:
+        name = f"worker {worker.number} (pid {worker.pid}) {how_ended(code)}"
         worker.pid = 0
         worker.answers = False
         worker.kill_at_us = None
@@ -268,7 +210,7 @@ class Supervisor:
                 self._all_well = False
                 log.error("%s", name)
             return
-        delay_us = self._count_death(worker)
+        delay_us = worker.count_death()
         worker.due_us = SYSTEM_CLOCK.now_us() + delay_us
         if delay_us:
             log.error("%s; it is started again in %g s", name, delay_us / US_PER_SECOND)
@@ -277,27 +219,19 @@ class Supervisor:
         else:
             log.error("%s", name)
 
-    def _count_death(self, worker: _Worker) -> int:
-        """How long, in microseconds, not to start it again: not at all, then ever longer while it dies young."""
-        lived_us = SYSTEM_CLOCK.now_us() - worker.started_us
-        worker.deaths = 1 if lived_us >= _STEADY_US else worker.deaths + 1
-        if worker.deaths == 1:
-            return 0
-        return min(_FIRST_DELAY_US << min(worker.deaths - 2, 10), _LONGEST_DELAY_US)
-
     def _start_due(self) -> None:
         for worker in self._workers:
             again = worker.deaths > 0
             if worker.due_us is not None and worker.due_us <= SYSTEM_CLOCK.now_us() and self._start(worker) and again:
                 log.info("worker %d started again as pid %d", worker.number, worker.pid)
 
-    def _start(self, worker: _Worker) -> bool:
+    def _start(self, worker: Worker) -> bool:
         """Fork a worker; whether the system let it."""
         worker.started_us = SYSTEM_CLOCK.now_us()
         try:
             worker.pid = self._fork(worker)
         except OSError as error:
-            delay_us = max(self._count_death(worker), _FIRST_DELAY_US)
+            delay_us = max(worker.count_death(), FIRST_DELAY_US)
             worker.due_us = worker.started_us + delay_us
             log.error("worker %d cannot be started: %s; again in %g s", worker.number, error, delay_us / US_PER_SECOND)
             return False
@@ -306,9 +240,9 @@ class Supervisor:
         self._restarts += worker.deaths > 0
         return True
 
-    def _fork(self, worker: _Worker) -> int:
+    def _fork(self, worker: Worker) -> int:
         # A signal for the child must not meet the parent's handlers there.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             pid = os.fork()
             if pid == 0:
@@ -317,12 +251,12 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return pid
 
-    def _become(self, worker: _Worker) -> NoReturn:
+    def _become(self, worker: Worker) -> NoReturn:
         """Be a worker, and never return into what the parent was doing."""
         code = 1
         try:
             self._leave_parent(worker)
-            self._work(Seat(worker.number, worker.listener, self._lifeline, self._say, self._shared))
+            self._work(SupervisorLink(worker.number, worker.listener, self._lifeline, self._say_ready, self._counts))
             code = 0
         except (HeadgateError, OSError) as error:
             log.error("%s", error)
@@ -331,40 +265,25 @@ class Supervisor:
         finally:
             os._exit(code)
 
-    def _leave_parent(self, worker: _Worker) -> None:
+    def _leave_parent(self, worker: Worker) -> None:
         """Let go of what is the parent's alone: its signals, its ends of the pipes, the others' sockets."""
         signal.set_wakeup_fd(-1)
-        for number in _HEARD:
+        for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a policy to take up
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a policy to reload
         os.close(self._life)
-        os.close(self._hear)
+        os.close(self._ready)
         self._signals.close()
         self._signalled.close()
         for other in self._workers:
             if other is not worker:
                 other.listener.close()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         log.addFilter(lambda record: _named(record, f"worker {worker.number}"))
 
-    def _count(self) -> None:
+    def _show_counts(self) -> None:
         answering = sum(worker.answers for worker in self._workers)
-        _COUNTS.pack_into(self._shared, 0, answering, self._restarts)
-
-
-def _place_of(number: int) -> int:
-    """Where a worker counts, in the memory that all share."""
-    return _COUNTS.size + (number - 1) * _BEAT.size
-
-
-def _how(code: int) -> str:
-    """How a process ended, from its exit code; a negative one is a signal's."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+        self._counts.write(WorkerCounts(answering, self._restarts))
 
 
 def _named(record: logging.LogRecord, name: str) -> bool:

@@ -56,6 +56,9 @@ class Breaker:
         self.opened = 0
         """How often it has opened."""
 
+        self.listeners: list[Callable[[Exception | None], object]] = []
+        """Called with the error when it opens, with None when the store is back; on whatever thread finds out."""
+
         self._most_failures = failures
         self._first_probe_s = first_probe_s
         self._failures = 0
@@ -104,6 +107,8 @@ class Breaker:
             self.state = OPEN
             self.opened += 1
         log.warning("the store does not answer, requests are decided without it: %s", str(error))
+        for listener in self.listeners:
+            listener(error)
 
     def close(self) -> None:
         """Forget what failed: nobody asks any more, and nobody needs to find out."""
@@ -176,6 +181,8 @@ class Breaker:
             self._failures = 0
             self._turns = 0.0
         log.warning("the store answers again: %s", self.shown)
+        for listener in self.listeners:
+            listener(None)
 
 
 class _WeakProbe:

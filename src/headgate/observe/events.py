@@ -1,0 +1,89 @@
+"""What happens in a running service, told to whatever subscribes: metrics, a list of offenders, a webhook.
+
+An event is a frozen record; a subscriber is an object with one method that is called with each. Where there is no
+subscriber no event is made, so that the path of a decision costs nothing more.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple, Protocol
+
+from headgate.decision import Decision
+from headgate.policy.compiled import Policy
+from headgate.policy.request import Request
+
+log = logging.getLogger("headgate")
+
+
+class DecisionEvent(NamedTuple):
+    """A request was decided. Its headers, and what the rules count it by, may be secrets of a client."""
+
+    decision: Decision
+    seconds: float
+    """How long the decision took."""
+
+    request: Request
+    ruleset: str
+
+
+class PolicyApplied(NamedTuple):
+    """A changed policy is in force."""
+
+    policy: Policy
+
+
+class PolicyRefused(NamedTuple):
+    """A changed policy cannot be used, or not be read: the one before stays in force."""
+
+    error: Exception
+
+
+class PolicyChecked(NamedTuple):
+    """The policy file was looked at: whether what it says is in force."""
+
+    in_force: bool
+
+
+class StoreDegraded(NamedTuple):
+    """The store does not answer: what the rules say about that decides, until it is back."""
+
+    reason: str
+
+
+class StoreRecovered(NamedTuple):
+    """The store answers again."""
+
+
+Event = DecisionEvent | PolicyApplied | PolicyRefused | PolicyChecked | StoreDegraded | StoreRecovered
+
+
+class Subscriber(Protocol):
+    """What is called with each event."""
+
+    def handle(self, event: Event) -> None:
+        """Take note of an event; kinds that it does not know are ignored.
+
+        It must not block: a request waits for it. It is called on the event loop, but with `StoreDegraded` and
+        `StoreRecovered` it may be on another thread.
+        """
+        ...
+
+
+class Events:
+    """Hands each event to all subscribers. `subscribers` is empty where no event needs to be made."""
+
+    def __init__(self) -> None:
+        self.subscribers: tuple[Subscriber, ...] = ()
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Have a subscriber called with every event from now on."""
+        self.subscribers += (subscriber,)
+
+    def publish(self, event: Event) -> None:
+        """Hand an event to all subscribers; the failure of one is logged, and concerns nothing else."""
+        for subscriber in self.subscribers:
+            try:
+                subscriber.handle(event)
+            except Exception:
+                log.exception("a subscriber failed: %s", type(subscriber).__name__)

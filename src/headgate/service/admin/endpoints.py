@@ -1,0 +1,34 @@
+"""Health, readiness and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headgate.observe.prometheus import CONTENT_TYPE, Metrics
+from headgate.policy.gate import AsyncGate
+from headgate.service.http.messages import TEXT, ServiceRequest, ServiceResponse
+from headgate.service.http.problems import problem_response
+
+
+class Admin:
+    """What operators and monitoring ask a service."""
+
+    def __init__(self, gate: AsyncGate, metrics: Metrics, is_draining: Callable[[], bool]) -> None:
+        self._gate = gate
+        self._metrics = metrics
+        self._is_draining = is_draining
+
+    def health(self, request: ServiceRequest, rest: str) -> ServiceResponse:
+        """200, whatever the store does: the process answers."""
+        return ServiceResponse(200, TEXT, b"ok\n")
+
+    async def readiness(self, request: ServiceRequest, rest: str) -> ServiceResponse:
+        """200 where requests can be sent here; raises StoreError where the store does not answer."""
+        if self._is_draining():
+            return problem_response(503, "draining: ask another instance")
+        await self._gate.ping()
+        return ServiceResponse(200, TEXT, b"ready\n")
+
+    def figures(self, request: ServiceRequest, rest: str) -> ServiceResponse:
+        """The figures in Prometheus' text format."""
+        return ServiceResponse(200, CONTENT_TYPE.encode(), self._metrics.exposition())

@@ -1,0 +1,47 @@
+"""A decision as JSON, as `/v1/check` answers it."""
+
+from __future__ import annotations
+
+from json.encoder import encode_basestring_ascii as _quoted
+
+from headgate.decision import Decision
+from headgate.http.refusal import headers_of
+
+
+def write_decision(decision: Decision) -> str:
+    """A decision as JSON: seconds as numbers, null for never.
+
+    Its parts are put together here: the encoder of the standard library takes as long as everything else that is
+    done for a request.
+    """
+    limit = decision.limit
+    if limit is None:
+        binding = '"rule": null, "limit": null, "remaining": null, "reset_after": null'
+    else:
+        binding = (
+            f'"rule": {_quoted(decision.rule) if decision.rule else "null"}, "limit": {limit}, '
+            f'"remaining": {decision.remaining}, "reset_after": {decision.reset_after}'
+        )
+    retry_after = decision.retry_after
+    headers = ", ".join([f'"{name}": {_quoted(value)}' for name, value in headers_of(decision)])
+    return (
+        f'{{"allowed": {"true" if decision.allowed else "false"}, {binding}, '
+        f'"retry_after": {"null" if retry_after is None else retry_after}, '
+        f'"delay": {decision.delay}, "degraded": "{decision.degraded}", '
+        f'"limits": [{_write_limits(decision)}], "headers": {{{headers}}}}}'
+    )
+
+
+def _write_limits(decision: Decision) -> str:
+    """Every limit's own numbers."""
+    written = []
+    for reading in decision.limits:
+        definition, wait_us = reading.definition, reading.retry_after_us
+        retry_after = "null" if wait_us is None else wait_us / 1e6
+        written.append(
+            f'{{"name": {_quoted(definition.name)}, "rule": {_quoted(definition.rule)}, '
+            f'"allowed": {"true" if reading.allowed else "false"}, "limit": {definition.limit.quota}, '
+            f'"remaining": {reading.remaining}, "reset_after": {reading.reset_after_us / 1e6}, '
+            f'"retry_after": {retry_after}, "shadow": {"true" if definition.shadow else "false"}}}'
+        )
+    return ", ".join(written)

@@ -1,0 +1,75 @@
+"""All connections of one process: how many there may be, which one gives way, and which has taken too long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from email.utils import formatdate
+
+from headgate.service.http.bounds import Bounds
+from headgate.service.http.connection import Connection
+from headgate.service.http.messages import Application
+
+_LOOK_EVERY_S = 1.0
+
+
+class Connections:
+    """The connections of one process to one application, within bounds."""
+
+    def __init__(self, app: Application, bounds: Bounds) -> None:
+        self.app = app
+        self.bounds = bounds
+        self.open: set[Connection] = set()
+        self.waiting: dict[Connection, None] = {}
+        """Those that wait for their client, in the order in which they began to."""
+
+        self.held = 0
+        """Bytes of requests that have not come whole."""
+
+        self.closing = False
+        """Every response is the last of its connection."""
+
+        self.date = b""
+
+    def __call__(self) -> Connection:
+        """A connection that is to be made: the protocol factory of the event loop's servers."""
+        return Connection(self, asyncio.get_running_loop())
+
+    async def maintain(self, tick: Callable[[], None]) -> None:
+        """End what takes too long, and keep the date, until cancelled; `tick` is called about once a second."""
+        loop = asyncio.get_running_loop()
+        while True:
+            tick()
+            self.date = formatdate(usegmt=True).encode()
+            now = loop.time()
+            for connection in [one for one in self.waiting if one.due <= now]:
+                connection.expire(now)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def admit(self, newest: Connection) -> bool:
+        """Add a connection, if need be in the place of another; False where all others are being answered."""
+        self.open.add(newest)
+        return len(self.open) <= self.bounds.connections or self._give_way(newest, lambda one: True)
+
+    def hold(self, newest: Connection, count: int) -> None:
+        """Count bytes of requests that have not come whole; where they are too many, others give way."""
+        self.held += count
+        while self.held > self.bounds.held_bytes and self._give_way(newest, lambda one: one.held > 0):
+            pass
+
+    def close_idle(self) -> None:
+        """Close those on which nothing has begun."""
+        for connection in [one for one in self.waiting if one.is_idle]:
+            connection.give_way()
+
+    def abort(self) -> None:
+        """Cut off all of them."""
+        for connection in list(self.open):
+            connection.abort()
+
+    def _give_way(self, newest: Connection, may: Callable[[Connection], bool]) -> bool:
+        longest = next((one for one in self.waiting if one is not newest and may(one)), None)
+        if longest is None:
+            return False
+        longest.give_way()
+        return True

@@ -1,0 +1,218 @@
+"""The requests in what a client sends: parsed by llhttp, bounded in size, and read in one way only.
+
+A parser takes what it is given. What is here refuses what is too large, and what another server could read as
+another request. See docs/decisions/0032-connections.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headgate.errors import MissingExtraError
+from headgate.service.http.bounds import Bounds
+from headgate.service.http.messages import Persistence, ServiceRequest
+
+try:
+    import httptools
+except ImportError as error:
+    raise MissingExtraError("the service", extra="service") from error
+
+IDLE, HEAD, BODY = range(3)
+"""Phases: between requests, in a request's head (or before the first byte of all), in its body."""
+
+_SLOWEST_BODY = 16 * 1024
+"""A body that comes with at least so many bytes a second is never too slow."""
+
+_CLOSE, _KEEP, _KEEP_AND_SAY = Persistence
+_FRAMING = frozenset((b"content-length", b"transfer-encoding", b"expect", b"host"))
+"""Fields that say how the request is to be read."""
+
+
+class RequestRefused(Exception):
+    """A request that is not read further, with the status and the detail of the response."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class MalformedRequest(RequestRefused):
+    """Bytes that are no request of HTTP/1.1."""
+
+
+class RequestReader:
+    """Reads the requests of one connection, and hands each to `receive` with how the connection goes on after it.
+
+    Where the body is not wanted, the request is handed over as soon as its head has come.
+    """
+
+    _body: bytearray
+    is_handed_over: bool
+    """Whether the request that is being read was handed over."""
+
+    expects_continue: bool
+    """Whether the client waits for `100 Continue` before it sends the body."""
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        peer: str,
+        now_s: Callable[[], float],
+        wants_body: Callable[[str, str], bool],
+        receive: Callable[[ServiceRequest, Persistence], None],
+    ) -> None:
+        self._bounds = bounds
+        self._peer = peer
+        self._now_s = now_s
+        self._wants_body = wants_body
+        self._receive = receive
+        self._parser = httptools.HttpRequestParser(self)
+        self._is_wanted = False
+        self.on_message_begin()
+
+    def feed(self, piece: bytes | memoryview) -> None:
+        """Parse what has come. Raises RequestRefused; after that, and after an upgrade, nothing more can be fed."""
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:  # the request was handed over, as the last one of its connection
+            return
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, RequestRefused):
+                raise error.__context__ from None
+            raise MalformedRequest(400, "this is no request of HTTP/1.1 that can be read") from error
+        self._unread += len(piece)
+        if self._unread > self._bounds.head_bytes:
+            raise self._head_too_large()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of a request has come."""
+        return self.phase == BODY or (self.phase == HEAD and bool(self._unread or self._head))
+
+    @property
+    def awaits_continue(self) -> bool:
+        """Whether the body comes once the client is told to go on, and is wanted."""
+        return self.expects_continue and self.phase == BODY and self._is_wanted
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of a request that has not come whole."""
+        if self.phase == IDLE:
+            return 0
+        return self._unread if self.phase == HEAD else self._head + len(self._body)
+
+    @property
+    def body_due_s(self) -> float:
+        """When the body takes too long; later the more of it has come."""
+        return self._body_began_s + self._bounds.body_s + self._body_size / _SLOWEST_BODY
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        self.phase = HEAD
+        self._url = b""
+        self._head = self._unread = 0
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._hosts = 0
+        self._length = 0
+        """As it was declared; -1 for chunks."""
+
+        self._body = bytearray()
+        self._body_size = 0
+        self._body_began_s = 0.0
+        self.expects_continue = False
+        self.is_handed_over = False
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._head += len(url)
+        if len(self._url) > self._bounds.target_bytes:
+            raise RequestRefused(414, f"a request target has at most {self._bounds.target_bytes} bytes")
+
+    def on_header(self, name: bytes, value: bytes | None) -> None:
+        if self.phase == BODY:  # a trailer: the request is not changed any more
+            return
+        name, value = name.lower(), value or b""
+        self._head += len(name) + len(value) + 4
+        self._fields.append((name, value))
+        if len(self._fields) > self._bounds.fields or self._head > self._bounds.head_bytes:
+            raise self._head_too_large()
+        if name not in _FRAMING:
+            return
+        if name == b"content-length":
+            self._length = int(value)
+        elif name == b"transfer-encoding":
+            if value.lower() != b"chunked" or self._length < 0:
+                raise RequestRefused(400, "a Transfer-Encoding is understood where it is chunked, and once")
+            self._length = -1
+        elif name == b"expect":
+            self.expects_continue = value.lower() == b"100-continue"
+        elif name == b"host":
+            self._hosts += 1
+
+    def on_headers_complete(self) -> None:
+        self.phase = BODY
+        self._unread = 0
+        self._body_began_s = self._now_s()
+        version = self._parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise RequestRefused(400, f"HTTP/{version} is not spoken here; use HTTP/1.1")
+        if version == "1.0" and self._length < 0:
+            raise RequestRefused(400, "HTTP/1.0 has no Transfer-Encoding; use HTTP/1.1")
+        if self._hosts > 1:
+            raise RequestRefused(400, "the field Host is given twice")
+        target = self._url if self._url.startswith(b"/") else _path_of_absolute(self._url)
+        self._path = target.partition(b"?")[0].partition(b"#")[0].decode("latin-1")
+        self._method = self._parser.get_method().decode("ascii")
+        # An upgrade is not taken up. What comes behind it may be of either protocol, so it is not read.
+        self._persistence = _CLOSE
+        if self._parser.should_keep_alive() and not self._parser.should_upgrade():
+            self._persistence = _KEEP if version == "1.1" else _KEEP_AND_SAY
+        self._is_wanted = self._wants_body(self._method, self._path)
+        if self._is_wanted:
+            if self._length > self._bounds.body_bytes:
+                raise self._body_too_large()
+        elif self._length:
+            # A client that waits for `100 Continue` may send its body all the same, or not: there is no telling.
+            if self.expects_continue:
+                self._persistence = _CLOSE
+            self._hand_over(b"")
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        self._body_size += len(body)
+        if self._is_wanted:
+            if self._body_size > self._bounds.body_bytes:
+                raise self._body_too_large()
+            self._body += body
+
+    def on_message_complete(self) -> None:
+        self.phase = IDLE
+        self._unread = self._head = 0
+        if not self.is_handed_over:
+            self._hand_over(bytes(self._body))
+        self._body = bytearray()
+
+    def _hand_over(self, body: bytes) -> None:
+        self.is_handed_over = True
+        self._receive(ServiceRequest(self._method, self._path, self._fields, self._peer, body), self._persistence)
+
+    def _head_too_large(self) -> RequestRefused:
+        bounds = self._bounds
+        return RequestRefused(
+            431, f"the head of a request has at most {bounds.head_bytes} bytes in {bounds.fields} fields"
+        )
+
+    def _body_too_large(self) -> RequestRefused:
+        return RequestRefused(413, f"a body has at most {self._bounds.body_bytes} bytes")
+
+
+def _path_of_absolute(target: bytes) -> bytes:
+    """The path of a request target that is absolute (RFC 9112, 3.2)."""
+    try:
+        target = httptools.parse_url(target).path or b"/"
+    except httptools.HttpParserInvalidURLError:
+        target = b""
+    if not target.startswith(b"/"):
+        raise RequestRefused(400, "a request target is a path, such as /check/default")
+    return target

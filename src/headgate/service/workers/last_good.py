@@ -1,0 +1,44 @@
+"""The policy that a worker takes where the policy file cannot be used when it starts."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+class LastGood:
+    """The text of the policy that was last in force in any worker: one for all processes that are forked later.
+
+    It is a file without a name, so it goes with the last process, and no other process reads the secrets of a policy.
+    """
+
+    def __init__(self, text: bytes) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it is open for as long as the process runs
+        self.keep(text)
+
+    def keep(self, text: bytes) -> None:
+        """Remember a text; without room for it, the one before is lost."""
+        with suppress(OSError), self._locked(fcntl.LOCK_EX) as file:
+            os.ftruncate(file, 0)
+            os.pwrite(file, hashlib.sha256(text).digest() + text, 0)
+
+    def text(self) -> bytes | None:
+        """The text; None where the process that wrote it was killed meanwhile."""
+        with self._locked(fcntl.LOCK_SH) as file:
+            digest, text = os.pread(file, _DIGEST_BYTES, 0), os.pread(file, os.fstat(file).st_size, _DIGEST_BYTES)
+        return text if hashlib.sha256(text).digest() == digest else None
+
+    @contextmanager
+    def _locked(self, kind: int) -> Iterator[int]:
+        file = self._file.fileno()
+        fcntl.lockf(file, kind)  # locks of this kind are a process's own, though the file is one for all
+        try:
+            yield file
+        finally:
+            fcntl.lockf(file, fcntl.LOCK_UN)

@@ -1,0 +1,45 @@
+"""The service in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from headgate.policy.compiled import Policy
+from headgate.policy.gate import AsyncGate
+from headgate.service.app import Service
+from headgate.service.http.bounds import Bounds, within_descriptors
+from headgate.service.http.listener import address_of, listen
+from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
+from headgate.service.workers.process import run
+
+
+def serve(
+    text: bytes,
+    *,
+    policy_file: Path,
+    store: str | None,
+    host: str,
+    port: int,
+    drain_s: float,
+    bounds: Bounds,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve the policy of a text, which is that of the file now, in this process until told to stop.
+
+    `store` (a URL) stands in for the policy's own. `announce` gets the address once requests are answered.
+    """
+    bounds = within_descriptors(bounds)
+    policy = policy_of(text, policy_file)
+    gate = AsyncGate(policy, store=store)
+    service = Service(gate)
+    listener = listen(host, port)
+
+    def parse(text: bytes) -> Policy:
+        changed = policy_of(text, policy_file)
+        if store is None and changed.store != policy.store:
+            raise other_store(policy_file)
+        return changed
+
+    watch = PolicyWatch(policy_file, gate, service.events, parse, judged=text)
+    run(service, listener, watch, bounds=bounds, drain_s=drain_s, announce=lambda: announce(address_of(listener)))
