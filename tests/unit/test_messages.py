@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate import ArgumentError, Gate, Request
 from headgate.http.refusal import answer_of
 from headgate.policy.request import REPEATED
-from headgate.service.checks.body import MOST_REQUESTS, BadBody, read_body
+from headgate.service.checks.body import MOST_REQUESTS, REQUEST, BadBody, body_schema, read_body
 from headgate.service.checks.decision_json import write_decision
 from headgate.service.checks.forwarded import forwarded_request
 
@@ -106,6 +107,39 @@ def test_a_bad_body_is_refused_with_the_place_and_what_would_be_right(text: byte
 def test_any_body_is_read_or_refused(text: bytes) -> None:
     with pytest.raises(BadBody):
         read_body(text)
+
+
+ODD = st.one_of(st.none(), st.booleans(), st.integers(-2, 3), st.text(max_size=3), st.just([]), st.just({}))
+TEXTS = st.sampled_from(["", "/", "/a?b=1", "GET", "127.0.0.1", "x" * 8193, "/" + "x" * 8191])
+HEADERS = st.dictionaries(st.sampled_from(["A", "a", "x-b", ""]), TEXTS | st.lists(TEXTS | ODD, max_size=2) | ODD)
+REQUESTS = st.dictionaries(st.sampled_from([*REQUEST, "uri"]), TEXTS | HEADERS | ODD, max_size=4) | ODD
+COSTS = st.sampled_from([0, 1, 2**52, 2**52 + 1, -1, True, None, "1"])
+CHECKS = st.fixed_dictionaries({}, optional={"request": REQUESTS, "cost": COSTS, "path": TEXTS})
+BODIES = st.fixed_dictionaries({}, optional={
+    "request": REQUESTS, "requests": st.lists(REQUESTS | CHECKS, max_size=3) | ODD, "cost": COSTS, "more": ODD,
+}) | ODD  # fmt: skip
+
+
+@given(value=BODIES | CHECKS)
+@example(value={"requests": [{}] * MOST_REQUESTS})
+@example(value={"requests": [{}] * (MOST_REQUESTS + 1)})
+@example(value={"request": {"headers": {str(number): "" for number in range(256)}}})
+@example(value={"request": {"headers": {str(number): "" for number in range(257)}}})
+def test_the_schema_takes_the_bodies_that_are_read_and_no_others(value: Any) -> None:
+    try:
+        read_body(body(value))
+    except BadBody:
+        is_read = False
+    else:
+        is_read = True
+    assert SCHEMA.is_valid(value) == is_read
+
+
+SCHEMA = jsonschema.Draft202012Validator(body_schema())
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(body_schema())
 
 
 FORWARDED = [
