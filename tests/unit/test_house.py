@@ -24,6 +24,7 @@ FLOORS = {
     "service": 8,
     "cli": 9,
 }  # fmt: skip
+SERVICE_FLOORS = {"http": 0, "routes": 1, "checks": 2, "admin": 2, "pages": 2, "app": 3, "workers": 4}
 ROOMS = [("units", "limits", "limit_text", "keys", "decision", "testing"), ("waiting", "decorator", "limiter"),
          ("policy", "planning"),
          ("errors", "core", "clock", "drive")]  # fmt: skip
@@ -86,6 +87,16 @@ def test_a_file_imports_only_from_below_or_from_its_own_room(file: Path) -> None
             continue
         other = parts[1]
         assert FLOORS[other] < FLOORS[own] or room_of(other) == room_of(own), f"{file} imports {module}"
+
+
+def test_the_rooms_of_the_service_stand_on_each_other() -> None:
+    for file in sorted((SOURCE / "service").rglob("*.py")):
+        own = file.relative_to(SOURCE / "service").parts[0].removesuffix(".py")
+        for module in imports(file):
+            parts = module.split(".")
+            if parts[:2] == ["headgate", "service"] and len(parts) > 2 and own != "__init__":
+                other = parts[2]
+                assert other == own or SERVICE_FLOORS[other] < SERVICE_FLOORS[own], f"{file} imports {module}"
 
 
 @pytest.mark.parametrize("library", OPTIONAL)

@@ -1,0 +1,54 @@
+"""A policy file that changes is told to subscribers: applied or refused, and whether what it says is in force."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from headgate.observe.events import Event, Events, PolicyApplied, PolicyChecked, PolicyRefused
+from headgate.policy.gate import AsyncGate
+from headgate.service.workers.policy_watch import PolicyWatch, policy_of
+
+pytestmark = pytest.mark.integration
+
+TEXT = b"version: 1\nrules: [{name: all, by: [], limits: 5/minute}]\n"
+
+
+class Recorder:
+    """Keeps what it is called with, and tells when each kind has come."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.refused, self.applied = asyncio.Event(), asyncio.Event()
+
+    def handle(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, PolicyRefused):
+            self.refused.set()
+        elif isinstance(event, PolicyApplied):
+            self.applied.set()
+
+
+def test_a_policy_that_changes_is_refused_or_applied_and_that_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_bytes(TEXT)
+
+    async def changes() -> None:
+        recorder, events, gate = Recorder(), Events(), AsyncGate(policy_of(TEXT, file))
+        events.subscribe(recorder)
+        watch = PolicyWatch(file, gate, events, lambda text: policy_of(text, file), judged=TEXT)
+        task = asyncio.create_task(watch.run())
+        file.write_bytes(TEXT.replace(b"minute", b"minit"))
+        await recorder.refused.wait()
+        file.write_bytes(TEXT.replace(b"5/", b"6/"))
+        await recorder.applied.wait()
+        task.cancel()
+        refused, applied = [event for event in recorder.events if not isinstance(event, PolicyChecked)]
+        assert isinstance(refused, PolicyRefused) and "minit" in str(refused.error)
+        assert isinstance(applied, PolicyApplied) and applied.policy is gate.policy
+        in_force = [event.in_force for event in recorder.events if isinstance(event, PolicyChecked)]
+        assert in_force[0] is True and False in in_force
+
+    asyncio.run(asyncio.wait_for(changes(), 10))
