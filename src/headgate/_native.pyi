@@ -50,7 +50,7 @@ class Table:
         """Forget everything."""
 
     def stats(self) -> dict[str, int]:
-        """`keys`, `bytes`, `expired`, `forgotten`, `refused_full`, `passed_full`."""
+        """`keys`, `bytes`, `expired`, `evicted`, `refused_full`, `passed_full`."""
 
 @final
 class Zone:

@@ -183,7 +183,7 @@ def scenarios() -> Iterator[Scenario]:
 
     def full(world: World) -> None:
         number = 0
-        while world.store.stats().forgotten == 0:
+        while world.store.stats().evicted == 0:
             world.hit(f"other-{number}", cost=3)
             number += 1
 

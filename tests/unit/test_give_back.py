@@ -282,7 +282,7 @@ def test_a_key_that_was_refused_is_not_forgotten_for_what_is_given_back(core: st
     limiter._bound.give_back(("blocked",), (1,), 0)
     for number in range(9):
         limiter.hit(f"new {number}")
-    assert left(limiter, "blocked") == [2] and store.stats().forgotten > 0
+    assert left(limiter, "blocked") == [2] and store.stats().evicted > 0
 
 
 def test_a_log_that_is_given_back_makes_room_for_others(core: str) -> None:

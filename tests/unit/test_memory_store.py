@@ -30,7 +30,7 @@ def test_states_are_dropped_when_they_have_become_the_same_as_none(core: str) ->
     stats = limiter.store.stats()
     assert stats.keys <= 100
     assert stats.expired >= 4000
-    assert (stats.forgotten, stats.refused_full, stats.passed_full) == (0, 0, 0)
+    assert (stats.evicted, stats.refused_full, stats.passed_full) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("on_full", ON_FULL)
@@ -51,7 +51,7 @@ def test_forget_gives_up_the_key_that_resets_soonest(core: str) -> None:
     assert limiter.hit("new")
     assert limiter.peek("key7", 0).remaining == 10
     assert all(limiter.peek(f"key{index}", 0).remaining == 7 for index in range(20) if index != 7)
-    assert limiter.store.stats().forgotten == 1
+    assert limiter.store.stats().evicted == 1
 
 
 @pytest.mark.parametrize("spent", ["exhausted", "refused"])
@@ -67,7 +67,7 @@ def test_a_flood_of_new_keys_never_frees_a_blocked_one(core: str, text: str, spe
         limiter.hit_many([f"flood{index}" for index in range(start, start + 1000)])
     assert not limiter.hit("blocked", 5 if spent == "exhausted" else 2)
     assert limiter.peek("blocked", 0).remaining == (0 if spent == "exhausted" else 1)
-    assert limiter.store.stats().forgotten >= 9_000
+    assert limiter.store.stats().evicted >= 9_000
 
 
 def test_where_every_key_is_blocked_a_new_one_is_refused_until_one_resets(core: str) -> None:
@@ -110,7 +110,7 @@ def test_a_refused_request_takes_nobodys_place(core: str) -> None:
     for index in range(5):
         limiter.hit(f"old{index}")
     assert not limiter.hit("new", 4)
-    assert limiter.store.stats().forgotten == 0
+    assert limiter.store.stats().evicted == 0
     assert limiter.store.stats().keys == 10
 
 

@@ -388,7 +388,7 @@ def test_a_full_zone_does_what_was_chosen(on_full: str) -> None:
     assert most - 5 <= stats.keys <= most
     late = decisions[most:]
     if on_full == "forget":
-        assert all(late) and stats.forgotten >= 500
+        assert all(late) and stats.evicted >= 500
         assert not any(decision.degraded for decision in decisions)
     elif on_full == "refuse":
         assert not any(late) and stats.refused_full >= 500

@@ -40,7 +40,7 @@ pub struct Room {
     log_blocks: AtomicUsize,
     ranges: Mutex<Ranges>,
     expired: AtomicU64,
-    forgotten: AtomicU64,
+    evicted: AtomicU64,
     refused_full: AtomicU64,
     passed_full: AtomicU64,
 }
@@ -63,7 +63,7 @@ impl Room {
             log_blocks: AtomicUsize::new(0),
             ranges: Mutex::new(Ranges { homes: SMALLEST, ready: Vec::new() }),
             expired: AtomicU64::new(0),
-            forgotten: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
             refused_full: AtomicU64::new(0),
             passed_full: AtomicU64::new(0),
         }
@@ -80,7 +80,7 @@ impl Room {
             keys: self.keys.load(Ordering::Relaxed),
             bytes,
             expired: self.expired.load(Ordering::Relaxed),
-            forgotten: self.forgotten.load(Ordering::Relaxed),
+            evicted: self.evicted.load(Ordering::Relaxed),
             refused_full: self.refused_full.load(Ordering::Relaxed),
             passed_full: self.passed_full.load(Ordering::Relaxed),
         }
@@ -202,7 +202,7 @@ impl Room {
         match swept.victim {
             Some(victim) if self.bounds.on_full == OnFull::Forget => {
                 self.losing(stripe, |stripe| stripe.forget(victim.tag, registry, now_us));
-                self.forgotten.fetch_add(1, Ordering::Relaxed);
+                self.evicted.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
             _ => Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) }),

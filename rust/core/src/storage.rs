@@ -27,8 +27,8 @@ pub struct Stats {
     pub bytes: usize,
     /// States dropped because they had become the same as none.
     pub expired: u64,
-    /// Live keys forgotten for new ones.
-    pub forgotten: u64,
+    /// Live keys evicted for new ones.
+    pub evicted: u64,
     /// New keys refused because the table was full.
     pub refused_full: u64,
     /// New keys passed uncounted because the table was full.

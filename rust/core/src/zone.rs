@@ -513,12 +513,12 @@ impl Storage for Zone {
     }
 
     fn stats(&self) -> Result<Stats, Unusable> {
-        let [expired, forgotten, refused_full, passed_full, _] =
+        let [expired, evicted, refused_full, passed_full, _] =
             self.figures().each_ref().map(|figure| figure.load(Relaxed));
         let keys = (0..self.layout.lanes.count)
             .map(|lane| region::used(self.map.lane_words(lane), self.layout.lanes.slots))
             .sum();
-        Ok(Stats { keys, bytes: self.layout.size, expired, forgotten, refused_full, passed_full })
+        Ok(Stats { keys, bytes: self.layout.size, expired, evicted, refused_full, passed_full })
     }
 }
 

@@ -121,7 +121,7 @@ fn threads_with_new_keys_stay_within_the_bound() {
         });
         let stats = sure(table.stats());
         assert_eq!(stats.keys, 20_000);
-        assert_eq!(stats.forgotten + stats.refused_full + stats.passed_full, 60_000);
+        assert_eq!(stats.evicted + stats.refused_full + stats.passed_full, 60_000);
     }
 }
 
@@ -183,7 +183,7 @@ fn what_is_given_back_whole_takes_no_room() {
         sure(table.give_back(&checks, NOW_US + number, NOW_US + number));
     }
     let stats = sure(table.stats());
-    assert_eq!((stats.keys, stats.expired, stats.forgotten, stats.refused_full), (0, 0, 0, 0));
+    assert_eq!((stats.keys, stats.expired, stats.evicted, stats.refused_full), (0, 0, 0, 0));
 }
 
 /// Make so many limits known that nothing uses; they are given back whenever there are more than 4096.

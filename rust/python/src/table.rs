@@ -58,7 +58,7 @@ pub fn write_stats(py: Python<'_>, stats: Stats) -> PyResult<Bound<'_, PyDict>> 
     dict.set_item("keys", stats.keys)?;
     dict.set_item("bytes", stats.bytes)?;
     dict.set_item("expired", stats.expired)?;
-    dict.set_item("forgotten", stats.forgotten)?;
+    dict.set_item("evicted", stats.evicted)?;
     dict.set_item("refused_full", stats.refused_full)?;
     dict.set_item("passed_full", stats.passed_full)?;
     Ok(dict)

@@ -36,7 +36,7 @@ def info(path: str, as_json: bool) -> None:
         "states": f"{stats.keys:,} of {stats.max_keys:,}",
         "log blocks": f"{facts['log_blocks_held']:,} of {facts['log_blocks']:,}, {facts['log_percent']} % of the zone; "
         f"a key's log has at most {facts['max_log_entries_per_key']:,} entries",
-        "since then": f"{stats.expired:,} expired, {stats.forgotten:,} forgotten, {stats.refused_full:,} refused and "
+        "since then": f"{stats.expired:,} expired, {stats.evicted:,} evicted, {stats.refused_full:,} refused and "
         f"{stats.passed_full:,} passed for want of room, {facts['mended']:,} times mended after a process died",
         "limits": f"{len(limits)} of {facts['max_limits']:,}",
     }

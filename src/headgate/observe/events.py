@@ -1,4 +1,4 @@
-"""What happens in a running service, told to whatever subscribes: metrics, a list of offenders, a webhook.
+"""Events of a running service, for subscribers: metrics today, lists of offenders and webhooks later.
 
 An event is a frozen record; a subscriber is an object with one method that is called with each. Where there is no
 subscriber no event is made, so that the path of a decision costs nothing more.

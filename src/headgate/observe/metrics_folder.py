@@ -1,7 +1,7 @@
 """A folder in which the workers of one service keep their figures; it goes when the service ends.
 
-A service that is killed cannot clear up. So whoever has a folder in use holds a lock on it, the
-workers through their parent's descriptor, and the next service removes those that nobody holds.
+A service that is killed cannot clear up. So a service holds a lock on the folder that it uses, its
+workers through their parent's descriptor, and the next service removes folders without a lock.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Metrics:
         )
         self._degraded = Counter(
             "headgate_degraded_decisions",
-            "Decisions that the store could not make, by who made them instead",
+            "Decisions that the store could not make, by what made them instead",
             ["decided_by"],
             registry=own,
         )
@@ -192,7 +192,7 @@ class _StoreCollector(Collector):
         full = CounterMetricFamily(
             "headgate_store_full", "New keys that met a full store, by what happened", labels=["choice"]
         )
-        full.add_metric(["evicted"], stats.forgotten)
+        full.add_metric(["evicted"], stats.evicted)
         full.add_metric(["refused"], stats.refused_full)
         full.add_metric(["passed"], stats.passed_full)
         yield full

@@ -1,1 +1,1 @@
-"""The service: a policy over HTTP. No rate limiting is decided here, only asked for and told."""
+"""The service: a policy over HTTP. It asks a gate and answers; it decides no limit itself."""

@@ -27,7 +27,7 @@ class StoreStats(NamedTuple):
     """What a store counts about itself.
 
     `expired` are states dropped because they had become the same as none. The last three count new
-    keys that met a full store: what was forgotten for them, how many were refused, how many passed
+    keys that met a full store: what was evicted for them, how many were refused, how many passed
     without being counted.
     """
 
@@ -35,7 +35,7 @@ class StoreStats(NamedTuple):
     bytes: int
     max_keys: int
     expired: int
-    forgotten: int
+    evicted: int
     refused_full: int
     passed_full: int
 

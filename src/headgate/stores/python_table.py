@@ -62,7 +62,7 @@ class PythonTable:
         self._entries: OrderedDict[Address, _Entry] = OrderedDict()
         self._log_entries = 0
         self._lock = threading.Lock()
-        self._counts = {"expired": 0, "forgotten": 0, "refused_full": 0, "passed_full": 0}
+        self._counts = {"expired": 0, "evicted": 0, "refused_full": 0, "passed_full": 0}
 
     def stats(self) -> dict[str, int]:
         with self._lock:
@@ -240,7 +240,7 @@ class PythonTable:
         if victim is None or self._on_full != "forget":
             return _Full(soonest_us)
         self._drop(victim)
-        self._counts["forgotten"] += 1
+        self._counts["evicted"] += 1
         return None
 
     def _sweep(self, most: int, now_us: int, ours: Sequence[Address]) -> tuple[int, Address | None]:

@@ -1,7 +1,7 @@
 """The body of `POST /v1/check`: one table of fields, from which it is read and from which its JSON Schema is made.
 
-What is wrong with a body is told with its place, the kind of value seen and what would be right. Why it is no
-model of pydantic is in docs/decisions/0036-the-body-of-a-check.md.
+An error names the place, the kind of value seen and what would be right. Why this is no model of pydantic is in
+docs/decisions/0036-the-body-of-a-check.md.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class ForwardAuth:
 
 
 def response_of(decision: Decision) -> ServiceResponse:
-    """The response that tells a gateway a decision."""
+    """The response to a gateway: a decision as status and header fields, and a problem body on a refusal."""
     fields = writers_of(decision.definitions).encoded.write(decision)
     if decision.degraded:
         fields.append((b"x-ratelimit-degraded", decision.degraded.encode()))

@@ -164,7 +164,7 @@ class RequestReader:
         target = self._url if self._url.startswith(b"/") else _path_of_absolute(self._url)
         self._path = target.partition(b"?")[0].partition(b"#")[0].decode("latin-1")
         self._method = self._parser.get_method().decode("ascii")
-        # An upgrade is not taken up. What comes behind it may be of either protocol, so it is not read.
+        # An upgrade is not accepted. What comes behind it may be of either protocol, so it is not read.
         self._persistence = _CLOSE
         if self._parser.should_keep_alive() and not self._parser.should_upgrade():
             self._persistence = _KEEP if version == "1.1" else _KEEP_AND_SAY

@@ -74,7 +74,7 @@ class Supervisor:
         self._restarts = 0
         self._counts = SharedCounts(len(listeners))
         self._lifeline, self._life = os.pipe()
-        self._ready, self._say_ready = os.pipe()
+        self._ready_reader, self._ready_writer = os.pipe()
         self._signals, self._signalled = socket.socketpair()
 
     def counts(self) -> WorkerCounts:
@@ -85,7 +85,7 @@ class Supervisor:
         """Run the workers until told to stop and all have ended; whether all ended well."""
         for end in (self._signals, self._signalled):
             end.setblocking(False)
-        os.set_blocking(self._ready, False)
+        os.set_blocking(self._ready_reader, False)
         for number in _SIGNALS:
             signal.signal(number, lambda *_: None)  # the wakeup descriptor tells which
         signal.set_wakeup_fd(self._signalled.fileno())
@@ -104,12 +104,12 @@ class Supervisor:
     def _sleep(self) -> None:
         """Sleep until something happens, and react to it."""
         signals = self._signals.fileno()
-        readable, _, _ = select.select([signals, self._ready], [], [], self._sleep_s())
+        readable, _, _ = select.select([signals, self._ready_reader], [], [], self._sleep_s())
         if signals in readable:
             for number in self._signals.recv(4096):
                 self._on_signal(number)
-        if self._ready in readable:
-            self._on_ready(os.read(self._ready, 4096))
+        if self._ready_reader in readable:
+            self._on_ready(os.read(self._ready_reader, 4096))
         if self._kill_at_us is not None and SYSTEM_CLOCK.now_us() >= self._kill_at_us:
             log.error("not all workers have ended in their time: they are killed")
             self._kill()
@@ -256,7 +256,7 @@ class Supervisor:
         code = 1
         try:
             self._leave_parent(worker)
-            self._work(SupervisorLink(worker.number, worker.listener, self._lifeline, self._say_ready, self._counts))
+            self._work(SupervisorLink(worker.number, worker.listener, self._lifeline, self._ready_writer, self._counts))
             code = 0
         except (HeadgateError, OSError) as error:
             log.error("%s", error)
@@ -272,7 +272,7 @@ class Supervisor:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a policy to reload
         os.close(self._life)
-        os.close(self._ready)
+        os.close(self._ready_reader)
         self._signals.close()
         self._signalled.close()
         for other in self._workers:

@@ -232,7 +232,7 @@ class RedisStore:
 
     def stats(self) -> StoreStats:
         """Not counted here: a server's own figures tell of all that it holds."""
-        return StoreStats(keys=0, bytes=0, max_keys=0, expired=0, forgotten=0, refused_full=0, passed_full=0)
+        return StoreStats(keys=0, bytes=0, max_keys=0, expired=0, evicted=0, refused_full=0, passed_full=0)
 
     def clear(self) -> None:
         """Forget everything under this store's prefix, a piece at a time, while others use it."""
