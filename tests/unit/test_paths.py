@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import ConfigError
-from headgate.policy.paths import PathTree, forms_of, template_segments
+from headgate.policy.path_forms import forms_of
+from headgate.policy.path_templates import template_segments
+from headgate.policy.path_tree import PathTree
 
 MATCHES = [
     ("/", "/", True),

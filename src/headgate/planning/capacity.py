@@ -18,7 +18,7 @@ from headgate.planning import redis_costs
 from headgate.planning.cluster_check import check_shape
 from headgate.planning.redis_costs import COSTS, ENTRY_BYTES, NAME_BYTES
 from headgate.policy.compiled import ANY_TIER, Candidate, Policy, Rule, without_idle_defaults
-from headgate.policy.paths import template_segments
+from headgate.policy.path_templates import template_segments
 from headgate.stores.protocol import Store
 from headgate.stores.redis.codec import key_name
 from headgate.stores.redis.url import DEFAULT_PREFIX

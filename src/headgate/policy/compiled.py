@@ -28,7 +28,7 @@ from headgate.policy.identity import (
     hosts_of,
     is_repeated,
 )
-from headgate.policy.paths import PathMatch, PathTree
+from headgate.policy.path_tree import PathMatch, PathTree
 from headgate.policy.request import REPEATED, Repeated, Request, header_name
 
 if TYPE_CHECKING:

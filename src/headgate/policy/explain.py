@@ -9,7 +9,7 @@ from headgate.keys import encode_key
 from headgate.limits import Limit
 from headgate.policy.compiled import ALL_RULES, ANY_TIER, Candidate, Conditions, Policy, Rule, without_idle_defaults
 from headgate.policy.identity import hosts_of
-from headgate.policy.paths import PathTree
+from headgate.policy.path_tree import PathTree
 from headgate.policy.request import Request
 
 

@@ -1,60 +1,32 @@
-"""A request as a policy sees it.
+"""An HTTP request as a policy sees it: the subject that policies are written for.
 
 A header, a cookie and a query parameter that is meant to have one value may be sent twice, and each server
 and framework then reads another one of them. `Request.header`, `.cookie` and `.query` give the one value
-that the application will read, or `REPEATED` where it cannot be known which that is: who counts by it never
-takes a part of what was sent for an identity of its own. See docs/identity.md#credentials-sent-twice.
+that the application will read, or `REPEATED` where it cannot be known which that is: then no
+part of what was sent is taken for an identity of its own. See docs/identity.md#credentials-sent-twice.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, cast
-from urllib.parse import quote, unquote, unquote_plus
+from urllib.parse import quote
 
 from headgate.errors import ArgumentError
-from headgate.policy.headers import Headers
+from headgate.policy.headers import Headers, header_name
+from headgate.policy.sent_values import cookie_values, query_values
+from headgate.policy.subject import REPEATED, Repeated
 
-_LONGEST_COOKIES = 1 << 14
-_MOST_COOKIES = 512
-_MOST_FIELDS = 1000
-"""Beyond these a cookie or a parameter counts as repeated: nothing hides behind padding."""
+__all__ = ["REPEATED", "Repeated", "Request", "header_name", "joined", "one_of_values", "one_value", "target_text"]
 
 _MOST_NAMES = 1024
 _LONGEST_NAME = 64
 """Names of headers that are remembered."""
 
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
-_ESCAPED = re.compile(r"\\(?:([0-3][0-7]{2})|(.))", re.DOTALL)
 _ASCII = bytes(range(128)).decode()
-_UNDERSCORES = str.maketrans(". [", "___")
-
 
 _get = dict.get
 """Of `Headers` it takes names that are in lower case already, and so half the time."""
-
-
-class Repeated(str):
-    """Text of what was sent several times with different values; for whoever asks for one value it has none.
-
-    As a header it is the list of all values, in order, with ", " between them.
-    """
-
-    __slots__ = ("values",)
-
-    values: tuple[str, ...]
-    """Each value as it was sent; () where they are not kept."""
-
-    def __new__(cls, text: str, values: tuple[str, ...] = ()) -> Repeated:
-        self = super().__new__(cls, text)
-        self.values = values
-        return self
-
-
-REPEATED = Repeated("repeated")
-"""The value of a header, cookie or parameter where it is not known which of its values the application reads."""
 
 
 class Request:
@@ -81,7 +53,7 @@ class Request:
     """By name in lower case, with "-" for "_"; asked for in any. All values of a name in their order, as one list."""
 
     charge: object
-    """What the request was charged, where somebody settles it later; else not there."""
+    """What the request was charged, where it is settled later; else not there."""
 
     counted_as: str
     """What a limit of a route counts the request under, where that is not `endpoint`; else not there."""
@@ -132,7 +104,7 @@ class Request:
             self._cookies = (sent, {})
         known = self._cookies[1]
         if name not in known:
-            known[name] = one_of_values(_cookie_values(sent, name))
+            known[name] = one_of_values(cookie_values(sent, name))
         return known[name]
 
     def query(self, name: str) -> str:
@@ -144,7 +116,7 @@ class Request:
             self._query = (path, {})
         known = self._query[1]
         if name not in known:
-            known[name] = one_of_values(_query_values(path.partition("?")[2], name))
+            known[name] = one_of_values(query_values(path.partition("?")[2], name))
         return known[name]
 
     @property
@@ -180,11 +152,6 @@ def one_of_values(values: Iterable[str]) -> str:
 def target_text(sent: bytes) -> str:
     """A path or a query as it was sent, as text: bytes that are no ASCII are percent-encoded, as they should be."""
     return sent.decode("ascii") if sent.isascii() else quote(sent, safe=_ASCII)
-
-
-def header_name(name: str) -> str:
-    """The name of a header as it is compared: a server that gives its application CGI's names knows no "_"."""
-    return name.lower().replace("_", "-")
 
 
 class _Names(dict[str, str]):
@@ -233,84 +200,3 @@ def joined(values: list[str]) -> str:
         return Repeated(", ".join(values), tuple(values))
     except TypeError:
         raise ArgumentError("names and values of headers are text") from None
-
-
-def _cookie_values(sent: str, name: str) -> Iterator[str]:
-    """All values that some application may read for a cookie, decoded.
-
-    Most split at ";" alone; `http.cookies` also at white space, parsers of RFC 2109 at commas. Some decode
-    names (PHP, Rack), more decode values (Express, Litestar), some take upper for lower case (ASP.NET).
-    """
-    if len(sent) > _LONGEST_COOKIES or sent.count(";") > _MOST_COOKIES:
-        yield REPEATED
-        return
-    plain, hidden = _plain_name(name), _hidden(name)
-    for line in sent.values if type(sent) is Repeated else (sent,):
-        for pair in line.split(";"):
-            own, separator, value = pair.partition("=")
-            if separator and (own.strip() == name or _plain_name(own) == plain):
-                yield from _cookie_spellings(value)
-            for found in hidden.finditer(pair):
-                yield from _cookie_spellings(found[1])
-
-
-def _cookie_spellings(text: str) -> Iterator[str]:
-    """What applications may read of a cookie's value: all of it, or only what stands before white space."""
-    text = text.strip()
-    quoted = _QUOTED.match(text)
-    if quoted is not None:
-        yield _decoded(_ESCAPED.sub(_character, quoted[1]) if "\\" in quoted[1] else quoted[1])
-        if quoted.end() == len(text):
-            return
-    if text.startswith('"') and '"' in text[quoted.end() if quoted else 0 :]:  # nobody agrees on where it ends
-        yield REPEATED
-        return
-    yield _decoded(text)
-    first = text.split(None, 1)[:1]
-    if first and first[0] != text:
-        yield _decoded(first[0])
-
-
-def _decoded(text: str) -> str:
-    return unquote(text, errors="replace") if "%" in text else text
-
-
-def _character(escaped: re.Match[str]) -> str:
-    return chr(int(escaped[1], 8)) if escaped[1] else escaped[2]
-
-
-@lru_cache(256)
-def _hidden(name: str) -> re.Pattern[str]:
-    """Finds what only some applications take for a cookie, as in `a=b name=value`."""
-    literal = re.escape(name)
-    return re.compile(rf"{literal}(?<=[,\s]{literal})\s*=([^;]*)")
-
-
-def _query_values(query: str, name: str) -> Iterator[str]:
-    """All values that some application may read for a parameter, decoded.
-
-    A server may cut off what begins with "#", an application may take ";" for "&".
-    """
-    spellings = [query]
-    if "#" in query:
-        spellings.append(query.partition("#")[0])
-    spellings += [spelling.replace(";", "&") for spelling in spellings if ";" in spelling]
-    plain = _plain_name(name)
-    for spelling in spellings:
-        if spelling.count("&") >= _MOST_FIELDS:
-            yield REPEATED
-            return
-        for field in spelling.split("&"):
-            own, _, value = field.partition("=")
-            if own == name or _plain_name(own) == plain:
-                yield unquote_plus(value, errors="replace")
-
-
-def _plain_name(name: str) -> str:
-    """A cookie's or a parameter's name, the same for all spellings that some application takes for one.
-
-    PHP takes ".", " " and "[" for "_" and ends a name at a NUL; others ignore case.
-    """
-    if "%" in name or "+" in name:
-        name = unquote_plus(name, errors="replace")
-    return name.partition("\0")[0].strip().translate(_UNDERSCORES).lower()

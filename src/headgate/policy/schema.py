@@ -15,7 +15,7 @@ from headgate.limit_text import parse_limits
 from headgate.limits import Limit
 from headgate.policy.client_address import UNIX, Network, parse_network
 from headgate.policy.compiled import ANY_TIER
-from headgate.policy.paths import template_segments
+from headgate.policy.path_templates import template_segments
 from headgate.stores.url import check_store_url
 
 try:

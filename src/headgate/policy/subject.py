@@ -1,0 +1,77 @@
+"""What a policy is evaluated for: the attributes and values that its conditions and identities read.
+
+An HTTP request is one (`headgate.policy.request.Request`). Anything else that has these attributes is evaluated
+alike, and has "" for what it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class Repeated(str):
+    """Text of what was sent several times with different values, of which none is the one value.
+
+    As a header it is the list of all values, in order, with ", " between them.
+    """
+
+    __slots__ = ("values",)
+
+    values: tuple[str, ...]
+    """Each value as it was sent; () where they are not kept."""
+
+    def __new__(cls, text: str, values: tuple[str, ...] = ()) -> Repeated:
+        self = super().__new__(cls, text)
+        self.values = values
+        return self
+
+
+REPEATED = Repeated("repeated")
+"""The value of a header, cookie or parameter where it is not known which of its values the application reads."""
+
+
+class Subject(Protocol):
+    """What the evaluation of a policy reads; nothing in it is trusted."""
+
+    @property
+    def method(self) -> str:
+        """The method, in upper case."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """The path as it was sent, with its query."""
+        ...
+
+    @property
+    def host(self) -> str:
+        """The host as it was sent."""
+        ...
+
+    @property
+    def client_ip(self) -> str:
+        """The address of the peer. Whether a header may replace it is the policy's decision."""
+        ...
+
+    @property
+    def endpoint(self) -> str:
+        """The template of the route, where the framework knows it."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """All headers by name in lower case; each has all its values in order, as one list (`Repeated` if several)."""
+        ...
+
+    def header(self, name: str) -> str:
+        """The one value of a header, "" where there is none, `REPEATED` where there are several."""
+        ...
+
+    def cookie(self, name: str) -> str:
+        """The one value of a cookie, as `header` gives that of a header."""
+        ...
+
+    def query(self, name: str) -> str:
+        """The one value of a query parameter, as `header` gives that of a header."""
+        ...
