@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from headgate.limit_text import parse_limits
-from headgate.planning.capacity import BUSY_SHARE, MEMORY_FACTOR, SERVER_BYTES, Capacity, capacity
+from headgate.planning.capacity import MEMORY_FACTOR, Capacity, capacity
+from headgate.planning.decisions import BUSY_SHARE, SERVER_BYTES
 from headgate.planning.redis_costs import COSTS, ENTRY_BYTES
 from headgate.policy.gate import read_policy
 

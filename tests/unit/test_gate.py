@@ -374,7 +374,7 @@ def test_no_identity_that_a_client_can_send_is_an_error(core: str, value: str) -
 def test_a_secret_is_hashed_before_anything_sees_it(core: str) -> None:
     gate = make_gate(core, rule(by=["key"]), identities={"key": {"header": "X-Key", "secret": True}})
     request = Request(headers={"X-Key": "hunter2"})
-    _, _, rules, keys = gate.judge_at(request, START_US, 1)
+    _, (_, rules, keys, _) = gate.decide_at(request, START_US, 1)
     assert "hunter2" not in str(keys)
     assert "hunter2" not in str(rules)
     assert counted_apart(gate, request, Request(headers={"X-Key": "hunter3"}))
@@ -463,18 +463,18 @@ def test_requests_of_one_kind_share_what_is_known_of_them_however_many_paths_the
         request = Request(f"M{number}", f"/x/{number}?a", host=host, client_ip="203.0.113.9")
         assert names(gate.hit(request)) == (["h", "all"] if number % 2 else ["all"])
         assert names(gate.hit(Request("PUT", f"/r3/{number}", client_ip="203.0.113.9"))) == ["r3", "all"]
-    assert len(gate._bindings._plans_by_kind) == 3
+    assert len(gate._resolver._plans_by_kind) == 3
 
 
 def test_a_flood_of_new_paths_does_not_push_out_those_that_are_met_again_and_again(core: str) -> None:
     gate = make_gate(core, rule("r", match={"path": "/r/{id}"}))
-    bindings = gate._bindings
+    resolver = gate._resolver
     for number in range(20_000):
         gate.hit(Request("GET", f"/x/{number}"))
         if number % 100 == 0:
             gate.hit(Request("GET", "/r/7", client_ip="203.0.113.9"))
-        assert len(bindings._plans) + len(bindings._older) <= 16_384
-        assert ("GET", "", "/r/7", "default") in bindings._plans or ("GET", "", "/r/7", "default") in bindings._older
+        assert len(resolver._plans) + len(resolver._older) <= 16_384
+        assert ("GET", "", "/r/7", "default") in resolver._plans or ("GET", "", "/r/7", "default") in resolver._older
 
 
 def test_a_host_that_is_sent_several_times_meets_the_rules_of_all_and_is_exempt_if_all_are(core: str) -> None:

@@ -10,6 +10,7 @@ from headgate.errors import ConfigError
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import read_policy
 from headgate.policy.lookup import find_keys
+from headgate.policy.matching import Matcher
 from headgate.policy.request import Request
 
 SECRET = "hunter2hunter2"
@@ -53,8 +54,9 @@ def keys(policy: Policy, *texts: str, only: str | None = None) -> dict[str, list
 
 
 def counted(policy: Policy, request: Request) -> dict[str, tuple[str, ...] | None]:
-    chosen = policy.candidates(policy.kind("GET", "", request.path)).select(request)
-    return {rule.name: keyed.whole(request) for rule, keyed in chosen}
+    matcher = Matcher(policy)
+    chosen = matcher.candidates(matcher.kind("GET", "", request.path)).select(request)
+    return {one.rule.name: one.key.whole(request) for one in chosen}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.terminal import results
-from headgate.planning.capacity import BUSY_SHARE, MEMORY_FACTOR, Capacity, LimitNeeds, capacity
+from headgate.planning.capacity import MEMORY_FACTOR, Capacity, capacity
+from headgate.planning.decisions import BUSY_SHARE
+from headgate.planning.memory import LimitNeeds
 from headgate.policy.gate import read_policy
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from headgate.errors import ConfigError
 from headgate.http.server.functions import of_request, portable, request_of
-from headgate.policy.identity import Extract, Parts, from_cookie, from_header, from_query, is_repeated
+from headgate.policy.extract import Extractor, extractor_of
+from headgate.policy.identity import CookieIdentity, HeaderIdentity, Parts, QueryIdentity, is_repeated
 from headgate.policy.request import REPEATED, Request, header_name
 from headgate.waiting import answered
 
@@ -27,12 +28,13 @@ KeyOf = Callable[[Any], tuple[str, ...] | None]
 
 def header(name: str, *, secret: bool = False) -> KeyOf:
     """The value of a header; a `secret` one is replaced by a digest before anything sees it."""
-    return _named(f"header:{_checked(name).lower()}", from_header(name, secret=secret))
+    return _named(f"header:{_checked(name).lower()}", extractor_of(HeaderIdentity(name, header_name(name), secret)))
 
 
 def api_key(name: str = "X-API-Key") -> KeyOf:
     """The API key in a header, or its token where it says `Bearer` before it; only its digest is kept."""
-    read, lower = from_header(_checked(name), secret=True), header_name(name)
+    lower = header_name(_checked(name))
+    read = extractor_of(HeaderIdentity(name, lower, secret=True))
 
     @portable
     def of(asked: Any) -> tuple[str, ...] | None:
@@ -48,12 +50,12 @@ def api_key(name: str = "X-API-Key") -> KeyOf:
 
 def cookie(name: str, *, secret: bool = True) -> KeyOf:
     """The value of a cookie, by its digest unless it is no `secret`."""
-    return _named(f"cookie:{name}", from_cookie(_checked(name), secret=secret))
+    return _named(f"cookie:{name}", extractor_of(CookieIdentity(name, _checked(name), secret)))
 
 
 def query(name: str, *, secret: bool = False) -> KeyOf:
     """The value of a query parameter; a `secret` one by its digest."""
-    return _named(f"query:{name}", from_query(_checked(name), secret=secret))
+    return _named(f"query:{name}", extractor_of(QueryIdentity(name, _checked(name), secret)))
 
 
 @portable
@@ -110,7 +112,7 @@ async def _settled(value: Any | Awaitable[Any]) -> Any:
     return await answered(value)
 
 
-def _named(place: str, extract: Extract) -> KeyOf:
+def _named(place: str, extract: Extractor) -> KeyOf:
     @portable
     def of(asked: Any) -> tuple[str, ...] | None:
         return _key(place, extract(asked if isinstance(asked, Request) else request_of(asked)))

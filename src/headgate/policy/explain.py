@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from headgate.keys import encode_key
 from headgate.limits import Limit
-from headgate.policy.compiled import ALL_RULES, ANY_TIER, Candidate, Conditions, Policy, Rule, without_idle_defaults
-from headgate.policy.identity import hosts_of
+from headgate.policy.compiled import ALL_RULES, ANY_TIER, Conditions, Policy, Rule
+from headgate.policy.key_parts import hosts_of
+from headgate.policy.matching import Candidate, ConditionsMatcher, Matcher, without_idle_defaults
 from headgate.policy.path_tree import PathTree
-from headgate.policy.request import Request
+from headgate.policy.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,13 @@ class Explanation:
     verdicts: tuple[RuleVerdict, ...]
 
 
-def explain(policy: Policy, request: Request) -> Explanation:
+def explain(policy: Policy, request: Subject) -> Explanation:
     """Go through all rules for a request; nothing is counted."""
-    exempt = _exemption(policy, request)
-    tier = policy.tier_of(request)
-    candidates = policy.candidates(policy.kind(request.method, request.host, request.path))
-    matched = [one for one in candidates.rules if not one.rule.conditions.why_not_further(request)]
+    matcher = Matcher(policy)
+    exempt = _exemption(matcher, request)
+    tier = matcher.tier_of(request)
+    candidates = matcher.candidates(matcher.kind(request.method, request.host, request.path))
+    matched = [one for one in candidates.rules if not one.matcher.why_not(request)]
     applying = () if exempt else without_idle_defaults(matched)
     by_name = {candidate.rule.name: candidate for candidate in applying}
     verdicts = []
@@ -55,9 +57,9 @@ def explain(policy: Policy, request: Request) -> Explanation:
     return Explanation(tier, exempt, tuple(verdicts))
 
 
-def _applying(rule: Rule, candidate: Candidate, request: Request, tier: str) -> RuleVerdict:
+def _applying(rule: Rule, candidate: Candidate, request: Subject, tier: str) -> RuleVerdict:
     own = rule.tier(tier)
-    parts = candidate.keyed.whole(request) if rule.by else ("everyone",)
+    parts = candidate.key.whole(request)
     return RuleVerdict(
         rule.name,
         True,
@@ -95,25 +97,25 @@ def _reasons(rule: Rule, own: str, tier: str) -> Iterator[str]:
         )
 
 
-def _why_not(policy: Policy, rule: Rule, request: Request, matched: list[Candidate]) -> str:
+def _why_not(policy: Policy, rule: Rule, request: Subject, matched: list[Candidate]) -> str:
     conditions = rule.conditions
     reason = conditions.why_not(request.method, request.host) or _why_not_path(conditions, request)
-    reason = reason or conditions.why_not_further(request)
+    reason = reason or ConditionsMatcher(conditions).why_not(request)
     if not reason and rule.name not in policy.rulesets[ALL_RULES]:
         return f"it is not in the ruleset {ALL_RULES}"
-    others = [one.name for one, _ in matched if not (one.default or one.shadow)]
+    others = [one.rule.name for one in matched if not (one.rule.default or one.rule.shadow)]
     return reason or f"it is a default, and {', '.join(others)} matched"
 
 
-def _why_not_path(conditions: Conditions, request: Request) -> str:
+def _why_not_path(conditions: Conditions, request: Subject) -> str:
     if not conditions.paths or _tree(conditions).find(request.path):
         return ""
     return f"path {request.path.partition('?')[0]} does not match {' or '.join(conditions.paths)}"
 
 
-def _exemption(policy: Policy, request: Request) -> str:
-    for index, conditions in enumerate(policy.exempt):
-        reason = conditions.why_not_surely(request)
+def _exemption(policy: Matcher, request: Subject) -> str:
+    for index, matcher in enumerate(policy.exempt):
+        conditions, reason = matcher.conditions, matcher.why_not_surely(request)
         meant = not reason and conditions.is_surely_for(request.method, hosts_of(request.host))
         if meant and (not conditions.paths or _tree(conditions).find_surely(request.path)):
             return f"exempt[{index}] matches"

@@ -1,24 +1,23 @@
-"""Identities: the parts of a rule's key, taken from a request.
+"""Identities as a policy names them: which part of a request tells callers apart. Plain values.
 
-A part is text of bounded length. What was marked secret is replaced by a digest before anything else
-sees it. A missing identity is never a free pass: it is `None` here, and the rule says what happens.
-One that was sent several times, with different values, is the same parts whatever they are.
+`headgate.policy.extract` reads them for a subject. All but `CallableIdentity` are data alone: they print, compare
+and can be pickled.
 """
 
 from __future__ import annotations
 
-from base64 import b64decode, urlsafe_b64encode
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import lru_cache
-from hashlib import blake2b
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from headgate.policy.client_address import AddressRules
-from headgate.policy.request import REPEATED, Request, header_name
+from headgate.policy.subject import REPEATED
+
+if TYPE_CHECKING:
+    from headgate.policy.subject import Subject
 
 Parts = tuple[str, ...]
-Extract = Callable[[Request], Parts | None]
-"""The parts of a key that one identity gives; None where the request lacks it."""
+"""The parts of a key that identities give."""
 
 BUILT_IN = ("ip", "endpoint", "host", "method")
 ANONYMOUS = "anonymous"
@@ -30,130 +29,114 @@ REPEATED_IDENTITY = str(REPEATED)
 EVERYONE: Parts = ("everyone",)
 """The key of a rule that counts all requests together."""
 
-_LONGEST_VALUE = 256
-_MOST_HOSTS = 16
-_CREDENTIALS = ("authorization", "proxy-authorization")
-_STANDARD_BASE64 = str.maketrans("-_", "+/")
-_BEGIN_TOKENS = ("eyJ", ".eJ")
-"""How base64 of a JSON object begins, and in itsdangerous, which Flask's sessions are made with, a compressed one."""
 
-_MOST_TOKEN_PARTS = 8
-_ADDRESSES_REMEMBERED = 65536
+@dataclass(frozen=True, slots=True)
+class HeaderIdentity:
+    """The value of a header, whose name is in lower case; of a `secret` one its digest."""
 
-
-def from_header(name: str, *, secret: bool, called: str = "") -> Extract:
-    """The value of a header; `called` is the identity's name, for a value that was sent several times.
-
-    A secret has no comma: what has one is a list that a server or a gateway has made of several lines.
-    """
-    lower, repeated = header_name(name), _repeated(called or name)
-    credentials = lower in _CREDENTIALS
-
-    def extract_secret(request: Request) -> Parts | None:
-        value = request.header(lower)
-        if not value:
-            return None
-        if value is REPEATED or ("," in value and len(set(map(str.strip, value.split(",")))) > 1):
-            return repeated
-        return (_digest(_one_spelling(value) if credentials else _plain_token(value)),)
-
-    def extract(request: Request) -> Parts | None:
-        value = request.header(lower)
-        if not value:
-            return None
-        if value is REPEATED:
-            return repeated
-        value = _one_spelling(value) if credentials else _plain_token(value)
-        return (value,) if value.isascii() and len(value) <= _LONGEST_VALUE else (_bounded(value),)
-
-    return extract_secret if secret else extract
+    name: str
+    header: str
+    secret: bool = False
 
 
-def from_cookie(name: str, *, secret: bool, called: str = "") -> Extract:
-    """The value of a cookie; `called` as in `from_header`."""
-    read, repeated = _digest if secret else _bounded, _repeated(called or name)
+@dataclass(frozen=True, slots=True)
+class CookieIdentity:
+    """The value of a cookie; of a `secret` one its digest."""
 
-    def extract(request: Request) -> Parts | None:
-        value = request.cookie(name)
-        if value is REPEATED:
-            return repeated
-        return (read(_plain_token(value)),) if value else None
-
-    return extract
+    name: str
+    cookie: str
+    secret: bool = False
 
 
-def from_query(name: str, *, secret: bool, called: str = "") -> Extract:
-    """The value of a query parameter; `called` as in `from_header`."""
-    read, repeated = _digest if secret else _bounded, _repeated(called or name)
+@dataclass(frozen=True, slots=True)
+class QueryIdentity:
+    """The value of a query parameter; of a `secret` one its digest."""
 
-    def extract(request: Request) -> Parts | None:
-        value = request.query(name)
-        if value is REPEATED:
-            return repeated
-        return (read(_plain_token(value)),) if value else None
-
-    return extract
+    name: str
+    parameter: str
+    secret: bool = False
 
 
-def from_address(rules: AddressRules) -> Extract:
-    """The client's network, by the policy's rules on which proxies to believe."""
-    header = rules.header
+@dataclass(frozen=True, slots=True)
+class AddressIdentity:
+    """The client's network, found by these rules."""
 
-    @lru_cache(maxsize=_ADDRESSES_REMEMBERED)
-    def parts_of(peer: str, value: str) -> Parts | None:
-        client = rules.client(peer, value)
-        return (_bounded(client),) if client else None
-
-    def from_peer(request: Request) -> Parts | None:
-        return parts_of(request.client_ip, "")
-
-    def from_peer_or_header(request: Request) -> Parts | None:
-        return parts_of(request.client_ip, request.headers.get(header, ""))
-
-    return from_peer_or_header if header else from_peer
+    name: str
+    rules: AddressRules
 
 
-def from_method(request: Request) -> Parts | None:
+@dataclass(frozen=True, slots=True)
+class MethodIdentity:
     """The request's method."""
-    return (_bounded(request.method),) if request.method else None
+
+    name: str = "method"
 
 
-def from_host(request: Request) -> Parts | None:
+@dataclass(frozen=True, slots=True)
+class HostIdentity:
     """The host that the request was sent to, without its port, in lower case."""
-    hosts = hosts_of(request.host)
-    if len(hosts) > 1:
-        return _repeated("host")
-    return (_bounded(hosts[0]),) if hosts[0] else None
+
+    name: str = "host"
 
 
-def first_of(names: Sequence[str], identities: Sequence[Extract]) -> Extract:
-    """The first identity that the request has, with its name: user 7 is not key 7.
+@dataclass(frozen=True, slots=True)
+class EndpointIdentity:
+    """The endpoint: the framework's template of the route, else the template of the rule that the path matched.
 
-    One that was sent several times is had: the next ones are not asked.
+    Inside `FirstOf`, where no rule's template is known, it is the framework's or missing.
     """
-    pairs = tuple(zip(names, identities, strict=True))
 
-    def extract(request: Request) -> Parts | None:
-        for name, identity in pairs:
-            parts = identity(request)
-            if parts is not None:
-                return parts if is_repeated(parts) else (name, *parts)
-        return None
-
-    return extract
+    name: str = "endpoint"
 
 
-def host_of(host: str) -> str:
-    """A host without its port, in lower case."""
-    name = host.strip().lower()
-    if name.startswith("["):
-        return name.partition("]")[0] + "]"
-    return name.partition(":")[0].rstrip(".")
+@dataclass(frozen=True, slots=True)
+class FirstOf:
+    """The first of these identities that a request has, with its name: user 7 is not key 7."""
+
+    name: str
+    members: tuple[Identity, ...]
 
 
-def hosts_of(host: str) -> list[str]:
-    """The hosts that a request names, each once, without ports and in lower case; more than one if it has a list."""
-    return list(dict.fromkeys(map(host_of, host.split(",", _MOST_HOSTS)))) if "," in host else [host_of(host)]
+@dataclass(frozen=True, slots=True)
+class CallableIdentity:
+    """What a Python function gives for a subject: text, parts, or None where it lacks this identity.
+
+    The one identity that is not data: a policy with one cannot be read outside of Python.
+    """
+
+    name: str
+    function: Callable[[Subject], str | Parts | None]
+
+
+Identity = (
+    HeaderIdentity
+    | CookieIdentity
+    | QueryIdentity
+    | AddressIdentity
+    | MethodIdentity
+    | HostIdentity
+    | EndpointIdentity
+    | FirstOf
+    | CallableIdentity
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """The identities that together make a rule's key; none at all counts all requests as one.
+
+    `missing` says whether a request without one of them counts as anonymous or is refused, `repeated` whether one
+    that sends one of them several times, with different values, is counted with all such or is refused.
+    """
+
+    members: tuple[Identity, ...]
+    missing: Literal["anonymous", "refuse"] = "anonymous"
+    repeated: Literal["count", "refuse"] = "count"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its members, in order."""
+        return tuple(member.name for member in self.members)
 
 
 def is_repeated(parts: Parts) -> bool:
@@ -161,50 +144,8 @@ def is_repeated(parts: Parts) -> bool:
     return len(parts) == 2 and parts[0] == REPEATED_IDENTITY
 
 
-def _repeated(name: str) -> Parts:
-    return (REPEATED_IDENTITY, name)
-
-
-def _one_spelling(credentials: str) -> str:
-    """`Bearer x`, `bearer x` and `BEARER  x` are the same credentials (RFC 9110, 11.1), and so are many of Basic."""
-    scheme, *rest = credentials.split(None, 1)
-    if not rest:
-        return credentials
-    scheme, token = scheme.lower(), rest[0]
-    return f"{scheme} {_plain_base64(token) if scheme == 'basic' else _plain_token(token)}"
-
-
-def _plain_token(value: str) -> str:
-    """A token of base64 parts, such as a JWT, in one spelling; anything else as it is.
-
-    Most decoders ignore what is no base64 and the last bits of a part, so a signature has many spellings.
-    """
-    if not value.startswith(_BEGIN_TOKENS):
-        return value
-    return ".".join(map(_plain_base64, value.split(".", _MOST_TOKEN_PARTS)))
-
-
-def _plain_base64(text: str) -> str:
-    """Base64 as it is written without padding; what cannot be read as it is."""
-    with suppress(ValueError):
-        return urlsafe_b64encode(b64decode(text.translate(_STANDARD_BASE64) + "==")).decode().rstrip("=")
-    return text
-
-
-def _bounded(value: str) -> str:
-    """A value as a part of a key: long ones, and those that are no text, by their digest."""
-    if len(value) <= _LONGEST_VALUE and (value.isascii() or _is_text(value)):
-        return value
-    return "digest-" + _digest(value)
-
-
-def _digest(value: str) -> str:
-    """128 bits in hexadecimal, the same in every process; the value cannot be read back from it."""
-    return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16, person=b"headgate").hexdigest()
-
-
-def _is_text(value: str) -> bool:
-    try:
-        return len(value.encode()) <= 4 * _LONGEST_VALUE
-    except UnicodeEncodeError:
-        return False
+def leaves(identity: Identity) -> tuple[Identity, ...]:
+    """The identities that an identity is read from: itself, or the members of members of a `FirstOf`."""
+    if isinstance(identity, FirstOf):
+        return tuple(leaf for member in identity.members for leaf in leaves(member))
+    return (identity,)

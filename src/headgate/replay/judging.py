@@ -14,6 +14,7 @@ from headgate.policy.compiled import ANY_TIER, Policy, Rule
 from headgate.policy.gate import Gate
 from headgate.policy.identity import Parts
 from headgate.policy.request import Request
+from headgate.policy.resolver import Settled
 from headgate.replay.entries import Entry
 from headgate.stores.memory import MOST_KEYS, MemoryStore
 
@@ -145,7 +146,7 @@ class Refusal(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Combination:
+class _RulesTogether:
     """The rules that were asked together. What passes quietly is counted here and handed on in sums."""
 
     rules: tuple[RuleResult, ...]
@@ -164,7 +165,7 @@ class Judge:
         self._rules = {
             rule.name: RuleResult(rule.name, rule.shadow, _limits_text(rule), rule.by) for rule in policy.rules
         }
-        self._combinations: dict[object, _Combination] = {}
+        self._rules_together: dict[object, _RulesTogether] = {}
         self._result = Result(name, list(self._rules.values()))
         self._since_us = 0
         self.first_us: int | None = None
@@ -175,7 +176,7 @@ class Judge:
 
     def judged(self, entries: Iterable[Entry]) -> Iterator[bool]:
         """Judge entries in turn; whether each would have passed."""
-        request, judge_at, combinations = self._request, self._gate.judge_at, self._combinations
+        request, decide_at, rules_together = self._request, self._gate.decide_at, self._rules_together
         since_us = until_us = time_us = passed_cost = 0
         for time_us, client, method, path, host, headers, cost in entries:
             if not since_us <= time_us < until_us:
@@ -190,18 +191,18 @@ class Judge:
             request.headers = headers
             request.client_ip = client
             request.host = host
-            decision, bound, rules, keys = judge_at(request, time_us, cost)
-            name = tuple([rule.name for rule, _ in rules]) if bound is None else bound
-            combination = combinations.get(name)
-            if combination is None:
-                combination = _Combination(tuple([self._rules[rule.name] for rule, _ in rules]))
-                combinations[name] = combination
-            seen = combination.keys
+            decision, (bound, rules, keys, _) = decide_at(request, time_us, cost)
+            name = tuple([rule.name for rule in rules]) if type(bound) is Settled else bound
+            together = rules_together.get(name)
+            if together is None:
+                together = _RulesTogether(tuple([self._rules[rule.name] for rule in rules]))
+                rules_together[name] = together
+            seen = together.keys
             seen[keys] = seen.get(keys, 0) + 1
             if decision.refusals:
-                self._refused(decision, combination, keys, time_us, cost)
+                self._refused(decision, together, keys, time_us, cost)
             else:
-                combination.quiet += 1
+                together.quiet += 1
                 self._quiet += 1
                 passed_cost += cost
             yield decision.allowed
@@ -212,10 +213,10 @@ class Judge:
     def finish(self) -> Result:
         """The result of all that was judged."""
         self._hand_on()
-        for combination in self._combinations.values():
-            by = [rule.by for rule in combination.rules]
-            for keys, count in combination.keys.items():
-                for rule, key in zip(combination.rules, keys, strict=True):
+        for together in self._rules_together.values():
+            by = [rule.by for rule in together.rules]
+            for keys, count in together.keys.items():
+                for rule, key in zip(together.rules, keys, strict=True):
                     rule.hits[key] += count
                 for counted in set(zip(by, keys, strict=True)):
                     self._result.hits[counted] += count
@@ -228,15 +229,15 @@ class Judge:
             self._result.allowed += self._quiet
             self._result.series.add(time_us, self._quiet, 0)
             self._quiet = 0
-        for combination in self._combinations.values():
-            if combination.quiet:
-                for rule in combination.rules:
-                    rule.matched += combination.quiet
-                    rule.series.add(time_us, combination.quiet, 0)
-                combination.quiet = 0
+        for together in self._rules_together.values():
+            if together.quiet:
+                for rule in together.rules:
+                    rule.matched += together.quiet
+                    rule.series.add(time_us, together.quiet, 0)
+                together.quiet = 0
 
     def _refused(
-        self, decision: Decision, combination: _Combination, keys: tuple[Parts | None, ...], time_us: int, cost: int
+        self, decision: Decision, together: _RulesTogether, keys: tuple[Parts | None, ...], time_us: int, cost: int
     ) -> None:
         """Count a decision in which some rule refused, if only a shadow rule."""
         refusing = {reading.rule for reading in decision.refusals}
@@ -247,7 +248,7 @@ class Judge:
         else:
             self._result.cost_denied += cost
         self._result.series.add(time_us, decision.allowed, not decision.allowed)
-        for rule, key in zip(combination.rules, keys, strict=True):
+        for rule, key in zip(together.rules, keys, strict=True):
             refuses = rule.name in refusing
             rule.matched += 1
             rule.series.add(time_us, not refuses, refuses)
@@ -256,7 +257,7 @@ class Judge:
                 rule.refusals[key] += 1
                 rule.refused_minutes[time_us // MINUTE_US] += 1
         if not decision.allowed:
-            by = zip(combination.rules, keys, strict=True)
+            by = zip(together.rules, keys, strict=True)
             self.refusal = Refusal(
                 time_us, tuple([(rule, key) for rule, key in by if rule.name in refusing and not rule.shadow])
             )

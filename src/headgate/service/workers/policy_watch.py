@@ -35,9 +35,10 @@ FileIdentity = tuple[int, ...]
 
 def policy_of(text: bytes, file: Path) -> Policy:
     """The policy of a file's text; raises PolicyError."""
+    from headgate.policy.compiler import compile_policy
     from headgate.policy.load import parse_policy
 
-    return Policy(parse_policy(text, source=str(file)))
+    return compile_policy(parse_policy(text, source=str(file)))
 
 
 def other_store(file: Path) -> ConfigError:

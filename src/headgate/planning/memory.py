@@ -1,0 +1,136 @@
+"""Memory that the states of a policy's limits take on Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from headgate.decision import NamedLimit
+from headgate.limits import Limit
+from headgate.planning.redis_costs import COSTS, ENTRY_BYTES, NAME_BYTES
+from headgate.policy.compiled import ANY_TIER, Rule
+from headgate.policy.identity import AddressIdentity, CookieIdentity, FirstOf, HeaderIdentity, Identity, QueryIdentity
+from headgate.stores.redis.codec import key_name
+from headgate.stores.redis.url import DEFAULT_PREFIX
+
+VALUE_BYTES = 36
+"""Length of what identifies a user: that of a UUID."""
+
+ADDRESS_BYTES = 23
+_DIGEST_BYTES, _PLACE_BYTES = 32, 24
+_LONGEST_TEXT, _HASHED_TEXT = 128, 41
+_BELONG_TO_ALL = ("endpoint", "host", "method")
+"""Identities that tell no users apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitNeeds:
+    """Memory of one limit. `shared` where all requests count on one key, or on a few."""
+
+    rule: str
+    tier: str
+    limit: str
+    counted_by: tuple[str, ...]
+    shared: bool
+    states: int
+    life_s: float
+    state_bytes: int
+    entries: int
+    total_bytes: int
+
+
+def needs_of(rule: Rule, users: int, rate: float) -> list[LimitNeeds]:
+    """The needs of a rule's limits, in the tier that needs most."""
+    tiers = [_needs_of_tier(rule, tier, limits, users, rate) for tier, limits in rule.limits.items()]
+    return max(tiers, key=lambda needs: sum(need.total_bytes for need in needs))
+
+
+def _needs_of_tier(rule: Rule, tier: str, limits: Sequence[NamedLimit], users: int, rate: float) -> list[LimitNeeds]:
+    """A key's states are fields of one hash, which lives as long as the longest of them."""
+    life_s = max((_life_s(named.limit, rule.cost) for named in limits), default=0.0)
+    needs = []
+    for named in limits:
+        costs = COSTS[named.limit.algorithm]
+        if named is limits[0]:
+            state_bytes = costs.state_bytes + _name_bytes(rule, named) - NAME_BYTES
+        else:
+            state_bytes = costs.more_bytes
+        needs.append(_needs(rule, tier, named, users, rate, life_s=life_s, state_bytes=state_bytes))
+    return needs
+
+
+def _needs(
+    rule: Rule, tier: str, named: NamedLimit, users: int, rate: float, *, life_s: float, state_bytes: int
+) -> LimitNeeds:
+    """By Little's law as many states live at once as requests come in the time that one keeps its state alive."""
+    limit = named.limit
+    keys = _keys(rule, users)
+    states = min(keys, ceil(rate * life_s)) if limit.quota else 0
+    entries = 0
+    if limit.algorithm == "sliding_log":
+        # What has left is cut off at the next request, or goes with the key.
+        entries = min(states * (limit.quota // rule.cost), ceil(rate * (life_s + limit.period_us / 1e6)))
+    extra = max(0, entries - states) * ENTRY_BYTES
+    return LimitNeeds(
+        rule=rule.name,
+        tier=tier if len(rule.limits) > 1 and tier != ANY_TIER else "",
+        limit=str(limit),
+        counted_by=rule.by,
+        shared=is_shared(rule),
+        states=states,
+        life_s=round(life_s, 3),
+        state_bytes=state_bytes,
+        entries=entries,
+        total_bytes=states * state_bytes + extra,
+    )
+
+
+def _life_s(limit: Limit, cost: int) -> float:
+    """How long one request keeps a state alive at the most: until it is as none, an eighth of that, and two seconds."""
+    period_s = limit.period_us / 1e6
+    if limit.algorithm in ("fixed_window", "sliding_log"):
+        own_s = period_s
+    elif limit.algorithm == "sliding_window":
+        own_s = 2 * period_s
+    else:
+        compiled = limit.compiled
+        own_s = cost * compiled.period / compiled.refill * compiled.unit_us / 1e6
+    return own_s * 1.125 + 2
+
+
+def is_shared(rule: Rule) -> bool:
+    """Whether all requests count on one key, or on a few."""
+    return all(name in _BELONG_TO_ALL for name in rule.by)
+
+
+def _keys(rule: Rule, users: int) -> int:
+    """The keys that so many users make: each its own, times what is counted apart besides."""
+    apart = 1
+    if "endpoint" in rule.by:
+        apart *= max(1, len(rule.conditions.paths))
+    if "method" in rule.by:
+        apart *= len(rule.conditions.methods) or 8
+    if "host" in rule.by:
+        apart *= max(1, len(rule.conditions.hosts))
+    return apart if is_shared(rule) else users * apart
+
+
+def _name_bytes(rule: Rule, named: NamedLimit) -> int:
+    parts = [_part_bytes(identity) for identity in rule.key.members] or [len("everyone")]
+    text = sum(parts) + len(parts) - 1
+    text = text if text <= _LONGEST_TEXT else _HASHED_TEXT
+    return len(key_name(DEFAULT_PREFIX, "", named)) + text
+
+
+def _part_bytes(identity: Identity) -> int:
+    """The longest text that an identity gives, usually."""
+    match identity:
+        case FirstOf():
+            return max(len(member.name) + 1 + _part_bytes(member) for member in identity.members)
+        case AddressIdentity():
+            return ADDRESS_BYTES
+        case HeaderIdentity() | CookieIdentity() | QueryIdentity():
+            return _DIGEST_BYTES if identity.secret else VALUE_BYTES
+        case _:
+            return _PLACE_BYTES

@@ -1,0 +1,48 @@
+"""Requests that meet the rules of a policy together, as far as they can be met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice, product
+
+from headgate.policy.compiled import Policy, Rule
+from headgate.policy.matching import Matcher, without_idle_defaults
+from headgate.policy.path_templates import template_segments
+
+_MOST_REQUESTS = 4096
+
+Place = tuple[str, str, str]
+"""Method, host and path of a request."""
+
+
+def requests_of(policy: Policy) -> Iterator[tuple[Place, tuple[Rule, ...]]]:
+    """Requests that meet the rules together as far as they can be met, each with the rules that apply to it."""
+    matcher = Matcher(policy)
+    conditions = [rule.conditions for rule in policy.rules]
+    methods = sorted({method for each in conditions for method in each.methods} | {"GET"})
+    hosts = {host for each in conditions for host in (*each.hosts, *(f"x{parent}" for parent in each.parent_hosts))}
+    paths = dict.fromkeys(_path(template) for each in conditions for template in each.paths)
+    for method, host, path in islice(product(methods, ["", *sorted(hosts)], [*paths, "/"]), _MOST_REQUESTS):
+        candidates = matcher.candidates(matcher.kind(method, host, path))
+        if any(not exempt.conditions.look_further for exempt in candidates.exempt):
+            continue
+        for headers in (True, False):
+            matched = [one for one in candidates.rules if headers or not one.rule.conditions.look_further]
+            yield (method, host, path), tuple(one.rule for one in without_idle_defaults(matched))
+
+
+def _path(template: str) -> str:
+    """A path that a template is for."""
+    segments = [
+        "x" if segment.startswith("{") or segment == "**" else segment for segment in template_segments(template)
+    ]
+    return "/" + "/".join(segments)
+
+
+def groups_by_key(rules: Iterable[Rule]) -> list[list[Rule]]:
+    """Rules by the key that they count on: each key has its own slot in a Cluster."""
+    groups: dict[tuple[object, ...], list[Rule]] = {}
+    for rule in rules:
+        place = rule.conditions.paths if "endpoint" in rule.by else ()
+        groups.setdefault((rule.by, place), []).append(rule)
+    return list(groups.values())

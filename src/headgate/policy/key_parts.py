@@ -1,0 +1,75 @@
+"""Values as parts of a key: of bounded length, secrets as digests, all spellings of one value alike."""
+
+from __future__ import annotations
+
+from base64 import b64decode, urlsafe_b64encode
+from contextlib import suppress
+from hashlib import blake2b
+
+LONGEST_VALUE = 256
+"""Characters of a value that is a part as it stands; of a longer one the digest is."""
+
+BEGIN_TOKENS = ("eyJ", ".eJ")
+"""How base64 of a JSON object begins, and in itsdangerous, which Flask's sessions are made with, a compressed one."""
+
+_MOST_HOSTS = 16
+_STANDARD_BASE64 = str.maketrans("-_", "+/")
+_MOST_TOKEN_PARTS = 8
+
+
+def host_of(host: str) -> str:
+    """A host without its port, in lower case."""
+    name = host.strip().lower()
+    if name.startswith("["):
+        return name.partition("]")[0] + "]"
+    return name.partition(":")[0].rstrip(".")
+
+
+def hosts_of(host: str) -> list[str]:
+    """The hosts that a request names, each once, without ports and in lower case; more than one if it has a list."""
+    return list(dict.fromkeys(map(host_of, host.split(",", _MOST_HOSTS)))) if "," in host else [host_of(host)]
+
+
+def one_spelling(credentials: str) -> str:
+    """`Bearer x`, `bearer x` and `BEARER  x` are the same credentials (RFC 9110, 11.1), and so are many of Basic."""
+    scheme, *rest = credentials.split(None, 1)
+    if not rest:
+        return credentials
+    scheme, token = scheme.lower(), rest[0]
+    return f"{scheme} {_plain_base64(token) if scheme == 'basic' else plain_token(token)}"
+
+
+def plain_token(value: str) -> str:
+    """A token of base64 parts, such as a JWT, in one spelling; anything else as it is.
+
+    Most decoders ignore what is no base64 and the last bits of a part, so a signature has many spellings.
+    """
+    if not value.startswith(BEGIN_TOKENS):
+        return value
+    return ".".join(map(_plain_base64, value.split(".", _MOST_TOKEN_PARTS)))
+
+
+def _plain_base64(text: str) -> str:
+    """Base64 as it is written without padding; what cannot be read as it is."""
+    with suppress(ValueError):
+        return urlsafe_b64encode(b64decode(text.translate(_STANDARD_BASE64) + "==")).decode().rstrip("=")
+    return text
+
+
+def bounded(value: str) -> str:
+    """A value as a part of a key: long ones, and those that are no text, by their digest."""
+    if len(value) <= LONGEST_VALUE and (value.isascii() or _is_text(value)):
+        return value
+    return "digest-" + digest(value)
+
+
+def digest(value: str) -> str:
+    """128 bits in hexadecimal, the same in every process; the value cannot be read back from it."""
+    return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16, person=b"headgate").hexdigest()
+
+
+def _is_text(value: str) -> bool:
+    try:
+        return len(value.encode()) <= 4 * LONGEST_VALUE
+    except UnicodeEncodeError:
+        return False

@@ -1,0 +1,175 @@
+"""Which rules of a policy apply to a subject.
+
+Which may apply depends on its method, host and path alone; what is left open then are headers, the client's
+address and the tier. A `Matcher` is a policy made ready for that, once; then requests are only looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from headgate.policy.client_address import UNIX, is_in
+from headgate.policy.compiled import ALL_RULES, ClientNetworks, Conditions, Policy, Rule
+from headgate.policy.extract import Extractors, KeyExtractor
+from headgate.policy.key_parts import hosts_of
+from headgate.policy.path_tree import PathMatch, PathTree
+from headgate.policy.subject import REPEATED, Repeated, Subject
+
+_CLIENTS_REMEMBERED = 8192
+_LONGEST_REMEMBERED = 256
+_NO_HOSTS = frozenset([""])
+_ANY_PATH = "/**"
+"""The endpoint of requests whose path no template of a rule has matched."""
+
+Kind = tuple[str, frozenset[str], PathMatch]
+"""A method, hosts and what paths match, as far as a policy tells them apart."""
+
+
+class ConditionsMatcher:
+    """Conditions, ready to be compared with what a subject has beyond its method, host and path."""
+
+    __slots__ = ("_client_is_in", "conditions")
+
+    def __init__(self, conditions: Conditions) -> None:
+        self.conditions = conditions
+        self._client_is_in = None if conditions.clients is None else _client_matcher(conditions.clients)
+
+    def why_not(self, subject: Subject) -> str:
+        """Why a subject is not meant by its headers and its client's address, "" where it is.
+
+        Of a header that is there several times, it is any value that is meant.
+        """
+        return self._why_not(subject, any)
+
+    def why_not_surely(self, subject: Subject) -> str:
+        """`why_not`, where every value of a header that is there several times must be meant."""
+        return self._why_not(subject, all)
+
+    def _why_not(self, subject: Subject, some: Callable[[Iterable[bool]], bool]) -> str:
+        if self._client_is_in is not None and not self._client_is_in(subject):
+            return f"the client's address is not in {self.conditions.clients}"
+        for name, values in self.conditions.headers:
+            sent = subject.headers.get(name)
+            if sent is None:
+                return f"header {name} is not there"
+            if values is None:
+                continue
+            value = subject.header(name)
+            several = [one.strip() for one in sent.values] if value is REPEATED and type(sent) is Repeated else [value]
+            if not some(one in values for one in several):
+                return f"header {name} is not {' or '.join(sorted(values))}"
+        return ""
+
+
+def _client_matcher(clients: ClientNetworks) -> Callable[[Subject], bool]:
+    """Whether the client of a subject is in one of the networks; what was found is remembered."""
+    header = clients.rules.header
+
+    def have(peer: str, sent: str) -> bool:
+        address = clients.rules.address(peer, sent)
+        if address is None:
+            return clients.unix and peer in ("", UNIX)
+        return is_in(address, clients.networks)
+
+    known = lru_cache(_CLIENTS_REMEMBERED)(have)
+
+    def client_is_in(subject: Subject) -> bool:
+        sent = subject.headers.get(header, "") if header else ""
+        return (known if len(sent) <= _LONGEST_REMEMBERED else have)(subject.client_ip, sent)
+
+    return client_is_in
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A rule that may apply to a subject, and the key that it counts subjects of this path under."""
+
+    rule: Rule
+    matcher: ConditionsMatcher
+    key: KeyExtractor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """What method, host and path of a subject leave open."""
+
+    exempt: tuple[ConditionsMatcher, ...]
+    rules: tuple[Candidate, ...]
+
+    @property
+    def look_further(self) -> bool:
+        """Whether headers or the client's address decide which of these apply."""
+        return any(one.conditions.look_further for one in self.exempt) or any(
+            one.rule.conditions.look_further for one in self.rules
+        )
+
+    def select(self, subject: Subject) -> tuple[Candidate, ...]:
+        """The rules that apply to a subject; none where it is exempt."""
+        if any(not matcher.why_not_surely(subject) for matcher in self.exempt):
+            return ()
+        return without_idle_defaults([one for one in self.rules if not one.matcher.why_not(subject)])
+
+
+def without_idle_defaults(matched: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """What applies of the rules that match: default rules only where no other enforced one is there."""
+    if any(not (one.rule.default or one.rule.shadow) for one in matched):
+        return tuple(one for one in matched if not one.rule.default)
+    return tuple(matched)
+
+
+class Matcher:
+    """A policy, ready to be matched."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.extractors = Extractors()
+        self.tier_of = self.extractors.of_tier(policy.tiers)
+        self.exempt = tuple(map(ConditionsMatcher, policy.exempt))
+        self._rules = tuple((rule, ConditionsMatcher(rule.conditions)) for rule in policy.rules)
+        every = tuple(policy.conditions)
+        self._methods = frozenset(method for conditions in every for method in conditions.methods)
+        self._hosts = frozenset(host for conditions in every for host in conditions.hosts)
+        self._parent_hosts = tuple(dict.fromkeys(parent for conditions in every for parent in conditions.parent_hosts))
+        self.looks_at_hosts = bool(self._hosts or self._parent_hosts)
+        self._paths = PathTree()
+        for owner, conditions in [
+            *enumerate(rule.conditions for rule in policy.rules),
+            *((-1 - index, conditions) for index, conditions in enumerate(policy.exempt)),
+        ]:
+            for template in conditions.paths:
+                self._paths.add(template, owner)
+
+    def kind(self, method: str, host: str, path: str) -> Kind:
+        """What the policy sees in a method, a host and a path: all requests of one kind have the same candidates."""
+        if method not in self._methods:
+            method = ""
+        hosts = frozenset(map(self._host_kind, hosts_of(host))) if host and self.looks_at_hosts else _NO_HOSTS
+        return method, hosts, self._paths.match(path)
+
+    def candidates(self, kind: Kind, ruleset: str = ALL_RULES) -> Candidates:
+        """What may apply to subjects of this kind, of the rules of a ruleset."""
+        names = self.policy.rulesets[ruleset]
+        method, hosts, paths = kind
+        rules = [
+            Candidate(rule, matcher, self.extractors.of_key(rule.key, paths.found.get(index, _ANY_PATH)))
+            for index, (rule, matcher) in enumerate(self._rules)
+            if rule.name in names
+            and (index in paths.found or not rule.conditions.paths)
+            and rule.conditions.is_for(method, hosts)
+        ]
+        exempt = tuple(
+            matcher
+            for index, matcher in enumerate(self.exempt)
+            if (-1 - index in paths.surely or not matcher.conditions.paths)
+            and matcher.conditions.is_surely_for(method, hosts)
+        )
+        return Candidates(exempt, tuple(rules))
+
+    def _host_kind(self, host: str) -> str:
+        """A host that stands for all that the conditions do not tell from this one."""
+        if host in self._hosts:
+            return host
+        # The longest is below all the others that it is below of.
+        return max((parent for parent in self._parent_hosts if host.endswith(parent)), key=len, default="")

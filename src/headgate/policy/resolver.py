@@ -1,0 +1,283 @@
+"""From a subject to what the store is asked: the limits of the rules that apply, their keys and their costs.
+
+A `Resolver` has one policy on one store. It remembers, in bounds, what it knows of methods, hosts and paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import Any
+
+from headgate.decision import Decision, NamedLimit, Reading, binding_of
+from headgate.errors import ConfigError
+from headgate.keys import check_cost
+from headgate.policy.compiled import ANY_TIER, Policy, Rule
+from headgate.policy.extract import Extractor
+from headgate.policy.identity import Parts
+from headgate.policy.matching import Candidate, Candidates, Kind, Matcher
+from headgate.policy.request import Request
+from headgate.policy.subject import Subject
+from headgate.units import LARGEST
+
+_MOST_PLANS = 8192
+_MOST_BOUND = 4096
+_MOST_SELECTIONS = 256
+_LONGEST_REMEMBERED = 512
+_ONE = 1
+"""The usual cost. Compared by identity: True and 1.0 are equal to it, and are no costs."""
+
+Bind = Callable[[tuple[NamedLimit, ...]], Any]
+"""What binds limits to a store."""
+
+Keys = tuple[Parts | None, ...]
+"""The key of each rule; None where a rule refuses for lack of an identity."""
+
+Resolved = tuple[Any, tuple[Rule, ...], Keys, tuple[int, ...]]
+"""(the limits to ask, the rules they are of, each rule's key, each rule's cost)."""
+
+
+class Settled:
+    """Stands for bound limits where the decision is known without a store."""
+
+    def __init__(self, decision: Decision) -> None:
+        self._decision = decision
+
+    def decide(self, *_: object, **__: object) -> Decision:
+        """The decision."""
+        return self._decision
+
+
+_FREE = Settled(Decision((), (), allowed=True, binding=None))
+"""Where no rule applies."""
+
+
+@dataclass(slots=True, eq=False)
+class Selection:
+    """Rules that apply together, and all that is known in advance of subjects that they apply to.
+
+    Their keys are put together in three steps: `extractors` give the parts of each identity once, `joins` add the
+    sum of two parts that are there already, `spread` picks the key of each rule.
+    """
+
+    rules: tuple[Rule, ...]
+    whole_keys: tuple[Extractor, ...]
+    """What gives each rule's key where an identity is missing."""
+
+    extractors: tuple[Extractor, ...]
+    only: Extractor | None
+    """The only extractor, where all rules count by the same identity, as most do."""
+
+    joins: tuple[tuple[int, int], ...]
+    spread: Callable[[list[Any]], tuple[Parts, ...]]
+    costs: tuple[int, ...]
+    tiers: frozenset[str]
+    """The tiers that the limits depend on; none where they depend on no tier."""
+
+    bound: Any = None
+    """The limits, where they depend on no tier."""
+
+    bound_by_tier: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Plan:
+    """What is known in advance of subjects of one kind."""
+
+    candidates: Candidates
+    always: Selection | None
+    """The rules that apply whatever else a subject has; None where headers or its client's address decide."""
+
+    selections: dict[tuple[str, ...], Selection] = field(default_factory=dict)
+    """By the names of the rules, where others decide."""
+
+
+class Resolver:
+    """One policy on one store: immutable but for what it remembers, which is bounded."""
+
+    def __init__(self, policy: Policy, bind: Bind, on_store_error: str) -> None:
+        self.policy = policy
+        self._matcher = Matcher(policy)
+        self._on_store_error = on_store_error
+        self._looks_at_hosts = self._matcher.looks_at_hosts
+        self._bind_limits = bind
+        self._plans: dict[tuple[str, str, str, str], _Plan] = {}
+        """By method, host, path and ruleset, as they were sent; `_older` has those met less recently."""
+
+        self._older: dict[tuple[str, str, str, str], _Plan] = {}
+        self._plans_by_kind: dict[tuple[Kind, str], _Plan] = {}
+        self._bound: dict[tuple[tuple[str, str], ...], Any] = {}
+        self._refused: dict[tuple[tuple[str, bool], ...], Settled] = {}
+
+    def resolve(self, subject: Subject, cost: int, ruleset: str) -> Resolved:
+        """What the store is asked for a subject.
+
+        The limits are `Settled` where no rule applies, or where a rule insists on an identity that is missing.
+        """
+        path = subject.path
+        if "?" in path:
+            path = path.partition("?")[0]
+        host = subject.host if self._looks_at_hosts else ""
+        plan = self._plans.get((subject.method, host, path, ruleset))
+        if plan is None:
+            plan = self._plan(subject.method, host, path, ruleset)
+        selection = plan.always
+        if selection is None:
+            selection = self._select(plan, subject)
+        rules = selection.rules
+        costs = selection.costs if cost is _ONE else _multiplied(selection, cost)
+        bound = selection.bound
+        if bound is None:
+            bound = self._bound_for(selection, subject)
+        if selection.only is not None:
+            parts = selection.only(subject)
+            if parts:
+                return bound, rules, (parts,) * len(rules), costs
+        else:
+            found: list[Any] = [extract(subject) for extract in selection.extractors]
+            if all(found):
+                for one, other in selection.joins:
+                    found.append(found[one] + found[other])
+                return bound, rules, selection.spread(found), costs
+        keys = tuple([whole_key(subject) for whole_key in selection.whole_keys])
+        if not all(keys):
+            return self._refusal(rules, keys), rules, keys, costs
+        return bound, rules, keys, costs
+
+    def _refusal(self, rules: tuple[Rule, ...], keys: Keys) -> Settled:
+        """The refusal of a subject that lacks an identity which a rule insists on: its quota is nothing."""
+        name = tuple((rule.name, key is None) for rule, key in zip(rules, keys, strict=True))
+        refusal = self._refused.get(name)
+        if refusal is None:
+            definitions = limits_of(rules, ANY_TIER)
+            readings = [
+                Reading(False, 0, 0, None, 0, 0)
+                if keys[limit.group] is None
+                else Reading(True, limit.limit.quota, 0, 0, 0, 0)
+                for limit in definitions
+            ]
+            binding = binding_of(definitions, readings, [1] * len(readings), allowed=False)
+            refusal = Settled(Decision(definitions, readings, allowed=False, binding=binding))
+            _remember(self._refused, name, refusal, _MOST_BOUND)
+        return refusal
+
+    def _bound_for(self, selection: Selection, subject: Subject) -> Any:
+        """The limits of these rules for the subject's tier."""
+        tier = self._matcher.tier_of(subject)
+        if tier not in selection.tiers:
+            tier = ANY_TIER
+        bound = selection.bound_by_tier.get(tier)
+        if bound is None:
+            bound = selection.bound_by_tier[tier] = self._bind(selection.rules, tier)
+        return bound
+
+    def _bind(self, rules: tuple[Rule, ...], tier: str) -> Any:
+        name = tuple((rule.name, rule.tier(tier)) for rule in rules)
+        bound = self._bound.get(name)
+        if bound is None:
+            bound = self._bind_limits(limits_of(rules, tier, self._on_store_error))
+            _remember(self._bound, name, bound, _MOST_BOUND)
+        return bound
+
+    def _plan(self, method: str, host: str, path: str, ruleset: str) -> _Plan:
+        """What is known in advance of subjects like this.
+
+        Kinds are as many as the policy makes them; paths are remembered besides, so that those that are met
+        again and again cost less, while a flood of new ones pushes them out no sooner than twice `_MOST_PLANS` come.
+        """
+        name = (method, host, path, ruleset)
+        plan = self._older.get(name)
+        if plan is None:
+            kind = (self._matcher.kind(method, host, path), ruleset)
+            plan = self._plans_by_kind.get(kind)
+            if plan is None:
+                plan = self._make_plan(kind[0], ruleset)
+                _remember(self._plans_by_kind, kind, plan, _MOST_PLANS)
+        if len(path) + len(host) + len(method) <= _LONGEST_REMEMBERED:
+            if len(self._plans) >= _MOST_PLANS:
+                self._older, self._plans = self._plans, {}
+            self._plans[name] = plan
+        return plan
+
+    def _make_plan(self, kind: Kind, ruleset: str) -> _Plan:
+        if ruleset not in self.policy.rulesets:
+            known = ", ".join(self.policy.rulesets)
+            raise ConfigError(f"no ruleset is named {ruleset[:60]!r}; there are {known}")
+        candidates = self._matcher.candidates(kind, ruleset)
+        if candidates.look_further:
+            return _Plan(candidates, None)
+        return _Plan(candidates, self._selection(candidates.select(Request())))
+
+    def _select(self, plan: _Plan, subject: Subject) -> Selection:
+        """The rules that apply to a subject whose headers or client's address decide."""
+        chosen = plan.candidates.select(subject)
+        name = tuple([candidate.rule.name for candidate in chosen])
+        selection = plan.selections.get(name)
+        if selection is None:
+            selection = self._selection(chosen)
+            _remember(plan.selections, name, selection, _MOST_SELECTIONS)
+        return selection
+
+    def _selection(self, chosen: tuple[Candidate, ...]) -> Selection:
+        rules = tuple(candidate.rule for candidate in chosen)
+        extractors = list(dict.fromkeys(extract for candidate in chosen for extract in candidate.key.members))
+        joins: dict[tuple[int, int], int] = {}
+        places = []
+        for candidate in chosen:
+            place, *others = (extractors.index(extract) for extract in candidate.key.members)
+            for other in others:
+                place = joins.setdefault((place, other), len(extractors) + len(joins))
+            places.append(place)
+        tiers = frozenset(tier for rule in rules if rule.is_tiered for tier in rule.limits)
+        selection = Selection(
+            rules,
+            whole_keys=tuple(candidate.key.whole for candidate in chosen),
+            extractors=tuple(extractors),
+            only=extractors[0] if len(extractors) == 1 and not joins else None,
+            joins=tuple(joins),
+            spread=_spread(places, len(extractors) + len(joins)),
+            costs=tuple(rule.cost for rule in rules),
+            tiers=tiers,
+        )
+        if not rules:
+            selection.bound = _FREE
+        elif not tiers:
+            selection.bound = self._bind(rules, ANY_TIER)
+        return selection
+
+
+def limits_of(rules: Sequence[Rule], tier: str, on_store_error: str = "") -> tuple[NamedLimit, ...]:
+    """The limits of these rules for a tier, each with its rule's place among them.
+
+    `on_store_error` stands in for the policy's, for rules that have none of their own.
+    """
+    return tuple(
+        replace(limit, group=group, on_store_error=rule.on_store_error or on_store_error or limit.on_store_error)
+        for group, rule in enumerate(rules)
+        for limit in rule.limits[rule.tier(tier)]
+    )
+
+
+def _multiplied(selection: Selection, cost: int) -> tuple[int, ...]:
+    """Each rule's cost, so many times; where there are no rules, the cost is not looked at."""
+    if not selection.rules:
+        return ()
+    cost = check_cost(cost)
+    return tuple([min(own * cost, LARGEST) for own in selection.costs])
+
+
+def _spread(places: list[int], length: int) -> Callable[[list[Any]], tuple[Any, ...]]:
+    """What picks these places of a list of this length, in C wherever it can."""
+    if places == list(range(length)):
+        return tuple
+    if len(places) == 1:
+        return lambda found: (found[places[0]],)
+    return itemgetter(*places)
+
+
+def _remember(memory: dict[Any, Any], name: Any, value: Any, most: int) -> None:
+    """Keep a value for later; a memory that is full begins anew."""
+    if len(memory) >= most:
+        memory.clear()
+    memory[name] = value
