@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from headgate import Limiter, MemoryStore, core
+from headgate.algorithms.table import ALGORITHMS
 from headgate.decision import Decision
-from headgate.limits import ALGORITHMS, Limit
+from headgate.limits import Limit
 from headgate.testing import ManualClock
 
 
@@ -24,7 +25,9 @@ def read_vectors(folder: Path) -> Iterator[dict[str, Any]]:
 def read_limits(vector: dict[str, Any]) -> list[Limit]:
     """The limits of a vector."""
     return [
-        ALGORITHMS[numbers["algorithm"]](**{name: value for name, value in numbers.items() if name != "algorithm"})
+        ALGORITHMS[numbers["algorithm"]].limit(
+            **{name: value for name, value in numbers.items() if name != "algorithm"}
+        )
         for numbers in vector["limits"]
     ]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate import core
-from headgate.limits import Concurrent, Limit, period_text
+from headgate.limits import Limit
 
 DEGRADED = ("", "local", "open", "closed")
 """What decided where the store did not: an in-process limiter, or the written choice to pass or refuse."""
@@ -60,19 +60,12 @@ def name_limits(
     for limit in limits:
         member = f"{limit.family}.{families[limit.family]}"
         families[limit.family] += 1
-        own = name if len(limits) == 1 else f"{name}.{_period_name(limit)}"
+        own = name if len(limits) == 1 else f"{name}.{limit.period_name}"
         names[own] += 1
         if names[own] > 1:
             own = f"{own}-{names[own]}"
         named.append(NamedLimit(limit, f"{scope}/{member}", own, rule, shadow, group, on_store_error))
     return tuple(named)
-
-
-def _period_name(limit: Limit) -> str:
-    if isinstance(limit, Concurrent):
-        return "concurrent"
-    number, unit = period_text(limit.period_us)
-    return unit if number == 1 else f"{number}{unit}s"
 
 
 class Reading(NamedTuple):

@@ -2,28 +2,28 @@
 
 `str(limit)` is the limit's text form, `headgate.limit_text.parse_limits` reads it back. What the
 algorithms mean is in docs/algorithms.md; how the numbers become integers of one unit is in
-`headgate.units`.
+`headgate.units`. What a limit needs to be decided and kept is in `headgate.algorithms.table`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
 from typing import ClassVar
 
 from headgate.errors import ConfigError, brief_number
 from headgate.keys import whole_number
-from headgate.units import LARGEST, CompiledLimit, compile_bucket, compile_window, nearest_bucket, nearest_window
-
-PERIODS_US = {
-    "us": 1,
-    "ms": 1_000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 604_800_000_000,
-}
-
+from headgate.periods import parse_period, period_text
+from headgate.units import (
+    LARGEST,
+    UNITS_US,
+    CompiledLimit,
+    compile_bucket,
+    compile_window,
+    nearest_bucket,
+    nearest_window,
+)
 
 EXACT_UP_TO = 100
 """The greatest N for which the text `N/period` is the exact log; above it is the counter."""
@@ -34,6 +34,11 @@ class Limit:
 
     __slots__ = ()
     algorithm: ClassVar[str]
+    is_rate: ClassVar[bool] = True
+    """Whether it counts requests within a time, so that waiting helps; else those in flight, which end."""
+
+    on_the_clock: ClassVar[bool] = False
+    """Whether all that was used is back at one moment of the clock, the same for all keys."""
 
     @property
     def family(self) -> str:
@@ -44,6 +49,28 @@ class Limit:
     def quota(self) -> int:
         """The greatest cost that can ever pass at one instant (`q` of the RateLimit-Policy header)."""
         raise TypeError(f"{type(self).__name__} is not a limit")
+
+    @property
+    def period_name(self) -> str:
+        """Its period in a word, which tells it from other limits of one name: `second`, `5minutes`."""
+        number, unit = period_text(self.period_us)
+        return unit if number == 1 else f"{number}{unit}s"
+
+    @property
+    def window_us(self) -> int:
+        """The time in which its whole quota comes back, in microseconds: q/w is the sustained rate. 0 for no rate."""
+        return self.period_us
+
+    def life_us(self, cost: int) -> int:
+        """How long one request of this cost counts at the most, in microseconds, rounded up."""
+        return self.period_us
+
+    def scaled(self, share: Fraction) -> Limit:
+        """A limit that admits about this share, or so many times as much; one unit at least where this one admits any.
+
+        Never more than the share.
+        """
+        return self
 
     @property
     def period_us(self) -> int:
@@ -64,12 +91,13 @@ class _Window(Limit):
     limit: int
     period_us: int = field()  # pyright: ignore[reportIncompatibleMethodOverride] - a frozen field is read-only too
     compiled: CompiledLimit = field(compare=False)  # pyright: ignore[reportIncompatibleMethodOverride]
+    weighed: ClassVar[bool] = False
+    """Whether counts are multiplied by times, and so must fit together."""
 
     def __init__(self, *, limit: int, period: str | None = None, period_us: int | None = None) -> None:
         limit = _whole(self, "limit", limit, least=0)
         period_us = _period_us(self, period, period_us)
-        weighed = self.algorithm == SlidingWindow.algorithm
-        compiled = compile_window(self.algorithm, limit, period_us, weighed=weighed)
+        compiled = compile_window(self.algorithm, limit, period_us, weighed=self.weighed)
         if compiled is None:
             raise _too_fine(type(self)(limit=nearest_window(period_us), period_us=period_us))
         _set(self, limit=limit, period_us=period_us, compiled=compiled)
@@ -77,6 +105,11 @@ class _Window(Limit):
     @property
     def quota(self) -> int:
         return self.limit
+
+    def scaled(self, share: Fraction) -> Limit:
+        if share == 1 or self.limit == 0:
+            return self
+        return type(self)(limit=max(1, int(self.limit * share)), period_us=self.period_us)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(limit={self.limit}, {_period_argument(self.period_us)})"
@@ -90,6 +123,7 @@ class FixedWindow(_Window):
 
     __slots__ = ()
     algorithm = "fixed_window"
+    on_the_clock = True
 
     def __str__(self) -> str:
         return f"{_rate(self.limit, self.period_us)} fixed"
@@ -128,6 +162,10 @@ class SlidingWindow(_Sliding):
 
     __slots__ = ()
     algorithm = "sliding_window"
+    weighed = True
+
+    def life_us(self, cost: int) -> int:
+        return 2 * self.period_us
 
     def __str__(self) -> str:
         rate = _rate(self.limit, self.period_us)
@@ -154,6 +192,19 @@ class _Bucket(Limit):
     @property
     def quota(self) -> int:
         return self.capacity
+
+    @property
+    def window_us(self) -> int:
+        return _time_us(self.capacity, self.refill, self.period_us)
+
+    def life_us(self, cost: int) -> int:
+        return _time_us(cost, self.refill, self.period_us)
+
+    def scaled(self, share: Fraction) -> Limit:
+        if share == 1 or self.capacity == 0:
+            return self
+        refill, period_us = _scaled_rate(self.refill, self.period_us, share)
+        return type(self)(capacity=max(1, int(self.capacity * share)), refill=refill, period_us=period_us)
 
     def __repr__(self) -> str:
         numbers = f"capacity={self.capacity}, refill={self.refill}"
@@ -211,6 +262,19 @@ class LeakyQueue(Limit):
     def quota(self) -> int:
         return self.queue + 1
 
+    @property
+    def window_us(self) -> int:
+        return _time_us(self.quota, self.refill, self.period_us)
+
+    def life_us(self, cost: int) -> int:
+        return _time_us(cost, self.refill, self.period_us)
+
+    def scaled(self, share: Fraction) -> Limit:
+        if share == 1:
+            return self
+        refill, period_us = _scaled_rate(self.refill, self.period_us, share)
+        return LeakyQueue(queue=int(self.queue * share), refill=refill, period_us=period_us)
+
     def __repr__(self) -> str:
         return f"LeakyQueue(queue={self.queue}, refill={self.refill}, {_period_argument(self.period_us)})"
 
@@ -224,6 +288,7 @@ class Concurrent(Limit):
 
     limit: int
     algorithm: ClassVar[str] = "concurrent"
+    is_rate: ClassVar[bool] = False
 
     def __init__(self, *, limit: int) -> None:
         _set(self, limit=_whole(self, "limit", limit, least=0))
@@ -232,6 +297,14 @@ class Concurrent(Limit):
     def quota(self) -> int:
         return self.limit
 
+    @property
+    def period_name(self) -> str:
+        return "concurrent"
+
+    @property
+    def window_us(self) -> int:
+        return 0
+
     def __repr__(self) -> str:
         return f"Concurrent(limit={self.limit})"
 
@@ -239,18 +312,18 @@ class Concurrent(Limit):
         return f"{self.limit} concurrent"
 
 
-ALGORITHMS: dict[str, type[Limit]] = {
-    kind.algorithm: kind
-    for kind in (FixedWindow, SlidingLog, SlidingWindow, TokenBucket, LeakyBucket, LeakyQueue, Concurrent)
-}
+def _time_us(units: int, refill: int, period_us: int) -> int:
+    """How long so many units take to flow in, rounded up."""
+    return -(-units * period_us // refill)
 
 
-def period_text(period_us: int) -> tuple[int, str]:
-    """A period as a count of the largest unit that divides it: 90_000_000 is (90, "second")."""
-    for unit, unit_us in reversed(PERIODS_US.items()):
-        if period_us % unit_us == 0:
-            return period_us // unit_us, unit
-    raise ConfigError(f"a period is a whole number of microseconds, not {period_us!r}")
+def _scaled_rate(refill: int, period_us: int, share: Fraction) -> tuple[int, int]:
+    """(refill, period_us) of this share of a rate, never more; a refill of less than one takes a longer period."""
+    scaled = int(refill * share)
+    if scaled:
+        return scaled, period_us
+    grain_us = next(unit_us for unit_us in reversed(UNITS_US) if period_us >= unit_us)
+    return 1, ceil(period_us / (refill * share) / grain_us) * grain_us
 
 
 def _rate(count: int, period_us: int) -> str:
@@ -287,8 +360,6 @@ def _period_us(limit: Limit, period: str | None, period_us: int | None) -> int:
         return _whole(limit, "period_us", period_us, least=1)
     if not isinstance(period, str):
         raise ConfigError(f'{kind}: period must be text such as "minute" or "5 minutes", not {period!r}')
-    from headgate.limit_text import parse_period  # the text form is built on these values
-
     return _whole(limit, "period_us", parse_period(period), least=1)
 
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from inspect import isawaitable
 from typing import Any, NamedTuple, TypeVar
 
-from headgate.algorithms.transition import State, Step, decide
+from headgate.algorithms.table import ALGORITHMS, State
+from headgate.algorithms.transition import Step, decide
 from headgate.clock import US_PER_SECOND, Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ArgumentError
@@ -122,7 +123,7 @@ class Lines:
     def __init__(self, limits: Sequence[NamedLimit], clock: Clock) -> None:
         self._limits = tuple(limits)
         self._clock = clock
-        self._queues = any(limit.limit.algorithm == "leaky_queue" for limit in limits)
+        self._queues = any(ALGORITHMS[limit.limit.algorithm].queues for limit in limits)
         self._lines: dict[str, _Line] = {}
         self._lock = threading.Lock()
 

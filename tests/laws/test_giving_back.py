@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headgate import Limiter
 from headgate.algorithms.sliding_log import MOST_SINCE
-from headgate.algorithms.transition import ALGORITHMS
+from headgate.algorithms.transition import transition_of
 from headgate.limits import FixedWindow, Limit, SlidingLog, SlidingWindow
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
@@ -30,7 +30,7 @@ class Pieces:
     def __init__(self, limit: Limit, *, steps_back: bool) -> None:
         self.steps_back = steps_back
         self.limit = limit.compiled
-        self.algorithm = ALGORITHMS[limit.algorithm]
+        self.algorithm = transition_of(limit.compiled)
         self.pieces: list[tuple[int, int]] = []
         self.first = 0
         """The first piece that the state knows of."""

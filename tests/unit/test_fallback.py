@@ -17,7 +17,7 @@ from headgate.decision import name_limits
 from headgate.integrations.flask import RateLimits
 from headgate.limit_text import parse_limits
 from headgate.stores.guard.breaker import OPEN
-from headgate.stores.guard.fallback import Fallback, read_share, scaled
+from headgate.stores.guard.fallback import Fallback, read_share
 from headgate.testing import ManualClock
 
 NOBODY = "redis://127.0.0.1:1"  # nothing listens there
@@ -79,7 +79,7 @@ def test_the_strictest_choice_speaks() -> None:
 )
 def test_a_share_of_a_limit_is_never_more_than_that_and_at_least_one_unit(text: str, share: str, becomes: str) -> None:
     [limit] = parse_limits(text)
-    assert str(scaled(limit, Fraction(share))) == str(parse_limits(becomes)[0])
+    assert str(limit.scaled(Fraction(share))) == str(parse_limits(becomes)[0])
 
 
 @pytest.mark.parametrize("share", [0, -1, 1.5, True, "half", float("nan")])

@@ -14,19 +14,19 @@ SOURCE = ROOT / "src" / "headgate"
 
 FLOORS = {
     "errors": 0, "core": 0, "clock": 0, "drive": 0,
-    "units": 1, "limits": 1, "limit_text": 1, "keys": 1, "decision": 1, "testing": 1,
+    "units": 1, "periods": 1, "limits": 1, "keys": 1, "decision": 1, "testing": 1,
     "algorithms": 2,
-    "stores": 3,
+    "stores": 3, "limit_text": 3,
     "waiting": 4, "decorator": 4, "limiter": 4,
-    "policy": 5, "planning": 5,
+    "policy": 5,
+    "planning": 6,
     "http": 6,
     "observe": 7, "replay": 7, "integrations": 7,
     "service": 8,
     "cli": 9,
 }  # fmt: skip
 SERVICE_FLOORS = {"http": 0, "routes": 1, "checks": 2, "admin": 2, "pages": 2, "app": 3, "workers": 4}
-ROOMS = [("units", "limits", "limit_text", "keys", "decision", "testing"), ("waiting", "decorator", "limiter"),
-         ("policy", "planning"),
+ROOMS = [("units", "periods", "limits", "keys", "decision", "testing"), ("waiting", "decorator", "limiter"),
          ("errors", "core", "clock", "drive")]  # fmt: skip
 OPTIONAL = {
     "pydantic": "policy/schema.py policy/load.py",
@@ -131,7 +131,7 @@ def test_the_cores_have_the_same_floor_plan() -> None:
     """The same files and, in each, the same functions in the same order."""
     rust = ROOT / "rust" / "core" / "src" / "algorithms"
     for python_file in (SOURCE / "algorithms").glob("*.py"):
-        if python_file.stem in ("__init__", "transition", "integers"):
+        if python_file.stem in ("__init__", "transition", "table", "integers"):
             continue
         text = (rust / f"{python_file.stem}.rs").read_text()
         natively = re.findall(r"^pub fn (\w+)", text, re.M)
@@ -144,7 +144,7 @@ def test_the_scripts_have_the_floor_plan_of_the_cores() -> None:
     """The same files and, in each, the same steps in the same order, with what only Redis needs around them."""
     lua = SOURCE / "stores" / "redis" / "lua"
     for python_file in (SOURCE / "algorithms").glob("*.py"):
-        if python_file.stem in ("__init__", "transition", "integers", "sliding_conversion"):
+        if python_file.stem in ("__init__", "transition", "table", "integers", "sliding_conversion"):
             continue
         sections = re.findall(r"^--@ (\w+)$", (lua / f"{python_file.stem}.lua").read_text(), re.M)
         same = re.findall(r"^--@ same (\w+)$", (lua / f"{python_file.stem}.lua").read_text(), re.M)

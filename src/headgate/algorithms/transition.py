@@ -1,48 +1,17 @@
 """The shell around the algorithms: admit all checks, then charge all of them or none.
 
-Stores keep states and call `decide`; everything they need to know about an algorithm is here. Times
+Stores keep states and call `decide`. Times
 at this border are microseconds, inside they are units of each limit. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
-from headgate.algorithms import (
-    fixed_window,
-    leaky_bucket,
-    leaky_queue,
-    sliding_conversion,
-    sliding_log,
-    sliding_window,
-    token_bucket,
-)
+from headgate.algorithms.table import ALGORITHMS, State, Transition
 from headgate.decision import Reading
 from headgate.units import LARGEST, CompiledLimit
-
-State = tuple[Any, ...]
-
-
-class Algorithm(Protocol):
-    """The functions that each algorithm's module has."""
-
-    def roll(self, limit: CompiledLimit, state: Any, now: int) -> Any: ...
-    def admit(self, limit: CompiledLimit, state: Any, now: int, cost: int) -> int | None: ...
-    def charge(self, limit: CompiledLimit, state: Any, now: int, cost: int) -> Any: ...
-    def measure(self, limit: CompiledLimit, state: Any, now: int) -> tuple[int, int, int]: ...
-    def convert(self, limit: CompiledLimit, state: Any, now_us: int, former: CompiledLimit) -> Any: ...
-    def give_back(self, limit: CompiledLimit, state: Any, now: int, cost: int, earliest: int) -> Any: ...
-
-
-ALGORITHMS: dict[str, Algorithm] = {
-    "fixed_window": fixed_window,
-    "sliding_log": sliding_log,
-    "sliding_window": sliding_window,
-    "token_bucket": token_bucket,
-    "leaky_bucket": leaky_bucket,
-    "leaky_queue": leaky_queue,
-}
 
 
 class Step(NamedTuple):
@@ -68,33 +37,42 @@ def decide(steps: Sequence[Step], now_us: int, *, commit: bool, max_delay_us: in
     Without `commit` nothing is charged, and an admitted answer tells what would be left. A request
     that a queue would delay beyond `max_delay_us` is refused until the queue is that short.
     """
-    rolled = [ALGORITHMS[step.limit.algorithm].roll(step.limit, step.state, _now(step, now_us)) for step in steps]
+    transitions = [transition_of(step.limit) for step in steps]
+    rolled = [
+        transition.roll(step.limit, step.state, _now(step, now_us))
+        for step, transition in zip(steps, transitions, strict=True)
+    ]
     delays = [_delay_us(step, state, now_us) for step, state in zip(steps, rolled, strict=True)]
     waits = [
-        _wait_us(step, state, now_us, delay, max_delay_us)
-        for step, state, delay in zip(steps, rolled, delays, strict=True)
+        _wait_us(step, transition, state, now_us, delay, max_delay_us)
+        for step, transition, state, delay in zip(steps, transitions, rolled, delays, strict=True)
     ]
     allowed = all(wait == 0 for step, wait in zip(steps, waits, strict=True) if not step.shadow)
     readings: list[Reading] = []
     states: list[State | None] = []
-    for step, before, wait, delay in zip(steps, rolled, waits, delays, strict=True):
+    for step, transition, before, wait, delay in zip(steps, transitions, rolled, waits, delays, strict=True):
         charged = allowed and wait == 0
-        charge = ALGORITHMS[step.limit.algorithm].charge
-        after = charge(step.limit, before, _now(step, now_us), step.cost) if charged else before
-        readings.append(_reading(step, after, now_us, wait, delay if charged else 0))
+        after = transition.charge(step.limit, before, _now(step, now_us), step.cost) if charged else before
+        readings.append(_reading(step, transition, after, now_us, wait, delay if charged else 0))
         states.append(after if charged and commit and step.cost else None)
     return Outcome(allowed, tuple(readings), tuple(states))
 
 
+def transition_of(limit: CompiledLimit) -> Transition:
+    """The functions of a limit's algorithm."""
+    transition = ALGORITHMS[limit.algorithm].transition
+    if transition is None:
+        raise LookupError(f"{limit.algorithm} has no transition")
+    return transition
+
+
 def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLimit) -> State | None:
-    """The state of a limit whose numbers, or kind of sliding window, were `former`; None where nothing is left."""
+    """The state of a limit whose numbers, or algorithm of one family, were `former`; None where nothing is left."""
     left: State | None
     if limit.algorithm == former.algorithm:
-        left = ALGORITHMS[limit.algorithm].convert(limit, state, now_us, former)
-    elif limit.algorithm == "sliding_window":
-        left = sliding_conversion.counter_of_log(limit, state, now_us, former)
+        left = transition_of(limit).convert(limit, state, now_us, former)
     else:
-        left = sliding_conversion.log_of_counter(limit, (state[0], state[1], state[2]), now_us, former)
+        left = ALGORITHMS[limit.algorithm].takes_over[former.algorithm](limit, state, now_us, former)
     return left
 
 
@@ -109,9 +87,7 @@ def give_back(
     if cost == 0 or cost > former.quota or not counts_alike(limit, former):
         return state
     unit_us = former.unit_us
-    left: State | None = ALGORITHMS[former.algorithm].give_back(
-        former, state, now_us // unit_us, cost, earliest_us // unit_us
-    )
+    left: State | None = transition_of(former).give_back(former, state, now_us // unit_us, cost, earliest_us // unit_us)
     return left
 
 
@@ -124,7 +100,7 @@ def to_present(limit: CompiledLimit, state: State, now_us: int) -> State | None:
     latest = _latest(limit, state)
     if latest <= now:
         return None
-    rolled: State = ALGORITHMS[limit.algorithm].roll(limit, state, now)
+    rolled: State = transition_of(limit).roll(limit, state, now)
     return rolled if _latest(limit, rolled) < latest else None
 
 
@@ -138,22 +114,21 @@ def counts_alike(limit: CompiledLimit, former: CompiledLimit) -> bool:
 
 def measure_us(limit: CompiledLimit, state: State, now_us: int) -> tuple[int, int]:
     """(remaining, reset_after_us) of a stored state; 0 for the latter when it has become the same as none."""
-    algorithm = ALGORITHMS[limit.algorithm]
+    transition = transition_of(limit)
     now = now_us // limit.unit_us
-    remaining, reset_after, _ = algorithm.measure(limit, algorithm.roll(limit, state, now), now)
+    remaining, reset_after, _ = transition.measure(limit, transition.roll(limit, state, now), now)
     return remaining, _until_us(limit, reset_after, now_us)
 
 
 def _latest(limit: CompiledLimit, state: State) -> int:
-    """The latest moment that a state tells of, as the start of its window or as itself."""
-    if limit.algorithm == "sliding_log":
-        return int(state[-1][0])
-    return int(state[1]) if limit.refill else int(state[0]) * limit.period
+    latest = ALGORITHMS[limit.algorithm].latest
+    return 0 if latest is None else latest(limit, state)
 
 
-def _reading(step: Step, state: State, now_us: int, wait_us: int | None, delay_us: int) -> Reading:
-    measure = ALGORITHMS[step.limit.algorithm].measure
-    remaining, reset_after, next_after = measure(step.limit, state, _now(step, now_us))
+def _reading(
+    step: Step, transition: Transition, state: State, now_us: int, wait_us: int | None, delay_us: int
+) -> Reading:
+    remaining, reset_after, next_after = transition.measure(step.limit, state, _now(step, now_us))
     return Reading(
         allowed=wait_us == 0,
         remaining=remaining,
@@ -164,8 +139,10 @@ def _reading(step: Step, state: State, now_us: int, wait_us: int | None, delay_u
     )
 
 
-def _wait_us(step: Step, state: State, now_us: int, delay_us: int, max_delay_us: int | None) -> int | None:
-    wait = ALGORITHMS[step.limit.algorithm].admit(step.limit, state, _now(step, now_us), step.cost)
+def _wait_us(
+    step: Step, transition: Transition, state: State, now_us: int, delay_us: int, max_delay_us: int | None
+) -> int | None:
+    wait = transition.admit(step.limit, state, _now(step, now_us), step.cost)
     if wait is None:
         return None
     wait_us = _until_us(step.limit, wait, now_us)
@@ -175,9 +152,10 @@ def _wait_us(step: Step, state: State, now_us: int, delay_us: int, max_delay_us:
 
 
 def _delay_us(step: Step, state: State, now_us: int) -> int:
-    if step.limit.algorithm != "leaky_queue" or step.cost == 0:
+    delay = ALGORITHMS[step.limit.algorithm].delay
+    if delay is None or step.cost == 0:
         return 0
-    return _until_us(step.limit, leaky_queue.delay(step.limit, state, _now(step, now_us)), now_us)
+    return _until_us(step.limit, delay(step.limit, state, _now(step, now_us)), now_us)
 
 
 def _now(step: Step, now_us: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from headgate.algorithms.table import ALGORITHMS
 from headgate.decision import NamedLimit
 from headgate.limits import Limit
 from headgate.planning.redis_costs import COSTS, ENTRY_BYTES, NAME_BYTES
@@ -68,7 +69,7 @@ def _needs(
     keys = _keys(rule, users)
     states = min(keys, ceil(rate * life_s)) if limit.quota else 0
     entries = 0
-    if limit.algorithm == "sliding_log":
+    if ALGORITHMS[limit.algorithm].is_log:
         # What has left is cut off at the next request, or goes with the key.
         entries = min(states * (limit.quota // rule.cost), ceil(rate * (life_s + limit.period_us / 1e6)))
     extra = max(0, entries - states) * ENTRY_BYTES
@@ -88,15 +89,7 @@ def _needs(
 
 def _life_s(limit: Limit, cost: int) -> float:
     """How long one request keeps a state alive at the most: until it is as none, an eighth of that, and two seconds."""
-    period_s = limit.period_us / 1e6
-    if limit.algorithm in ("fixed_window", "sliding_log"):
-        own_s = period_s
-    elif limit.algorithm == "sliding_window":
-        own_s = 2 * period_s
-    else:
-        compiled = limit.compiled
-        own_s = cost * compiled.period / compiled.refill * compiled.unit_us / 1e6
-    return own_s * 1.125 + 2
+    return limit.life_us(cost) / 1e6 * 1.125 + 2
 
 
 def is_shared(rule: Rule) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import combinations
 
+from headgate.algorithms.table import ALGORITHMS
 from headgate.clock import Clock
 from headgate.errors import ConfigError, StoreUnavailable
 from headgate.policy.compiled import Policy, Rule
@@ -52,7 +53,7 @@ def cluster_obstacle(policy: Policy) -> str:
 
 
 def _has_queue(rule: Rule) -> bool:
-    return any(limit.limit.algorithm == "leaky_queue" for limits in rule.limits.values() for limit in limits)
+    return any(ALGORITHMS[limit.limit.algorithm].queues for limits in rule.limits.values() for limit in limits)
 
 
 def _may_meet(one: Rule, other: Rule) -> bool:

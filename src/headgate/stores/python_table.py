@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.algorithms.transition import Outcome, State, Step, convert, decide, give_back, measure_us, to_present
+from headgate.algorithms.table import ALGORITHMS, State
+from headgate.algorithms.transition import Outcome, Step, convert, decide, give_back, measure_us, to_present
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ArgumentError
@@ -42,7 +43,7 @@ class _Entry:
 
     @property
     def log_entries(self) -> int:
-        return len(self.state) if self.limit.algorithm == "sliding_log" else 0
+        return len(self.state) if ALGORITHMS[self.limit.algorithm].is_log else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,7 @@ class PythonTable:
                 full = self._free_one(now_us, ours)
                 if full is not None:
                     return full
-        if step.limit.algorithm == "sliding_log" and self._log_entries >= self._max_log_entries:
+        if ALGORITHMS[step.limit.algorithm].is_log and self._log_entries >= self._max_log_entries:
             soonest_us, _ = self._sweep(_SWEEP, now_us, ours)
             if self._log_entries >= self._max_log_entries:
                 return _Full(soonest_us)

@@ -20,7 +20,6 @@ from headgate.http.fields.ratelimit import (
     retry_after_seconds,
     window_seconds,
 )
-from headgate.limits import Concurrent
 
 Fields = Callable[[Decision], list[tuple[str, str]]]
 """What writes the fields of a decision: (name, value) each."""
@@ -71,7 +70,7 @@ def _next(decision: Decision) -> list[tuple[str, str]]:
 def _next_item(reading: LimitReading) -> str:
     available = f'"{reading.name}";a={min(reading.remaining, LARGEST_INTEGER)}'
     never = reading.retry_after_us is None and not reading.remaining
-    if never or isinstance(reading.definition.limit, Concurrent):
+    if never or not reading.definition.limit.is_rate:
         return available
     return f"{available};w={effective_seconds(reading)}"
 
@@ -145,7 +144,7 @@ def _policies(decision: Decision) -> list[str]:
     """`20;w=2` for each limit; of those with the same quota, one."""
     found: dict[int, str] = {}
     for reading in decision.limits:
-        if reading.shadow or isinstance(reading.definition.limit, Concurrent):
+        if reading.shadow or not reading.definition.limit.is_rate:
             continue
         window, quota = window_seconds(reading), min(reading.limit, LARGEST_INTEGER)
         if window is not None:

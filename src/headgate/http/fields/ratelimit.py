@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate import core
 from headgate.decision import Decision, LimitReading, NamedLimit
-from headgate.limits import Concurrent, LeakyBucket, LeakyQueue, Limit, TokenBucket
 
 US = 1_000_000
 LARGEST_INTEGER = 999_999_999_999_999
@@ -126,8 +125,7 @@ def window_seconds(reading: LimitReading) -> int | None:
 
     A bucket's window is the time in which it fills: it keeps q/w the sustained rate, and r <= q.
     """
-    limit = reading.definition.limit
-    window_us = 0 if isinstance(limit, Concurrent) else _window_us(limit)
+    window_us = reading.definition.limit.window_us
     return None if window_us < US else max(1, _seconds(window_us))
 
 
@@ -164,13 +162,12 @@ def _new_writers(definitions: tuple[NamedLimit, ...]) -> _Writers:
 
 def _form(definition: NamedLimit) -> Form:
     limit = definition.limit
-    in_flight = isinstance(limit, Concurrent)
     return Form(
         start=f'"{definition.name}";r=',
-        window_us=0 if in_flight else _window_us(limit),
+        window_us=limit.window_us,
         quota=limit.quota,
-        in_flight=in_flight,
-        on_the_clock=limit.algorithm == "fixed_window",
+        in_flight=not limit.is_rate,
+        on_the_clock=limit.on_the_clock,
         shadow=definition.shadow,
     )
 
@@ -178,9 +175,9 @@ def _form(definition: NamedLimit) -> Form:
 def _policy_item(definition: NamedLimit) -> str:
     limit = definition.limit
     policy = f'"{definition.name}";q={min(limit.quota, LARGEST_INTEGER)}'
-    if isinstance(limit, Concurrent):
+    if not limit.is_rate:
         return f'{policy};qu="concurrent-requests"'
-    window_us = _window_us(limit)
+    window_us = limit.window_us
     return policy if window_us < US else f"{policy};w={min(max(1, _seconds(window_us)), LARGEST_INTEGER)}"
 
 
@@ -202,12 +199,6 @@ def _effective_seconds(form: Form, reading: LimitReading) -> int:
     if reading.retry_after_us is not None:
         effective_us = min(effective_us, reading.retry_after_us)
     return max(_seconds(effective_us), 1)
-
-
-def _window_us(limit: Limit) -> int:
-    if isinstance(limit, TokenBucket | LeakyBucket | LeakyQueue):
-        return -(-limit.quota * limit.period_us // limit.refill)
-    return limit.period_us
 
 
 def _seconds(duration_us: int) -> int:

@@ -16,7 +16,6 @@ from headgate.keys import Key
 from headgate.limiter import charged_by
 from headgate.limits import Limit
 from headgate.stores.guard.choice import rescued
-from headgate.stores.guard.fallback import scaled
 from headgate.stores.protocol import Store, bind_async
 from headgate.units import LARGEST
 
@@ -43,7 +42,7 @@ class WideLimiter:
                 raise ConfigError(f"{times} times {limit} is more than can be counted, {LARGEST}")
         text = "; ".join(map(str, limits))
         scope = f"limiter/{name}" if name else f"limits/{text}"
-        wider = [scaled(limit, Fraction(times)) for limit in limits]
+        wider = [limit.scaled(Fraction(times)) for limit in limits]
         definitions = (
             *name_limits(limits, scope=scope, name=name or "default", shadow=shadow, on_store_error=on_store_error),
             *name_limits(

@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import ceil
 from typing import Any, Literal
 
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ConfigError, StoreError
 from headgate.keys import Key
-from headgate.limits import FixedWindow, LeakyBucket, LeakyQueue, Limit, SlidingLog, SlidingWindow, TokenBucket
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import BoundLimits, Decisions, StatesAt, paired_costs, read_charge
 from headgate.stores.python_table import PythonDecisions
-from headgate.units import UNITS_US
 
 Choice = Literal["local", "open", "closed"]
 
@@ -56,7 +53,7 @@ class Fallback:
             [
                 replace(
                     self._definitions[number],
-                    limit=scaled(self._definitions[number].limit, share),
+                    limit=self._definitions[number].limit.scaled(share),
                     group=self._groups.index(self._definitions[number].group),
                 )
                 for number in self._local
@@ -231,21 +228,3 @@ def read_share(share: object) -> Fraction:
     if isinstance(share, bool) or not isinstance(share, int | float | Fraction) or not 0 < share <= 1:
         raise ConfigError(f"local_share is a number above 0, up to 1, not {share!r}")
     return max(Fraction(share).limit_denominator(1000), Fraction(1, 1000))
-
-
-def scaled(limit: Limit, share: Fraction) -> Limit:
-    """A limit that admits about this share, and at least one unit where the limit admits any; never more."""
-    if share == 1 or limit.quota == 0:
-        return limit
-    if isinstance(limit, FixedWindow | SlidingLog | SlidingWindow):
-        return type(limit)(limit=max(1, int(limit.limit * share)), period_us=limit.period_us)
-    if not isinstance(limit, TokenBucket | LeakyBucket | LeakyQueue):
-        return limit
-    refill, period_us = int(limit.refill * share), limit.period_us
-    if refill == 0:
-        refill = 1
-        grain_us = next(unit_us for unit_us in reversed(UNITS_US) if period_us >= unit_us)
-        period_us = ceil(period_us / (limit.refill * share) / grain_us) * grain_us
-    if isinstance(limit, LeakyQueue):
-        return LeakyQueue(queue=int(limit.queue * share), refill=refill, period_us=period_us)
-    return type(limit)(capacity=max(1, int(limit.capacity * share)), refill=refill, period_us=period_us)

@@ -8,6 +8,7 @@ from struct import Struct, calcsize, error, unpack_from
 from typing import Any
 
 from headgate.algorithms import token_bucket, transition
+from headgate.algorithms.table import REDIS_FORMS
 from headgate.decision import NamedLimit, Reading
 from headgate.errors import StoreKeyError
 from headgate.stores.redis.scripts import MARKS, POWERS, limit_of
@@ -18,13 +19,6 @@ State = tuple[Any, ...]
 LONGEST_NAME = 128
 """Bytes of a key's text in the name of a Redis key; a longer one is named by its digest."""
 
-_FORMS = {"fixed_window": "<ddI", "sliding_window": "<dddI"}
-_BUCKET = "<ddI"
-_FIELDS = {
-    "fixed_window": "f", "sliding_window": "w", "sliding_log": "w",
-    "token_bucket": "t", "leaky_bucket": "l", "leaky_queue": "q",
-}  # fmt: skip
-_WINDOWS = ("fixed_window", "sliding_window", "sliding_log")
 _SLIDING = ("sliding_window", "sliding_log")
 _LOG = Struct("<ddIB")
 _LOG_END = _LOG.size + min(MARKS)
@@ -56,7 +50,7 @@ def key_name(prefix: str, text: str, definition: NamedLimit) -> bytes:
 
 def field_name(definition: NamedLimit) -> str:
     """The field of a limit's state in its hash. A long log has more of them, "w0:7", beside "w0"."""
-    return f"{_FIELDS[definition.limit.algorithm]}{definition.scope.rpartition('.')[2]}"
+    return f"{REDIS_FORMS[definition.limit.algorithm].field}{definition.scope.rpartition('.')[2]}"
 
 
 def is_log(definition: NamedLimit) -> bool:
@@ -77,13 +71,13 @@ def read_state(algorithm: str, value: object, others: Mapping[int, bytes] = _NO_
         former, state = _read_log(value, others) if algorithm == "sliding_log" else _read(algorithm, value)
     except (error, IndexError, KeyError, ValueError, OverflowError) as wrong:
         raise no_state(algorithm) from wrong
-    if former.period == 0 or (former.refill == 0) != (algorithm in _WINDOWS):
+    if former.period == 0 or (former.refill != 0) != REDIS_FORMS[algorithm].refills:
         raise no_state(algorithm)
     return former, state
 
 
 def _read(algorithm: str, value: bytes) -> tuple[CompiledLimit, State]:
-    form = _FORMS.get(algorithm, _BUCKET)
+    form = REDIS_FORMS[algorithm].pack
     *words, _ = unpack_from(form, value)
     return _former(algorithm, value[calcsize(form) :]), tuple(map(_whole, words))
 

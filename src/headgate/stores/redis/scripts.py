@@ -16,7 +16,7 @@ from importlib import resources
 from typing import NamedTuple
 
 from headgate.algorithms.sliding_log import MOST_SINCE
-from headgate.algorithms.transition import ALGORITHMS
+from headgate.algorithms.table import REDIS_FORMS
 from headgate.units import LARGEST, CompiledLimit
 
 HIT, PEEK, TELL = 0, 1, 2
@@ -25,10 +25,6 @@ HIT, PEEK, TELL = 0, 1, 2
 BRIEF = 42
 """Bytes of a bucket's state, which a script may reply with; no other reply has as many."""
 
-CODES = {algorithm: code for code, algorithm in enumerate(ALGORITHMS)}
-"""The number of each algorithm in the scripts."""
-
-CODES["leaky_bucket"] = CODES["token_bucket"]  # one transition
 PACKED, MOST_PACKED = 16, 20
 """Entries of a log that are moved together into a field of their own, once its own field would have so many."""
 
@@ -52,8 +48,8 @@ _CONSTANTS = {
     "MOST_ADOPTED": 2 * MOST_SINCE,
     "MOST_NARROW": 1 << 45,
     "MOST_SWEPT": 100,
-    "LOG": CODES["sliding_log"],
-    "WINDOW": CODES["sliding_window"],
+    "LOG": REDIS_FORMS["sliding_log"].code,
+    "WINDOW": REDIS_FORMS["sliding_window"].code,
     "NOTHING": "'" + BRIEF * r"\0" + "'",
 }
 _FUNCTIONS = {
@@ -63,7 +59,6 @@ _FUNCTIONS = {
     **{name: f"string.{name}" for name in ("byte", "sub")},
 }
 _NO_SWAPS: Mapping[str, str] = {}
-_BRIEF = ("token_bucket", "leaky_bucket")
 _OPTIONAL = ("delay", "adopt", "settle", "brief")
 _DIRECTIVE = re.compile(r"^( *)--@ (include|each|end|same) ?(\S*)$")
 
@@ -90,7 +85,7 @@ def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script
     inside = [(str(number), *limit) for number, limit in enumerate(limits, 1)]
     swaps = {"hash_io.fetch": "hash_io.fetched", "hash_io.put": "hash_io.gather"} if together else {}
     sections = _sections("decide_unrolled")
-    brief = together and all(algorithm in _BRIEF for algorithm, _ in limits)
+    brief = together and all(REDIS_FORMS[algorithm].brief for algorithm, _ in limits)
 
     def each(lines: list[str], some: Iterable[tuple[str, str, str]]) -> list[str]:
         made: list[str] = []
@@ -155,7 +150,7 @@ def limit_of(algorithm: str, mark: bytes) -> CompiledLimit:
 
 def kind_of(algorithm: str, *, shadow: bool) -> int:
     """What tells the script for any number of limits how to decide one."""
-    return CODES[algorithm] + (_SHADOW if shadow else 0)
+    return REDIS_FORMS[algorithm].code + (_SHADOW if shadow else 0)
 
 
 def _bytes(number: int, length: int) -> bytes:
@@ -192,8 +187,8 @@ def _included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, s
         elif match[2] == "each":
             repeated = []
         elif match[2] == "end":
-            for each in (name for name in ALGORITHMS if name != "leaky_bucket"):
-                found += _included(repeated or [], each, str(CODES[each]), swaps)
+            for own, each in _algorithms_by_code().items():
+                found += _included(repeated or [], each, str(own), swaps)
             repeated = None
         elif repeated is not None:
             repeated.append(line)
@@ -201,6 +196,14 @@ def _included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, s
             file, section = swaps.get(match[3], match[3]).split(".")
             inner = _section(algorithm if file == "ALGORITHM" else file, section)
             found += [match[1] + inside for inside in _included(inner, algorithm, code, swaps)]
+    return found
+
+
+def _algorithms_by_code() -> dict[int, str]:
+    """The algorithms that the scripts know; of those with one code, which have one transition, the first."""
+    found: dict[int, str] = {}
+    for name, form in REDIS_FORMS.items():
+        found.setdefault(form.code, name)
     return found
 
 

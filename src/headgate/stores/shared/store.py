@@ -16,6 +16,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from headgate import core
+from headgate.algorithms.table import ALGORITHMS
 from headgate.clock import US_PER_SECOND, Clock, SystemClock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError, StoreUnavailable, brief_number
@@ -117,7 +118,7 @@ class SharedStore:
         room = self._zone.info()["max_log_entries_per_key"]
         for definition in definitions:
             limit = definition.limit
-            if limit.algorithm == "sliding_log" and min(limit.quota, limit.period_us) > room:
+            if ALGORITHMS[limit.algorithm].is_log and min(limit.quota, limit.period_us) > room:
                 log.warning(
                     "%s: the log of %s may have more entries than the %d of one key that this zone has room for, and "
                     "then refuses early; a larger size or log_percent holds more, the default algorithm needs no log",
