@@ -99,6 +99,11 @@ def test_the_rooms_of_the_service_stand_on_each_other() -> None:
                 assert other == own or SERVICE_FLOORS[other] < SERVICE_FLOORS[own], f"{file} imports {module}"
 
 
+def test_what_is_planned_needs_no_gate() -> None:
+    for file in (SOURCE / "planning").glob("*.py"):
+        assert not [module for module in imports(file) if module.startswith("headgate.policy.gate")], file
+
+
 @pytest.mark.parametrize("library", OPTIONAL)
 def test_an_optional_library_stands_behind_one_door(library: str) -> None:
     doors = OPTIONAL[library].split()

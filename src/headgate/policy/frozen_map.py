@@ -17,7 +17,7 @@ class FrozenMap(dict[K, V]):
         raise TypeError(f"a {type(self).__name__} does not change")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
+    clear = pop = popitem = setdefault = update = _refuse  # pyright: ignore[reportAssignmentType] - none can be called
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))

@@ -1,0 +1,25 @@
+"""Limits as values: an algorithm with its numbers, checked once, frozen for good.
+
+`str(limit)` is the limit's text form, `headgate.limit_text.parse_limits` reads it back. What the
+algorithms mean is in docs/algorithms.md; how the numbers become integers of one unit is in
+`headgate.units`. What a limit needs to be decided and kept is in `headgate.algorithms.table`.
+"""
+
+from __future__ import annotations
+
+from headgate.limits.buckets import LeakyBucket, LeakyQueue, TokenBucket
+from headgate.limits.concurrent import Concurrent
+from headgate.limits.limit import Limit
+from headgate.limits.windows import EXACT_UP_TO, FixedWindow, SlidingLog, SlidingWindow
+
+__all__ = [
+    "EXACT_UP_TO",
+    "Concurrent",
+    "FixedWindow",
+    "LeakyBucket",
+    "LeakyQueue",
+    "Limit",
+    "SlidingLog",
+    "SlidingWindow",
+    "TokenBucket",
+]

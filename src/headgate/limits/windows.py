@@ -1,0 +1,99 @@
+"""Limits that count what passed within a window of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import ClassVar
+
+from headgate.limits.limit import Limit, period_argument, rate_text, read_period_us, set_fields, too_fine, whole
+from headgate.units import CompiledLimit, compile_window, nearest_window
+
+EXACT_UP_TO = 100
+"""The greatest N for which the text `N/period` is the exact log; above it is the counter."""
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class _Window(Limit):
+    limit: int
+    period_us: int = field()  # pyright: ignore[reportIncompatibleMethodOverride] - a frozen field is read-only too
+    compiled: CompiledLimit = field(compare=False)  # pyright: ignore[reportIncompatibleMethodOverride]
+    weighed: ClassVar[bool] = False
+    """Whether counts are multiplied by times, and so must fit together."""
+
+    def __init__(self, *, limit: int, period: str | None = None, period_us: int | None = None) -> None:
+        limit = whole(self, "limit", limit, least=0)
+        period_us = read_period_us(self, period, period_us)
+        compiled = compile_window(self.algorithm, limit, period_us, weighed=self.weighed)
+        if compiled is None:
+            raise too_fine(type(self)(limit=nearest_window(period_us), period_us=period_us))
+        set_fields(self, limit=limit, period_us=period_us, compiled=compiled)
+
+    @property
+    def quota(self) -> int:
+        return self.limit
+
+    def scaled(self, share: Fraction) -> Limit:
+        if share == 1 or self.limit == 0:
+            return self
+        return type(self)(limit=max(1, int(self.limit * share)), period_us=self.period_us)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(limit={self.limit}, {period_argument(self.period_us)})"
+
+
+class FixedWindow(_Window):
+    """At most `limit` units in each window of `period_us`, windows aligned to the Unix epoch.
+
+    Up to twice the limit can pass around a border between two windows.
+    """
+
+    __slots__ = ()
+    algorithm = "fixed_window"
+    on_the_clock = True
+
+    def __str__(self) -> str:
+        return f"{rate_text(self.limit, self.period_us)} fixed"
+
+
+class _Sliding(_Window):
+    """What passed within the last period, told exactly or by an estimate. As text without a word, by its number."""
+
+    __slots__ = ()
+
+    @property
+    def family(self) -> str:
+        return "sliding"
+
+
+class SlidingLog(_Sliding):
+    """Never more than `limit` units in any interval of `period_us`: every admitted request is remembered.
+
+    Exact, at the price of 16 bytes for each instant at which requests passed.
+    """
+
+    __slots__ = ()
+    algorithm = "sliding_log"
+
+    def __str__(self) -> str:
+        rate = rate_text(self.limit, self.period_us)
+        return rate if self.limit <= EXACT_UP_TO else f"{rate} log"
+
+
+class SlidingWindow(_Sliding):
+    """At most `limit` units a `period_us`, estimated from this window's and the last window's counts.
+
+    The last window weighs as much as of it still overlaps the sliding period. Up to twice the
+    limit can pass in the worst interval; for steady traffic the estimate is close.
+    """
+
+    __slots__ = ()
+    algorithm = "sliding_window"
+    weighed = True
+
+    def life_us(self, cost: int) -> int:
+        return 2 * self.period_us
+
+    def __str__(self) -> str:
+        rate = rate_text(self.limit, self.period_us)
+        return f"{rate} counter" if self.limit <= EXACT_UP_TO else rate
