@@ -82,7 +82,7 @@ COSTS = {{
 }}
 '''
 
-MODULE = Path(__file__).parents[1] / "src" / "headgate" / "policy" / "measured.py"
+MODULE = Path(__file__).parents[1] / "src" / "headgate" / "planning" / "redis_costs.py"
 NAME_BYTES = 64
 KEYS = 100_000
 ASKED_KEYS = 20_000
