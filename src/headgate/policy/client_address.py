@@ -18,7 +18,7 @@ from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 
 from headgate.errors import ConfigError
 
-Address = bytes
+PackedAddress = bytes
 """An address in network order: 4 bytes or 16."""
 
 UNIX = "unix"
@@ -47,7 +47,7 @@ class AddressRules:
     """Which proxies to believe, and how much of an address tells clients apart.
 
     Without trusted proxies the address is the peer's. With `hops` the header's element at that place
-    from the right is taken, whoever wrote the others.
+    from the right is taken, whatever wrote the others.
     """
 
     header: str = ""
@@ -62,14 +62,14 @@ class AddressRules:
         address = self.address(peer, header)
         return peer if address is None else self._network(address)
 
-    def address(self, peer: str, header: str) -> Address | None:
+    def address(self, peer: str, header: str) -> PackedAddress | None:
         """The client's whole address; None where it has none that can be read."""
         address = parse_address(peer)
         if self.header and (self.trusts(address) if address is not None else self.trust_unix and peer in ("", UNIX)):
             address = self._believed(address, self._elements(header))
         return address
 
-    def _network(self, address: Address) -> str:
+    def _network(self, address: PackedAddress) -> str:
         """`203.0.113.9`, `2001:db8:0:1::/64`"""
         bits = 8 * len(address)
         prefix = self.ipv4_prefix if bits == 32 else self.ipv6_prefix
@@ -78,13 +78,13 @@ class AddressRules:
         kept = int.from_bytes(address) >> (bits - prefix) << (bits - prefix)
         return f"{address_text(kept.to_bytes(len(address)))}/{prefix}"
 
-    def trusts(self, address: Address) -> bool:
+    def trusts(self, address: PackedAddress) -> bool:
         """Whether what this address says of others is believed; counting hops alone trusts every peer."""
         if self.hops and not self.trusted and not self.trust_unix:
             return True
         return is_in(address, self.trusted)
 
-    def _believed(self, peer: Address | None, elements: Sequence[str]) -> Address | None:
+    def _believed(self, peer: PackedAddress | None, elements: Sequence[str]) -> PackedAddress | None:
         if self.hops:
             chosen = parse_address(elements[-self.hops]) if len(elements) >= self.hops else None
             return peer if chosen is None else chosen
@@ -117,7 +117,7 @@ def parse_network(text: str) -> Network:
     return Network(network.max_prefixlen // 8, int(network.network_address), int(network.netmask))
 
 
-def is_in(address: Address, networks: Iterable[Network]) -> bool:
+def is_in(address: PackedAddress, networks: Iterable[Network]) -> bool:
     """Whether an address is in one of these networks."""
     length, number = len(address), int.from_bytes(address)
     return any(network.length == length and number & network.mask == network.first for network in networks)
@@ -128,7 +128,7 @@ def network_text(network: Network) -> str:
     return f"{address_text(network.first.to_bytes(network.length))}/{network.mask.bit_count()}"
 
 
-def parse_address(text: str) -> Address | None:
+def parse_address(text: str) -> PackedAddress | None:
     """An address as headers write it: with a port, in brackets, with a zone; None for anything else."""
     try:
         return inet_pton(AF_INET, text)  # most are written like this
@@ -149,7 +149,7 @@ def parse_address(text: str) -> Address | None:
     return address[12:] if address.startswith(_MAPPED) else address
 
 
-def address_text(address: Address) -> str:
+def address_text(address: PackedAddress) -> str:
     """An address as text, each in one form only."""
     return inet_ntop(AF_INET if len(address) == 4 else AF_INET6, address)
 

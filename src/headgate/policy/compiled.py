@@ -20,7 +20,7 @@ ALL_RULES = "default"
 """The ruleset that holds every rule, unless the policy gives the name to another."""
 
 ANY_TIER = ""
-"""The tier of limits that hold for everybody, and for tiers that a rule does not name."""
+"""The tier of limits that hold for all requests, and of tiers that a rule does not name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def _cookie_spellings(text: str) -> Iterator[str]:
         yield _decoded(_ESCAPED.sub(_character, quoted[1]) if "\\" in quoted[1] else quoted[1])
         if quoted.end() == len(text):
             return
-    if text.startswith('"') and '"' in text[quoted.end() if quoted else 0 :]:  # nobody agrees on where it ends
+    if text.startswith('"') and '"' in text[quoted.end() if quoted else 0 :]:  # parsers disagree on where it ends
         yield REPEATED
         return
     yield _decoded(text)
