@@ -198,6 +198,14 @@ def test_what_cannot_be_served_is_told_once_and_nothing_starts(policy: Path, zon
     assert "a store is one of " in message("--port", "0", "--store", "mysql://u:hunter2@h")
     write(policy, "5/fortnight")
     assert "rules[0].limits: cannot read" in message("--port", "0", "--store", zone)
+    write_rules(policy, 300, 600)
+    small = zone.replace("4MiB", "128KiB").replace("?", "-small?")
+    try:
+        assert "cannot keep the 300 limits of this policy: a zone of this size" in message(
+            "--port", "0", "--store", small
+        )
+    finally:
+        Path(urlsplit(small).path).unlink(missing_ok=True)
 
 
 def test_figures_count_every_request_whoever_answered_and_whoever_died(policy: Path, zone: str) -> None:
@@ -352,18 +360,20 @@ def test_a_changed_policy_reaches_all_workers(policy: Path, zone: str) -> None:
         assert figures["headgate_policy_reloads_total", "refused"] == 2
 
 
-def test_a_policy_that_the_zone_cannot_keep_is_refused_and_the_old_one_stays_in_force(policy: Path, zone: str) -> None:
-    def write_rules(count: int, quota: int) -> None:
-        rules = "".join(f"  - {{name: r{place}, by: [ip], limits: {quota}/hour bucket}}\n" for place in range(count))
-        new = policy.with_suffix(".new")
-        new.write_text(f"version: 1\nrules:\n{rules}")
-        new.replace(policy)
+def write_rules(policy: Path, count: int, quota: int) -> None:
+    """So many rules of one limit each, in the file at once."""
+    rules = "".join(f"  - {{name: r{place}, by: [ip], limits: {quota}/hour bucket}}\n" for place in range(count))
+    new = policy.with_suffix(".new")
+    new.write_text(f"version: 1\nrules:\n{rules}")
+    new.replace(policy)
 
+
+def test_a_policy_that_the_zone_cannot_keep_is_refused_and_the_old_one_stays_in_force(policy: Path, zone: str) -> None:
     zone = zone.replace("4MiB", "128KiB")
-    write_rules(2, 500)
+    write_rules(policy, 2, 500)
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         seen = len(service.lines)
-        write_rules(300, 600)
+        write_rules(policy, 300, 600)
         each_says(service, "the changed policy is refused, the old one stays:", seen)
         service.wait_for("cannot keep the 300 limits of this policy: a zone of this size knows up to 256", seen)
         assert quotas(service) == {'"r0";q=500;w=3600, "r1";q=500;w=3600'}
@@ -372,7 +382,7 @@ def test_a_policy_that_the_zone_cannot_keep_is_refused_and_the_old_one_stays_in_
         assert figures["headgate_policy_reloads_total", "refused"] == 2
         assert figures["headgate_policy_in_force",] == 0
         seen = len(service.lines)
-        write_rules(3, 700)
+        write_rules(policy, 3, 700)
         each_says(service, "the changed policy is in force; its rules are r0, r1, r2", seen)
         assert quotas(service) == {'"r0";q=700;w=3600, "r1";q=700;w=3600, "r2";q=700;w=3600'}
         assert metrics(service)["headgate_policy_in_force",] == 1
