@@ -13,11 +13,11 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 import redis
@@ -766,6 +766,37 @@ def test_a_server_with_tls_is_asked_once_it_is_known(colour: str) -> None:
             pytest.raises(StoreUnavailable, match="cannot be reached"),
         ):
             asker.hit("key")
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["there", "stopped"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_closed_store_has_no_open_socket_though_the_event_loop_ends_right_after(tls: bool, stopped: bool) -> None:
+    """Over TLS a server has to agree to the end of a connection; one that stands still is not waited for."""
+
+    def open_sockets() -> set[str]:
+        found = set()
+        for link in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):
+                found.add(str(link.readlink()))
+        return {name for name in found if name.startswith("socket:")}
+
+    async def ask_and_close(server: Server) -> set[str]:
+        options = {"ssl_ca_certs": str(server.ca_file)} if tls else {}
+        store = raw(f"{server.url}?{urlencode(options)}" if tls else server.url, timeout="1s")
+        limiter = AsyncLimiter("2/week", store=store)
+        assert await limiter.hit("key")
+        before = open_sockets()
+        if stopped:
+            server.stop()
+        await limiter.close()
+        return before - open_sockets()
+
+    with single(tls=tls) as server:
+        try:
+            assert len(asyncio.run(ask_and_close(server))) == 1
+        finally:
+            if stopped:
+                server.go_on()
 
 
 @pytest.mark.parametrize("colour", COLOURS)

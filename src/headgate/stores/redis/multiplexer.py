@@ -90,7 +90,7 @@ class Courier:
         await self._lose(StoreUnavailable(f"{self._shown}: {reason}"))
 
     async def close(self) -> None:
-        """End the connection; who still waits is told."""
+        """End the connection, and wait until its socket is closed; who still waits is told."""
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -100,7 +100,10 @@ class Courier:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
+        writer = getattr(self._connection, "_writer", None)
         await self._lose(StoreUnavailable(f"{self._shown}: the store was closed"))
+        if writer is not None:
+            await self._closed(writer)
         self._fail(self._pending, StoreUnavailable(f"{self._shown}: the store was closed"))
 
     async def _write(self) -> None:
@@ -195,6 +198,17 @@ class Courier:
         if connection is not None:
             with suppress(Exception):
                 await connection.disconnect(nowait=True)
+
+    async def _closed(self, writer: asyncio.StreamWriter) -> None:
+        """Wait until a connection is closed: over TLS the server has to agree, and the event loop may end then."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await writer.wait_closed()
+        except TimeoutError:
+            writer.transport.abort()
+            await asyncio.sleep(0)
+        except (OSError, EOFError):
+            pass  # the server was gone
 
     def _lost(self, error: Exception) -> StoreError:
         if isinstance(error, _REFUSALS) or not isinstance(error, _LOST):
