@@ -406,6 +406,105 @@ def test_slots_move_while_traffic_runs_and_exactly_the_limit_passes(nodes: Clust
     assert turned["MOVED"] > 0 and turned["ASK"] > 0
 
 
+class _Pair:
+    """Two rules that count by one identity: a decision over two hashes in one slot, in either colour; close it."""
+
+    def __init__(self, nodes: Cluster, colour: str, limit: int, **options: float) -> None:
+        self.loop = Loop() if colour == "async" else None
+        self.store = raw(nodes.url, **options)
+        self.key = f"pair {next(_prefixes)}"
+        definitions = [
+            *name_limits(parse_limits(f"{limit}/week bucket"), scope="one", name="one"),
+            *name_limits(parse_limits(f"{limit + 40}/week; {limit + 40}/week log"), scope="two", name="two"),
+        ]
+        names = set(self.store.calls(definitions).names((self.key,)))
+        assert len(names) == 2
+        (self.slot,) = {key_slot(name) for name in names}
+        self._bound: Any = (self.store.bind if self.loop is None else self.store.bind_async)(definitions)
+
+    def decide(self, cost: int = 1) -> Decision:
+        asked: Any = self._bound.decide((self.key,), (cost,))
+        return asked if self.loop is None else self.loop.run(asked)  # type: ignore[no-any-return]
+
+    def left(self) -> list[int | None]:
+        return [limit.remaining for limit in self.decide(0).limits]
+
+    def close(self) -> None:
+        if self.loop is None:
+            self.store.close()
+        else:
+            self.loop.run(self.store.aclose())
+            self.loop.close()
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_decision_whose_keys_are_on_two_servers_while_their_slot_moves_is_made_and_charged_once(
+    nodes: Cluster, colour: str
+) -> None:
+    """One key has moved and the other has not: neither server can decide until both have (TRYAGAIN)."""
+    nodes.wait_ok()
+    limit = 200
+    pair = _Pair(nodes, colour, limit)
+    assert pair.decide().allowed
+    waited, halves = 0, []
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(4):
+            asked: list[Any] = []
+
+            def half(asked: list[Any] = asked) -> None:
+                before = _errors(nodes)
+                asked += [threads.submit(pair.decide) for _ in range(20)]
+                wait_for(lambda: (_errors(nodes) - before)["TRYAGAIN"] >= 20)
+                halves.append(sum(one.done() for one in asked))
+
+            nodes.migrate_slot(pair.slot, _other(nodes, nodes.owner_of(pair.slot)), pause=half)
+            answers = [one.result(30) for one in asked]
+            waited += sum(answer.allowed and answer.degraded == "" for answer in answers)
+    left = pair.left()
+    passed = sum(pair.decide().allowed for _ in range(limit))
+    finished = pair.left()
+    pair.close()
+    nodes.wait_ok()
+    print({"colour": colour, "decided while half moved": halves, "afterwards": waited, "left": left})
+    assert halves == [0] * 4
+    assert waited == 80
+    assert left == [limit - 81, limit - 41, limit - 41]
+    assert passed == limit - 81 and finished == [0, 40, 40]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_decision_whose_slot_moves_for_longer_than_its_deadline_is_an_error_and_charges_nothing(
+    nodes: Cluster, colour: str
+) -> None:
+    nodes.wait_ok()
+    deadline_s = 0.5
+    pair = _Pair(nodes, colour, 9, timeout_s=deadline_s)
+    wait_for(lambda: _decides(pair))
+    before, turned = pair.left(), _errors(nodes)
+
+    def half() -> None:
+        for _ in range(3):
+            with timed() as own_s, pytest.raises((StoreTimeout, StoreUnavailable)):
+                pair.decide()
+            assert own_s() < deadline_s + SLACK_S
+
+    nodes.migrate_slot(pair.slot, _other(nodes, nodes.owner_of(pair.slot)), pause=half)
+    nodes.wait_ok()
+    wait_for(lambda: _decides(pair, 0))
+    after, turned = pair.left(), _errors(nodes) - turned
+    pair.close()
+    print({"colour": colour, "left": after, "turned away": dict(turned)})
+    assert after == before
+    assert turned["TRYAGAIN"] >= 3
+
+
+def _decides(pair: _Pair, cost: int = 1) -> bool:
+    try:
+        return pair.decide(cost).allowed
+    except (StoreTimeout, StoreUnavailable):
+        return False
+
+
 @pytest.mark.parametrize("colour", COLOURS)
 def test_who_was_turned_away_once_knows_the_way(nodes: Cluster, colour: str) -> None:
     nodes.wait_ok()
