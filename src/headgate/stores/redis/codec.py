@@ -20,15 +20,15 @@ LONGEST_NAME = 128
 """Bytes of a key's text in the name of a Redis key; a longer one is named by its digest."""
 
 _SLIDING = ("sliding_window", "sliding_log")
-_LOG = Struct("<ddIB")
-_LOG_END = _LOG.size + min(MARKS)
-_MOVED = Struct("<ddIIIIdd")
+_LOG = Struct("<dIB")
+_MOVED = Struct("<HHdIII")
+_BEFORE = Struct("<d")
 _IN_SEVERAL = 2
 _NARROW, _WIDE = (10, 6, 1 << 32), (14, 7, 1 << 53)
 """Bytes of an entry and of its time, and the modulus of the sums."""
 
 _NO_OTHERS: Mapping[int, bytes] = {}
-_UNITS = Struct("<d").unpack_from
+_UNITS = _BEFORE.unpack_from
 _SUMS = 1 << 53
 
 UNITS = 8
@@ -83,26 +83,27 @@ def _read(algorithm: str, value: bytes) -> tuple[CompiledLimit, State]:
 
 
 def _read_log(value: bytes, others: Mapping[int, bytes]) -> tuple[CompiledLimit, State]:
-    offset, base, _, form = _LOG.unpack_from(value, len(value) - _LOG_END)
+    end_at = len(value) - min(MARKS) - _LOG.size
+    offset, _, form = _LOG.unpack_from(value, end_at)
     former = _former("sliding_log", value[-min(MARKS) :])
-    length, shift, start, end, skip = len(value) - _LOG_END, 0, 0, 0, 0
+    start, end, skip, copied = 0, 0, 0, 0
     if form >= _IN_SEVERAL:
-        length -= _MOVED.size
-        shift, _, _, start, end, skip, _, _ = _MOVED.unpack_from(value, length)
+        end_at -= _MOVED.size
+        skip, copied, _, _, start, end = _MOVED.unpack_from(value, end_at)
+    length = end_at - _BEFORE.size
+    (base,) = _BEFORE.unpack_from(value, length)
     width, parts, modulus = _WIDE if form % _IN_SEVERAL else _NARROW
-    texts = []
+    texts = [value[copied:length]]
     if end - start <= len(others):
-        texts = [(others[number][:-16], unpack_from("<d", others[number], len(others[number]) - 16)[0] + shift)
-                 for number in range(start, end)]  # fmt: skip
+        texts = [*(others[number][: -_BEFORE.size] for number in range(start, end)), *texts]
     else:  # only what is in the log's own field is asked for
         skip = 0
-    texts.append((value[:length], offset))
     entries = []
     before = _whole(base)
-    for text, origin in texts:
+    for text in texts:
         for at in range(skip * width, len(text), width):
             total = int.from_bytes(text[at + parts : at + width], "little")
-            time = int.from_bytes(text[at : at + parts], "little") + _whole(origin)
+            time = int.from_bytes(text[at : at + parts], "little") + _whole(offset)
             entries.append((time, (total - before) % modulus))
             before = total
         skip = 0

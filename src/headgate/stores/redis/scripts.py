@@ -25,8 +25,9 @@ HIT, PEEK, TELL = 0, 1, 2
 BRIEF = 42
 """Bytes of a bucket's state, which a script may reply with; no other reply has as many."""
 
-PACKED, MOST_PACKED = 16, 20
-"""Entries of a log that are moved together into a field of their own, once its own field would have so many."""
+PACKED, MOST_PACKED, COPIED = 14, 16, 7
+"""Entries of a log that are moved together into a field of their own, once its own field would have so many; and
+how many of the next to leave its own field has copies of."""
 
 _SHADOW = 8
 MARKS = (15, 22)
@@ -45,6 +46,7 @@ _CONSTANTS = {
     "MOST_SINCE": MOST_SINCE,
     "MOST_PACKED": MOST_PACKED,
     "PACKED": PACKED,
+    "COPIED": COPIED,
     "MOST_ADOPTED": 2 * MOST_SINCE,
     "MOST_NARROW": 1 << 45,
     "MOST_SWEPT": 100,

@@ -9,8 +9,8 @@ for number = 1, #KEYS do
   reply[number] = value
   call('HDEL', key, field)
   if sub(field, 1, 1) == 'w' then
-    if value and #value % 2 == 0 and #value > 83 and byte(value, #value - 15) >= 2 then
-      local swept, _, to = unpack('<I4I4I4', value, #value - 67)
+    if value and #value % 2 == 0 and #value > 59 and byte(value, #value - 15) >= 2 then
+      local swept, _, to = unpack('<I4I4I4', value, #value - 39)
       --@ include sliding_log.sweep_all
     end
     local name = key .. 'sliding_log.' .. sub(field, 2) -- as version 0.1 has it

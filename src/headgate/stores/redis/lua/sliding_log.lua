@@ -3,15 +3,16 @@
 -- Entries of ten bytes, oldest first: the time since `offset`, and the sum of all costs up to and with it. What is
 -- used is the difference of two sums, so an entry is found by halving, and old ones leave in one cut, before which
 -- `base` is the sum of the last to leave. Sums are counted modulo `sums`. Limits beyond what ten bytes tell have
--- entries of fourteen. After the entries come offset, base, the expiry, which of these forms it is, and the limit's
--- numbers; the length is even, that of a counter odd. Of more than MOST_PACKED entries the oldest are moved into
--- fields of their own, `shift` further on and PACKED at a time, numbered from `from` up to `to`; `skip` of the first
--- have left, and those before it are deleted a few at a time.
+-- entries of fourteen. After the entries come base, and what seldom changes: offset, the expiry, which of these forms
+-- it is, and the limit's numbers; the length is even, that of a counter odd. Of more than MOST_PACKED entries the
+-- oldest are moved into fields of their own, PACKED at a time and with the sum before them, numbered from `from` up to
+-- `to`; `skip` of the first have left, and those before it are deleted a few at a time. Copies of the next few to
+-- leave, `copied` bytes, stand before the entries that are not moved, so that few decisions read another field.
 
 --@ read
 --@ include hash_io.fetch
 local offset, base, expires_s, wide, length = 0, 0, nil, 0, 0
-local shift, before, swept, from, to, skip, oldest, oldest_total = 0, 0, 0, 0, 0, 0, 0, 0
+local before, swept, from, to, skip, copied = 0, 0, 0, 0, 0, 0
 local former, kept_period, legacy, newest, newest_total = false, period, false, nil, nil
 if not value then
   --@ include sliding_log.adopt_list
@@ -21,9 +22,35 @@ else
   former = true
 end
 
+--@ brief
+-- Nearly every call: a later entry, and room for it as at most one has left. What the steps below come to, in one.
+if newest and not former and mode == HIT and unit_us == 1 and cost ~= 0 and swept == from then
+  local last, border = newest + offset, now - period
+  if last > border and now > last then
+    local start, before_first, gone = 0, base, 0
+    local first, first_total = unpack('<I6I4', value)
+    if first + offset <= border then
+      start, before_first, gone = 10, first_total, 1
+      first, first_total = unpack('<I6I4', value, 11)
+    end
+    local used, begin = (newest_total - before_first) % 4294967296 + cost, from < to and copied or start
+    if first + offset > border and (from == to or start < copied) and used <= quota and used <= 2147483647
+      and length - begin < MOST_PACKED * 10 - 10 and now - offset <= MOST_NARROW and period <= MOST_NARROW then
+      local total, most, reset_after, fetched = (newest_total + cost) % 4294967296, length, period, ''
+      last, base = now, before_first
+      if from < to then skip = skip + gone end
+      --@ include steps.expire
+      local state
+      --@ include sliding_log.append
+      --@ include hash_io.put
+      return pack('<ddd', quota - used, period, first + offset - border)
+    end
+  end
+end
+
 --@ roll
 --@ include sliding_log.form
-local start, first, first_total, last, total = 0, nil, 0, nil, 0
+local start, first, first_total, last, total, fetched = 0, nil, 0, nil, 0, ''
 if length > 0 then
   --@ include sliding_log.trim
 end
@@ -74,42 +101,53 @@ end
 
 --@ write
 local state
-local most = apart and length or length - width -- the last entry may have to be written anew
-if wide == 0 and swept == from and used ~= held and length - start < MOST_PACKED * width - width
+local begin, most = from < to and copied or start, apart and length or length - width -- the last may be written anew
+if wide == 0 and swept == from and used ~= held and length - begin < MOST_PACKED * width - width
   and used <= 2147483647 and period <= MOST_NARROW and last - offset <= MOST_NARROW and (to == 0 or from < to) then
-  -- Nearly every call. What Lua copies costs it more than what it computes: each byte is copied once.
-  if to == 0 then
-    state = pack('<I6I4ddI4Bc15', last - offset, total, offset, base, expires_s, 0, mark)
-  else
-    state = pack('<I6I4ddI4I4I4I4ddddI4Bc15', last - offset, total, shift, before, swept, from, to, skip,
-      first - shift, first_total, offset, base, expires_s, 2, mark)
-  end
-  if most > start then state = sub(value, start + 1, most) .. state end
+  --@ include sliding_log.append
 else
   --@ include sliding_log.write_long
 end
 if legacy then call('UNLINK', legacy) end
 --@ include hash_io.put
 
+--@ append
+-- What Lua copies and packs costs it more than what it computes: what has not changed is copied, and once.
+local older, rest = '', nil
+if most > start then older = sub(value, start + 1, most) end
+if not (fresh or former or length == 0) then
+  rest = sub(value, to == 0 and -28 or -48)
+elseif to == 0 then
+  rest = pack('<dI4Bc15', offset, expires_s, 0, mark)
+else
+  rest = pack('<dI4I4I4dI4Bc15', before, swept, from, to, offset, expires_s, 2, mark)
+end
+if to > 0 then
+  state = fetched .. older .. pack('<I6I4dI2I2', last - offset, total, base, skip, #fetched + copied - start) .. rest
+else
+  state = older .. pack('<I6I4d', last - offset, total, base) .. rest
+end
+
 --@ write_long
 local entries
+local copies = from < to and fetched .. sub(value, start + 1, copied) or ''
 if used == held then
-  entries = sub(value, start + 1, length)
+  entries = sub(value, begin + 1, length)
 elseif length == 0 then
   entries = pack(form, last - offset, total)
 else
-  entries = sub(value, start + 1, most) .. pack(form, last - offset, total)
+  entries = sub(value, begin + 1, most) .. pack(form, last - offset, total)
 end
 if wide == 0 and (used > 2147483647 or period > MOST_NARROW or last - offset > MOST_NARROW) then
   -- Numbers that have outgrown the form: all counts as if it had come at once with the newest.
-  wide, offset, base, from, skip = 1, last, 0, to, 0
+  wide, offset, base, from, skip, copies = 1, last, 0, to, 0, ''
   entries = pack('<I7I7', 0, used)
 else
   while #entries >= MOST_PACKED * width do
     local moved = PACKED * width
-    local sum_before = from == to and base or before
-    if from == to then skip = 0 end
-    call('HSET', key, field .. ':' .. to, sub(entries, 1, moved) .. pack('<dd', offset - shift, sum_before))
+    local sum_before = before
+    if from == to then sum_before, skip, copies = base, 0, sub(entries, 1, COPIED * width) end
+    call('HSET', key, field .. ':' .. to, sub(entries, 1, moved) .. pack('<d', sum_before))
     local _
     _, before = unpack(form, entries, moved - width + 1)
     to, entries = to + 1, sub(entries, moved + 1)
@@ -118,15 +156,25 @@ end
 if to > 0 then
   --@ include sliding_log.sweep
   if swept == to then
-    shift, swept, from, to = 0, 0, 0, 0
+    swept, from, to = 0, 0, 0
   else
-    entries = entries .. pack('<ddI4I4I4I4dd', shift, before, swept, from, to, skip, first - shift, first_total)
+    entries = copies .. entries
   end
 end
-state = entries .. pack('<ddI4Bc15', offset, base, expires_s, to > 0 and wide + 2 or wide, mark)
+--@ include sliding_log.seal
+
+--@ seal
+if to > 0 then
+  state = entries .. pack('<dI2I2dI4I4I4dI4Bc15', base, skip, #copies, before, swept, from, to, offset, expires_s,
+    wide + 2, mark)
+else
+  state = entries .. pack('<ddI4Bc15', base, offset, expires_s, wide, mark)
+end
 
 --@ give_back
 --@ include sliding_log.form
+local copies = sub(value, 1, copied)
+value, length = sub(value, copied + 1), length - copied
 local count = math.floor(length / width)
 while to > from and count < MOST_SINCE do -- until all is here that may have to change
   local time = unpack(form, value, 1) + offset
@@ -176,31 +224,21 @@ if length == 0 then
   call('HDEL', key, field)
 else
   local fresh = false
-  if to > 0 then value = sub(value, 1, length) .. pack('<ddI4I4I4I4dd', shift, before, swept, from, to, skip, oldest, oldest_total) end
-  local state = sub(value, 1, to > 0 and length + 48 or length)
-    .. pack('<ddI4Bc15', offset, base, expires_s, to > 0 and wide + 2 or wide, mark)
+  if from == to then copies = '' end
+  local state
+  local entries = copies .. sub(value, 1, length)
+  --@ include sliding_log.seal
   --@ include hash_io.put
 end
 
 --@ fetch_moved
 -- Bring the newest entries that were moved away back before those that are here.
-local chunk = call('HGET', key, field .. ':' .. to - 1)
-local origin = unpack('<d', chunk, #chunk - 15) + shift
-local again = {}
 to = to - 1
-for place = to == from and skip or 0, math.floor((#chunk - 16) / width) - 1 do
-  local time, sum = unpack(form, chunk, place * width + 1)
-  again[#again + 1] = pack(form, time, sum)
-end
-for place = 0, math.floor(length / width) - 1 do
-  local time, sum = unpack(form, value, place * width + 1)
-  again[#again + 1] = pack(form, time + offset - origin, sum)
-end
-local _
-_, before = unpack('<dd', chunk, #chunk - 15)
+local chunk = call('HGET', key, field .. ':' .. to)
+value = sub(chunk, (to == from and skip or 0) * width + 1, #chunk - 8) .. sub(value, 1, length)
+before = unpack('<d', chunk, #chunk - 7)
 if to == from then skip = 0 end
 call('HDEL', key, field .. ':' .. to)
-value, offset = table.concat(again), origin
 length = #value
 count = math.floor(length / width)
 
@@ -215,17 +253,18 @@ end
 
 --@ parse
 local numbers
-newest, newest_total, offset, base, expires_s, wide, numbers = unpack('<I6I4ddI4Bc15', value, #value - 45)
+newest, newest_total, base, offset, expires_s, wide, numbers = unpack('<I6I4ddI4Bc15', value, #value - 45)
 length = #value - 36
 if wide ~= 0 then
   newest = nil
   if wide == 2 then
-    newest, newest_total, shift, before, swept, from, to, skip, oldest, oldest_total
-      = unpack('<I6I4ddI4I4I4I4dd', value, length - 57)
-    wide, length = 0, length - 48
+    length = #value - 60
+    newest, newest_total, base, skip, copied, before, swept, from, to = unpack('<I6I4dI2I2dI4I4I4', value, length - 9)
+    wide = 0
   elseif wide == 3 then
-    shift, before, swept, from, to, skip, oldest, oldest_total = unpack('<ddI4I4I4I4dd', value, length - 47)
-    wide, length = 1, length - 48
+    length = #value - 60
+    base, skip, copied, before, swept, from, to = unpack('<dI2I2dI4I4I4', value, length + 1)
+    wide = 1
   end
 end
 former = numbers ~= mark
@@ -242,90 +281,81 @@ else
   last = last + offset
 end
 if last - now > 2 * kept_period then -- no clock steps back that far
-  offset, shift, last = offset - (last - now), shift - (last - now), now
+  offset, last = offset - (last - now), now
   former = true -- kept at a refusal, too, as what is of former numbers: from now on it counts from this moment
 end
 local border = (last > now and last or now) - kept_period
 if last <= border then -- all have left
-  length, base, total, last, from, skip = 0, 0, 0, nil, to, 0
-elseif from == to then
+  length, base, total, last, from, skip, copied = 0, 0, 0, nil, to, 0, 0
+else
   first, first_total = unpack(form, value, 1)
   first = first + offset
   if first <= border then
     start, base = width, first_total
-    first, first_total = unpack(form, value, width + 1)
-    first = first + offset
-    if first <= border then -- more than one has left
-      local low, high = 2, math.floor(length / width) - 1
-      while low < high do
-        local middle = math.floor((low + high) / 2)
-        if unpack(form, value, middle * width + 1) + offset <= border then low = middle + 1 else high = middle end
-      end
-      start = low * width
-      local _
-      _, base = unpack(form, value, start - width + 1)
-      first, first_total = unpack(form, value, start + 1)
+    if from < to then skip = skip + 1 end
+    if from == to or start < copied then
+      first, first_total = unpack(form, value, width + 1)
       first = first + offset
     end
-  end
-else
-  first, first_total = oldest + shift, oldest_total
-  if first <= border then
-    --@ include sliding_log.trim_moved
-  end
-end
-
---@ trim_moved
--- The first of the fields whose newest entry has not left, and in it the first entry that has not.
-local chunk = call('HGET', key, field .. ':' .. from)
-local origin, sum_before = unpack('<d', chunk, #chunk - 15) + shift, first_total
-skip = skip + 1 -- mostly only one has left
-if skip * width + 16 < #chunk then
-  first, first_total = unpack(form, chunk, skip * width + 1)
-  first = first + origin
-end
-if first > border then
-  base = sum_before
-else
-  --@ include sliding_log.trim_more
-end
-
---@ trim_more
-if unpack(form, chunk, #chunk - 15 - width) + origin <= border then
-  from, skip = from + 1, 0
-  if from < to then
-    chunk = call('HGET', key, field .. ':' .. from)
-    if unpack(form, chunk, #chunk - 15 - width) + unpack('<d', chunk, #chunk - 15) + shift <= border then
-      local low, high = from + 1, to
-      while low < high do
-        local middle = math.floor((low + high) / 2)
-        chunk = call('HGET', key, field .. ':' .. middle)
-        origin = unpack('<d', chunk, #chunk - 15) + shift
-        if unpack(form, chunk, #chunk - 15 - width) + origin <= border then low = middle + 1 else high = middle end
-      end
-      from = low
-      if from < to then chunk = call('HGET', key, field .. ':' .. from) end
+    if first > border then -- mostly only one has left
+    elseif from < to then
+      --@ include sliding_log.trim_moved
+    else
+      base = first_total
+      local text, low, high = value, 2, math.floor(length / width) - 1
+      --@ include sliding_log.trim_text
+      start = low * width
     end
   end
-  if from < to then
-    origin, base = unpack('<dd', chunk, #chunk - 15)
-    origin = origin + shift
-  else
-    chunk, origin, base = value, offset, before
-  end
 end
-local low, high = skip, math.floor((from < to and #chunk - 16 or length) / width) - 1
+
+--@ trim_text
+-- The first entry of a text, from `low` on and `high` at the last, that has not left.
+local least = low
 while low < high do
   local middle = math.floor((low + high) / 2)
-  if unpack(form, chunk, middle * width + 1) + origin <= border then low = middle + 1 else high = middle end
+  if unpack(form, text, middle * width + 1) + offset <= border then low = middle + 1 else high = middle end
 end
-if low > skip then
+if low > least then
   local _
-  _, base = unpack(form, chunk, (low - 1) * width + 1)
+  _, base = unpack(form, text, (low - 1) * width + 1)
 end
-first, first_total = unpack(form, chunk, low * width + 1)
-first = first + origin
-if from < to then skip = low else start = low * width end
+first, first_total = unpack(form, text, low * width + 1)
+first = first + offset
+
+--@ trim_moved
+-- The first of the fields whose newest entry has not left, and in it the first entry that has not. It is `fetched`,
+-- with the next ones, to stand in the place of the copies.
+local low, high, middle, text = from, to, from, nil
+if skip == PACKED then low, middle = from + 1, from + 1 end -- mostly the next
+while low < high do
+  text = call('HGET', key, field .. ':' .. middle)
+  if unpack(form, text, #text - 7 - width) + offset > border then
+    high = middle
+    if low == high then break end -- it is the one that was just read
+  else
+    low, text = middle + 1, nil
+  end
+  middle = middle == from and low or math.floor((low + high) / 2) -- after the first its neighbour, then by halving
+end
+if low > from then
+  from, skip = low, 0
+  if low == to then
+    base = before
+  else
+    text = text or call('HGET', key, field .. ':' .. low)
+    base = unpack('<d', text, #text - 7)
+  end
+end
+if from == to then text = value end
+low, high = skip, PACKED - 1
+if from == to then low, high = math.floor(copied / width), math.floor(length / width) - 1 end
+--@ include sliding_log.trim_text
+if from == to then
+  start, copied = low * width, 0
+else
+  fetched, start, skip = sub(text, low * width + 1, math.min((low + COPIED) * width, #text - 8)), copied, low
+end
 
 --@ freed
 -- How long until the oldest entries that hold `needed` units have left.
@@ -337,20 +367,20 @@ if needed > (first_total - base) % sums then
     while low < high do
       local middle = math.floor((low + high) / 2)
       local chunk = call('HGET', key, field .. ':' .. middle)
-      local _, sum = unpack(form, chunk, #chunk - 15 - width)
+      local _, sum = unpack(form, chunk, #chunk - 7 - width)
       if (sum - base) % sums < needed then low = middle + 1 else high = middle end
     end
-    local text, origin, place, most = value, offset, start / width, math.floor(length / width) - 1
+    local text, place, most = value, (from < to and copied or start) / width, math.floor(length / width) - 1
     if low < to then
       text = call('HGET', key, field .. ':' .. low)
-      origin, place, most = unpack('<d', text, #text - 15) + shift, low == from and skip or 0, (#text - 16) / width - 1
+      place, most = low == from and skip or 0, (#text - 8) / width - 1
     end
     while place < most do
       local middle = math.floor((place + most) / 2)
       local _, sum = unpack(form, text, middle * width + 1)
       if (sum - base) % sums < needed then place = middle + 1 else most = middle end
     end
-    freed = unpack(form, text, place * width + 1) + origin
+    freed = unpack(form, text, place * width + 1) + offset
   end
 end
 freed = freed + period - now
@@ -424,12 +454,12 @@ local unit_us, quota, period = unpack('<BI7I7', mark)
 
 --@ save
 kept[at] = {
-  value, offset, base, expires_s, wide, length, shift, before, swept, from, to, skip, oldest, oldest_total, former,
-  kept_period, legacy, start, first, first_total, last, total, used,
+  value, offset, base, expires_s, wide, length, before, swept, from, to, skip, copied, former, kept_period, legacy,
+  start, first, first_total, last, total, fetched, used,
 }
 
 --@ load
-local value, offset, base, expires_s, wide, length, shift, before, swept, from, to, skip, oldest, oldest_total, former,
-  kept_period, legacy, start, first, first_total, last, total, used = spread(kept[at], 1, 23)
+local value, offset, base, expires_s, wide, length, before, swept, from, to, skip, copied, former, kept_period, legacy,
+  start, first, first_total, last, total, fetched, used = spread(kept[at], 1, 22)
 local held, apart = used, true
 --@ include sliding_log.form

@@ -98,13 +98,13 @@ end
 --@ of_log
 -- The twin of sliding_conversion.counter_of_log.
 local now, kept_period, expires_s, former = now_us, period * unit_us
-local offset, base, wide, length, shift, before, swept, from, to, skip = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-local oldest, oldest_total, newest, newest_total = 0, 0, nil, nil
+local offset, base, wide, length, before, swept, from, to, skip, copied = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+local newest, newest_total = nil, nil
 --@ include sliding_log.parse
 local _, _, former_period = unpack('<BI7I7', value, #value - 14)
 kept_period = math.min(kept_period, former_period)
 --@ include sliding_log.form
-local start, first, first_total, last, total = 0, nil, 0, nil, 0
+local start, first, first_total, last, total, fetched = 0, nil, 0, nil, 0, ''
 if length > 0 then
   --@ include sliding_log.trim
 end

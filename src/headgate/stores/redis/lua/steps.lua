@@ -49,6 +49,10 @@ if reset_after > LARGEST then reset_after = LARGEST end
 if next_after > LARGEST then next_after = LARGEST end
 
 --@ keep
+--@ include steps.expire
+--@ include ALGORITHM.write
+
+--@ expire
 -- A state is forgotten when it has become the same as none, or some time later: then the next ones need no new moment.
 local needed_s, fresh = (now_us + reset_after) / 1000000, false
 if given_us >= 0 then
@@ -56,7 +60,6 @@ if given_us >= 0 then
 elseif expires_s == nil or expires_s <= needed_s then
   fresh, expires_s = true, math.min(math.ceil(needed_s + reset_after / 8000000) + 1, 4294967295)
 end
---@ include ALGORITHM.write
 
 --@ settle
 if former and mode == HIT then
