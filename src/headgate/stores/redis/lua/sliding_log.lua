@@ -407,17 +407,7 @@ end
 -- The twin of sliding_conversion.log_of_counter.
 local window, current, previous, _, power, _, former_period = unpack('<dddI4BI7I7', value)
 local former_unit_us = 10 ^ power
-local former_now = math.floor(now_us / former_unit_us)
-local index = math.floor(former_now / former_period)
-if index == window + 1 then
-  window, current, previous = index, 0, current
-elseif index > window then
-  window, current, previous = index, 0, 0
-elseif window - index > 2 then
-  window = index + 1
-end
-local to_come = math.min(former_period, window * former_period + former_period - former_now)
-local counted = current + math.floor(previous * to_come / former_period)
+--@ include sliding_window.counted
 if counted ~= 0 then
   local dropped, count = window + 1, current
   if current == 0 then dropped, count = window, previous end

@@ -75,25 +75,29 @@ end
 local former_unit_us, _, former_period = unpack('<BI7I7', value, 29)
 former_unit_us = 10 ^ former_unit_us
 if former_period ~= period or former_unit_us ~= unit_us then
-  local former_now = math.floor(now_us / former_unit_us)
-  local index = math.floor(former_now / former_period)
-  if index == window + 1 then
-    window, current, previous = index, 0, current
-  elseif index > window then
-    window, current, previous = index, 0, 0
-  elseif window - index > 2 then
-    window = index + 1
-  end
-  local left, behind = window * former_period + former_period - former_now, 0
-  if left > former_period then left, behind = former_period, left - former_period end
-  local used = current + math.floor(previous * left / former_period)
-  if used == 0 then
+  --@ include sliding_window.counted
+  if counted == 0 then
     window, current, previous = nil, nil, nil
   else
     local moment = math.floor((former_now + behind) * former_unit_us / unit_us)
-    window, current, previous = math.floor(moment / period), math.min(used, math.floor(LARGEST / period)), 0
+    window, current, previous = math.floor(moment / period), math.min(counted, math.floor(LARGEST / period)), 0
   end
 end
+
+--@ counted
+-- What counts of a state under the numbers that it was written under.
+local former_now = math.floor(now_us / former_unit_us)
+local index = math.floor(former_now / former_period)
+if index == window + 1 then
+  window, current, previous = index, 0, current
+elseif index > window then
+  window, current, previous = index, 0, 0
+elseif window - index > 2 then
+  window = index + 1
+end
+local to_come = window * former_period + former_period - former_now
+local behind = math.max(0, to_come - former_period)
+local counted = current + math.floor(previous * (to_come - behind) / former_period)
 
 --@ of_log
 -- The twin of sliding_conversion.counter_of_log.
