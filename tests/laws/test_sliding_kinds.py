@@ -15,18 +15,28 @@ from headgate.limits import Limit, SlidingLog, SlidingWindow
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
 from strategies import ONE_OF_A_KIND, history_of
-from subjects import CORES, START_US, ZONES, make_limiter, numbers
+from subjects import KINDS, START_US, make_limiter, numbers
 
-CONVERTING = (*CORES, *ZONES)
 KINDS_OF_WINDOW = (SlidingLog, SlidingWindow)
 
-each_store = pytest.mark.parametrize("store", CONVERTING)
+each_store = pytest.mark.parametrize("store", KINDS)
 
 
 def left(limiter: Limiter) -> int:
     remaining = limiter.peek("key", 0).remaining
     assert remaining is not None
     return remaining
+
+
+def asked(store: str, former: Limit, data: st.DataObject, *, many: int) -> tuple[ManualClock, list[Limiter]]:
+    """A clock and limiters on it, each on a store of its own and with the same history of requests for the key."""
+    clock = ManualClock(START_US + data.draw(st.integers(0, former.period_us)))
+    limiters = [make_limiter(store, former, clock, name="api") for _ in range(many)]
+    for wait_us, cost in data.draw(history_of([former])):
+        clock.advance(wait_us)
+        for limiter in limiters:
+            limiter.hit("key", cost)
+    return clock, limiters
 
 
 @st.composite
@@ -49,12 +59,7 @@ def test_a_sliding_window_of_another_kind_never_leaves_more_than_the_former_one_
     former, limit = change
     assume(isinstance(former, SlidingLog) or limit.quota * former.period_us <= LARGEST)
     alone_limit = type(former)(limit=limit.quota, period_us=former.period_us)  # type: ignore[call-arg]
-    clock = ManualClock(START_US + data.draw(st.integers(0, former.period_us)))
-    before, alone = (make_limiter(store, former, clock, name="api") for _ in range(2))
-    for wait_us, cost in data.draw(history_of([former])):
-        clock.advance(wait_us)
-        before.hit("key", cost)
-        alone.hit("key", cost)
+    clock, [before, alone] = asked(store, former, data, many=2)
     clock.advance(data.draw(st.one_of(st.just(0), st.integers(0, former.period_us))))
     after = Limiter(limit, store=before.store, clock=clock, name="api")
     alone = Limiter(alone_limit, store=alone.store, clock=clock, name="api")
@@ -72,11 +77,7 @@ def test_what_counts_when_the_kind_changes_counts_on(
     store: str, change: tuple[Limit, Limit], data: st.DataObject
 ) -> None:
     former, limit = change
-    clock = ManualClock(START_US + data.draw(st.integers(0, former.period_us)))
-    before = make_limiter(store, former, clock, name="api")
-    for wait_us, cost in data.draw(history_of([former])):
-        clock.advance(wait_us)
-        before.hit("key", cost)
+    clock, [before] = asked(store, former, data, many=1)
     counted = former.quota - left(before)
     if former.period_us > limit.period_us and isinstance(former, SlidingLog):
         counted = 0  # entries that are older than the new period may leave
@@ -90,11 +91,7 @@ def test_a_wait_is_exact_when_the_kind_has_changed(
     store: str, change: tuple[Limit, Limit], data: st.DataObject
 ) -> None:
     former, limit = change
-    clock = ManualClock(START_US + data.draw(st.integers(0, former.period_us)))
-    before = make_limiter(store, former, clock, name="api")
-    for wait_us, cost in data.draw(history_of([former])):
-        clock.advance(wait_us)
-        before.hit("key", cost)
+    clock, [before] = asked(store, former, data, many=1)
     after = Limiter(limit, store=before.store, clock=clock, name="api")
     cost = data.draw(st.integers(1, max(1, limit.quota)))
     told_us = after.hit("key", cost).retry_after_us
@@ -113,11 +110,7 @@ def test_what_was_forgotten_by_one_kind_stays_forgotten_by_the_other(
     store: str, change: tuple[Limit, Limit], data: st.DataObject
 ) -> None:
     former, limit = change
-    clock = ManualClock(START_US + data.draw(st.integers(0, former.period_us)))
-    before = make_limiter(store, former, clock, name="api")
-    for wait_us, cost in data.draw(history_of([former])):
-        clock.advance(wait_us)
-        before.hit("key", cost)
+    clock, [before] = asked(store, former, data, many=1)
     reset_after_us = before.peek("key", 0).reset_after_us
     assert reset_after_us is not None
     assume(clock.now_us() + reset_after_us < LARGEST - 10**14)
@@ -125,19 +118,16 @@ def test_what_was_forgotten_by_one_kind_stays_forgotten_by_the_other(
     after, fresh = Limiter(limit, store=before.store, clock=clock, name="api"), make_limiter(store, limit, clock)
     for wait_us, cost in data.draw(history_of([limit])):
         clock.advance(wait_us)
-        asked, told = after.hit("key", cost), fresh.hit("key", cost)
-        assert (asked.allowed, asked.remaining, asked.retry_after_us) == (
-            told.allowed,
-            told.remaining,
-            told.retry_after_us,
-        )
+        told, of_fresh = numbers(after.hit("key", cost)), numbers(fresh.hit("key", cost))
+        same = ("allowed", "remaining", "retry_after_us")
+        assert [told[name] for name in same] == [of_fresh[name] for name in same]
 
 
 @given(change=changes(period=True), data=st.data())
 def test_all_stores_convert_alike(change: tuple[Limit, Limit], data: st.DataObject) -> None:
     former, limit = change
     clock = ManualClock(START_US + data.draw(st.integers(0, former.period_us)))
-    all_before = [make_limiter(store, former, clock, name="api") for store in CONVERTING]
+    all_before = [make_limiter(store, former, clock, name="api") for store in KINDS]
     all_after = [Limiter(limit, store=before.store, clock=clock, name="api") for before in all_before]
     for wait_us, cost, changed in data.draw(
         st.lists(
@@ -148,8 +138,7 @@ def test_all_stores_convert_alike(change: tuple[Limit, Limit], data: st.DataObje
         )
     ):
         clock.advance(wait_us)
-        asked = all_after if changed else all_before
-        first, *others = (numbers(limiter.hit("key", cost)) for limiter in asked)
+        first, *others = (numbers(limiter.hit("key", cost)) for limiter in (all_after if changed else all_before))
         assert all(other == first for other in others)
 
 
