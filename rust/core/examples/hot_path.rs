@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
-use headgate_core::answer::{Check, Mode, OnFull};
 use headgate_core::limit::{Algorithm, Limit};
-use headgate_core::private::{Bounds, Private};
-use headgate_core::registry::{Definition, Registered};
+use headgate_core::process::registry::{Definition, Registered};
+use headgate_core::process::storage::{Bounds, ProcessStorage};
 use headgate_core::table;
+use headgate_core::table::answer::{Check, Mode, OnFull};
 
-type Table = table::Table<Private>;
+type Table = table::Table<ProcessStorage>;
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
@@ -28,7 +28,7 @@ fn main() {
     let decisions: i64 = arguments.next().and_then(|count| count.parse().ok()).expect("a number of decisions");
     let table = Table::new(
         [7; 16],
-        Private::new(Bounds { max_keys: 1_000_000, max_log_blocks: 1_000_000, on_full: OnFull::Forget }),
+        ProcessStorage::new(Bounds { max_keys: 1_000_000, max_log_blocks: 1_000_000, on_full: OnFull::Forget }),
     );
     let algorithms: &[Algorithm] = match kind.as_str() {
         "fixed_window" => &[Algorithm::FixedWindow],

@@ -4,11 +4,11 @@ use std::hash::Hasher;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-/// A key, hashed. `stripe` chooses the lock, `tag` the slot; they are independent.
+/// A key, hashed. `shard` chooses the lock, `tag` the slot; they are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyHash {
-    /// Chooses the stripe.
-    pub stripe: u64,
+    /// Chooses the shard.
+    pub shard: u64,
     /// Orders and identifies the slot, together with a limit's salt.
     pub tag: u64,
 }
@@ -37,7 +37,7 @@ impl Seed {
     #[inline]
     pub fn text(&self, text: &[u8]) -> KeyHash {
         let hash = self.hasher.hash(text);
-        KeyHash { stripe: hash.h1, tag: hash.h2 }
+        KeyHash { shard: hash.h1, tag: hash.h2 }
     }
 
     /// Hash a key of several parts; no two lists of parts are hashed alike, and none like a text.
@@ -50,7 +50,7 @@ impl Seed {
         // No UTF-8 text ends with this byte, so no text runs into a list of parts.
         hasher.write(&[0xff]);
         let hash = hasher.finish128();
-        KeyHash { stripe: hash.h1, tag: hash.h2 }
+        KeyHash { shard: hash.h1, tag: hash.h2 }
     }
 
     /// The salt of a limit's scope.

@@ -1,9 +1,9 @@
 //! Raw memory: the only unsafe code of Headgate.
 //!
-//! In the memory of one process the slots of all stripes lie in one mapping, cut into ranges that do
+//! In the memory of one process the slots of all shards lie in one mapping, cut into ranges that do
 //! not overlap. A mapping costs nothing until it is touched, large ones get large pages, and what a
-//! stripe leaves behind goes back to the system at once. A file that many processes map is cut into
-//! lanes, each with a lock that all of them obey and that outlives a holder that dies; see `shared`.
+//! shard leaves behind goes back to the system at once. A file that many processes map is cut into
+//! shards, each with a lock that all of them obey and that outlives a holder that dies; see `shared`.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use memmap2::MmapRaw;
 
-use crate::slot::Slot;
+use crate::encoding::slot::Slot;
 
 /// Mappings below this size are not worth large pages.
 #[cfg(target_os = "linux")]
 const LARGE: usize = 8 << 20;
 
-/// Slots of one stripe: a range of a mapping that nobody else reaches.
+/// Slots of one shard: a range of a mapping that nobody else reaches.
 pub struct Slots {
     /// Where they begin, kept beside the mapping: every decision asks for it several times.
     start: NonNull<Slot>,
@@ -130,7 +130,7 @@ pub fn prefetch<T>(place: *const T) {
 pub mod shared {
     //! A file that many processes map at once.
     //!
-    //! It is cut into lanes. Whoever holds the lock of a lane has its slots and blocks for itself, in
+    //! It is cut into shards. Whoever holds the lock of a shard has its slots and blocks for itself, in
     //! all processes; everything else that is shared is read and written as atomic words.
 
     use std::cell::UnsafeCell;
@@ -142,31 +142,31 @@ pub mod shared {
 
     use memmap2::{MmapOptions, MmapRaw};
 
-    use crate::log_pool::Block;
-    use crate::slot::Slot;
+    use crate::encoding::slot::Slot;
+    use crate::shard::log_pool::Block;
 
     /// Bytes that a lock takes, whatever the C library needs of them.
     pub const LOCK_BYTES: usize = 48;
-    /// Words of a lane beside its lock.
-    pub const LANE_WORDS: usize = 26;
-    /// Records of a lane.
+    /// Words of a shard beside its lock.
+    pub const SHARD_WORDS: usize = 26;
+    /// Records of a shard.
     pub const RECORDS: usize = 256;
-    /// Where the records begin in a lane.
-    pub const RECORDS_AT: usize = LOCK_BYTES + LANE_WORDS * size_of::<u64>();
-    /// Where the slots begin in a lane.
+    /// Where the records begin in a shard.
+    pub const RECORDS_AT: usize = LOCK_BYTES + SHARD_WORDS * size_of::<u64>();
+    /// Where the slots begin in a shard.
     pub const SLOTS_AT: usize = RECORDS_AT + size_of::<Records>();
 
     /// Words that all processes read and write.
     pub type Words<const N: usize> = [AtomicU64; N];
-    /// What a lane notes of writes that do not count yet.
+    /// What a shard notes of writes that do not count yet.
     pub type Records = [[AtomicU64; 4]; RECORDS];
 
     const _: () = assert!(size_of::<libc::pthread_mutex_t>() <= LOCK_BYTES && align_of::<libc::pthread_mutex_t>() <= 8);
     const _: () = assert!(RECORDS_AT % 64 == 0 && SLOTS_AT % 64 == 0);
 
-    /// How a mapped file is cut into lanes. All in bytes, but for the counts.
+    /// How a mapped file is cut into shards. All in bytes, but for the counts.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Lanes {
+    pub struct ShardLayout {
         /// How many there are.
         pub count: usize,
         /// Where the first begins.
@@ -177,17 +177,17 @@ pub mod shared {
         pub slots: usize,
         /// Log blocks of each, behind its slots.
         pub blocks: usize,
-        /// Where one more lock is, before the first lane.
+        /// Where one more lock is, before the first shard.
         pub lock: usize,
     }
 
-    impl Lanes {
-        /// Where the blocks begin in a lane.
+    impl ShardLayout {
+        /// Where the blocks begin in a shard.
         fn blocks_at(&self) -> usize {
             SLOTS_AT + self.slots * size_of::<Slot>()
         }
 
-        /// Whether all lanes lie in a mapping of so many bytes, each on its own and in line.
+        /// Whether all shards lie in a mapping of so many bytes, each on its own and in line.
         fn fit(&self, bytes: usize) -> bool {
             let end = self.blocks_at().checked_add(self.blocks.saturating_mul(size_of::<Block>()));
             let all = self.count.checked_mul(self.stride).and_then(|all| all.checked_add(self.first));
@@ -238,7 +238,7 @@ pub mod shared {
         #[cold]
         fn take_over(&self) -> bool {
             // SAFETY: this thread holds the mutex, and its state is the one that this call is for. What
-            // its holder left half done is told by the words of the lane, not by the mutex.
+            // its holder left half done is told by the words of the shard, not by the mutex.
             unsafe { libc::pthread_mutex_consistent(self.mutex.get()) == 0 }
         }
 
@@ -264,14 +264,14 @@ pub mod shared {
         }
     }
 
-    /// A lane that this thread holds, and that no other thread of any process reaches until this is dropped.
+    /// A shard that this thread holds, and that no other thread of any process reaches until this is dropped.
     pub struct Held<'map> {
         /// All its slots.
         pub slots: &'map mut [Slot],
         /// All its log blocks.
         pub blocks: &'map mut [Block],
         /// Its words.
-        pub words: &'map Words<LANE_WORDS>,
+        pub words: &'map Words<SHARD_WORDS>,
         /// Its records.
         pub records: &'map Records,
         _taken: Taken<'map>,
@@ -280,92 +280,92 @@ pub mod shared {
     /// A mapped file.
     pub struct SharedMap {
         map: MmapRaw,
-        lanes: Lanes,
+        shards: ShardLayout,
     }
 
     impl SharedMap {
         /// Map a file that has at least `bytes` bytes; the mapping keeps it open, and a `flock` on it held.
         ///
         /// Its locks are to be initialized, once, by `init_locks`.
-        pub fn map(file: &File, bytes: usize, lanes: Lanes) -> io::Result<Self> {
-            if !lanes.fit(bytes) {
+        pub fn map(file: &File, bytes: usize, shards: ShardLayout) -> io::Result<Self> {
+            if !shards.fit(bytes) {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
             let map = MmapOptions::new().len(bytes).map_raw(file)?;
             // Advice only, and few systems take it for files in memory: without it more pages are looked up.
             let _ = map.advise(memmap2::Advice::HugePage);
-            Ok(Self { map, lanes })
+            Ok(Self { map, shards })
         }
 
         /// Initialize all locks. No other process may have mapped the file.
         pub fn init_locks(&mut self) -> io::Result<()> {
-            for lane in 0..self.lanes.count {
-                self.lock_at(self.place_of(lane)).init()?;
+            for shard_number in 0..self.shards.count {
+                self.lock_at(self.place_of(shard_number)).init()?;
             }
-            self.lock_at(self.lanes.lock).init()
+            self.lock_at(self.shards.lock).init()
         }
 
-        /// Words at a place outside the lanes.
+        /// Words at a place outside the shards.
         #[inline]
         pub fn words<const N: usize>(&self, place: usize) -> &Words<N> {
-            let (end, lock) = (place + N * size_of::<u64>(), self.lanes.lock);
-            assert!(place % 8 == 0 && end <= self.lanes.first && (end <= lock || lock + LOCK_BYTES <= place));
-            // SAFETY: inside the mapping (`fit`: the lanes begin in it), aligned for words since mappings
-            // begin on a page, and outside lanes and locks, where nothing is ever viewed as anything else.
+            let (end, lock) = (place + N * size_of::<u64>(), self.shards.lock);
+            assert!(place % 8 == 0 && end <= self.shards.first && (end <= lock || lock + LOCK_BYTES <= place));
+            // SAFETY: inside the mapping (`fit`: the shards begin in it), aligned for words since mappings
+            // begin on a page, and outside shards and locks, where nothing is ever viewed as anything else.
             unsafe { &*self.map.as_ptr().add(place).cast() }
         }
 
-        /// Take the lock outside the lanes, unless somebody holds it.
+        /// Take the lock outside the shards, unless somebody holds it.
         pub fn take(&self) -> Option<Taken<'_>> {
-            let lock = self.lock_at(self.lanes.lock);
+            let lock = self.lock_at(self.shards.lock);
             lock.take().then_some(Taken { lock, not_send: PhantomData })
         }
 
-        /// Take a lane, unless somebody holds it.
+        /// Take a shard, unless somebody holds it.
         #[inline(always)]
-        pub fn hold(&self, lane: usize) -> Option<Held<'_>> {
-            let lanes = &self.lanes;
-            let lock = self.lock_at(self.place_of(lane));
+        pub fn hold(&self, shard_number: usize) -> Option<Held<'_>> {
+            let shards = &self.shards;
+            let lock = self.lock_at(self.place_of(shard_number));
             if !lock.take() {
                 return None;
             }
             let taken = Taken { lock, not_send: PhantomData };
-            // SAFETY: `fit` said that the lane lies in the mapping, in line for slots and blocks, and apart
+            // SAFETY: `fit` said that the shard lies in the mapping, in line for slots and blocks, and apart
             // from all others; any bytes are valid slots and blocks, which are integers. This thread holds
-            // the lane's lock, and the only way to slots and blocks is through `Held`, which holds it on.
+            // the shard's lock, and the only way to slots and blocks is through `Held`, which holds it on.
             unsafe {
-                let start = self.map.as_mut_ptr().add(self.place_of(lane));
+                let start = self.map.as_mut_ptr().add(self.place_of(shard_number));
                 Some(Held {
-                    slots: std::slice::from_raw_parts_mut(start.add(SLOTS_AT).cast(), lanes.slots),
-                    blocks: std::slice::from_raw_parts_mut(start.add(lanes.blocks_at()).cast(), lanes.blocks),
-                    words: self.lane_words(lane),
+                    slots: std::slice::from_raw_parts_mut(start.add(SLOTS_AT).cast(), shards.slots),
+                    blocks: std::slice::from_raw_parts_mut(start.add(shards.blocks_at()).cast(), shards.blocks),
+                    words: self.shard_words(shard_number),
                     records: &*start.add(RECORDS_AT).cast(),
                     _taken: taken,
                 })
             }
         }
 
-        /// The words of a lane, which anybody may read.
+        /// The words of a shard, which anybody may read.
         #[inline(always)]
-        pub fn lane_words(&self, lane: usize) -> &Words<LANE_WORDS> {
+        pub fn shard_words(&self, shard_number: usize) -> &Words<SHARD_WORDS> {
             // SAFETY: as in `hold`; and words are atomic, so that no lock is needed to look at them.
-            unsafe { &*self.map.as_ptr().add(self.place_of(lane) + LOCK_BYTES).cast() }
+            unsafe { &*self.map.as_ptr().add(self.place_of(shard_number) + LOCK_BYTES).cast() }
         }
 
-        /// Where a slot of a lane is, for fetching it ahead.
+        /// Where a slot of a shard is, for fetching it ahead.
         #[inline(always)]
-        pub fn slot_place(&self, lane: usize, index: usize) -> *const Slot {
-            self.map.as_ptr().wrapping_add(self.place_of(lane) + SLOTS_AT).cast::<Slot>().wrapping_add(index)
+        pub fn slot_place(&self, shard_number: usize, index: usize) -> *const Slot {
+            self.map.as_ptr().wrapping_add(self.place_of(shard_number) + SLOTS_AT).cast::<Slot>().wrapping_add(index)
         }
 
-        /// The number of the thread that seems to hold a lane, for a message; 0 for none.
-        pub fn holder(&self, lane: usize) -> u32 {
-            self.holder_at(self.place_of(lane))
+        /// The number of the thread that seems to hold a shard, for a message; 0 for none.
+        pub fn holder(&self, shard_number: usize) -> u32 {
+            self.holder_at(self.place_of(shard_number))
         }
 
-        /// `holder` of the lock outside the lanes.
+        /// `holder` of the lock outside the shards.
         pub fn holder_of_limits(&self) -> u32 {
-            self.holder_at(self.lanes.lock)
+            self.holder_at(self.shards.lock)
         }
 
         fn holder_at(&self, lock: usize) -> u32 {
@@ -377,9 +377,9 @@ pub mod shared {
         }
 
         #[inline(always)]
-        fn place_of(&self, lane: usize) -> usize {
-            assert!(lane < self.lanes.count);
-            self.lanes.first + lane * self.lanes.stride
+        fn place_of(&self, shard_number: usize) -> usize {
+            assert!(shard_number < self.shards.count);
+            self.shards.first + shard_number * self.shards.stride
         }
 
         #[inline(always)]

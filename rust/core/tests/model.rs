@@ -7,15 +7,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use headgate_core::algorithms::transition::Kept;
-use headgate_core::ground::Ground;
-use headgate_core::heap::{Heap, range_for};
+use headgate_core::encoding::slot::Slot;
 use headgate_core::limit::{Algorithm, Limit};
-use headgate_core::log_pool::{self, Chain, Charge, NO_CHAIN};
 use headgate_core::memory::Slots;
-use headgate_core::registry::{Definition, Registered, Registry};
-use headgate_core::slot::Slot;
-use headgate_core::stripe::{Place, Stripe};
-use headgate_core::{hash::Seed, slot::MOST_LIMITS};
+use headgate_core::process::backing::{ProcessBacking, range_for};
+use headgate_core::process::registry::{Definition, Registered, Registry};
+use headgate_core::shard::backing::Backing;
+use headgate_core::shard::log_pool::{self, Chain, Charge, NO_CHAIN};
+use headgate_core::shard::{Place, Shard};
+use headgate_core::{encoding::slot::MOST_LIMITS, hash::Seed};
 
 /// A small generator (xorshift64*), so that a failure repeats.
 struct Random(u64);
@@ -55,12 +55,12 @@ fn a_slot_gives_back_what_was_put_in() {
 }
 
 #[test]
-fn a_stripe_finds_exactly_what_it_holds() {
+fn a_shard_finds_exactly_what_it_holds() {
     for seed in 1..40_u64 {
         let mut random = Random(seed);
         let registry = Registry::default();
         let limit = registered(&registry);
-        let mut stripe: Stripe<Heap> = Stripe::default();
+        let mut shard: Shard<ProcessBacking> = Shard::default();
         let mut model: HashMap<u64, i64> = HashMap::new();
         // Tags of a narrow range crowd together and run into the tail; wide ones spread.
         let spread = if seed % 3 == 0 { 1 << 60 } else { u64::MAX - 1 };
@@ -72,23 +72,23 @@ fn a_stripe_finds_exactly_what_it_holds() {
                 base + random.below(spread)
             };
             if random.below(4) == 0 {
-                let gone = stripe.forget(tag, &registry, 0);
+                let gone = shard.forget(tag, &registry, 0);
                 assert_eq!(gone, model.remove(&tag).is_some(), "seed {seed} step {step}");
             } else {
-                while stripe.find(tag) == Place::Absent && !stripe.can_take(tag, 1) {
-                    let homes = (stripe.homes() * 4 / 3).max(8);
+                while shard.find(tag) == Place::Absent && !shard.can_take(tag, 1) {
+                    let homes = (shard.homes() * 4 / 3).max(8);
                     let slots = Slots::map(1, range_for(homes)).expect("memory").remove(0);
-                    stripe.move_to(slots);
+                    shard.move_to(slots);
                 }
-                let place = stripe.find(tag);
-                stripe.keep(place, tag, &limit, Kept::Numbers([5, step, 0]));
+                let place = shard.find(tag);
+                shard.keep(place, tag, &limit, Kept::Numbers([5, step, 0]));
                 model.insert(tag, step);
             }
-            assert_eq!(stripe.len(), model.len());
+            assert_eq!(shard.len(), model.len());
         }
         for (tag, step) in &model {
-            let Place::Found(index) = stripe.find(*tag) else { panic!("seed {seed}: tag {tag} is lost") };
-            assert_eq!(stripe.numbers(index, &limit), Some([5, *step, 0]));
+            let Place::Found(index) = shard.find(*tag) else { panic!("seed {seed}: tag {tag} is lost") };
+            assert_eq!(shard.numbers(index, &limit), Some([5, *step, 0]));
         }
     }
 }
@@ -97,26 +97,26 @@ fn a_stripe_finds_exactly_what_it_holds() {
 fn a_sweep_sees_every_slot_in_turn_and_frees_the_expired() {
     let registry = Registry::default();
     let limit = registered(&registry);
-    let mut stripe: Stripe<Heap> = Stripe::default();
-    stripe.move_to(Slots::map(1, range_for(200)).expect("memory").remove(0));
+    let mut shard: Shard<ProcessBacking> = Shard::default();
+    shard.move_to(Slots::map(1, range_for(200)).expect("memory").remove(0));
     let mut random = Random(9);
     for number in 0..120 {
         let tag = random.next() | 1;
         // Half of the states are of window 0, which has passed at the moment of the sweep.
-        stripe.keep(Place::Absent, tag, &limit, Kept::Numbers([number % 2 * 5, 1, 0]));
+        shard.keep(Place::Absent, tag, &limit, Kept::Numbers([number % 2 * 5, 1, 0]));
     }
     let mut expired = 0;
     for _ in 0..12 {
-        expired += stripe.sweep(10, usize::MAX, &registry, 5_500_000, |_| false).expired;
+        expired += shard.sweep(10, usize::MAX, &registry, 5_500_000, |_| false).expired;
     }
-    assert_eq!((expired, stripe.len()), (60, 60));
+    assert_eq!((expired, shard.len()), (60, 60));
 }
 
 #[test]
 fn log_chains_hold_what_a_queue_holds() {
     for seed in 1..30 {
         let mut random = Random(seed);
-        let mut heap = Heap::default();
+        let mut heap = ProcessBacking::default();
         let mut chains: Vec<Chain> = vec![NO_CHAIN; 5];
         let mut models: Vec<VecDeque<(i64, i64)>> = vec![VecDeque::new(); 5];
         for time in 0..3000 {

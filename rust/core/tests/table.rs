@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use headgate_core::answer::{Check, Mode, OnFull};
 use headgate_core::limit::{Algorithm, Limit};
-use headgate_core::private::{Bounds, Private};
-use headgate_core::registry::{Definition, Registered};
-use headgate_core::storage::DamagedState;
+use headgate_core::process::registry::{Definition, Registered};
+use headgate_core::process::storage::{Bounds, ProcessStorage};
 use headgate_core::table;
+use headgate_core::table::answer::{Check, Mode, OnFull};
+use headgate_core::table::storage::DamagedState;
 
-type Table = table::Table<Private>;
+type Table = table::Table<ProcessStorage>;
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
@@ -32,7 +32,7 @@ fn sure<T>(result: Result<T, DamagedState>) -> T {
 }
 
 fn table(max_keys: usize, on_full: OnFull) -> Table {
-    Table::new([7; 16], Private::new(Bounds { max_keys, max_log_blocks: 1_000_000, on_full }))
+    Table::new([7; 16], ProcessStorage::new(Bounds { max_keys, max_log_blocks: 1_000_000, on_full }))
 }
 
 fn is_window(algorithm: Algorithm) -> bool {
@@ -63,7 +63,7 @@ fn threads_that_ask_at_once_pass_exactly_the_limit() {
                     scope.spawn(move || {
                         start.wait();
                         for number in 0..600 {
-                            // Two keys in two stripes, locked in either order by the callers.
+                            // Two keys in two shards, locked in either order by the callers.
                             let own = format!("key-{thread}-{number}");
                             let mut checks = [check(table, narrow, "shared"), check(table, wide, &own)];
                             if (number + round) % 2 == 0 {
@@ -90,7 +90,7 @@ fn a_new_state_beside_known_ones_disturbs_none() {
         ALGORITHMS.iter().map(|algorithm| limit(&table, &format!("{algorithm:?}"), *algorithm, 2000)).collect();
     let fresh = limit(&table, "fresh", Algorithm::TokenBucket, 1);
     for number in 1..=1000 {
-        // The new state comes first, between or last among the known ones, in the same stripe.
+        // The new state comes first, between or last among the known ones, in the same shard.
         let mut checks: Vec<Check> = known.iter().map(|limit| check(&table, limit, "known")).collect();
         checks.insert(number % 7, check(&table, &fresh, &format!("new-{number}")));
         let answer = sure(table.apply(&checks, NOW_US + number as i64 / 100, HIT));
@@ -159,7 +159,7 @@ fn memory_is_64_bytes_a_key_at_most_at_any_size() {
 #[test]
 fn the_seed_decides_where_keys_fall() {
     let tables = [[1; 16], [2; 16]].map(|seed| {
-        Table::new(seed, Private::new(Bounds { max_keys: 10, max_log_blocks: 10, on_full: OnFull::Refuse }))
+        Table::new(seed, ProcessStorage::new(Bounds { max_keys: 10, max_log_blocks: 10, on_full: OnFull::Refuse }))
     });
     let keys: Vec<String> = (0..1000).map(|number| format!("user:{number}")).collect();
     let order = |table: &Table| {

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use headgate_core::answer::{Check, Mode, OnFull};
-use headgate_core::ground::Ground;
-use headgate_core::layout::Layout;
+use headgate_core::encoding::slot::Slot;
 use headgate_core::limit::{Algorithm, Limit};
-use headgate_core::registry::{Definition, Registered};
-use headgate_core::slot::Slot;
-use headgate_core::storage::Storage;
-use headgate_core::stripe::Place;
+use headgate_core::process::registry::{Definition, Registered};
+use headgate_core::shard::Place;
+use headgate_core::shard::backing::Backing;
 use headgate_core::table::Table;
-use headgate_core::zone::{Birth, Unusable, Zone};
+use headgate_core::table::answer::{Check, Mode, OnFull};
+use headgate_core::table::storage::Storage;
+use headgate_core::zone::layout::Layout;
+use headgate_core::zone::storage::{Birth, Unusable, ZoneStorage};
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
@@ -34,42 +34,42 @@ fn file(size: u64) -> File {
     file
 }
 
-fn zone(size: usize) -> Zone {
+fn zone(size: usize) -> ZoneStorage {
     let (file, layout) = (file(size as u64), Layout::new(size, 25).expect("a layout"));
-    Zone::format(&file, &layout, &BIRTH).expect("a zone");
-    Zone::open(&file, OnFull::Refuse, Some(4)).expect("a file").expect("a zone")
+    ZoneStorage::format(&file, &layout, &BIRTH).expect("a zone");
+    ZoneStorage::open(&file, OnFull::Refuse, Some(4)).expect("a file").expect("a zone")
 }
 
-fn table(size: usize) -> Table<Zone> {
+fn table(size: usize) -> Table<ZoneStorage> {
     Table::new(BIRTH.seed, zone(size))
 }
 
-fn limit(table: &Table<Zone>, scope: &str, algorithm: Algorithm, quota: i64) -> Arc<Registered> {
+fn limit(table: &Table<ZoneStorage>, scope: &str, algorithm: Algorithm, quota: i64) -> Arc<Registered> {
     let windowed = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog);
     let limit = Limit::new(algorithm, 1, quota, 3_600_000_000, i64::from(!windowed)).expect("a limit");
     table.register(Definition { scope, text: "text", limit }, NOW_US).expect("a lock").expect("room for a limit")
 }
 
-fn check<'limit>(table: &Table<Zone>, limit: &'limit Registered, key: &str) -> Check<'limit> {
+fn check<'limit>(table: &Table<ZoneStorage>, limit: &'limit Registered, key: &str) -> Check<'limit> {
     Check { limit, key: table.seed().text(key.as_bytes()), cost: 1, shadow: false }
 }
 
-fn remaining(table: &Table<Zone>, limit: &Registered, key: &str) -> i64 {
+fn remaining(table: &Table<ZoneStorage>, limit: &Registered, key: &str) -> i64 {
     let look = Mode { commit: false, max_delay_us: None };
     let check = Check { cost: 0, ..check(table, limit, key) };
     table.apply(&[check], NOW_US, look).expect("a lock").readings.all()[0].remaining
 }
 
-fn assert_whole(table: &Table<Zone>) {
+fn assert_whole(table: &Table<ZoneStorage>) {
     assert_eq!(table.storage().check().expect("a lock"), Ok(()));
 }
 
-/// Keys in lanes of their own, in ascending order of the lanes.
-fn keys_in_lanes(table: &Table<Zone>, count: usize) -> Vec<String> {
-    let lane = |key: &String| table.storage().lane_of(table.seed().text(key.as_bytes()));
+/// Keys in shards of their own, in ascending order of the shards.
+fn keys_in_shards(table: &Table<ZoneStorage>, count: usize) -> Vec<String> {
+    let shard_number = |key: &String| table.storage().shard_of(table.seed().text(key.as_bytes()));
     let mut keys: Vec<String> = (0..1000).map(|number| format!("key {number}")).collect();
-    keys.sort_by_key(lane);
-    keys.dedup_by_key(|key| lane(key));
+    keys.sort_by_key(shard_number);
+    keys.dedup_by_key(|key| shard_number(key));
     keys.truncate(count);
     assert_eq!(keys.len(), count);
     keys
@@ -83,10 +83,10 @@ fn a_zone_is_what_its_file_says() {
     assert_eq!(zone.namespace(), 4);
     for (size, log_percent) in [(128 << 10, 0), (1 << 20, 90), (64 << 20, 25), (1 << 40, 50)] {
         let layout = Layout::new(size, log_percent).expect("a layout");
-        let end = layout.lanes.first + layout.lanes.count * layout.lanes.stride;
+        let end = layout.shards.first + layout.shards.count * layout.shards.stride;
         assert!(end <= size && size - end < size / 16 + 8192, "{size}: {end}");
         assert!(layout.homes > 100);
-        assert_eq!(layout.lanes.blocks == 0, log_percent == 0);
+        assert_eq!(layout.shards.blocks == 0, log_percent == 0);
     }
     for (size, log_percent) in [(64 << 10, 25), ((1 << 20) + 1, 25), (1 << 20, 91), (1 << 50, 25)] {
         assert!(Layout::new(size, log_percent).is_err());
@@ -106,7 +106,7 @@ fn threads_that_ask_at_once_pass_exactly_the_limit() {
                 scope.spawn(move || {
                     start.wait();
                     for number in 0..600 {
-                        // Two keys in two lanes, in either order.
+                        // Two keys in two shards, in either order.
                         let own = format!("key-{thread}-{number}");
                         let mut checks = [check(table, narrow, "shared"), check(table, wide, &own)];
                         if number % 2 == 0 {
@@ -129,8 +129,8 @@ fn threads_that_ask_at_once_pass_exactly_the_limit() {
 fn who_waits_for_a_lane_holds_no_other() {
     let table = table(1 << 20);
     let limit = limit(&table, "limit", Algorithm::FixedWindow, 1_000_000);
-    let keys = keys_in_lanes(&table, 2);
-    let high = table.storage().lane_of(check(&table, &limit, &keys[1]).key);
+    let keys = keys_in_shards(&table, 2);
+    let high = table.storage().shard_of(check(&table, &limit, &keys[1]).key);
     let waiting = AtomicBool::new(true);
     let told = thread::scope(|scope| {
         let stopped = table.storage().lock(high).expect("a lock");
@@ -172,10 +172,10 @@ fn what_was_written_and_not_committed_is_taken_back() {
         let Place::Found(index) = guard.find(key.tag()) else { panic!("the key is lost") };
         let [window, count, _] = guard.numbers(index, &limit).expect("its own numbers");
         for more in 1..=3 {
-            guard.ground.write_slot(index, Slot::new(key.tag(), [window, count + more, 0], limit.number()));
+            guard.backing.write_slot(index, Slot::new(key.tag(), [window, count + more, 0], limit.number()));
         }
         if committed {
-            guard.ground.commit();
+            guard.backing.commit();
         }
         drop(guard); // as a panic in the middle of a decision would
         assert_eq!(remaining(&table, &limit, "key"), if committed { 96 } else { 99 });
@@ -186,30 +186,31 @@ fn what_was_written_and_not_committed_is_taken_back() {
 
 #[test]
 fn charges_in_several_lanes_count_together_or_not_at_all() {
-    // Who dies may have committed nothing, decided, or committed some; who comes next may come to any lane first.
+    // Who dies may have committed nothing, decided, or committed some; who comes next may come to any shard first.
     for (decided, committed) in [(false, 0), (true, 0), (true, 1), (true, 2)] {
         for first in 0..3 {
             let table = table(1 << 20);
             let limit = limit(&table, "limit", Algorithm::FixedWindow, 100);
-            let keys = keys_in_lanes(&table, 3);
+            let keys = keys_in_shards(&table, 3);
             let checks: Vec<Check> = keys.iter().map(|key| check(&table, &limit, key)).collect();
             table.apply(&checks, NOW_US, HIT).expect("a lock");
-            let lanes: Vec<usize> = checks.iter().map(|check| table.storage().lane_of(check.key)).collect();
-            let mut guards: Vec<_> = lanes.iter().map(|lane| table.storage().lock(*lane).expect("a lock")).collect();
-            let turn = guards[0].ground.lead(lanes[0], 1 << lanes[1] | 1 << lanes[2]);
+            let shards: Vec<usize> = checks.iter().map(|check| table.storage().shard_of(check.key)).collect();
+            let mut guards: Vec<_> =
+                shards.iter().map(|shard_number| table.storage().lock(*shard_number).expect("a lock")).collect();
+            let turn = guards[0].backing.lead(shards[0], 1 << shards[1] | 1 << shards[2]);
             for guard in &mut guards[1..] {
-                guard.ground.follow(lanes[0], turn);
+                guard.backing.follow(shards[0], turn);
             }
             for (guard, check) in guards.iter_mut().zip(&checks) {
                 let Place::Found(index) = guard.find(check.tag()) else { panic!("a key is lost") };
                 let [window, ..] = guard.numbers(index, &limit).expect("its own numbers");
-                guard.ground.write_slot(index, Slot::new(check.tag(), [window, 50, 0], limit.number()));
+                guard.backing.write_slot(index, Slot::new(check.tag(), [window, 50, 0], limit.number()));
             }
             if decided {
-                guards[0].ground.decide();
+                guards[0].backing.decide();
             }
             for guard in guards[1..].iter_mut().take(committed) {
-                guard.ground.commit();
+                guard.backing.commit();
             }
             drop(guards);
             let expected = if decided { 50 } else { 99 };
@@ -252,7 +253,7 @@ fn a_full_lane_refuses_and_keeps_what_it_has() {
 fn what_takes_more_notes_than_a_lane_has_is_given_back_in_pieces() {
     let table = table(4 << 20);
     let logs = ["one", "two", "three"].map(|scope| limit(&table, scope, Algorithm::SlidingLog, 1000));
-    let keys = keys_in_lanes(&table, 2);
+    let keys = keys_in_shards(&table, 2);
     let checks: Vec<Check> = keys.iter().flat_map(|key| logs.iter().map(|limit| check(&table, limit, key))).collect();
     for number in 0..150 {
         assert!(table.apply(&checks, NOW_US - 150 + number, HIT).expect("a lock").allowed);

@@ -3,26 +3,26 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use headgate_core::algorithms::transition::Stored;
-use headgate_core::answer::{Answer, Check, Mode};
 use headgate_core::hash::{KeyHash, Seed};
 use headgate_core::limit::Limit;
-#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-use headgate_core::patience::PATIENCE;
-use headgate_core::private::Private;
-use headgate_core::registry::{Definition, Registered, Registration};
-use headgate_core::storage::{DamagedState, Stats, TooMany};
+use headgate_core::process::registry::{Definition, Registered, Registration};
+use headgate_core::process::storage::ProcessStorage;
 use headgate_core::table::Table;
+use headgate_core::table::answer::{Answer, Check, Mode};
+use headgate_core::table::storage::{DamagedState, Stats, TooMany};
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-use headgate_core::zone::{Unusable, Zone};
+use headgate_core::zone::backoff::LONGEST_WAIT;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+use headgate_core::zone::storage::{Unusable, ZoneStorage};
 use pyo3::prelude::*;
 
 /// A table.
 pub enum AnyTable {
     /// In the memory of this process.
-    Private(Table<Private>),
+    Private(Table<ProcessStorage>),
     /// In a file that all processes of a host map.
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-    Shared(Table<Zone>),
+    Shared(Table<ZoneStorage>),
 }
 
 impl AnyTable {
@@ -59,7 +59,7 @@ impl AnyTable {
         match self {
             Self::Private(_) => Ok(()),
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-            Self::Shared(_) => Zone::check_fit(limits).map_err(|fault| headgate_error("ConfigError", fault)),
+            Self::Shared(_) => ZoneStorage::check_fit(limits).map_err(|fault| headgate_error("ConfigError", fault)),
         }
     }
 
@@ -186,7 +186,7 @@ fn failed() -> PyErr {
     headgate_error("StoreUnavailable", message.into())
 }
 
-/// The error of a lane that cannot be worked on.
+/// The error of a shard that cannot be worked on.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #[cold]
 pub fn unusable(unusable: Unusable) -> PyErr {
@@ -204,7 +204,7 @@ pub fn unusable(unusable: Unusable) -> PyErr {
     let who = if thread == 0 { String::new() } else { format!(" by thread {thread}") };
     let message = format!(
         "a part of the shared zone is held{who} for more than {} ms: is that process stopped, or starved of CPU?",
-        PATIENCE.as_millis()
+        LONGEST_WAIT.as_millis()
     );
     headgate_error("StoreTimeout", message)
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use headgate_core::answer::{Check, Mode};
 use headgate_core::hash::{KeyHash, Seed};
-use headgate_core::registry::Registered;
+use headgate_core::process::registry::Registered;
+use headgate_core::table::answer::{Check, Mode};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -104,7 +104,7 @@ impl BoundLimits {
                 checks.extend(self.members.iter().map(|member| member.check(*key, *cost)));
             }
             self.table.apply_each(&checks, self.members.len(), now_us, HIT, |answer| answers.push(answer))?;
-            // Other threads may run here; with a GIL only here, so that a fork never meets a locked stripe.
+            // Other threads may run here; with a GIL only here, so that a fork never meets a locked shard.
             py.detach(|| ());
         }
         Ok(Decisions::new(self.definitions.clone_ref(py), answers))

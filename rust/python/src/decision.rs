@@ -1,7 +1,7 @@
 //! The answer for one request; the native twin of `headgate.decision.Decision`.
 
 use headgate_core::algorithms::transition::{NEVER, Reading};
-use headgate_core::answer::{Answer, OnFull, Readings};
+use headgate_core::table::answer::{Answer, OnFull, Readings};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};

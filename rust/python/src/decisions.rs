@@ -1,6 +1,6 @@
 //! The answers for many requests at once, kept compact until somebody looks.
 
-use headgate_core::answer::Answer;
+use headgate_core::table::answer::Answer;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;

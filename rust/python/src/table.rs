@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use headgate_core::answer::OnFull;
 use headgate_core::limit::{Algorithm, Limit};
-use headgate_core::log_pool::PER_BLOCK;
-use headgate_core::private::{Bounds, Private};
-use headgate_core::registry::{Definition, Registered};
-use headgate_core::storage::Stats;
+use headgate_core::process::registry::{Definition, Registered};
+use headgate_core::process::storage::{Bounds, ProcessStorage};
+use headgate_core::shard::log_pool::PER_BLOCK;
 use headgate_core::table;
+use headgate_core::table::answer::OnFull;
+use headgate_core::table::storage::Stats;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -29,7 +29,7 @@ impl Table {
         let on_full = read_on_full(on_full)?;
         let max_log_blocks = max_log_entries.div_ceil(PER_BLOCK);
         let bounds = Bounds { max_keys, max_log_blocks, on_full };
-        let table = table::Table::new(seed, Private::new(bounds));
+        let table = table::Table::new(seed, ProcessStorage::new(bounds));
         Ok(Self { inner: Arc::new(AnyTable::Private(table)) })
     }
 

@@ -3,11 +3,11 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use headgate_core::inspection::Looked;
-use headgate_core::layout::Layout;
 use headgate_core::memory::shared::{file_system, same_file};
 use headgate_core::table;
-use headgate_core::zone::{self, Birth};
+use headgate_core::zone::inspection::Looked;
+use headgate_core::zone::layout::Layout;
+use headgate_core::zone::storage::{Birth, ZoneStorage};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -28,7 +28,7 @@ impl Zone {
     #[new]
     #[pyo3(signature = (descriptor, *, on_full, alone))]
     fn new(descriptor: RawFd, on_full: &str, alone: Option<u64>) -> PyResult<Self> {
-        let zone = zone::Zone::open(&same_file(descriptor)?, read_on_full(on_full)?, alone)?;
+        let zone = ZoneStorage::open(&same_file(descriptor)?, read_on_full(on_full)?, alone)?;
         let zone = zone.map_err(|fault| headgate_error("ConfigError", fault))?;
         let table = table::Table::new(zone.birth().seed, zone);
         Ok(Self { inner: Arc::new(AnyTable::Shared(table)) })
@@ -41,7 +41,7 @@ impl Zone {
         let layout = Layout::new(size, log_percent).map_err(|fault| headgate_error("ConfigError", fault))?;
         let created_us = wall_us();
         let birth = Birth { seed, boot, anchor_us: created_us - monotonic_us(), created_us };
-        Ok(zone::Zone::format(&same_file(descriptor)?, &layout, &birth)?)
+        Ok(ZoneStorage::format(&same_file(descriptor)?, &layout, &birth)?)
     }
 
     /// The kernel's number for the kind of file system that a file lies on.
@@ -86,7 +86,7 @@ impl Zone {
         let dict = PyDict::new(py);
         dict.set_item("size", layout.size)?;
         dict.set_item("log_percent", layout.log_percent)?;
-        dict.set_item("lanes", layout.lanes.count)?;
+        dict.set_item("lanes", layout.shards.count)?;
         dict.set_item("max_keys", layout.max_keys())?;
         dict.set_item("max_log_entries_per_key", layout.max_log_entries())?;
         dict.set_item("log_blocks", blocks)?;
@@ -133,7 +133,7 @@ impl Zone {
 }
 
 impl Zone {
-    fn table(&self) -> PyResult<&table::Table<zone::Zone>> {
+    fn table(&self) -> PyResult<&table::Table<ZoneStorage>> {
         match &*self.inner {
             AnyTable::Shared(table) => Ok(table),
             AnyTable::Private(_) => Err(PyValueError::new_err("a zone has a shared table")),

@@ -8,7 +8,7 @@
 use crate::algorithms::integers::ceil_div;
 use crate::algorithms::{sliding_log, sliding_window};
 use crate::limit::{LARGEST, Limit};
-use crate::log_pool::{Entries, Entry, Log};
+use crate::shard::log_pool::{Entries, Entry, Log};
 
 /// The counter that takes over from a log; None where nothing of the log counts any more.
 ///

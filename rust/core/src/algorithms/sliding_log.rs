@@ -6,7 +6,7 @@
 //! Pure. See docs/algorithms.md#sliding-window-log.
 
 use crate::limit::Limit;
-use crate::log_pool::{Entry, Log, Oldest};
+use crate::shard::log_pool::{Entry, Log, Oldest};
 
 /// Where so many entries came since a charge, it is not given back: all of them may have to be moved.
 pub const MOST_SINCE: usize = 200;

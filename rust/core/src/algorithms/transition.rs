@@ -5,7 +5,7 @@
 
 use crate::algorithms::{fixed_window, leaky_queue, sliding_conversion, sliding_log, sliding_window, token_bucket};
 use crate::limit::{Algorithm, LARGEST, Limit};
-use crate::log_pool::{Charge, Entries, Log, NO_CHAIN, Oldest};
+use crate::shard::log_pool::{Charge, Entries, Log, NO_CHAIN, Oldest};
 
 /// A stored state as the table hands it in.
 pub enum Stored<'pool> {

@@ -4,18 +4,21 @@
 //! probing that keeps this order finds a key, or the place where it belongs, in one short scan, and
 //! growing is one pass from left to right. There are no tombstones: removal closes the gap.
 
+pub mod backing;
+pub mod log_pool;
+
 use std::cell::Cell;
 
 use crate::algorithms::sliding_log::{self, Left, MOST_SINCE, State};
 use crate::algorithms::transition::{self, Kept, Numbers, Stored};
-use crate::answer::Check;
-use crate::ground::Ground;
+use crate::encoding::slot::Slot;
+use crate::encoding::state_check::{is_sound, may_follow};
 use crate::limit::{Algorithm, LARGEST, Limit};
-use crate::log_pool::{self, Chain, Charge, Few, LARGEST_IN_SLOT, Log, NO_CHAIN, Oldest, Walk};
-use crate::registry::{Limits, Newest, Registered};
-use crate::slot::Slot;
-use crate::state_check::{is_sound, may_follow};
-use crate::storage::DamagedState;
+use crate::process::registry::{Limits, Newest, Registered};
+use crate::shard::backing::Backing;
+use crate::shard::log_pool::{Chain, Charge, Few, LARGEST_IN_SLOT, Log, NO_CHAIN, Oldest, Walk};
+use crate::table::answer::Check;
+use crate::table::storage::DamagedState;
 
 /// Where a tag is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +43,7 @@ pub struct Victim {
 pub struct Need {
     /// What it does to its log.
     pub charge: Charge,
-    /// How many blocks the charges before it take in the same stripe.
+    /// How many blocks the charges before it take in the same shard.
     pub before: usize,
 }
 
@@ -57,18 +60,18 @@ pub struct Swept {
 
 /// Slots and the entries of their logs, wherever they lie.
 #[derive(Default)]
-pub struct Stripe<G> {
+pub struct Shard<G> {
     /// Where they lie.
-    pub ground: G,
+    pub backing: G,
     /// Whether something was read that cannot be.
     damage: Cell<bool>,
 }
 
-impl<G: Ground> Stripe<G> {
+impl<G: Backing> Shard<G> {
     /// The slots and logs that lie there.
     #[inline(always)]
-    pub fn on(ground: G) -> Self {
-        Self { ground, damage: Cell::new(false) }
+    pub fn on(backing: G) -> Self {
+        Self { backing, damage: Cell::new(false) }
     }
 
     /// Whether all that was read since this was last asked can be; what cannot be was taken for nothing.
@@ -85,7 +88,7 @@ impl<G: Ground> Stripe<G> {
 
     /// Slots in use.
     pub fn len(&self) -> usize {
-        self.ground.head().used
+        self.backing.head().used
     }
 
     /// Whether no slot is in use.
@@ -96,7 +99,7 @@ impl<G: Ground> Stripe<G> {
     /// Find a tag.
     #[inline]
     pub fn find(&self, tag: u64) -> Place {
-        let slots = self.ground.slots();
+        let slots = self.backing.slots();
         let mut index = self.home(tag);
         while let Some(slot) = slots.get(index) {
             if slot.tag == tag {
@@ -116,7 +119,7 @@ impl<G: Ground> Stripe<G> {
         let Place::Found(index) = place else {
             return Stored::Nothing;
         };
-        let slot = &self.ground.slots()[index];
+        let slot = &self.backing.slots()[index];
         if !slot.is_of(limit.number()) {
             return self.converted(slot, limit, limits, now_us);
         }
@@ -127,7 +130,7 @@ impl<G: Ground> Stripe<G> {
     #[inline(always)]
     fn of_slot(&self, slot: &Slot, limit: &Limit) -> Stored<'_> {
         if limit.algorithm == Algorithm::SlidingLog {
-            let log = log_pool::read(self.ground.blocks(), slot.fields(), &self.damage);
+            let log = log_pool::read(self.backing.blocks(), slot.fields(), &self.damage);
             return log.map_or(Stored::Nothing, Stored::Entries);
         }
         if is_sound(limit, slot.fields()) {
@@ -146,7 +149,7 @@ impl<G: Ground> Stripe<G> {
     /// The entries of a log in blocks; none where they cannot be, see `check`.
     #[inline(always)]
     pub fn log_in_blocks(&self, chain: Chain) -> Option<Log<Walk<'_>>> {
-        log_pool::read_chain(self.ground.blocks(), chain, &self.damage)
+        log_pool::read_chain(self.backing.blocks(), chain, &self.damage)
     }
 
     /// The limit that wrote a slot; none where that cannot be, see `check`.
@@ -175,20 +178,20 @@ impl<G: Ground> Stripe<G> {
     /// Whether `limit` itself wrote a slot.
     #[inline(always)]
     pub fn is_written_by(&self, index: usize, limit: &Registered) -> bool {
-        self.ground.slots()[index].is_of(limit.number())
+        self.backing.slots()[index].is_of(limit.number())
     }
 
     /// The numbers in a slot, where `limit` itself wrote them.
     #[inline(always)]
     pub fn numbers(&self, index: usize, limit: &Registered) -> Option<Numbers> {
-        let slot = &self.ground.slots()[index];
+        let slot = &self.backing.slots()[index];
         (slot.is_of(limit.number()) && is_sound(&limit.limit, slot.fields())).then(|| slot.fields())
     }
 
     /// Replace the numbers in a slot.
     #[inline(always)]
     pub fn overwrite(&mut self, index: usize, tag: u64, limit: &Registered, numbers: Numbers) {
-        self.ground.write_slot(index, Slot::new(tag, numbers, limit.number()));
+        self.backing.write_slot(index, Slot::new(tag, numbers, limit.number()));
     }
 
     /// Bring what another version of this limit wrote into the numbers of this one, for good: a wait
@@ -197,7 +200,7 @@ impl<G: Ground> Stripe<G> {
         let Place::Found(index) = place else {
             return false;
         };
-        let former = self.ground.slots()[index];
+        let former = self.backing.slots()[index];
         if former.is_of(limit.number()) {
             return false;
         }
@@ -216,7 +219,7 @@ impl<G: Ground> Stripe<G> {
                     }
                     self.shift(place, shift);
                     let chain = self.chain(place);
-                    Some(log_pool::drop_oldest(&mut self.ground, chain, gone))
+                    Some(log_pool::drop_oldest(&mut self.backing, chain, gone))
                 }
                 stored => match transition::convert(&limit.limit, stored, now_us, &former_limit) {
                     Stored::Numbers(numbers) => Some(numbers),
@@ -229,9 +232,9 @@ impl<G: Ground> Stripe<G> {
             if former.refused() {
                 slot.mark_refused();
             }
-            self.ground.write_slot(index, slot);
+            self.backing.write_slot(index, slot);
         }
-        self.ground.commit();
+        self.backing.commit();
         true
     }
 
@@ -240,7 +243,7 @@ impl<G: Ground> Stripe<G> {
         let Place::Found(index) = place else {
             return;
         };
-        let slot = self.ground.slots()[index];
+        let slot = self.backing.slots()[index];
         if !slot.is_of(limit.number()) {
             return;
         }
@@ -248,16 +251,16 @@ impl<G: Ground> Stripe<G> {
             transition::State::Numbers(numbers) => {
                 if transition::was_moved(&limit.limit, slot.fields(), numbers) {
                     self.write_fields(index, numbers);
-                    self.ground.commit();
+                    self.backing.commit();
                 }
             }
             transition::State::Entries(State { gone, shift, .. }) => {
                 if shift != 0 && !self.damage.get() {
                     self.shift(place, shift);
                     let chain = self.chain(place);
-                    let chain = log_pool::drop_oldest(&mut self.ground, chain, gone);
+                    let chain = log_pool::drop_oldest(&mut self.backing, chain, gone);
                     self.write_fields(index, chain);
-                    self.ground.commit();
+                    self.backing.commit();
                 }
             }
         }
@@ -273,15 +276,15 @@ impl<G: Ground> Stripe<G> {
                 let charge = Charge { time, cost, ..Charge::default() };
                 // An entry too large for a slot, with no block left for it: so much refuses all that it could.
                 let least = Charge { cost: cost.min(LARGEST_IN_SLOT), ..charge };
-                log_pool::record(&mut self.ground, NO_CHAIN, &charge)
-                    .or_else(|| log_pool::record(&mut self.ground, NO_CHAIN, &least))
+                log_pool::record(&mut self.backing, NO_CHAIN, &charge)
+                    .or_else(|| log_pool::record(&mut self.backing, NO_CHAIN, &least))
             }),
         };
         if self.damage.get() {
             return None;
         }
         if former.algorithm == Algorithm::SlidingLog {
-            log_pool::release(&mut self.ground, slot.fields());
+            log_pool::release(&mut self.backing, slot.fields());
         }
         fields
     }
@@ -297,9 +300,9 @@ impl<G: Ground> Stripe<G> {
         match log_pool::shifted(self.chain(place), shift) {
             Some(chain) => {
                 self.write_fields(index, chain);
-                self.ground.commit();
+                self.backing.commit();
             }
-            None => self.ground.shift(self.chain(place), shift),
+            None => self.backing.shift(self.chain(place), shift),
         }
     }
 
@@ -307,13 +310,13 @@ impl<G: Ground> Stripe<G> {
     #[inline(always)]
     pub fn takes_block(&self, place: Place, limit: &Limit, charge: &Charge) -> bool {
         limit.algorithm == Algorithm::SlidingLog
-            && log_pool::takes_block(self.ground.blocks(), self.chain(place), charge)
+            && log_pool::takes_block(self.backing.blocks(), self.chain(place), charge)
     }
 
     /// Whether a charge needs a log block that does not exist yet.
     #[inline(always)]
     pub fn needs_block(&self, place: Place, limit: &Limit, need: &Need) -> bool {
-        self.takes_block(place, limit, &need.charge) && self.ground.spare_blocks() <= need.before
+        self.takes_block(place, limit, &need.charge) && self.backing.spare_blocks() <= need.before
     }
 
     /// Keep a charged state: over the one at `place`, or in a new slot, for which there must be room.
@@ -333,7 +336,7 @@ impl<G: Ground> Stripe<G> {
     #[inline(always)]
     pub fn keep_log(&mut self, place: Place, tag: u64, limit: &Registered, charge: &Charge) {
         let chain = self.chain(place);
-        match log_pool::record(&mut self.ground, chain, charge) {
+        match log_pool::record(&mut self.backing, chain, charge) {
             Some(chain) => self.put(place, Slot::new(tag, chain, limit.number())),
             None => self.damage.set(true),
         }
@@ -342,7 +345,7 @@ impl<G: Ground> Stripe<G> {
     #[inline(always)]
     fn put(&mut self, place: Place, slot: Slot) {
         match place {
-            Place::Found(index) => self.ground.write_slot(index, slot),
+            Place::Found(index) => self.backing.write_slot(index, slot),
             Place::Absent => self.insert(slot),
         }
     }
@@ -360,7 +363,7 @@ impl<G: Ground> Stripe<G> {
         let Place::Found(index) = place else {
             return false;
         };
-        let slot = self.ground.slots()[index];
+        let slot = self.backing.slots()[index];
         let Some(limit) = self.limit_of(&slot, limits) else {
             return false;
         };
@@ -377,7 +380,7 @@ impl<G: Ground> Stripe<G> {
                 if self.damage.get() {
                     return false;
                 }
-                let chain = log_pool::rewrite(&mut self.ground, slot.fields(), kept, &moved);
+                let chain = log_pool::rewrite(&mut self.backing, slot.fields(), kept, &moved);
                 (chain != NO_CHAIN).then_some(chain)
             }
         };
@@ -388,17 +391,17 @@ impl<G: Ground> Stripe<G> {
     /// Whether a charge can be given back here before what was written is committed.
     pub fn can_give_back(&self, limit: &Limit) -> bool {
         // Entries, the link and the list of the blocks that are free then, and the slot.
-        self.ground.can_note(if limit.algorithm == Algorithm::SlidingLog { MOST_SINCE + 3 } else { 1 })
+        self.backing.can_note(if limit.algorithm == Algorithm::SlidingLog { MOST_SINCE + 3 } else { 1 })
     }
 
     /// Replace the numbers in a slot, of the limit that wrote it; what is marked stays marked.
     fn write_fields(&mut self, index: usize, fields: Numbers) {
-        let former = self.ground.slots()[index];
+        let former = self.backing.slots()[index];
         let mut slot = Slot::new(former.tag, fields, former.limit());
         if former.refused() {
             slot.mark_refused();
         }
-        self.ground.write_slot(index, slot);
+        self.backing.write_slot(index, slot);
     }
 
     /// Put a slot with a state that is the same as none; `can_take` said that there is room.
@@ -419,9 +422,9 @@ impl<G: Ground> Stripe<G> {
     #[inline]
     pub fn mark_refused(&mut self, place: Place) {
         if let Place::Found(index) = place
-            && !self.ground.slots()[index].refused()
+            && !self.backing.slots()[index].refused()
         {
-            self.ground.mark_refused(index);
+            self.backing.mark_refused(index);
         }
     }
 
@@ -438,15 +441,15 @@ impl<G: Ground> Stripe<G> {
     /// Whether `more` further slots keep scans short and find gaps in reach of this tag.
     pub fn can_take(&self, tag: u64, more: usize) -> bool {
         // A run at the very end may have used up the tail, however many gaps there are elsewhere.
-        let in_reach = self.ground.slots()[self.home(tag)..].iter().filter(|slot| slot.tag == 0).take(more).count();
+        let in_reach = self.backing.slots()[self.home(tag)..].iter().filter(|slot| slot.tag == 0).take(more).count();
         (self.len() + more) * 5 <= self.homes() * 4 && in_reach == more
     }
 
     /// Drop the states that are the same as none; how many there were.
     pub fn drop_expired(&mut self, limits: &impl Limits, now_us: i64) -> usize {
         let before = self.len();
-        for index in (0..self.ground.slots().len()).rev() {
-            if self.ground.slots()[index].tag != 0 && self.reset_after_us(index, limits, now_us).0 == 0 {
+        for index in (0..self.backing.slots().len()).rev() {
+            if self.backing.slots()[index].tag != 0 && self.reset_after_us(index, limits, now_us).0 == 0 {
                 self.remove(index, limits);
             }
         }
@@ -457,8 +460,8 @@ impl<G: Ground> Stripe<G> {
     /// the same as none, and note the numbers of the limits that are named then; how many were dropped.
     pub fn tidy(&mut self, newest: &Newest, limits: &impl Limits, now_us: i64, named: &mut [bool]) -> usize {
         let expired = self.drop_expired(limits, now_us);
-        for index in 0..self.ground.slots().len() {
-            let slot = self.ground.slots()[index];
+        for index in 0..self.backing.slots().len() {
+            let slot = self.backing.slots()[index];
             if slot.tag != 0
                 && let Some(limit) = newest.instead_of(slot.limit())
             {
@@ -472,7 +475,7 @@ impl<G: Ground> Stripe<G> {
 
     /// Note the numbers of the limits that slots name.
     pub fn note_named(&self, named: &mut [bool]) {
-        for slot in self.ground.slots().iter().filter(|slot| slot.tag != 0) {
+        for slot in self.backing.slots().iter().filter(|slot| slot.tag != 0) {
             if let Some(named) = named.get_mut(slot.limit() as usize) {
                 *named = true;
             }
@@ -486,7 +489,7 @@ impl<G: Ground> Stripe<G> {
 
     /// How many homes there are.
     pub fn homes(&self) -> usize {
-        self.ground.homes()
+        self.backing.homes()
     }
 
     /// Look at up to `most` used slots among so many `places`, going on where the last sweep ended; frees those
@@ -503,14 +506,14 @@ impl<G: Ground> Stripe<G> {
     ) -> Swept {
         let mut swept = Swept::default();
         let mut to_see = most.min(self.len());
-        let mut steps = places.min(self.ground.slots().len());
-        let mut cursor = self.ground.head().cursor;
+        let mut steps = places.min(self.backing.slots().len());
+        let mut cursor = self.backing.head().cursor;
         while to_see > 0 && steps > 0 {
-            if cursor >= self.ground.slots().len() {
+            if cursor >= self.backing.slots().len() {
                 cursor = 0;
             }
             steps -= 1;
-            let slot = self.ground.slots()[cursor];
+            let slot = self.backing.slots()[cursor];
             if slot.tag == 0 {
                 cursor += 1;
                 continue;
@@ -532,20 +535,20 @@ impl<G: Ground> Stripe<G> {
                 swept.victim = Some(Victim { tag: slot.tag, reset_after_us });
             }
         }
-        self.ground.set_cursor(cursor);
+        self.backing.set_cursor(cursor);
         swept
     }
 
     /// Forget everything.
     pub fn clear(&mut self) {
-        self.ground.clear();
+        self.backing.clear();
     }
 
     /// The chain of a log, of no entries where there is none yet.
     #[inline]
     pub fn chain(&self, place: Place) -> Chain {
         match place {
-            Place::Found(index) => self.ground.slots()[index].fields(),
+            Place::Found(index) => self.backing.slots()[index].fields(),
             Place::Absent => NO_CHAIN,
         }
     }
@@ -553,8 +556,8 @@ impl<G: Ground> Stripe<G> {
     /// Put a slot whose tag is not here yet; `can_take` said that there is a gap for it.
     fn insert(&mut self, slot: Slot) {
         let index = self.position(slot.tag);
-        match self.ground.slots()[index..].iter().position(|other| other.tag == 0) {
-            Some(gap) => self.ground.open_gap(index, gap, slot),
+        match self.backing.slots()[index..].iter().position(|other| other.tag == 0) {
+            Some(gap) => self.backing.open_gap(index, gap, slot),
             None => self.damage.set(true),
         }
     }
@@ -562,33 +565,33 @@ impl<G: Ground> Stripe<G> {
     /// Where a tag that is not here belongs.
     fn position(&self, tag: u64) -> usize {
         let home = self.home(tag);
-        let slots = self.ground.slots();
+        let slots = self.backing.slots();
         let run = slots[home..].iter().position(|other| other.tag == 0 || other.tag > tag);
         run.map_or(slots.len(), |run| home + run)
     }
 
     /// Take a slot out, give back its log, and close the gap.
     fn remove(&mut self, index: usize, limits: &impl Limits) {
-        let slot = self.ground.slots()[index];
+        let slot = self.backing.slots()[index];
         let is_log = |limit: Limit| limit.algorithm == Algorithm::SlidingLog;
         if limits.of(slot.limit()).is_some_and(is_log) && log_pool::has_blocks(slot.fields()) {
-            log_pool::release(&mut self.ground, slot.fields());
-            self.ground.write_slot(index, Slot::new(slot.tag, NO_CHAIN, slot.limit()));
-            self.ground.commit();
+            log_pool::release(&mut self.backing, slot.fields());
+            self.backing.write_slot(index, Slot::new(slot.tag, NO_CHAIN, slot.limit()));
+            self.backing.commit();
         }
-        let slots = self.ground.slots();
+        let slots = self.backing.slots();
         let mut end = index + 1;
         while end < slots.len() && slots[end].tag != 0 && self.home(slots[end].tag) < end {
             end += 1;
         }
-        self.ground.close_gap(index, end);
+        self.backing.close_gap(index, end);
     }
 
     /// (until the slot's state is the same as none, what remains of its limit)
     ///
     /// Of one that cannot be that is never, and nothing.
     fn reset_after_us(&self, index: usize, limits: &impl Limits, now_us: i64) -> (i64, i64) {
-        let slot = &self.ground.slots()[index];
+        let slot = &self.backing.slots()[index];
         let limit = self.limit_of(slot, limits);
         let measured = limit.map(|limit| {
             let state = transition::roll(&limit, self.of_slot(slot, &limit), now_us);

@@ -1,11 +1,11 @@
-//! How a zone's file is laid out: a header, the limits that are known, and lanes of slots and log blocks.
+//! How a zone's file is laid out: a header, the limits that are known, and shards of slots and log blocks.
 //!
 //! Everything follows from the size and the share of logs, so that whoever opens a zone can tell
 //! whether it is whole. Nothing in it is an address.
 
-use crate::log_pool::{Block, PER_BLOCK};
-use crate::memory::shared::{Lanes, SLOTS_AT};
-use crate::slot::Slot;
+use crate::encoding::slot::Slot;
+use crate::memory::shared::{SLOTS_AT, ShardLayout};
+use crate::shard::log_pool::{Block, PER_BLOCK};
 
 /// Where the words of the header begin.
 pub const HEADER: usize = 0;
@@ -25,10 +25,10 @@ pub const LIMIT_BYTES: usize = 64;
 /// Slots behind the last home, for runs that start near the end.
 const TAIL: usize = 64;
 const PAGE: usize = 4096;
-/// Lanes begin so far apart in their pages that the first lines of all of them have room in a cache at once.
+/// Shards begin so far apart in their pages that the first lines of all of them have room in a cache at once.
 const STAGGER: usize = 320;
-const MOST_LANES: usize = 64;
-const BYTES_PER_LANE: usize = 256 << 10;
+const MOST_SHARDS: usize = 64;
+const BYTES_PER_SHARD: usize = 256 << 10;
 const LEAST_SIZE: usize = 128 << 10;
 const MOST_SIZE: usize = 1 << 40;
 
@@ -37,7 +37,7 @@ const MOST_SIZE: usize = 1 << 40;
 pub struct Layout {
     /// Bytes of the file.
     pub size: usize,
-    /// How many percent of a lane are for the entries of sliding logs.
+    /// How many percent of a shard are for the entries of sliding logs.
     pub log_percent: usize,
     /// How many limits can be known.
     pub limits: usize,
@@ -45,9 +45,9 @@ pub struct Layout {
     pub texts: usize,
     /// Bytes of their texts.
     pub texts_bytes: usize,
-    /// The lanes.
-    pub lanes: Lanes,
-    /// Homes of each lane.
+    /// The shards.
+    pub shards: ShardLayout,
+    /// Homes of each shard.
     pub homes: usize,
 }
 
@@ -64,7 +64,7 @@ impl Layout {
         let limits = limits_bytes / 2 / LIMIT_BYTES;
         let texts = LIMITS + limits * LIMIT_BYTES;
         let first = LIMITS + limits_bytes;
-        let count = 1 << (size / BYTES_PER_LANE).clamp(1, MOST_LANES).ilog2();
+        let count = 1 << (size / BYTES_PER_SHARD).clamp(1, MOST_SHARDS).ilog2();
         let most = (size - first) / count;
         let stride = most - (most - STAGGER) % PAGE;
         let room = stride - SLOTS_AT;
@@ -76,18 +76,18 @@ impl Layout {
             limits,
             texts,
             texts_bytes: first - texts,
-            lanes: Lanes { count, first, stride, slots, blocks, lock: LIMITS_LOCK },
+            shards: ShardLayout { count, first, stride, slots, blocks, lock: LIMITS_LOCK },
             homes: slots - TAIL,
         })
     }
 
     /// The most states that it holds.
     pub fn max_keys(&self) -> usize {
-        self.homes * 4 / 5 * self.lanes.count
+        self.homes * 4 / 5 * self.shards.count
     }
 
     /// The most entries that the log of one key has room for, wherever in its first block it begins.
     pub fn max_log_entries(&self) -> usize {
-        (self.lanes.blocks * PER_BLOCK).saturating_sub(PER_BLOCK - 1)
+        (self.shards.blocks * PER_BLOCK).saturating_sub(PER_BLOCK - 1)
     }
 }

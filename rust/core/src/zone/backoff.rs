@@ -1,20 +1,20 @@
-//! How a lane of a zone is waited for: most often for less time than it takes to fall asleep, and no longer than
+//! How a shard of a zone is waited for: most often for less time than it takes to fall asleep, and no longer than
 //! that where its holder is known to be stopped.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long one decision waits at the most.
-pub const PATIENCE: Duration = Duration::from_millis(250);
+pub const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
-/// How long a decision has waited: a moment, then letting others run, then asleep, until `PATIENCE` is over.
+/// How long a decision has waited: a moment, then letting others run, then asleep, until `LONGEST_WAIT` is over.
 #[derive(Default)]
-pub struct Patience {
+pub struct Backoff {
     pauses: u32,
     since: Option<Instant>,
 }
 
-impl Patience {
+impl Backoff {
     /// Wait a bit; false if that was long enough, which for a holder that `is_stopped` is a few microseconds.
     pub fn pause(&mut self, is_stopped: bool) -> bool {
         const SPINS: u32 = 6;
@@ -25,7 +25,7 @@ impl Patience {
             _ if is_stopped => return false,
             SPINS..YIELDS => thread::yield_now(),
             _ => {
-                if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                if self.since.get_or_insert_with(Instant::now).elapsed() > LONGEST_WAIT {
                     return false;
                 }
                 thread::sleep(NAP);

@@ -1,16 +1,16 @@
-//! Where the stripes of a table are, and how they are locked, bounded and shared: the memory of one
+//! Where the shards of a table are, and how they are locked, bounded and shared: the memory of one
 //! process, `private`, or a file that all processes of a host map, `zone`.
 
 use std::ops::DerefMut;
 
 use smallvec::SmallVec;
 
-use crate::answer::{Check, OnFull};
-use crate::ground::Ground;
 use crate::hash::{KeyHash, Seed};
-use crate::locked::Locked;
-use crate::registry::{Definition, Limits, Registered, Registration};
-use crate::stripe::{Need, Stripe};
+use crate::process::registry::{Definition, Limits, Registered, Registration};
+use crate::shard::backing::Backing;
+use crate::shard::{Need, Shard};
+use crate::table::answer::{Check, OnFull};
+use crate::table::transaction::Transaction;
 
 /// A table with no room for a check: until some slot that was looked at is free again.
 pub struct Full {
@@ -48,37 +48,37 @@ pub enum TooMany {
     Bytes(usize),
 }
 
-/// Where the stripes of a table are. A key's hash chooses one; all limits of one key are in the same.
+/// Where the shards of a table are. A key's hash chooses one; all limits of one key are in the same.
 pub trait Storage: Sized {
-    /// Where the slots and blocks of a stripe lie.
-    type Ground<'table>: Ground
+    /// Where the slots and blocks of a shard lie.
+    type Backing<'table>: Backing
     where
         Self: 'table;
-    /// A stripe, locked until this is dropped.
-    type Guard<'table>: DerefMut<Target = Stripe<Self::Ground<'table>>>
+    /// A shard, locked until this is dropped.
+    type Guard<'table>: DerefMut<Target = Shard<Self::Backing<'table>>>
     where
         Self: 'table;
-    /// Why a stripe could not be locked, or what is in it not be read.
+    /// Why a shard could not be locked, or what is in it not be read.
     type Error: From<DamagedState>;
 
-    /// How many stripes there are.
-    fn lanes(&self) -> usize;
+    /// How many shards there are.
+    fn shards(&self) -> usize;
 
-    /// The stripe of a key.
-    fn lane_of(&self, key: KeyHash) -> usize;
+    /// The shard of a key.
+    fn shard_of(&self, key: KeyHash) -> usize;
 
-    /// Lock a stripe.
-    fn lock(&self, lane: usize) -> Result<Self::Guard<'_>, Self::Error>;
+    /// Lock a shard.
+    fn lock(&self, shard_number: usize) -> Result<Self::Guard<'_>, Self::Error>;
 
-    /// Lock several stripes, given in ascending order.
+    /// Lock several shards, given in ascending order.
     #[inline(always)]
     fn lock_all<'table>(
         &'table self,
-        lanes: &[usize],
+        shards: &[usize],
         guards: &mut SmallVec<[Self::Guard<'table>; 4]>,
     ) -> Result<(), Self::Error> {
-        for lane in lanes {
-            guards.push(self.lock(*lane)?);
+        for shard_number in shards {
+            guards.push(self.lock(*shard_number)?);
         }
         Ok(())
     }
@@ -91,10 +91,10 @@ pub trait Storage: Sized {
     /// Where there is no room for another one, those that nothing names are taken back.
     fn register(&self, seed: &Seed, definition: Definition<'_>, now_us: i64) -> Registration<Self::Error>;
 
-    /// Whether slots may name this limit by its number. Asked while a stripe is held, it stays so until that is not.
+    /// Whether slots may name this limit by its number. Asked while a shard is held, it stays so until that is not.
     fn is_current(&self, limit: &Registered) -> bool;
 
-    /// Give a limit a number again whose own was taken back. No stripe is held.
+    /// Give a limit a number again whose own was taken back. No shard is held.
     fn renew(&self, seed: &Seed, limit: &Registered, now_us: i64) -> Result<(), Self::Error>;
 
     /// The limits by the numbers that slots name them by.
@@ -105,30 +105,30 @@ pub trait Storage: Sized {
 
     /// Reserve what the new state of the check at `index` takes: a slot, a log block, or both.
     ///
-    /// Slots may move: `Locked::find_again` before they are used.
+    /// Slots may move: `Transaction::find_again` before they are used.
     fn reserve(
         &self,
         check: &Check,
-        locked: &mut Locked<'_, Self>,
+        locked: &mut Transaction<'_, Self>,
         index: usize,
         need: Need,
         now_us: i64,
     ) -> Result<(), Full>;
 
     /// Drop what was reserved for a decision that is not kept after all.
-    fn drop_reserved(&self, locked: &mut Locked<'_, Self>, now_us: i64);
+    fn drop_reserved(&self, locked: &mut Transaction<'_, Self>, now_us: i64);
 
     /// The charges of a decision begin; what its guards write from here on counts together.
-    fn begin(&self, locked: &mut Locked<'_, Self>);
+    fn begin(&self, locked: &mut Transaction<'_, Self>);
 
     /// All charges of a decision are written, and count.
-    fn commit(&self, locked: &mut Locked<'_, Self>);
+    fn commit(&self, locked: &mut Transaction<'_, Self>);
 
     /// What a decision wrote since it began was never written.
-    fn take_back(&self, locked: &mut Locked<'_, Self>);
+    fn take_back(&self, locked: &mut Transaction<'_, Self>);
 
-    /// Bring what the table counts in line with a stripe that was changed.
-    fn settle(&self, lane: usize, stripe: &mut Self::Guard<'_>);
+    /// Bring what the table counts in line with a shard that was changed.
+    fn settle(&self, shard_number: usize, shard: &mut Self::Guard<'_>);
 
     /// A new key was refused because the table was full.
     fn count_refused(&self);

@@ -2,7 +2,7 @@
 
 use crate::algorithms::transition::{NEVER, Reading};
 use crate::hash::KeyHash;
-use crate::registry::Registered;
+use crate::process::registry::Registered;
 
 /// One limit on one key.
 #[derive(Clone, Copy, Debug)]

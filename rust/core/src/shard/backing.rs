@@ -1,15 +1,15 @@
-//! Where the slots and log blocks of a stripe lie: the memory of one process, `heap`, or a file that
+//! Where the slots and log blocks of a shard lie: the memory of one process, `heap`, or a file that
 //! many processes map, `region`.
 //!
-//! A stripe changes its ground in three ways. What a decision charges is written piece by piece and
-//! then committed: a ground that outlives its processes takes back what was written and not committed.
+//! A shard changes its backing in three ways. What a decision charges is written piece by piece and
+//! then committed: a backing that outlives its processes takes back what was written and not committed.
 //! What moves slots opens or closes a gap, and what moves the times of a log is one step as well: such
-//! a ground carries those on. All the rest changes one word.
+//! a backing carries those on. All the rest changes one word.
 
-use crate::log_pool::{Block, Chain, Entry, NIL};
-use crate::slot::Slot;
+use crate::encoding::slot::Slot;
+use crate::shard::log_pool::{Block, Chain, Entry, NIL};
 
-/// What a stripe knows about its slots and blocks.
+/// What a shard knows about its slots and blocks.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Head {
@@ -29,8 +29,8 @@ impl Default for Head {
     }
 }
 
-/// Where the slots and log blocks of a stripe lie.
-pub trait Ground {
+/// Where the slots and log blocks of a shard lie.
+pub trait Backing {
     /// All slots, used or not.
     fn slots(&self) -> &[Slot];
 

@@ -1,19 +1,19 @@
-//! The stripes that one decision holds, and where each check's state is in them.
+//! The shards that one decision holds, and where each check's state is in them.
 
 use smallvec::SmallVec;
 
 use crate::algorithms::transition::{Kept, Reading};
-use crate::answer::Check;
 use crate::limit::Algorithm;
-use crate::log_pool::Charge;
-use crate::storage::{DamagedState, Storage};
-use crate::stripe::{Need, Place};
+use crate::shard::log_pool::Charge;
+use crate::shard::{Need, Place};
+use crate::table::answer::Check;
+use crate::table::storage::{DamagedState, Storage};
 
-/// Where a check's state is: which of the locked stripes, under which tag, in which place.
+/// Where a check's state is: which of the locked shards, under which tag, in which place.
 #[derive(Clone, Copy)]
-pub struct Spot {
-    /// The stripe's number.
-    pub lane: usize,
+pub struct Location {
+    /// The shard's number.
+    pub shard_number: usize,
     /// The index of its guard.
     pub guard: usize,
     /// The tag.
@@ -30,41 +30,41 @@ pub fn charge_of(kept: &Kept) -> Option<Charge> {
     }
 }
 
-/// The stripes of a decision, locked, and where each check's state is in them.
-pub struct Locked<'table, S: Storage + 'table> {
-    /// The stripes, in ascending order.
+/// The shards of a decision, locked, and where each check's state is in them.
+pub struct Transaction<'table, S: Storage + 'table> {
+    /// The shards, in ascending order.
     pub guards: SmallVec<[S::Guard<'table>; 4]>,
     /// Where each check's state is, in the order of the checks.
-    pub spots: SmallVec<[Spot; 4]>,
+    pub locations: SmallVec<[Location; 4]>,
 }
 
-impl<'table, S: Storage> Locked<'table, S> {
-    /// No stripes yet.
+impl<'table, S: Storage> Transaction<'table, S> {
+    /// No shards yet.
     #[inline(always)]
     pub fn none() -> Self {
-        Self { guards: SmallVec::new(), spots: SmallVec::new() }
+        Self { guards: SmallVec::new(), locations: SmallVec::new() }
     }
 
-    /// Lock the stripes of all checks, in ascending order, and find their states.
+    /// Lock the shards of all checks, in ascending order, and find their states.
     #[inline(always)]
     pub fn lock(&mut self, storage: &'table S, checks: &[Check]) -> Result<(), S::Error> {
-        let mut lanes: SmallVec<[usize; 8]> = SmallVec::new();
+        let mut shards: SmallVec<[usize; 8]> = SmallVec::new();
         for check in checks {
-            let lane = storage.lane_of(check.key);
-            if lanes.last() != Some(&lane) {
-                lanes.push(lane);
+            let shard_number = storage.shard_of(check.key);
+            if shards.last() != Some(&shard_number) {
+                shards.push(shard_number);
             }
         }
-        if lanes.len() > 1 {
-            lanes.sort_unstable();
-            lanes.dedup();
+        if shards.len() > 1 {
+            shards.sort_unstable();
+            shards.dedup();
         }
-        storage.lock_all(&lanes, &mut self.guards)?;
+        storage.lock_all(&shards, &mut self.guards)?;
         for check in checks {
-            let (lane, tag) = (storage.lane_of(check.key), check.tag());
-            let guard = if lanes.len() == 1 { 0 } else { lanes.partition_point(|other| *other < lane) };
+            let (shard_number, tag) = (storage.shard_of(check.key), check.tag());
+            let guard = if shards.len() == 1 { 0 } else { shards.partition_point(|other| *other < shard_number) };
             let place = self.guards[guard].find(tag);
-            self.spots.push(Spot { lane, guard, tag, place });
+            self.locations.push(Location { shard_number, guard, tag, place });
         }
         Ok(())
     }
@@ -72,19 +72,19 @@ impl<'table, S: Storage> Locked<'table, S> {
     /// Bring all states into the numbers that their limits have now.
     #[inline]
     pub fn adopt(&mut self, storage: &S, checks: &[Check], now_us: i64) {
-        for (check, spot) in checks.iter().zip(&self.spots) {
-            let Spot { lane, guard, place, .. } = *spot;
+        for (check, location) in checks.iter().zip(&self.locations) {
+            let Location { shard_number, guard, place, .. } = *location;
             if self.guards[guard].adopt(place, check.limit, storage.limits(), now_us) {
-                storage.settle(lane, &mut self.guards[guard]);
+                storage.settle(shard_number, &mut self.guards[guard]);
             }
         }
     }
 
     /// Bring the states that are not charged to the present where a clock once far ahead wrote them.
     pub fn to_present(&mut self, checks: &[Check], kept: &[Option<Kept>], now_us: i64) {
-        for ((check, spot), kept) in checks.iter().zip(&self.spots).zip(kept) {
+        for ((check, location), kept) in checks.iter().zip(&self.locations).zip(kept) {
             if kept.is_none() {
-                self.guards[spot.guard].to_present(spot.place, check.limit, now_us);
+                self.guards[location.guard].to_present(location.place, check.limit, now_us);
             }
         }
     }
@@ -93,23 +93,23 @@ impl<'table, S: Storage> Locked<'table, S> {
     #[inline]
     pub fn needs_room(&self, checks: &[Check], kept: &[Option<Kept>]) -> bool {
         (0..checks.len()).any(|index| {
-            let Spot { guard, place, .. } = self.spots[index];
-            let (stripe, limit) = (&self.guards[guard], &checks[index].limit.limit);
+            let Location { guard, place, .. } = self.locations[index];
+            let (shard, limit) = (&self.guards[guard], &checks[index].limit.limit);
             kept[index].is_some()
                 && (place == Place::Absent
                     || limit.algorithm == Algorithm::SlidingLog
-                        && stripe.needs_block(place, limit, &self.need(checks, kept, index)))
+                        && shard.needs_block(place, limit, &self.need(checks, kept, index)))
         })
     }
 
     /// What bears on whether the charge of a check needs another log block.
     pub fn need(&self, checks: &[Check], kept: &[Option<Kept>], index: usize) -> Need {
-        let guard = self.spots[index].guard;
-        let stripe = &self.guards[guard];
+        let guard = self.locations[index].guard;
+        let shard = &self.guards[guard];
         let charge = |index: usize| kept[index].as_ref().and_then(charge_of);
-        let before = (0..index).filter(|other| self.spots[*other].guard == guard).filter(|other| {
-            let place = || stripe.find(self.spots[*other].tag);
-            charge(*other).is_some_and(|charge| stripe.takes_block(place(), &checks[*other].limit.limit, &charge))
+        let before = (0..index).filter(|other| self.locations[*other].guard == guard).filter(|other| {
+            let place = || shard.find(self.locations[*other].tag);
+            charge(*other).is_some_and(|charge| shard.takes_block(place(), &checks[*other].limit.limit, &charge))
         });
         Need { charge: charge(index).unwrap_or_default(), before: before.count() }
     }
@@ -117,15 +117,15 @@ impl<'table, S: Storage> Locked<'table, S> {
     /// Keep what a decision charged, in the places that are known.
     #[inline]
     pub fn keep(&mut self, storage: &S, checks: &[Check], kept: &[Option<Kept>]) -> Result<(), DamagedState> {
-        for (spot, kept) in self.spots.iter().zip(kept) {
+        for (location, kept) in self.locations.iter().zip(kept) {
             if let Some(Kept::Entries { shift, .. }) = kept {
-                self.guards[spot.guard].shift(spot.place, *shift);
+                self.guards[location.guard].shift(location.place, *shift);
             }
         }
         storage.begin(self);
-        for ((check, spot), kept) in checks.iter().zip(&self.spots).zip(kept) {
+        for ((check, location), kept) in checks.iter().zip(&self.locations).zip(kept) {
             if let Some(kept) = kept {
-                self.guards[spot.guard].keep(spot.place, spot.tag, check.limit, *kept);
+                self.guards[location.guard].keep(location.place, location.tag, check.limit, *kept);
             }
         }
         self.commit(storage)
@@ -133,19 +133,19 @@ impl<'table, S: Storage> Locked<'table, S> {
 
     /// Keep what a decision charged, in new slots too: each of those moves its neighbours.
     pub fn keep_growing(&mut self, storage: &S, checks: &[Check], kept: &[Option<Kept>]) -> Result<(), DamagedState> {
-        for (spot, kept) in self.spots.iter().zip(kept) {
+        for (location, kept) in self.locations.iter().zip(kept) {
             if let Some(Kept::Entries { shift, .. }) = kept {
-                let stripe = &mut self.guards[spot.guard];
-                let place = stripe.find(spot.tag);
-                stripe.shift(place, *shift);
+                let shard = &mut self.guards[location.guard];
+                let place = shard.find(location.tag);
+                shard.shift(place, *shift);
             }
         }
         storage.begin(self);
-        for ((check, spot), kept) in checks.iter().zip(&self.spots).zip(kept) {
+        for ((check, location), kept) in checks.iter().zip(&self.locations).zip(kept) {
             if let Some(kept) = kept {
-                let stripe = &mut self.guards[spot.guard];
-                let place = stripe.find(spot.tag);
-                stripe.keep(place, spot.tag, check.limit, *kept);
+                let shard = &mut self.guards[location.guard];
+                let place = shard.find(location.tag);
+                shard.keep(place, location.tag, check.limit, *kept);
             }
         }
         self.commit(storage)
@@ -173,7 +173,7 @@ impl<'table, S: Storage> Locked<'table, S> {
         checked
     }
 
-    /// Give back what a decision charged, in one piece; in several where that takes more notes than a stripe has.
+    /// Give back what a decision charged, in one piece; in several where that takes more notes than a shard has.
     ///
     /// Where a state is met that cannot be, it stays as it is, and that is told.
     pub fn give_back(
@@ -184,41 +184,41 @@ impl<'table, S: Storage> Locked<'table, S> {
         earliest_us: i64,
     ) -> Result<(), DamagedState> {
         let mut checked = Ok(());
-        let mut empty: SmallVec<[Spot; 4]> = SmallVec::new();
+        let mut empty: SmallVec<[Location; 4]> = SmallVec::new();
         storage.begin(self);
         for (number, check) in checks.iter().enumerate() {
-            let spot = self.spots[number];
-            if !self.guards[spot.guard].can_give_back(&check.limit.limit) {
+            let location = self.locations[number];
+            if !self.guards[location.guard].can_give_back(&check.limit.limit) {
                 storage.commit(self);
                 storage.begin(self);
             }
-            let stripe = &mut self.guards[spot.guard];
-            if stripe.give_back(spot.place, check, storage.limits(), now_us, earliest_us) {
-                empty.push(spot);
+            let shard = &mut self.guards[location.guard];
+            if shard.give_back(location.place, check, storage.limits(), now_us, earliest_us) {
+                empty.push(location);
             }
-            checked = stripe.check().and(checked);
+            checked = shard.check().and(checked);
         }
         storage.commit(self);
-        for Spot { lane, guard, tag, .. } in empty {
+        for Location { shard_number, guard, tag, .. } in empty {
             self.guards[guard].drop_nothing(tag, storage.limits(), now_us);
-            storage.settle(lane, &mut self.guards[guard]);
+            storage.settle(shard_number, &mut self.guards[guard]);
         }
         checked
     }
 
     /// Remember which states refused although waiting would help.
     pub fn mark_refused(&mut self, readings: &[Reading]) {
-        for (spot, reading) in self.spots.iter().zip(readings) {
+        for (location, reading) in self.locations.iter().zip(readings) {
             if reading.retry_after_us > 0 {
-                self.guards[spot.guard].mark_refused(spot.place);
+                self.guards[location.guard].mark_refused(location.place);
             }
         }
     }
 
     /// Find all states again, after slots were moved.
     pub fn find_again(&mut self) {
-        for spot in &mut self.spots {
-            spot.place = self.guards[spot.guard].find(spot.tag);
+        for location in &mut self.locations {
+            location.place = self.guards[location.guard].find(location.tag);
         }
     }
 }

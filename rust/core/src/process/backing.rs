@@ -1,28 +1,28 @@
-//! The ground of a stripe in the memory of one process: it grows, and dies with the process.
+//! The backing of a shard in the memory of one process: it grows, and dies with the process.
 
-use crate::ground::{Ground, Head};
-use crate::log_pool::{Block, Chain, Entry, places};
+use crate::encoding::slot::Slot;
 use crate::memory::Slots;
-use crate::slot::Slot;
-use crate::stripe::{Stripe, home};
+use crate::shard::backing::{Backing, Head};
+use crate::shard::log_pool::{Block, Chain, Entry, places};
+use crate::shard::{Shard, home};
 
 /// Slots behind the last home, for runs that start near the end.
 const TAIL: usize = 64;
 
 /// Slots and blocks in the memory of one process.
 #[derive(Default)]
-pub struct Heap {
+pub struct ProcessBacking {
     slots: Slots,
     homes: usize,
     head: Head,
     blocks: Vec<Block>,
-    /// How many of the slots the table has counted; see `Room::settle`.
+    /// How many of the slots the table has counted; see `Capacity::settle`.
     pub counted_keys: usize,
     /// How many of the log blocks the table has counted.
     pub counted_blocks: usize,
 }
 
-impl Heap {
+impl ProcessBacking {
     /// Bytes of slots and log blocks, used or not.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.slots) + self.blocks.capacity() * size_of::<Block>()
@@ -46,7 +46,7 @@ impl Heap {
     }
 }
 
-impl Ground for Heap {
+impl Backing for ProcessBacking {
     #[inline(always)]
     fn slots(&self) -> &[Slot] {
         &self.slots
@@ -152,21 +152,21 @@ impl Ground for Heap {
     }
 }
 
-impl Stripe<Heap> {
+impl Shard<ProcessBacking> {
     /// Move to a wider range of empty slots.
     pub fn move_to(&mut self, slots: Slots) {
-        let former = self.ground.replace_slots(slots);
+        let former = self.backing.replace_slots(slots);
         let homes = self.homes();
         let mut next = 0;
         for slot in former.iter().filter(|slot| slot.tag != 0) {
             next = next.max(home(slot.tag, homes));
-            self.ground.slots[next] = *slot;
+            self.backing.slots[next] = *slot;
             next += 1;
         }
     }
 }
 
-/// Slots of a range that gives a stripe this many homes.
+/// Slots of a range that gives a shard this many homes.
 pub fn range_for(homes: usize) -> usize {
     homes + homes.min(TAIL)
 }

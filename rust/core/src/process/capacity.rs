@@ -4,20 +4,20 @@ use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::answer::{Check, OnFull};
-use crate::heap::{Heap, range_for};
-use crate::lanes::Lanes;
-use crate::locked::{Locked, Spot};
 use crate::memory::Slots;
-use crate::private::Private;
-use crate::registry::Registry;
-use crate::storage::{Full, Stats};
-use crate::stripe::{self, Need, Place};
+use crate::process::backing::{ProcessBacking, range_for};
+use crate::process::registry::Registry;
+use crate::process::shards::Shards;
+use crate::process::storage::ProcessStorage;
+use crate::shard::{self, Need, Place};
+use crate::table::answer::{Check, OnFull};
+use crate::table::storage::{Full, Stats};
+use crate::table::transaction::{Location, Transaction};
 
-/// A stripe in the memory of this process.
-type Stripe = stripe::Stripe<Heap>;
+/// A shard in the memory of this process.
+type Shard = shard::Shard<ProcessBacking>;
 
-/// Homes of a stripe's first range.
+/// Homes of a shard's first range.
 const SMALLEST: usize = 16;
 /// Slots that a full table looks at for one new key.
 const SWEEP: usize = 32;
@@ -33,8 +33,8 @@ pub struct Bounds {
     pub on_full: OnFull,
 }
 
-/// What a table holds and has let go, and the ranges its stripes grow into.
-pub struct Room {
+/// What a table holds and has let go, and the ranges its shards grow into.
+pub struct Capacity {
     bounds: Bounds,
     keys: AtomicUsize,
     log_blocks: AtomicUsize,
@@ -45,16 +45,16 @@ pub struct Room {
     passed_full: AtomicU64,
 }
 
-/// Wider ranges of slots, waiting for the stripes to move into them.
+/// Wider ranges of slots, waiting for the shards to move into them.
 ///
-/// All stripes fill at about the same pace, so one mapping is made for all of them; each moves when
-/// it is crowded itself, so no request waits for more than the move of one stripe.
+/// All shards fill at about the same pace, so one mapping is made for all of them; each moves when
+/// it is crowded itself, so no request waits for more than the move of one shard.
 struct Ranges {
     homes: usize,
     ready: Vec<Option<Slots>>,
 }
 
-impl Room {
+impl Capacity {
     /// Nothing held yet.
     pub fn new(bounds: Bounds) -> Self {
         Self {
@@ -98,67 +98,67 @@ impl Room {
 
     /// Reserve what the new state of one check takes: a key, a log block, or both.
     ///
-    /// Slots may move: `Locked::find_again` before they are used.
+    /// Slots may move: `Transaction::find_again` before they are used.
     #[allow(clippy::too_many_arguments)] // one caller, and no two of these belong together
     pub fn reserve(
         &self,
         check: &Check,
-        locked: &mut Locked<'_, Private>,
+        locked: &mut Transaction<'_, ProcessStorage>,
         index: usize,
         need: Need,
-        lanes: &Lanes,
+        shards: &Shards,
         registry: &Registry,
         now_us: i64,
     ) -> Result<(), Full> {
-        let Locked { guards, spots, .. } = locked;
-        let Spot { lane, guard, tag, place } = spots[index];
-        let stripe = &mut *guards[guard];
-        let ours = |tag| spots.iter().any(|spot| spot.tag == tag);
+        let Transaction { guards, locations, .. } = locked;
+        let Location { shard_number, guard, tag, place } = locations[index];
+        let shard = &mut *guards[guard];
+        let ours = |tag| locations.iter().any(|location| location.tag == tag);
         if place == Place::Absent {
-            if !stripe.can_take(tag, spots.len()) {
-                self.widen(lane, stripe, tag, spots.len(), lanes.len(), registry, now_us)?;
+            if !shard.can_take(tag, locations.len()) {
+                self.widen(shard_number, shard, tag, locations.len(), shards.len(), registry, now_us)?;
             }
-            if !self.reserve_key(stripe) {
-                self.free_one(lane, stripe, lanes, registry, now_us, ours)?;
-                if !self.reserve_key(stripe) {
+            if !self.reserve_key(shard) {
+                self.free_one(shard_number, shard, shards, registry, now_us, ours)?;
+                if !self.reserve_key(shard) {
                     return Err(Full { soonest_us: 1 });
                 }
             }
         }
         let limit = &check.limit.limit;
-        if stripe.needs_block(stripe.find(tag), limit, &need) && !self.reserve_block(stripe) {
-            let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, usize::MAX, &registry.hold(), now_us, ours));
+        if shard.needs_block(shard.find(tag), limit, &need) && !self.reserve_block(shard) {
+            let swept = self.losing(shard, |shard| shard.sweep(SWEEP, usize::MAX, &registry.hold(), now_us, ours));
             self.count_expired(swept.expired);
-            if stripe.needs_block(stripe.find(tag), limit, &need) && !self.reserve_block(stripe) {
+            if shard.needs_block(shard.find(tag), limit, &need) && !self.reserve_block(shard) {
                 return Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) });
             }
         }
         Ok(())
     }
 
-    /// Bring the counts in line with a stripe once its decision is kept: reservations become keys, or lapse.
-    pub fn settle(&self, stripe: &mut Stripe) {
-        stripe.ground.counted_keys = recount(&self.keys, stripe.ground.counted_keys, stripe.len());
-        stripe.ground.counted_blocks =
-            recount(&self.log_blocks, stripe.ground.counted_blocks, stripe.ground.made_blocks());
+    /// Bring the counts in line with a shard once its decision is kept: reservations become keys, or lapse.
+    pub fn settle(&self, shard: &mut Shard) {
+        shard.backing.counted_keys = recount(&self.keys, shard.backing.counted_keys, shard.len());
+        shard.backing.counted_blocks =
+            recount(&self.log_blocks, shard.backing.counted_blocks, shard.backing.made_blocks());
     }
 
-    /// Make a stripe wide enough for `more` slots: without what has expired, or in a wider range.
+    /// Make a shard wide enough for `more` slots: without what has expired, or in a wider range.
     #[allow(clippy::too_many_arguments)] // one caller, and no two of these belong together
     fn widen(
         &self,
-        lane: usize,
-        stripe: &mut Stripe,
+        shard_number: usize,
+        shard: &mut Shard,
         tag: u64,
         more: usize,
-        lanes: usize,
+        shards: usize,
         registry: &Registry,
         now_us: i64,
     ) -> Result<(), Full> {
-        self.count_expired(self.losing(stripe, |stripe| stripe.drop_expired(&registry.hold(), now_us)));
-        while stripe.is_crowded() || !stripe.can_take(tag, more) {
-            let wider = self.ranges().wider(lane, lanes, stripe.homes());
-            stripe.move_to(wider.map_err(|_| Full { soonest_us: 1 })?);
+        self.count_expired(self.losing(shard, |shard| shard.drop_expired(&registry.hold(), now_us)));
+        while shard.is_crowded() || !shard.can_take(tag, more) {
+            let wider = self.ranges().wider(shard_number, shards, shard.homes());
+            shard.move_to(wider.map_err(|_| Full { soonest_us: 1 })?);
         }
         Ok(())
     }
@@ -166,22 +166,22 @@ impl Room {
     /// Free one place in a full table: of an expired key, or of one that the written choice lets go.
     fn free_one(
         &self,
-        lane: usize,
-        stripe: &mut Stripe,
-        lanes: &Lanes,
+        shard_number: usize,
+        shard: &mut Shard,
+        shards: &Shards,
         registry: &Registry,
         now_us: i64,
         ours: impl Fn(u64) -> bool,
     ) -> Result<(), Full> {
-        if !stripe.is_empty() {
-            return self.free_one_of(stripe, registry, now_us, ours);
+        if !shard.is_empty() {
+            return self.free_one_of(shard, registry, now_us, ours);
         }
-        // Nothing here to let go: take from the next stripe that nobody holds, so that the bound stays.
-        for offset in 1..lanes.len() {
-            if let Some(mut stripe) = lanes.try_lock((lane + offset) % lanes.len())
-                && !stripe.is_empty()
+        // Nothing here to let go: take from the next shard that nobody holds, so that the bound stays.
+        for offset in 1..shards.len() {
+            if let Some(mut shard) = shards.try_lock((shard_number + offset) % shards.len())
+                && !shard.is_empty()
             {
-                return self.free_one_of(&mut stripe, registry, now_us, ours);
+                return self.free_one_of(&mut shard, registry, now_us, ours);
             }
         }
         Err(Full { soonest_us: 1 })
@@ -189,19 +189,19 @@ impl Room {
 
     fn free_one_of(
         &self,
-        stripe: &mut Stripe,
+        shard: &mut Shard,
         registry: &Registry,
         now_us: i64,
         ours: impl Fn(u64) -> bool,
     ) -> Result<(), Full> {
-        let swept = self.losing(stripe, |stripe| stripe.sweep(SWEEP, usize::MAX, &registry.hold(), now_us, ours));
+        let swept = self.losing(shard, |shard| shard.sweep(SWEEP, usize::MAX, &registry.hold(), now_us, ours));
         self.count_expired(swept.expired);
         if swept.expired > 0 {
             return Ok(());
         }
         match swept.victim {
             Some(victim) if self.bounds.on_full == OnFull::Forget => {
-                self.losing(stripe, |stripe| stripe.forget(victim.tag, registry, now_us));
+                self.losing(shard, |shard| shard.forget(victim.tag, registry, now_us));
                 self.evicted.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
@@ -209,26 +209,26 @@ impl Room {
         }
     }
 
-    /// Do what takes slots out of a stripe, and count them out; reservations stay.
-    fn losing<T>(&self, stripe: &mut Stripe, lose: impl FnOnce(&mut Stripe) -> T) -> T {
-        let (keys, blocks) = (stripe.len(), stripe.ground.made_blocks());
-        let result = lose(stripe);
-        let (keys, blocks) = (keys - stripe.len(), blocks - stripe.ground.made_blocks());
-        stripe.ground.counted_keys = recount(&self.keys, stripe.ground.counted_keys, stripe.ground.counted_keys - keys);
-        stripe.ground.counted_blocks =
-            recount(&self.log_blocks, stripe.ground.counted_blocks, stripe.ground.counted_blocks - blocks);
+    /// Do what takes slots out of a shard, and count them out; reservations stay.
+    fn losing<T>(&self, shard: &mut Shard, lose: impl FnOnce(&mut Shard) -> T) -> T {
+        let (keys, blocks) = (shard.len(), shard.backing.made_blocks());
+        let result = lose(shard);
+        let (keys, blocks) = (keys - shard.len(), blocks - shard.backing.made_blocks());
+        shard.backing.counted_keys = recount(&self.keys, shard.backing.counted_keys, shard.backing.counted_keys - keys);
+        shard.backing.counted_blocks =
+            recount(&self.log_blocks, shard.backing.counted_blocks, shard.backing.counted_blocks - blocks);
         result
     }
 
-    fn reserve_key(&self, stripe: &mut Stripe) -> bool {
+    fn reserve_key(&self, shard: &mut Shard) -> bool {
         let reserved = reserve(&self.keys, self.bounds.max_keys);
-        stripe.ground.counted_keys += usize::from(reserved);
+        shard.backing.counted_keys += usize::from(reserved);
         reserved
     }
 
-    fn reserve_block(&self, stripe: &mut Stripe) -> bool {
+    fn reserve_block(&self, shard: &mut Shard) -> bool {
         let reserved = reserve(&self.log_blocks, self.bounds.max_log_blocks);
-        stripe.ground.counted_blocks += usize::from(reserved);
+        shard.backing.counted_blocks += usize::from(reserved);
         reserved
     }
 
@@ -243,18 +243,18 @@ impl Room {
 }
 
 impl Ranges {
-    /// A range with more homes than a stripe has.
-    fn wider(&mut self, lane: usize, lanes: usize, homes: usize) -> io::Result<Slots> {
+    /// A range with more homes than a shard has.
+    fn wider(&mut self, shard_number: usize, shards: usize, homes: usize) -> io::Result<Slots> {
         if self.homes > homes
-            && let Some(slots) = self.ready.get_mut(lane).and_then(Option::take)
+            && let Some(slots) = self.ready.get_mut(shard_number).and_then(Option::take)
         {
             return Ok(slots);
         }
         if homes > 0 {
             self.homes += self.homes / 3;
         }
-        self.ready = Slots::map(lanes, range_for(self.homes))?.into_iter().map(Some).collect();
-        self.ready[lane].take().ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+        self.ready = Slots::map(shards, range_for(self.homes))?.into_iter().map(Some).collect();
+        self.ready[shard_number].take().ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 }
 

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use crate::hash::Seed;
-use crate::layout::{HEADER, Layout};
 use crate::memory::shared::{SharedMap, set};
+use crate::zone::layout::{HEADER, Layout};
 
 /// "headgate" as bytes.
 const MAGIC: u64 = u64::from_ne_bytes(*b"headgate");

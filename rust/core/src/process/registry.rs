@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
+use crate::encoding::slot::{MOST_LIMITS, NUMBER_BITS};
 use crate::hash::Seed;
 use crate::limit::Limit;
-use crate::slot::{MOST_LIMITS, NUMBER_BITS};
-use crate::storage::TooMany;
+use crate::table::storage::TooMany;
 
 /// A limit as it is made known to a table.
 #[derive(Clone, Copy)]

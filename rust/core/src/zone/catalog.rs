@@ -1,7 +1,7 @@
 //! The limits that a zone knows: slots name each by a number, which another one gets once no slot names it.
 //!
 //! A number is taken back in two steps, so that a process may die between any two stores: its entry is
-//! retired, from when on no decision writes it; when no slot of any lane names it, it is free. A process
+//! retired, from when on no decision writes it; when no slot of any shard names it, it is free. A process
 //! that knows a limit knows its name, which is the number together with a count that no other entry ever
 //! had, and looks at the entry before it writes.
 //!
@@ -9,12 +9,12 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use crate::layout::{LIMIT_BYTES, LIMIT_TURNS, LIMITS, Layout};
+use crate::encoding::slot::NUMBER_BITS;
 use crate::limit::{Algorithm, Limit};
 use crate::memory::shared::{SharedMap, Words, set};
-use crate::registry::{Definition, Registered};
-use crate::slot::NUMBER_BITS;
-use crate::storage::TooMany;
+use crate::process::registry::{Definition, Registered};
+use crate::table::storage::TooMany;
+use crate::zone::layout::{LIMIT_BYTES, LIMIT_TURNS, LIMITS, Layout};
 
 const STATUS: usize = 0;
 const KIND: usize = 1;
@@ -72,7 +72,7 @@ impl<'zone> Catalog<'zone> {
         }
     }
 
-    /// Whether decisions may write the number in this name. A lane is held, else it may be retired at once.
+    /// Whether decisions may write the number in this name. A shard is held, else it may be retired at once.
     #[inline(always)]
     pub fn is_current(&self, name: u64) -> bool {
         let number = name as u32 & ((1 << NUMBER_BITS) - 1);

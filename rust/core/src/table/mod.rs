@@ -1,21 +1,25 @@
 //! The table: every key's state under every limit, bounded, safe under threads.
 //!
-//! A key's hash chooses one of many stripes, each under its own lock; all limits of one key are in
-//! the same stripe. A decision locks the stripes of its keys in ascending order, judges all checks,
+//! A key's hash chooses one of many shards, each under its own lock; all limits of one key are in
+//! the same shard. A decision locks the shards of its keys in ascending order, judges all checks,
 //! then charges all or none.
+
+pub mod answer;
+pub mod storage;
+pub mod transaction;
 
 use smallvec::SmallVec;
 
 use crate::algorithms::transition::{self, Kept, Numbers, Reading, State, Stored};
-use crate::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
-use crate::ground::Ground;
 use crate::hash::{KeyHash, Seed};
 use crate::limit::Algorithm;
-use crate::locked::{Locked, Spot};
-use crate::log_pool;
-use crate::registry::{Definition, Registered, Registration};
-use crate::storage::{Full, Stats, Storage};
-use crate::stripe::{Need, Place};
+use crate::process::registry::{Definition, Registered, Registration};
+use crate::shard::backing::Backing;
+use crate::shard::log_pool;
+use crate::shard::{Need, Place};
+use crate::table::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
+use crate::table::storage::{Full, Stats, Storage};
+use crate::table::transaction::{Location, Transaction};
 
 /// How far ahead of its turn a key's slot is fetched when many keys are judged.
 const LOOKAHEAD: usize = 8;
@@ -104,21 +108,21 @@ impl<S: Storage> Table<S> {
 
     /// Give back what one decision charged for these checks at `earliest_us` or later, as far as it still counts.
     pub fn give_back(&self, checks: &[Check], now_us: i64, earliest_us: i64) -> Result<(), S::Error> {
-        let mut locked = Locked::none();
+        let mut locked = Transaction::none();
         self.lock(&mut locked, checks, now_us)?;
         Ok(locked.give_back(&self.storage, checks, now_us, earliest_us)?)
     }
 
     /// Forget what is known of a key under a limit; whether that was more than nothing.
     pub fn reset(&self, limit: &Registered, key: KeyHash, now_us: i64) -> Result<bool, S::Error> {
-        let lane = self.storage.lane_of(key);
-        let mut stripe = self.storage.lock(lane)?;
-        let live = stripe.forget(key.tag_under(limit.salt), self.storage.limits(), now_us);
-        self.storage.settle(lane, &mut stripe);
+        let shard_number = self.storage.shard_of(key);
+        let mut shard = self.storage.lock(shard_number)?;
+        let live = shard.forget(key.tag_under(limit.salt), self.storage.limits(), now_us);
+        self.storage.settle(shard_number, &mut shard);
         Ok(live)
     }
 
-    /// What is stored of a key under a limit, handed to `read` while the stripe is locked.
+    /// What is stored of a key under a limit, handed to `read` while the shard is locked.
     pub fn read<T>(
         &self,
         limit: &Registered,
@@ -126,24 +130,24 @@ impl<S: Storage> Table<S> {
         now_us: i64,
         read: impl FnOnce(Stored<'_>) -> T,
     ) -> Result<T, S::Error> {
-        let mut stripe = self.storage.lock(self.storage.lane_of(key))?;
+        let mut shard = self.storage.lock(self.storage.shard_of(key))?;
         while !self.storage.is_current(limit) {
-            drop(stripe);
+            drop(shard);
             self.storage.renew(&self.seed, limit, now_us)?;
-            stripe = self.storage.lock(self.storage.lane_of(key))?;
+            shard = self.storage.lock(self.storage.shard_of(key))?;
         }
-        let place = stripe.find(key.tag_under(limit.salt));
-        let read = read(stripe.stored(place, limit, self.storage.limits(), now_us));
-        stripe.check()?;
+        let place = shard.find(key.tag_under(limit.salt));
+        let read = read(shard.stored(place, limit, self.storage.limits(), now_us));
+        shard.check()?;
         Ok(read)
     }
 
     /// Forget everything; limits stay known.
     pub fn clear(&self) -> Result<(), S::Error> {
-        for lane in 0..self.storage.lanes() {
-            let mut stripe = self.storage.lock(lane)?;
-            stripe.clear();
-            self.storage.settle(lane, &mut stripe);
+        for shard_number in 0..self.storage.shards() {
+            let mut shard = self.storage.lock(shard_number)?;
+            shard.clear();
+            self.storage.settle(shard_number, &mut shard);
         }
         Ok(())
     }
@@ -159,12 +163,12 @@ impl<S: Storage> Table<S> {
     #[inline(always)]
     fn apply_known(&self, check: &Check, now_us: i64, mode: Mode) -> Result<Option<Answer>, S::Error> {
         let limit = &check.limit.limit;
-        let mut stripe = self.storage.lock(self.storage.lane_of(check.key))?;
+        let mut shard = self.storage.lock(self.storage.shard_of(check.key))?;
         let tag = check.tag();
-        let Place::Found(index) = stripe.find(tag) else {
+        let Place::Found(index) = shard.find(tag) else {
             return Ok(None);
         };
-        let Some(numbers) = stripe.numbers(index, check.limit) else {
+        let Some(numbers) = shard.numbers(index, check.limit) else {
             return Ok(None);
         };
         if !self.storage.is_current(check.limit) {
@@ -177,17 +181,17 @@ impl<S: Storage> Table<S> {
         let passes = wait_us == 0;
         let numbers = if passes { transition::charge_numbers(limit, numbers, now_us, check.cost) } else { numbers };
         if mode.commit && passes && check.cost != 0 {
-            stripe.overwrite(index, tag, check.limit, numbers);
-            stripe.ground.commit();
+            shard.overwrite(index, tag, check.limit, numbers);
+            shard.backing.commit();
         } else if mode.commit {
             if transition::was_moved(limit, stored, numbers) {
-                stripe.to_present(Place::Found(index), check.limit, now_us);
+                shard.to_present(Place::Found(index), check.limit, now_us);
             }
             if wait_us > 0 {
-                stripe.mark_refused(Place::Found(index));
+                shard.mark_refused(Place::Found(index));
             }
         }
-        drop(stripe);
+        drop(shard);
         let (remaining, reset_after_us, next_after_us) = transition::measure_numbers(limit, numbers, now_us);
         let delay_us = if passes { delay_us } else { 0 };
         let reading = Reading { remaining, reset_after_us, retry_after_us: wait_us, next_after_us, delay_us };
@@ -199,55 +203,55 @@ impl<S: Storage> Table<S> {
     #[inline(always)]
     fn apply_known_log(&self, check: &Check, now_us: i64, mode: Mode) -> Result<Option<Answer>, S::Error> {
         let limit = &check.limit.limit;
-        let mut stripe = self.storage.lock(self.storage.lane_of(check.key))?;
+        let mut shard = self.storage.lock(self.storage.shard_of(check.key))?;
         let tag = check.tag();
-        let place = stripe.find(tag);
+        let place = shard.find(tag);
         let Place::Found(index) = place else {
             return Ok(None);
         };
-        if !stripe.is_written_by(index, check.limit) || !self.storage.is_current(check.limit) {
+        if !shard.is_written_by(index, check.limit) || !self.storage.is_current(check.limit) {
             return Ok(None);
         }
-        let chain = stripe.chain(place);
+        let chain = shard.chain(place);
         let (reading, charge) = if log_pool::has_blocks(chain) {
-            transition::decide_log(limit, stripe.log_in_blocks(chain), now_us, check.cost)
+            transition::decide_log(limit, shard.log_in_blocks(chain), now_us, check.cost)
         } else {
-            transition::decide_log(limit, stripe.log_in_slot(chain), now_us, check.cost)
+            transition::decide_log(limit, shard.log_in_slot(chain), now_us, check.cost)
         };
         if charge.shift != 0 {
             return Ok(None);
         }
-        stripe.check()?;
+        shard.check()?;
         if mode.commit && reading.allowed() && check.cost != 0 {
             if let Some(chain) = log_pool::record_in_slot(chain, &charge) {
-                stripe.overwrite(index, tag, check.limit, chain);
-            } else if stripe.needs_block(place, limit, &Need { charge, before: 0 }) {
+                shard.overwrite(index, tag, check.limit, chain);
+            } else if shard.needs_block(place, limit, &Need { charge, before: 0 }) {
                 return Ok(None);
             } else {
-                stripe.keep_log(place, tag, check.limit, &charge);
-                if let Err(damaged) = stripe.check() {
-                    stripe.ground.take_back();
+                shard.keep_log(place, tag, check.limit, &charge);
+                if let Err(damaged) = shard.check() {
+                    shard.backing.take_back();
                     return Err(damaged.into());
                 }
             }
-            stripe.ground.commit();
+            shard.backing.commit();
         } else if mode.commit && reading.retry_after_us > 0 {
-            stripe.mark_refused(place);
+            shard.mark_refused(place);
         }
         Ok(Some(Answer::of_one(check, reading)))
     }
 
-    /// Lock the stripes of all checks, with limits that slots may name.
+    /// Lock the shards of all checks, with limits that slots may name.
     #[inline(always)]
     fn lock<'table>(
         &'table self,
-        locked: &mut Locked<'table, S>,
+        locked: &mut Transaction<'table, S>,
         checks: &[Check],
         now_us: i64,
     ) -> Result<(), S::Error> {
         locked.lock(&self.storage, checks)?;
         while !checks.iter().all(|check| self.storage.is_current(check.limit)) {
-            *locked = Locked::none();
+            *locked = Transaction::none();
             for check in checks {
                 self.storage.renew(&self.seed, check.limit, now_us)?;
             }
@@ -257,7 +261,7 @@ impl<S: Storage> Table<S> {
     }
 
     fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
-        let mut locked = Locked::none();
+        let mut locked = Transaction::none();
         self.lock(&mut locked, checks, now_us)?;
         if mode.commit {
             locked.adopt(&self.storage, checks, now_us);
@@ -281,8 +285,8 @@ impl<S: Storage> Table<S> {
             if !judged.allowed || kept.is_err() {
                 self.storage.drop_reserved(&mut locked, now_us);
             }
-            for Spot { lane, guard, .. } in &locked.spots {
-                self.storage.settle(*lane, &mut locked.guards[*guard]);
+            for Location { shard_number, guard, .. } in &locked.locations {
+                self.storage.settle(*shard_number, &mut locked.guards[*guard]);
             }
             kept?;
         } else if mode.commit {
@@ -300,7 +304,7 @@ impl<S: Storage> Table<S> {
     fn judge(
         &self,
         checks: &[Check],
-        locked: &Locked<'_, S>,
+        locked: &Transaction<'_, S>,
         now_us: i64,
         mode: Mode,
         refuse_for: Option<(usize, i64)>,
@@ -310,9 +314,9 @@ impl<S: Storage> Table<S> {
         judged.readings.clear();
         judged.rolled.clear();
         judged.kept.clear();
-        for (check, spot) in checks.iter().zip(&locked.spots) {
+        for (check, location) in checks.iter().zip(&locked.locations) {
             let limit = &check.limit.limit;
-            let state = self.roll(check, locked, spot, now_us);
+            let state = self.roll(check, locked, location, now_us);
             let delay_us = transition::delay_us(limit, &state, now_us, check.cost);
             let mut wait_us = mode.wait_us(transition::admit(limit, &state, now_us, check.cost), delay_us);
             if let Some((full, soonest_us)) = refuse_for
@@ -325,11 +329,11 @@ impl<S: Storage> Table<S> {
             judged.rolled.push(if let State::Numbers(numbers) = state { Some(numbers) } else { None });
         }
         let first_pass = judged.readings.iter_mut().zip(&judged.rolled);
-        for ((check, spot), (reading, rolled)) in checks.iter().zip(&locked.spots).zip(first_pass) {
+        for ((check, location), (reading, rolled)) in checks.iter().zip(&locked.locations).zip(first_pass) {
             let limit = &check.limit.limit;
             let mut state = match *rolled {
                 Some(numbers) => State::Numbers(numbers),
-                None => self.roll(check, locked, spot, now_us),
+                None => self.roll(check, locked, location, now_us),
             };
             let charged = judged.allowed && reading.allowed();
             if charged {
@@ -345,8 +349,14 @@ impl<S: Storage> Table<S> {
 
     /// The state of a check, brought to this moment.
     #[inline(always)]
-    fn roll<'locked>(&self, check: &Check, locked: &'locked Locked<'_, S>, spot: &Spot, now_us: i64) -> State<'locked> {
-        let stored = locked.guards[spot.guard].stored(spot.place, check.limit, self.storage.limits(), now_us);
+    fn roll<'locked>(
+        &self,
+        check: &Check,
+        locked: &'locked Transaction<'_, S>,
+        location: &Location,
+        now_us: i64,
+    ) -> State<'locked> {
+        let stored = locked.guards[location.guard].stored(location.place, check.limit, self.storage.limits(), now_us);
         transition::roll(&check.limit.limit, stored, now_us)
     }
 
@@ -355,7 +365,7 @@ impl<S: Storage> Table<S> {
     fn make_room(
         &self,
         checks: &[Check],
-        locked: &mut Locked<'_, S>,
+        locked: &mut Transaction<'_, S>,
         judged: &mut Judged,
         now_us: i64,
         mode: Mode,

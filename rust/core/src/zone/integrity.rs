@@ -1,29 +1,29 @@
-//! Whether what lies in a lane fits together: slots in their order, logs that are whole, blocks each in one place.
+//! Whether what lies in a shard fits together: slots in their order, logs that are whole, blocks each in one place.
 //!
 //! Read from a file that anybody may have written, so nothing here relies on anything.
 
-use crate::ground::{Ground, Head};
+use crate::encoding::slot::Slot;
+use crate::encoding::state_check::is_sound;
 use crate::limit::{Algorithm, LARGEST, Limit};
-use crate::log_pool::{Block, Chain, NIL, PER_BLOCK, look_into_slot};
-use crate::region::Region;
-use crate::slot::Slot;
-use crate::state_check::is_sound;
-use crate::stripe::home;
+use crate::shard::backing::{Backing, Head};
+use crate::shard::home;
+use crate::shard::log_pool::{Block, Chain, NIL, PER_BLOCK, look_into_slot};
+use crate::zone::backing::MappedBacking;
 
-/// What does not fit together in a lane. `limit_of` tells of a limit's number, None for no limit.
-pub fn check(region: &Region<'_>, limit_of: impl Fn(u32) -> Option<Limit>) -> Result<(), &'static str> {
-    let (slots, blocks, made) = (region.slots(), region.blocks(), region.made_blocks());
-    let Head { used, free, held, .. } = region.head();
+/// What does not fit together in a shard. `limit_of` tells of a limit's number, None for no limit.
+pub fn check(backing: &MappedBacking<'_>, limit_of: impl Fn(u32) -> Option<Limit>) -> Result<(), &'static str> {
+    let (slots, blocks, made) = (backing.slots(), backing.blocks(), backing.made_blocks());
+    let Head { used, free, held, .. } = backing.head();
     if made > blocks.len() {
         return Err("more log blocks than there are");
     }
-    if !region.has_sound_turns() {
+    if !backing.has_sound_turns() {
         return Err("a turn that counts before it was taken");
     }
     let mut seen = Seen(vec![false; made]);
     let (mut last, mut found, mut in_chains) = (0, 0, 0);
     for (index, slot) in slots.iter().enumerate().filter(|(_, slot)| slot.tag != 0) {
-        let home = home(slot.tag, region.homes());
+        let home = home(slot.tag, backing.homes());
         if slot.tag <= last || home > index || slots[home..index].iter().any(|slot| slot.tag == 0) {
             return Err("a slot out of its place");
         }

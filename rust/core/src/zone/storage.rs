@@ -1,9 +1,9 @@
-//! Stripes in a file that all processes of a host map: they share every limit, and outlive every one of them.
+//! Shards in a file that all processes of a host map: they share every limit, and outlive every one of them.
 //!
-//! Each lane is a stripe of fixed size under a lock that the system gives on when its holder dies;
-//! what the holder left half done is mended by whoever comes next, see `region`. A lane that no
+//! Each shard is a shard of fixed size under a lock that the system gives on when its holder dies;
+//! what the holder left half done is mended by whoever comes next, see `region`. A shard that no
 //! process can have for a quarter of a second is held by one that was stopped: that is told, not waited
-//! for, and nobody holds another lane while waiting for it. From then on this process knows it as out of
+//! for, and nobody holds another shard while waiting for it. From then on this process knows it as out of
 //! reach: each decision tries it once and waits no more, until one of them gets it.
 
 use std::collections::HashMap;
@@ -17,25 +17,25 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use crate::answer::{Check, OnFull};
-use crate::catalog::Catalog;
-use crate::ground::Ground;
+use crate::encoding::slot::MOST_LIMITS;
 use crate::hash::{KeyHash, Seed};
-pub use crate::header::Birth;
-use crate::header::{read_header, write_header};
-use crate::layout::{FIGURES, Layout, NAMESPACE};
 use crate::limit::{Algorithm, Limit};
-use crate::locked::Locked;
 use crate::memory::prefetch;
 use crate::memory::shared::{SharedMap, Taken, Words, set};
-use crate::patience::Patience;
-use crate::region::{self, MOST_RECORDS, RECORDS_OF_LOG, RECORDS_OF_NUMBERS, Region};
-use crate::registry::{Definition, Limits, Newest, Registered, Registration};
-use crate::slot::MOST_LIMITS;
-use crate::storage::{DamagedState, Full, Stats, Storage, TooMany};
-use crate::stripe::{Need, Place, Stripe, home};
+use crate::process::registry::{Definition, Limits, Newest, Registered, Registration};
+use crate::shard::backing::Backing;
+use crate::shard::{Need, Place, Shard, home};
+use crate::table::answer::{Check, OnFull};
+use crate::table::storage::{DamagedState, Full, Stats, Storage, TooMany};
+use crate::table::transaction::Transaction;
+use crate::zone::backing::{self, MOST_RECORDS, MappedBacking, RECORDS_OF_LOG, RECORDS_OF_NUMBERS};
+use crate::zone::backoff::Backoff;
+use crate::zone::catalog::Catalog;
+pub use crate::zone::header::Birth;
+use crate::zone::header::{read_header, write_header};
+use crate::zone::layout::{FIGURES, Layout, NAMESPACE};
 
-/// Slots that a full lane looks at for one new key.
+/// Slots that a full shard looks at for one new key.
 const SWEEP: usize = 32;
 /// Places that every new key looks at, so that what has expired does not pile up.
 const TIDY: usize = 8;
@@ -46,13 +46,13 @@ const EXPIRED: usize = 0;
 const FORGOTTEN: usize = 1;
 const REFUSED_FULL: usize = 2;
 const PASSED_FULL: usize = 3;
-/// Lanes that were found half written.
+/// Shards that were found half written.
 pub(crate) const MENDED: usize = 4;
 
-/// Why a lane cannot be worked on.
+/// Why a shard cannot be worked on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// Somebody has held it for longer than `PATIENCE`: a thread of this number, 0 if that is not known.
+    /// Somebody has held it for longer than `LONGEST_WAIT`: a thread of this number, 0 if that is not known.
     Stuck(u32),
     /// What is noted in it makes no sense: somebody wrote there who must not.
     Damaged(&'static str),
@@ -68,16 +68,16 @@ impl From<DamagedState> for Unusable {
     }
 }
 
-/// Why a lane is not to be had at this moment.
+/// Why a shard is not to be had at this moment.
 enum Hindrance {
-    /// Somebody holds this lane, or this one which must be mended with it.
+    /// Somebody holds this shard, or this one which must be mended with it.
     Busy(usize),
     /// As in `Unusable`.
     Damaged(&'static str),
 }
 
 /// The storage of a table that all processes of a host share.
-pub struct Zone {
+pub struct ZoneStorage {
     pub(crate) map: SharedMap,
     pub(crate) layout: Layout,
     birth: Birth,
@@ -90,7 +90,7 @@ pub struct Zone {
 #[derive(Default)]
 struct OutOfReach {
     /// As bits.
-    lanes: AtomicU64,
+    shards: AtomicU64,
     /// 1 for the list of limits.
     limits: AtomicU64,
 }
@@ -105,11 +105,11 @@ struct KnownHere {
 /// How long it is not tried again to make room in a list of limits that was full.
 const FULL_FOR: Duration = Duration::from_secs(1);
 
-/// A lane, held.
-pub struct Guard<'zone>(Stripe<Region<'zone>>);
+/// A shard, held.
+pub struct Guard<'zone>(Shard<MappedBacking<'zone>>);
 
 impl<'zone> Deref for Guard<'zone> {
-    type Target = Stripe<Region<'zone>>;
+    type Target = Shard<MappedBacking<'zone>>;
 
     #[inline(always)]
     fn deref(&self) -> &Self::Target {
@@ -124,14 +124,14 @@ impl DerefMut for Guard<'_> {
     }
 }
 
-impl Zone {
+impl ZoneStorage {
     /// Make a file of zeroes, as long as the layout says, a zone without states. Nobody else may have it yet.
     pub fn format(file: &File, layout: &Layout, birth: &Birth) -> io::Result<()> {
-        let mut map = SharedMap::map(file, layout.size, layout.lanes)?;
+        let mut map = SharedMap::map(file, layout.size, layout.shards)?;
         map.init_locks()?;
-        for lane in 0..layout.lanes.count {
-            if let Some(held) = map.hold(lane) {
-                Region::new(held, layout.homes).format();
+        for shard_number in 0..layout.shards.count {
+            if let Some(held) = map.hold(shard_number) {
+                MappedBacking::new(held, layout.homes).format();
             }
         }
         write_header(&map, layout, birth);
@@ -149,7 +149,7 @@ impl Zone {
             Ok(header) => header,
             Err(fault) => return Ok(Err(fault)),
         };
-        let mut map = SharedMap::map(file, bytes, layout.lanes)?;
+        let mut map = SharedMap::map(file, bytes, layout.shards)?;
         if let Some(namespace) = alone {
             map.init_locks()?;
             set(&map.words::<1>(NAMESPACE)[0], namespace);
@@ -186,102 +186,104 @@ impl Zone {
         Ok(())
     }
 
-    /// A lane that is whole, held; or what has to be waited for first.
+    /// A shard that is whole, held; or what has to be waited for first.
     #[inline(always)]
-    fn attempt(&self, lane: usize) -> Result<Guard<'_>, Hindrance> {
-        let held = self.map.hold(lane).ok_or(Hindrance::Busy(lane))?;
-        let mut guard = Guard(Stripe::on(Region::new(held, self.layout.homes)));
-        if !guard.ground.is_whole() {
-            self.mend(lane, &mut guard)?;
+    fn attempt(&self, shard_number: usize) -> Result<Guard<'_>, Hindrance> {
+        let held = self.map.hold(shard_number).ok_or(Hindrance::Busy(shard_number))?;
+        let mut guard = Guard(Shard::on(MappedBacking::new(held, self.layout.homes)));
+        if !guard.backing.is_whole() {
+            self.mend(shard_number, &mut guard)?;
         }
-        if self.out_of_reach.lanes.load(Relaxed) != 0 {
-            self.out_of_reach.lanes.fetch_and(!(1 << lane), Relaxed);
+        if self.out_of_reach.shards.load(Relaxed) != 0 {
+            self.out_of_reach.shards.fetch_and(!(1 << shard_number), Relaxed);
         }
         Ok(guard)
     }
 
     /// Bring to an end, or take back, what somebody who died left half done.
     ///
-    /// Where somebody holds a lane that is to be mended too, this one is left as it is, and mended later.
+    /// Where somebody holds a shard that is to be mended too, this one is left as it is, and mended later.
     #[cold]
-    fn mend(&self, lane: usize, guard: &mut Guard<'_>) -> Result<(), Hindrance> {
-        let decided = |lane| region::decided(self.map.lane_words(lane % self.layout.lanes.count));
-        let followers = guard.ground.mend(decided).map_err(Hindrance::Damaged)?;
+    fn mend(&self, shard_number: usize, guard: &mut Guard<'_>) -> Result<(), Hindrance> {
+        let decided = |shard_number| backing::decided(self.map.shard_words(shard_number % self.layout.shards.count));
+        let followers = guard.backing.mend(decided).map_err(Hindrance::Damaged)?;
         if followers != 0 {
-            // They follow this lane's turn, so they must be whole before it takes another. All come behind it.
-            for follower in (lane + 1..self.layout.lanes.count).filter(|lane| followers >> lane & 1 != 0) {
+            // They follow this shard's turn, so they must be whole before it takes another. All come behind it.
+            for follower in
+                (shard_number + 1..self.layout.shards.count).filter(|shard_number| followers >> shard_number & 1 != 0)
+            {
                 drop(self.attempt(follower)?);
             }
-            guard.ground.forget_followers();
+            guard.backing.forget_followers();
         }
         self.count(MENDED, 1);
         Ok(())
     }
 
-    /// A lane that is not to be had at once: most often it takes less time than it does to fall asleep.
+    /// A shard that is not to be had at once: most often it takes less time than it does to fall asleep.
     #[cold]
     fn lock_later(
         &self,
-        lane: usize,
+        shard_number: usize,
         mut hindrance: Hindrance,
-        patience: &mut Patience,
+        backoff: &mut Backoff,
     ) -> Result<Guard<'_>, Unusable> {
         let unusable = loop {
             match hindrance {
                 Hindrance::Damaged(fault) => break Unusable::Damaged(fault),
-                Hindrance::Busy(busy) if !patience.pause(self.is_out_of_reach(lane)) => {
+                Hindrance::Busy(busy) if !backoff.pause(self.is_out_of_reach(shard_number)) => {
                     break Unusable::Stuck(self.map.holder(busy));
                 }
                 Hindrance::Busy(_) => {}
             }
-            match self.attempt(lane) {
+            match self.attempt(shard_number) {
                 Ok(guard) => return Ok(guard),
                 Err(next) => hindrance = next,
             }
         };
-        self.out_of_reach.lanes.fetch_or(1 << lane, Relaxed);
+        self.out_of_reach.shards.fetch_or(1 << shard_number, Relaxed);
         Err(unusable)
     }
 
-    fn is_out_of_reach(&self, lane: usize) -> bool {
-        self.out_of_reach.lanes.load(Relaxed) >> lane & 1 != 0
+    fn is_out_of_reach(&self, shard_number: usize) -> bool {
+        self.out_of_reach.shards.load(Relaxed) >> shard_number & 1 != 0
     }
 
     /// Try once what was out of reach, or why something still is.
     pub fn probe(&self) -> Result<(), Unusable> {
-        let lanes = (0..self.layout.lanes.count).filter(|lane| self.is_out_of_reach(*lane));
-        let hindered = lanes.filter_map(|lane| self.lock(lane).err()).last(); // each is tried
+        let shards = (0..self.layout.shards.count).filter(|shard_number| self.is_out_of_reach(*shard_number));
+        let hindered = shards.filter_map(|shard_number| self.lock(shard_number).err()).last(); // each is tried
         if self.out_of_reach.limits.load(Relaxed) != 0 {
             drop(self.lock_limits()?);
         }
         hindered.map_or(Ok(()), Err)
     }
 
-    /// Lock lanes as long as each is to be had at once; else which one is not, and why.
+    /// Lock shards as long as each is to be had at once; else which one is not, and why.
     #[inline(always)]
     fn attempt_all<'zone>(
         &'zone self,
-        lanes: &[usize],
+        shards: &[usize],
         guards: &mut SmallVec<[Guard<'zone>; 4]>,
     ) -> Result<(), (usize, Hindrance)> {
-        for lane in lanes {
-            guards.push(self.attempt(*lane).map_err(|hindrance| (*lane, hindrance))?);
+        for shard_number in shards {
+            guards.push(self.attempt(*shard_number).map_err(|hindrance| (*shard_number, hindrance))?);
         }
         Ok(())
     }
 
-    /// Free a place in a full lane for a tag: of an expired key, or of one that the written choice lets go.
-    fn free_one(&self, stripe: &mut Guard<'_>, tag: u64, now_us: i64, ours: impl Fn(u64) -> bool) -> Result<(), Full> {
-        let swept = stripe.sweep(SWEEP, usize::MAX, self, now_us, ours);
+    /// Free a place in a full shard for a tag: of an expired key, or of one that the written choice lets go.
+    fn free_one(&self, shard: &mut Guard<'_>, tag: u64, now_us: i64, ours: impl Fn(u64) -> bool) -> Result<(), Full> {
+        let swept = shard.sweep(SWEEP, usize::MAX, self, now_us, ours);
         self.count(EXPIRED, swept.expired as u64);
-        if !stripe.can_take(tag, 1)
+        if !shard.can_take(tag, 1)
             && self.on_full == OnFull::Forget
             && let Some(victim) = swept.victim
         {
-            stripe.forget(victim.tag, self, now_us);
+            shard.forget(victim.tag, self, now_us);
             self.count(FORGOTTEN, 1);
         }
-        if stripe.can_take(tag, 1) { Ok(()) } else { Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) }) }
+        if shard.can_take(tag, 1) { Ok(()) } else { Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) }) }
     }
 
     pub(crate) fn figures(&self) -> &Words<FIGURE_WORDS> {
@@ -337,14 +339,14 @@ impl Zone {
         };
         let newest = Newest::of(catalog.all().into_iter().map(with_turn));
         let mut named = vec![false; self.layout.limits];
-        for lane in 0..self.layout.lanes.count {
-            let expired = self.lock(lane)?.tidy(&newest, self, now_us, &mut named);
+        for shard_number in 0..self.layout.shards.count {
+            let expired = self.lock(shard_number)?.tidy(&newest, self, now_us, &mut named);
             self.count(EXPIRED, expired as u64);
         }
         catalog.numbers().filter(|number| !named[*number as usize]).for_each(|number| catalog.retire(number));
         named.fill(false);
-        for lane in 0..self.layout.lanes.count {
-            self.lock(lane)?.note_named(&mut named);
+        for shard_number in 0..self.layout.shards.count {
+            self.lock(shard_number)?.note_named(&mut named);
         }
         for number in catalog.numbers().filter(|number| !named[*number as usize]) {
             catalog.free_retired(number);
@@ -353,9 +355,9 @@ impl Zone {
     }
 
     fn lock_limits(&self) -> Result<Taken<'_>, Unusable> {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         let mut taken = self.map.take();
-        while taken.is_none() && patience.pause(self.out_of_reach.limits.load(Relaxed) != 0) {
+        while taken.is_none() && backoff.pause(self.out_of_reach.limits.load(Relaxed) != 0) {
             taken = self.map.take();
         }
         self.out_of_reach.limits.store(u64::from(taken.is_none()), Relaxed);
@@ -363,50 +365,54 @@ impl Zone {
     }
 }
 
-impl Limits for Zone {
+impl Limits for ZoneStorage {
     fn of(&self, number: u32) -> Option<Limit> {
         self.catalog().limit(number)
     }
 }
 
-impl Storage for Zone {
-    type Ground<'zone> = Region<'zone>;
+impl Storage for ZoneStorage {
+    type Backing<'zone> = MappedBacking<'zone>;
     type Guard<'zone> = Guard<'zone>;
     type Error = Unusable;
 
-    fn lanes(&self) -> usize {
-        self.layout.lanes.count
+    fn shards(&self) -> usize {
+        self.layout.shards.count
     }
 
     #[inline(always)]
-    fn lane_of(&self, key: KeyHash) -> usize {
-        // A power of two of lanes: the product keeps the highest bits.
-        home(key.stripe, self.layout.lanes.count)
+    fn shard_of(&self, key: KeyHash) -> usize {
+        // A power of two of shards: the product keeps the highest bits.
+        home(key.shard, self.layout.shards.count)
     }
 
     #[inline(always)]
-    fn lock(&self, lane: usize) -> Result<Guard<'_>, Unusable> {
-        match self.attempt(lane) {
+    fn lock(&self, shard_number: usize) -> Result<Guard<'_>, Unusable> {
+        match self.attempt(shard_number) {
             Ok(guard) => Ok(guard),
-            Err(hindrance) => self.lock_later(lane, hindrance, &mut Patience::default()),
+            Err(hindrance) => self.lock_later(shard_number, hindrance, &mut Backoff::default()),
         }
     }
 
-    /// While one lane is waited for, no other is held: who is stopped in one stops nobody in another.
+    /// While one shard is waited for, no other is held: who is stopped in one stops nobody in another.
     #[inline(always)]
-    fn lock_all<'zone>(&'zone self, lanes: &[usize], guards: &mut SmallVec<[Guard<'zone>; 4]>) -> Result<(), Unusable> {
-        let mut patience = Patience::default();
-        while let Err((lane, hindrance)) = self.attempt_all(lanes, guards) {
+    fn lock_all<'zone>(
+        &'zone self,
+        shards: &[usize],
+        guards: &mut SmallVec<[Guard<'zone>; 4]>,
+    ) -> Result<(), Unusable> {
+        let mut backoff = Backoff::default();
+        while let Err((shard_number, hindrance)) = self.attempt_all(shards, guards) {
             guards.clear();
-            drop(self.lock_later(lane, hindrance, &mut patience)?);
+            drop(self.lock_later(shard_number, hindrance, &mut backoff)?);
         }
         Ok(())
     }
 
     #[inline(always)]
     fn fetch(&self, check: &Check) {
-        let lane = self.lane_of(check.key);
-        prefetch(self.map.slot_place(lane, home(check.tag(), self.layout.homes)));
+        let shard_number = self.shard_of(check.key);
+        prefetch(self.map.slot_place(shard_number, home(check.tag(), self.layout.homes)));
     }
 
     fn register(&self, seed: &Seed, definition: Definition<'_>, now_us: i64) -> Registration<Unusable> {
@@ -443,51 +449,51 @@ impl Storage for Zone {
     fn reserve(
         &self,
         check: &Check,
-        locked: &mut Locked<'_, Self>,
+        locked: &mut Transaction<'_, Self>,
         index: usize,
         need: Need,
         now_us: i64,
     ) -> Result<(), Full> {
-        let Locked { guards, spots } = locked;
-        let spot = spots[index];
-        let stripe = &mut guards[spot.guard];
-        let ours = |tag| spots.iter().any(|spot| spot.tag == tag);
+        let Transaction { guards, locations } = locked;
+        let location = locations[index];
+        let shard = &mut guards[location.guard];
+        let ours = |tag| locations.iter().any(|location| location.tag == tag);
         let limit = &check.limit.limit;
-        if stripe.find(spot.tag) == Place::Absent {
-            self.count(EXPIRED, stripe.sweep(TIDY, TIDY, self, now_us, ours).expired as u64);
-            if !stripe.can_take(spot.tag, 1) {
-                self.free_one(stripe, spot.tag, now_us, ours)?;
+        if shard.find(location.tag) == Place::Absent {
+            self.count(EXPIRED, shard.sweep(TIDY, TIDY, self, now_us, ours).expired as u64);
+            if !shard.can_take(location.tag, 1) {
+                self.free_one(shard, location.tag, now_us, ours)?;
             }
-            stripe.put_nothing(spot.tag, check.limit);
+            shard.put_nothing(location.tag, check.limit);
         }
-        if stripe.needs_block(stripe.find(spot.tag), limit, &need) {
-            let swept = stripe.sweep(SWEEP, usize::MAX, self, now_us, ours);
+        if shard.needs_block(shard.find(location.tag), limit, &need) {
+            let swept = shard.sweep(SWEEP, usize::MAX, self, now_us, ours);
             self.count(EXPIRED, swept.expired as u64);
-            if stripe.needs_block(stripe.find(spot.tag), limit, &need) {
+            if shard.needs_block(shard.find(location.tag), limit, &need) {
                 return Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) });
             }
         }
         Ok(())
     }
 
-    fn drop_reserved(&self, locked: &mut Locked<'_, Self>, now_us: i64) {
-        let Locked { guards, spots } = locked;
-        for spot in spots {
-            guards[spot.guard].drop_nothing(spot.tag, self, now_us);
+    fn drop_reserved(&self, locked: &mut Transaction<'_, Self>, now_us: i64) {
+        let Transaction { guards, locations } = locked;
+        for location in locations {
+            guards[location.guard].drop_nothing(location.tag, self, now_us);
         }
     }
 
     #[inline(always)]
-    fn begin(&self, locked: &mut Locked<'_, Self>) {
+    fn begin(&self, locked: &mut Transaction<'_, Self>) {
         if locked.guards.len() > 1 {
             lead(locked);
         }
     }
 
     #[inline(always)]
-    fn commit(&self, locked: &mut Locked<'_, Self>) {
+    fn commit(&self, locked: &mut Transaction<'_, Self>) {
         if let [only] = &mut locked.guards[..] {
-            only.ground.commit();
+            only.backing.commit();
         } else {
             decide(locked);
         }
@@ -495,14 +501,14 @@ impl Storage for Zone {
 
     /// No turn was decided, so a follower whose charges are still noted would take them back as well.
     #[cold]
-    fn take_back(&self, locked: &mut Locked<'_, Self>) {
+    fn take_back(&self, locked: &mut Transaction<'_, Self>) {
         for guard in locked.guards.iter_mut().rev() {
-            guard.ground.take_back();
+            guard.backing.take_back();
         }
     }
 
     #[inline(always)]
-    fn settle(&self, _lane: usize, _stripe: &mut Guard<'_>) {}
+    fn settle(&self, _shard_number: usize, _shard: &mut Guard<'_>) {}
 
     fn count_refused(&self) {
         self.count(REFUSED_FULL, 1);
@@ -515,38 +521,38 @@ impl Storage for Zone {
     fn stats(&self) -> Result<Stats, Unusable> {
         let [expired, evicted, refused_full, passed_full, _] =
             self.figures().each_ref().map(|figure| figure.load(Relaxed));
-        let keys = (0..self.layout.lanes.count)
-            .map(|lane| region::used(self.map.lane_words(lane), self.layout.lanes.slots))
+        let keys = (0..self.layout.shards.count)
+            .map(|shard_number| backing::used(self.map.shard_words(shard_number), self.layout.shards.slots))
             .sum();
         Ok(Stats { keys, bytes: self.layout.size, expired, evicted, refused_full, passed_full })
     }
 }
 
-/// The lowest lane of a decision leads, the others follow: all charges count together.
-fn lead(locked: &mut Locked<'_, Zone>) {
-    let lane_of_guard = lanes_of_guards(locked);
-    let followers = lane_of_guard[1..].iter().fold(0, |bits, lane| bits | 1 << lane);
-    let turn = locked.guards[0].ground.lead(lane_of_guard[0], followers);
+/// The lowest shard of a decision leads, the others follow: all charges count together.
+fn lead(locked: &mut Transaction<'_, ZoneStorage>) {
+    let number_of_guard = numbers_of_guards(locked);
+    let followers = number_of_guard[1..].iter().fold(0, |bits, shard_number| bits | 1 << shard_number);
+    let turn = locked.guards[0].backing.lead(number_of_guard[0], followers);
     for guard in &mut locked.guards[1..] {
-        guard.ground.follow(lane_of_guard[0], turn);
+        guard.backing.follow(number_of_guard[0], turn);
     }
 }
 
-fn decide(locked: &mut Locked<'_, Zone>) {
+fn decide(locked: &mut Transaction<'_, ZoneStorage>) {
     let [leader, followers @ ..] = &mut locked.guards[..] else {
         return;
     };
-    leader.ground.decide();
+    leader.backing.decide();
     for follower in followers {
-        follower.ground.commit();
+        follower.backing.commit();
     }
-    leader.ground.commit();
+    leader.backing.commit();
 }
 
-fn lanes_of_guards(locked: &Locked<'_, Zone>) -> Vec<usize> {
-    let mut lanes = vec![0; locked.guards.len()];
-    for spot in &locked.spots {
-        lanes[spot.guard] = spot.lane;
+fn numbers_of_guards(locked: &Transaction<'_, ZoneStorage>) -> Vec<usize> {
+    let mut shards = vec![0; locked.guards.len()];
+    for location in &locked.locations {
+        shards[location.guard] = location.shard_number;
     }
-    lanes
+    shards
 }

@@ -7,8 +7,8 @@
 
 use std::cell::Cell;
 
-use crate::ground::{Ground, Head};
 use crate::limit::LARGEST;
+use crate::shard::backing::{Backing, Head};
 
 /// Entries of one block.
 pub const PER_BLOCK: usize = 7;
@@ -413,51 +413,51 @@ pub fn record_in_slot(chain: Chain, charge: &Charge) -> Option<Chain> {
 ///
 /// Entries of one instant are merged, so a burst at one microsecond takes one entry.
 #[inline(always)]
-pub fn record<G: Ground>(ground: &mut G, chain: Chain, charge: &Charge) -> Option<Chain> {
+pub fn record<G: Backing>(backing: &mut G, chain: Chain, charge: &Charge) -> Option<Chain> {
     let Charge { gone, time, cost, .. } = *charge;
-    let chain = drop_oldest(ground, chain, gone);
+    let chain = drop_oldest(backing, chain, gone);
     match Few::read(chain) {
         Some(few) => match few.with(time, cost) {
             Some(few) => Some(few.write()),
-            None => spill(ground, &few, (time, cost)),
+            None => spill(backing, &few, (time, cost)),
         },
-        None => append(ground, chain, (time, cost)),
+        None => append(backing, chain, (time, cost)),
     }
 }
 
 /// Put one more entry at the end of a chain.
 #[inline(always)]
-fn append<G: Ground>(ground: &mut G, chain: Chain, (time, cost): Entry) -> Option<Chain> {
+fn append<G: Backing>(backing: &mut G, chain: Chain, (time, cost): Entry) -> Option<Chain> {
     let [first, used, last] = chain;
     let newest = Position::unpack(last);
-    let (newest_time, newest_cost) = entry(ground.blocks(), newest)?;
+    let (newest_time, newest_cost) = entry(backing.blocks(), newest)?;
     if newest_time == time {
-        put(ground, newest, (time, newest_cost + cost));
+        put(backing, newest, (time, newest_cost + cost));
         return Some([first, used + cost, last]);
     }
     let mut next = Position { block: newest.block, index: newest.index + 1 };
     if next.index > LAST_INDEX {
-        next = Position { block: take_block(ground)?, index: 0 };
-        ground.write_link(newest.block, next.block);
+        next = Position { block: take_block(backing)?, index: 0 };
+        backing.write_link(newest.block, next.block);
     }
-    put(ground, next, (time, cost));
+    put(backing, next, (time, cost));
     Some([first, used + cost, next.pack()])
 }
 
 /// Put the entries of a slot and one more into a block of their own.
 #[cold]
-fn spill<G: Ground>(ground: &mut G, few: &Few, (time, cost): Entry) -> Option<Chain> {
-    let first = Position { block: take_block(ground)?, index: 0 };
+fn spill<G: Backing>(backing: &mut G, few: &Few, (time, cost): Entry) -> Option<Chain> {
+    let first = Position { block: take_block(backing)?, index: 0 };
     let (mut used, mut next) = (0, first);
     let mut count = few.count();
     for own in few.all() {
         let merged = if own.0 == time { cost } else { 0 };
-        put(ground, next, (own.0, own.1 + merged));
+        put(backing, next, (own.0, own.1 + merged));
         used += own.1 + merged;
         next.index += 1;
     }
     if few.all().last().is_none_or(|newest| newest.0 != time) {
-        put(ground, next, (time, cost));
+        put(backing, next, (time, cost));
         used += cost;
         count += 1;
     }
@@ -465,7 +465,7 @@ fn spill<G: Ground>(ground: &mut G, few: &Few, (time, cost): Entry) -> Option<Ch
 }
 
 /// Leave the `kept` oldest entries as they are, and write `moved` over those behind, which were no fewer.
-pub fn rewrite<G: Ground>(ground: &mut G, chain: Chain, kept: usize, moved: &[Entry]) -> Chain {
+pub fn rewrite<G: Backing>(backing: &mut G, chain: Chain, kept: usize, moved: &[Entry]) -> Chain {
     if let Some(few) = Few::read(chain) {
         let left = few.all().iter().take(kept).chain(moved);
         let few = left.fold(Few::default(), |few, (time, cost)| few.with(*time, *cost).unwrap_or(few));
@@ -475,97 +475,97 @@ pub fn rewrite<G: Ground>(ground: &mut G, chain: Chain, kept: usize, moved: &[En
     let (mut at, end) = (Position::unpack(first), Position::unpack(last));
     let (mut newest, mut used) = (None, 0);
     for number in 0..kept + moved.len() {
-        let Some(mut own) = entry(ground.blocks(), at) else {
+        let Some(mut own) = entry(backing.blocks(), at) else {
             break;
         };
         if number >= kept && own != moved[number - kept] {
             own = moved[number - kept];
-            put(ground, at, own);
+            put(backing, at, own);
         }
         used += own.1;
         newest = Some(at);
         if at == end {
             break;
         }
-        at = at.after(ground.blocks());
+        at = at.after(backing.blocks());
     }
     let Some(newest) = newest else {
-        release(ground, chain);
+        release(backing, chain);
         return NO_CHAIN;
     };
     if newest.block != end.block {
-        let next = Position { index: LAST_INDEX, ..newest }.after(ground.blocks()).block;
-        give_back(ground, next, end.block);
+        let next = Position { index: LAST_INDEX, ..newest }.after(backing.blocks()).block;
+        give_back(backing, next, end.block);
     }
     [first, used, newest.pack()]
 }
 
 /// Give back all blocks of a log.
-pub fn release<G: Ground>(ground: &mut G, chain: Chain) {
+pub fn release<G: Backing>(backing: &mut G, chain: Chain) {
     if has_blocks(chain) {
-        give_back(ground, Position::unpack(chain[0]).block, Position::unpack(chain[2]).block);
+        give_back(backing, Position::unpack(chain[0]).block, Position::unpack(chain[2]).block);
     }
-    if ground.head().held == 0 {
-        ground.drop_blocks();
+    if backing.head().held == 0 {
+        backing.drop_blocks();
     }
 }
 
 /// The log without its oldest entries; blocks that held only those are given back, and one entry goes into the slot.
 #[inline(always)]
-pub fn drop_oldest<G: Ground>(ground: &mut G, chain: Chain, gone: usize) -> Chain {
+pub fn drop_oldest<G: Backing>(backing: &mut G, chain: Chain, gone: usize) -> Chain {
     match Few::read(chain) {
         _ if gone == 0 && chain[0] != chain[2] => chain,
         Some(few) => few.without(gone).write(),
-        None => drop_some(ground, chain, gone),
+        None => drop_some(backing, chain, gone),
     }
 }
 
-fn drop_some<G: Ground>(ground: &mut G, chain: Chain, gone: usize) -> Chain {
+fn drop_some<G: Backing>(backing: &mut G, chain: Chain, gone: usize) -> Chain {
     let [first, mut used, last] = chain;
     let start = Position::unpack(first);
     let (mut at, mut left) = (start, None);
     for _ in 0..gone {
-        let Some((_, cost)) = entry(ground.blocks(), at) else {
+        let Some((_, cost)) = entry(backing.blocks(), at) else {
             break;
         };
         used -= cost;
         if at.pack() == last {
-            give_back(ground, start.block, at.block);
+            give_back(backing, start.block, at.block);
             return NO_CHAIN;
         }
-        let next = at.after(ground.blocks());
+        let next = at.after(backing.blocks());
         if next.block != at.block {
             left = Some(at.block);
         }
         at = next;
     }
     if at.pack() == last
-        && let Some((time, cost)) = entry(ground.blocks(), at)
+        && let Some((time, cost)) = entry(backing.blocks(), at)
         && let Some(only) = Few::default().with(time, cost)
     {
-        give_back(ground, start.block, at.block);
+        give_back(backing, start.block, at.block);
         return only.write();
     }
     if let Some(end) = left {
-        give_back(ground, start.block, end);
+        give_back(backing, start.block, end);
     }
     [at.pack(), used, last]
 }
 
 #[inline(never)]
-fn take_block<G: Ground>(ground: &mut G) -> Option<u32> {
-    let Head { free, held, .. } = ground.head();
+fn take_block<G: Backing>(backing: &mut G) -> Option<u32> {
+    let Head { free, held, .. } = backing.head();
     if free == NIL {
-        return ground.take_new_block();
+        return backing.take_new_block();
     }
-    let next = ground.blocks().get(free as usize)?.next;
-    ground.write_free(next, held + 1);
+    let next = backing.blocks().get(free as usize)?.next;
+    backing.write_free(next, held + 1);
     Some(free)
 }
 
 /// Give back the blocks from `first` to `last`, which are linked; those of a chain that is not stay as they are.
-fn give_back<G: Ground>(ground: &mut G, first: u32, last: u32) {
-    let blocks = ground.blocks();
+fn give_back<G: Backing>(backing: &mut G, first: u32, last: u32) {
+    let blocks = backing.blocks();
     let (mut count, mut at) = (1, first);
     while at != last && count as usize <= blocks.len() {
         at = blocks.get(at as usize).map_or(NIL, |block| block.next);
@@ -574,13 +574,13 @@ fn give_back<G: Ground>(ground: &mut G, first: u32, last: u32) {
     if count as usize > blocks.len() || last as usize >= blocks.len() {
         return;
     }
-    let Head { free, held, .. } = ground.head();
-    ground.write_link(last, free);
-    ground.write_free(first, held.saturating_sub(count));
+    let Head { free, held, .. } = backing.head();
+    backing.write_link(last, free);
+    backing.write_free(first, held.saturating_sub(count));
 }
 
-fn put<G: Ground>(ground: &mut G, at: Position, entry: Entry) {
-    ground.write_entry(at.block, at.index as usize, entry);
+fn put<G: Backing>(backing: &mut G, at: Position, entry: Entry) {
+    backing.write_entry(at.block, at.index as usize, entry);
 }
 
 #[inline(always)]

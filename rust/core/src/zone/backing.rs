@@ -1,23 +1,23 @@
-//! The ground of a stripe in a lane of a mapped file: it outlives the processes that write it.
+//! The backing of a shard in a mapped file: it outlives the processes that write it.
 //!
 //! A process may be killed between any two stores. What it wrote of a charge is then taken back from
-//! the lane's records: every word is noted there before it is overwritten, and one store, `commit`,
+//! the shard's records: every word is noted there before it is overwritten, and one store, `commit`,
 //! makes the charge count and the records void. What moves slots or times is noted as a step, and
-//! carried on by whoever finds it half done. Nothing is done in a lane that is not whole.
+//! carried on by whoever finds it half done. Nothing is done in a shard that is not whole.
 //!
-//! The charges of one decision in several lanes count together: the first lane, their leader, has
+//! The charges of one decision in several shards count together: the first shard, their leader, has
 //! the word that says so.
 
-use crate::ground::{Ground, Head};
-use crate::log_pool::{Block, Chain, Entry, NIL, PER_BLOCK, places};
-use crate::memory::shared::{Held, LANE_WORDS, RECORDS, Words, put, set};
-use crate::slot::Slot;
-use crate::soundness::is_whole_chain;
+use crate::encoding::slot::Slot;
+use crate::memory::shared::{Held, RECORDS, SHARD_WORDS, Words, put, set};
+use crate::shard::backing::{Backing, Head};
+use crate::shard::log_pool::{Block, Chain, Entry, NIL, PER_BLOCK, places};
+use crate::zone::integrity::is_whole_chain;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What is going on in a lane: records (32 bits), step (16 bits), leader (16 bits). 0: nothing, it is whole.
+/// What is going on in a shard: records (32 bits), step (16 bits), leader (16 bits). 0: nothing, it is whole.
 const STATE: usize = 0;
-/// Decisions that this lane has led.
+/// Decisions that this shard has led.
 const TURN: usize = 1;
 const USED: usize = 2;
 const CURSOR: usize = 3;
@@ -25,11 +25,11 @@ const CURSOR: usize = 3;
 const FREE: usize = 4;
 /// Blocks that were ever taken.
 const MADE: usize = 5;
-/// The leader's turn that the records of this lane belong to.
+/// The leader's turn that the records of this shard belong to.
 const FOLLOWS: usize = 6;
-/// The last turn of this lane whose charges count.
+/// The last turn of this shard whose charges count.
 const DECIDED: usize = 7;
-/// The lanes that follow in this lane's turn, as bits.
+/// The shards that follow in this shard's turn, as bits.
 const FOLLOWERS: usize = 8;
 /// How far a step has come.
 const DONE: usize = 9;
@@ -59,17 +59,17 @@ const KIND: u64 = 0xff << 56;
 pub const RECORDS_OF_LOG: usize = 7;
 /// Records that charging one check takes, if it is not a log.
 pub const RECORDS_OF_NUMBERS: usize = 1;
-/// Records of all checks of a decision in one lane.
+/// Records of all checks of a decision in one shard.
 pub const MOST_RECORDS: usize = RECORDS;
 
-/// The slots and blocks of a lane, held.
-pub struct Region<'zone> {
+/// The slots and blocks of a shard, held.
+pub struct MappedBacking<'zone> {
     held: Held<'zone>,
     homes: usize,
 }
 
-impl<'zone> Region<'zone> {
-    /// The ground of a lane that is held.
+impl<'zone> MappedBacking<'zone> {
+    /// The backing of a shard that is held.
     #[inline(always)]
     pub fn new(held: Held<'zone>, homes: usize) -> Self {
         Self { held, homes }
@@ -81,18 +81,18 @@ impl<'zone> Region<'zone> {
         self.word(STATE) == 0
     }
 
-    /// Make a lane of zeroes an empty one.
+    /// Make a shard of zeroes an empty one.
     pub fn format(&mut self) {
         self.put_blocks(NIL, 0, 0);
     }
 
-    /// Lead the charges of a decision in this lane and others, given as bits.
-    pub fn lead(&mut self, lane: usize, followers: u64) -> u64 {
+    /// Lead the charges of a decision in this shard and others, given as bits.
+    pub fn lead(&mut self, shard_number: usize, followers: u64) -> u64 {
         let turn = self.word(TURN).wrapping_add(1);
         self.set(TURN, turn);
         self.set(FOLLOWS, turn);
         self.set(FOLLOWERS, followers);
-        self.set(STATE, LEAD << STEP | (lane as u64 + 1) << LEADER);
+        self.set(STATE, LEAD << STEP | (shard_number as u64 + 1) << LEADER);
         turn
     }
 
@@ -102,14 +102,14 @@ impl<'zone> Region<'zone> {
         self.set(STATE, (leader as u64 + 1) << LEADER);
     }
 
-    /// The charges of this lane's turn count, in all lanes. The followers commit next, then this one.
+    /// The charges of this shard's turn count, in all shards. The followers commit next, then this one.
     pub fn decide(&mut self) {
         self.set(DECIDED, self.word(TURN));
     }
 
-    /// Bring what is half done to an end, or take it back. `decided` tells the last turn of a lane that counts.
+    /// Bring what is half done to an end, or take it back. `decided` tells the last turn of a shard that counts.
     ///
-    /// Returns the lanes, as bits, that are to be looked at before `forget_followers`. Where the notes make
+    /// Returns the shards, as bits, that are to be looked at before `forget_followers`. Where the notes make
     /// no sense nothing is done, and that is told.
     pub fn mend(&mut self, decided: impl Fn(usize) -> u64) -> Result<u64, &'static str> {
         self.check_notes()?;
@@ -134,7 +134,7 @@ impl<'zone> Region<'zone> {
         Ok(0)
     }
 
-    /// Whether what is noted can be followed without leaving the lane.
+    /// Whether what is noted can be followed without leaving the shard.
     fn check_notes(&self) -> Result<(), &'static str> {
         let (slots, state) = (self.held.slots.len() as u64, self.word(STATE));
         let argument = |number: usize| self.word(ARGUMENT + number);
@@ -153,7 +153,7 @@ impl<'zone> Region<'zone> {
         if sound { Ok(()) } else { Err("notes that make no sense") }
     }
 
-    /// Whether a record tells of a place in this lane.
+    /// Whether a record tells of a place in this shard.
     fn makes_sense(&self, [what, former, made, entry]: [u64; 4]) -> bool {
         let (index, blocks) = (what & !KIND, self.held.blocks.len() as u64);
         match what & KIND {
@@ -170,7 +170,7 @@ impl<'zone> Region<'zone> {
         self.set(STATE, 0);
     }
 
-    /// Whether the turns of this lane can have come about: no turn counts before it was taken.
+    /// Whether the turns of this shard can have come about: no turn counts before it was taken.
     pub fn has_sound_turns(&self) -> bool {
         self.word(DECIDED) <= self.word(TURN)
     }
@@ -301,7 +301,7 @@ impl<'zone> Region<'zone> {
     }
 }
 
-impl Ground for Region<'_> {
+impl Backing for MappedBacking<'_> {
     #[inline(always)]
     fn slots(&self) -> &[Slot] {
         self.held.slots
@@ -427,17 +427,17 @@ impl Ground for Region<'_> {
     }
 }
 
-/// The last turn of a lane whose charges count, read by anybody.
-pub fn decided(words: &Words<LANE_WORDS>) -> u64 {
+/// The last turn of a shard whose charges count, read by anybody.
+pub fn decided(words: &Words<SHARD_WORDS>) -> u64 {
     words[DECIDED].load(std::sync::atomic::Ordering::Acquire)
 }
 
-/// States in use in a lane, read by anybody; at most as many as it has slots.
-pub fn used(words: &Words<LANE_WORDS>, slots: usize) -> usize {
+/// States in use in a shard, read by anybody; at most as many as it has slots.
+pub fn used(words: &Words<SHARD_WORDS>, slots: usize) -> usize {
     words[USED].load(Relaxed).min(slots as u64) as usize
 }
 
-/// Log blocks held in a lane, read by anybody.
-pub fn held_blocks(words: &Words<LANE_WORDS>) -> usize {
+/// Log blocks held in a shard, read by anybody.
+pub fn held_blocks(words: &Words<SHARD_WORDS>) -> usize {
     words[FREE].load(Relaxed) as u32 as usize
 }
