@@ -97,7 +97,7 @@ class Zone:
         """As `Table.stats`."""
 
     def info(self) -> dict[str, int]:
-        """`size`, `log_percent`, `lanes`, `max_keys`, `max_log_entries_per_key`, `log_blocks`, `log_blocks_held`,
+        """`size`, `log_percent`, `shards`, `max_keys`, `max_log_entries_per_key`, `log_blocks`, `log_blocks_held`,
         `max_limits`, `created_us`, `mended`."""
 
     def known(self) -> list[tuple[str, str]]:

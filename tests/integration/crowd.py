@@ -54,7 +54,7 @@ def zone(size: int = 64 << 20) -> Iterator[SharedStore]:
 
 
 def bind(path: Path, text: str) -> BoundLimits:
-    """The limit of one key, and that of an asker of its own, which never refuses: two lanes at once."""
+    """The limit of one key, and that of an asker of its own, which never refuses: two shards at once."""
     own = name_limits(parse_limits("1000000000/week"), scope="own", name="own", group=1)
     return SharedStore.existing(path).bind([*name_limits(parse_limits(text), scope="all", name="all"), *own])
 

@@ -1,6 +1,6 @@
 """Damage a zone's memory in one place after another, and ask everything of it that can be asked.
 
-Every bit of every word of a few states, of a log's block, of a lane's notes, lock and records, of the limits and of
+Every bit of every word of a few states, of a log's block, of a shard's notes, lock and records, of the limits and of
 the header is flipped, one at a time, and then words all over the zone are overwritten with random bits. Whatever is
 found there, a call may only answer or raise StoreError, at once.
 
@@ -28,8 +28,8 @@ from headgate.testing import ManualClock
 
 SIZE = 128 << 10
 LIMITS = ("5/hour fixed", "500/hour", "5/hour bucket", "9/hour leaky 5", "9/hour queue 5", "50/hour log")
-LANE = 4096 + (32 << 10)
-WORDS, RECORDS, SLOTS = LANE + 48, LANE + 256, LANE + 256 + 256 * 32
+SHARD = 4096 + (32 << 10)
+WORDS, RECORDS, SLOTS = SHARD + 48, SHARD + 256, SHARD + 256 + 256 * 32
 ALL = (1 << 64) - 1
 
 
@@ -52,7 +52,7 @@ class World:
                     limiter.hit(key)
                     self.clock.advance(1000 + number)
         now = bytes(self.memory)
-        self.used = [place for place in range(LANE, SIZE, 8) if now[place : place + 8] != before[place : place + 8]]
+        self.used = [place for place in range(SHARD, SIZE, 8) if now[place : place + 8] != before[place : place + 8]]
         self.whole = now
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
@@ -109,7 +109,7 @@ def main() -> None:
         "records": (range(RECORDS, RECORDS + 8 * 8, 8), 8),
         "limits": (range(4096, 4096 + 3 * 64, 8), mask),
         "header": (range(0, 640, 8), 4),
-        "lock": (range(LANE, LANE + 48, 8), 12),
+        "lock": (range(SHARD, SHARD + 48, 8), 12),
     }
     for name, (words, bits) in parts.items():
         outcomes: Counter[str] = Counter()
@@ -124,8 +124,8 @@ def main() -> None:
         faulthandler.dump_traceback_later(20, exit=True)
         for _ in range(chance.choice((1, 3, 30))):
             # The words of locks are left out: what the C library does with other bits there is its own.
-            place = chance.choice((*world.used, *range(WORDS, SIZE, 8 * 97), *range(4096, LANE, 8 * 31)))
-            if not LANE <= place < WORDS:
+            place = chance.choice((*world.used, *range(WORDS, SIZE, 8 * 97), *range(4096, SHARD, 8 * 31)))
+            if not SHARD <= place < WORDS:
                 world.write(place, chance.choice((0, 1, ALL, chance.getrandbits(64), chance.getrandbits(20))))
         world.ask(outcomes)
     print(json.dumps({"part": "anywhere", **outcomes}), flush=True)

@@ -56,7 +56,7 @@ class Scenario(NamedTuple):
     prepare: Callable[[World], object]
     operate: Callable[[World], object]
     keys: tuple[str, ...]
-    """The keys of the decision: charged all, or none. Of several, each is in a lane of its own, in this order."""
+    """The keys of the decision: charged all, or none. Of several, each is in a shard of its own, in this order."""
 
     bystanders: int = 0
     """So many other keys (`other-0` and so on) must stay as they are."""
@@ -100,23 +100,23 @@ class World:
         values = parse_limits(limits)
         self.one = self.bind(values, 1)
         self.all = self.bind(values, keys)
-        self.names = self.keys_in_lanes() if keys > 1 else {}
+        self.names = self.keys_in_shards() if keys > 1 else {}
 
-    def keys_in_lanes(self) -> dict[str, str]:
-        """Keys in lanes of their own, by the names that scenarios have for them: "z" in the lowest, "a" and so on."""
-        lanes = self.store.info()["lanes"]
+    def keys_in_shards(self) -> dict[str, str]:
+        """Keys in shards of their own, by the names that scenarios have for them: "z" in the lowest, "a" and so on."""
+        shards = self.store.info()["shards"]
         first = 4096 + max(32 << 10, min(self.size // 64, 1 << 20)) // 4096 * 4096
-        stride = (self.size - first) // lanes
+        stride = (self.size - first) // shards
         stride -= (stride - 320) % 4096
-        used = [slice(first + lane * stride + 48 + 16, first + lane * stride + 48 + 24) for lane in range(lanes)]
+        used = [slice(first + shard * stride + 48 + 16, first + shard * stride + 48 + 24) for shard in range(shards)]
         found: dict[int, str] = {}
-        while len(found) < lanes:
+        while len(found) < shards:
             before, key = [self.memory[place] for place in used], uuid4().hex
             self.one.decide((key,), (1,))
-            [lane] = [lane for lane, place in enumerate(used) if self.memory[place] != before[lane]]
-            found[lane] = key
+            [shard] = [shard for shard, place in enumerate(used) if self.memory[place] != before[shard]]
+            found[shard] = key
         self.store.clear()
-        return dict(zip("zabcdefgh", (found[lane] for lane in sorted(found)), strict=False))
+        return dict(zip("zabcdefgh", (found[shard] for shard in sorted(found)), strict=False))
 
     def bind(self, values: Any, groups: int, scope: str = "rule") -> BoundLimits:
         definitions = [
@@ -165,10 +165,10 @@ def scenarios() -> Iterator[Scenario]:
         yield Scenario(f"{name}, a known key", small, text, known, lambda world: world.hit("a"), ("a",), 30)
         yield Scenario(f"{name}, a new key", small, text, some, lambda world: world.hit("a"), ("a",), 30)
     yield Scenario(
-        "several lanes", wide, "100/hour log", known, lambda world: world.hit("a", "b", "c"), ("a", "b", "c"), 30,
+        "several shards", wide, "100/hour log", known, lambda world: world.hit("a", "b", "c"), ("a", "b", "c"), 30,
     )  # fmt: skip
     yield Scenario(
-        "several lanes, new keys", wide, "100/hour", some, lambda world: world.hit("a", "b", "c"), ("a", "b", "c"), 30,
+        "several shards, new keys", wide, "100/hour", some, lambda world: world.hit("a", "b", "c"), ("a", "b", "c"), 30,
     )  # fmt: skip
     later_us = NOW_US + HOUR_US + 3
     yield Scenario(
@@ -277,11 +277,11 @@ def given_back(
         lambda world: world.give_back("a", cost=20, now_us=NOW_US + 19, ago_us=17), ("a",), 30,
     )  # fmt: skip
     yield Scenario(
-        "several lanes, given back", wide, "100/hour log", known,
+        "several shards, given back", wide, "100/hour log", known,
         lambda world: world.give_back("a", "b", "c", cost=2, now_us=end_us, ago_us=4), ("a", "b", "c"), 30,
     )  # fmt: skip
     yield Scenario(
-        "several lanes, all given back", wide, "100/hour; 60/hour log", one,
+        "several shards, all given back", wide, "100/hour; 60/hour log", one,
         lambda world: world.give_back("a", "b", "c"), ("a", "b", "c"), 30,
     )  # fmt: skip
 
@@ -428,7 +428,7 @@ def run(scenario: Scenario, most_steps: int | None) -> dict[str, object]:
     counts = bisect_left(numbers, True, key=lambda change: killer.kill_at(Point(change), backwards=False) == "after")
     firsts = {counts // 2, counts - 1}  # before it counts
     if len(scenario.keys) > 1:
-        firsts |= {counts, (counts + len(changes)) // 2}  # and after, when the other lanes are still to be told
+        firsts |= {counts, (counts + len(changes)) // 2}  # and after, when the other shards are still to be told
     points = [Point(numbers[index]) for index in sorted(firsts) if 0 <= index < len(changes)]
     second = second_deaths(killer, points, most_steps)
     return {
@@ -462,7 +462,7 @@ def spread(points: list[Point], count: int) -> list[Point]:
 def second_deaths(killer: Killer, firsts: list[Point], most_steps: int | None) -> int:
     """Kill a process at some points, and another at every change that it makes while it mends what that one left.
 
-    It comes by each key of the decision, and by one of the lowest lane with others.
+    It comes by each key of the decision, and by one of the lowest shard with others.
     """
     keys = killer.scenario.keys
     ways: list[tuple[str, ...]] = [(key,) for key in keys]
@@ -497,13 +497,13 @@ def mender_deaths(killer: Killer, first: Point, way: tuple[str, ...], most_steps
 
 
 class Stopped(NamedTuple):
-    """A process that a SIGSTOP caught inside a lane of a zone of several."""
+    """A process that a SIGSTOP caught inside a shard of a zone of several."""
 
     killer: Killer
     pid: int
 
 
-def stop_in_a_lane() -> Stopped:
+def stop_in_a_shard() -> Stopped:
     scenario = Scenario(
         "stopped", 1 << 20, "1000/hour bucket", lambda world: [world.hit(key) for key in ("a", "b", "c")],
         lambda world: world.hit("a"), ("a", "b", "c"),
@@ -529,8 +529,8 @@ def timed(ask: Callable[[], object]) -> tuple[str, float]:
 
 
 def stopped(ends: Callable[[int], object]) -> dict[str, object]:
-    """A process that is stopped while it holds a lane is waited for once; other lanes go on, and it may end."""
-    killer, pid = stop_in_a_lane()
+    """A process that is stopped while it holds a shard is waited for once; other shards go on, and it may end."""
+    killer, pid = stop_in_a_shard()
     hit = killer.world.hit
     error, waited_s = timed(lambda: hit("a"))
     later = [timed(lambda: hit("a")) for _ in range(100)]
@@ -552,8 +552,8 @@ def stopped(ends: Callable[[int], object]) -> dict[str, object]:
 
 
 def stopped_gate(ends: Callable[[int], object]) -> dict[str, object]:
-    """What a policy's choice decides while a process is stopped in a lane, until it ends, and what the log tells."""
-    killer, pid = stop_in_a_lane()
+    """What a policy's choice decides while a process is stopped in a shard, until it ends, and what the log tells."""
+    killer, pid = stop_in_a_shard()
     log: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: log.append(record.getMessage())  # type: ignore[method-assign]

@@ -594,7 +594,7 @@ def test_a_native_call_that_fails_is_not_asked_again(kind: str, choice: Any, mon
 
     def late(*told: Any) -> Any:
         asked.append(told)
-        raise StoreTimeout("another process holds the lane")
+        raise StoreTimeout("another process holds the shard")
 
     monkeypatch.setattr(RequestLimits, "ask_scope" if kind == "asgi" else "ask_environ", lambda self: late)
     client = Client(kind, limits="1/minute", on_store_error=choice)

@@ -193,8 +193,8 @@ def test_damage_anywhere_in_the_states_is_found_and_never_crashes(path: Path) ->
     whole = path.read_bytes()
     found = 0
     used = [place for place in range(4096, SIZE, 8) if whole[place : place + 8] != bytes(8)]
-    lane = 4096 + (32 << 10)  # its lock, its notes, its records
-    notes = range(lane + 48, lane + 48 + 26 * 8, 8)
+    shard = 4096 + (32 << 10)  # its lock, its notes, its records
+    notes = range(shard + 48, shard + 48 + 26 * 8, 8)
     changes = [(place, 0x5A5A_5A5A_5A5A_5A5A) for place in [*used[:: max(1, len(used) // 150)], *notes]]
     changes += [(notes[0], step << 32 | records) for step in range(7) for records in (0, 1, 200, 257, 1 << 31)]
     for place, value in changes:

@@ -117,7 +117,7 @@ def test_a_native_call_that_fails_is_not_asked_again(choice: Any, monkeypatch: p
 
     def late(scope: Any, template: str) -> Any:
         asked.append(template)
-        raise StoreTimeout("another process holds the lane")
+        raise StoreTimeout("another process holds the shard")
 
     monkeypatch.setattr(RequestLimits, "ask_within", lambda self: late)
     monkeypatch.setattr(RequestLimits, "_ask", lambda self, request: pytest.fail("it is asked again"))

@@ -86,7 +86,7 @@ impl Zone {
         let dict = PyDict::new(py);
         dict.set_item("size", layout.size)?;
         dict.set_item("log_percent", layout.log_percent)?;
-        dict.set_item("lanes", layout.shards.count)?;
+        dict.set_item("shards", layout.shards.count)?;
         dict.set_item("max_keys", layout.max_keys())?;
         dict.set_item("max_log_entries_per_key", layout.max_log_entries())?;
         dict.set_item("log_blocks", blocks)?;

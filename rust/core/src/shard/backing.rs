@@ -1,5 +1,5 @@
-//! Where the slots and log blocks of a shard lie: the memory of one process, `heap`, or a file that
-//! many processes map, `region`.
+//! Where the slots and log blocks of a shard lie: the memory of one process, or a file
+//! that many processes map.
 //!
 //! A shard changes its backing in three ways. What a decision charges is written piece by piece and
 //! then committed: a backing that outlives its processes takes back what was written and not committed.

@@ -1,7 +1,7 @@
 //! Shards in a file that all processes of a host map: they share every limit, and outlive every one of them.
 //!
-//! Each shard is a shard of fixed size under a lock that the system gives on when its holder dies;
-//! what the holder left half done is mended by whoever comes next, see `region`. A shard that no
+//! Each shard has a fixed size, and a lock that the system gives on when its holder dies;
+//! what the holder left half done is mended by whoever comes next, see `zone::backing`. A shard that no
 //! process can have for a quarter of a second is held by one that was stopped: that is told, not waited
 //! for, and nobody holds another shard while waiting for it. From then on this process knows it as out of
 //! reach: each decision tries it once and waits no more, until one of them gets it.
