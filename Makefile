@@ -26,7 +26,7 @@ serve: install ## Serve the example policy on http://127.0.0.1:8080, on the embe
 test: test-native test-pythons test-python ## Run all tests, on every Python that is at hand.
 
 test-native: install
-	@if command -v cargo >/dev/null; then cargo test --quiet --release --manifest-path rust/Cargo.toml --package headgate-core; \
+	@if command -v cargo >/dev/null; then cargo test --quiet --release --manifest-path rust/Cargo.toml --package headgate-core --package headgate-logs; \
 	else echo "no Rust toolchain: the native core's own tests are left out"; fi
 
 test-python: install

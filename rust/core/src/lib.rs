@@ -8,7 +8,6 @@ pub mod algorithms;
 pub mod encoding;
 pub mod hash;
 pub mod limit;
-pub mod log_line;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod process;

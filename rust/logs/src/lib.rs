@@ -1,14 +1,16 @@
-//! The head of a line of the common log format, for replaying millions of them.
+//! The start of a line of the common log format, for replaying millions of them.
 //!
 //! Only lines without surprises are read: all else is left to `headgate.replay.common_log`, which gives
 //! the same answer for every line that is read here.
 
 /// `headgate.replay.entries.LONGEST_LINE`.
 const LONGEST_LINE: usize = 65_536;
+/// The latest moment that a limit can be asked at, in microseconds since the epoch: 142 years.
+pub const LATEST_US: i64 = 1 << 52;
 
 /// What a replay needs of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head<'line> {
+pub struct LogLine<'line> {
     /// Microseconds since the epoch.
     pub time_us: i64,
     /// The client's address or name.
@@ -22,7 +24,7 @@ pub struct Head<'line> {
 /// Read `client ... [time] "METHOD /path HTTP/1.1" ...`; None for a line that needs a closer look.
 ///
 /// `naive_is_utc` says that a time without a zone is in UTC.
-pub fn read_head(line: &str, naive_is_utc: bool) -> Option<Head<'_>> {
+pub fn read_line(line: &str, naive_is_utc: bool) -> Option<LogLine<'_>> {
     let bytes = line.as_bytes();
     if bytes.len() > LONGEST_LINE
         || bytes.contains(&b'\\')
@@ -58,7 +60,7 @@ pub fn read_head(line: &str, naive_is_utc: bool) -> Option<Head<'_>> {
         return None;
     }
     let time_us = read_time(&bytes[bracket + 1..time_end], naive_is_utc)?;
-    Some(Head { time_us, client, method, path })
+    Some(LogLine { time_us, client, method, path })
 }
 
 /// `17/May/2015:10:05:03 +0000` or `2015-09-02 10:42:51.003372`.
@@ -117,7 +119,7 @@ fn moment(year: i64, month: i64, day: i64, hour: &[u8], minute: &[u8], second: &
 }
 
 fn within(time_us: i64) -> Option<i64> {
-    (0..=crate::limit::LARGEST).contains(&time_us).then_some(time_us)
+    (0..=LATEST_US).contains(&time_us).then_some(time_us)
 }
 
 /// A number of digits alone.
