@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use headgate_core::limit::{Algorithm, Limit};
-use headgate_core::process::registry::{Definition, Registered};
-use headgate_core::process::storage::{Bounds, ProcessStorage};
+use headgate_core::process::capacity::Bounds;
+use headgate_core::process::storage::ProcessStorage;
+use headgate_core::shard::registered::{Definition, Registered};
 use headgate_core::table;
 use headgate_core::table::answer::{Check, Mode, OnFull};
 

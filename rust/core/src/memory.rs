@@ -142,8 +142,8 @@ pub mod shared {
 
     use memmap2::{MmapOptions, MmapRaw};
 
+    use crate::encoding::block::Block;
     use crate::encoding::slot::Slot;
-    use crate::shard::log_pool::Block;
 
     /// Bytes that a lock takes, whatever the C library needs of them.
     pub const LOCK_BYTES: usize = 48;
@@ -245,7 +245,7 @@ pub mod shared {
         /// Give it back. This thread holds it.
         #[inline(always)]
         fn give(&self) {
-            // SAFETY: the mutex is initialized, and `Held` and `Taken` exist only while their thread holds it.
+            // SAFETY: the mutex is initialized, and `HeldShard` and `Taken` exist only while their thread holds it.
             unsafe { libc::pthread_mutex_unlock(self.mutex.get()) };
         }
     }
@@ -265,7 +265,7 @@ pub mod shared {
     }
 
     /// A shard that this thread holds, and that no other thread of any process reaches until this is dropped.
-    pub struct Held<'map> {
+    pub struct HeldShard<'map> {
         /// All its slots.
         pub slots: &'map mut [Slot],
         /// All its log blocks.
@@ -323,7 +323,7 @@ pub mod shared {
 
         /// Take a shard, unless somebody holds it.
         #[inline(always)]
-        pub fn hold(&self, shard_number: usize) -> Option<Held<'_>> {
+        pub fn hold(&self, shard_number: usize) -> Option<HeldShard<'_>> {
             let shards = &self.shards;
             let lock = self.lock_at(self.place_of(shard_number));
             if !lock.take() {
@@ -332,10 +332,10 @@ pub mod shared {
             let taken = Taken { lock, not_send: PhantomData };
             // SAFETY: `fit` said that the shard lies in the mapping, in line for slots and blocks, and apart
             // from all others; any bytes are valid slots and blocks, which are integers. This thread holds
-            // the shard's lock, and the only way to slots and blocks is through `Held`, which holds it on.
+            // the shard's lock, and the only way to slots and blocks is through `HeldShard`, which holds it on.
             unsafe {
                 let start = self.map.as_mut_ptr().add(self.place_of(shard_number));
-                Some(Held {
+                Some(HeldShard {
                     slots: std::slice::from_raw_parts_mut(start.add(SLOTS_AT).cast(), shards.slots),
                     blocks: std::slice::from_raw_parts_mut(start.add(shards.blocks_at()).cast(), shards.blocks),
                     words: self.shard_words(shard_number),

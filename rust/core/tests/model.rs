@@ -6,15 +6,18 @@ use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use headgate_core::algorithms::log_view::LogCharge;
 use headgate_core::algorithms::transition::Kept;
 use headgate_core::encoding::slot::Slot;
+use headgate_core::encoding::slot_entries::{Chain, NO_CHAIN};
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::memory::Slots;
 use headgate_core::process::backing::{ProcessBacking, range_for};
-use headgate_core::process::registry::{Definition, Registered, Registry};
+use headgate_core::process::registry::Registry;
 use headgate_core::shard::backing::Backing;
-use headgate_core::shard::log_pool::{self, Chain, Charge, NO_CHAIN};
+use headgate_core::shard::registered::{Definition, Registered};
 use headgate_core::shard::{Place, Shard};
+use headgate_core::shard::{log_pool, log_reader};
 use headgate_core::{encoding::slot::MOST_LIMITS, hash::Seed};
 
 /// A small generator (xorshift64*), so that a failure repeats.
@@ -149,7 +152,7 @@ fn log_chains_hold_what_a_queue_holds() {
                         Some(newest) if newest.0 == time => newest.1 += cost,
                         _ => model.push_back((time, cost)),
                     }
-                    let charge = Charge { gone, shift, time, cost };
+                    let charge = LogCharge { gone, shift, time, cost };
                     let (made, held) = (heap.made_blocks(), heap.head().held as usize);
 
                     let takes_block = log_pool::takes_block(heap.blocks(), chains[key], &charge);
@@ -164,7 +167,7 @@ fn log_chains_hold_what_a_queue_holds() {
             }
             for (chain, model) in chains.iter().zip(&models) {
                 let damage = Cell::new(false);
-                let read = log_pool::read(heap.blocks(), *chain, &damage);
+                let read = log_reader::read(heap.blocks(), *chain, &damage);
                 assert!(!damage.get());
                 let Some(log) = read else {
                     assert!(model.is_empty());

@@ -7,11 +7,12 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use headgate_core::limit::{Algorithm, Limit};
-use headgate_core::process::registry::{Definition, Registered};
-use headgate_core::process::storage::{Bounds, ProcessStorage};
+use headgate_core::process::capacity::Bounds;
+use headgate_core::process::storage::ProcessStorage;
+use headgate_core::shard::DamagedState;
+use headgate_core::shard::registered::{Definition, Registered};
 use headgate_core::table;
 use headgate_core::table::answer::{Check, Mode, OnFull};
-use headgate_core::table::storage::DamagedState;
 
 type Table = table::Table<ProcessStorage>;
 

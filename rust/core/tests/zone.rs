@@ -10,14 +10,16 @@ use std::thread;
 
 use headgate_core::encoding::slot::Slot;
 use headgate_core::limit::{Algorithm, Limit};
-use headgate_core::process::registry::{Definition, Registered};
 use headgate_core::shard::Place;
 use headgate_core::shard::backing::Backing;
+use headgate_core::shard::registered::{Definition, Registered};
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Check, Mode, OnFull};
 use headgate_core::table::storage::Storage;
+use headgate_core::zone::header::Birth;
 use headgate_core::zone::layout::Layout;
-use headgate_core::zone::storage::{Birth, Unusable, ZoneStorage};
+use headgate_core::zone::shards::Unusable;
+use headgate_core::zone::storage::ZoneStorage;
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
@@ -197,9 +199,9 @@ fn charges_in_several_lanes_count_together_or_not_at_all() {
             let shards: Vec<usize> = checks.iter().map(|check| table.storage().shard_of(check.key)).collect();
             let mut guards: Vec<_> =
                 shards.iter().map(|shard_number| table.storage().lock(*shard_number).expect("a lock")).collect();
-            let turn = guards[0].backing.lead(shards[0], 1 << shards[1] | 1 << shards[2]);
+            let turn = guards[0].backing.journal.lead(shards[0], 1 << shards[1] | 1 << shards[2]);
             for guard in &mut guards[1..] {
-                guard.backing.follow(shards[0], turn);
+                guard.backing.journal.follow(shards[0], turn);
             }
             for (guard, check) in guards.iter_mut().zip(&checks) {
                 let Place::Found(index) = guard.find(check.tag()) else { panic!("a key is lost") };
@@ -207,7 +209,7 @@ fn charges_in_several_lanes_count_together_or_not_at_all() {
                 guard.backing.write_slot(index, Slot::new(check.tag(), [window, 50, 0], limit.number()));
             }
             if decided {
-                guards[0].backing.decide();
+                guards[0].backing.journal.decide();
             }
             for guard in guards[1..].iter_mut().take(committed) {
                 guard.backing.commit();

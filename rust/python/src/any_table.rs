@@ -5,15 +5,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use headgate_core::algorithms::transition::Stored;
 use headgate_core::hash::{KeyHash, Seed};
 use headgate_core::limit::Limit;
-use headgate_core::process::registry::{Definition, Registered, Registration};
 use headgate_core::process::storage::ProcessStorage;
+use headgate_core::shard::DamagedState;
+use headgate_core::shard::log_reader::Entries;
+use headgate_core::shard::registered::TooMany;
+use headgate_core::shard::registered::{Definition, Registered, Registration};
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Answer, Check, Mode};
-use headgate_core::table::storage::{DamagedState, Stats, TooMany};
+use headgate_core::table::storage::Stats;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 use headgate_core::zone::backoff::LONGEST_WAIT;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-use headgate_core::zone::storage::{Unusable, ZoneStorage};
+use headgate_core::zone::shards::Unusable;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+use headgate_core::zone::storage::ZoneStorage;
 use pyo3::prelude::*;
 
 /// A table.
@@ -123,7 +128,7 @@ impl AnyTable {
         limit: &Registered,
         key: KeyHash,
         now_us: i64,
-        read: impl FnOnce(Stored<'_>) -> T,
+        read: impl FnOnce(Stored<Entries<'_>>) -> T,
     ) -> PyResult<T> {
         guarded(|| match self {
             Self::Private(table) => table.read(limit, key, now_us, read).map_err(damaged),

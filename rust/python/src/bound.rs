@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use headgate_core::hash::{KeyHash, Seed};
-use headgate_core::process::registry::Registered;
+use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Check, Mode};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;

@@ -3,7 +3,7 @@
 use headgate_core::algorithms::transition::Stored;
 use headgate_core::hash::KeyHash;
 use headgate_core::limit::Algorithm;
-use headgate_core::process::registry::Registered;
+use headgate_core::shard::registered::Registered;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use headgate_core::encoding::block::PER_BLOCK;
 use headgate_core::limit::{Algorithm, Limit};
-use headgate_core::process::registry::{Definition, Registered};
-use headgate_core::process::storage::{Bounds, ProcessStorage};
-use headgate_core::shard::log_pool::PER_BLOCK;
+use headgate_core::process::capacity::Bounds;
+use headgate_core::process::storage::ProcessStorage;
+use headgate_core::shard::registered::{Definition, Registered};
 use headgate_core::table;
 use headgate_core::table::answer::OnFull;
 use headgate_core::table::storage::Stats;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use headgate_core::memory::shared::{file_system, same_file};
 use headgate_core::table;
+use headgate_core::zone::header::Birth;
 use headgate_core::zone::inspection::Looked;
 use headgate_core::zone::layout::Layout;
-use headgate_core::zone::storage::{Birth, ZoneStorage};
+use headgate_core::zone::storage::ZoneStorage;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};

@@ -4,6 +4,7 @@ pub mod fixed_window;
 pub mod integers;
 pub mod leaky_bucket;
 pub mod leaky_queue;
+pub mod log_view;
 pub mod sliding_conversion;
 pub mod sliding_log;
 pub mod sliding_window;

@@ -6,9 +6,9 @@
 //! refused. Pure. See docs/algorithms.md#changing-the-numbers.
 
 use crate::algorithms::integers::ceil_div;
+use crate::algorithms::log_view::{Entry, Log, LogEntries};
 use crate::algorithms::{sliding_log, sliding_window};
 use crate::limit::{LARGEST, Limit};
-use crate::shard::log_pool::{Entries, Entry, Log};
 
 /// The counter that takes over from a log; None where nothing of the log counts any more.
 ///
@@ -16,7 +16,12 @@ use crate::shard::log_pool::{Entries, Entry, Log};
 /// period after that, `into` the next window. There the counter weighs it by the share `to_come / period`, so it is
 /// raised until that share of it is all that is used. Where so much would use up a limit that has room, the units
 /// are counted in the window after `last` instead, as they are: that counts them until they have left for certain.
-pub fn counter_of_log(limit: &Limit, log: Log<Entries>, now_us: i64, former: &Limit) -> Option<sliding_window::State> {
+pub fn counter_of_log<E: LogEntries>(
+    limit: &Limit,
+    log: Log<E>,
+    now_us: i64,
+    former: &Limit,
+) -> Option<sliding_window::State> {
     let period_us = limit.period * limit.unit_us;
     let shorter = Limit { period: former.period.min(period_us / former.unit_us), ..*former };
     let live = sliding_log::roll(&shorter, Some(log), now_us / former.unit_us);

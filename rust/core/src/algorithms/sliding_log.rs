@@ -1,12 +1,12 @@
 //! Sliding window log: never more than the limit in any interval of one period, exactly.
 //!
 //! State is the entries (time, cost) of a key, oldest first; requests of one instant share an entry.
-//! An entry leaves when it is a whole period old. Here a state is a view: the entries stay in their
-//! pool, and `charged` is what this decision adds to them. Times are integers of the limit's unit.
+//! An entry leaves when it is a whole period old. Here a state is a view: the entries stay where
+//! they are stored, and `charged` is what this decision adds to them. Times are integers of the limit's unit.
 //! Pure. See docs/algorithms.md#sliding-window-log.
 
+use crate::algorithms::log_view::{Entry, Log, LogEntries};
 use crate::limit::Limit;
-use crate::shard::log_pool::{Entry, Log, Oldest};
 
 /// Where so many entries came since a charge, it is not given back: all of them may have to be moved.
 pub const MOST_SINCE: usize = 200;
@@ -39,7 +39,7 @@ pub struct State<E> {
 
 /// The state as it stands at `now`, or at its last entry if the clock is behind that.
 #[inline(always)]
-pub fn roll<E: Oldest>(limit: &Limit, log: Option<Log<E>>, now: i64) -> State<E> {
+pub fn roll<E: LogEntries>(limit: &Limit, log: Option<Log<E>>, now: i64) -> State<E> {
     let Some(log) = log else {
         return State { live: E::default(), gone: 0, used: 0, last: None, shift: 0, charged: 0 };
     };
@@ -67,7 +67,7 @@ pub fn roll<E: Oldest>(limit: &Limit, log: Option<Log<E>>, now: i64) -> State<E>
 
 /// How long this cost must wait: 0 to pass now, None for never.
 #[inline(always)]
-pub fn admit<E: Oldest>(limit: &Limit, state: &State<E>, now: i64, cost: i64) -> Option<i64> {
+pub fn admit<E: LogEntries>(limit: &Limit, state: &State<E>, now: i64, cost: i64) -> Option<i64> {
     if cost == 0 {
         return Some(0);
     }
@@ -83,7 +83,7 @@ pub fn admit<E: Oldest>(limit: &Limit, state: &State<E>, now: i64, cost: i64) ->
 
 /// The state after an admitted cost.
 #[inline(always)]
-pub fn charge<E: Oldest>(_limit: &Limit, state: State<E>, now: i64, cost: i64) -> State<E> {
+pub fn charge<E: LogEntries>(_limit: &Limit, state: State<E>, now: i64, cost: i64) -> State<E> {
     if cost == 0 {
         return state;
     }
@@ -93,7 +93,7 @@ pub fn charge<E: Oldest>(_limit: &Limit, state: State<E>, now: i64, cost: i64) -
 
 /// (remaining, reset_after, next_after): what is left, when all of it is back, when one more is.
 #[inline(always)]
-pub fn measure<E: Oldest>(limit: &Limit, state: &State<E>, now: i64) -> (i64, i64, i64) {
+pub fn measure<E: LogEntries>(limit: &Limit, state: &State<E>, now: i64) -> (i64, i64, i64) {
     let Some(last) = state.last else {
         return (limit.quota, 0, 0);
     };
@@ -103,7 +103,7 @@ pub fn measure<E: Oldest>(limit: &Limit, state: &State<E>, now: i64) -> (i64, i6
 }
 
 /// The log of a limit whose numbers were `former`: what had left under those is gone, the rest stays.
-pub fn convert<E: Oldest>(_limit: &Limit, log: Log<E>, now_us: i64, former: &Limit) -> Option<Log<E>> {
+pub fn convert<E: LogEntries>(_limit: &Limit, log: Log<E>, now_us: i64, former: &Limit) -> Option<Log<E>> {
     let state = roll(former, Some(log), now_us / former.unit_us);
     let last = state.last? - state.shift;
     Some(Log { entries: state.live, used: state.used, last, shift: state.shift })
@@ -113,7 +113,7 @@ pub fn convert<E: Oldest>(_limit: &Limit, log: Log<E>, now_us: i64, former: &Lim
 ///
 /// Units are taken off the oldest entries since then: there are as many up to its own, so what goes would not
 /// have stayed longer. Where a slow clock of the caller's has missed its own entry, the newest before that go.
-pub fn give_back<E: Oldest>(limit: &Limit, log: Log<E>, now: i64, cost: i64, earliest: i64) -> Option<Left> {
+pub fn give_back<E: LogEntries>(limit: &Limit, log: Log<E>, now: i64, cost: i64, earliest: i64) -> Option<Left> {
     let (last, stored) = (log.last, log.entries.clone().count());
     let border = now.max(last) - limit.period;
     let untouched = Left { kept: stored, moved: Vec::new() };
@@ -136,7 +136,7 @@ pub fn give_back<E: Oldest>(limit: &Limit, log: Log<E>, now: i64, cost: i64, ear
 
 /// How long until the oldest entries that hold `needed` units have left.
 #[inline(always)]
-fn freed<E: Oldest>(limit: &Limit, state: &State<E>, now: i64, needed: i64) -> i64 {
+fn freed<E: LogEntries>(limit: &Limit, state: &State<E>, now: i64, needed: i64) -> i64 {
     let mut needed = needed;
     for (time, cost) in state.live.clone() {
         needed -= cost;

@@ -3,26 +3,26 @@
 //! The table admits all checks of a decision, then charges all or none; each step of that is one
 //! function here. Times at this border are microseconds, inside they are units of each limit. Pure.
 
+use crate::algorithms::log_view::{Entry, Log, LogCharge, LogEntries};
 use crate::algorithms::{fixed_window, leaky_queue, sliding_conversion, sliding_log, sliding_window, token_bucket};
 use crate::limit::{Algorithm, LARGEST, Limit};
-use crate::shard::log_pool::{Charge, Entries, Log, NO_CHAIN, Oldest};
 
 /// A stored state as the table hands it in.
-pub enum Stored<'pool> {
+pub enum Stored<E> {
     /// A key never seen, or one whose state has become the same as none.
     Nothing,
     /// Up to three integers, whose meaning is the algorithm's.
     Numbers(Numbers),
     /// The entries of a sliding log.
-    Entries(Log<Entries<'pool>>),
+    Entries(Log<E>),
 }
 
 /// A state rolled to the moment of a decision.
-pub enum State<'pool> {
+pub enum State<E> {
     /// Of every algorithm but the log.
     Numbers(Numbers),
     /// Of a sliding log.
-    Entries(sliding_log::State<Entries<'pool>>),
+    Entries(sliding_log::State<E>),
 }
 
 /// Up to three integers, whose meaning is the algorithm's.
@@ -33,17 +33,8 @@ pub type Numbers = [i64; 3];
 pub enum Kept {
     /// The new integers.
     Numbers(Numbers),
-    /// What happens to a log: drop the oldest `gone`, move all by `shift`, add `cost` at `time`.
-    Entries {
-        /// How many of the oldest entries go.
-        gone: usize,
-        /// What is added to all times.
-        shift: i64,
-        /// When the cost is charged.
-        time: i64,
-        /// How much is charged.
-        cost: i64,
-    },
+    /// What happens to a log.
+    Entries(LogCharge),
 }
 
 /// The wait of a cost that can never pass.
@@ -74,7 +65,7 @@ impl Reading {
 
 /// The state as it stands at `now_us`.
 #[inline(always)]
-pub fn roll<'pool>(limit: &Limit, stored: Stored<'pool>, now_us: i64) -> State<'pool> {
+pub fn roll<E: LogEntries>(limit: &Limit, stored: Stored<E>, now_us: i64) -> State<E> {
     match stored {
         Stored::Entries(log) => State::Entries(sliding_log::roll(limit, Some(log), unit_time(limit, now_us))),
         Stored::Nothing if limit.algorithm == Algorithm::SlidingLog => {
@@ -107,7 +98,7 @@ pub fn roll_numbers(limit: &Limit, numbers: Option<Numbers>, now_us: i64) -> Num
 
 /// How long this cost must wait, in microseconds: 0 to pass now, `NEVER` where waiting cannot help.
 #[inline(always)]
-pub fn admit(limit: &Limit, state: &State, now_us: i64, cost: i64) -> i64 {
+pub fn admit<E: LogEntries>(limit: &Limit, state: &State<E>, now_us: i64, cost: i64) -> i64 {
     match state {
         State::Numbers(numbers) => admit_numbers(limit, *numbers, now_us, cost),
         State::Entries(state) => {
@@ -130,7 +121,7 @@ pub fn admit_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64) 
 
 /// The state after an admitted cost.
 #[inline(always)]
-pub fn charge<'pool>(limit: &Limit, state: State<'pool>, now_us: i64, cost: i64) -> State<'pool> {
+pub fn charge<E: LogEntries>(limit: &Limit, state: State<E>, now_us: i64, cost: i64) -> State<E> {
     match state {
         State::Numbers(numbers) => State::Numbers(charge_numbers(limit, numbers, now_us, cost)),
         State::Entries(state) => State::Entries(sliding_log::charge(limit, state, unit_time(limit, now_us), cost)),
@@ -159,7 +150,7 @@ pub fn charge_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64)
 
 /// (remaining, reset_after_us, next_after_us) of a state.
 #[inline(always)]
-pub fn measure(limit: &Limit, state: &State, now_us: i64) -> (i64, i64, i64) {
+pub fn measure<E: LogEntries>(limit: &Limit, state: &State<E>, now_us: i64) -> (i64, i64, i64) {
     match state {
         State::Numbers(numbers) => measure_numbers(limit, *numbers, now_us),
         State::Entries(state) => {
@@ -182,7 +173,7 @@ pub fn measure_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64) -> (i64, 
 
 /// Roll, admit, charge and measure in one, for a log whose kind is known: its reading, and what charging does to it.
 #[inline(always)]
-pub fn decide_log<E: Oldest>(limit: &Limit, log: Option<Log<E>>, now_us: i64, cost: i64) -> (Reading, Charge) {
+pub fn decide_log<E: LogEntries>(limit: &Limit, log: Option<Log<E>>, now_us: i64, cost: i64) -> (Reading, LogCharge) {
     let now = unit_time(limit, now_us);
     let mut state = sliding_log::roll(limit, log, now);
     let retry_after_us = wait_us(limit, sliding_log::admit(limit, &state, now, cost), now_us);
@@ -193,12 +184,12 @@ pub fn decide_log<E: Oldest>(limit: &Limit, log: Option<Log<E>>, now_us: i64, co
     let (remaining, reset_after_us, next_after_us) = measured_us(limit, measured, now_us);
     let reading = Reading { remaining, reset_after_us, retry_after_us, next_after_us, delay_us: 0 };
     let sliding_log::State { gone, shift, last, charged, .. } = state;
-    (reading, Charge { gone, shift, time: last.unwrap_or_default(), cost: charged })
+    (reading, LogCharge { gone, shift, time: last.unwrap_or_default(), cost: charged })
 }
 
 /// How long a request admitted onto this state waits before it proceeds, in microseconds.
 #[inline]
-pub fn delay_us(limit: &Limit, state: &State, now_us: i64, cost: i64) -> i64 {
+pub fn delay_us<E: LogEntries>(limit: &Limit, state: &State<E>, now_us: i64, cost: i64) -> i64 {
     match state {
         State::Numbers(numbers) => delay_us_numbers(limit, *numbers, now_us, cost),
         State::Entries(_) => 0,
@@ -216,29 +207,31 @@ pub fn delay_us_numbers(limit: &Limit, [a, b, _]: Numbers, now_us: i64, cost: i6
 
 /// What to keep of a charged state.
 #[inline]
-pub fn keep(state: &State) -> Kept {
+pub fn keep<E: LogEntries>(state: &State<E>) -> Kept {
     match state {
         State::Numbers(numbers) => Kept::Numbers(*numbers),
-        State::Entries(state) => Kept::Entries {
-            gone: state.gone,
-            shift: state.shift,
-            time: state.last.unwrap_or_default(),
-            cost: state.charged,
-        },
+        State::Entries(state) => {
+            let sliding_log::State { gone, shift, last, charged, .. } = *state;
+            Kept::Entries(LogCharge { gone, shift, time: last.unwrap_or_default(), cost: charged })
+        }
     }
 }
 
-/// A state that is the same as none, as a table keeps it.
+/// A state that is the same as none, as a table keeps it. Not for logs.
 pub fn nothing(limit: &Limit) -> Numbers {
     match limit.algorithm {
-        Algorithm::SlidingLog => NO_CHAIN,
-        Algorithm::FixedWindow | Algorithm::SlidingWindow => [0, 0, 0],
+        Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => [0, 0, 0],
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => [limit.full, 0, 0],
     }
 }
 
 /// The state of a limit whose numbers, or whose kind of sliding window, were `former`.
-pub fn convert<'pool>(limit: &Limit, stored: Stored<'pool>, now_us: i64, former: &Limit) -> Stored<'pool> {
+pub fn convert<E: LogEntries + From<Entry>>(
+    limit: &Limit,
+    stored: Stored<E>,
+    now_us: i64,
+    former: &Limit,
+) -> Stored<E> {
     let now_a_log = limit.algorithm == Algorithm::SlidingLog;
     match stored {
         Stored::Nothing => Stored::Nothing,

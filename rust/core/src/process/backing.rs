@@ -1,9 +1,11 @@
 //! The backing of a shard in the memory of one process: it grows, and dies with the process.
 
+use crate::algorithms::log_view::Entry;
+use crate::encoding::block::{Block, places};
 use crate::encoding::slot::Slot;
+use crate::encoding::slot_entries::Chain;
 use crate::memory::Slots;
 use crate::shard::backing::{Backing, Head};
-use crate::shard::log_pool::{Block, Chain, Entry, places};
 use crate::shard::{Shard, home};
 
 /// Slots behind the last home, for runs that start near the end.
@@ -67,7 +69,7 @@ impl Backing for ProcessBacking {
         &self.blocks
     }
 
-    /// Without those that can be made: the room of the table counts them first.
+    /// Without those that can be made: the table counts them first.
     #[inline(always)]
     fn spare_blocks(&self) -> usize {
         self.blocks.len() - self.head.held as usize
@@ -109,7 +111,7 @@ impl Backing for ProcessBacking {
     fn commit(&mut self) {}
 
     /// Nobody else writes here, so that nothing is found damaged over which a charge would have to end.
-    fn take_back(&mut self) {}
+    fn roll_back(&mut self) {}
 
     #[inline(always)]
     fn mark_refused(&mut self, index: usize) {
@@ -152,7 +154,10 @@ impl Backing for ProcessBacking {
     }
 }
 
-impl Shard<ProcessBacking> {
+/// A shard in the memory of this process.
+pub type ProcessShard = Shard<ProcessBacking>;
+
+impl ProcessShard {
     /// Move to a wider range of empty slots.
     pub fn move_to(&mut self, slots: Slots) {
         let former = self.backing.replace_slots(slots);

@@ -2,6 +2,8 @@
 
 pub mod backing;
 pub mod capacity;
+mod ranges;
 pub mod registry;
+mod reservation;
 pub mod shards;
 pub mod storage;

@@ -6,12 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use crate::encoding::slot::Slot;
 use crate::hash::KeyHash;
 use crate::memory::prefetch;
-use crate::process::backing::ProcessBacking;
-use crate::shard::{self, home};
+use crate::process::backing::ProcessShard;
+use crate::shard::home;
 use crate::table::answer::Check;
-
-/// A shard in the memory of this process.
-type Shard = shard::Shard<ProcessBacking>;
 
 /// Keys that one shard is meant for.
 const KEYS_PER_SHARD: usize = 4096;
@@ -21,7 +18,7 @@ const MOST_SHARDS: usize = 1024;
 #[repr(C, align(64))]
 #[derive(Default)]
 struct PaddedShard {
-    shard: Mutex<Shard>,
+    shard: Mutex<ProcessShard>,
     /// Where the slots of the shard are, for fetching ahead of the lock; a stale value does no harm.
     slots: AtomicPtr<Slot>,
     homes: AtomicUsize,
@@ -33,13 +30,13 @@ pub struct Shards {
 }
 
 /// A shard, locked.
-pub type Guard<'table> = MutexGuard<'table, Shard>;
+pub type Guard<'table> = MutexGuard<'table, ProcessShard>;
 
 impl Shards {
     /// As many empty shards as suit a table of so many keys.
     pub fn new(max_keys: usize) -> Self {
-        let shards = (max_keys / KEYS_PER_SHARD).next_power_of_two().clamp(1, MOST_SHARDS);
-        let shards = std::iter::repeat_with(PaddedShard::default).take(shards).collect();
+        let count = (max_keys / KEYS_PER_SHARD).next_power_of_two().clamp(1, MOST_SHARDS);
+        let shards = std::iter::repeat_with(PaddedShard::default).take(count).collect();
         Self { shards }
     }
 
@@ -85,7 +82,7 @@ impl Shards {
     }
 
     /// Note where a shard's slots are now.
-    pub fn note_slots(&self, shard_number: usize, shard: &Shard) {
+    pub fn note_slots(&self, shard_number: usize, shard: &ProcessShard) {
         self.shards[shard_number].slots.store(shard.backing.start().cast_mut(), Ordering::Relaxed);
         self.shards[shard_number].homes.store(shard.homes(), Ordering::Relaxed);
     }

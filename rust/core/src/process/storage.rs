@@ -2,40 +2,39 @@
 
 use crate::hash::{KeyHash, Seed};
 use crate::process::backing::ProcessBacking;
-pub use crate::process::capacity::Bounds;
-use crate::process::capacity::Capacity;
-use crate::process::registry::{Definition, Known, Limits, Registered, Registration, Registry};
+use crate::process::capacity::{Bounds, Capacity};
+use crate::process::registry::{Known, Registry};
+use crate::process::reservation::Reservation;
 use crate::process::shards::{self, Shards};
-use crate::shard::Need;
+use crate::shard::DamagedState;
+use crate::shard::registered::{Definition, Limits, Registered, Registration};
+use crate::shard::states::Need;
 use crate::table::answer::{Check, OnFull};
-use crate::table::storage::{DamagedState, Full, Stats, Storage};
-use crate::table::transaction::Transaction;
+use crate::table::storage::{Full, LockedShards, Stats, Storage};
 
 /// The storage of a table that one process has for itself.
 pub struct ProcessStorage {
     registry: Registry,
     shards: Shards,
-    room: Capacity,
+    capacity: Capacity,
 }
 
 impl ProcessStorage {
     /// Nothing stored yet.
     pub fn new(bounds: Bounds) -> Self {
-        Self { registry: Registry::default(), shards: Shards::new(bounds.max_keys), room: Capacity::new(bounds) }
+        Self { registry: Registry::default(), shards: Shards::new(bounds.max_keys), capacity: Capacity::new(bounds) }
     }
-}
 
-impl ProcessStorage {
-    /// Forget the limits that nobody binds, once no slot names them.
+    /// Forget the limits that no binding holds, once no slot names them.
     #[cold]
     fn forget_limits(&self, known: &mut Known, now_us: i64) {
         let newest = known.newest();
-        let mut named = vec![false; self.registry.hold().len()];
+        let mut named = vec![false; self.registry.lock_limits().len()];
         for shard_number in 0..self.shards.len() {
             let mut shard = self.shards.lock(shard_number);
-            let expired = shard.tidy(&newest, &self.registry.hold(), now_us, &mut named);
-            self.room.count_expired(expired);
-            self.room.settle(&mut shard);
+            let expired = shard.tidy(&newest, &self.registry.lock_limits(), now_us, &mut named);
+            self.capacity.count_expired(expired);
+            self.capacity.settle(&mut shard);
             self.shards.note_slots(shard_number, &shard);
         }
         drop(newest);
@@ -48,7 +47,7 @@ impl Storage for ProcessStorage {
     type Guard<'table> = shards::Guard<'table>;
     type Error = DamagedState;
 
-    fn shards(&self) -> usize {
+    fn shard_count(&self) -> usize {
         self.shards.len()
     }
 
@@ -75,7 +74,7 @@ impl Storage for ProcessStorage {
         Ok(self.registry.register(&mut known, seed, definition))
     }
 
-    /// Whoever binds a limit holds it, and none that is held is taken back.
+    /// A binding holds its limit, and none that is held is taken back.
     #[inline(always)]
     fn is_current(&self, _limit: &Registered) -> bool {
         true
@@ -91,47 +90,48 @@ impl Storage for ProcessStorage {
     }
 
     fn on_full(&self) -> OnFull {
-        self.room.on_full()
+        self.capacity.on_full()
     }
 
-    fn reserve(
-        &self,
+    fn reserve<'table>(
+        &'table self,
         check: &Check,
-        locked: &mut Transaction<'_, Self>,
+        locked: &mut LockedShards<Self::Guard<'table>>,
         index: usize,
         need: Need,
         now_us: i64,
     ) -> Result<(), Full> {
-        self.room.reserve(check, locked, index, need, &self.shards, &self.registry, now_us)
+        let (capacity, shards, registry) = (&self.capacity, &self.shards, &self.registry);
+        Reservation { capacity, shards, registry, now_us }.reserve(check, locked, index, need)
     }
 
     /// Reservations lapse when the shard is settled.
-    fn drop_reserved(&self, _locked: &mut Transaction<'_, Self>, _now_us: i64) {}
+    fn drop_reserved<'table>(&'table self, _locked: &mut LockedShards<Self::Guard<'table>>, _now_us: i64) {}
 
     #[inline(always)]
-    fn begin(&self, _locked: &mut Transaction<'_, Self>) {}
+    fn begin<'table>(&'table self, _locked: &mut LockedShards<Self::Guard<'table>>) {}
 
     #[inline(always)]
-    fn commit(&self, _locked: &mut Transaction<'_, Self>) {}
+    fn commit<'table>(&'table self, _locked: &mut LockedShards<Self::Guard<'table>>) {}
 
-    fn take_back(&self, _locked: &mut Transaction<'_, Self>) {}
+    fn roll_back<'table>(&'table self, _locked: &mut LockedShards<Self::Guard<'table>>) {}
 
     fn settle(&self, shard_number: usize, shard: &mut Self::Guard<'_>) {
-        self.room.settle(shard);
+        self.capacity.settle(shard);
         self.shards.note_slots(shard_number, shard);
     }
 
     fn count_refused(&self) {
-        self.room.count_refused();
+        self.capacity.count_refused();
     }
 
     fn count_passed(&self) {
-        self.room.count_passed();
+        self.capacity.count_passed();
     }
 
     fn stats(&self) -> Result<Stats, DamagedState> {
         let held: usize =
             (0..self.shards.len()).map(|shard_number| self.shards.lock(shard_number).backing.bytes()).sum();
-        Ok(self.room.stats(self.shards.bytes() + held))
+        Ok(self.capacity.stats(self.shards.bytes() + held))
     }
 }

@@ -6,8 +6,10 @@
 //! What moves slots opens or closes a gap, and what moves the times of a log is one step as well: such
 //! a backing carries those on. All the rest changes one word.
 
+use crate::algorithms::log_view::Entry;
+use crate::encoding::block::{Block, NIL};
 use crate::encoding::slot::Slot;
-use crate::shard::log_pool::{Block, Chain, Entry, NIL};
+use crate::encoding::slot_entries::Chain;
 
 /// What a shard knows about its slots and blocks.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +70,7 @@ pub trait Backing {
     fn commit(&mut self);
 
     /// What was written since the last commit was never written.
-    fn take_back(&mut self);
+    fn roll_back(&mut self);
 
     /// Mark the state in a slot as refused.
     fn mark_refused(&mut self, index: usize);

@@ -2,7 +2,7 @@
 
 use crate::algorithms::transition::{NEVER, Reading};
 use crate::hash::KeyHash;
-use crate::process::registry::Registered;
+use crate::shard::registered::Registered;
 
 /// One limit on one key.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,7 @@ pub struct Answer {
     pub allowed: bool,
     /// Set where the table was full and this choice decided instead of the limits.
     pub full: Option<OnFull>,
-    /// The index of the limit that speaks; None where none is enforced.
+    /// The index of the limit that binds: see `binding_of`; None where none is enforced.
     pub binding: Option<u16>,
     /// Each check's own numbers, in order.
     pub readings: Readings,
@@ -102,7 +102,7 @@ impl Readings {
     }
 }
 
-/// The index of the limit that speaks, None where none is enforced; `headgate.decision.binding_of`.
+/// The index of the limit that binds, None where none is enforced; `headgate.decision.binding_of`.
 ///
 /// On a refusal the longest wait, the first of equals; else the fewest further requests of this
 /// cost, of equals the one that resets latest.

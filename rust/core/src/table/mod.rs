@@ -1,25 +1,27 @@
-//! The table: every key's state under every limit, bounded, safe under threads.
+//! The table: every key's state under every limit, bounded, safe under threads. It decides.
+//!
+//! Algorithms say what one limit answers to one state; here it is decided what several answer together, and what
+//! happens where there is no room: another state is let go, the request is refused, or passes uncounted.
 //!
 //! A key's hash chooses one of many shards, each under its own lock; all limits of one key are in
 //! the same shard. A decision locks the shards of its keys in ascending order, judges all checks,
 //! then charges all or none.
 
 pub mod answer;
+mod judgement;
+mod known_key;
 pub mod storage;
 pub mod transaction;
 
-use smallvec::SmallVec;
-
-use crate::algorithms::transition::{self, Kept, Numbers, Reading, State, Stored};
+use crate::algorithms::transition::Stored;
 use crate::hash::{KeyHash, Seed};
 use crate::limit::Algorithm;
-use crate::process::registry::{Definition, Registered, Registration};
-use crate::shard::backing::Backing;
-use crate::shard::log_pool;
-use crate::shard::{Need, Place};
+use crate::shard::log_reader::Entries;
+use crate::shard::registered::{Definition, Registered, Registration};
 use crate::table::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
+use crate::table::judgement::Judgement;
 use crate::table::storage::{Full, Stats, Storage};
-use crate::table::transaction::{Location, Transaction};
+use crate::table::transaction::Transaction;
 
 /// How far ahead of its turn a key's slot is fetched when many keys are judged.
 const LOOKAHEAD: usize = 8;
@@ -28,15 +30,6 @@ const LOOKAHEAD: usize = 8;
 pub struct Table<S> {
     seed: Seed,
     storage: S,
-}
-
-/// A decision in the making: what each limit answers, and what to keep if it is charged.
-struct Judged {
-    allowed: bool,
-    readings: SmallVec<[Reading; 4]>,
-    /// The rolled states of all but logs.
-    rolled: SmallVec<[Option<Numbers>; 4]>,
-    kept: SmallVec<[Option<Kept>; 4]>,
 }
 
 impl<S: Storage> Table<S> {
@@ -73,9 +66,9 @@ impl<S: Storage> Table<S> {
     pub fn apply(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let known = match checks {
             [check] if check.limit.limit.algorithm == Algorithm::SlidingLog => {
-                self.apply_known_log(check, now_us, mode)?
+                known_key::decide_log(&self.storage, check, now_us, mode)?
             }
-            [check] => self.apply_known(check, now_us, mode)?,
+            [check] => known_key::decide_numbers(&self.storage, check, now_us, mode)?,
             _ => None,
         };
         match known {
@@ -108,9 +101,9 @@ impl<S: Storage> Table<S> {
 
     /// Give back what one decision charged for these checks at `earliest_us` or later, as far as it still counts.
     pub fn give_back(&self, checks: &[Check], now_us: i64, earliest_us: i64) -> Result<(), S::Error> {
-        let mut locked = Transaction::none();
-        self.lock(&mut locked, checks, now_us)?;
-        Ok(locked.give_back(&self.storage, checks, now_us, earliest_us)?)
+        let mut transaction = Transaction::new(&self.storage);
+        self.lock(&mut transaction, checks, now_us)?;
+        Ok(transaction.give_back(checks, now_us, earliest_us)?)
     }
 
     /// Forget what is known of a key under a limit; whether that was more than nothing.
@@ -128,7 +121,7 @@ impl<S: Storage> Table<S> {
         limit: &Registered,
         key: KeyHash,
         now_us: i64,
-        read: impl FnOnce(Stored<'_>) -> T,
+        read: impl FnOnce(Stored<Entries<'_>>) -> T,
     ) -> Result<T, S::Error> {
         let mut shard = self.storage.lock(self.storage.shard_of(key))?;
         while !self.storage.is_current(limit) {
@@ -144,7 +137,7 @@ impl<S: Storage> Table<S> {
 
     /// Forget everything; limits stay known.
     pub fn clear(&self) -> Result<(), S::Error> {
-        for shard_number in 0..self.storage.shards() {
+        for shard_number in 0..self.storage.shard_count() {
             let mut shard = self.storage.lock(shard_number)?;
             shard.clear();
             self.storage.settle(shard_number, &mut shard);
@@ -157,240 +150,86 @@ impl<S: Storage> Table<S> {
         self.storage.stats()
     }
 
-    /// Decide one check of a key that is known already: `apply_all` without its bookkeeping. Not for logs.
-    ///
-    /// None where there is more to do than to replace three numbers.
-    #[inline(always)]
-    fn apply_known(&self, check: &Check, now_us: i64, mode: Mode) -> Result<Option<Answer>, S::Error> {
-        let limit = &check.limit.limit;
-        let mut shard = self.storage.lock(self.storage.shard_of(check.key))?;
-        let tag = check.tag();
-        let Place::Found(index) = shard.find(tag) else {
-            return Ok(None);
-        };
-        let Some(numbers) = shard.numbers(index, check.limit) else {
-            return Ok(None);
-        };
-        if !self.storage.is_current(check.limit) {
-            return Ok(None);
-        }
-        let stored = numbers;
-        let numbers = transition::roll_numbers(limit, Some(stored), now_us);
-        let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
-        let wait_us = mode.wait_us(transition::admit_numbers(limit, numbers, now_us, check.cost), delay_us);
-        let passes = wait_us == 0;
-        let numbers = if passes { transition::charge_numbers(limit, numbers, now_us, check.cost) } else { numbers };
-        if mode.commit && passes && check.cost != 0 {
-            shard.overwrite(index, tag, check.limit, numbers);
-            shard.backing.commit();
-        } else if mode.commit {
-            if transition::was_moved(limit, stored, numbers) {
-                shard.to_present(Place::Found(index), check.limit, now_us);
-            }
-            if wait_us > 0 {
-                shard.mark_refused(Place::Found(index));
-            }
-        }
-        drop(shard);
-        let (remaining, reset_after_us, next_after_us) = transition::measure_numbers(limit, numbers, now_us);
-        let delay_us = if passes { delay_us } else { 0 };
-        let reading = Reading { remaining, reset_after_us, retry_after_us: wait_us, next_after_us, delay_us };
-        Ok(Some(Answer::of_one(check, reading)))
-    }
-
-    /// `apply_known` for a log. None where the key is new, its limit has changed, its times are to be moved, or
-    /// it needs another block.
-    #[inline(always)]
-    fn apply_known_log(&self, check: &Check, now_us: i64, mode: Mode) -> Result<Option<Answer>, S::Error> {
-        let limit = &check.limit.limit;
-        let mut shard = self.storage.lock(self.storage.shard_of(check.key))?;
-        let tag = check.tag();
-        let place = shard.find(tag);
-        let Place::Found(index) = place else {
-            return Ok(None);
-        };
-        if !shard.is_written_by(index, check.limit) || !self.storage.is_current(check.limit) {
-            return Ok(None);
-        }
-        let chain = shard.chain(place);
-        let (reading, charge) = if log_pool::has_blocks(chain) {
-            transition::decide_log(limit, shard.log_in_blocks(chain), now_us, check.cost)
-        } else {
-            transition::decide_log(limit, shard.log_in_slot(chain), now_us, check.cost)
-        };
-        if charge.shift != 0 {
-            return Ok(None);
-        }
-        shard.check()?;
-        if mode.commit && reading.allowed() && check.cost != 0 {
-            if let Some(chain) = log_pool::record_in_slot(chain, &charge) {
-                shard.overwrite(index, tag, check.limit, chain);
-            } else if shard.needs_block(place, limit, &Need { charge, before: 0 }) {
-                return Ok(None);
-            } else {
-                shard.keep_log(place, tag, check.limit, &charge);
-                if let Err(damaged) = shard.check() {
-                    shard.backing.take_back();
-                    return Err(damaged.into());
-                }
-            }
-            shard.backing.commit();
-        } else if mode.commit && reading.retry_after_us > 0 {
-            shard.mark_refused(place);
-        }
-        Ok(Some(Answer::of_one(check, reading)))
-    }
-
     /// Lock the shards of all checks, with limits that slots may name.
     #[inline(always)]
-    fn lock<'table>(
-        &'table self,
-        locked: &mut Transaction<'table, S>,
-        checks: &[Check],
-        now_us: i64,
-    ) -> Result<(), S::Error> {
-        locked.lock(&self.storage, checks)?;
+    fn lock(&self, transaction: &mut Transaction<'_, S>, checks: &[Check], now_us: i64) -> Result<(), S::Error> {
+        transaction.lock(checks)?;
         while !checks.iter().all(|check| self.storage.is_current(check.limit)) {
-            *locked = Transaction::none();
+            transaction.unlock();
             for check in checks {
                 self.storage.renew(&self.seed, check.limit, now_us)?;
             }
-            locked.lock(&self.storage, checks)?;
+            transaction.lock(checks)?;
         }
         Ok(())
     }
 
     fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
-        let mut locked = Transaction::none();
-        self.lock(&mut locked, checks, now_us)?;
+        let mut transaction = Transaction::new(&self.storage);
+        self.lock(&mut transaction, checks, now_us)?;
         if mode.commit {
-            locked.adopt(&self.storage, checks, now_us);
+            transaction.adopt(checks, now_us);
         }
-        let mut judged =
-            Judged { allowed: false, readings: SmallVec::new(), rolled: SmallVec::new(), kept: SmallVec::new() };
-        self.judge(checks, &locked, now_us, mode, None, &mut judged);
-        locked.check()?;
+        let mut judgement = Judgement::new();
+        judgement.judge(checks, &transaction, now_us, mode, None);
+        transaction.check()?;
         let mut full = None;
-        if mode.commit && judged.kept.iter().any(Option::is_none) {
-            locked.to_present(checks, &judged.kept, now_us);
+        if mode.commit && judgement.kept.iter().any(Option::is_none) {
+            transaction.to_present(checks, &judgement.kept, now_us);
         }
-        if mode.commit && !judged.allowed {
-            locked.mark_refused(&judged.readings);
-        } else if mode.commit && locked.needs_room(checks, &judged.kept) {
-            full = self.make_room(checks, &mut locked, &mut judged, now_us, mode);
+        if mode.commit && !judgement.allowed {
+            transaction.mark_refused(&judgement.readings);
+        } else if mode.commit && transaction.needs_room(checks, &judgement.kept) {
+            full = self.make_room(checks, &mut transaction, &mut judgement, now_us, mode);
             let mut kept = Ok(());
-            if judged.allowed {
-                kept = locked.keep_growing(&self.storage, checks, &judged.kept);
+            if judgement.allowed {
+                kept = transaction.keep_growing(checks, &judgement.kept);
             }
-            if !judged.allowed || kept.is_err() {
-                self.storage.drop_reserved(&mut locked, now_us);
+            if !judgement.allowed || kept.is_err() {
+                self.storage.drop_reserved(&mut transaction.locked, now_us);
             }
-            for Location { shard_number, guard, .. } in &locked.locations {
-                self.storage.settle(*shard_number, &mut locked.guards[*guard]);
-            }
+            transaction.settle();
             kept?;
         } else if mode.commit {
-            locked.keep(&self.storage, checks, &judged.kept)?;
+            transaction.keep(checks, &judgement.kept)?;
         }
-        let (allowed, readings) = (judged.allowed, &judged.readings[..]);
+        let (allowed, readings) = (judgement.allowed, &judgement.readings[..]);
         let binding = binding_of(checks, readings, allowed);
         let readings = if let [only] = *readings { Readings::One(only) } else { Readings::Many(readings.into()) };
         Ok(Answer { allowed, full, binding, readings })
     }
 
-    /// Judge all checks on what is stored. Nothing in the table is changed.
-    ///
-    /// `refuse_for` is the check that the table has no room for, with the time until it may have.
-    fn judge(
-        &self,
-        checks: &[Check],
-        locked: &Transaction<'_, S>,
-        now_us: i64,
-        mode: Mode,
-        refuse_for: Option<(usize, i64)>,
-        judged: &mut Judged,
-    ) {
-        judged.allowed = refuse_for.is_none();
-        judged.readings.clear();
-        judged.rolled.clear();
-        judged.kept.clear();
-        for (check, location) in checks.iter().zip(&locked.locations) {
-            let limit = &check.limit.limit;
-            let state = self.roll(check, locked, location, now_us);
-            let delay_us = transition::delay_us(limit, &state, now_us, check.cost);
-            let mut wait_us = mode.wait_us(transition::admit(limit, &state, now_us, check.cost), delay_us);
-            if let Some((full, soonest_us)) = refuse_for
-                && full == judged.readings.len()
-            {
-                wait_us = soonest_us.max(1);
-            }
-            judged.allowed &= check.shadow || wait_us == 0;
-            judged.readings.push(Reading { retry_after_us: wait_us, delay_us, ..Reading::default() });
-            judged.rolled.push(if let State::Numbers(numbers) = state { Some(numbers) } else { None });
-        }
-        let first_pass = judged.readings.iter_mut().zip(&judged.rolled);
-        for ((check, location), (reading, rolled)) in checks.iter().zip(&locked.locations).zip(first_pass) {
-            let limit = &check.limit.limit;
-            let mut state = match *rolled {
-                Some(numbers) => State::Numbers(numbers),
-                None => self.roll(check, locked, location, now_us),
-            };
-            let charged = judged.allowed && reading.allowed();
-            if charged {
-                state = transition::charge(limit, state, now_us, check.cost);
-            } else {
-                reading.delay_us = 0;
-            }
-            let (remaining, reset_after_us, next_after_us) = transition::measure(limit, &state, now_us);
-            *reading = Reading { remaining, reset_after_us, next_after_us, ..*reading };
-            judged.kept.push((charged && check.cost != 0).then(|| transition::keep(&state)));
-        }
-    }
-
-    /// The state of a check, brought to this moment.
-    #[inline(always)]
-    fn roll<'locked>(
-        &self,
-        check: &Check,
-        locked: &'locked Transaction<'_, S>,
-        location: &Location,
-        now_us: i64,
-    ) -> State<'locked> {
-        let stored = locked.guards[location.guard].stored(location.place, check.limit, self.storage.limits(), now_us);
-        transition::roll(&check.limit.limit, stored, now_us)
-    }
-
     /// Find room for the new states of an admitted decision, or let the written choice decide.
     #[cold]
-    fn make_room(
-        &self,
+    fn make_room<'table>(
+        &'table self,
         checks: &[Check],
-        locked: &mut Transaction<'_, S>,
-        judged: &mut Judged,
+        transaction: &mut Transaction<'table, S>,
+        judgement: &mut Judgement,
         now_us: i64,
         mode: Mode,
     ) -> Option<OnFull> {
         let mut full = None;
         for (index, check) in checks.iter().enumerate() {
-            if judged.kept[index].is_none() {
+            if judgement.kept[index].is_none() {
                 continue;
             }
-            let need = locked.need(checks, &judged.kept, index);
-            let reserved = self.storage.reserve(check, locked, index, need, now_us);
+            let need = transaction.need(checks, &judgement.kept, index);
+            let reserved = self.storage.reserve(check, &mut transaction.locked, index, need, now_us);
             let Err(Full { soonest_us }) = reserved else {
                 continue;
             };
             if check.shadow || self.storage.on_full() == OnFull::Pass {
                 self.storage.count_passed();
-                judged.kept[index] = None;
+                judgement.kept[index] = None;
                 if !check.shadow {
                     full = Some(OnFull::Pass);
                 }
                 continue;
             }
             self.storage.count_refused();
-            locked.find_again();
-            self.judge(checks, locked, now_us, mode, Some((index, soonest_us)), judged);
+            transaction.find_again();
+            judgement.judge(checks, transaction, now_us, mode, Some((index, soonest_us)));
             return Some(OnFull::Refuse);
         }
         full

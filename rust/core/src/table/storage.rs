@@ -1,16 +1,15 @@
-//! Where the shards of a table are, and how they are locked, bounded and shared: the memory of one
-//! process, `private`, or a file that all processes of a host map, `zone`.
+//! What a table asks of a storage: shards that can be locked, bounded and shared.
 
 use std::ops::DerefMut;
 
 use smallvec::SmallVec;
 
 use crate::hash::{KeyHash, Seed};
-use crate::process::registry::{Definition, Limits, Registered, Registration};
 use crate::shard::backing::Backing;
-use crate::shard::{Need, Shard};
+use crate::shard::registered::{Definition, Limits, Registered, Registration};
+use crate::shard::states::Need;
+use crate::shard::{DamagedState, Place, Shard};
 use crate::table::answer::{Check, OnFull};
-use crate::table::transaction::Transaction;
 
 /// A table with no room for a check: until some slot that was looked at is free again.
 pub struct Full {
@@ -35,17 +34,25 @@ pub struct Stats {
     pub passed_full: u64,
 }
 
-/// What is stored of a key is no state that can be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DamagedState;
+/// Where a check's state is: in which of the locked shards, under which tag, in which place.
+#[derive(Clone, Copy)]
+pub struct Location {
+    /// The shard's number.
+    pub shard_number: usize,
+    /// The index of its guard.
+    pub guard: usize,
+    /// The tag.
+    pub tag: u64,
+    /// Where the tag is.
+    pub place: Place,
+}
 
-/// Why no limit can be made known any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TooMany {
-    /// So many are known already.
-    Limits(usize),
-    /// The texts that name them take so many bytes already.
-    Bytes(usize),
+/// The shards of a decision, locked, and where each check's state is in them.
+pub struct LockedShards<G> {
+    /// The shards, in ascending order of their numbers.
+    pub guards: SmallVec<[G; 4]>,
+    /// Where each check's state is, in the order of the checks.
+    pub locations: SmallVec<[Location; 4]>,
 }
 
 /// Where the shards of a table are. A key's hash chooses one; all limits of one key are in the same.
@@ -62,22 +69,22 @@ pub trait Storage: Sized {
     type Error: From<DamagedState>;
 
     /// How many shards there are.
-    fn shards(&self) -> usize;
+    fn shard_count(&self) -> usize;
 
-    /// The shard of a key.
+    /// The number of a key's shard.
     fn shard_of(&self, key: KeyHash) -> usize;
 
     /// Lock a shard.
     fn lock(&self, shard_number: usize) -> Result<Self::Guard<'_>, Self::Error>;
 
-    /// Lock several shards, given in ascending order.
+    /// Lock several shards, given by their numbers in ascending order.
     #[inline(always)]
     fn lock_all<'table>(
         &'table self,
-        shards: &[usize],
+        shard_numbers: &[usize],
         guards: &mut SmallVec<[Self::Guard<'table>; 4]>,
     ) -> Result<(), Self::Error> {
-        for shard_number in shards {
+        for shard_number in shard_numbers {
             guards.push(self.lock(*shard_number)?);
         }
         Ok(())
@@ -105,27 +112,27 @@ pub trait Storage: Sized {
 
     /// Reserve what the new state of the check at `index` takes: a slot, a log block, or both.
     ///
-    /// Slots may move: `Transaction::find_again` before they are used.
-    fn reserve(
-        &self,
+    /// Slots may move: their places are to be found again before they are used.
+    fn reserve<'table>(
+        &'table self,
         check: &Check,
-        locked: &mut Transaction<'_, Self>,
+        locked: &mut LockedShards<Self::Guard<'table>>,
         index: usize,
         need: Need,
         now_us: i64,
     ) -> Result<(), Full>;
 
     /// Drop what was reserved for a decision that is not kept after all.
-    fn drop_reserved(&self, locked: &mut Transaction<'_, Self>, now_us: i64);
+    fn drop_reserved<'table>(&'table self, locked: &mut LockedShards<Self::Guard<'table>>, now_us: i64);
 
     /// The charges of a decision begin; what its guards write from here on counts together.
-    fn begin(&self, locked: &mut Transaction<'_, Self>);
+    fn begin<'table>(&'table self, locked: &mut LockedShards<Self::Guard<'table>>);
 
     /// All charges of a decision are written, and count.
-    fn commit(&self, locked: &mut Transaction<'_, Self>);
+    fn commit<'table>(&'table self, locked: &mut LockedShards<Self::Guard<'table>>);
 
     /// What a decision wrote since it began was never written.
-    fn take_back(&self, locked: &mut Transaction<'_, Self>);
+    fn roll_back<'table>(&'table self, locked: &mut LockedShards<Self::Guard<'table>>);
 
     /// Bring what the table counts in line with a shard that was changed.
     fn settle(&self, shard_number: usize, shard: &mut Self::Guard<'_>);

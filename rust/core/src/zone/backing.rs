@@ -1,310 +1,32 @@
-//! The backing of a shard in a mapped file: it outlives the processes that write it.
-//!
-//! A process may be killed between any two stores. What it wrote of a charge is then taken back from
-//! the shard's records: every word is noted there before it is overwritten, and one store, `commit`,
-//! makes the charge count and the records void. What moves slots or times is noted as a step, and
-//! carried on by whoever finds it half done. Nothing is done in a shard that is not whole.
-//!
-//! The charges of one decision in several shards count together: the first shard, their leader, has
-//! the word that says so.
+//! The backing of a shard in a mapped file: each write is noted in the journal of the shard first.
 
+use crate::algorithms::log_view::Entry;
+use crate::encoding::block::Block;
 use crate::encoding::slot::Slot;
-use crate::memory::shared::{Held, RECORDS, SHARD_WORDS, Words, put, set};
+use crate::encoding::slot_entries::Chain;
+use crate::memory::shared::{HeldShard, put};
 use crate::shard::backing::{Backing, Head};
-use crate::shard::log_pool::{Block, Chain, Entry, NIL, PER_BLOCK, places};
-use crate::zone::integrity::is_whole_chain;
-use std::sync::atomic::Ordering::Relaxed;
-
-/// What is going on in a shard: records (32 bits), step (16 bits), leader (16 bits). 0: nothing, it is whole.
-const STATE: usize = 0;
-/// Decisions that this shard has led.
-const TURN: usize = 1;
-const USED: usize = 2;
-const CURSOR: usize = 3;
-/// The first free block and the count of those held.
-const FREE: usize = 4;
-/// Blocks that were ever taken.
-const MADE: usize = 5;
-/// The leader's turn that the records of this shard belong to.
-const FOLLOWS: usize = 6;
-/// The last turn of this shard whose charges count.
-const DECIDED: usize = 7;
-/// The shards that follow in this shard's turn, as bits.
-const FOLLOWERS: usize = 8;
-/// How far a step has come.
-const DONE: usize = 9;
-/// What a step is done to: three words, or the words of a slot.
-const ARGUMENT: usize = 10;
-/// Slots in use once a step is done.
-const USED_AFTER: usize = 14;
-/// The times of the last two entries that were moved, as they were.
-const TIMES: usize = 15;
-
-const STEP: u32 = 32;
-const LEADER: u32 = 48;
-const OPEN: u64 = 1;
-const CLOSE: u64 = 2;
-const SHIFT: u64 = 3;
-const CLEAR: u64 = 4;
-const LEAD: u64 = 5;
-
-/// What a record holds the former words of.
-const SLOT: u64 = 1 << 56;
-const ENTRY: u64 = 2 << 56;
-const LINK: u64 = 3 << 56;
-const BLOCKS: u64 = 4 << 56;
-const KIND: u64 = 0xff << 56;
-
-/// Records that charging one check takes at the most.
-pub const RECORDS_OF_LOG: usize = 7;
-/// Records that charging one check takes, if it is not a log.
-pub const RECORDS_OF_NUMBERS: usize = 1;
-/// Records of all checks of a decision in one shard.
-pub const MOST_RECORDS: usize = RECORDS;
+use crate::zone::journal::{BLOCKS, CURSOR, ENTRY, FREE, Journal, LINK, MADE, SLOT, USED};
 
 /// The slots and blocks of a shard, held.
 pub struct MappedBacking<'zone> {
-    held: Held<'zone>,
+    /// What is noted in the shard.
+    pub journal: Journal<'zone>,
     homes: usize,
 }
 
 impl<'zone> MappedBacking<'zone> {
     /// The backing of a shard that is held.
     #[inline(always)]
-    pub fn new(held: Held<'zone>, homes: usize) -> Self {
-        Self { held, homes }
-    }
-
-    /// Whether nothing is half done here.
-    #[inline(always)]
-    pub fn is_whole(&self) -> bool {
-        self.word(STATE) == 0
-    }
-
-    /// Make a shard of zeroes an empty one.
-    pub fn format(&mut self) {
-        self.put_blocks(NIL, 0, 0);
-    }
-
-    /// Lead the charges of a decision in this shard and others, given as bits.
-    pub fn lead(&mut self, shard_number: usize, followers: u64) -> u64 {
-        let turn = self.word(TURN).wrapping_add(1);
-        self.set(TURN, turn);
-        self.set(FOLLOWS, turn);
-        self.set(FOLLOWERS, followers);
-        self.set(STATE, LEAD << STEP | (shard_number as u64 + 1) << LEADER);
-        turn
-    }
-
-    /// What is written here from now on counts together with the turn of a leader.
-    pub fn follow(&mut self, leader: usize, turn: u64) {
-        self.set(FOLLOWS, turn);
-        self.set(STATE, (leader as u64 + 1) << LEADER);
-    }
-
-    /// The charges of this shard's turn count, in all shards. The followers commit next, then this one.
-    pub fn decide(&mut self) {
-        self.set(DECIDED, self.word(TURN));
-    }
-
-    /// Bring what is half done to an end, or take it back. `decided` tells the last turn of a shard that counts.
-    ///
-    /// Returns the shards, as bits, that are to be looked at before `forget_followers`. Where the notes make
-    /// no sense nothing is done, and that is told.
-    pub fn mend(&mut self, decided: impl Fn(usize) -> u64) -> Result<u64, &'static str> {
-        self.check_notes()?;
-        let state = self.word(STATE);
-        match state >> STEP & 0xffff {
-            OPEN => self.finish_open(),
-            CLOSE => self.finish_close(),
-            SHIFT => self.finish_shift(),
-            CLEAR => self.finish_clear(),
-            step => {
-                let leader = (state >> LEADER) as usize;
-                if leader == 0 || decided(leader - 1) != self.word(FOLLOWS) {
-                    self.undo();
-                }
-                if step == LEAD {
-                    self.set(STATE, LEAD << STEP | state >> LEADER << LEADER);
-                    return Ok(self.word(FOLLOWERS));
-                }
-                self.set(STATE, 0);
-            }
-        }
-        Ok(0)
-    }
-
-    /// Whether what is noted can be followed without leaving the shard.
-    fn check_notes(&self) -> Result<(), &'static str> {
-        let (slots, state) = (self.held.slots.len() as u64, self.word(STATE));
-        let argument = |number: usize| self.word(ARGUMENT + number);
-        let (records, done) = (state as u32 as usize, self.word(DONE));
-        let sound = match state >> STEP & 0xffff {
-            0 | LEAD => {
-                let records = self.held.records.get(..records).ok_or("more notes than there is room for")?;
-                records.iter().all(|record| self.makes_sense(record.each_ref().map(|word| word.load(Relaxed))))
-            }
-            OPEN => argument(3).checked_add(done).is_some_and(|end| end < slots),
-            CLOSE => (1..=slots).contains(&argument(1)) && done < argument(1),
-            SHIFT => is_whole_chain(self.held.blocks, [argument(0) as i64, 0, argument(1) as i64]),
-            CLEAR => true,
-            _ => false,
-        };
-        if sound { Ok(()) } else { Err("notes that make no sense") }
-    }
-
-    /// Whether a record tells of a place in this shard.
-    fn makes_sense(&self, [what, former, made, entry]: [u64; 4]) -> bool {
-        let (index, blocks) = (what & !KIND, self.held.blocks.len() as u64);
-        match what & KIND {
-            SLOT => index < self.held.slots.len() as u64,
-            ENTRY => index < blocks && entry < PER_BLOCK as u64,
-            LINK => index < blocks,
-            BLOCKS => made <= blocks && former as u32 as u64 <= blocks,
-            _ => false,
-        }
-    }
-
-    /// All followers of a turn are mended.
-    pub fn forget_followers(&mut self) {
-        self.set(STATE, 0);
-    }
-
-    /// Whether the turns of this shard can have come about: no turn counts before it was taken.
-    pub fn has_sound_turns(&self) -> bool {
-        self.word(DECIDED) <= self.word(TURN)
-    }
-
-    /// Log blocks that were ever taken.
-    pub fn made_blocks(&self) -> usize {
-        self.word(MADE) as usize // which may be damaged
-    }
-
-    #[inline(always)]
-    fn word(&self, word: usize) -> u64 {
-        self.held.words[word].load(Relaxed)
-    }
-
-    #[inline(always)]
-    fn set(&mut self, word: usize, value: u64) {
-        set(&self.held.words[word], value);
-    }
-
-    /// Note what is about to be overwritten.
-    #[inline(always)]
-    fn save(&mut self, what: u64, former: [u64; 3]) {
-        let state = self.word(STATE);
-        let record = &self.held.records[(state as u32) as usize];
-        record[0].store(what, Relaxed);
-        record[1].store(former[0], Relaxed);
-        record[2].store(former[1], Relaxed);
-        record[3].store(former[2], Relaxed);
-        self.set(STATE, state + 1);
-    }
-
-    /// Undo what was written since the last commit, last things first.
-    fn undo(&mut self) {
-        while self.word(STATE) as u32 != 0 {
-            let state = self.word(STATE);
-            let [what, a, b, c] =
-                self.held.records[state as u32 as usize - 1].each_ref().map(|word| word.load(Relaxed));
-            let index = (what & !KIND) as usize;
-            match what & KIND {
-                SLOT => {
-                    let slot = &mut self.held.slots[index];
-                    put(slot, Slot::of_words(slot.tag, [a as i64, b as i64, c as i64]));
-                }
-                ENTRY => put(&mut self.held.blocks[index].entries[c as usize], [a as i64, b as i64]),
-                LINK => put(&mut self.held.blocks[index].next, a as u32),
-                _ => {
-                    self.set(FREE, a);
-                    self.set(MADE, b);
-                }
-            }
-            self.set(STATE, state - 1);
-        }
-    }
-
-    fn put_blocks(&mut self, free: u32, held: u32, made: usize) {
-        self.set(FREE, u64::from(free) << 32 | u64::from(held));
-        self.set(MADE, made as u64);
-    }
-
-    fn start(&mut self, step: u64, arguments: [u64; 4], done: u64) {
-        for (word, value) in (ARGUMENT..).zip(arguments) {
-            self.set(word, value);
-        }
-        self.set(DONE, done);
-        self.set(STATE, step << STEP);
-    }
-
-    /// The arguments of `OPEN` are the place and the words of the slot that comes there; its tag is in `TIMES`.
-    fn finish_open(&mut self) {
-        let [a, b, c, index] = [0, 1, 2, 3].map(|argument| self.word(ARGUMENT + argument));
-        let index = index as usize;
-        // Each step copies one slot onto the next; the one it copies is whole until the next step.
-        while self.word(DONE) > 0 {
-            let from = index + self.word(DONE) as usize - 1;
-            let slot = self.held.slots[from];
-            put(&mut self.held.slots[from + 1], slot);
-            self.set(DONE, self.word(DONE) - 1);
-        }
-        let slot = Slot::of_words(self.word(TIMES), [a as i64, b as i64, c as i64]);
-        put(&mut self.held.slots[index], slot);
-        self.finish_move();
-    }
-
-    /// The arguments of `CLOSE` are the place and the end of what moves.
-    fn finish_close(&mut self) {
-        let end = self.word(ARGUMENT + 1) as usize;
-        while (self.word(DONE) as usize) + 1 < end {
-            let to = self.word(DONE) as usize;
-            let slot = self.held.slots[to + 1];
-            put(&mut self.held.slots[to], slot);
-            self.set(DONE, to as u64 + 1);
-        }
-        put(&mut self.held.slots[end - 1], Slot::default());
-        self.finish_move();
-    }
-
-    fn finish_move(&mut self) {
-        self.set(USED, self.word(USED_AFTER));
-        self.set(STATE, 0);
-    }
-
-    /// The arguments of `SHIFT` are the chain's first and last place, and by how much its times move.
-    fn finish_shift(&mut self) {
-        let [first, last, shift] = [0, 1, 2].map(|argument| self.word(ARGUMENT + argument) as i64);
-        let done = self.word(DONE) as usize;
-        let places: Vec<_> = places(self.blocks(), [first, 0, last]).collect();
-        // The last one that was noted may be moved or not: its former time is known.
-        for (number, (block, index)) in places.into_iter().enumerate().skip(done.saturating_sub(1)) {
-            if number >= done {
-                let time = self.held.blocks[block as usize].entries[index][0];
-                self.set(TIMES + number % 2, time as u64);
-                self.set(DONE, number as u64 + 1);
-            }
-            let former = self.word(TIMES + number % 2) as i64;
-            put(&mut self.held.blocks[block as usize].entries[index][0], former.wrapping_add(shift));
-        }
-        self.set(STATE, 0);
-    }
-
-    fn finish_clear(&mut self) {
-        for slot in self.held.slots.iter_mut() {
-            put(slot, Slot::default());
-        }
-        self.set(USED, 0);
-        self.set(CURSOR, 0);
-        self.put_blocks(NIL, 0, 0);
-        self.set(STATE, 0);
+    pub fn new(held: HeldShard<'zone>, homes: usize) -> Self {
+        Self { journal: Journal::new(held), homes }
     }
 }
 
 impl Backing for MappedBacking<'_> {
     #[inline(always)]
     fn slots(&self) -> &[Slot] {
-        self.held.slots
+        self.journal.held.slots
     }
 
     #[inline(always)]
@@ -315,10 +37,11 @@ impl Backing for MappedBacking<'_> {
     #[inline(always)]
     fn head(&self) -> Head {
         // What cannot be is taken for the most that can: the words may be damaged.
-        let (free, slots, blocks) = (self.word(FREE), self.held.slots.len(), self.held.blocks.len());
+        let (free, slots, blocks) =
+            (self.journal.word(FREE), self.journal.held.slots.len(), self.journal.held.blocks.len());
         Head {
-            used: self.word(USED).min(slots as u64) as usize,
-            cursor: self.word(CURSOR) as usize,
+            used: self.journal.word(USED).min(slots as u64) as usize,
+            cursor: self.journal.word(CURSOR) as usize,
             free: (free >> 32) as u32,
             held: (free as u32).min(blocks as u32),
         }
@@ -326,118 +49,93 @@ impl Backing for MappedBacking<'_> {
 
     #[inline(always)]
     fn blocks(&self) -> &[Block] {
-        self.held.blocks
+        self.journal.held.blocks
     }
 
     #[inline(always)]
     fn spare_blocks(&self) -> usize {
-        self.held.blocks.len() - self.head().held as usize
+        self.journal.held.blocks.len() - self.head().held as usize
     }
 
     #[inline(always)]
     fn write_slot(&mut self, index: usize, slot: Slot) {
-        let former = self.held.slots[index].words().map(|word| word as u64);
-        self.save(SLOT | index as u64, former);
-        put(&mut self.held.slots[index], slot);
+        let former = self.journal.held.slots[index].words().map(|word| word as u64);
+        self.journal.save(SLOT | index as u64, former);
+        put(&mut self.journal.held.slots[index], slot);
     }
 
     #[inline(always)]
     fn write_entry(&mut self, block: u32, index: usize, (time, cost): Entry) {
-        let [former_time, former_cost] = self.held.blocks[block as usize].entries[index];
-        self.save(ENTRY | u64::from(block), [former_time as u64, former_cost as u64, index as u64]);
-        put(&mut self.held.blocks[block as usize].entries[index], [time, cost]);
+        let [former_time, former_cost] = self.journal.held.blocks[block as usize].entries[index];
+        self.journal.save(ENTRY | u64::from(block), [former_time as u64, former_cost as u64, index as u64]);
+        put(&mut self.journal.held.blocks[block as usize].entries[index], [time, cost]);
     }
 
     fn write_link(&mut self, block: u32, next: u32) {
-        let former = self.held.blocks[block as usize].next;
-        self.save(LINK | u64::from(block), [u64::from(former), 0, 0]);
-        put(&mut self.held.blocks[block as usize].next, next);
+        let former = self.journal.held.blocks[block as usize].next;
+        self.journal.save(LINK | u64::from(block), [u64::from(former), 0, 0]);
+        put(&mut self.journal.held.blocks[block as usize].next, next);
     }
 
     fn write_free(&mut self, free: u32, held: u32) {
-        self.save(BLOCKS, [self.word(FREE), self.word(MADE), 0]);
-        self.put_blocks(free, held, self.word(MADE) as usize);
+        self.journal.save(BLOCKS, [self.journal.word(FREE), self.journal.word(MADE), 0]);
+        self.journal.put_blocks(free, held, self.journal.word(MADE) as usize);
     }
 
     fn take_new_block(&mut self) -> Option<u32> {
         let Head { free, held, .. } = self.head();
-        let made = self.made_blocks();
-        if made >= self.held.blocks.len() {
+        let made = self.journal.made_blocks();
+        if made >= self.journal.held.blocks.len() {
             return None;
         }
-        self.save(BLOCKS, [self.word(FREE), made as u64, 0]);
-        self.put_blocks(free, held + 1, made + 1);
+        self.journal.save(BLOCKS, [self.journal.word(FREE), made as u64, 0]);
+        self.journal.put_blocks(free, held + 1, made + 1);
         Some(made as u32)
     }
 
     fn can_note(&self, more: usize) -> bool {
-        self.word(STATE) as u32 as usize + more <= MOST_RECORDS
+        self.journal.can_note(more)
     }
 
     #[inline(always)]
     fn commit(&mut self) {
-        self.set(STATE, 0);
+        self.journal.commit();
     }
 
     #[cold]
-    fn take_back(&mut self) {
-        self.undo();
-        self.set(STATE, 0);
+    fn roll_back(&mut self) {
+        self.journal.roll_back();
     }
 
     #[inline(always)]
     fn mark_refused(&mut self, index: usize) {
-        let mut slot = self.held.slots[index];
+        let mut slot = self.journal.held.slots[index];
         slot.mark_refused();
         // Only one word differs, so it is written as a whole or not at all.
-        put(&mut self.held.slots[index], slot);
+        put(&mut self.journal.held.slots[index], slot);
     }
 
     fn set_cursor(&mut self, cursor: usize) {
-        self.set(CURSOR, cursor as u64);
+        self.journal.set(CURSOR, cursor as u64);
     }
 
     fn open_gap(&mut self, index: usize, gap: usize, slot: Slot) {
-        self.set(USED_AFTER, self.head().used as u64 + 1);
-        self.set(TIMES, slot.tag);
-        let [a, b, c] = slot.words().map(|word| word as u64);
-        self.start(OPEN, [a, b, c, index as u64], gap as u64);
-        self.finish_open();
+        self.journal.open_gap(index, gap, slot, self.head().used);
     }
 
     fn close_gap(&mut self, index: usize, end: usize) {
-        self.set(USED_AFTER, self.head().used.saturating_sub(1) as u64);
-        self.start(CLOSE, [index as u64, end as u64, 0, 0], index as u64);
-        self.finish_close();
+        self.journal.close_gap(index, end, self.head().used);
     }
 
     #[cold]
     fn shift(&mut self, chain: Chain, shift: i64) {
-        let [first, _, last] = chain;
-        self.start(SHIFT, [first as u64, last as u64, shift as u64, 0], 0);
-        self.finish_shift();
+        self.journal.shift(chain, shift);
     }
 
     /// All that were taken and given back are linked, and stay so.
     fn drop_blocks(&mut self) {}
 
     fn clear(&mut self) {
-        self.start(CLEAR, [0; 4], 0);
-        self.finish_clear();
+        self.journal.clear();
     }
-}
-
-/// The last turn of a shard whose charges count, read by anybody.
-pub fn decided(words: &Words<SHARD_WORDS>) -> u64 {
-    words[DECIDED].load(std::sync::atomic::Ordering::Acquire)
-}
-
-/// States in use in a shard, read by anybody; at most as many as it has slots.
-pub fn used(words: &Words<SHARD_WORDS>, slots: usize) -> usize {
-    words[USED].load(Relaxed).min(slots as u64) as usize
-}
-
-/// Log blocks held in a shard, read by anybody.
-pub fn held_blocks(words: &Words<SHARD_WORDS>) -> usize {
-    words[FREE].load(Relaxed) as u32 as usize
 }

@@ -12,8 +12,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use crate::encoding::slot::NUMBER_BITS;
 use crate::limit::{Algorithm, Limit};
 use crate::memory::shared::{SharedMap, Words, set};
-use crate::process::registry::{Definition, Registered};
-use crate::table::storage::TooMany;
+use crate::shard::registered::{Definition, Registered, TooMany};
 use crate::zone::layout::{LIMIT_BYTES, LIMIT_TURNS, LIMITS, Layout};
 
 const STATUS: usize = 0;

@@ -1,16 +1,16 @@
 //! Looking into a zone while others use it, and through all of it when nobody does.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use crate::algorithms::transition::{self, Reading};
 use crate::hash::KeyHash;
-use crate::process::registry::{Limits, Registered};
 use crate::shard::Place;
 use crate::shard::backing::Backing;
+use crate::shard::registered::{Limits, Registered};
 use crate::table::storage::Storage;
-use crate::zone::backing;
+use crate::zone::file::Figure;
 use crate::zone::integrity::check;
-use crate::zone::storage::{MENDED, Unusable, ZoneStorage};
+use crate::zone::journal;
+use crate::zone::shards::Unusable;
+use crate::zone::storage::ZoneStorage;
 
 /// What a zone holds of one key under one limit.
 pub struct Looked {
@@ -25,13 +25,13 @@ pub struct Looked {
 impl ZoneStorage {
     /// Go through all states and logs. The first thing that does not fit, or Stuck where a shard is not to be had.
     pub fn check(&self) -> Result<Result<(), String>, Unusable> {
-        if let Err(fault) = self.catalog().check() {
+        if let Err(fault) = self.shards.file.catalog().check() {
             return Ok(Err(fault));
         }
-        for shard_number in 0..self.layout.shards.count {
+        for shard_number in 0..self.layout().shards.count {
             // A shard that is not whole is mended first.
             let checked = match self.lock(shard_number) {
-                Ok(guard) => check(&guard.backing, |number| self.of(number)),
+                Ok(guard) => check(&guard.backing, |number| self.limits().of(number)),
                 Err(Unusable::Damaged(fault)) => Err(fault),
                 Err(stuck) => return Err(stuck),
             };
@@ -44,7 +44,7 @@ impl ZoneStorage {
 
     /// All limits that are known, in the order of their numbers.
     pub fn known(&self) -> Vec<Registered> {
-        self.catalog().all()
+        self.shards.file.catalog().all()
     }
 
     /// What is held of a key, under every limit that is known.
@@ -60,7 +60,8 @@ impl ZoneStorage {
                 return None;
             }
             let limit = &registered.limit;
-            let state = transition::roll(limit, shard.stored(Place::Found(index), registered, self, now_us), now_us);
+            let state =
+                transition::roll(limit, shard.stored(Place::Found(index), registered, self.limits(), now_us), now_us);
             let (remaining, reset_after_us, next_after_us) = transition::measure(limit, &state, now_us);
             let reading = Reading { remaining, reset_after_us, next_after_us, ..Reading::default() };
             Some(Looked { place, reading, refused: slot.refused() })
@@ -74,21 +75,21 @@ impl ZoneStorage {
     pub fn forget(&self, key: KeyHash, now_us: i64) -> Result<bool, Unusable> {
         let known = self.known();
         let mut shard = self.lock(self.shard_of(key))?;
-        Ok(known
-            .iter()
-            .fold(false, |found, registered| found | shard.forget(key.tag_under(registered.salt), self, now_us)))
+        Ok(known.iter().fold(false, |found, registered| {
+            found | shard.forget(key.tag_under(registered.salt), self.limits(), now_us)
+        }))
     }
 
     /// Log blocks that are held, and how many there are.
     pub fn log_blocks(&self) -> (usize, usize) {
-        let held = (0..self.layout.shards.count)
-            .map(|shard_number| backing::held_blocks(self.map.shard_words(shard_number)))
+        let held = (0..self.layout().shards.count)
+            .map(|shard_number| journal::held_blocks(self.shards.file.map.shard_words(shard_number)))
             .sum();
-        (held, self.layout.shards.blocks * self.layout.shards.count)
+        (held, self.layout().shards.blocks * self.layout().shards.count)
     }
 
     /// How often a shard was found half written, and mended.
     pub fn mended(&self) -> u64 {
-        self.figures()[MENDED].load(Relaxed)
+        self.shards.file.figure(Figure::Mended)
     }
 }

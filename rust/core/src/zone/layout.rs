@@ -3,9 +3,9 @@
 //! Everything follows from the size and the share of logs, so that whoever opens a zone can tell
 //! whether it is whole. Nothing in it is an address.
 
+use crate::encoding::block::{Block, PER_BLOCK};
 use crate::encoding::slot::Slot;
 use crate::memory::shared::{SLOTS_AT, ShardLayout};
-use crate::shard::log_pool::{Block, PER_BLOCK};
 
 /// Where the words of the header begin.
 pub const HEADER: usize = 0;

@@ -3,8 +3,13 @@
 pub mod backing;
 pub mod backoff;
 pub mod catalog;
+mod chain;
+pub mod file;
 pub mod header;
 pub mod inspection;
 mod integrity;
+pub mod journal;
 pub mod layout;
+pub mod limits;
+pub mod shards;
 pub mod storage;

@@ -1,0 +1,42 @@
+//! What a transition sees of a sliding log: its entries, oldest first, wherever they are stored.
+
+/// (time, cost) in units of the limit.
+pub type Entry = (i64, i64);
+
+/// The entries of a log, oldest first.
+pub trait LogEntries: Iterator<Item = Entry> + Clone + Default {
+    /// The next entry, which stays.
+    fn oldest(&self) -> Option<Entry>;
+}
+
+/// A key's entries, to be read.
+pub struct Log<E> {
+    /// All stored entries, oldest first.
+    pub entries: E,
+    /// Units of all stored entries.
+    pub used: i64,
+    /// The time of the newest entry.
+    pub last: i64,
+    /// What is added to all stored times, `last` among them.
+    pub shift: i64,
+}
+
+impl<E: LogEntries + From<Entry>> Log<E> {
+    /// A log of one entry, which is stored nowhere.
+    pub fn of_one(entry: Entry) -> Self {
+        Self { entries: E::from(entry), used: entry.1, last: entry.0, shift: 0 }
+    }
+}
+
+/// What a charge does to a log: the `gone` oldest entries leave, all times move by `shift`, `cost` comes at `time`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogCharge {
+    /// How many of the oldest entries leave.
+    pub gone: usize,
+    /// What is added to all times.
+    pub shift: i64,
+    /// When the cost is charged.
+    pub time: i64,
+    /// How much is charged.
+    pub cost: i64,
+}

@@ -1,0 +1,113 @@
+//! Room for a new state in a table of one process: in a wider range, or in place of a state that is let go.
+
+use crate::process::backing::ProcessShard;
+use crate::process::capacity::Capacity;
+use crate::process::registry::Registry;
+use crate::process::shards::{Guard, Shards};
+use crate::shard::Place;
+use crate::shard::states::Need;
+use crate::shard::sweep::Swept;
+use crate::table::answer::{Check, OnFull};
+use crate::table::storage::{Full, Location, LockedShards};
+
+/// Slots that a full table looks at for one new key.
+const SWEEP: usize = 32;
+
+/// What room is looked for in, at one moment.
+pub struct Reservation<'table> {
+    /// The bounds, and what is held.
+    pub capacity: &'table Capacity,
+    /// All shards.
+    pub shards: &'table Shards,
+    /// The limits that states are kept under.
+    pub registry: &'table Registry,
+    /// The moment.
+    pub now_us: i64,
+}
+
+impl Reservation<'_> {
+    /// Reserve what the new state of the check at `index` takes: a key, a log block, or both.
+    ///
+    /// Slots may move: their places are to be found again before they are used.
+    pub fn reserve(
+        &self,
+        check: &Check,
+        locked: &mut LockedShards<Guard<'_>>,
+        index: usize,
+        need: Need,
+    ) -> Result<(), Full> {
+        let LockedShards { guards, locations } = locked;
+        let Location { shard_number, guard, tag, place } = locations[index];
+        let shard = &mut *guards[guard];
+        let ours = |tag| locations.iter().any(|location| location.tag == tag);
+        if place == Place::Absent {
+            if !shard.can_take(tag, locations.len()) {
+                self.widen(shard_number, shard, tag, locations.len())?;
+            }
+            if !self.capacity.reserve_key(shard) {
+                self.free_one(shard_number, shard, ours)?;
+                if !self.capacity.reserve_key(shard) {
+                    return Err(Full { soonest_us: 1 });
+                }
+            }
+        }
+        let limit = &check.limit.limit;
+        if shard.needs_block(shard.find(tag), limit, &need) && !self.capacity.reserve_block(shard) {
+            let swept = self.sweep(shard, ours);
+            if shard.needs_block(shard.find(tag), limit, &need) && !self.capacity.reserve_block(shard) {
+                return Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Make a shard wide enough for `more` slots: without what has expired, or in a wider range.
+    fn widen(&self, shard_number: usize, shard: &mut ProcessShard, tag: u64, more: usize) -> Result<(), Full> {
+        let drop_expired = |shard: &mut ProcessShard| shard.drop_expired(&self.registry.lock_limits(), self.now_us);
+        self.capacity.count_expired(self.capacity.losing(shard, drop_expired));
+        while shard.is_crowded() || !shard.can_take(tag, more) {
+            let wider = self.capacity.ranges().wider(shard_number, self.shards.len(), shard.homes());
+            shard.move_to(wider.map_err(|_| Full { soonest_us: 1 })?);
+        }
+        Ok(())
+    }
+
+    /// Free one place in a full table: of an expired key, or of one that the written choice lets go.
+    fn free_one(&self, shard_number: usize, shard: &mut ProcessShard, ours: impl Fn(u64) -> bool) -> Result<(), Full> {
+        if !shard.is_empty() {
+            return self.free_one_of(shard, ours);
+        }
+        // Nothing here to let go: take from the next shard that is not locked, so that the bound stays.
+        for offset in 1..self.shards.len() {
+            if let Some(mut shard) = self.shards.try_lock((shard_number + offset) % self.shards.len())
+                && !shard.is_empty()
+            {
+                return self.free_one_of(&mut shard, ours);
+            }
+        }
+        Err(Full { soonest_us: 1 })
+    }
+
+    fn free_one_of(&self, shard: &mut ProcessShard, ours: impl Fn(u64) -> bool) -> Result<(), Full> {
+        let swept = self.sweep(shard, ours);
+        if swept.expired > 0 {
+            return Ok(());
+        }
+        match swept.victim {
+            Some(victim) if self.capacity.on_full() == OnFull::Forget => {
+                self.capacity.losing(shard, |shard| shard.forget(victim.tag, self.registry, self.now_us));
+                self.capacity.count_evicted();
+                Ok(())
+            }
+            _ => Err(Full { soonest_us: swept.soonest_us.unwrap_or(1) }),
+        }
+    }
+
+    fn sweep(&self, shard: &mut ProcessShard, ours: impl Fn(u64) -> bool) -> Swept {
+        let sweep =
+            |shard: &mut ProcessShard| shard.sweep(SWEEP, usize::MAX, &self.registry.lock_limits(), self.now_us, ours);
+        let swept = self.capacity.losing(shard, sweep);
+        self.capacity.count_expired(swept.expired);
+        swept
+    }
+}

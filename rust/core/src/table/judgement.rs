@@ -1,0 +1,97 @@
+//! What the limits of a decision answer to what is stored, before anything is written.
+
+use smallvec::SmallVec;
+
+use crate::algorithms::transition::{self, Kept, Numbers, Reading, State};
+use crate::shard::log_reader::Entries;
+use crate::table::answer::{Check, Mode};
+use crate::table::storage::{Location, Storage};
+use crate::table::transaction::Transaction;
+
+/// A decision in the making: what each limit answers, and what to keep if it is charged.
+pub struct Judgement {
+    /// Whether all enforced checks pass.
+    pub allowed: bool,
+    /// Each check's own numbers.
+    pub readings: SmallVec<[Reading; 4]>,
+    /// The rolled states of all but logs.
+    rolled: SmallVec<[Option<Numbers>; 4]>,
+    /// What to keep of each check's state; None where it is not charged.
+    pub kept: SmallVec<[Option<Kept>; 4]>,
+}
+
+impl Judgement {
+    /// Of no checks yet.
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self { allowed: false, readings: SmallVec::new(), rolled: SmallVec::new(), kept: SmallVec::new() }
+    }
+
+    /// Judge all checks on what is stored. Nothing in the table is changed.
+    ///
+    /// `refuse_for` is the check that the table has no room for, with the time until it may have.
+    pub fn judge<S: Storage>(
+        &mut self,
+        checks: &[Check],
+        transaction: &Transaction<'_, S>,
+        now_us: i64,
+        mode: Mode,
+        refuse_for: Option<(usize, i64)>,
+    ) {
+        self.allowed = refuse_for.is_none();
+        self.readings.clear();
+        self.rolled.clear();
+        self.kept.clear();
+        for (check, location) in checks.iter().zip(&transaction.locked.locations) {
+            let limit = &check.limit.limit;
+            let state = roll(check, transaction, location, now_us);
+            let delay_us = transition::delay_us(limit, &state, now_us, check.cost);
+            let mut wait_us = mode.wait_us(transition::admit(limit, &state, now_us, check.cost), delay_us);
+            if let Some((full, soonest_us)) = refuse_for
+                && full == self.readings.len()
+            {
+                wait_us = soonest_us.max(1);
+            }
+            self.allowed &= check.shadow || wait_us == 0;
+            self.readings.push(Reading { retry_after_us: wait_us, delay_us, ..Reading::default() });
+            self.rolled.push(if let State::Numbers(numbers) = state { Some(numbers) } else { None });
+        }
+        let first_pass = self.readings.iter_mut().zip(&self.rolled);
+        for ((check, location), (reading, rolled)) in checks.iter().zip(&transaction.locked.locations).zip(first_pass) {
+            let limit = &check.limit.limit;
+            let charged = self.allowed && reading.allowed();
+            if !charged {
+                reading.delay_us = 0;
+            }
+            let (measured, kept) = match *rolled {
+                Some(mut numbers) => {
+                    if charged {
+                        numbers = transition::charge_numbers(limit, numbers, now_us, check.cost);
+                    }
+                    (transition::measure_numbers(limit, numbers, now_us), Kept::Numbers(numbers))
+                }
+                None => {
+                    let mut state = roll(check, transaction, location, now_us);
+                    if charged {
+                        state = transition::charge(limit, state, now_us, check.cost);
+                    }
+                    (transition::measure(limit, &state, now_us), transition::keep(&state))
+                }
+            };
+            let (remaining, reset_after_us, next_after_us) = measured;
+            *reading = Reading { remaining, reset_after_us, next_after_us, ..*reading };
+            self.kept.push((charged && check.cost != 0).then_some(kept));
+        }
+    }
+}
+
+/// The state of a check, brought to this moment.
+#[inline(always)]
+fn roll<'transaction, S: Storage>(
+    check: &Check,
+    transaction: &'transaction Transaction<'_, S>,
+    location: &Location,
+    now_us: i64,
+) -> State<Entries<'transaction>> {
+    transition::roll(&check.limit.limit, transaction.stored(check, location, now_us), now_us)
+}

@@ -1,0 +1,100 @@
+//! The short way of a decision: one check, of a key that is known, which changes nothing but its own state.
+//!
+//! Each function gives None where there is more to do: then a transaction decides.
+
+use crate::algorithms::transition::{self, Reading};
+use crate::encoding::slot_entries::has_blocks;
+use crate::shard::backing::Backing;
+use crate::shard::states::Need;
+use crate::shard::{Place, log_pool};
+use crate::table::answer::{Answer, Check, Mode};
+use crate::table::storage::Storage;
+
+/// Decide one check of a key that is known already: as a transaction would, without its bookkeeping. Not for logs.
+///
+/// None where there is more to do than to replace three numbers.
+#[inline(always)]
+pub fn decide_numbers<S: Storage>(
+    storage: &S,
+    check: &Check,
+    now_us: i64,
+    mode: Mode,
+) -> Result<Option<Answer>, S::Error> {
+    let limit = &check.limit.limit;
+    let mut shard = storage.lock(storage.shard_of(check.key))?;
+    let tag = check.tag();
+    let Place::Found(index) = shard.find(tag) else {
+        return Ok(None);
+    };
+    let Some(numbers) = shard.numbers(index, check.limit) else {
+        return Ok(None);
+    };
+    if !storage.is_current(check.limit) {
+        return Ok(None);
+    }
+    let stored = numbers;
+    let numbers = transition::roll_numbers(limit, Some(stored), now_us);
+    let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
+    let wait_us = mode.wait_us(transition::admit_numbers(limit, numbers, now_us, check.cost), delay_us);
+    let passes = wait_us == 0;
+    let numbers = if passes { transition::charge_numbers(limit, numbers, now_us, check.cost) } else { numbers };
+    if mode.commit && passes && check.cost != 0 {
+        shard.overwrite(index, tag, check.limit, numbers);
+        shard.backing.commit();
+    } else if mode.commit {
+        if transition::was_moved(limit, stored, numbers) {
+            shard.to_present(Place::Found(index), check.limit, now_us);
+        }
+        if wait_us > 0 {
+            shard.mark_refused(Place::Found(index));
+        }
+    }
+    drop(shard);
+    let (remaining, reset_after_us, next_after_us) = transition::measure_numbers(limit, numbers, now_us);
+    let delay_us = if passes { delay_us } else { 0 };
+    let reading = Reading { remaining, reset_after_us, retry_after_us: wait_us, next_after_us, delay_us };
+    Ok(Some(Answer::of_one(check, reading)))
+}
+
+/// `decide_numbers` for a log. None where the key is new, its limit has changed, its times are to be moved, or
+/// it needs another block.
+#[inline(always)]
+pub fn decide_log<S: Storage>(storage: &S, check: &Check, now_us: i64, mode: Mode) -> Result<Option<Answer>, S::Error> {
+    let limit = &check.limit.limit;
+    let mut shard = storage.lock(storage.shard_of(check.key))?;
+    let tag = check.tag();
+    let place = shard.find(tag);
+    let Place::Found(index) = place else {
+        return Ok(None);
+    };
+    if !shard.is_written_by(index, check.limit) || !storage.is_current(check.limit) {
+        return Ok(None);
+    }
+    let chain = shard.chain(place);
+    let (reading, charge) = if has_blocks(chain) {
+        transition::decide_log(limit, shard.log_in_blocks(chain), now_us, check.cost)
+    } else {
+        transition::decide_log(limit, shard.log_in_slot(chain), now_us, check.cost)
+    };
+    if charge.shift != 0 {
+        return Ok(None);
+    }
+    shard.check()?;
+    if mode.commit && reading.allowed() && check.cost != 0 {
+        if let Some(chain) = log_pool::record_in_slot(chain, &charge) {
+            shard.overwrite(index, tag, check.limit, chain);
+        } else if shard.needs_block(place, limit, &Need { charge, before: 0 }) {
+            return Ok(None);
+        } else {
+            shard.keep_log(place, tag, check.limit, &charge);
+            if let Err(damaged) = shard.check() {
+                shard.backing.roll_back();
+                return Err(damaged.into());
+            }
+        }
+        shard.backing.commit();
+    } else if mode.commit && reading.retry_after_us > 0 {
+        shard.mark_refused(place);
+    }
+    Ok(Some(Answer::of_one(check, reading)))
+}

@@ -1,0 +1,368 @@
+//! What is noted in a shard of a mapped file, so that it outlives the processes that write it.
+//!
+//! A process may be killed between any two stores. What it wrote of a charge is then taken back from
+//! the shard's records: every word is noted there before it is overwritten, and one store, `commit`,
+//! makes the charge count and the records void. What moves slots or times is noted as a step, and
+//! carried on by the process that finds it half done. Nothing is done in a shard that is not whole.
+//!
+//! The charges of one decision in several shards count together: the first shard, their leader, has
+//! the word that says so.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::encoding::block::{NIL, PER_BLOCK, places};
+use crate::encoding::slot::Slot;
+use crate::encoding::slot_entries::Chain;
+use crate::memory::shared::{HeldShard, RECORDS, SHARD_WORDS, Words, put, set};
+use crate::zone::chain::is_whole_chain;
+
+/// What is going on in a shard: records (32 bits), step (16 bits), leader (16 bits). 0: nothing, it is whole.
+const STATE: usize = 0;
+/// Decisions that this shard has led.
+const TURN: usize = 1;
+pub(super) const USED: usize = 2;
+pub(super) const CURSOR: usize = 3;
+/// The first free block and the count of those held.
+pub(super) const FREE: usize = 4;
+/// Blocks that were ever taken.
+pub(super) const MADE: usize = 5;
+/// The leader's turn that the records of this shard belong to.
+const FOLLOWS: usize = 6;
+/// The last turn of this shard whose charges count.
+const DECIDED: usize = 7;
+/// The shards that follow in this shard's turn, as bits.
+const FOLLOWERS: usize = 8;
+/// How far a step has come.
+const DONE: usize = 9;
+/// What a step is done to: three words, or the words of a slot.
+const ARGUMENT: usize = 10;
+/// Slots in use once a step is done.
+const USED_AFTER: usize = 14;
+/// The times of the last two entries that were moved, as they were.
+const TIMES: usize = 15;
+
+const STEP: u32 = 32;
+const LEADER: u32 = 48;
+const OPEN: u64 = 1;
+const CLOSE: u64 = 2;
+const SHIFT: u64 = 3;
+const CLEAR: u64 = 4;
+const LEAD: u64 = 5;
+
+/// What a record holds the former words of.
+pub(super) const SLOT: u64 = 1 << 56;
+pub(super) const ENTRY: u64 = 2 << 56;
+pub(super) const LINK: u64 = 3 << 56;
+pub(super) const BLOCKS: u64 = 4 << 56;
+const KIND: u64 = 0xff << 56;
+
+/// Records that charging one check takes at the most.
+pub const RECORDS_OF_LOG: usize = 7;
+/// Records that charging one check takes, if it is not a log.
+pub const RECORDS_OF_NUMBERS: usize = 1;
+/// Records of all checks of a decision in one shard.
+pub const MOST_RECORDS: usize = RECORDS;
+
+/// A shard that is held, with its notes.
+pub struct Journal<'zone> {
+    pub(super) held: HeldShard<'zone>,
+}
+
+impl<'zone> Journal<'zone> {
+    /// Of a shard that is held.
+    #[inline(always)]
+    pub fn new(held: HeldShard<'zone>) -> Self {
+        Self { held }
+    }
+
+    /// Whether nothing is half done here.
+    #[inline(always)]
+    pub fn is_whole(&self) -> bool {
+        self.word(STATE) == 0
+    }
+
+    /// Make a shard of zeroes an empty one.
+    pub fn format(&mut self) {
+        self.put_blocks(NIL, 0, 0);
+    }
+
+    /// Lead the charges of a decision in this shard and others, given as bits.
+    pub fn lead(&mut self, shard_number: usize, followers: u64) -> u64 {
+        let turn = self.word(TURN).wrapping_add(1);
+        self.set(TURN, turn);
+        self.set(FOLLOWS, turn);
+        self.set(FOLLOWERS, followers);
+        self.set(STATE, LEAD << STEP | (shard_number as u64 + 1) << LEADER);
+        turn
+    }
+
+    /// What is written here from now on counts together with the turn of a leader.
+    pub fn follow(&mut self, leader: usize, turn: u64) {
+        self.set(FOLLOWS, turn);
+        self.set(STATE, (leader as u64 + 1) << LEADER);
+    }
+
+    /// The charges of this shard's turn count, in all shards. The followers commit next, then this one.
+    pub fn decide(&mut self) {
+        self.set(DECIDED, self.word(TURN));
+    }
+
+    /// Bring what is half done to an end, or take it back. `decided` tells the last turn of a shard that counts.
+    ///
+    /// Returns the shards, as bits, that are to be looked at before `forget_followers`. Where the notes make
+    /// no sense nothing is done, and that is told.
+    pub fn mend(&mut self, decided: impl Fn(usize) -> u64) -> Result<u64, &'static str> {
+        self.check_notes()?;
+        let state = self.word(STATE);
+        match state >> STEP & 0xffff {
+            OPEN => self.finish_open(),
+            CLOSE => self.finish_close(),
+            SHIFT => self.finish_shift(),
+            CLEAR => self.finish_clear(),
+            step => {
+                let leader = (state >> LEADER) as usize;
+                if leader == 0 || decided(leader - 1) != self.word(FOLLOWS) {
+                    self.undo();
+                }
+                if step == LEAD {
+                    self.set(STATE, LEAD << STEP | state >> LEADER << LEADER);
+                    return Ok(self.word(FOLLOWERS));
+                }
+                self.set(STATE, 0);
+            }
+        }
+        Ok(0)
+    }
+
+    /// Whether what is noted can be followed without leaving the shard.
+    fn check_notes(&self) -> Result<(), &'static str> {
+        let (slots, state) = (self.held.slots.len() as u64, self.word(STATE));
+        let argument = |number: usize| self.word(ARGUMENT + number);
+        let (records, done) = (state as u32 as usize, self.word(DONE));
+        let sound = match state >> STEP & 0xffff {
+            0 | LEAD => {
+                let records = self.held.records.get(..records).ok_or("more notes than there is room for")?;
+                records.iter().all(|record| self.makes_sense(record.each_ref().map(|word| word.load(Relaxed))))
+            }
+            OPEN => argument(3).checked_add(done).is_some_and(|end| end < slots),
+            CLOSE => (1..=slots).contains(&argument(1)) && done < argument(1),
+            SHIFT => is_whole_chain(self.held.blocks, [argument(0) as i64, 0, argument(1) as i64]),
+            CLEAR => true,
+            _ => false,
+        };
+        if sound { Ok(()) } else { Err("notes that make no sense") }
+    }
+
+    /// Whether a record tells of a place in this shard.
+    fn makes_sense(&self, [what, former, made, entry]: [u64; 4]) -> bool {
+        let (index, blocks) = (what & !KIND, self.held.blocks.len() as u64);
+        match what & KIND {
+            SLOT => index < self.held.slots.len() as u64,
+            ENTRY => index < blocks && entry < PER_BLOCK as u64,
+            LINK => index < blocks,
+            BLOCKS => made <= blocks && former as u32 as u64 <= blocks,
+            _ => false,
+        }
+    }
+
+    /// All followers of a turn are mended.
+    pub fn forget_followers(&mut self) {
+        self.set(STATE, 0);
+    }
+
+    /// Whether the turns of this shard can have come about: no turn counts before it was taken.
+    pub fn has_sound_turns(&self) -> bool {
+        self.word(DECIDED) <= self.word(TURN)
+    }
+
+    /// Log blocks that were ever taken.
+    pub fn made_blocks(&self) -> usize {
+        self.word(MADE) as usize // which may be damaged
+    }
+
+    /// A word of the shard.
+    #[inline(always)]
+    pub(super) fn word(&self, word: usize) -> u64 {
+        self.held.words[word].load(Relaxed)
+    }
+
+    /// Write a word of the shard.
+    #[inline(always)]
+    pub(super) fn set(&mut self, word: usize, value: u64) {
+        set(&self.held.words[word], value);
+    }
+
+    /// Note what is about to be overwritten.
+    #[inline(always)]
+    pub(super) fn save(&mut self, what: u64, former: [u64; 3]) {
+        let state = self.word(STATE);
+        let record = &self.held.records[(state as u32) as usize];
+        record[0].store(what, Relaxed);
+        record[1].store(former[0], Relaxed);
+        record[2].store(former[1], Relaxed);
+        record[3].store(former[2], Relaxed);
+        self.set(STATE, state + 1);
+    }
+
+    /// Whether so many more things can be noted before a commit.
+    pub(super) fn can_note(&self, more: usize) -> bool {
+        self.word(STATE) as u32 as usize + more <= MOST_RECORDS
+    }
+
+    /// What was written counts, and the notes are void.
+    #[inline(always)]
+    pub(super) fn commit(&mut self) {
+        self.set(STATE, 0);
+    }
+
+    /// What was written since the last commit was never written.
+    #[cold]
+    pub(super) fn roll_back(&mut self) {
+        self.undo();
+        self.set(STATE, 0);
+    }
+
+    /// See `Backing::open_gap`.
+    pub(super) fn open_gap(&mut self, index: usize, gap: usize, slot: Slot, used: usize) {
+        self.set(USED_AFTER, used as u64 + 1);
+        self.set(TIMES, slot.tag);
+        let [a, b, c] = slot.words().map(|word| word as u64);
+        self.start(OPEN, [a, b, c, index as u64], gap as u64);
+        self.finish_open();
+    }
+
+    /// See `Backing::close_gap`.
+    pub(super) fn close_gap(&mut self, index: usize, end: usize, used: usize) {
+        self.set(USED_AFTER, used.saturating_sub(1) as u64);
+        self.start(CLOSE, [index as u64, end as u64, 0, 0], index as u64);
+        self.finish_close();
+    }
+
+    /// See `Backing::shift`.
+    #[cold]
+    pub(super) fn shift(&mut self, chain: Chain, shift: i64) {
+        let [first, _, last] = chain;
+        self.start(SHIFT, [first as u64, last as u64, shift as u64, 0], 0);
+        self.finish_shift();
+    }
+
+    /// See `Backing::clear`.
+    pub(super) fn clear(&mut self) {
+        self.start(CLEAR, [0; 4], 0);
+        self.finish_clear();
+    }
+
+    /// Undo what was written since the last commit, last things first.
+    fn undo(&mut self) {
+        while self.word(STATE) as u32 != 0 {
+            let state = self.word(STATE);
+            let [what, a, b, c] =
+                self.held.records[state as u32 as usize - 1].each_ref().map(|word| word.load(Relaxed));
+            let index = (what & !KIND) as usize;
+            match what & KIND {
+                SLOT => {
+                    let slot = &mut self.held.slots[index];
+                    put(slot, Slot::of_words(slot.tag, [a as i64, b as i64, c as i64]));
+                }
+                ENTRY => put(&mut self.held.blocks[index].entries[c as usize], [a as i64, b as i64]),
+                LINK => put(&mut self.held.blocks[index].next, a as u32),
+                _ => {
+                    self.set(FREE, a);
+                    self.set(MADE, b);
+                }
+            }
+            self.set(STATE, state - 1);
+        }
+    }
+
+    /// Write which blocks are free, how many are held, and how many were ever taken.
+    pub(super) fn put_blocks(&mut self, free: u32, held: u32, made: usize) {
+        self.set(FREE, u64::from(free) << 32 | u64::from(held));
+        self.set(MADE, made as u64);
+    }
+
+    fn start(&mut self, step: u64, arguments: [u64; 4], done: u64) {
+        for (word, value) in (ARGUMENT..).zip(arguments) {
+            self.set(word, value);
+        }
+        self.set(DONE, done);
+        self.set(STATE, step << STEP);
+    }
+
+    /// The arguments of `OPEN` are the place and the words of the slot that comes there; its tag is in `TIMES`.
+    fn finish_open(&mut self) {
+        let [a, b, c, index] = [0, 1, 2, 3].map(|argument| self.word(ARGUMENT + argument));
+        let index = index as usize;
+        // Each step copies one slot onto the next; the one it copies is whole until the next step.
+        while self.word(DONE) > 0 {
+            let from = index + self.word(DONE) as usize - 1;
+            let slot = self.held.slots[from];
+            put(&mut self.held.slots[from + 1], slot);
+            self.set(DONE, self.word(DONE) - 1);
+        }
+        let slot = Slot::of_words(self.word(TIMES), [a as i64, b as i64, c as i64]);
+        put(&mut self.held.slots[index], slot);
+        self.finish_move();
+    }
+
+    /// The arguments of `CLOSE` are the place and the end of what moves.
+    fn finish_close(&mut self) {
+        let end = self.word(ARGUMENT + 1) as usize;
+        while (self.word(DONE) as usize) + 1 < end {
+            let to = self.word(DONE) as usize;
+            let slot = self.held.slots[to + 1];
+            put(&mut self.held.slots[to], slot);
+            self.set(DONE, to as u64 + 1);
+        }
+        put(&mut self.held.slots[end - 1], Slot::default());
+        self.finish_move();
+    }
+
+    fn finish_move(&mut self) {
+        self.set(USED, self.word(USED_AFTER));
+        self.set(STATE, 0);
+    }
+
+    /// The arguments of `SHIFT` are the chain's first and last place, and by how much its times move.
+    fn finish_shift(&mut self) {
+        let [first, last, shift] = [0, 1, 2].map(|argument| self.word(ARGUMENT + argument) as i64);
+        let done = self.word(DONE) as usize;
+        let places: Vec<_> = places(self.held.blocks, [first, 0, last]).collect();
+        // The last one that was noted may be moved or not: its former time is known.
+        for (number, (block, index)) in places.into_iter().enumerate().skip(done.saturating_sub(1)) {
+            if number >= done {
+                let time = self.held.blocks[block as usize].entries[index][0];
+                self.set(TIMES + number % 2, time as u64);
+                self.set(DONE, number as u64 + 1);
+            }
+            let former = self.word(TIMES + number % 2) as i64;
+            put(&mut self.held.blocks[block as usize].entries[index][0], former.wrapping_add(shift));
+        }
+        self.set(STATE, 0);
+    }
+
+    fn finish_clear(&mut self) {
+        for slot in self.held.slots.iter_mut() {
+            put(slot, Slot::default());
+        }
+        self.set(USED, 0);
+        self.set(CURSOR, 0);
+        self.put_blocks(NIL, 0, 0);
+        self.set(STATE, 0);
+    }
+}
+
+/// The last turn of a shard whose charges count, read by anybody.
+pub fn decided(words: &Words<SHARD_WORDS>) -> u64 {
+    words[DECIDED].load(std::sync::atomic::Ordering::Acquire)
+}
+
+/// States in use in a shard, read by anybody; at most as many as it has slots.
+pub fn used(words: &Words<SHARD_WORDS>, slots: usize) -> usize {
+    words[USED].load(Relaxed).min(slots as u64) as usize
+}
+
+/// Log blocks held in a shard, read by anybody.
+pub fn held_blocks(words: &Words<SHARD_WORDS>) -> usize {
+    words[FREE].load(Relaxed) as u32 as usize
+}

@@ -1,0 +1,114 @@
+//! The limits that a process binds in a zone: how they get the names that slots know them by.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::encoding::slot::MOST_LIMITS;
+use crate::limit::Limit;
+use crate::memory::shared::Taken;
+use crate::shard::registered::{Definition, Newest, Registered, TooMany};
+use crate::zone::backoff::Backoff;
+use crate::zone::file::Figure;
+use crate::zone::shards::{MappedShards, Unusable};
+
+/// How long it is not tried again to make room in a list of limits that was full.
+const FULL_FOR: Duration = Duration::from_secs(1);
+
+/// The limits that this process has bound in a zone.
+#[derive(Default)]
+pub struct BoundLimits {
+    known: Mutex<Known>,
+    /// 1 where this process could not have the list of limits when it last waited for it.
+    out_of_reach: AtomicU64,
+}
+
+/// The names of limits that this process has bound, and when it last found no room for another one.
+#[derive(Default)]
+struct Known {
+    names: HashMap<(u64, Limit), u64>,
+    full_since: Option<Instant>,
+}
+
+impl BoundLimits {
+    /// The name of a limit in a zone; where there is no room for another one, some are taken back first.
+    pub fn name(
+        &self,
+        shards: &MappedShards,
+        definition: Definition<'_>,
+        salt: u64,
+        now_us: i64,
+    ) -> Result<Result<u64, TooMany>, Unusable> {
+        let limit = definition.limit;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let catalog = shards.file.catalog();
+        if let Some(name) = known.names.get(&(salt, limit)).filter(|name| catalog.is_current(**name)) {
+            catalog.touch(*name as u32 & (MOST_LIMITS as u32 - 1));
+            return Ok(Ok(*name));
+        }
+        let _lock = self.lock(shards)?;
+        let add = || catalog.add(definition, salt);
+        let mut name = catalog.find(salt, &limit).map_or_else(add, Ok);
+        if name.is_err() && known.full_since.is_none_or(|since| since.elapsed() > FULL_FOR) {
+            take_back(shards, now_us)?;
+            name = add();
+            known.full_since = name.is_err().then(Instant::now);
+        }
+        if let Ok(name) = name {
+            if known.names.len() > 2 * shards.file.layout.limits {
+                known.names.retain(|_, name| catalog.is_current(*name));
+            }
+            known.names.insert((salt, limit), name);
+        }
+        Ok(name)
+    }
+
+    /// Try once the list of limits where it was out of reach, or why it still is.
+    pub fn probe(&self, shards: &MappedShards) -> Result<(), Unusable> {
+        if self.out_of_reach.load(Relaxed) != 0 {
+            drop(self.lock(shards)?);
+        }
+        Ok(())
+    }
+
+    fn lock<'zone>(&self, shards: &'zone MappedShards) -> Result<Taken<'zone>, Unusable> {
+        let map = &shards.file.map;
+        let mut backoff = Backoff::default();
+        let mut taken = map.take();
+        while taken.is_none() && backoff.pause(self.out_of_reach.load(Relaxed) != 0) {
+            taken = map.take();
+        }
+        self.out_of_reach.store(u64::from(taken.is_none()), Relaxed);
+        taken.ok_or_else(|| Unusable::Stuck(map.holder_of_limits()))
+    }
+}
+
+/// Take back the limits that no slot names. The lock of the limits is held.
+///
+/// States of former versions of a limit become states of its latest one first, and what has expired goes. What
+/// is then named by none is retired; slots are looked through once more, as one may have been written meanwhile.
+#[cold]
+fn take_back(shards: &MappedShards, now_us: i64) -> Result<(), Unusable> {
+    let catalog = shards.file.catalog();
+    let with_turn = |limit: Registered| {
+        let turn = catalog.salt_and_turn(limit.number()).1;
+        (Arc::new(limit), turn)
+    };
+    let newest = Newest::of(catalog.all().into_iter().map(with_turn));
+    let mut named = vec![false; shards.file.layout.limits];
+    for shard_number in 0..shards.len() {
+        let expired = shards.lock(shard_number)?.tidy(&newest, &shards.file, now_us, &mut named);
+        shards.file.count(Figure::Expired, expired as u64);
+    }
+    catalog.numbers().filter(|number| !named[*number as usize]).for_each(|number| catalog.retire(number));
+    named.fill(false);
+    for shard_number in 0..shards.len() {
+        shards.lock(shard_number)?.note_named(&mut named);
+    }
+    for number in catalog.numbers().filter(|number| !named[*number as usize]) {
+        catalog.free_retired(number);
+    }
+    Ok(())
+}
