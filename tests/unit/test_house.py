@@ -1,10 +1,10 @@
-"""The house keeps its floors: a file imports only from below or from its own room."""
+"""The house keeps its floors: a file imports only from below or from its own room, and from no file that needs it."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,18 @@ FLOORS = {
 SERVICE_FLOORS = {"http": 0, "routes": 1, "checks": 2, "admin": 2, "pages": 2, "app": 3, "workers": 4}
 ROOMS = [("units", "periods", "limits", "keys", "decision", "testing"), ("waiting", "decorator", "limiter"),
          ("errors", "core", "clock", "drive")]  # fmt: skip
+RUST = ROOT / "rust"
+RUST_FLOORS = {
+    "limit": 0, "hash": 0,
+    "algorithms": 1,
+    "encoding": 2,
+    "memory": 3,
+    "shard": 4,
+    "table": 5,
+    "process": 6, "zone": 6,
+}  # fmt: skip
+LEFT_OUT_OF_CIRCLES: dict[tuple[str, str], str] = {}
+"""Imports inside functions that lead back to their file, (file, imported): the reason."""
 OPTIONAL = {
     "pydantic": "policy/schema.py policy/load.py",
     "yaml": "policy/yaml_source.py",
@@ -104,6 +116,50 @@ def test_what_is_planned_needs_no_gate() -> None:
         assert not [module for module in imports(file) if module.startswith("headgate.policy.gate")], file
 
 
+def test_no_circle_of_files() -> None:
+    modules = {module_of(file): file for file in files()}
+    graph = {module: set(imported_files(file, modules)) - {module} for module, file in modules.items()}
+    for (module, other), reason in LEFT_OUT_OF_CIRCLES.items():
+        assert reason
+        assert other in graph[module], f"{module} no longer imports {other}: take it off the list"
+        graph[module].remove(other)
+    assert circles(graph) == []
+
+
+def module_of(file: Path) -> str:
+    return ".".join(("headgate", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def imported_files(file: Path, modules: Mapping[str, Path]) -> Iterator[str]:
+    """The modules of this package that a file imports, inside functions too: of a package's names, the package."""
+    named = list(imports(file))
+    for name in named:
+        members = [other for other in named if other.rpartition(".")[0] == name]
+        if name in modules and (not members or any(member not in modules for member in members)):
+            yield name
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[str]:
+    """Ways from a file over its imports back to it, one for each file where such a way begins."""
+    found, done = [], set[str]()
+
+    def go(name: str, way: tuple[str, ...]) -> None:
+        if name in way:
+            found.append(" -> ".join((*way[way.index(name) :], name)))
+        elif name not in done:
+            for other in sorted(graph[name]):
+                go(other, (*way, name))
+            done.add(name)
+
+    for name in sorted(graph):
+        go(name, ())
+    return found
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a", "c"}}) == ["b -> c -> b"]
+
+
 @pytest.mark.parametrize("library", OPTIONAL)
 def test_an_optional_library_stands_behind_one_door(library: str) -> None:
     doors = OPTIONAL[library].split()
@@ -121,6 +177,84 @@ def test_only_one_door_leads_to_time() -> None:
         if file.name in ("clock.py", "waiting.py", "decider.py"):  # waiting sleeps, the service measures itself
             continue
         assert not {"time", "datetime.datetime.now"} & set(imports(file)), file
+
+
+def rust_files(source: Path) -> dict[str, Path]:
+    """The files of a crate by their modules, as `room/file`; a room's own file is `room`."""
+    names = {file: str(file.relative_to(source).with_suffix("")).removesuffix("/mod") for file in source.rglob("*.rs")}
+    return {name: file for file, name in names.items() if name != "lib"}
+
+
+def rust_uses(name: str, file: Path, names: Collection[str]) -> set[str]:
+    """The files of the same crate that a file names, in `use` and elsewhere."""
+    text = re.sub(r"//.*", "", file.read_text())
+    assert set(re.findall(r"\bsuper::(\w+|\*)", text)) <= {"*"}, f"{file}: paths begin with crate::"
+    paths = [path for start in re.finditer(r"\bcrate::", text) for path in rust_paths(text[start.end() :])]
+    own = [f"{name}/{child}" for child in re.findall(r"^(?:pub )?mod (\w+);", text, re.M)]
+    paths += [child for child in own if re.search(rf"(?<![:\w]){child.rpartition('/')[2]}::", text)]
+    used = (next((path for path in beginnings(path) if path in names), None) for path in paths)
+    return {other for other in used if other not in (None, name)}
+
+
+def rust_paths(text: str) -> list[str]:
+    """Each path of a tree like `a::{b, c::d}`, as `a/b`."""
+    word = re.match(r"\s*(\w+)(::)?", text)
+    if word:
+        rest = rust_paths(text[word.end() :]) if word[2] else [""]
+        return [f"{word[1]}/{path}".rstrip("/") for path in rest or [""]]
+    if not text.startswith("{"):
+        return []
+    depth, parts = 0, [""]
+    for character in text:
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            break
+        if depth == 1 and character in "{,":
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [path for part in parts for path in rust_paths(part.strip())]
+
+
+def beginnings(path: str) -> Iterator[str]:
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+
+
+def test_the_paths_of_a_use_tree_are_read() -> None:
+    assert rust_paths("a::{self, b::{C, d}, e}; f") == ["a/self", "a/b/C", "a/b/d", "a/e"]
+    assert rust_paths("a::B;") == ["a/B"]
+
+
+def test_a_file_of_the_native_core_uses_only_what_is_below_it_or_in_its_own_room() -> None:
+    modules = rust_files(RUST / "core" / "src")
+    assert {name.partition("/")[0] for name in modules} == set(RUST_FLOORS)
+    for name, file in modules.items():
+        own = name.partition("/")[0]
+        for other in (used.partition("/")[0] for used in rust_uses(name, file, modules)):
+            assert other == own or RUST_FLOORS[other] < RUST_FLOORS[own], f"{name} uses {other}"
+
+
+@pytest.mark.parametrize("crate", ["core", "logs", "python"])
+def test_no_circle_of_files_in_rust(crate: str) -> None:
+    modules = rust_files(RUST / crate / "src")
+    assert circles({name: rust_uses(name, file, modules) for name, file in modules.items()}) == []
+
+
+def test_the_plan_of_the_native_core_is_the_one_that_is_held() -> None:
+    plan = (ROOT / "CONTRIBUTING.md").read_text().partition("### The native core")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\d) \| (.*?) \|$", plan, re.M)
+    assert {room: int(floor) for floor, text in rows for room in re.findall(r"`(\w+)/?`", text.partition(":")[0])} == (
+        RUST_FLOORS
+    )
+
+
+def test_a_long_rust_file_has_its_reason() -> None:
+    reasons = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where the code breaks its own guide")[2]
+    for file in RUST.glob("*/src/**/*.rs"):
+        name = str(file.relative_to(ROOT))
+        assert len(file.read_text().splitlines()) <= 300 or name in reasons, f"{name} passes 300 lines"
 
 
 def test_unsafe_code_is_in_one_file() -> None:

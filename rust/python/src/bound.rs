@@ -16,8 +16,8 @@ use crate::arguments::{Cost, check_ago, check_now, hash_key};
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::decisions::Decisions;
+use crate::registration::{register, table_of};
 use crate::state::read_state;
-use crate::table::{register, table_of};
 
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
 const PEEK: Mode = Mode { commit: false, max_delay_us: None };

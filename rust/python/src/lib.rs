@@ -9,6 +9,7 @@ mod decisions;
 mod fields;
 mod log_lines;
 mod peers;
+mod registration;
 mod sender;
 mod state;
 mod table;

@@ -1,20 +1,18 @@
-//! The table as Python sees it: its bounds, its counts, and the limits made known to it.
+//! The table as Python sees it: its bounds and its counts.
 
 use std::sync::Arc;
 
 use headgate_core::encoding::block::PER_BLOCK;
-use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::process::capacity::Bounds;
 use headgate_core::process::storage::ProcessStorage;
-use headgate_core::shard::registered::{Definition, Registered};
 use headgate_core::table;
 use headgate_core::table::answer::OnFull;
 use headgate_core::table::storage::Stats;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::any_table::{AnyTable, full, headgate_error};
+use crate::any_table::AnyTable;
 
 /// A bounded table of states, shared by every `BoundLimits` made on it.
 #[pyclass(frozen, module = "headgate._native")]
@@ -63,37 +61,4 @@ pub fn write_stats(py: Python<'_>, stats: Stats) -> PyResult<Bound<'_, PyDict>> 
     dict.set_item("refused_full", stats.refused_full)?;
     dict.set_item("passed_full", stats.passed_full)?;
     Ok(dict)
-}
-
-/// The table behind a `Table` or a `Zone`.
-pub fn table_of(object: &Bound<'_, PyAny>) -> PyResult<Arc<AnyTable>> {
-    if let Ok(table) = object.cast::<Table>() {
-        return Ok(Arc::clone(&table.get().inner));
-    }
-    #[cfg(target_os = "linux")]
-    if let Ok(zone) = object.cast::<crate::zone::Zone>() {
-        return Ok(Arc::clone(&zone.get().inner));
-    }
-    Err(PyTypeError::new_err("limits are bound to a Table or a Zone"))
-}
-
-/// Read a `headgate.units.CompiledLimit`.
-pub fn read_limit(compiled: &Bound<'_, PyAny>) -> PyResult<Limit> {
-    let name: String = compiled.getattr("algorithm")?.extract()?;
-    let algorithm = Algorithm::named(&name).ok_or_else(|| PyValueError::new_err(format!("no algorithm {name}")))?;
-    let number = |field: &str| compiled.getattr(field)?.extract::<i64>();
-    Limit::new(algorithm, number("unit_us")?, number("quota")?, number("period")?, number("refill")?)
-        .map_err(PyValueError::new_err)
-}
-
-/// Make the limit of a `headgate.decision.NamedLimit` known to a table.
-pub fn register(table: &AnyTable, definition: &Bound<'_, PyAny>, now_us: i64) -> PyResult<Arc<Registered>> {
-    let scope = definition.getattr("scope")?;
-    let Ok(scope) = scope.extract::<String>() else {
-        let message = format!("the scope of a limit is text without lone surrogates, not {}", scope.repr()?);
-        return Err(headgate_error("ConfigError", message));
-    };
-    let limit = read_limit(&definition.getattr("limit")?.getattr("compiled")?)?;
-    let text = definition.getattr("limit")?.str()?.extract::<String>()?;
-    table.register(Definition { scope: &scope, text: &text, limit }, now_us)?.map_err(full)
 }

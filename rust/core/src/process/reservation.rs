@@ -66,7 +66,7 @@ impl Reservation<'_> {
         let drop_expired = |shard: &mut ProcessShard| shard.drop_expired(&self.registry.lock_limits(), self.now_us);
         self.capacity.count_expired(self.capacity.losing(shard, drop_expired));
         while shard.is_crowded() || !shard.can_take(tag, more) {
-            let wider = self.capacity.ranges().wider(shard_number, self.shards.len(), shard.homes());
+            let wider = self.capacity.ranges().wider(shard_number, self.shards.count(), shard.homes());
             shard.move_to(wider.map_err(|_| Full { soonest_us: 1 })?);
         }
         Ok(())
@@ -78,8 +78,8 @@ impl Reservation<'_> {
             return self.free_one_of(shard, ours);
         }
         // Nothing here to let go: take from the next shard that is not locked, so that the bound stays.
-        for offset in 1..self.shards.len() {
-            if let Some(mut shard) = self.shards.try_lock((shard_number + offset) % self.shards.len())
+        for offset in 1..self.shards.count() {
+            if let Some(mut shard) = self.shards.try_lock((shard_number + offset) % self.shards.count())
                 && !shard.is_empty()
             {
                 return self.free_one_of(&mut shard, ours);

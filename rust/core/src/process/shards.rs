@@ -41,7 +41,7 @@ impl Shards {
     }
 
     /// How many shards there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.shards.len()
     }
 

@@ -30,7 +30,7 @@ impl ProcessStorage {
     fn forget_limits(&self, known: &mut Known, now_us: i64) {
         let newest = known.newest();
         let mut named = vec![false; self.registry.lock_limits().len()];
-        for shard_number in 0..self.shards.len() {
+        for shard_number in 0..self.shards.count() {
             let mut shard = self.shards.lock(shard_number);
             let expired = shard.tidy(&newest, &self.registry.lock_limits(), now_us, &mut named);
             self.capacity.count_expired(expired);
@@ -48,7 +48,7 @@ impl Storage for ProcessStorage {
     type Error = DamagedState;
 
     fn shard_count(&self) -> usize {
-        self.shards.len()
+        self.shards.count()
     }
 
     #[inline(always)]
@@ -131,7 +131,7 @@ impl Storage for ProcessStorage {
 
     fn stats(&self) -> Result<Stats, DamagedState> {
         let held: usize =
-            (0..self.shards.len()).map(|shard_number| self.shards.lock(shard_number).backing.bytes()).sum();
+            (0..self.shards.count()).map(|shard_number| self.shards.lock(shard_number).backing.bytes()).sum();
         Ok(self.capacity.stats(self.shards.bytes() + held))
     }
 }

@@ -14,7 +14,7 @@ use crate::table::storage::Storage;
 ///
 /// None where there is more to do than to replace three numbers.
 #[inline(always)]
-pub fn decide_numbers<S: Storage>(
+pub fn decide_known<S: Storage>(
     storage: &S,
     check: &Check,
     now_us: i64,
@@ -56,10 +56,15 @@ pub fn decide_numbers<S: Storage>(
     Ok(Some(Answer::of_one(check, reading)))
 }
 
-/// `decide_numbers` for a log. None where the key is new, its limit has changed, its times are to be moved, or
+/// `decide_known` for a log. None where the key is new, its limit has changed, its times are to be moved, or
 /// it needs another block.
 #[inline(always)]
-pub fn decide_log<S: Storage>(storage: &S, check: &Check, now_us: i64, mode: Mode) -> Result<Option<Answer>, S::Error> {
+pub fn decide_known_log<S: Storage>(
+    storage: &S,
+    check: &Check,
+    now_us: i64,
+    mode: Mode,
+) -> Result<Option<Answer>, S::Error> {
     let limit = &check.limit.limit;
     let mut shard = storage.lock(storage.shard_of(check.key))?;
     let tag = check.tag();

@@ -20,6 +20,7 @@ use crate::shard::log_reader::Entries;
 use crate::shard::registered::{Definition, Registered, Registration};
 use crate::table::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
 use crate::table::judgement::Judgement;
+use crate::table::known_key::{decide_known, decide_known_log};
 use crate::table::storage::{Full, Stats, Storage};
 use crate::table::transaction::Transaction;
 
@@ -66,9 +67,9 @@ impl<S: Storage> Table<S> {
     pub fn apply(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let known = match checks {
             [check] if check.limit.limit.algorithm == Algorithm::SlidingLog => {
-                known_key::decide_log(&self.storage, check, now_us, mode)?
+                decide_known_log(&self.storage, check, now_us, mode)?
             }
-            [check] => known_key::decide_numbers(&self.storage, check, now_us, mode)?,
+            [check] => decide_known(&self.storage, check, now_us, mode)?,
             _ => None,
         };
         match known {

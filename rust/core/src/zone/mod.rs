@@ -11,5 +11,6 @@ mod integrity;
 pub mod journal;
 pub mod layout;
 pub mod limits;
+mod several_shards;
 pub mod shards;
 pub mod storage;

@@ -80,7 +80,7 @@ impl MappedShards {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.file.layout.shards.count
     }
 
@@ -88,7 +88,7 @@ impl MappedShards {
     #[inline(always)]
     pub fn of(&self, key: KeyHash) -> usize {
         // A power of two of shards: the product keeps the highest bits.
-        home(key.shard, self.len())
+        home(key.shard, self.count())
     }
 
     /// Lock a shard.
@@ -119,7 +119,7 @@ impl MappedShards {
 
     /// Try once each shard that was out of reach, or why one still is.
     pub fn probe(&self) -> Result<(), Unusable> {
-        let shard_numbers = (0..self.len()).filter(|shard_number| self.is_out_of_reach(*shard_number));
+        let shard_numbers = (0..self.count()).filter(|shard_number| self.is_out_of_reach(*shard_number));
         let hindered = shard_numbers.filter_map(|shard_number| self.lock(shard_number).err()).last(); // each is tried
         hindered.map_or(Ok(()), Err)
     }
@@ -156,11 +156,11 @@ impl MappedShards {
     /// Where a shard that is to be mended too is held, this one is left as it is, and mended later.
     #[cold]
     fn mend(&self, shard_number: usize, guard: &mut Guard<'_>) -> Result<(), Hindrance> {
-        let decided = |shard_number| journal::decided(self.file.map.shard_words(shard_number % self.len()));
+        let decided = |shard_number| journal::decided(self.file.map.shard_words(shard_number % self.count()));
         let followers = guard.backing.journal.mend(decided).map_err(Hindrance::Damaged)?;
         if followers != 0 {
             // They follow this shard's turn, so they must be whole before it takes another. All come behind it.
-            for follower in (shard_number + 1..self.len()).filter(|follower| followers >> follower & 1 != 0) {
+            for follower in (shard_number + 1..self.count()).filter(|follower| followers >> follower & 1 != 0) {
                 drop(self.attempt(follower)?);
             }
             guard.backing.journal.forget_followers();

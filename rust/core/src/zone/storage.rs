@@ -23,6 +23,7 @@ use crate::zone::header::{Birth, read_header, write_header};
 use crate::zone::journal::{self, Journal, MOST_RECORDS, RECORDS_OF_LOG, RECORDS_OF_NUMBERS};
 use crate::zone::layout::{Layout, NAMESPACE};
 use crate::zone::limits::BoundLimits;
+use crate::zone::several_shards;
 use crate::zone::shards::{Guard, MappedShards, Unusable};
 
 /// Slots that a full shard looks at for one new key.
@@ -133,7 +134,7 @@ impl Storage for ZoneStorage {
     type Error = Unusable;
 
     fn shard_count(&self) -> usize {
-        self.shards.len()
+        self.shards.count()
     }
 
     #[inline(always)]
@@ -232,7 +233,7 @@ impl Storage for ZoneStorage {
     #[inline(always)]
     fn begin<'zone>(&'zone self, locked: &mut LockedShards<Guard<'zone>>) {
         if locked.guards.len() > 1 {
-            lead(locked);
+            several_shards::begin(locked);
         }
     }
 
@@ -241,16 +242,13 @@ impl Storage for ZoneStorage {
         if let [only] = &mut locked.guards[..] {
             only.backing.commit();
         } else {
-            decide(locked);
+            several_shards::commit(locked);
         }
     }
 
-    /// No turn was decided, so a follower whose charges are still noted would take them back as well.
     #[cold]
     fn roll_back<'zone>(&'zone self, locked: &mut LockedShards<Guard<'zone>>) {
-        for guard in locked.guards.iter_mut().rev() {
-            guard.backing.roll_back();
-        }
+        several_shards::roll_back(locked);
     }
 
     #[inline(always)]
@@ -266,7 +264,7 @@ impl Storage for ZoneStorage {
 
     fn stats(&self) -> Result<Stats, Unusable> {
         let (file, layout) = (&self.shards.file, self.layout());
-        let keys = (0..self.shards.len())
+        let keys = (0..self.shards.count())
             .map(|shard_number| journal::used(file.map.shard_words(shard_number), layout.shards.slots))
             .sum();
         Ok(Stats {
@@ -278,33 +276,4 @@ impl Storage for ZoneStorage {
             passed_full: file.figure(Figure::PassedFull),
         })
     }
-}
-
-/// The lowest shard of a decision leads, the others follow: all charges count together.
-fn lead(locked: &mut LockedShards<Guard<'_>>) {
-    let number_of_guard = numbers_of_guards(locked);
-    let followers = number_of_guard[1..].iter().fold(0, |bits, shard_number| bits | 1 << shard_number);
-    let turn = locked.guards[0].backing.journal.lead(number_of_guard[0], followers);
-    for guard in &mut locked.guards[1..] {
-        guard.backing.journal.follow(number_of_guard[0], turn);
-    }
-}
-
-fn decide(locked: &mut LockedShards<Guard<'_>>) {
-    let [leader, followers @ ..] = &mut locked.guards[..] else {
-        return;
-    };
-    leader.backing.journal.decide();
-    for follower in followers {
-        follower.backing.commit();
-    }
-    leader.backing.commit();
-}
-
-fn numbers_of_guards(locked: &LockedShards<Guard<'_>>) -> Vec<usize> {
-    let mut shards = vec![0; locked.guards.len()];
-    for location in &locked.locations {
-        shards[location.guard] = location.shard_number;
-    }
-    shards
 }
