@@ -1,4 +1,4 @@
-//! Keys as 128 bits under a secret seed: nobody can aim collisions, and no key is kept.
+//! Keys as 128 bits under a secret seed: no client can aim for collisions, and no key is kept.
 
 use std::hash::Hasher;
 

@@ -18,7 +18,7 @@ use crate::encoding::slot::Slot;
 #[cfg(target_os = "linux")]
 const LARGE: usize = 8 << 20;
 
-/// Slots of one shard: a range of a mapping that nobody else reaches.
+/// Slots of one shard: a range of a mapping that no other shard reaches.
 pub struct Slots {
     /// Where they begin, kept beside the mapping: every decision asks for it several times.
     start: NonNull<Slot>,
@@ -74,7 +74,7 @@ impl Deref for Slots {
     fn deref(&self) -> &[Slot] {
         // SAFETY: `map` made the mapping long enough for every range it cut, mappings start on a page
         // and so are aligned for slots, and any bytes (zeroes at first) are valid integers. `map` cuts
-        // ranges that do not overlap and nothing copies a range, so nobody else has a mutable view. The
+        // ranges that do not overlap and nothing copies a range, so no other value has a mutable view. The
         // mapping lives as long as `self`. Without one the length is 0, and an aligned start will do.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
@@ -99,7 +99,7 @@ impl Drop for Slots {
             let whole = start.next_multiple_of(PAGE)..(start + size_of_val(&**self)) / PAGE * PAGE;
             if whole.start < whole.end {
                 // SAFETY: whole pages inside this range, of a private anonymous mapping: their content
-                // is lost, and with this drop nobody has a view of it any more. Where it fails, the
+                // is lost, and with this drop no value has a view of it any more. Where it fails, the
                 // memory goes back with the rest of the mapping.
                 let _ = unsafe {
                     mapping.unchecked_advise_range(
@@ -130,7 +130,7 @@ pub fn prefetch<T>(place: *const T) {
 pub mod shared {
     //! A file that many processes map at once.
     //!
-    //! It is cut into shards. Whoever holds the lock of a shard has its slots and blocks for itself, in
+    //! It is cut into shards. The thread that holds the lock of a shard has its slots and blocks for itself, in
     //! all processes; everything else that is shared is read and written as atomic words.
 
     use std::cell::UnsafeCell;
@@ -210,11 +210,11 @@ pub mod shared {
     unsafe impl Sync for Lock {}
 
     impl Lock {
-        /// Make it a lock. Nobody else may use the memory yet.
+        /// Make it a lock. No other thread may use the memory yet.
         fn init(&self) -> io::Result<()> {
             let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
             // SAFETY: `attributes` is initialized by the first call before the others read it, and
-            // destroyed once; the mutex is memory of the right size and alignment that nobody uses.
+            // destroyed once; the mutex is memory of the right size and alignment that no thread uses.
             unsafe {
                 checked(libc::pthread_mutexattr_init(attributes.as_mut_ptr()))?;
                 checked(libc::pthread_mutexattr_setpshared(attributes.as_mut_ptr(), libc::PTHREAD_PROCESS_SHARED))?;
@@ -224,7 +224,7 @@ pub mod shared {
             }
         }
 
-        /// Take it, unless somebody holds it. Where its holder has died it is taken over.
+        /// Take it, unless another thread holds it. Where its holder has died it is taken over.
         #[inline(always)]
         fn take(&self) -> bool {
             // SAFETY: the mutex was initialized before its mapping was handed out.
@@ -315,13 +315,13 @@ pub mod shared {
             unsafe { &*self.map.as_ptr().add(place).cast() }
         }
 
-        /// Take the lock outside the shards, unless somebody holds it.
+        /// Take the lock outside the shards, unless another thread holds it.
         pub fn take(&self) -> Option<Taken<'_>> {
             let lock = self.lock_at(self.shards.lock);
             lock.take().then_some(Taken { lock, not_send: PhantomData })
         }
 
-        /// Take a shard, unless somebody holds it.
+        /// Take a shard, unless another thread holds it.
         #[inline(always)]
         pub fn hold(&self, shard_number: usize) -> Option<HeldShard<'_>> {
             let shards = &self.shards;
@@ -345,7 +345,7 @@ pub mod shared {
             }
         }
 
-        /// The words of a shard, which anybody may read.
+        /// The words of a shard, which any thread may read.
         #[inline(always)]
         pub fn shard_words(&self, shard_number: usize) -> &Words<SHARD_WORDS> {
             // SAFETY: as in `hold`; and words are atomic, so that no lock is needed to look at them.
@@ -410,14 +410,14 @@ pub mod shared {
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// A file that somebody else has opened, on a descriptor of our own. A lock on it stays until both close it.
+    /// A file that the caller has opened, on a descriptor of our own. A lock on it stays until both close it.
     pub fn same_file(descriptor: RawFd) -> io::Result<File> {
         // SAFETY: the call looks at a number, and fails where that is no open file.
         let ours = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
         if ours < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new, so nobody else closes it.
+        // SAFETY: the descriptor is new, so no other code closes it.
         Ok(unsafe { File::from_raw_fd(ours) })
     }
 

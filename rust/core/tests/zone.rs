@@ -1,4 +1,4 @@
-//! A zone as its callers see it: exact under threads, and mended where somebody left it half written.
+//! A zone as its callers see it: exact under threads, and mended where a process left it half written.
 
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
@@ -188,7 +188,7 @@ fn what_was_written_and_not_committed_is_taken_back() {
 
 #[test]
 fn charges_in_several_lanes_count_together_or_not_at_all() {
-    // Who dies may have committed nothing, decided, or committed some; who comes next may come to any shard first.
+    // The process that dies may have committed nothing, decided, or committed some; the next may come to any shard first.
     for (decided, committed) in [(false, 0), (true, 0), (true, 1), (true, 2)] {
         for first in 0..3 {
             let table = table(1 << 20);

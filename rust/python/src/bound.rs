@@ -85,7 +85,7 @@ impl BoundLimits {
     ) -> PyResult<Decisions> {
         let keys = sequence(keys)?;
         let costs = Costs::read(costs, keys.len())?;
-        // All keys and costs are read before any is charged: bad input costs nobody anything.
+        // All keys and costs are read before any is charged: bad input charges no key.
         let mut requests = Vec::with_capacity(keys.len());
         for start in (0..keys.len()).step_by(CHUNK) {
             // Taking hold of a chunk of keys first fetches their memory at once, not one after another.

@@ -1,4 +1,4 @@
-//! The answers for many requests at once, kept compact until somebody looks.
+//! The answers for many requests at once, kept compact until they are looked at.
 
 use headgate_core::table::answer::Answer;
 use pyo3::exceptions::PyIndexError;

@@ -47,7 +47,7 @@ struct Known {
 
 type ByTag = BuildHasherDefault<TagHasher>;
 
-/// Whoever counts in no scope counts in this one; a route's template is never empty.
+/// A request that counts in no scope counts in this one; a route's template is never empty.
 const NO_SCOPE: &str = "";
 
 #[pymethods]

@@ -106,11 +106,11 @@ impl Backing for ProcessBacking {
         true
     }
 
-    /// Nobody survives the process to see a charge half written.
+    /// No process outlives this one to see a charge half written.
     #[inline(always)]
     fn commit(&mut self) {}
 
-    /// Nobody else writes here, so that nothing is found damaged over which a charge would have to end.
+    /// No other process writes here, so nothing is found damaged over which a charge would have to end.
     fn roll_back(&mut self) {}
 
     #[inline(always)]

@@ -64,7 +64,7 @@ impl Shards {
         self.shards[shard_number].shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lock a shard unless somebody holds it.
+    /// Lock a shard unless another thread holds it.
     pub fn try_lock(&self, shard_number: usize) -> Option<Guard<'_>> {
         match self.shards[shard_number].shard.try_lock() {
             Ok(shard) => Some(shard),

@@ -116,7 +116,7 @@ impl<'zone> Catalog<'zone> {
         Some(Registered::new(Definition { scope: &scope, text: &text, limit }, words[SALT], name))
     }
 
-    /// The name of a limit that is written already; whoever looks for it wants it live. The lock of the limits is held.
+    /// The name of a limit that is written already, which is live from then on. The lock of the limits is held.
     pub fn find(&self, salt: u64, limit: &Limit) -> Option<u64> {
         let is_it =
             |number: &u32| self.limit_words(*number)[SALT].load(Relaxed) == salt && self.limit(*number) == Some(*limit);

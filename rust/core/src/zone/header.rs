@@ -13,7 +13,7 @@ const MAGIC: u64 = u64::from_ne_bytes(*b"headgate");
 /// The version of this layout; another one cannot be read.
 const VERSION: u64 = 2;
 
-const WAY_OUT: &str = "name another path, or delete the file once nobody uses it";
+const WAY_OUT: &str = "name another path, or delete the file once no process uses it";
 const WORDS: usize = 16;
 const AT_MAGIC: usize = 0;
 const AT_VERSION: usize = 1;

@@ -1,4 +1,4 @@
-//! Looking into a zone while others use it, and through all of it when nobody does.
+//! Looking into a zone while other processes use it, and checking all of it.
 
 use crate::algorithms::transition::{self, Reading};
 use crate::hash::KeyHash;

@@ -352,17 +352,17 @@ impl<'zone> Journal<'zone> {
     }
 }
 
-/// The last turn of a shard whose charges count, read by anybody.
+/// The last turn of a shard whose charges count, read without its lock.
 pub fn decided(words: &Words<SHARD_WORDS>) -> u64 {
     words[DECIDED].load(std::sync::atomic::Ordering::Acquire)
 }
 
-/// States in use in a shard, read by anybody; at most as many as it has slots.
+/// States in use in a shard, read without its lock; at most as many as it has slots.
 pub fn used(words: &Words<SHARD_WORDS>, slots: usize) -> usize {
     words[USED].load(Relaxed).min(slots as u64) as usize
 }
 
-/// Log blocks held in a shard, read by anybody.
+/// Log blocks held in a shard, read without its lock.
 pub fn held_blocks(words: &Words<SHARD_WORDS>) -> usize {
     words[FREE].load(Relaxed) as u32 as usize
 }

@@ -1,6 +1,6 @@
 //! How a zone's file is laid out: a header, the limits that are known, and shards of slots and log blocks.
 //!
-//! Everything follows from the size and the share of logs, so that whoever opens a zone can tell
+//! Everything follows from the size and the share of logs, so that a process that opens a zone can tell
 //! whether it is whole. Nothing in it is an address.
 
 use crate::encoding::block::{Block, PER_BLOCK};
