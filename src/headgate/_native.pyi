@@ -10,6 +10,7 @@ from typing import Any, final
 from headgate.clock import Clock
 from headgate.decision import LimitReading, NamedLimit
 from headgate.keys import Key
+from headgate.operation import Receipt
 
 __all__ = [
     "BoundLimits",
@@ -17,6 +18,7 @@ __all__ = [
     "Decisions",
     "FieldSender",
     "FieldStarter",
+    "Operation",
     "PeerLimits",
     "RateLimitFields",
     "Table",
@@ -132,27 +134,10 @@ class BoundLimits:
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
         """Decide and charge one request after another at one instant; all keys and costs are read first."""
 
-    def decide(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        *,
-        commit: bool = True,
-        now_us: int | None = None,
-        max_delay_us: int | None = None,
-    ) -> Decision:
+    def decide(self, operation: Operation) -> Decision:
         """Decide with a key and a cost for each group of the limits."""
 
-    def give_back(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        ago_us: int,
-        /,
-        *,
-        degraded: str = "",
-        charged: Sequence[bool] | None = None,
-    ) -> None:
+    def give_back(self, receipt: Receipt, ago_us: int) -> None:
         """Give back what a decision charged up to `ago_us` ago, as far as it still counts; in one piece, as it was."""
 
     def reset(self, keys: tuple[Key, ...]) -> bool:
@@ -160,6 +145,33 @@ class BoundLimits:
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None) -> list[tuple[Any, ...] | None]:
         """Each limit's stored state as the Python transition writes it."""
+
+@final
+class Operation:
+    """What limits are asked to decide; see `headgate.operation.Operation`."""
+
+    def __new__(
+        cls,
+        keys: tuple[Key, ...],
+        costs: tuple[int, ...],
+        *,
+        commit: bool = True,
+        now_us: int | None = None,
+        max_delay_us: int | None = None,
+    ) -> Operation: ...
+    def with_keys(self, keys: tuple[Key, ...]) -> Operation:
+        """The same for other keys."""
+
+    @property
+    def keys(self) -> tuple[Key, ...]: ...
+    @property
+    def costs(self) -> tuple[int, ...]: ...
+    @property
+    def commit(self) -> bool: ...
+    @property
+    def now_us(self) -> int | None: ...
+    @property
+    def max_delay_us(self) -> int | None: ...
 
 @final
 class Decision:

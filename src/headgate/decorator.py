@@ -12,8 +12,9 @@ from headgate.clock import Clock
 from headgate.decision import Decision
 from headgate.errors import ConfigError, RateLimited
 from headgate.keys import Key, check_cost, encode_key
+from headgate.operation import Operation
 from headgate.stores.protocol import BoundLimits
-from headgate.waiting import Ask, Lines, Steps, proceed, run, run_async, timeout_us
+from headgate.waiting import WaitingLines, WaitSteps, proceed, run, run_async, timeout_us
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +29,7 @@ class CallLimit:
     """How the calls of one function are limited."""
 
     bound: BoundLimits
-    lines: Lines
+    lines: WaitingLines
     clock: Clock
     key: KeyOf | None
     cost: CostOf
@@ -39,7 +40,7 @@ class CallLimit:
     def checked(
         cls,
         bound: BoundLimits,
-        lines: Lines,
+        lines: WaitingLines,
         clock: Clock,
         *,
         key: KeyOf | None,
@@ -107,7 +108,7 @@ class CallLimit:
 
         return limited
 
-    def _steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    def _steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WaitSteps:
         key = self.key(*args, **kwargs) if callable(self.key) else self.key or ""
         cost = self.cost(*args, **kwargs) if callable(self.cost) else self.cost
         if self.on_refusal == "wait":
@@ -115,7 +116,7 @@ class CallLimit:
         return self._ask(key, cost)
 
     def _ask(self, key: Key, cost: int) -> Generator[Any, Any, Decision]:
-        decision = yield Ask(key, cost, True, None)
+        decision = yield Operation((key,), (cost,))
         return (yield from proceed(decision, self.clock))
 
     def _refused(self, decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

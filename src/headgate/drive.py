@@ -1,36 +1,59 @@
-"""Work with I/O in it that is written once, as a generator of what is to be done, and driven in either colour."""
+"""The one driver of work that may wait: it is written once, as a generator, and driven in either colour.
+
+Such a generator yields what is to be done, and is given what came of it. An error is raised where it yielded, so a
+`try` around a `yield` sees the same in both colours. `do` says how a step is done; without it a step is done already,
+or an awaitable. On an event loop what is no awaitable is taken as it is: a store that never waits answers at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
-def drive(steps: Generator[Any, Any, Any], do: Callable[[Any], Any]) -> Any:
-    """Do each step; what comes of it, or its error, goes back into the generator. Gives the generator's result."""
+def drive(steps: Generator[Any, Any, T], do: Callable[[Any], Any] | None = None) -> T:
+    """The result of the steps, which are done in this thread."""
     try:
         step = next(steps)
         while True:
             try:
-                came = do(step)
+                came = step if do is None else do(step)
             except Exception as error:
                 step = steps.throw(error)
             else:
                 step = steps.send(came)
     except StopIteration as stop:
-        return stop.value
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
 
 
-async def drive_async(steps: Generator[Any, Any, Any], do: Callable[[Any], Awaitable[Any]]) -> Any:
-    """`drive` for an event loop."""
+async def drive_async(steps: Generator[Any, Any, T], do: Callable[[Any], Any] | None = None) -> T:
+    """`drive` on an event loop, which is never blocked; cancelling it ends the steps where they are."""
     try:
         step = next(steps)
         while True:
             try:
-                came = await do(step)
+                came = step if do is None else do(step)
+                if hasattr(came, "__await__"):
+                    came = await came
             except Exception as error:
                 step = steps.throw(error)
             else:
                 step = steps.send(came)
     except StopIteration as stop:
-        return stop.value
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
+
+
+async def answered(answer: T | Awaitable[T]) -> T:
+    """What was answered: at once, or when it comes."""
+    if hasattr(answer, "__await__"):
+        came: T = await answer
+        return came
+    return answer

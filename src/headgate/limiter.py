@@ -22,15 +22,17 @@ from headgate.decorator import (
     is_async_generator_function,
     is_coroutine_function,
 )
+from headgate.drive import answered
 from headgate.errors import ConfigError
 from headgate.keys import Key, check_cost
 from headgate.limit_text import MOST_LIMITS, parse_limits
 from headgate.limits import Limit
+from headgate.operation import Operation, Receipt
 from headgate.stores.guard.choice import answering, rescued
 from headgate.stores.guard.fallback import Choice, check_choice
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Decisions, Store, bind_async, close_async
 from headgate.stores.url import open_store
-from headgate.waiting import Lines, answered, run, run_async, timeout_us
+from headgate.waiting import WaitingLines, run, run_async, timeout_us
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,7 +68,7 @@ class _BoundLimiter:
         self._own_clock = clock
         self._bound: Any = self._bind_as_told()
         self._clock = clock or self.store.clock
-        self._lines = Lines(self.definitions, self._clock)
+        self._lines = WaitingLines(self.definitions, self._clock)
 
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
         return self._answering.bind(self.definitions, clock=clock)
@@ -205,7 +207,7 @@ class Limiter(_BoundLimiter):
         `ago_us` is measured from before that hit; `cost` may be a part of what was charged. Never more is given
         back than what of that charge still counts. Raises ArgumentError, and StoreError where a store has no guard.
         """
-        self._bound.give_back((key,), (cost,), ago_us, degraded=decision.degraded, charged=charged_by(decision))
+        self._bound.give_back(Receipt.of(Operation((key,), (cost,)), decision), ago_us)
 
     def _check_colour(self, function: Callable[..., object]) -> None:
         if self.store.blocking and _is_async(function):
@@ -280,8 +282,7 @@ class AsyncLimiter(_BoundLimiter):
 
     async def give_back(self, key: Key, cost: int, ago_us: int, decision: Decision) -> None:
         """See `Limiter.give_back`."""
-        charged = charged_by(decision)
-        await answered(self._bound.give_back((key,), (cost,), ago_us, degraded=decision.degraded, charged=charged))
+        await answered(self._bound.give_back(Receipt.of(Operation((key,), (cost,)), decision), ago_us))
 
     def _check_colour(self, function: Callable[..., object]) -> None:
         if not _is_async(function):
@@ -296,13 +297,6 @@ class AsyncLimiter(_BoundLimiter):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def charged_by(decision: Decision) -> list[bool] | None:
-    """Which of its limits a decision that was allowed charged; None for all, as it is without shadows."""
-    if not any(definition.shadow for definition in decision.definitions):
-        return None
-    return [reading.allowed for reading in decision.limits]
 
 
 def _read_limits(limits: str | Limit | Sequence[Limit]) -> tuple[Limit, ...]:

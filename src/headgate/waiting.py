@@ -5,7 +5,7 @@ small request never overtakes a big one; lines of different keys know nothing of
 somebody joins, a plan tells when their turn will come: too late, and they are refused at once, with
 nothing consumed. `hit` does not stand in line: it takes what is there.
 
-The steps of waiting are a generator without colour; `run` and `run_async` drive it.
+The steps of waiting are a generator, which `run` and `run_async` drive.
 """
 
 from __future__ import annotations
@@ -14,32 +14,22 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
-from inspect import isawaitable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from headgate.algorithms.table import ALGORITHMS, State
 from headgate.algorithms.transition import Step, decide
 from headgate.clock import US_PER_SECOND, Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
+from headgate.drive import drive, drive_async
 from headgate.errors import ArgumentError
 from headgate.keys import Key, encode_key
+from headgate.operation import Operation
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits
-
-T = TypeVar("T")
 
 FOREVER_US = 1 << 51
 """No timeout: about 71 years."""
-
-
-class Ask(NamedTuple):
-    """A step: let the store decide; the answer is a Decision."""
-
-    key: Key
-    cost: int
-    commit: bool
-    max_delay_us: int | None
 
 
 class Read(NamedTuple):
@@ -61,7 +51,7 @@ class Stand(NamedTuple):
     seconds: float
 
 
-Steps = Generator[Ask | Read | Sleep | Stand, Any, Decision]
+WaitSteps = Generator[Operation | Read | Sleep | Stand, Any, Decision]
 
 
 @dataclass(eq=False, slots=True)
@@ -117,8 +107,8 @@ class _Line:
     plan: Plan | None = None
 
 
-class Lines:
-    """The lines of one limiter, one for each key that is waited for."""
+class WaitingLines:
+    """The waiting lines of one limiter, one for each key that is waited for."""
 
     def __init__(self, limits: Sequence[NamedLimit], clock: Clock) -> None:
         self._limits = tuple(limits)
@@ -127,12 +117,12 @@ class Lines:
         self._lines: dict[str, _Line] = {}
         self._lock = threading.Lock()
 
-    def steps(self, key: Key, cost: int, timeout_us: int) -> Steps:
+    def steps(self, key: Key, cost: int, timeout_us: int) -> WaitSteps:
         """Wait for a turn of `key`, at most `timeout_us`; the generator's result is the decision."""
         name = encode_key(key)
         deadline_us = self._clock.now_us() + timeout_us
         if name not in self._lines:
-            decision: Decision = yield Ask(key, cost, True, timeout_us)
+            decision: Decision = yield Operation((key,), (cost,), max_delay_us=timeout_us)
             if decision.allowed:
                 return (yield from proceed(decision, self._clock))
             if _hopeless(decision, timeout_us):
@@ -148,7 +138,7 @@ class Lines:
                 return (yield from self._refuse(key, cost, (yield from self._alone_us(key, cost))))
             while True:
                 left_us = max(0, deadline_us - self._clock.now_us())
-                decision = yield Ask(key, cost, True, left_us)
+                decision = yield Operation((key,), (cost,), max_delay_us=left_us)
                 admitted = decision.allowed
                 if admitted or _hopeless(decision, left_us):
                     break
@@ -160,7 +150,7 @@ class Lines:
             return (yield from self._late(key, cost, decision))
         return (yield from proceed(decision, self._clock))
 
-    def _late(self, key: Key, cost: int, decision: Decision) -> Steps:
+    def _late(self, key: Key, cost: int, decision: Decision) -> WaitSteps:
         """What is told to a request whose turn comes too late: when that would be.
 
         The refusal of a queue tells when the request could join it, and not when it would leave.
@@ -183,10 +173,10 @@ class Lines:
         read_us: int | None = getattr(states, "now_us", None)
         return self._clock.now_us() if read_us is None else read_us
 
-    def _refuse(self, key: Key, cost: int, wait_us: int | None) -> Steps:
+    def _refuse(self, key: Key, cost: int, wait_us: int | None) -> WaitSteps:
         """The refusal of a request whose turn comes in `wait_us` (None: never): nothing was consumed."""
-        untouched: Decision = yield Ask(key, 0, False, None)
-        asked: Decision = yield Ask(key, cost, False, None)
+        untouched: Decision = yield Operation((key,), (0,), commit=False)
+        asked: Decision = yield Operation((key,), (cost,), commit=False)
         readings = [
             Reading(
                 reading.allowed,
@@ -244,68 +234,50 @@ class Lines:
             self._lines[name].plan = None
 
 
-def proceed(decision: Decision, clock: Clock) -> Steps:
+def proceed(decision: Decision, clock: Clock) -> WaitSteps:
     """Wait as long as a queue delays an admitted request."""
     if decision.allowed and decision.delay_us:
         yield Sleep(clock.let_pass(decision.delay_us))
     return decision
 
 
-def run(steps: Steps, bound: BoundLimits) -> Decision:
-    """Drive the steps in this thread."""
-    answer: Any = None
-    while True:
-        try:
-            step = steps.send(answer)
-        except StopIteration as stop:
-            decision: Decision = stop.value
-            return decision
+def run(steps: WaitSteps, bound: BoundLimits) -> Decision:
+    """The decision that the steps come to, waited for in this thread."""
+    return drive(steps, _doing(bound, time.sleep, _stand))
+
+
+def run_async(steps: WaitSteps, bound: BoundLimits | AsyncBoundLimits) -> Coroutine[Any, Any, Decision]:
+    """`run` on an event loop, which is never blocked; cancelling it leaves the line."""
+    return drive_async(steps, _doing(bound, asyncio.sleep, _stand_async))
+
+
+def _doing(
+    bound: BoundLimits | AsyncBoundLimits, sleep: Callable[[float], Any], stand: Callable[[Ticket, float], Any]
+) -> Callable[[Operation | Read | Sleep | Stand], Any]:
+    """How a step is done; in asyncio it may give an awaitable."""
+
+    def do(step: Operation | Read | Sleep | Stand) -> Any:
         match step:
-            case Ask(key, cost, commit, max_delay_us):
-                answer = bound.decide((key,), (cost,), commit=commit, max_delay_us=max_delay_us)
+            case Operation():
+                return bound.decide(step)
             case Read(key):
-                answer = bound.read((key,))
+                return bound.read((key,))
             case Sleep(seconds):
-                time.sleep(seconds)
+                return sleep(seconds)
             case Stand(ticket, seconds):
-                event = threading.Event()
-                ticket.wake = event.set
-                if not ticket.called:
-                    event.wait(seconds if seconds < threading.TIMEOUT_MAX else None)
+                return stand(ticket, seconds)
+
+    return do
 
 
-async def answered(answer: T | Awaitable[T]) -> T:
-    """What a store answers: at once where it keeps its states here, else when it comes."""
-    if isawaitable(answer):
-        came: T = await answer
-        return came
-    return answer
+def _stand(ticket: Ticket, seconds: float) -> None:
+    event = threading.Event()
+    ticket.wake = event.set
+    if not ticket.called:
+        event.wait(seconds if seconds < threading.TIMEOUT_MAX else None)
 
 
-async def run_async(steps: Steps, bound: BoundLimits | AsyncBoundLimits) -> Decision:
-    """Drive the steps in this task; the event loop is never blocked."""
-    answer: Any = None
-    try:
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as stop:
-                decision: Decision = stop.value
-                return decision
-            match step:
-                case Ask(key, cost, commit, max_delay_us):
-                    answer = await answered(bound.decide((key,), (cost,), commit=commit, max_delay_us=max_delay_us))
-                case Read(key):
-                    answer = await answered(bound.read((key,)))
-                case Sleep(seconds):
-                    await asyncio.sleep(seconds)
-                case Stand(ticket, seconds):
-                    await _stand(ticket, seconds)
-    finally:
-        steps.close()
-
-
-async def _stand(ticket: Ticket, seconds: float) -> None:
+async def _stand_async(ticket: Ticket, seconds: float) -> None:
     called = asyncio.Event()
     loop = asyncio.get_running_loop()
     ticket.wake = lambda: loop.call_soon_threadsafe(called.set)

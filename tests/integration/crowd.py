@@ -24,6 +24,7 @@ from uuid import uuid4
 
 from headgate import SharedStore, parse_limits
 from headgate.decision import name_limits
+from headgate.operation import Operation
 from headgate.stores.protocol import BoundLimits
 
 PROCESSES = 3
@@ -82,8 +83,8 @@ def exact(text: str, rounds: int) -> dict[str, object]:
         def ask(asker: int, bound: BoundLimits) -> None:
             for number in range(rounds):
                 barrier.wait(60)
-                keys = (f"round {number}", f"asker {asker}")
-                passed[number * askers + asker] = sum(bound.decide(keys, (1, 1)).allowed for _ in range(LIMIT // 2))
+                asked = Operation((f"round {number}", f"asker {asker}"), (1, 1))
+                passed[number * askers + asker] = sum(bound.decide(asked).allowed for _ in range(LIMIT // 2))
 
         def work(process: int) -> None:
             bound = bind(store.path, text)  # each process opens the zone for itself
@@ -122,7 +123,7 @@ def killed(text: str, most_workers: int) -> dict[str, object]:
             order = random.Random(worker)
             while True:
                 key = order.randrange(KEYS)
-                decision = bound.decide((f"key {key}", f"worker {worker % 7}"), (1, 1))
+                decision = bound.decide(Operation((f"key {key}", f"worker {worker % 7}"), (1, 1)))
                 if decision.allowed:
                     counts[worker * KEYS + key] += 1
 
@@ -145,7 +146,7 @@ def killed(text: str, most_workers: int) -> dict[str, object]:
         bound = bind(store.path, text)
         last = [0] * KEYS
         for key in range(KEYS):
-            while bound.decide((f"key {key}", "last"), (1, 1)).allowed:
+            while bound.decide(Operation((f"key {key}", "last"), (1, 1))).allowed:
                 last[key] += 1
         told = [last[key] + sum(counts[worker * KEYS + key] for worker in range(workers)) for key in range(KEYS)]
         return {

@@ -24,6 +24,7 @@ from uuid import uuid4
 
 from headgate import Limiter, SharedStore
 from headgate.errors import ConfigError, StoreError
+from headgate.operation import Receipt
 from headgate.testing import ManualClock
 
 SIZE = 128 << 10
@@ -71,7 +72,7 @@ class World:
                 yield lambda limiter=limiter, key=key: limiter.peek(key, 2)  # type: ignore[misc]
                 yield lambda limiter=limiter, key=key: limiter.hit(key)  # type: ignore[misc]
             bound = limiter.bound
-            yield lambda bound=bound: bound.give_back(("many",), (1,), 10_000_000)  # type: ignore[misc]
+            yield lambda bound=bound: bound.give_back(Receipt(("many",), (1,)), 10_000_000)  # type: ignore[misc]
             yield lambda bound=bound: bound.read(("two",))  # type: ignore[misc]
             yield lambda limiter=limiter: limiter.hit_many(["few", f"new {uuid4().hex}", "two"])  # type: ignore[misc]
             yield lambda limiter=limiter: limiter.reset("two")  # type: ignore[misc]

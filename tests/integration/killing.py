@@ -31,6 +31,7 @@ from uuid import uuid4
 from headgate import Gate, Request, SharedStore, parse_limits
 from headgate.decision import Decision, name_limits
 from headgate.errors import StoreTimeout
+from headgate.operation import Operation, Receipt
 from headgate.stores.protocol import BoundLimits
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -43,8 +44,6 @@ TRACEME, SINGLESTEP, DETACH = 0, 9, 17
 NOW_US = 1_800_000_000_000_000
 HOUR_US = 3_600_000_000
 MOST_STEPS = 400_000
-
-Operation = Callable[[], object]
 
 
 class Scenario(NamedTuple):
@@ -112,7 +111,7 @@ class World:
         found: dict[int, str] = {}
         while len(found) < shards:
             before, key = [self.memory[place] for place in used], uuid4().hex
-            self.one.decide((key,), (1,))
+            self.one.decide(Operation((key,), (1,)))
             [shard] = [shard for shard, place in enumerate(used) if self.memory[place] != before[shard]]
             found[shard] = key
         self.store.clear()
@@ -127,12 +126,13 @@ class World:
     def hit(self, *keys: str, cost: int = 1, now_us: int = NOW_US, commit: bool = True) -> Decision:
         bound = self.all if len(keys) > 1 else self.one
         self.clock.moment_us = now_us
-        return bound.decide(tuple(self.names.get(key, key) for key in keys), (cost,) * len(keys), commit=commit)
+        named = tuple(self.names.get(key, key) for key in keys)
+        return bound.decide(Operation(named, (cost,) * len(keys), commit=commit))
 
     def give_back(self, *keys: str, cost: int = 1, now_us: int = NOW_US, ago_us: int = 0) -> None:
         bound = self.all if len(keys) > 1 else self.one
         self.clock.moment_us = now_us
-        bound.give_back(tuple(self.names.get(key, key) for key in keys), (cost,) * len(keys), ago_us)
+        bound.give_back(Receipt(tuple(self.names.get(key, key) for key in keys), (cost,) * len(keys)), ago_us)
 
     def forget(self, key: str) -> bool:
         return self.one.reset((self.names.get(key, key),))
@@ -212,10 +212,10 @@ def full_list_of_limits() -> Scenario:
         for number in range(world.store.info()["max_limits"] - len(world.store.known_limits())):
             bound = world.bind(parse_limits("900/hour"), 1, scope=f"other{number}")
             if number % 3 == 0:
-                bound.decide((f"named-{number}",), (1,), now_us=NOW_US)
+                bound.decide(Operation((f"named-{number}",), (1,), now_us=NOW_US))
 
     def hit_new_version(world: World) -> None:
-        world.bind(parse_limits("90/hour fixed"), 1).decide(("a",), (1,), now_us=NOW_US)
+        world.bind(parse_limits("90/hour fixed"), 1).decide(Operation(("a",), (1,), now_us=NOW_US))
 
     return Scenario("a full list of limits", 128 << 10, "100/hour fixed", versions, hit_new_version, ("a",))
 

@@ -21,6 +21,7 @@ from stalls import stalled_s
 from headgate import AsyncLimiter, Limiter
 from headgate.clock import Clock
 from headgate.decision import Decision
+from headgate.operation import Receipt
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.protocol import Store
 from headgate.stores.redis.store import RedisStore
@@ -109,7 +110,7 @@ class Asker:
         return decision
 
     def give_back(self, key: str, cost: int = 1, ago_us: int = 0) -> None:
-        self._do(self.limiter._bound.give_back, (key,), (cost,), ago_us)
+        self._do(self.limiter._bound.give_back, Receipt((key,), (cost,)), ago_us)
 
     def reset(self, key: str) -> bool:
         found: bool = self._do(self.limiter.reset, key)

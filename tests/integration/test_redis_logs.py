@@ -14,6 +14,7 @@ import redis
 from redis_servers import Server, single
 
 from headgate import Limiter, MemoryStore
+from headgate.operation import Receipt
 from headgate.stores.redis.store import RedisStore
 from headgate.testing import ManualClock
 from vector_check import answer
@@ -68,7 +69,7 @@ def test_a_log_on_redis_is_the_one_in_memory(server: Server, texts: list[str], s
         if act < 0.95 and charges:
             moment_us, charged = chance.choice(charges[-30:])
             for limiter in limiters:
-                limiter._bound.give_back(("k",), (charged,), clock.now_us() - moment_us)
+                limiter._bound.give_back(Receipt(("k",), (charged,)), clock.now_us() - moment_us)
         elif act < 0.952:
             assert limiters[0].reset("k") == limiters[1].reset("k")
         told_states, true_states = (list(limiter._bound.read(("k",))) for limiter in limiters)

@@ -24,6 +24,7 @@ from tcp_proxy import HOST, hold_port
 from headgate.decision import Decision, name_limits
 from headgate.errors import StoreTimeout, StoreUnavailable
 from headgate.limit_text import parse_limits
+from headgate.operation import Operation
 from headgate.stores.redis.codec import read_state
 from headgate.stores.redis.store import RedisStore
 from headgate.testing import ManualClock
@@ -608,7 +609,7 @@ def test_identities_on_different_servers_are_never_over_admitted_and_refusals_le
     bound: Any = store.bind(definitions) if loop is None else store.bind_async(definitions)
 
     def decide(pair: tuple[str, str], cost: int = 1) -> Decision:
-        asked: Any = bound.decide(pair, (cost, cost))
+        asked: Any = bound.decide(Operation(pair, (cost, cost)))
         return asked if loop is None else loop.run(asked)  # type: ignore[no-any-return]
 
     if loop is None:
@@ -617,7 +618,7 @@ def test_identities_on_different_servers_are_never_over_admitted_and_refusals_le
     else:
 
         async def all_at_once() -> list[Decision]:
-            return list(await asyncio.gather(*(bound.decide(pair, (1, 1)) for pair in asks)))
+            return list(await asyncio.gather(*(bound.decide(Operation(pair, (1, 1))) for pair in asks)))
 
         answers = loop.run(all_at_once())
     passed: Counter[str] = Counter()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asking import give_back
 from headgate import Limiter
 from headgate.algorithms.sliding_log import MOST_SINCE
 from headgate.algorithms.transition import transition_of
@@ -78,7 +79,7 @@ class Caller:
     def give_back(self, number: int, cost: int, more_us: int) -> None:
         asked_us, left = self.charges[number]
         self.charges[number] = (asked_us, left - cost)
-        self.limiter._bound.give_back(("key",), (cost,), self.own_us - asked_us + more_us)
+        give_back(self.limiter._bound, ("key",), (cost,), self.own_us - asked_us + more_us)
         for pieces, state in zip(self.all, self.limiter._bound.read(("key",)), strict=True):
             pieces.give_back(number, cost, none_is_left=state is None)
 
@@ -112,7 +113,7 @@ def test_identity_what_is_given_back_at_its_own_instant_was_never_charged(
         clock.advance(wait_us)
         before = numbers(limiter.peek("key", 0))
         if limiter.hit("key", cost):
-            limiter._bound.give_back(("key",), (cost,), 0)
+            give_back(limiter._bound, ("key",), (cost,), 0)
         assert numbers(limiter.peek("key", 0)) == before
         other = data.draw(st.sampled_from([0, 1, cost]))
         assert numbers(limiter.hit("key", other)) == numbers(without.hit("key", other))
@@ -168,7 +169,7 @@ def test_all_stores_agree_on_what_is_given_back_however_wrong_the_caller_is(
         charged = data.draw(st.one_of(st.none(), st.tuples(*(st.booleans() for _ in limits))))
         if ago_us is not None:
             for limiter in limiters:
-                limiter._bound.give_back(("key",), (cost,), ago_us, charged=charged)
+                give_back(limiter._bound, ("key",), (cost,), ago_us, charged=charged)
         assert_same([numbers(limiter.hit("key", 0 if ago_us is not None else cost)) for limiter in limiters])
         assert_same([limiter._bound.read(("key",)) for limiter in limiters])
 
@@ -184,7 +185,7 @@ def test_all_stores_agree_on_long_logs(since: int, cost: int) -> None:
         for limiter in limiters:
             limiter.hit("key", number % 3 + 1)
     for limiter in limiters:
-        limiter._bound.give_back(("key",), (cost,), 10 * since + 5)
+        give_back(limiter._bound, ("key",), (cost,), 10 * since + 5)
     assert_same([limiter._bound.read(("key",)) for limiter in limiters])
     costs = [number % 3 + 1 for number in range(MOST_SINCE + 60)]
     given = min(cost, sum(costs[-MOST_SINCE:])) if since + 1 < MOST_SINCE else 0

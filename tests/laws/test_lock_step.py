@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from asking import decide, give_back
 from headgate import ConfigError, Limiter
 from headgate.decision import name_limits
 from headgate.keys import Key
@@ -60,7 +61,7 @@ class AllStores(RuleBasedStateMachine):
         if self.charges:
             key, cost, at_us = data.draw(st.sampled_from(self.charges))
             for limiter in self.all:
-                limiter._bound.give_back((key,), (cost,), self.clock.now_us() - at_us + more_us)
+                give_back(limiter._bound, (key,), (cost,), self.clock.now_us() - at_us + more_us)
             self.ask("peek", key, 0)
 
     @rule(key=KEYS, cost=st.one_of(st.integers(0, 3), NUMBERS))
@@ -149,7 +150,7 @@ def test_all_stores_agree_on_groups_shadows_delays_and_changed_numbers(data: st.
         costs = tuple(data.draw(st.one_of(st.integers(0, 3), near)) for _ in range(groups))
         commit = data.draw(st.booleans())
         max_delay_us = data.draw(st.one_of(st.none(), st.integers(0, period_us)))
-        assert_same(numbers(bound.decide(keys, costs, commit=commit, max_delay_us=max_delay_us)) for bound in bindings)
+        assert_same(numbers(decide(bound, keys, costs, commit=commit, max_delay_us=max_delay_us)) for bound in bindings)
 
 
 def in_microseconds(limit: Limit) -> bool:

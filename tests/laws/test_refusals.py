@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asking import give_back
 from headgate import AsyncLimiter, Gate, GuardedStore, Limiter, MemoryStore, Request
 from headgate.limits import Limit
 from headgate.stores.guard.refusals import REMEMBERED_US
@@ -66,7 +67,7 @@ def test_histories_with_remembered_refusals_equal_histories_without(limits: list
             assert remembers.reset(key) == asks.reset(key)
         else:
             for limiter in (remembers, asks):
-                limiter._bound.give_back((key,), (cost,), 0)
+                give_back(limiter._bound, (key,), (cost,), 0)
 
 
 @given(data=st.data())
@@ -160,7 +161,7 @@ def test_limits_of_asyncio_forget_as_those_of_threads_do() -> None:
         bound: Any = limiter._bound
         assert await limiter.hit("key", 10) and not await limiter.hit("key")
         assert store.refusals.known
-        await bound.give_back(("key",), (3,), 0)
+        await give_back(bound, ("key",), (3,), 0)
         assert not store.refusals.known and not store.refusals.of_state
         assert await limiter.hit("key", 3) and not await limiter.hit("key")
         assert await limiter.reset("key") and not store.refusals.known

@@ -21,6 +21,7 @@ from headgate.http.fields.ratelimit import ratelimit_fields
 from headgate.keys import Key, check_cost, encode_key
 from headgate.limit_text import parse_limits
 from headgate.limits import Limit
+from headgate.operation import Operation, Receipt
 from headgate.policy.gate import Gate
 from headgate.policy.request import Request
 from headgate.stores.protocol import BoundLimits, StoreStats
@@ -198,53 +199,35 @@ class DictLimits:
         self.groups = max(limit.group for limit in limits) + 1
 
     def hit(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide((key,) * self.groups, (cost,) * self.groups)
+        return self.decide(Operation((key,) * self.groups, (cost,) * self.groups))
 
     def peek(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide((key,) * self.groups, (cost,) * self.groups, commit=False)
+        return self.decide(Operation((key,) * self.groups, (cost,) * self.groups, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
         every = list(keys)
         each = costs if isinstance(costs, Iterable) else [costs or 1] * len(every)
         return PythonDecisions(self.hit(key, cost) for key, cost in zip(every, each, strict=True))
 
-    def decide(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        /,
-        *,
-        commit: bool = True,
-        now_us: int | None = None,
-        max_delay_us: int | None = None,
-    ) -> Decision:
-        now_us = self.clock.now_us() if now_us is None else now_us
-        places = self._places(keys)
-        each = [check_cost(costs[limit.group]) for limit in self.limits]
-        states = self.read(keys, now_us)
+    def decide(self, operation: Operation, /) -> Decision:
+        now_us = self.clock.now_us() if operation.now_us is None else operation.now_us
+        places = self._places(operation.keys)
+        each = [check_cost(operation.costs[limit.group]) for limit in self.limits]
+        states = self.read(operation.keys, now_us)
         steps = [
             Step(limit.limit.compiled, state, cost, limit.shadow)
             for limit, state, cost in zip(self.limits, states, each, strict=True)
         ]
-        outcome = decide(steps, now_us, commit=commit, max_delay_us=max_delay_us)
+        outcome = decide(steps, now_us, commit=operation.commit, max_delay_us=operation.max_delay_us)
         for place, step, state in zip(places, steps, outcome.states, strict=True):
             if state is not None:
                 self.store.states[place] = (step.limit, state)
         binding = binding_of(self.limits, outcome.readings, each, allowed=outcome.allowed)
         return Decision(self.limits, outcome.readings, allowed=outcome.allowed, binding=binding)
 
-    def give_back(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        ago_us: int,
-        /,
-        *,
-        degraded: str = "",
-        charged: Sequence[bool] | None = None,
-    ) -> None:
-        now_us = self.clock.now_us()
-        for place, limit in zip(self._places(keys), self.limits, strict=True):
+    def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
+        now_us, costs = self.clock.now_us(), receipt.costs
+        for place, limit in zip(self._places(receipt.keys), self.limits, strict=True):
             kept = self.store.states.pop(place, None)
             if kept is not None:
                 former, state = kept

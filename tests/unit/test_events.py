@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from headgate import MemoryStore, Request
+from headgate.drive import answered
 from headgate.errors import StoreTimeout
 from headgate.observe.events import DecisionEvent, Event, Events, StoreDegraded, StoreRecovered
 from headgate.policy.gate import AsyncGate
@@ -18,7 +19,6 @@ from headgate.service.http.messages import ServiceRequest, ServiceResponse
 from headgate.stores.guard.breaker import FAILURES
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.protocol import AsyncStore
-from headgate.waiting import answered
 
 POLICY = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "5/minute"}], "rulesets": {"some": ["all"]}}
 

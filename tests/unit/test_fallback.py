@@ -16,6 +16,7 @@ from headgate import AsyncLimiter, ConfigError, GuardedStore, Limiter, MemorySto
 from headgate.decision import name_limits
 from headgate.integrations.flask import RateLimits
 from headgate.limit_text import parse_limits
+from headgate.operation import Operation
 from headgate.stores.guard.breaker import OPEN
 from headgate.stores.guard.fallback import Fallback, read_share
 from headgate.testing import ManualClock
@@ -54,7 +55,7 @@ def test_the_strictest_choice_speaks() -> None:
             )
         ]
         fallback = Fallback(named, "local", Fraction(1), MemoryStore(), ManualClock())
-        decision = fallback.decide(("key",) * len(choices), (1,) * len(choices))
+        decision = fallback.decide(Operation(("key",) * len(choices), (1,) * len(choices)))
         return decision.allowed, decision.degraded, decision.remaining
 
     assert decide("open", "open") == (True, "open", 2)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from asking import decide, give_back
 from headgate import ArgumentError, AsyncLimiter, GuardedStore, Limiter, MemoryStore
 from headgate.decision import NamedLimit, name_limits
 from headgate.errors import StoreTimeout
@@ -57,26 +58,26 @@ def test_what_is_no_charge_is_refused_and_nothing_is_given_back(
     store: Any = make_store(store_kind)
     bound = store.bind(two_groups(), clock=ManualClock())
     asked = GuardedStore(store).bind(two_groups(), clock=ManualClock()) if guarded else bound
-    bound.decide(("key", "key"), (3, 3))
+    decide(bound, ("key", "key"), (3, 3))
     for degraded in ("", "local", "open"):
         with pytest.raises(ArgumentError, match=message):
-            asked.give_back(keys, costs, ago_us, degraded=degraded)
-    assert [reading.remaining for reading in bound.decide(("key", "key"), (0, 0)).limits] == [6, 2]
+            give_back(asked, keys, costs, ago_us, degraded=degraded)
+    assert [reading.remaining for reading in decide(bound, ("key", "key"), (0, 0)).limits] == [6, 2]
 
 
 def test_more_or_fewer_than_there_are_groups_or_limits_are_refused(store_kind: str) -> None:
     bound = make_store(store_kind).bind(two_groups(), clock=ManualClock())
     for keys, costs in ((("key",), (1, 1)), (("key", "key"), (1,)), ((), ())):
         with pytest.raises(ValueError, match="these limits take 2"):
-            bound.give_back(keys, costs, 0)
+            give_back(bound, keys, costs, 0)
     with pytest.raises(ValueError, match="these are 2 limits, not 1"):
-        bound.give_back(("key", "key"), (1, 1), 0, charged=[True])
+        give_back(bound, ("key", "key"), (1, 1), 0, charged=[True])
 
 
 @pytest.mark.parametrize("text", EVERY_LIMIT)
 def test_a_key_never_seen_gets_no_state(store_kind: str, text: str) -> None:
     limiter = make_limiter(store_kind, text, ManualClock())
-    limiter._bound.give_back(("key",), (3,), 0)
+    give_back(limiter._bound, ("key",), (3,), 0)
     assert limiter._bound.read(("key",)) == [None]
     assert limiter.store.stats().keys == 0 and left(limiter) == [5]
 
@@ -85,7 +86,7 @@ def test_a_key_never_seen_gets_no_state(store_kind: str, text: str) -> None:
 def test_a_state_that_is_given_back_whole_is_dropped(store_kind: str, text: str) -> None:
     limiter = make_limiter(store_kind, text, ManualClock())
     limiter.hit("key", 3)
-    limiter._bound.give_back(("key",), (3,), 0)
+    give_back(limiter._bound, ("key",), (3,), 0)
     assert limiter._bound.read(("key",)) == [None]
     assert limiter.store.stats().keys == 0
 
@@ -95,7 +96,7 @@ def test_a_state_that_is_given_back_whole_is_dropped(store_kind: str, text: str)
 def test_what_was_charged_too_long_ago_is_gone(store_kind: str, text: str, ago_us: int) -> None:
     limiter = make_limiter(store_kind, text, ManualClock())
     limiter.hit("key", 3)
-    limiter._bound.give_back(("key",), (3,), ago_us)
+    give_back(limiter._bound, ("key",), (3,), ago_us)
     assert left(limiter) == [2]
 
 
@@ -103,7 +104,7 @@ def test_what_was_charged_too_long_ago_is_gone(store_kind: str, text: str, ago_u
 def test_a_cost_that_can_never_have_been_charged_is_not_given_back(store_kind: str, text: str) -> None:
     limiter = make_limiter(store_kind, text, ManualClock())
     limiter.hit("key", 3)
-    limiter._bound.give_back(("key",), (6,), 0)
+    give_back(limiter._bound, ("key",), (6,), 0)
     assert left(limiter) == [2]
 
 
@@ -112,27 +113,27 @@ def test_a_part_of_a_cost_is_given_back_and_others_stay_charged(store_kind: str,
     limiter = make_limiter(store_kind, text, ManualClock())
     limiter.hit("key", 3)
     limiter.hit("other", 3)
-    limiter._bound.give_back(("key",), (2,), 0)
+    give_back(limiter._bound, ("key",), (2,), 0)
     assert left(limiter) == [4] and left(limiter, "other") == [2]
 
 
 def test_each_group_is_given_back_what_it_was_charged(store_kind: str) -> None:
     bound = make_store(store_kind).bind(two_groups(), clock=ManualClock())
-    bound.decide(("a", "b"), (4, 4))
-    bound.give_back(("a", "b"), (0, 2), 0)
-    assert [reading.remaining for reading in bound.decide(("a", "b"), (0, 0)).limits] == [5, 3]
-    bound.give_back(("a", "b"), (3, 2), 0)
-    assert [reading.remaining for reading in bound.decide(("a", "b"), (0, 0)).limits] == [8, 5]
+    decide(bound, ("a", "b"), (4, 4))
+    give_back(bound, ("a", "b"), (0, 2), 0)
+    assert [reading.remaining for reading in decide(bound, ("a", "b"), (0, 0)).limits] == [5, 3]
+    give_back(bound, ("a", "b"), (3, 2), 0)
+    assert [reading.remaining for reading in decide(bound, ("a", "b"), (0, 0)).limits] == [8, 5]
 
 
 def test_a_shadow_limit_is_given_back_where_it_was_charged(store_kind: str) -> None:
     bound = make_store(store_kind).bind(two_groups(shadow=True), clock=ManualClock())
-    charges = [bound.decide(("key", f"own {number}"), (4, 4)) for number in range(3)]
+    charges = [decide(bound, ("key", f"own {number}"), (4, 4)) for number in range(3)]
     assert all(charges) and [charge.limits[0].allowed for charge in charges] == [True, True, False]
     for number, charge in reversed(list(enumerate(charges))):
         charged = [reading.allowed for reading in charge.limits]
-        bound.give_back(("key", f"own {number}"), (4, 4), 0, charged=charged)
-        remaining = [reading.remaining for reading in bound.decide(("key", f"own {number}"), (0, 0)).limits]
+        give_back(bound, ("key", f"own {number}"), (4, 4), 0, charged=charged)
+        remaining = [reading.remaining for reading in decide(bound, ("key", f"own {number}"), (0, 0)).limits]
         assert remaining == [{2: 1, 1: 5, 0: 9}[number], 5]
 
 
@@ -153,7 +154,7 @@ def test_as_much_is_given_back_as_still_counts(store_kind: str, text: str, secon
     limiter = make_limiter(store_kind, text, clock)
     limiter.hit("key", 3)
     clock.advance(seconds * 1_000_000)
-    limiter._bound.give_back(("key",), (3,), seconds * 1_000_000)
+    give_back(limiter._bound, ("key",), (3,), seconds * 1_000_000)
     assert left(limiter) == [remaining]
     assert limiter.hit("key", 5) and left(limiter) == [0]
 
@@ -164,7 +165,7 @@ def test_what_has_flowed_back_by_itself_is_not_given_back_again(store_kind: str)
     limiter.hit("key", 3)
     clock.advance(24_000_000)  # two units have flowed back,
     limiter.hit("key", 2)  # and are taken by somebody else
-    limiter._bound.give_back(("key",), (3,), 24_000_000)
+    give_back(limiter._bound, ("key",), (3,), 24_000_000)
     assert left(limiter) == [3]
 
 
@@ -174,7 +175,7 @@ def test_of_two_windows_the_last_one_is_given_back_to(store_kind: str) -> None:
     limiter.hit("key", 4)
     clock.advance(60_000_000)
     limiter.hit("key", 4)
-    limiter._bound.give_back(("key",), (3,), 1)  # it may have been charged just before this window began
+    give_back(limiter._bound, ("key",), (3,), 1)  # it may have been charged just before this window began
     assert left(limiter) == [5]
     clock.advance(60_000_000)
     assert left(limiter) == [6]
@@ -187,9 +188,9 @@ def test_a_log_gives_back_its_own_entry_whatever_came_before_and_after(store_kin
     for cost in (2, 3, 4):
         limiter.hit("key", cost)
         clock.advance(1000)
-    limiter._bound.give_back(("key",), (3,), 2500)  # asked half a millisecond before it was charged
+    give_back(limiter._bound, ("key",), (3,), 2500)  # asked half a millisecond before it was charged
     assert limiter._bound.read(("key",)) == [((start_us, 2), (start_us + 2000, 4))]
-    limiter._bound.give_back(("key",), (3,), 2500)  # a second time, which no caller may do, takes what came after
+    give_back(limiter._bound, ("key",), (3,), 2500)  # a second time, which no caller may do, takes what came after
     assert limiter._bound.read(("key",)) == [((start_us, 2), (start_us + 2000, 1))]
 
 
@@ -200,7 +201,7 @@ def test_a_log_whose_callers_clock_is_slow_gives_back_what_came_before(store_kin
     for cost in (2, 3):
         limiter.hit("key", cost)
         clock.advance(1000)
-    limiter._bound.give_back(("key",), (4,), 900)
+    give_back(limiter._bound, ("key",), (4,), 900)
     assert limiter._bound.read(("key",)) == [((start_us, 1),)]
 
 
@@ -213,7 +214,7 @@ def test_a_clock_that_steps_back_gives_nobody_more(store_kind: str, text: str) -
     others = left(limiter)[0]
     assert limiter.hit("key", others) and without.hit("key", others)
     clock.advance(-85_000_000)
-    limiter._bound.give_back(("key",), (3,), 5_000_000)
+    give_back(limiter._bound, ("key",), (3,), 5_000_000)
     assert left(limiter) == left(without)
 
 
@@ -228,12 +229,12 @@ def test_where_only_the_quota_was_raised_or_lowered_a_charge_is_known_again(
     latter = Limiter(text.format(to), store=store, name="api", clock=clock)
     former.hit("key", 3)
     before = left(former)[0]
-    latter._bound.give_back(("key",), (1,), 0)
+    give_back(latter._bound, ("key",), (1,), 0)
     told = "burst" not in text or to < 5  # a state of a smaller bucket may have lost what did not fit into it
     assert left(former) == [before + told]
     latter.hit("key")
     before = left(former)[0]
-    former._bound.give_back(("key",), (1,), 0)
+    give_back(former._bound, ("key",), (1,), 0)
     told = "burst" not in text or to > 5
     assert left(former) == [before + told]
 
@@ -245,9 +246,9 @@ def test_a_bucket_that_was_made_smaller_has_forgotten_what_did_not_fit(store_kin
     narrow = Limiter("6/minute burst 10", store=store, name="api", clock=clock)
     wide.hit("key", 5)
     narrow.hit("key", 3)
-    wide._bound.give_back(("key",), (5,), 0)
+    give_back(wide._bound, ("key",), (5,), 0)
     assert left(narrow) == [7]
-    narrow._bound.give_back(("key",), (3,), 0)
+    give_back(narrow._bound, ("key",), (3,), 0)
     assert left(narrow) == [10]
 
 
@@ -259,10 +260,10 @@ def test_other_periods_give_nothing_back(store_kind: str) -> None:
         former = Limiter("10/minute" + shape, store=store, name="api", clock=clock)
         latter = Limiter("10/hour" + shape, store=store, name="api", clock=clock)
         former.hit("key", 3)
-        latter._bound.give_back(("key",), (3,), 0)
+        give_back(latter._bound, ("key",), (3,), 0)
         assert left(former) == [7]
         latter.hit("key")
-        former._bound.give_back(("key",), (3,), 0)
+        give_back(former._bound, ("key",), (3,), 0)
         assert left(latter) == [6]
 
 
@@ -270,7 +271,7 @@ def test_other_periods_give_nothing_back(store_kind: str) -> None:
 def test_what_was_decided_without_the_store_is_not_given_back_there(store_kind: str, degraded: str) -> None:
     limiter = make_limiter(store_kind, "5/minute", ManualClock())
     limiter.hit("key", 3)
-    limiter._bound.give_back(("key",), (3,), 0, degraded=degraded)
+    give_back(limiter._bound, ("key",), (3,), 0, degraded=degraded)
     assert left(limiter) == [2]
 
 
@@ -279,7 +280,7 @@ def test_a_key_that_was_refused_is_not_forgotten_for_what_is_given_back(core: st
     limiter = Limiter("5/minute", store=store, clock=ManualClock())
     limiter.hit("blocked", 4)
     assert not limiter.hit("blocked", 5)
-    limiter._bound.give_back(("blocked",), (1,), 0)
+    give_back(limiter._bound, ("blocked",), (1,), 0)
     for number in range(9):
         limiter.hit(f"new {number}")
     assert left(limiter, "blocked") == [2] and store.stats().evicted > 0
@@ -302,7 +303,7 @@ def test_a_log_that_is_given_back_makes_room_for_others(core: str) -> None:
 
     assert not fit_three()
     limiter.reset("other")
-    limiter._bound.give_back(("key",), (14,), 20)
+    give_back(limiter._bound, ("key",), (14,), 20)
     assert store.stats().keys == 0 and fit_three()
 
 
@@ -310,7 +311,7 @@ def test_what_was_decided_locally_is_given_back_locally() -> None:
     limiter = Limiter("3/hour", store=f"{NOBODY}?on_error=local")
     decisions = [limiter.hit("user") for _ in range(4)]
     assert [decision.allowed for decision in decisions] == [True, True, True, False]
-    limiter._bound.give_back(("user",), (1,), 0, degraded=decisions[0].degraded)
+    give_back(limiter._bound, ("user",), (1,), 0, degraded=decisions[0].degraded)
     assert [limiter.hit("user").allowed for _ in range(2)] == [True, False]
     limiter.close()
 
@@ -320,8 +321,8 @@ def test_what_was_decided_locally_is_given_back_locally_on_an_event_loop() -> No
         limiter = AsyncLimiter("3/hour", store=f"{NOBODY}?on_error=local")
         decisions = [await limiter.hit("user") for _ in range(4)]
         bound: Any = limiter._bound
-        await bound.give_back(("user",), (1,), 0, degraded=decisions[0].degraded)
-        await bound.give_back(("user",), (1,), 0)  # of a decision that the store made
+        await give_back(bound, ("user",), (1,), 0, degraded=decisions[0].degraded)
+        await give_back(bound, ("user",), (1,), 0)  # of a decision that the store made
         found = [(await limiter.hit("user")).allowed for _ in range(2)]
         await limiter.close()
         return found
@@ -333,7 +334,7 @@ def test_a_guard_swallows_what_cannot_be_given_back_and_says_so_once(caplog: pyt
     limiter = Limiter("3/hour", store=NOBODY)
     with caplog.at_level(logging.WARNING, "headgate"):
         for _ in range(20):
-            limiter._bound.give_back(("user",), (1,), 0)
+            give_back(limiter._bound, ("user",), (1,), 0)
     assert isinstance(limiter.store, GuardedStore) and limiter.store.breaker.opened == 1
     limiter.close()
     assert len(caplog.records) == 1 and "the store does not answer" in caplog.text
@@ -344,7 +345,7 @@ def test_a_refusal_that_is_remembered_ends_when_a_charge_is_given_back() -> None
     store = GuardedStore(cast(Any, MemoryStore()))
     limiter = Limiter("3/hour", store=store, clock=clock)
     assert limiter.hit("user", 3) and not limiter.hit("user")
-    limiter._bound.give_back(("user",), (1,), 0)
+    give_back(limiter._bound, ("user",), (1,), 0)
     assert limiter.hit("user") and not limiter.hit("user")
 
 
@@ -363,9 +364,9 @@ def test_limits_that_are_rescued_swallow_it_and_say_so_once(caplog: pytest.LogCa
     failing = Failing()
     rescued = RescuedLimits(cast(BoundLimits, failing), fallback, Breaker("zone", failures=1), failing.probe)
     with caplog.at_level(logging.WARNING, "headgate"):
-        assert [rescued.decide(("key",), (1,)).allowed for _ in range(4)] == [True, True, True, False]
-        rescued.give_back(("key",), (1,), 0)  # of a decision that the store made
-        assert not rescued.decide(("key",), (1,))
-        rescued.give_back(("key",), (1,), 0, degraded="local")
-        assert rescued.decide(("key",), (1,)) and not rescued.decide(("key",), (1,))
+        assert [decide(rescued, ("key",), (1,)).allowed for _ in range(4)] == [True, True, True, False]
+        give_back(rescued, ("key",), (1,), 0)  # of a decision that the store made
+        assert not decide(rescued, ("key",), (1,))
+        give_back(rescued, ("key",), (1,), 0, degraded="local")
+        assert decide(rescued, ("key",), (1,)) and not decide(rescued, ("key",), (1,))
     assert len(caplog.records) == 1

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from headgate.drive import answered
 from headgate.policy.gate import AsyncGate
 from headgate.service.app import Service
 from headgate.service.http.messages import TEXT, ServiceRequest, ServiceResponse
 from headgate.service.routes import ANY, GET, POST, Route, RouteTable
-from headgate.waiting import answered
 
 DOCS = Path(__file__).parents[2] / "docs" / "service.md"
 POLICY = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "5/minute"}]}

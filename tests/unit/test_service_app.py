@@ -12,12 +12,13 @@ import pytest
 from headgate import MemoryStore
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit
+from headgate.drive import answered
 from headgate.errors import ConfigError, HeadgateError, StoreTimeout
+from headgate.operation import Operation
 from headgate.policy.gate import AsyncGate
 from headgate.service.app import Service
 from headgate.service.http.messages import ServiceRequest, ServiceResponse
 from headgate.stores.protocol import BoundLimits, StoreStats
-from headgate.waiting import answered
 
 POLICY = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "5/minute"}]}
 
@@ -45,7 +46,10 @@ class FailingLimits:
     def __init__(self, error: HeadgateError) -> None:
         self.error = error
 
-    def decide(self, keys: tuple[Any, ...], costs: tuple[int, ...], /, **_: Any) -> Decision:
+    def decide(self, operation: Operation, /) -> Decision:
+        raise self.error
+
+    def hit(self, key: Any, cost: int = 1) -> Decision:
         raise self.error
 
 

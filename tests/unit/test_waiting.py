@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from headgate import ArgumentError, AsyncLimiter, Decision, Limiter, MemoryStore
 from headgate.limits import Limit
+from headgate.operation import Operation
 from headgate.testing import ManualClock
-from headgate.waiting import Ask, Plan, Read, Sleep, Stand, Steps
+from headgate.waiting import Plan, Read, Sleep, Stand, WaitSteps
 from strategies import SEVERAL_LIMITS, history_of
 from subjects import make_limiter
 
@@ -119,14 +120,14 @@ def test_a_refusal_for_a_delay_tells_when_the_queue_is_short_enough(store_kind: 
     clock = ManualClock()
     limiter = make_limiter(store_kind, "1/second queue 1", clock)
     limiter.hit("key", 2)
-    decide = limiter._bound.decide
-    told_us = decide(("key",), (1,), max_delay_us=max_delay_us).retry_after_us
+    decide, asked = limiter._bound.decide, Operation(("key",), (1,), max_delay_us=max_delay_us)
+    told_us = decide(asked).retry_after_us
     assert told_us is not None
     assert told_us == max(1_000_000, 2_000_000 - max_delay_us)
     clock.advance(told_us - 1)
-    assert not decide(("key",), (1,), max_delay_us=max_delay_us)
+    assert not decide(asked)
     clock.advance(1)
-    assert decide(("key",), (1,), max_delay_us=max_delay_us).delay_us <= max_delay_us
+    assert decide(asked).delay_us <= max_delay_us
 
 
 def test_a_refused_acquire_in_asyncio_tells_when_its_turn_in_a_queue_comes() -> None:
@@ -280,14 +281,14 @@ def test_waiting_never_blocks_the_event_loop(core: str) -> None:
     run(main())
 
 
-def drive(steps: Steps, limiter: Limiter) -> Sleep | Stand | Decision:
+def drive(steps: WaitSteps, limiter: Limiter) -> Sleep | Stand | Decision:
     """Run steps up to the next that takes time, or to the end."""
     answer: Any = None
     try:
         while True:
             step = steps.send(answer)
-            if isinstance(step, Ask):
-                answer = limiter._bound.decide((step.key,), (step.cost,), commit=step.commit)
+            if isinstance(step, Operation):
+                answer = limiter._bound.decide(step)
             elif isinstance(step, Read):
                 answer = limiter._bound.read((step.key,))
             else:

@@ -7,6 +7,7 @@ use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Check, Mode};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use smallvec::SmallVec;
@@ -16,6 +17,7 @@ use crate::arguments::{Cost, check_ago, check_now, hash_key};
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::decisions::Decisions;
+use crate::operation::Operation;
 use crate::registration::{register, table_of};
 use crate::state::read_state;
 
@@ -110,35 +112,23 @@ impl BoundLimits {
         Ok(Decisions::new(self.definitions.clone_ref(py), answers))
     }
 
-    #[pyo3(signature = (keys, costs, *, commit = true, now_us = None, max_delay_us = None))]
-    fn decide(
-        &self,
-        py: Python<'_>,
-        keys: &Bound<'_, PyTuple>,
-        costs: &Bound<'_, PyTuple>,
-        commit: bool,
-        now_us: Option<&Bound<'_, PyAny>>,
-        max_delay_us: Option<i64>,
-    ) -> PyResult<Decision> {
-        let checks = self.checks(keys, costs)?;
-        let now_us = match now_us {
-            Some(now_us) => check_now(now_us)?,
+    fn decide(&self, py: Python<'_>, operation: &Bound<'_, Operation>) -> PyResult<Decision> {
+        let operation = operation.get();
+        let checks = self.checks(operation.keys.bind(py), operation.costs.bind(py))?;
+        let now_us = match &operation.now_us {
+            Some(now_us) => check_now(now_us.bind(py))?,
             None => self.clock.now_us(py)?,
         };
-        self.apply(py, &checks, now_us, Mode { commit, max_delay_us })
+        self.apply(py, &checks, now_us, Mode { commit: operation.commit, max_delay_us: operation.max_delay_us })
     }
 
-    #[pyo3(signature = (keys, costs, ago_us, /, *, degraded = "", charged = None))]
-    fn give_back(
-        &self,
-        py: Python<'_>,
-        keys: &Bound<'_, PyTuple>,
-        costs: &Bound<'_, PyTuple>,
-        ago_us: &Bound<'_, PyAny>,
-        degraded: &str,
-        charged: Option<Vec<bool>>,
-    ) -> PyResult<()> {
-        let mut checks = self.checks(keys, costs)?;
+    /// `receipt` is a `headgate.operation.Receipt`.
+    fn give_back(&self, py: Python<'_>, receipt: &Bound<'_, PyAny>, ago_us: &Bound<'_, PyAny>) -> PyResult<()> {
+        let keys = receipt.getattr(intern!(py, "keys"))?.cast_into::<PyTuple>()?;
+        let costs = receipt.getattr(intern!(py, "costs"))?.cast_into::<PyTuple>()?;
+        let charged: Option<Vec<bool>> = receipt.getattr(intern!(py, "charged"))?.extract()?;
+        let decided_here = receipt.getattr(intern!(py, "degraded"))?.is_truthy().map(|degraded| !degraded)?;
+        let mut checks = self.checks(&keys, &costs)?;
         let ago_us = check_ago(ago_us)?;
         if let Some(charged) = charged {
             if charged.len() != checks.len() {
@@ -149,7 +139,7 @@ impl BoundLimits {
             checks.retain(|_| charged.next().unwrap_or(true));
         }
         let now_us = self.clock.now_us(py)?;
-        if degraded.is_empty() {
+        if decided_here {
             self.table.give_back(&checks, now_us, (now_us - ago_us).max(0))?;
         }
         Ok(())

@@ -8,6 +8,7 @@ mod decision;
 mod decisions;
 mod fields;
 mod log_lines;
+mod operation;
 mod peers;
 mod registration;
 mod sender;
@@ -32,6 +33,8 @@ mod _native {
     use crate::fields::RateLimitFields;
     #[pymodule_export]
     use crate::log_lines::read_common_lines;
+    #[pymodule_export]
+    use crate::operation::Operation;
     #[pymodule_export]
     use crate::peers::PeerLimits;
     #[pymodule_export]

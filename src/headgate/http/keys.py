@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable
 from inspect import iscoroutinefunction
 from typing import Any
 
+from headgate.drive import answered
 from headgate.errors import ConfigError
 from headgate.http.server.functions import of_request, portable, request_of
 from headgate.policy.extract import Extractor, extractor_of
 from headgate.policy.identity import CookieIdentity, HeaderIdentity, Parts, QueryIdentity, is_repeated
 from headgate.policy.request import REPEATED, Request, header_name
-from headgate.waiting import answered
 
 __all__ = ["all_of", "api_key", "cookie", "endpoint", "first_of", "header", "portable", "query", "request_of"]
 

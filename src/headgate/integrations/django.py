@@ -20,6 +20,7 @@ from threading import Event
 from typing import Any, TypeVar, Unpack, cast
 from urllib.parse import quote
 
+from headgate.drive import answered
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.http.server.cors import tell_outside_of_cors
 from headgate.http.server.enforcer import Front, judge, judge_async
@@ -29,7 +30,6 @@ from headgate.http.server.routes import NONE_TOLD, LimitsOfRoute, check_endpoint
 from headgate.http.server.routes import exempt as _exempt
 from headgate.policy.headers import Headers
 from headgate.policy.request import Request
-from headgate.waiting import answered
 
 try:
     import django.core.exceptions as failures  # type: ignore[import-untyped]

@@ -11,6 +11,7 @@ from pkgutil import resolve_name
 from threading import Lock
 from typing import Any, cast
 
+from headgate.drive import answered
 from headgate.errors import ConfigError
 from headgate.http.server.enforcer import Front
 from headgate.http.server.functions import OF_A_REQUEST, is_portable, takes
@@ -19,7 +20,6 @@ from headgate.http.server.routes import LimitsOfRoute, RouteLimits
 from headgate.policy.request import Request
 from headgate.stores.protocol import Store
 from headgate.stores.url import open_store
-from headgate.waiting import answered
 
 _SITE = "site"
 """The scope of all requests that no other scope is told for."""

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from headgate.decision import Decision
+from headgate.drive import answered
 from headgate.errors import StoreError
 from headgate.http.asgi import (
     HEADS,
@@ -29,7 +30,6 @@ from headgate.http.asgi import (
 from headgate.http.server.enforcer import PASSES, Answer, Front, answer_async
 from headgate.http.server.options import Refusal, Response
 from headgate.integrations.passed import merged
-from headgate.waiting import answered
 
 _KEY = "headgate"
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit
+from headgate.drive import answered
+from headgate.operation import Operation
 from headgate.policy.compiled import ALL_RULES, Policy
 from headgate.policy.resolver import Resolved, Resolver
 from headgate.policy.store_fit import check_fit
@@ -32,7 +34,6 @@ from headgate.stores.protocol import (
 )
 from headgate.stores.shared.store import SharedStore
 from headgate.stores.url import open_store
-from headgate.waiting import answered
 
 
 def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
@@ -129,14 +130,14 @@ class Gate(_BoundPolicy):
         Only the rules of `ruleset` are asked. The decision's `rule` is the binding limit's. A request
         that no rule is for, or that is exempt, passes with `limits` empty.
         """
-        bound, _, keys, costs = self._resolver.resolve(request, cost, ruleset)
-        decision: Decision = bound.decide(keys, costs)
+        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
+        decision: Decision = bound.decide(operation)
         return decision
 
     def peek(self, request: Subject, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """Decide for a request and change nothing."""
-        bound, _, keys, costs = self._resolver.resolve(request, cost, ruleset)
-        decision: Decision = bound.decide(keys, costs, commit=False)
+        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
+        decision: Decision = bound.decide(Operation(operation.keys, operation.costs, commit=False))
         return decision
 
     @property
@@ -149,8 +150,8 @@ class Gate(_BoundPolicy):
 
         def decide_at(request: Subject, now_us: int, cost: int) -> tuple[Decision, Resolved]:
             resolved = resolve(request, cost, ALL_RULES)
-            bound, _, keys, costs = resolved
-            return bound.decide(keys, costs, now_us=now_us), resolved
+            bound, operation, _ = resolved
+            return bound.decide(Operation(operation.keys, operation.costs, now_us=now_us)), resolved
 
         return decide_at
 
@@ -187,8 +188,8 @@ class AsyncGate(_BoundPolicy):
 
     async def peek(self, request: Subject, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """See `Gate.peek`."""
-        bound, _, keys, costs = self._resolver.resolve(request, cost, ruleset)
-        decision: Decision = await answered(bound.decide(keys, costs, commit=False))
+        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
+        decision: Decision = await answered(bound.decide(Operation(operation.keys, operation.costs, commit=False)))
         return decision
 
     async def ping(self) -> None:
@@ -197,8 +198,8 @@ class AsyncGate(_BoundPolicy):
 
     def ask(self, request: Subject, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision | Awaitable[Decision]:
         """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""
-        bound, _, keys, costs = self._resolver.resolve(request, cost, ruleset)
-        decision: Decision | Awaitable[Decision] = bound.decide(keys, costs)
+        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
+        decision: Decision | Awaitable[Decision] = bound.decide(operation)
         return decision
 
     async def warm_up(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ConfigError
 from headgate.keys import check_cost
+from headgate.operation import Operation
 from headgate.policy.compiled import ANY_TIER, Policy, Rule
 from headgate.policy.extract import Extractor
 from headgate.policy.identity import Parts
@@ -34,8 +35,8 @@ Bind = Callable[[tuple[NamedLimit, ...]], Any]
 Keys = tuple[Parts | None, ...]
 """The key of each rule; None where a rule refuses for lack of an identity."""
 
-Resolved = tuple[Any, tuple[Rule, ...], Keys, tuple[int, ...]]
-"""(the limits to ask, the rules they are of, each rule's key, each rule's cost)."""
+Resolved = tuple[Any, Operation, tuple[Rule, ...]]
+"""(the limits to ask, what to ask them: each rule's key and cost, the rules they are of)."""
 
 
 class Settled:
@@ -44,7 +45,7 @@ class Settled:
     def __init__(self, decision: Decision) -> None:
         self._decision = decision
 
-    def decide(self, *_: object, **__: object) -> Decision:
+    def decide(self, operation: Operation, /) -> Decision:
         """The decision."""
         return self._decision
 
@@ -71,7 +72,9 @@ class Selection:
 
     joins: tuple[tuple[int, int], ...]
     spread: Callable[[list[Any]], tuple[Parts, ...]]
-    costs: tuple[int, ...]
+    usual: Operation
+    """What is asked but for the keys: each rule's cost, once."""
+
     tiers: frozenset[str]
     """The tiers that the limits depend on; none where they depend on no tier."""
 
@@ -126,24 +129,22 @@ class Resolver:
         if selection is None:
             selection = self._select(plan, subject)
         rules = selection.rules
-        costs = selection.costs if cost is _ONE else _multiplied(selection, cost)
+        usual = selection.usual if cost is _ONE else _multiplied(selection, cost)
         bound = selection.bound
         if bound is None:
             bound = self._bound_for(selection, subject)
         if selection.only is not None:
             parts = selection.only(subject)
             if parts:
-                return bound, rules, (parts,) * len(rules), costs
+                return bound, usual.with_keys((parts,) * len(rules)), rules
         else:
             found: list[Any] = [extract(subject) for extract in selection.extractors]
             if all(found):
                 for one, other in selection.joins:
                     found.append(found[one] + found[other])
-                return bound, rules, selection.spread(found), costs
-        keys = tuple([whole_key(subject) for whole_key in selection.whole_keys])
-        if not all(keys):
-            return self._refusal(rules, keys), rules, keys, costs
-        return bound, rules, keys, costs
+                return bound, usual.with_keys(selection.spread(found)), rules
+        keys: tuple[Any, ...] = tuple([whole_key(subject) for whole_key in selection.whole_keys])
+        return bound if all(keys) else self._refusal(rules, keys), usual.with_keys(keys), rules
 
     def _refusal(self, rules: tuple[Rule, ...], keys: Keys) -> Settled:
         """The refusal of a subject that lacks an identity which a rule insists on: its quota is nothing."""
@@ -237,7 +238,7 @@ class Resolver:
             only=extractors[0] if len(extractors) == 1 and not joins else None,
             joins=tuple(joins),
             spread=_spread(places, len(extractors) + len(joins)),
-            costs=tuple(rule.cost for rule in rules),
+            usual=Operation((), tuple(rule.cost for rule in rules)),
             tiers=tiers,
         )
         if not rules:
@@ -259,12 +260,12 @@ def limits_of(rules: Sequence[Rule], tier: str, on_store_error: str = "") -> tup
     )
 
 
-def _multiplied(selection: Selection, cost: int) -> tuple[int, ...]:
+def _multiplied(selection: Selection, cost: int) -> Operation:
     """Each rule's cost, so many times; where there are no rules, the cost is not looked at."""
     if not selection.rules:
-        return ()
+        return selection.usual
     cost = check_cost(cost)
-    return tuple([min(own * cost, LARGEST) for own in selection.costs])
+    return Operation((), tuple([min(own * cost, LARGEST) for own in selection.usual.costs]))
 
 
 def _spread(places: list[int], length: int) -> Callable[[list[Any]], tuple[Any, ...]]:

@@ -6,7 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headgate.decision import Decision
 from headgate.keys import encode_key
@@ -191,7 +191,8 @@ class Judge:
             request.headers = headers
             request.client_ip = client
             request.host = host
-            decision, (bound, rules, keys, _) = decide_at(request, time_us, cost)
+            decision, (bound, operation, rules) = decide_at(request, time_us, cost)
+            keys: Any = operation.keys
             name = tuple([rule.name for rule in rules]) if type(bound) is Settled else bound
             together = rules_together.get(name)
             if together is None:

@@ -17,6 +17,7 @@ from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import ArgumentError, ConfigError, StoreError
 from headgate.keys import Key, check_ago, check_cost, encode_key
+from headgate.operation import Operation, Receipt
 
 log = logging.getLogger("headgate")
 
@@ -89,39 +90,15 @@ class BoundLimits(Protocol):
         """
         ...
 
-    def decide(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        /,
-        *,
-        commit: bool = True,
-        now_us: int | None = None,
-        max_delay_us: int | None = None,
-    ) -> Decision:
-        """Decide with a key and a cost for each group, at `now_us` or at the clock's moment.
-
-        Without `commit` nothing is charged. A request that a queue would delay for longer than
-        `max_delay_us` is refused instead.
-        """
+    def decide(self, operation: Operation, /) -> Decision:
+        """Decide an operation, which has a key and a cost for each group."""
         ...
 
-    def give_back(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        ago_us: int,
-        /,
-        *,
-        degraded: str = "",
-        charged: Sequence[bool] | None = None,
-    ) -> None:
+    def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
         """Give back what a decision charged up to `ago_us` microseconds ago, as far as it still counts.
 
-        The inverse of that charge, never more. `costs` may be a part of what was charged; `ago_us` is measured from
-        before the decision was asked for. `degraded` is the decision's own: what was decided in place of the store
-        is given back there. `charged` tells of each limit whether it was charged (None: all were): a shadow limit
-        that did not admit was not, as `allowed` of its reading says. A StoreError may leave some as they were.
+        The inverse of that charge, never more. `ago_us` is measured from before the decision was asked for. A
+        StoreError may leave some as they were.
         """
         ...
 
@@ -140,26 +117,8 @@ class AsyncBoundLimits(Protocol):
     def hit(self, key: Key, cost: int = 1) -> Awaitable[Decision]: ...
     def peek(self, key: Key, cost: int = 1) -> Awaitable[Decision]: ...
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Awaitable[Decisions]: ...
-    def decide(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        /,
-        *,
-        commit: bool = True,
-        now_us: int | None = None,
-        max_delay_us: int | None = None,
-    ) -> Awaitable[Decision]: ...
-    def give_back(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        ago_us: int,
-        /,
-        *,
-        degraded: str = "",
-        charged: Sequence[bool] | None = None,
-    ) -> Awaitable[None]: ...
+    def decide(self, operation: Operation, /) -> Awaitable[Decision]: ...
+    def give_back(self, receipt: Receipt, ago_us: int, /) -> Awaitable[None]: ...
     def reset(self, keys: tuple[Key, ...], /) -> Awaitable[bool]: ...
     def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> Awaitable[list[tuple[Any, ...] | None]]: ...
 
@@ -277,17 +236,12 @@ async def warm_up_async(store: Store) -> None:
         log.warning(_COLD, str(error))
 
 
-def read_charge(
-    limits: Sequence[NamedLimit],
-    keys: Sequence[Key],
-    costs: Sequence[int],
-    ago_us: object,
-    charged: Sequence[bool] | None,
-) -> tuple[list[str], list[int], int]:
+def read_receipt(limits: Sequence[NamedLimit], receipt: Receipt, ago_us: object) -> tuple[list[str], list[int], int]:
     """(texts of the keys, units of each limit, time since) of a charge that is to be given back.
 
     Raises ArgumentError for what is none of these, ValueError where there are more or fewer than asked for.
     """
+    keys, costs, _, charged = receipt
     groups = max((limit.group + 1 for limit in limits), default=0)
     if len(keys) != groups or len(costs) != groups:
         raise ValueError(f"these limits take {groups} keys and costs")
@@ -297,6 +251,15 @@ def read_charge(
     if len(charged) != len(limits):
         raise ValueError(f"these are {len(limits)} limits, not {len(charged)}")
     return texts, [each[limit.group] if own else 0 for limit, own in zip(limits, charged, strict=True)], ago_us
+
+
+def checked_pairs(keys: Iterable[Key], costs: int | Iterable[int] | None) -> tuple[list[Key], list[int]]:
+    """Keys and a cost for each of them; raises ArgumentError for what is none, before anything is asked."""
+    every = list(keys)
+    each = paired_costs(len(every), costs)
+    for key in every:
+        encode_key(key)
+    return every, each
 
 
 def paired_costs(texts: int, costs: object) -> list[int]:

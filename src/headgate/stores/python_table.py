@@ -19,7 +19,8 @@ from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ArgumentError
 from headgate.keys import Key, check_cost, check_now, encode_key
-from headgate.stores.protocol import read_charge
+from headgate.operation import Operation, Receipt
+from headgate.stores.protocol import read_receipt
 from headgate.units import CompiledLimit
 
 _SWEEP = 32
@@ -31,8 +32,8 @@ _TIDY = 2
 _BYTES_PER_STATE = 400
 """About what one entry takes in CPython, its key text and state included."""
 
-Address = tuple[str, str]
-"""A state's place: the scope of its limit and the text of its key."""
+StateKey = tuple[str, str]
+"""What a state is found by: the scope of its limit and the text of its key."""
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class PythonTable:
         self._max_keys = max_keys
         self._max_log_entries = max_log_entries
         self._on_full = on_full
-        self._entries: OrderedDict[Address, _Entry] = OrderedDict()
+        self._entries: OrderedDict[StateKey, _Entry] = OrderedDict()
         self._log_entries = 0
         self._lock = threading.Lock()
         self._counts = {"expired": 0, "evicted": 0, "refused_full": 0, "passed_full": 0}
@@ -78,7 +79,7 @@ class PythonTable:
     def apply(
         self,
         limits: Sequence[NamedLimit],
-        addresses: Sequence[Address],
+        names: Sequence[StateKey],
         costs: Sequence[int],
         now_us: int,
         *,
@@ -88,71 +89,71 @@ class PythonTable:
         """Decide the checks of one request at one instant: all enforced ones are charged, or none."""
         with self._lock:
             if commit:
-                for limit, address in zip(limits, addresses, strict=True):
-                    self._adopt(address, limit.limit.compiled, now_us)
+                for limit, name in zip(limits, names, strict=True):
+                    self._adopt(name, limit.limit.compiled, now_us)
             steps = [
-                Step(limit.limit.compiled, self._stored(address, limit.limit.compiled, now_us), cost, limit.shadow)
-                for limit, address, cost in zip(limits, addresses, costs, strict=True)
+                Step(limit.limit.compiled, self._stored(name, limit.limit.compiled, now_us), cost, limit.shadow)
+                for limit, name, cost in zip(limits, names, costs, strict=True)
             ]
             outcome = decide(steps, now_us, commit=commit, max_delay_us=max_delay_us)
             degraded = ""
             if commit and outcome.allowed:
-                outcome, degraded = self._make_room(steps, addresses, outcome, now_us)
-                for address, step, state in zip(addresses, steps, outcome.states, strict=True):
+                outcome, degraded = self._make_room(steps, names, outcome, now_us)
+                for name, step, state in zip(names, steps, outcome.states, strict=True):
                     if state is not None:
-                        self._keep(address, step.limit, state)
+                        self._keep(name, step.limit, state)
             elif commit:
-                self._mark_refused(addresses, outcome.readings)
+                self._mark_refused(names, outcome.readings)
         binding = binding_of(limits, outcome.readings, costs, allowed=outcome.allowed)
         return Decision(tuple(limits), outcome.readings, allowed=outcome.allowed, binding=binding, degraded=degraded)
 
     def give_back(
-        self, limits: Sequence[NamedLimit], addresses: Sequence[Address], costs: Sequence[int], now_us: int, ago_us: int
+        self, limits: Sequence[NamedLimit], names: Sequence[StateKey], costs: Sequence[int], now_us: int, ago_us: int
     ) -> None:
         """Give back what one decision charged up to `ago_us` ago, as far as it still counts."""
         earliest_us = max(0, now_us - ago_us)
         with self._lock:
-            for limit, address, cost in zip(limits, addresses, costs, strict=True):
-                entry = self._entries.get(address)
+            for limit, name, cost in zip(limits, names, costs, strict=True):
+                entry = self._entries.get(name)
                 if entry is None:
                     continue
                 state = give_back(limit.limit.compiled, entry.state, now_us, cost, earliest_us, entry.limit)
                 if state is None:
-                    self._drop(address)
+                    self._drop(name)
                 else:
                     self._log_entries -= entry.log_entries
                     entry.state = state
                     self._log_entries += entry.log_entries
 
-    def reset(self, addresses: Iterable[Address], now_us: int) -> bool:
+    def reset(self, names: Iterable[StateKey], now_us: int) -> bool:
         """Forget these states; whether one was anything but the same as none."""
         with self._lock:
             live = False
-            for address in addresses:
-                entry = self._entries.get(address)
+            for name in names:
+                entry = self._entries.get(name)
                 if entry is not None:
                     live |= measure_us(entry.limit, entry.state, now_us)[1] > 0
-                    self._drop(address)
+                    self._drop(name)
             return live
 
-    def read(self, address: Address, limit: CompiledLimit, now_us: int) -> State | None:
+    def read(self, name: StateKey, limit: CompiledLimit, now_us: int) -> State | None:
         with self._lock:
-            return self._stored(address, limit, now_us)
+            return self._stored(name, limit, now_us)
 
-    def _stored(self, address: Address, limit: CompiledLimit, now_us: int) -> State | None:
-        entry = self._entries.get(address)
+    def _stored(self, name: StateKey, limit: CompiledLimit, now_us: int) -> State | None:
+        entry = self._entries.get(name)
         if entry is None:
             return None
         if entry.limit is limit or entry.limit == limit:
             return entry.state
         return convert(limit, entry.state, now_us, entry.limit)
 
-    def _adopt(self, address: Address, limit: CompiledLimit, now_us: int) -> None:
+    def _adopt(self, name: StateKey, limit: CompiledLimit, now_us: int) -> None:
         """Bring what another version of this limit wrote into the numbers of this one, for good.
 
         A wait that is told from here on is counted in them. What a clock once far ahead wrote comes to the present.
         """
-        entry = self._entries.get(address)
+        entry = self._entries.get(name)
         if entry is None:
             return
         if entry.limit is limit or entry.limit == limit:
@@ -162,43 +163,43 @@ class PythonTable:
                 entry.state = present
                 self._log_entries += entry.log_entries
             return
-        state = self._stored(address, limit, now_us)
+        state = self._stored(name, limit, now_us)
         if state is not None:
             self._log_entries -= entry.log_entries
             entry.limit, entry.state = limit, to_present(limit, state, now_us) or state
             self._log_entries += entry.log_entries
         elif entry.limit.algorithm != limit.algorithm:
-            self._drop(address)  # nothing of it counts in the other kind, for good too
+            self._drop(name)  # nothing of it counts in the other kind, for good too
 
-    def _keep(self, address: Address, limit: CompiledLimit, state: State) -> None:
-        former = self._entries.get(address)
+    def _keep(self, name: StateKey, limit: CompiledLimit, state: State) -> None:
+        former = self._entries.get(name)
         self._log_entries -= former.log_entries if former else 0
         entry = _Entry(limit, state)
-        self._entries[address] = entry
+        self._entries[name] = entry
         self._log_entries += entry.log_entries
 
-    def _drop(self, address: Address) -> None:
-        self._log_entries -= self._entries.pop(address).log_entries
+    def _drop(self, name: StateKey) -> None:
+        self._log_entries -= self._entries.pop(name).log_entries
 
-    def _mark_refused(self, addresses: Sequence[Address], readings: Sequence[Reading]) -> None:
-        for address, reading in zip(addresses, readings, strict=True):
-            entry = self._entries.get(address)
+    def _mark_refused(self, names: Sequence[StateKey], readings: Sequence[Reading]) -> None:
+        for name, reading in zip(names, readings, strict=True):
+            entry = self._entries.get(name)
             if entry is not None and reading.retry_after_us:
                 entry.refused = True
 
     def _make_room(
-        self, steps: Sequence[Step], addresses: Sequence[Address], outcome: Outcome, now_us: int
+        self, steps: Sequence[Step], names: Sequence[StateKey], outcome: Outcome, now_us: int
     ) -> tuple[Outcome, str]:
         """Find room for the new states of an admitted decision, or let the written choice decide."""
         states = list(outcome.states)
         degraded = ""
         new = 0
-        for index, (step, address) in enumerate(zip(steps, addresses, strict=True)):
+        for index, (step, name) in enumerate(zip(steps, names, strict=True)):
             if states[index] is None:
                 continue
-            full = self._reserve(step, address, addresses, new, now_us)
+            full = self._reserve(step, name, names, new, now_us)
             if full is None:
-                new += address not in self._entries
+                new += name not in self._entries
             elif step.shadow or self._on_full == "pass":
                 self._counts["passed_full"] += 1
                 states[index] = None
@@ -219,9 +220,9 @@ class PythonTable:
         readings[index] = readings[index]._replace(allowed=False, retry_after_us=max(1, full.soonest_us))
         return Outcome(False, tuple(readings), (None,) * len(steps))
 
-    def _reserve(self, step: Step, address: Address, ours: Sequence[Address], new: int, now_us: int) -> _Full | None:
+    def _reserve(self, step: Step, name: StateKey, ours: Sequence[StateKey], new: int, now_us: int) -> _Full | None:
         """Make sure that one more state, or one more log entry, has room; None if it has."""
-        if address not in self._entries:
+        if name not in self._entries:
             self._sweep(_TIDY, now_us, ours)
             if len(self._entries) + new >= self._max_keys:
                 full = self._free_one(now_us, ours)
@@ -233,7 +234,7 @@ class PythonTable:
                 return _Full(soonest_us)
         return None
 
-    def _free_one(self, now_us: int, ours: Sequence[Address]) -> _Full | None:
+    def _free_one(self, now_us: int, ours: Sequence[StateKey]) -> _Full | None:
         before = len(self._entries)
         soonest_us, victim = self._sweep(_SWEEP, now_us, ours)
         if len(self._entries) < before:
@@ -244,25 +245,25 @@ class PythonTable:
         self._counts["evicted"] += 1
         return None
 
-    def _sweep(self, most: int, now_us: int, ours: Sequence[Address]) -> tuple[int, Address | None]:
+    def _sweep(self, most: int, now_us: int, ours: Sequence[StateKey]) -> tuple[int, StateKey | None]:
         """Look at up to `most` states, going on where the last sweep ended, and drop what has expired.
 
         Returns how soon one of the others will have, and the one that resets soonest among those not blocked.
         """
         soonest_us = 0
-        victim: tuple[int, Address] | None = None
+        victim: tuple[int, StateKey] | None = None
         for _ in range(min(most, len(self._entries))):
-            address, entry = next(iter(self._entries.items()))
+            name, entry = next(iter(self._entries.items()))
             remaining, reset_after_us = measure_us(entry.limit, entry.state, now_us)
             if reset_after_us == 0:
-                self._drop(address)
+                self._drop(name)
                 self._counts["expired"] += 1
                 continue
-            self._entries.move_to_end(address)
+            self._entries.move_to_end(name)
             soonest_us = min(soonest_us or reset_after_us, reset_after_us)
-            blocked = entry.refused or remaining == 0 or address in ours
+            blocked = entry.refused or remaining == 0 or name in ours
             if not blocked and (victim is None or reset_after_us < victim[0]):
-                victim = (reset_after_us, address)
+                victim = (reset_after_us, name)
         return max(1, soonest_us), victim[1] if victim else None
 
 
@@ -288,10 +289,10 @@ class PythonBoundLimits:
         self._now_us: Callable[[], int] = (clock or SYSTEM_CLOCK).now_us
 
     def hit(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide((key,) * self._groups, (cost,) * self._groups)
+        return self.decide(Operation((key,) * self._groups, (cost,) * self._groups))
 
     def peek(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide((key,) * self._groups, (cost,) * self._groups, commit=False)
+        return self.decide(Operation((key,) * self._groups, (cost,) * self._groups, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
         texts = [encode_key(key) for key in keys]
@@ -308,47 +309,30 @@ class PythonBoundLimits:
             for text, cost in zip(texts, all_costs, strict=True)
         )
 
-    def decide(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        /,
-        *,
-        commit: bool = True,
-        now_us: int | None = None,
-        max_delay_us: int | None = None,
-    ) -> Decision:
+    def decide(self, operation: Operation, /) -> Decision:
+        keys, costs, now_us = operation.keys, operation.costs, operation.now_us
         if len(keys) != self._groups or len(costs) != self._groups:
             raise ValueError(f"these limits take {self._groups} keys and costs")
         texts = tuple(encode_key(key) for key in keys)
         checked = tuple(check_cost(cost) for cost in costs)
         moment = check_now(self._now_us() if now_us is None else now_us)
-        return self._apply(texts, checked, moment, commit=commit, max_delay_us=max_delay_us)
+        return self._apply(texts, checked, moment, commit=operation.commit, max_delay_us=operation.max_delay_us)
 
-    def give_back(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        ago_us: int,
-        /,
-        *,
-        degraded: str = "",
-        charged: Sequence[bool] | None = None,
-    ) -> None:
-        texts, each, ago_us = read_charge(self._limits, keys, costs, ago_us, charged)
+    def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
+        texts, each, ago_us = read_receipt(self._limits, receipt, ago_us)
         now_us = check_now(self._now_us())
-        if not degraded:  # else nothing was charged here, or not all
-            self._table.give_back(self._limits, self._addresses(texts), each, now_us, ago_us)
+        if not receipt.degraded:  # else nothing was charged here, or not all
+            self._table.give_back(self._limits, self._names(texts), each, now_us, ago_us)
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:
-        return self._table.reset(self._addresses([encode_key(key) for key in keys]), check_now(self._now_us()))
+        return self._table.reset(self._names([encode_key(key) for key in keys]), check_now(self._now_us()))
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
         moment = check_now(self._now_us() if now_us is None else now_us)
-        addresses = self._addresses([encode_key(key) for key in keys])
+        names = self._names([encode_key(key) for key in keys])
         return [
-            self._table.read(address, limit.limit.compiled, moment)
-            for address, limit in zip(addresses, self._limits, strict=True)
+            self._table.read(name, limit.limit.compiled, moment)
+            for name, limit in zip(names, self._limits, strict=True)
         ]
 
     def _apply(
@@ -362,12 +346,12 @@ class PythonBoundLimits:
     ) -> Decision:
         return self._table.apply(
             self._limits,
-            self._addresses(texts),
+            self._names(texts),
             [costs[limit.group] for limit in self._limits],
             now_us,
             commit=commit,
             max_delay_us=max_delay_us,
         )
 
-    def _addresses(self, texts: Sequence[str]) -> list[Address]:
+    def _names(self, texts: Sequence[str]) -> list[StateKey]:
         return [(limit.scope, texts[limit.group]) for limit in self._limits]

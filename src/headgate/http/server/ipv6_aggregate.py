@@ -13,8 +13,8 @@ from headgate.clock import Clock
 from headgate.decision import Decision, name_limits
 from headgate.errors import ConfigError
 from headgate.keys import Key
-from headgate.limiter import charged_by
 from headgate.limits import Limit
+from headgate.operation import Operation, Receipt
 from headgate.stores.guard.choice import rescued
 from headgate.stores.protocol import Store, bind_async
 from headgate.units import LARGEST
@@ -59,15 +59,14 @@ class WideLimiter:
 
     def hit(self, keys: tuple[Key, Key], cost: int) -> Any:
         """Decide and charge; awaitable where the store waits for I/O on an event loop."""
-        return self._bound.decide(keys, (cost, cost))
+        return self._bound.decide(Operation(keys, (cost, cost)))
 
     ask = hit
 
     def peek(self, keys: tuple[Key, Key], cost: int) -> Any:
         """Decide and change nothing."""
-        return self._bound.decide(keys, (cost, cost), commit=False)
+        return self._bound.decide(Operation(keys, (cost, cost), commit=False))
 
     def give_back(self, keys: tuple[Key, Key], cost: int, ago_us: int, decision: Decision) -> Any:
         """Give back what `hit` charged; see `Limiter.give_back`."""
-        charged = charged_by(decision)
-        return self._bound.give_back(keys, (cost, cost), ago_us, degraded=decision.degraded, charged=charged)
+        return self._bound.give_back(Receipt.of(Operation(keys, (cost, cost)), decision), ago_us)

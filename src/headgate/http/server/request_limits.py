@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from headgate import core
 from headgate.clock import SYSTEM_CLOCK
 from headgate.decision import Decision, NamedLimit, Reading
+from headgate.drive import answered
 from headgate.errors import ArgumentError, ConfigError
 from headgate.http.fields.ratelimit import writers_of
 from headgate.http.server.ipv6_aggregate import MOST_TIMES, WideLimiter
@@ -26,7 +27,7 @@ from headgate.stores.guard.fallback import Choice, RescuedLimits, check_choice
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import Store
 from headgate.stores.url import open_store
-from headgate.waiting import answered, timeout_us
+from headgate.waiting import timeout_us
 
 _log = logging.getLogger("headgate")
 _MOST_LIMITERS = 1024

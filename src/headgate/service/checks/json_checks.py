@@ -7,12 +7,12 @@ import json
 from collections.abc import Sequence
 
 from headgate.decision import Decision
+from headgate.drive import answered
 from headgate.service.checks.body import Check, body_schema, read_body
 from headgate.service.checks.decider import Decider
 from headgate.service.checks.decision_json import write_decision
 from headgate.service.http.messages import JSON, Reply, ServiceRequest, ServiceResponse
 from headgate.service.http.problems import failure_response
-from headgate.waiting import answered
 
 _AT_ONCE = 100
 """So many requests of one body are before the store together; each has the whole of the store's deadline."""

@@ -61,7 +61,9 @@ class Breaker:
 
         self._most_failures = failures
         self._first_probe_s = first_probe_s
-        self._failures = 0
+        self.failures = 0
+        """Calls that failed one after another, up to now."""
+
         self._complaints: set[str] = set()
         self._half_open_us = 0
         self._turns = 0.0
@@ -90,8 +92,8 @@ class Breaker:
 
     def succeeded(self) -> None:
         """A call was answered."""
-        if self._failures:
-            self._failures = 0
+        if self.failures:
+            self.failures = 0
 
     def failed(self, error: Exception) -> None:
         """A call was not answered. What is wrong with one key says nothing about others."""
@@ -101,8 +103,8 @@ class Breaker:
                 log.warning("a request is decided without the store: %s", str(error))
             return
         with self._lock:
-            self._failures += 1
-            if self.state == OPEN or (self.state == CLOSED and self._failures < self._most_failures):
+            self.failures += 1
+            if self.state == OPEN or (self.state == CLOSED and self.failures < self._most_failures):
                 return
             self.state = OPEN
             self.opened += 1
@@ -114,7 +116,7 @@ class Breaker:
         """Forget what failed: nobody asks any more, and nobody needs to find out."""
         with self._lock:
             self.state = CLOSED
-            self._failures = 0
+            self.failures = 0
         if isinstance(self._prober, asyncio.Task) and not self._prober.get_loop().is_closed():
             self._prober.get_loop().call_soon_threadsafe(self._prober.cancel)
 
@@ -178,7 +180,7 @@ class Breaker:
         with self._lock:
             self.state = HALF_OPEN
             self._half_open_us = self._clock.now_us()
-            self._failures = 0
+            self.failures = 0
             self._turns = 0.0
         log.warning("the store answers again: %s", self.shown)
         for listener in self.listeners:

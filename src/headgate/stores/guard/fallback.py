@@ -15,9 +15,10 @@ from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ConfigError, StoreError
 from headgate.keys import Key
+from headgate.operation import Operation, Receipt
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.memory import MemoryStore
-from headgate.stores.protocol import BoundLimits, Decisions, StatesAt, paired_costs, read_charge
+from headgate.stores.protocol import BoundLimits, Decisions, StatesAt, paired_costs, read_receipt
 from headgate.stores.python_table import PythonDecisions
 
 Choice = Literal["local", "open", "closed"]
@@ -61,16 +62,9 @@ class Fallback:
             clock=clock,
         )
 
-    def decide(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        *,
-        commit: bool = True,
-        now_us: int | None = None,
-        max_delay_us: int | None = None,
-    ) -> Decision:
+    def decide(self, operation: Operation) -> Decision:
         """The decision, `degraded` by the choice that decided."""
+        keys, costs = operation.keys, operation.costs
         closed = self._enforced_closed and any(costs)
         readings = [
             Reading(False, 0, 0, COME_BACK_US, COME_BACK_US, 0)
@@ -82,11 +76,13 @@ class Fallback:
         if self._local:
             degraded = "local"
             decision = self._bound.decide(
-                tuple(keys[group] for group in self._groups),
-                tuple(costs[group] for group in self._groups),
-                commit=commit and not closed,
-                now_us=now_us,
-                max_delay_us=max_delay_us,
+                Operation(
+                    tuple(keys[group] for group in self._groups),
+                    tuple(costs[group] for group in self._groups),
+                    commit=operation.commit and not closed,
+                    now_us=operation.now_us,
+                    max_delay_us=operation.max_delay_us,
+                )
             )
             for number, own in zip(self._local, decision.limits, strict=True):
                 readings[number] = Reading(
@@ -100,18 +96,17 @@ class Fallback:
         binding = binding_of(self._definitions, readings, each, allowed=allowed)
         return Decision(self._definitions, readings, allowed=allowed, binding=binding, degraded=degraded)
 
-    def give_back(
-        self, keys: tuple[Key, ...], costs: tuple[int, ...], ago_us: int, charged: Sequence[bool] | None = None
-    ) -> None:
+    def give_back(self, receipt: Receipt, ago_us: int) -> None:
         """Give back what was charged here."""
-        read_charge(self._definitions, keys, costs, ago_us, charged)
+        read_receipt(self._definitions, receipt, ago_us)
         if self._local:
-            self._bound.give_back(
+            keys, costs, _, charged = receipt
+            own = Receipt(
                 tuple(keys[group] for group in self._groups),
                 tuple(costs[group] for group in self._groups),
-                ago_us,
                 charged=None if charged is None else [charged[number] for number in self._local],
             )
+            self._bound.give_back(own, ago_us)
 
     def reset(self, keys: tuple[Key, ...]) -> bool:
         """Forget what was used here."""
@@ -146,45 +141,27 @@ class RescuedLimits:
         self._breaker = breaker
         self._probe = probe
 
-    def decide(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        /,
-        *,
-        commit: bool = True,
-        now_us: int | None = None,
-        max_delay_us: int | None = None,
-    ) -> Decision:
+    def decide(self, operation: Operation, /) -> Decision:
         try:
-            return self._decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
+            return self._decide(operation)
         except StoreError as error:
             self._failed(error)
-        return self._fallback.decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
+        return self._fallback.decide(operation)
 
-    def give_back(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        ago_us: int,
-        /,
-        *,
-        degraded: str = "",
-        charged: Sequence[bool] | None = None,
-    ) -> None:
-        if degraded == "local":
-            self._fallback.give_back(keys, costs, ago_us, charged)
+    def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
+        if receipt.degraded == "local":
+            self._fallback.give_back(receipt, ago_us)
             return
         try:
-            self._give_back(keys, costs, ago_us, degraded=degraded, charged=charged)
+            self._give_back(receipt, ago_us)
         except StoreError as error:
             self._failed(error)
 
     def hit(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide((key,) * self._groups, (cost,) * self._groups)
+        return self.decide(Operation((key,) * self._groups, (cost,) * self._groups))
 
     def peek(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide((key,) * self._groups, (cost,) * self._groups, commit=False)
+        return self.decide(Operation((key,) * self._groups, (cost,) * self._groups, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
         every = list(keys)
@@ -195,7 +172,7 @@ class RescuedLimits:
             self._failed(error)
         pairs = zip(every, each, strict=True)
         return PythonDecisions(
-            self._fallback.decide((key,) * self._groups, (cost,) * self._groups) for key, cost in pairs
+            self._fallback.decide(Operation((key,) * self._groups, (cost,) * self._groups)) for key, cost in pairs
         )
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:

@@ -13,6 +13,7 @@ from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import StoreError
 from headgate.keys import Key
+from headgate.operation import Operation, Receipt
 from headgate.stores.protocol import Store
 
 
@@ -31,12 +32,16 @@ class _LateLimits:
         self._store, self._limits, self._clock = store, limits, clock
         self._bound: Any = None
 
-    def decide(self, keys: tuple[Key, ...], costs: tuple[int, ...], /, **how: Any) -> Decision:
-        decision: Decision = self._now().decide(keys, costs, **how)
+    def hit(self, key: Key, cost: int = 1) -> Decision:
+        decision: Decision = self._now().hit(key, cost)
         return decision
 
-    def give_back(self, keys: tuple[Key, ...], costs: tuple[int, ...], ago_us: int, /, **what: Any) -> None:
-        self._now().give_back(keys, costs, ago_us, **what)
+    def decide(self, operation: Operation, /) -> Decision:
+        decision: Decision = self._now().decide(operation)
+        return decision
+
+    def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
+        self._now().give_back(receipt, ago_us)
 
     def _now(self) -> Any:
         if self._bound is None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from headgate.decision import Decision, NamedLimit, Reading
 from headgate.keys import Key, encode_key
+from headgate.operation import Operation
 
 REMEMBERED_US = 1_000_000
 MOST_REMEMBERED = 10_000
@@ -96,19 +97,9 @@ class RefusalMemory:
         self.is_used = not any(limit.shadow for limit in limits)
         self._places = sorted({(limit.scope.rpartition("/")[0], limit.group) for limit in limits})
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is remembered of any limit of the store."""
-        return not self._refusals.known
-
-    @property
-    def undone(self) -> int:
-        """To be read before a store is asked, see `remember`."""
-        return self._refusals.undone
-
-    def recall(self, keys: tuple[Key, ...], costs: tuple[int, ...]) -> Decision | None:
+    def recall(self, operation: Operation) -> Decision | None:
         """The refusal that this request is sure to get, with its times as they are now."""
-        name = self._name(keys, costs)
+        name = self._name(operation)
         known = self._refusals.known.get(name)
         if known is None:
             return None
@@ -118,8 +109,8 @@ class RefusalMemory:
             return None
         return _later(known.decision, now_us - known.since_us)
 
-    def remember(self, keys: tuple[Key, ...], costs: tuple[int, ...], decision: Decision, undone: int) -> None:
-        """Take note of a refusal, if it is one that nobody else's charge can change."""
+    def remember(self, operation: Operation, decision: Decision, undone: int) -> None:
+        """Take note of a refusal, if no other charge can change it; `undone` was read before the store was asked."""
         until_us = REMEMBERED_US
         for reading in decision.limits:
             if not reading.allowed:
@@ -130,8 +121,8 @@ class RefusalMemory:
             if reading.next_after_us:
                 until_us = min(until_us, reading.next_after_us)
         now_us = self._now_us()
-        refusal = _Refusal(decision, now_us, now_us + until_us, self._states(keys))
-        self._refusals.add(self._name(keys, costs), refusal, undone)
+        refusal = _Refusal(decision, now_us, now_us + until_us, self._states(operation.keys))
+        self._refusals.add(self._name(operation), refusal, undone)
 
     def charged(self, keys: tuple[Key, ...]) -> None:
         """Forget what a charge has changed."""
@@ -142,8 +133,8 @@ class RefusalMemory:
         """Forget what may have ended: something was given back, or reset."""
         self._refusals.drop(self._states(keys), undone=True)
 
-    def _name(self, keys: tuple[Key, ...], costs: tuple[int, ...]) -> _Name:
-        return self._number, tuple(encode_key(key) for key in keys), costs
+    def _name(self, operation: Operation) -> _Name:
+        return self._number, tuple(encode_key(key) for key in operation.keys), operation.costs
 
     def _states(self, keys: tuple[Key, ...]) -> tuple[_State, ...]:
         return tuple((place, encode_key(keys[group])) for place, group in self._places)

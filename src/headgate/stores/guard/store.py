@@ -9,14 +9,16 @@ second, see `refusals`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Generator, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
 from headgate.decision import Decision, NamedLimit
+from headgate.drive import drive, drive_async
 from headgate.errors import ConfigError, StoreError
-from headgate.keys import Key, encode_key
-from headgate.stores.guard.breaker import Breaker
+from headgate.keys import Key
+from headgate.operation import Operation, Receipt
+from headgate.stores.guard.breaker import CLOSED, Breaker
 from headgate.stores.guard.fallback import CHOICES, MAX_LOCAL_KEYS, Choice, Fallback, read_share
 from headgate.stores.guard.refusals import RefusalMemory, Refusals
 from headgate.stores.memory import MemoryStore
@@ -26,12 +28,15 @@ from headgate.stores.protocol import (
     BoundLimits,
     StoreStats,
     bind_async,
+    checked_pairs,
     close_async,
-    paired_costs,
     ping_async,
-    read_charge,
+    read_receipt,
 )
 from headgate.stores.python_table import PythonDecisions
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Any, Any, T]
 
 
 class GuardedStore:
@@ -133,8 +138,8 @@ class GuardedStore:
         return f"GuardedStore({self.inner!r}, on_error={self.on_error!r}, breaker={self.breaker.state!r})"
 
 
-class _Guard:
-    """What the guarded limits of both colours are made of."""
+class _GuardedLimits:
+    """What the guarded limits of both colours are made of: each method as steps, which yield what the store answers."""
 
     def __init__(
         self,
@@ -148,42 +153,94 @@ class _Guard:
         self._bound = bound
         self._fallback = fallback
         self._limits = tuple(limits)
-        self._groups = max((limit.group + 1 for limit in limits), default=0)
+        self._groups = fallback.groups
         self._breaker = store.breaker
         now_us = SYSTEM_CLOCK.now_us if clock is None or isinstance(clock, SystemClock) else clock.now_us
+        self._refusals = store.refusals
         self._memory = RefusalMemory(store.refusals, limits, now_us)
         self._remembers = store.remember and self._memory.is_used
 
-    def _is_to_be_asked(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        ago_us: int,
-        degraded: str,
-        charged: Sequence[bool] | None,
-    ) -> bool:
-        """Whether the store has what is to be given back. What was charged here is given back here."""
-        if degraded == "local":
-            self._fallback.give_back(keys, costs, ago_us, charged)
+    def _probe(self) -> None:
+        """See to it that the end of an outage is noticed."""
+        raise NotImplementedError
+
+    def _whole(self, key: Key, cost: int, *, commit: bool = True) -> Operation:
+        """An operation with one key and cost for all groups."""
+        return Operation((key,) * self._groups, (cost,) * self._groups, commit=commit)
+
+    def _deciding(self, operation: Operation) -> Steps[Decision]:
+        usual = self._remembers and operation.commit and operation.now_us is None and operation.max_delay_us is None
+        if usual and self._refusals.known and (known := self._memory.recall(operation)) is not None:
+            return known
+        undone = self._refusals.undone
+        if self._breaker.state == CLOSED or self._breaker.lets_through():
+            try:
+                decision: Decision = yield self._bound.decide(operation)
+            except StoreError as error:
+                self._breaker.failed(error)
+                self._memory.charged(operation.keys)  # it may have been
+            else:
+                if self._breaker.failures:
+                    self._breaker.succeeded()
+                if decision.allowed:
+                    if self._refusals.known and operation.commit:
+                        self._memory.charged(operation.keys)
+                elif usual:
+                    self._memory.remember(operation, decision, undone)
+                return decision
+        self._probe()
+        return self._fallback.decide(operation)
+
+    def _giving_back(self, receipt: Receipt, ago_us: int) -> Steps[None]:
+        if receipt.degraded == "local":
+            self._fallback.give_back(receipt, ago_us)
         else:
-            read_charge(self._limits, keys, costs, ago_us, charged)
-        return not degraded
+            read_receipt(self._limits, receipt, ago_us)
+        if receipt.degraded:  # what was charged in place of the store was given back there
+            return
+        if self._breaker.lets_through():
+            try:
+                yield self._bound.give_back(receipt, ago_us)
+            except StoreError as error:
+                self._breaker.failed(error)
+            else:
+                self._breaker.succeeded()
+                return
+            finally:
+                self._memory.given_back(receipt.keys)
+        self._probe()
+
+    def _resetting(self, keys: tuple[Key, ...]) -> Steps[bool]:
+        here = self._fallback.reset(keys)
+        try:
+            found: bool = yield self._bound.reset(keys)
+        finally:
+            self._memory.given_back(keys)
+        return found or here
+
+    def _reading(self, keys: tuple[Key, ...], now_us: int | None) -> Steps[list[tuple[Any, ...] | None]]:
+        if self._breaker.lets_through():
+            try:
+                states: list[tuple[Any, ...] | None] = yield self._bound.read(keys, now_us)
+            except StoreError as error:
+                self._breaker.failed(error)
+            else:
+                return states
+        self._probe()
+        return self._fallback.read(keys, now_us)
 
 
-class GuardedLimits(_Guard):
+class GuardedLimits(_GuardedLimits):
     """Limits of a guarded store, for threads."""
 
     def hit(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide((key,) * self._groups, (cost,) * self._groups)
+        return drive(self._deciding(Operation((key,) * self._groups, (cost,) * self._groups)))
 
     def peek(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide((key,) * self._groups, (cost,) * self._groups, commit=False)
+        return self.decide(self._whole(key, cost, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        every = list(keys)
-        each = paired_costs(len(every), costs)
-        for key in every:
-            encode_key(key)
+        every, each = checked_pairs(keys, costs)
         if self._breaker.lets_through():
             try:
                 decisions: PythonDecisions = self._bound.hit_many(every, each)
@@ -193,181 +250,53 @@ class GuardedLimits(_Guard):
                 self._breaker.succeeded()
                 return decisions
             finally:
-                if not self._memory.is_empty:
+                if self._refusals.known:
                     for key in every:
                         self._memory.charged((key,) * self._groups)
-        self._breaker.probe_in_thread(self._store.probe)
-        groups = self._groups
-        return PythonDecisions(
-            self._fallback.decide((key,) * groups, (cost,) * groups) for key, cost in zip(every, each, strict=True)
-        )
+        self._probe()
+        pairs = zip(every, each, strict=True)
+        return PythonDecisions(self._fallback.decide(self._whole(key, cost)) for key, cost in pairs)
 
-    def decide(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        /,
-        *,
-        commit: bool = True,
-        now_us: int | None = None,
-        max_delay_us: int | None = None,
-    ) -> Decision:
-        usual = commit and now_us is None and max_delay_us is None and self._remembers
-        if usual and not self._memory.is_empty and (known := self._memory.recall(keys, costs)) is not None:
-            return known
-        undone = self._memory.undone
-        if self._breaker.lets_through():
-            try:
-                decision: Decision = self._bound.decide(
-                    keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us
-                )
-            except StoreError as error:
-                self._breaker.failed(error)
-                self._memory.charged(keys)  # it may have been
-            else:
-                self._breaker.succeeded()
-                if decision.allowed:
-                    if commit:
-                        self._memory.charged(keys)
-                elif usual:
-                    self._memory.remember(keys, costs, decision, undone)
-                return decision
-        self._breaker.probe_in_thread(self._store.probe)
-        return self._fallback.decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
+    def decide(self, operation: Operation, /) -> Decision:
+        return drive(self._deciding(operation))
 
-    def give_back(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        ago_us: int,
-        /,
-        *,
-        degraded: str = "",
-        charged: Sequence[bool] | None = None,
-    ) -> None:
-        if not self._is_to_be_asked(keys, costs, ago_us, degraded, charged):
-            return
-        if self._breaker.lets_through():
-            try:
-                self._bound.give_back(keys, costs, ago_us, charged=charged)
-            except StoreError as error:
-                self._breaker.failed(error)
-            else:
-                self._breaker.succeeded()
-                return
-            finally:
-                self._memory.given_back(keys)
-        self._breaker.probe_in_thread(self._store.probe)
+    def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
+        drive(self._giving_back(receipt, ago_us))
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:
-        here = self._fallback.reset(keys)
-        try:
-            found: bool = self._bound.reset(keys)
-        finally:
-            self._memory.given_back(keys)
-        return found or here
+        return drive(self._resetting(keys))
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
-        if self._breaker.lets_through():
-            try:
-                states: list[tuple[Any, ...] | None] = self._bound.read(keys, now_us)
-            except StoreError as error:
-                self._breaker.failed(error)
-            else:
-                return states
+        return drive(self._reading(keys, now_us))
+
+    def _probe(self) -> None:
         self._breaker.probe_in_thread(self._store.probe)
-        return self._fallback.read(keys, now_us)
 
 
-class AsyncGuardedLimits(_Guard):
+class AsyncGuardedLimits(_GuardedLimits):
     """Limits of a guarded store, for asyncio."""
 
-    async def hit(self, key: Key, cost: int = 1) -> Decision:
-        return await self.decide((key,) * self._groups, (cost,) * self._groups)
+    def hit(self, key: Key, cost: int = 1) -> Awaitable[Decision]:
+        return self.decide(self._whole(key, cost))
 
-    async def peek(self, key: Key, cost: int = 1) -> Decision:
-        return await self.decide((key,) * self._groups, (cost,) * self._groups, commit=False)
+    def peek(self, key: Key, cost: int = 1) -> Awaitable[Decision]:
+        return self.decide(self._whole(key, cost, commit=False))
 
     async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        every = list(keys)
-        each = paired_costs(len(every), costs)
-        for key in every:
-            encode_key(key)
-        asks = [self.hit(key, cost) for key, cost in zip(every, each, strict=True)]
-        return PythonDecisions(await asyncio.gather(*asks))
+        pairs = zip(*checked_pairs(keys, costs), strict=True)
+        return PythonDecisions(await asyncio.gather(*[self.hit(key, cost) for key, cost in pairs]))
 
-    async def decide(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        /,
-        *,
-        commit: bool = True,
-        now_us: int | None = None,
-        max_delay_us: int | None = None,
-    ) -> Decision:
-        usual = commit and now_us is None and max_delay_us is None and self._remembers
-        if usual and not self._memory.is_empty and (known := self._memory.recall(keys, costs)) is not None:
-            return known
-        undone = self._memory.undone
-        if self._breaker.lets_through():
-            try:
-                decision: Decision = await self._bound.decide(
-                    keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us
-                )
-            except StoreError as error:
-                self._breaker.failed(error)
-                self._memory.charged(keys)  # it may have been
-            else:
-                self._breaker.succeeded()
-                if decision.allowed:
-                    if commit:
-                        self._memory.charged(keys)
-                elif usual:
-                    self._memory.remember(keys, costs, decision, undone)
-                return decision
+    def decide(self, operation: Operation, /) -> Awaitable[Decision]:
+        return drive_async(self._deciding(operation))
+
+    def give_back(self, receipt: Receipt, ago_us: int, /) -> Awaitable[None]:
+        return drive_async(self._giving_back(receipt, ago_us))
+
+    def reset(self, keys: tuple[Key, ...], /) -> Awaitable[bool]:
+        return drive_async(self._resetting(keys))
+
+    def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> Awaitable[list[tuple[Any, ...] | None]]:
+        return drive_async(self._reading(keys, now_us))
+
+    def _probe(self) -> None:
         self._breaker.probe_in_task(self._store.probe_async)
-        return self._fallback.decide(keys, costs, commit=commit, now_us=now_us, max_delay_us=max_delay_us)
-
-    async def give_back(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        ago_us: int,
-        /,
-        *,
-        degraded: str = "",
-        charged: Sequence[bool] | None = None,
-    ) -> None:
-        if not self._is_to_be_asked(keys, costs, ago_us, degraded, charged):
-            return
-        if self._breaker.lets_through():
-            try:
-                await self._bound.give_back(keys, costs, ago_us, charged=charged)
-            except StoreError as error:
-                self._breaker.failed(error)
-            else:
-                self._breaker.succeeded()
-                return
-            finally:
-                self._memory.given_back(keys)
-        self._breaker.probe_in_task(self._store.probe_async)
-
-    async def reset(self, keys: tuple[Key, ...], /) -> bool:
-        here = self._fallback.reset(keys)
-        try:
-            found: bool = await self._bound.reset(keys)
-        finally:
-            self._memory.given_back(keys)
-        return found or here
-
-    async def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
-        if self._breaker.lets_through():
-            try:
-                states: list[tuple[Any, ...] | None] = await self._bound.read(keys, now_us)
-            except StoreError as error:
-                self._breaker.failed(error)
-            else:
-                return states
-        self._breaker.probe_in_task(self._store.probe_async)
-        return self._fallback.read(keys, now_us)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from headgate.clock import Clock, SystemClock
 from headgate.decision import Decision, NamedLimit
 from headgate.drive import drive, drive_async
-from headgate.keys import Key, check_now, encode_key
-from headgate.stores.protocol import StatesAt, paired_costs, read_charge
+from headgate.keys import Key, check_now
+from headgate.operation import Operation, Receipt
+from headgate.stores.protocol import StatesAt, checked_pairs, read_receipt
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.redis.codec import field_name, is_log
 from headgate.stores.redis.commands import Calls, Steps, states_at
@@ -34,30 +35,23 @@ class _Bound:
     def _now_us(self) -> int | None:
         return None if self._clock is None else check_now(self._clock.now_us())
 
-    def _many(
-        self, keys: Iterable[Key], costs: int | Iterable[int] | None
-    ) -> list[tuple[tuple[Key, ...], tuple[int, ...]]]:
-        """Keys and costs of many requests, for each group; nothing is asked if one of them is bad."""
-        every = list(keys)
-        each = paired_costs(len(every), costs)
-        for key in every:
-            encode_key(key)
-        groups = self._calls.groups
-        return [((key,) * groups, (cost,) * groups) for key, cost in zip(every, each, strict=True)]
+    def _many(self, keys: Iterable[Key], costs: int | Iterable[int] | None) -> list[Operation]:
+        """Operations at one moment; nothing is asked if a key or cost is bad."""
+        groups, now_us = self._calls.groups, self._now_us()
+        pairs = zip(*checked_pairs(keys, costs), strict=True)
+        return [Operation((key,) * groups, (cost,) * groups, now_us=now_us) for key, cost in pairs]
 
-    def _steps(
-        self, keys: tuple[Key, ...], costs: tuple[int, ...], commit: bool, now_us: int | None, max_delay_us: int | None
-    ) -> Steps:
-        names, each = self._calls.names(keys), self._calls.costs(costs)
+    def _steps(self, operation: Operation) -> Steps:
+        names, each = self._calls.names(operation.keys), self._calls.costs(operation.costs)
+        now_us = operation.now_us
         if now_us is None and self._clock is not None:
             now_us = self._clock.now_us()
-        return self._calls.decide(names, each, mode=HIT if commit else PEEK, now_us=now_us, max_delay_us=max_delay_us)
+        mode = HIT if operation.commit else PEEK
+        return self._calls.decide(names, each, mode=mode, now_us=now_us, max_delay_us=operation.max_delay_us)
 
-    def _steps_back(
-        self, keys: tuple[Key, ...], costs: tuple[int, ...], ago_us: int, charged: Sequence[bool] | None
-    ) -> Steps:
-        _, each, ago_us = read_charge(self._calls.definitions, keys, costs, ago_us, charged)
-        return self._calls.give_back(self._calls.names(keys), each, ago_us, self._now_us())
+    def _steps_back(self, receipt: Receipt, ago_us: int) -> Steps:
+        _, each, ago_us = read_receipt(self._calls.definitions, receipt, ago_us)
+        return self._calls.give_back(self._calls.names(receipt.keys), each, ago_us, self._now_us())
 
 
 class RedisLimits(_Bound):
@@ -68,44 +62,26 @@ class RedisLimits(_Bound):
         self._store = store
 
     def hit(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups)
+        return self.decide(Operation((key,) * self._calls.groups, (cost,) * self._calls.groups))
 
     def peek(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups, commit=False)
+        return self.decide(Operation((key,) * self._calls.groups, (cost,) * self._calls.groups, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        many, now_us = self._many(keys, costs), self._now_us()
+        many = self._many(keys, costs)
         if self._store.is_cluster or not self._calls.groups:
-            return PythonDecisions(self.decide(keys, costs, now_us=now_us) for keys, costs in many)
-        steps = [self._steps(keys, costs, True, now_us, None) for keys, costs in many]
+            return PythonDecisions(map(self.decide, many))
+        steps = list(map(self._steps, many))
         replies = self._store.run_many([next(step) for step in steps])
         return PythonDecisions(_last(step, reply) for step, reply in zip(steps, replies, strict=True))
 
-    def decide(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        /,
-        *,
-        commit: bool = True,
-        now_us: int | None = None,
-        max_delay_us: int | None = None,
-    ) -> Decision:
-        decision: Decision = drive(self._steps(keys, costs, commit, now_us, max_delay_us), self._store.run)
+    def decide(self, operation: Operation, /) -> Decision:
+        decision: Decision = drive(self._steps(operation), self._store.run)
         return decision
 
-    def give_back(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        ago_us: int,
-        /,
-        *,
-        degraded: str = "",
-        charged: Sequence[bool] | None = None,
-    ) -> None:
-        steps = self._steps_back(keys, costs, ago_us, charged)
-        if not degraded:
+    def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
+        steps = self._steps_back(receipt, ago_us)
+        if not receipt.degraded:
             drive(steps, self._store.run)
 
     def reset(self, keys: tuple[Key, ...], /) -> bool:
@@ -128,41 +104,21 @@ class AsyncRedisLimits(_Bound):
         self._link = link
 
     def hit(self, key: Key, cost: int = 1) -> Coroutine[Any, Any, Decision]:
-        return self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups)
+        return self.decide(Operation((key,) * self._calls.groups, (cost,) * self._calls.groups))
 
     def peek(self, key: Key, cost: int = 1) -> Coroutine[Any, Any, Decision]:
-        return self.decide((key,) * self._calls.groups, (cost,) * self._calls.groups, commit=False)
+        return self.decide(Operation((key,) * self._calls.groups, (cost,) * self._calls.groups, commit=False))
 
     async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        many, now_us = self._many(keys, costs), self._now_us()
-        asks = [self.decide(keys, costs, now_us=now_us) for keys, costs in many]
-        return PythonDecisions(await asyncio.gather(*asks))
+        return PythonDecisions(await asyncio.gather(*map(self.decide, self._many(keys, costs))))
 
-    async def decide(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        /,
-        *,
-        commit: bool = True,
-        now_us: int | None = None,
-        max_delay_us: int | None = None,
-    ) -> Decision:
-        decision: Decision = await drive_async(self._steps(keys, costs, commit, now_us, max_delay_us), self._link.run)
+    async def decide(self, operation: Operation, /) -> Decision:
+        decision: Decision = await drive_async(self._steps(operation), self._link.run)
         return decision
 
-    async def give_back(
-        self,
-        keys: tuple[Key, ...],
-        costs: tuple[int, ...],
-        ago_us: int,
-        /,
-        *,
-        degraded: str = "",
-        charged: Sequence[bool] | None = None,
-    ) -> None:
-        steps = self._steps_back(keys, costs, ago_us, charged)
-        if not degraded:
+    async def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
+        steps = self._steps_back(receipt, ago_us)
+        if not receipt.degraded:
             await drive_async(steps, self._link.run)
 
     async def reset(self, keys: tuple[Key, ...], /) -> bool:
