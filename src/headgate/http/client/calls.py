@@ -1,7 +1,7 @@
 """Calls to a server that has limits: wait for a turn, send, heed what is answered, perhaps try again.
 
-The steps of a call are a generator without colour and without I/O; `run` and `run_async` drive it, with
-what a library can do as a `Wire`. `integrations` has the skins.
+The steps of a call are a generator without I/O; `run` and `run_async` drive it, with what a library can do as a
+`Wire`. `integrations` has the skins.
 
 Tried again is what is safe (RFC 9110, 9.2.2; RFC 6585, 4): what was refused or never sent, whatever its
 method, and what may have been lost, if it is idempotent. How often: three tries and a budget for each key
@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from headgate.clock import US_PER_SECOND
 from headgate.decision import Decision
+from headgate.drive import drive, drive_async
 from headgate.errors import HeadgateError, Held, RateLimited, StoreError, StoreUnavailable, Throttled
 from headgate.http.client.destinations import Peer, Peers
 from headgate.http.client.errors import Own
@@ -44,7 +46,7 @@ _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
 class Turn(NamedTuple):
-    """A step: stand in line; the answer is a Decision, or the StoreError that came instead."""
+    """A step: stand in line; the answer is a Decision, or a StoreError is raised."""
 
     key: Key
     cost: int
@@ -77,7 +79,7 @@ class Failure(NamedTuple):
     fate: Fate
 
 
-Steps = Generator[Turn | Sleep | Send | Keep, Any, Any]
+CallSteps = Generator[Turn | Sleep | Send | Keep, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ class Calls:
         cost = settings.cost(request) if callable(settings.cost) else settings.cost
         return Call(request, key, cost, method.upper() in IDEMPOTENT or "Idempotency-Key" in headers, again)
 
-    def steps(self, call: Call) -> Steps:
+    def steps(self, call: Call) -> CallSteps:
         """The steps of a call; the generator's result is the library's response.
 
         Raises RateLimited, Held or Throttled if nothing was sent, else what the library raised last. Who has
@@ -192,15 +194,17 @@ class Calls:
             return late
         left_us = max(0, deadline_us - self._clock.now_us())
         timeout = None if self._settings.timeout_us == FOREVER_US else left_us / US_PER_SECOND
-        decision: Decision | StoreError = yield Turn(call.key, call.cost, timeout)
-        if isinstance(decision, StoreError):
+        try:
+            decision: Decision = yield Turn(call.key, call.cost, timeout)
+        except StoreError as error:
             if self._settings.closed:
-                return decision
-            _log.warning("a call was not counted: %s", decision)
-        elif not decision.allowed:
-            if self._settings.closed and decision.degraded == "closed":
-                return StoreUnavailable("the store of the limits does not answer, or has no room")
-            return RateLimited(decision)
+                return error
+            _log.warning("a call was not counted: %s", error)
+        else:
+            if not decision.allowed:
+                if self._settings.closed and decision.degraded == "closed":
+                    return StoreUnavailable("the store of the limits does not answer, or has no room")
+                return RateLimited(decision)
         return (yield from self._wait_until_free(peer, not_before_us, deadline_us))  # the line may have been long
 
     def _wait_until_free(self, peer: Peer, not_before_us: int, deadline_us: int) -> Generator[Sleep, None, Held | None]:
@@ -279,48 +283,38 @@ class Wire(Protocol):
         ...
 
 
-def run(steps: Steps, wire: Wire, limiter: Limiter | None) -> Any:
-    """Drive the steps in this thread."""
-    answer: Any = None
-    while True:
-        try:
-            step = steps.send(answer)
-        except StopIteration as stop:
-            return stop.value
-        match step:
-            case Turn(key, cost, timeout):
-                try:
-                    answer = cast(Limiter, limiter).acquire(key, cost, timeout=timeout)
-                except StoreError as error:
-                    answer = error
-            case Sleep(seconds):
-                Event().wait(seconds)
-            case Send() | Keep():
-                try:
-                    answer = wire.answer(wire.send() if isinstance(step, Send) else wire.keep(step.response))
-                except wire.errors as error:
-                    answer = Failure(error, wire.fate(error))
+def run(steps: CallSteps, wire: Wire, limiter: Limiter | None) -> Any:
+    """The response that the steps of a call come to, waited for in this thread."""
+    return drive(steps, _doing(wire, limiter, drive, Event().wait))
 
 
-async def run_async(steps: Steps, wire: Wire, limiter: AsyncLimiter | None) -> Any:
-    """Drive the steps in this task; the event loop is never blocked."""
-    answer: Any = None
-    while True:
-        try:
-            step = steps.send(answer)
-        except StopIteration as stop:
-            return stop.value
+def run_async(steps: CallSteps, wire: Wire, limiter: AsyncLimiter | None) -> Coroutine[Any, Any, Any]:
+    """`run` on an event loop, which is never blocked."""
+    return drive_async(steps, _doing(wire, limiter, drive_async, asyncio.sleep))
+
+
+def _doing(
+    wire: Wire, limiter: Any, driven: Callable[[Any], Any], sleep: Callable[[float], Any]
+) -> Callable[[Turn | Sleep | Send | Keep], Any]:
+    """How a step is done; in asyncio it gives an awaitable."""
+
+    def do(step: Turn | Sleep | Send | Keep) -> Any:
         match step:
             case Turn(key, cost, timeout):
-                try:
-                    answer = await cast(AsyncLimiter, limiter).acquire(key, cost, timeout=timeout)
-                except StoreError as error:
-                    answer = error
+                return limiter.acquire(key, cost, timeout=timeout)
             case Sleep(seconds):
-                await asyncio.sleep(seconds)
-            case Send() | Keep():
-                doing: Awaitable[Any] = wire.send() if isinstance(step, Send) else wire.keep(step.response)
-                try:
-                    answer = wire.answer(await doing)
-                except wire.errors as error:
-                    answer = Failure(error, wire.fate(error))
+                return sleep(seconds)
+            case Send():
+                return driven(_outcome(wire, wire.send))
+            case Keep(response):
+                return driven(_outcome(wire, partial(wire.keep, response)))
+
+    return do
+
+
+def _outcome(wire: Wire, call: Callable[[], Any]) -> Generator[Any, Any, Answer | Failure]:
+    """What comes of what a library does, as the steps see it."""
+    try:
+        return wire.answer((yield call()))
+    except wire.errors as error:
+        return Failure(error, wire.fate(error))

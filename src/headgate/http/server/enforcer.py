@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from headgate.clock import SYSTEM_CLOCK
 from headgate.decision import Decision
+from headgate.drive import answered, drive, drive_async
 from headgate.errors import ConfigError, StoreError
 from headgate.http.fields.dialects import fields_of
 from headgate.http.fields.ratelimit import Passing, passes_without_words, passing_writer
@@ -36,7 +37,6 @@ from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.stores.guard.fallback import check_choice
 from headgate.stores.protocol import Store, close_async, warm_up_async
-from headgate.waiting import answered
 
 _log = logging.getLogger("headgate")
 _DEGRADED = "X-RateLimit-Degraded"
@@ -325,25 +325,17 @@ _WITH_LIMITS = (
 
 
 def _finish(steps: Generator[Any, Any, None]) -> None:
-    """Drive what settles a charge in this thread."""
+    """Settle a charge in this thread; where the store fails, it stays."""
     try:
-        came: Any = None
-        while True:
-            came = steps.send(came)
-    except StopIteration:
-        return
+        drive(steps)
     except StoreError as error:
         _log.warning("a request was not settled: %s", error)
 
 
 async def _finish_async(steps: Generator[Any, Any, None]) -> None:
-    """Drive what settles a charge on an event loop."""
+    """`_finish` on an event loop."""
     try:
-        came: Any = None
-        while True:
-            came = await answered(steps.send(came))
-    except StopIteration:
-        return
+        await drive_async(steps)
     except StoreError as error:
         _log.warning("a request was not settled: %s", error)
 
