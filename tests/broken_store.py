@@ -14,6 +14,7 @@ class BrokenStore(MemoryStore):
     """Answers nothing, and counts how often it is closed."""
 
     closed = 0
+    failure = "as a whole"
 
     def bind(self, limits: Any, *, clock: Any = None) -> Any:
         return _Broken()

@@ -30,7 +30,7 @@ from headgate.limits import Limit
 from headgate.operation import Operation, Receipt
 from headgate.stores.guard.choice import answering, rescued
 from headgate.stores.guard.fallback import Choice, check_choice
-from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Decisions, Store, bind_async, close_async
+from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Decisions, Store
 from headgate.stores.url import open_store
 from headgate.waiting import WaitingLines, run, run_async, timeout_us
 
@@ -249,7 +249,7 @@ class AsyncLimiter(_BoundLimiter):
             self.ask = self._bound.hit  # type: ignore[method-assign]  # the shortest way, as in Limiter
 
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
-        return bind_async(self._answering, self.definitions, clock)
+        return self._answering.bind_async(self.definitions, clock=clock)
 
     async def hit(self, key: Key, cost: int = 1) -> Decision:
         """See `Limiter.hit`."""
@@ -290,7 +290,7 @@ class AsyncLimiter(_BoundLimiter):
 
     async def close(self) -> None:
         """Close the store."""
-        await close_async(self._answering)
+        await self._answering.aclose()
 
     async def __aenter__(self) -> AsyncLimiter:
         return self

@@ -15,7 +15,7 @@ import pytest
 from headgate import Limiter, MemoryStore
 from headgate.algorithms.table import ALGORITHMS, Algorithm, Shape
 from headgate.algorithms.transition import Step, convert, decide, give_back
-from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, binding_of
 from headgate.http.fields.ratelimit import ratelimit_fields
 from headgate.keys import Key, check_cost, encode_key
@@ -24,7 +24,7 @@ from headgate.limits import Limit
 from headgate.operation import Operation, Receipt
 from headgate.policy.gate import Gate
 from headgate.policy.request import Request
-from headgate.stores.protocol import BoundLimits, StoreStats
+from headgate.stores.protocol import BoundLimits, Failure, Store, StoreStats
 from headgate.stores.python_table import PythonDecisions
 from headgate.testing import ManualClock
 from headgate.units import CompiledLimit
@@ -170,11 +170,10 @@ def test_the_files_that_a_page_names_are_there(title: str, least: int) -> None:
     assert [name for name in files if not (ROOT / name).exists()] == []
 
 
-class DictStore:
+class DictStore(Store):
     """A toy store: a dictionary, against the protocol of stores alone."""
 
-    blocking = False
-    clock: Clock = SYSTEM_CLOCK
+    failure: Failure = "never"
 
     def __init__(self) -> None:
         self.states: dict[tuple[str, str], tuple[CompiledLimit, tuple[Any, ...]]] = {}
@@ -187,10 +186,6 @@ class DictStore:
 
     def clear(self) -> None:
         self.states.clear()
-
-    def ping(self) -> None: ...
-    def warm_up(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class DictLimits:

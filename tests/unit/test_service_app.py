@@ -26,6 +26,8 @@ POLICY = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "5/minute"
 class FailingStore(MemoryStore):
     """A store that binds and then fails: every decision, every look at itself."""
 
+    failure = "as a whole"
+
     def __init__(self, error: HeadgateError) -> None:
         super().__init__()
         self.error = error

@@ -17,7 +17,6 @@ from headgate.keys import encode_key
 from headgate.policy.compiled import ANY_TIER, Policy, Rule
 from headgate.policy.gate import read_policy
 from headgate.policy.lookup import Found, RuleKey, find_keys, lacks
-from headgate.stores.guard.store import GuardedStore
 from headgate.stores.protocol import Store
 from headgate.stores.url import check_store_url, existing_zone, open_store
 
@@ -95,7 +94,7 @@ def _open(url: str) -> Store:
         return existing_zone(url)
     options = dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
     store = open_store(url if "timeout" in options else f"{url}{'&' if options else '?'}{_PATIENCE}")
-    return store.inner if isinstance(store, GuardedStore) else store
+    return store.unguarded
 
 
 def _tell_open(found: Found) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -23,16 +24,7 @@ from headgate.stores.guard.choice import answering, rescued
 from headgate.stores.guard.fallback import MAX_LOCAL_KEYS, Choice, check_choice
 from headgate.stores.guard.late_limits import bound_or_late
 from headgate.stores.memory import MemoryStore
-from headgate.stores.protocol import (
-    Store,
-    StoreStats,
-    bind_async,
-    close_async,
-    ping_async,
-    warm_up,
-    warm_up_async,
-)
-from headgate.stores.shared.store import SharedStore
+from headgate.stores.protocol import Store, StoreStats, warm_up, warm_up_async
 from headgate.stores.url import open_store
 
 
@@ -87,9 +79,13 @@ class _BoundPolicy:
 
     def _bound(self, limits: tuple[NamedLimit, ...]) -> Any:
         """The limits on the store; where they cannot be bound now, it is tried again whenever they are asked."""
-        if isinstance(self.store, SharedStore):
-            return bound_or_late(self.store, limits, self._clock)
-        return self._answering.bind(limits, clock=self._clock)
+        bind = partial(self._bind_to, limits, clock=self._clock)
+        return bound_or_late(bind) if self.store.failure == "in parts" else bind()
+
+    @property
+    def _bind_to(self) -> Callable[..., Any]:
+        """What binds limits to the store, in this colour."""
+        return self._answering.bind
 
     def _bind_ahead(self) -> None:
         """Bind the limits of each rule, so that the store knows what they take before it is asked."""
@@ -107,7 +103,7 @@ class _BoundPolicy:
 
         It may be called on any thread. A store in the memory of this process always answers.
         """
-        breaker = getattr(self._answering, "breaker", None)
+        breaker = self._answering.breaker
         if breaker is not None:
             breaker.listeners.append(listener)
 
@@ -174,12 +170,9 @@ class Gate(_BoundPolicy):
 class AsyncGate(_BoundPolicy):
     """`Gate` for asyncio: the same names, awaited."""
 
-    def _bound(self, limits: tuple[NamedLimit, ...]) -> Any:
-        return (
-            super()._bound(limits)
-            if isinstance(self.store, SharedStore)
-            else bind_async(self._answering, limits, self._clock)
-        )
+    @property
+    def _bind_to(self) -> Callable[..., Any]:
+        return self._answering.bind_async
 
     async def hit(self, request: Subject, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """See `Gate.hit`."""
@@ -194,7 +187,7 @@ class AsyncGate(_BoundPolicy):
 
     async def ping(self) -> None:
         """Raise StoreError if the store does not answer."""
-        await ping_async(self.store)
+        await self.store.ping_async()
 
     def ask(self, request: Subject, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision | Awaitable[Decision]:
         """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""
@@ -209,7 +202,7 @@ class AsyncGate(_BoundPolicy):
 
     async def close(self) -> None:
         """Close the store."""
-        await close_async(self._answering)
+        await self._answering.aclose()
 
     async def __aenter__(self) -> AsyncGate:
         return self

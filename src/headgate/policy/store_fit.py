@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations
 
 from headgate.algorithms.table import ALGORITHMS
 from headgate.clock import Clock
-from headgate.errors import ConfigError, StoreUnavailable
+from headgate.errors import ConfigError
 from headgate.policy.compiled import Policy, Rule
 from headgate.stores.protocol import Store
-from headgate.stores.shared.store import SharedStore
-
-_LOOKS_FOR_ROOM = 8
-"""How often a zone is asked for room for a policy, which another process may take back before it is used."""
 
 
 def check_fit(policy: Policy, store: Store, *, clock: Clock | None = None) -> None:
     """Raise ConfigError for a policy that the store cannot keep."""
     check_cluster(policy, store)
-    if isinstance(store, SharedStore):
-        _check_zone(policy, store, clock)
+    limits = [limit for rule in policy.rules for limits in rule.limits.values() for limit in limits]
+    store.check_room(limits, clock=clock)
 
 
 def check_cluster(policy: Policy, store: Store) -> None:
     """Raise ConfigError for a policy that a Cluster cannot keep, where the store is one."""
-    if getattr(getattr(store, "inner", store), "is_cluster", False):
+    if store.is_cluster:
         obstacle = cluster_obstacle(policy)
         if obstacle:
             raise ConfigError(obstacle)
@@ -71,25 +66,3 @@ def _may_meet(one: Rule, other: Rule) -> bool:
 
 def _by(rule: Rule) -> str:
     return " and ".join(rule.by) or "nothing"
-
-
-def _check_zone(policy: Policy, store: SharedStore, clock: Clock | None) -> None:
-    """A shared zone has a list of the limits that it knows, of a fixed length."""
-    limits = [limit for rule in policy.rules for limits in rule.limits.values() for limit in limits]
-    missing = wanted = {(limit.scope, str(limit.limit)): limit for limit in limits}
-    most = store.info()["max_limits"]
-    for _ in range(_LOOKS_FOR_ROOM if len(wanted) <= most else 0):
-        try:
-            for limit in missing.values():
-                store.bind((replace(limit, group=0),), clock=clock)
-        except StoreUnavailable as error:
-            raise ConfigError(f"the store cannot keep the {len(limits)} limits of this policy: {error}") from error
-        # One that holds no state yet makes room for another: of this policy, or of another process just now.
-        known = set(store.known_limits())
-        missing = {name: limit for name, limit in wanted.items() if name not in known}
-        if not missing:
-            return
-    raise ConfigError(
-        f"the store cannot keep the {len(limits)} limits of this policy: a zone of this size knows up to "
-        f"{most}, fewer where their names are long; a larger one knows more"
-    )

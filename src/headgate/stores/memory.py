@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from headgate import core
-from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
+from headgate.clock import Clock, SystemClock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError, brief_number
 from headgate.keys import whole_number
-from headgate.stores.protocol import BoundLimits, StoreStats
+from headgate.stores.protocol import BoundLimits, Failure, Store, StoreStats
 from headgate.stores.python_table import PythonBoundLimits, PythonTable
 
 DEFAULT_MAX_KEYS = 1_000_000
@@ -31,15 +31,15 @@ ON_FULL = ("forget", "refuse", "pass")
 _LOG_ENTRIES_PER_KEY = 16
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """States in this process's memory, exact under threads, bounded by `max_keys`.
 
     `max_log_entries` bounds what all sliding logs together remember, 16 entries for each of
     `max_keys` by default. `core` forces the "native" or the "python" table.
     """
 
-    blocking = False
-    clock: Clock = SYSTEM_CLOCK
+    failure: Failure = "never"
+    in_process = True
 
     def __init__(
         self,
@@ -76,12 +76,6 @@ class MemoryStore:
     def clear(self) -> None:
         """Forget everything."""
         self._table.clear()
-
-    def ping(self) -> None:
-        """Memory always answers."""
-
-    def warm_up(self) -> None:
-        """Memory has nothing to wait for."""
 
     def close(self) -> None:
         """Forget everything: memory has no life of its own."""

@@ -1,25 +1,29 @@
-"""What every store offers, and what callers may rely on.
+"""What every store offers, and what callers may rely on: a new store is written against this file alone.
 
-A store keeps one state for each limit on each key and runs checks on them. `BoundLimits.decide` is
-atomic over all its checks: it admits all and charges all, or charges none. Everything that comes
-later is built on that one call: a middleware is one `decide` with several groups, a reservation is
-a `decide` whose charge is corrected when the truth is known, a lease is a `decide` for many units at
-once. A store that has to wait for I/O says so with `blocking`, so that no event loop calls it.
+A store keeps one state for each limit on each key and runs checks on them. `BoundLimits.decide` is atomic over all
+checks of an operation: it admits all and charges all, or charges none. Everything that comes later is built on that
+one call: a middleware is one `decide` with several groups, a reservation is a `decide` whose charge is corrected when
+the truth is known, a lease is a `decide` for many units at once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
-from headgate.clock import Clock
+from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import ArgumentError, ConfigError, StoreError
 from headgate.keys import Key, check_ago, check_cost, encode_key
 from headgate.operation import Operation, Receipt
+from headgate.stores.guard.breaker import Breaker
 
 log = logging.getLogger("headgate")
+
+Failure = Literal["never", "as a whole", "in parts"]
+"""Of a store: it always answers; it answers or does not; or one part of it may fail while all others answer."""
 
 _COLD = "the store does not answer at the start: %s"
 
@@ -123,115 +127,109 @@ class AsyncBoundLimits(Protocol):
     def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> Awaitable[list[tuple[Any, ...] | None]]: ...
 
 
-class Store(Protocol):
-    """A place where states live."""
+class Store(ABC):
+    """A place where states live. A new kind of store inherits from this class alone.
+
+    It says what it can do by overriding what is told here; a store that never waits and is one piece overrides
+    `bind`, `stats` and `clear` alone. What has a colour is never called in the other one: without `blocking` all may
+    be called anywhere.
+    """
+
+    blocking: bool = False
+    """Whether a call may wait for I/O: then the methods of asyncio are called on an event loop."""
+
+    clock: Clock = SYSTEM_CLOCK
+    """The store's own clock."""
+
+    failure: Failure = "as a whole"
+    """How it fails, which says what is to stand before it, see `headgate.stores.guard.choice`."""
+
+    breaker: Breaker | None = None
+    """Of a store that fails in parts: tells the log that one fails, and asks in the background until all answer."""
+
+    in_process: bool = False
+    """Whether its states are in the memory of this process, where no other one sees them."""
+
+    is_cluster: bool = False
+    """Whether keys of different identities lie on different servers."""
 
     @property
-    def blocking(self) -> bool:
-        """Whether a call may wait for I/O: then it must not be made on an event loop."""
-        ...
+    def shown(self) -> str:
+        """What it is called in messages and pages; no password is in it."""
+        return repr(self)
 
     @property
-    def clock(self) -> Clock:
-        """The store's own clock."""
-        ...
+    def unguarded(self) -> Store:
+        """The store itself, without the guard that may stand before it."""
+        return self
 
+    @abstractmethod
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
         """The limits, ready to be asked. `clock` replaces the store's own clock."""
-        ...
 
+    def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits | AsyncBoundLimits:
+        """`bind` for an event loop: limits that do not block it.
+
+        Raises ConfigError for a store that can only be waited for in a thread.
+        """
+        if self.blocking:
+            raise ConfigError(f"{self!r} waits for I/O in threads alone: use Limiter or Gate")
+        return self.bind(limits, clock=clock)
+
+    def check_room(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> None:  # noqa: B027  # most have nothing to do here
+        """Raise ConfigError for more limits of one policy than it can know; most know any number."""
+
+    @abstractmethod
     def stats(self) -> StoreStats:
         """What the store counts about itself."""
-        ...
 
+    @abstractmethod
     def clear(self) -> None:
         """Forget everything. Part by part: a StoreError may leave some."""
-        ...
 
-    def ping(self) -> None:
+    def ping(self) -> None:  # noqa: B027  # most have nothing to do here
         """Return if the store answers; raise StoreError if it does not."""
-        ...
-
-    def warm_up(self) -> None:
-        """Do ahead of the first request what that would wait for: connect, load scripts. May raise StoreError."""
-        ...
-
-    def close(self) -> None:
-        """Let go of connections and mappings; the states stay where they can."""
-        ...
-
-
-class AsyncStore(Store, Protocol):
-    """A store that waits for I/O, and can do so on an event loop."""
-
-    def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> AsyncBoundLimits:
-        """`bind` for an event loop."""
-        ...
 
     async def ping_async(self) -> None:
         """`ping` for an event loop."""
-        ...
+        self.ping()
+
+    def probe(self) -> None:
+        """Raise StoreError if the store would not decide: during an outage, this tells when it is over."""
+        self.ping()
+
+    async def probe_async(self) -> None:
+        """`probe` for an event loop."""
+        await self.ping_async()
+
+    def warm_up(self) -> None:  # noqa: B027  # most have nothing to do here
+        """Do ahead of the first request what that would wait for: connect, load scripts. May raise StoreError."""
 
     async def warm_up_async(self) -> None:
         """`warm_up` for an event loop."""
-        ...
+        if not self.blocking:
+            self.warm_up()
+
+    def close(self) -> None:  # noqa: B027  # most have nothing to do here
+        """Let go of connections and mappings; the states stay where they can."""
 
     async def aclose(self) -> None:
         """`close` for an event loop."""
-        ...
-
-
-def bind_async(
-    store: Store, limits: Sequence[NamedLimit], clock: Clock | None = None
-) -> BoundLimits | AsyncBoundLimits:
-    """Limits for an event loop: one that is not blocked by asking them.
-
-    Raises ConfigError for a store that can only be waited for in a thread.
-    """
-    if not store.blocking:
-        return store.bind(limits, clock=clock)
-    bind: Callable[..., AsyncBoundLimits] | None = getattr(store, "bind_async", None)
-    if bind is None:
-        raise ConfigError(f"{store!r} waits for I/O in threads alone: use Limiter or Gate")
-    return bind(limits, clock=clock)
-
-
-async def close_async(store: Store) -> None:
-    """Close a store on an event loop."""
-    close: Callable[[], Awaitable[None]] | None = getattr(store, "aclose", None)
-    if close is None:
-        store.close()
-    else:
-        await close()
-
-
-async def ping_async(store: Store) -> None:
-    """Raise StoreError if a store does not answer, without blocking the event loop."""
-    ping: Callable[[], Awaitable[None]] | None = getattr(store, "ping_async", None)
-    if ping is None:
-        store.ping()
-    else:
-        await ping()
+        self.close()
 
 
 def warm_up(store: Store) -> None:
     """Warm a store up; one that fails is told in the log, and what was chosen for outages decides."""
-    warm: Callable[[], None] | None = getattr(store, "warm_up", None)
     try:
-        if warm is not None:
-            warm()
+        store.warm_up()
     except StoreError as error:
         log.warning(_COLD, str(error))
 
 
 async def warm_up_async(store: Store) -> None:
     """`warm_up` on an event loop."""
-    warm: Callable[[], Awaitable[None]] | None = getattr(store, "warm_up_async", None)
     try:
-        if warm is not None:
-            await warm()
-        elif not store.blocking:
-            warm_up(store)
+        await store.warm_up_async()
     except StoreError as error:
         log.warning(_COLD, str(error))
 

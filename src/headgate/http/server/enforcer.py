@@ -36,7 +36,7 @@ from headgate.policy.compiled import ALL_RULES
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.stores.guard.fallback import check_choice
-from headgate.stores.protocol import Store, close_async, warm_up_async
+from headgate.stores.protocol import Store, warm_up_async
 
 _log = logging.getLogger("headgate")
 _DEGRADED = "X-RateLimit-Degraded"
@@ -253,7 +253,7 @@ class Front:
         """`close` on an event loop."""
         owned, self._owned = self._owned, None
         if owned is not None:
-            await close_async(owned)
+            await owned.aclose()
 
     def _settling(self, request: Request, answer: Answer, response: Response) -> Generator[Any, Any, None]:
         if self._limits is None or answer.decision is None or answer.refusal is not None:

@@ -16,7 +16,7 @@ from headgate.keys import Key
 from headgate.limits import Limit
 from headgate.operation import Operation, Receipt
 from headgate.stores.guard.choice import rescued
-from headgate.stores.protocol import Store, bind_async
+from headgate.stores.protocol import Store
 from headgate.units import LARGEST
 
 MOST_TIMES = 1_000_000
@@ -54,7 +54,7 @@ class WideLimiter:
                 on_store_error=on_store_error,
             ),
         )
-        bound: Any = bind_async(store, definitions, clock) if asynchronous else store.bind(definitions, clock=clock)
+        bound: Any = (store.bind_async if asynchronous else store.bind)(definitions, clock=clock)
         self._bound = rescued(store, bound, definitions, clock) if on_store_error else bound
 
     def hit(self, keys: tuple[Key, Key], cost: int) -> Any:

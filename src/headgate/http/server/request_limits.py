@@ -24,7 +24,6 @@ from headgate.policy.client_address import UNIX, AddressRules, parse_network
 from headgate.policy.request import REPEATED, Repeated, Request
 from headgate.stores.guard.choice import answering
 from headgate.stores.guard.fallback import Choice, RescuedLimits, check_choice
-from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import Store
 from headgate.stores.url import open_store
 from headgate.waiting import timeout_us
@@ -491,7 +490,7 @@ def _within(scope: str, key: Any) -> Any:
 
 
 def _is_memory(store: Store) -> bool:
-    return isinstance(store, MemoryStore)
+    return store.in_process
 
 
 def _own_counter(request: Request) -> str:

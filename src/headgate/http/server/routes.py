@@ -17,7 +17,7 @@ from headgate.http.server.attached import Attached
 from headgate.http.server.enforcer import Front
 from headgate.http.server.options import AnyLimits, AnyPolicy, Of, Options, RouteOptions, check_limits
 from headgate.policy.gate import AsyncGate
-from headgate.stores.protocol import Store, close_async, warm_up_async
+from headgate.stores.protocol import Store, warm_up_async
 from headgate.stores.url import open_store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -98,7 +98,7 @@ class RouteLimits:
     async def aclose(self) -> None:
         """`close` on an event loop."""
         for store in list(self._opened.values()):
-            await close_async(store)
+            await store.aclose()
 
     def _open(self, url: str) -> Store:
         store = self._opened.get(url)

@@ -103,8 +103,7 @@ def _states(gate: AsyncGate) -> str:
     stats = gate.stats()
     if stats.max_keys:
         return f"{stats.keys:,} of at most {stats.max_keys:,} states are held."
-    store = getattr(gate.store, "inner", gate.store)
-    return f"States are held by the server at <code>{escape(getattr(store, 'shown', 'another place'))}</code>."
+    return f"States are held by the server at <code>{escape(gate.store.shown)}</code>."
 
 
 def _row(rule: Rule) -> str:

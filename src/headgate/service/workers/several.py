@@ -26,7 +26,6 @@ from headgate.service.workers.link import SupervisorLink
 from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
 from headgate.service.workers.process import FINISH_WITHIN_S, run
 from headgate.service.workers.supervisor import Supervisor
-from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import Store
 from headgate.stores.shared.store import default_zone_url
 from headgate.stores.url import open_store
@@ -62,7 +61,7 @@ def serve_workers(
     policy = policy_of(text, policy_file)
     zone = default_zone_url(policy.namespace) if store is None and not policy.names_store else ""
     opened = open_store(zone or (policy.store if store is None else store))
-    if isinstance(opened, MemoryStore):
+    if opened.in_process:
         place = f"{policy_file}: store" if store is None else "--store"
         raise ConfigError(
             f"{place}: memory counts for each process alone, so {workers} workers would let {workers} times as much "

@@ -6,30 +6,28 @@ by what the rule says for a store that fails, and the next one asks again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
-from headgate.clock import Clock
-from headgate.decision import Decision, NamedLimit
+from headgate.decision import Decision
 from headgate.errors import StoreError
 from headgate.keys import Key
 from headgate.operation import Operation, Receipt
-from headgate.stores.protocol import Store
 
 
-def bound_or_late(store: Store, limits: Sequence[NamedLimit], clock: Clock | None) -> Any:
+def bound_or_late(bind: Callable[[], Any]) -> Any:
     """The limits, bound; or what binds them when they are asked. It has the methods that a policy needs."""
     try:
-        return store.bind(limits, clock=clock)
+        return bind()
     except StoreError:
-        return _LateLimits(store, limits, clock)
+        return _LateLimits(bind)
 
 
 class _LateLimits:
     """Limits that are bound when they are asked: each call raises StoreError until that is possible."""
 
-    def __init__(self, store: Store, limits: Sequence[NamedLimit], clock: Clock | None) -> None:
-        self._store, self._limits, self._clock = store, limits, clock
+    def __init__(self, bind: Callable[[], Any]) -> None:
+        self._bind = bind
         self._bound: Any = None
 
     def hit(self, key: Key, cost: int = 1) -> Decision:
@@ -45,5 +43,5 @@ class _LateLimits:
 
     def _now(self) -> Any:
         if self._bound is None:
-            self._bound = self._store.bind(self._limits, clock=self._clock)
+            self._bound = self._bind()
         return self._bound

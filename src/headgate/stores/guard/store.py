@@ -24,13 +24,11 @@ from headgate.stores.guard.refusals import RefusalMemory, Refusals
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import (
     AsyncBoundLimits,
-    AsyncStore,
     BoundLimits,
+    Failure,
+    Store,
     StoreStats,
-    bind_async,
     checked_pairs,
-    close_async,
-    ping_async,
     read_receipt,
 )
 from headgate.stores.python_table import PythonDecisions
@@ -39,7 +37,7 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[Any, Any, T]
 
 
-class GuardedStore:
+class GuardedStore(Store):
     """A store that always answers: its own decisions, or where it does not make any, the written choice.
 
     `on_error` is the choice for limits that have none of their own: "local" decides in this process by
@@ -47,9 +45,11 @@ class GuardedStore:
     remembered. Raises ConfigError for another choice or share.
     """
 
+    failure: Failure = "never"
+
     def __init__(
         self,
-        store: AsyncStore,
+        store: Store,
         *,
         on_error: Choice = "local",
         local_share: float = 1,
@@ -61,38 +61,48 @@ class GuardedStore:
         self.on_error: Choice = on_error
         self.local_share = read_share(local_share)
         self.remember = remember
-        self.breaker = Breaker(repr(store))
+        self.breaker: Breaker = Breaker(repr(store))
         self.local = MemoryStore(max_keys=MAX_LOCAL_KEYS)
         self.refusals = Refusals()
 
-    @property
-    def blocking(self) -> bool:
-        return self.inner.blocking
+        self.blocking = store.blocking
+        self.clock = store.clock
+        self.in_process = store.in_process
+        self.is_cluster = store.is_cluster
 
     @property
-    def clock(self) -> Clock:
-        return self.inner.clock
+    def shown(self) -> str:
+        return self.inner.shown
+
+    @property
+    def unguarded(self) -> Store:
+        return self.inner.unguarded
 
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
         """The limits, ready to be asked from threads."""
         return GuardedLimits(self, self.inner.bind(limits, clock=clock), self._fallback(limits, clock), limits, clock)
 
-    def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> AsyncBoundLimits:
+    def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits | AsyncBoundLimits:
         """The limits, ready to be asked from an event loop."""
-        bound: Any = bind_async(self.inner, limits, clock)
+        if not self.blocking:
+            return self.bind(limits, clock=clock)
+        bound = self.inner.bind_async(limits, clock=clock)
         return AsyncGuardedLimits(self, bound, self._fallback(limits, clock), limits, clock)
+
+    def check_room(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> None:
+        """Raise ConfigError for more limits of one policy than the store can know."""
+        self.inner.check_room(limits, clock=clock)
 
     def _fallback(self, limits: Sequence[NamedLimit], clock: Clock | None) -> Fallback:
         return Fallback(limits, self.on_error, self.local_share, self.local, clock)
 
     def probe(self) -> None:
         """Raise StoreError if the store would not decide."""
-        getattr(self.inner, "probe", self.inner.ping)()
+        self.inner.probe()
 
     async def probe_async(self) -> None:
         """`probe` for an event loop."""
-        probe = getattr(self.inner, "probe_async", None)
-        await (ping_async(self.inner) if probe is None else probe())
+        await self.inner.probe_async()
 
     def stats(self) -> StoreStats:
         """What the store counts about itself."""
@@ -112,17 +122,15 @@ class GuardedStore:
 
     def warm_up(self) -> None:
         """Have the store connect; raises StoreError where it cannot."""
-        if (warm := getattr(self.inner, "warm_up", None)) is not None:
-            warm()
+        self.inner.warm_up()
 
     async def warm_up_async(self) -> None:
         """`warm_up` for an event loop."""
-        if (warm := getattr(self.inner, "warm_up_async", None)) is not None:
-            await warm()
+        await self.inner.warm_up_async()
 
     async def ping_async(self) -> None:
         """`ping` for an event loop."""
-        await ping_async(self.inner)
+        await self.inner.ping_async()
 
     def close(self) -> None:
         """Close the store."""
@@ -132,7 +140,7 @@ class GuardedStore:
     async def aclose(self) -> None:
         """`close` for an event loop."""
         self.breaker.close()
-        await close_async(self.inner)
+        await self.inner.aclose()
 
     def __repr__(self) -> str:
         return f"GuardedStore({self.inner!r}, on_error={self.on_error!r}, breaker={self.breaker.state!r})"

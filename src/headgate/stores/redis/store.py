@@ -19,10 +19,10 @@ from redis.crc import key_slot
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
-from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.clock import Clock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError
-from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, StoreStats
+from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Store, StoreStats
 from headgate.stores.redis.async_link import AsyncLink
 from headgate.stores.redis.cluster import ClusterLines
 from headgate.stores.redis.commands import Call, Calls
@@ -51,7 +51,7 @@ _NODE: Any = ClusterNode
 _POOL: Any = redis.BlockingConnectionPool
 
 
-class RedisStore:
+class RedisStore(Store):
     """States in a Redis or Valkey that many hosts share; for threads and for asyncio.
 
     `server` is a URL (see `headgate.stores.redis.url`), or a client of redis-py: one of `redis` serves
@@ -65,7 +65,8 @@ class RedisStore:
     """
 
     blocking = True
-    clock: Clock = SYSTEM_CLOCK
+    shown = ""
+    """Where it is, without a password."""
 
     def __init__(self, server: str | Any, *, prefix: str | None = None) -> None:
         self._client: Any = None

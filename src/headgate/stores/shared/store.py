@@ -11,6 +11,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -23,7 +24,7 @@ from headgate.errors import ConfigError, StoreUnavailable, brief_number
 from headgate.keys import Key, whole_number
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.memory import ON_FULL
-from headgate.stores.protocol import BoundLimits, StoreStats
+from headgate.stores.protocol import BoundLimits, Failure, Store, StoreStats
 
 log = logging.getLogger("headgate")
 
@@ -31,6 +32,8 @@ PAGE = 4096
 LEAST_SIZE = 128 << 10
 MOST_SIZE = 1 << 40
 MOST_LOG_PERCENT = 90
+_LOOKS_FOR_ROOM = 8
+"""How often a zone is asked for room for a policy, which another process may take back before it is used."""
 
 
 class ZoneClock:
@@ -51,7 +54,7 @@ class ZoneClock:
         return duration_us / US_PER_SECOND
 
 
-class SharedStore:
+class SharedStore(Store):
     """States in a file that all processes of this host map: exact for all of them together.
 
     `path` is the file; the first process makes it, of `size` bytes (64 MiB unless it exists already
@@ -65,7 +68,7 @@ class SharedStore:
     250 ms, by a process that was stopped; from then on at once, until that part is free again.
     """
 
-    blocking = False
+    failure: Failure = "in parts"
 
     def __init__(
         self,
@@ -101,7 +104,7 @@ class SharedStore:
         self._zone, self._identity = zone_file.open_zone(native, self.path, zone_file.Wanted(**wanted), on_full)
         self._is_same_file = zone_file.is_same_file
         self.clock: Clock = ZoneClock(self._zone)
-        self.breaker = Breaker(repr(self), failures=1)
+        self.breaker: Breaker = Breaker(repr(self), failures=1)
 
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
         """The limits, ready to be asked. Raises ConfigError for more at once than a zone can charge."""
@@ -124,6 +127,26 @@ class SharedStore:
                     "then refuses early; a larger size or log_percent holds more, the default algorithm needs no log",
                     self.path, limit, room,
                 )  # fmt: skip
+
+    def check_room(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> None:
+        """Raise ConfigError for more limits of one policy than a zone of this size can know: it has a list of them."""
+        missing = wanted = {(limit.scope, str(limit.limit)): limit for limit in limits}
+        most = self.info()["max_limits"]
+        for _ in range(_LOOKS_FOR_ROOM if len(wanted) <= most else 0):
+            try:
+                for limit in missing.values():
+                    self.bind((replace(limit, group=0),), clock=clock)
+            except StoreUnavailable as error:
+                raise ConfigError(f"the store cannot keep the {len(limits)} limits of this policy: {error}") from error
+            # One that holds no state yet makes room for another: of this policy, or of another process just now.
+            known = set(self.known_limits())
+            missing = {name: limit for name, limit in wanted.items() if name not in known}
+            if not missing:
+                return
+        raise ConfigError(
+            f"the store cannot keep the {len(limits)} limits of this policy: a zone of this size knows up to "
+            f"{most}, fewer where their names are long; a larger one knows more"
+        )
 
     def stats(self) -> StoreStats:
         """What the zone counts about itself, all processes together."""
@@ -162,9 +185,6 @@ class SharedStore:
             raise StoreUnavailable(
                 f"{self.path}: the zone was deleted or replaced while in use; restart to share again"
             )
-
-    def warm_up(self) -> None:
-        """A zone has nothing to wait for: it was opened with the store."""
 
     def probe(self) -> None:
         """Raise StoreError if a part of the zone that could not be had is still not to be had."""
