@@ -20,8 +20,9 @@ from benchmarks.servers import program, redis_server
 from headgate import Limiter
 from headgate.decision import name_limits
 from headgate.limit_text import parse_limits
+from headgate.operation import Operation
 from headgate.stores.redis.codec import read_state
-from headgate.stores.redis.commands import Calls
+from headgate.stores.redis.commands import Commands
 from headgate.stores.redis.scripts import PACKED
 from headgate.stores.redis.store import RedisStore
 
@@ -133,7 +134,7 @@ def _server(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]
     """Decisions a second of a server that does nothing else, beside the script of one GET and one SET."""
     client: Any = redis.Redis(port=port)
     baseline = client.script_load(ONE_GET_ONE_SET)
-    names = [name for key in range(KEYS) for name in _calls("1/second bucket", "b0").names((f"user:{key}",))]
+    names = [name for key in range(KEYS) for name in _commands_for("1/second bucket", "b0").names((f"user:{key}",))]
     random.Random(1).shuffle(names)
     streams = {"one GET, one SET with PX": [_command(baseline, [name], [b"x" * 42, b"60000"]) for name in names]}
     for name, text in ADMITTING.items():
@@ -173,7 +174,7 @@ def _logs(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]:
     """
     client: Any = redis.Redis(port=port)
     baseline = client.script_load(ONE_GET_ONE_SET)
-    names = [name for key in range(LOGS) for name in _calls("1/second bucket", "b0").names((f"user:{key}",))]
+    names = [name for key in range(LOGS) for name in _commands_for("1/second bucket", "b0").names((f"user:{key}",))]
     random.Random(1).shuffle(names)
     one = [_command(baseline, [name], [b"x" * 42, b"60000"]) for name in names]
     subjects = [(many, kind) for many in LOG_TARGETS for kind in ("", ", refusing")]
@@ -250,17 +251,16 @@ def _entries(client: Any) -> float:
     return float(sum(found) / len(found))
 
 
-def _calls(text: str, prefix: str) -> Calls:
-    return Calls(name_limits(parse_limits(text), scope="bench", name="bench"), prefix, None)
+def _commands_for(text: str, prefix: str) -> Commands:
+    return Commands(name_limits(parse_limits(text), scope="bench", name="bench"), prefix, None)
 
 
 def _stream(client: Any, text: str, prefix: str, keys: int = KEYS) -> list[bytes]:
     """The calls that decide these limits on each key."""
-    calls = _calls(text, prefix)
+    limits = _commands_for(text, prefix)
     commands = []
     for key in range(keys):
-        names = calls.names((f"user:{key}",))
-        call = next(calls.decide(names, calls.costs((1,))))
+        call = next(limits.decide(Operation((f"user:{key}",), (1,))))
         client.script_load(call.script.text)
         commands.append(_command(call.script.sha, call.keys, call.arguments))
     random.Random(1).shuffle(commands)
@@ -296,8 +296,7 @@ def _saturate(port: int, commands: Sequence[bytes], calls: int) -> float:
 
 def _bare(port: int, definitions: Any) -> tuple[str, list[Any]]:
     """The script of a token bucket as redis-py is to call it: its text, and the arguments of EVALSHA."""
-    calls = Calls(definitions, "bare", None)
-    call = next(calls.decide(calls.names(("bench",)), calls.costs((1,))))
+    call = next(Commands(definitions, "bare", None).decide(Operation(("bench",), (1,))))
     client: Any = redis.Redis(port=port)
     client.script_load(call.script.text)
     return call.script.text, [call.script.sha, len(call.keys), *call.keys, *call.arguments]

@@ -22,8 +22,9 @@ from benchmarks.servers import redis_server
 from headgate.decision import NamedLimit, name_limits
 from headgate.keys import Key
 from headgate.limit_text import parse_limits
-from headgate.stores.redis.codec import key_name
-from headgate.stores.redis.commands import Call
+from headgate.operation import Operation
+from headgate.stores.redis.codec import KeyName
+from headgate.stores.redis.commands import ScriptCall
 from headgate.stores.redis.store import RedisStore
 
 LIMITS = {
@@ -126,9 +127,8 @@ class Measuring:
 
     def buffers(self, limits: Sequence[NamedLimit], keys: Sequence[Key], now_us: int | None = None) -> list[bytes]:
         """A decision on each key, as they are sent, so many in each buffer."""
-        calls = self.store.calls(limits)
-        costs = [1] * len(limits)
-        asked = [next(calls.decide(calls.names([key]), costs, now_us=now_us)) for key in keys]
+        commands = self.store.commands(limits)
+        asked = [next(commands.decide(Operation((key,), (1,), now_us=now_us))) for key in keys]
         for text in {call.script.text for call in asked}:
             self.client.script_load(text)
         sent = [_encoded(call) for call in asked]
@@ -153,7 +153,7 @@ class Measuring:
         self.fresh()
         limits = limits_of(algorithm, count)
         keys = keys_of(KEYS, limits)
-        assert len(self.store.calls(limits).names(keys[:1])[0]) == NAME_BYTES
+        assert len(self.store.commands(limits).names(keys[:1])[0]) == NAME_BYTES
         buffers = self.buffers(limits, keys)
         before = self.used_memory()
         self.send(buffers)
@@ -202,7 +202,7 @@ def machine() -> str:
 
 def keys_of(count: int, limits: Sequence[NamedLimit]) -> list[Key]:
     """Users, whose keys have names of NAME_BYTES bytes under the first of these limits."""
-    digits = NAME_BYTES - len(key_name("hg", "user|", limits[0]))
+    digits = NAME_BYTES - len(KeyName("hg", limits[0]).of("user|"))
     return [("user", f"{number:0{digits}d}") for number in range(count)]
 
 
@@ -214,7 +214,7 @@ def _is_admission(reply: object) -> bool:
     return len(numbers) % 5 != 0 or not any(numbers[3::5])
 
 
-def _encoded(call: Call) -> bytes:
+def _encoded(call: ScriptCall) -> bytes:
     words = [b"EVALSHA", call.script.sha.encode(), b"%d" % len(call.keys), *call.keys, *call.arguments]
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 

@@ -35,7 +35,7 @@ class SystemClock:
     __slots__ = ()
 
     def now_us(self) -> int:
-        return _now_us()
+        return now_us()
 
     def let_pass(self, duration_us: int) -> float:
         return duration_us / US_PER_SECOND
@@ -49,5 +49,7 @@ def _python_now_us() -> int:
 
 
 _ANCHOR_US = (time.time_ns() - time.monotonic_ns()) // 1000
-_now_us: Callable[[], int] = core.native.now_us if core.native is not None else _python_now_us
+now_us: Callable[[], int] = core.native.now_us if core.native is not None else _python_now_us
+"""The moment by the system clock, for the calls where every frame counts; all else asks a `Clock`."""
+
 SYSTEM_CLOCK = SystemClock()

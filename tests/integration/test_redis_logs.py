@@ -98,7 +98,7 @@ def test_a_long_log_is_read_and_written_a_few_hundred_bytes_at_a_time(server: Se
 def test_a_list_of_version_0_1_is_taken_over_and_never_more_generously(server: Server, entries: int) -> None:
     clock, store, client = ManualClock(START_US), raw(server), redis.Redis(port=server.port)
     limiter = Limiter("400/second log", store=store, clock=clock, name="old")
-    [calls] = store.calls(limiter.definitions).names(("k",))[:1]
+    [calls] = store.commands(limiter.definitions).names(("k",))[:1]
     mark = b"\0" + (400).to_bytes(7, "little") + (1_000_000).to_bytes(7, "little")
     elements: list[bytes] = [struct.pack("<dI", START_US, 4_000_000_000) + mark, b"0"]
     for number in range(entries):

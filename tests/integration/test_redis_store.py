@@ -62,7 +62,7 @@ def guarded(url: str, *, timeout: str = "10s", **options: str) -> str:
 
 def names(asker: Asker, key: str) -> list[bytes]:
     """The Redis keys of the limits of a key."""
-    return asker.raw.calls(asker.limiter.definitions).names((key,))
+    return asker.raw.commands(asker.limiter.definitions).names((key,))
 
 
 def calls(server: Server, command: str) -> int:
@@ -294,14 +294,14 @@ def test_ten_thousand_concurrent_calls_pass_exactly_the_limit_in_few_writes(serv
     async def ask() -> dict[str, Any]:
         limiter = AsyncLimiter(f"{limit}/week bucket", store=store)
         await limiter.hit("warm")
-        courier, before, clients = _courier(store), _courier(store).writes, calls(server, "evalsha")
+        multiplexer, before, clients = _multiplexer(store), _multiplexer(store).writes, calls(server, "evalsha")
         answers = await asyncio.gather(*(limiter.hit("key") for _ in range(asked)), return_exceptions=True)
         told = tally(answers)  # type: ignore[arg-type]
-        writes = courier.writes - before
-        alone = courier.writes
+        writes = multiplexer.writes - before
+        alone = multiplexer.writes
         for _ in range(20):
             await limiter.hit("warm")
-        alone = courier.writes - alone
+        alone = multiplexer.writes - alone
         await limiter.close()
         return {**told, "writes": writes, "evalsha": calls(server, "evalsha") - clients, "writes of 20 alone": alone}
 
@@ -313,9 +313,8 @@ def test_ten_thousand_concurrent_calls_pass_exactly_the_limit_in_few_writes(serv
     assert counts["writes of 20 alone"] == 20
 
 
-def _courier(store: RedisStore) -> Any:
-    assert store._link is not None
-    return next(iter(store._link._lines_here()._couriers.values()))
+def _multiplexer(store: RedisStore) -> Any:
+    return next(iter(store.async_link._here()._multiplexers.values()))
 
 
 @pytest.mark.parametrize("moment", ["before they are sent", "after they are sent", "one by one"])
@@ -327,14 +326,14 @@ def test_cancelled_calls_do_not_break_the_others(server: Server, moment: str) ->
         store = raw(f"redis://{HOST}:{proxy.port}/0", timeout="60s")
         limiter = AsyncLimiter("1000/week bucket", store=store)
         await limiter.hit("warm")
-        courier = _courier(store)
+        multiplexer = _multiplexer(store)
         proxy.delay(0.1)
         tasks = [asyncio.create_task(limiter.hit(f"key {number}", costs[number])) for number in range(asked)]
         await asyncio.sleep(0)  # each has asked, and nothing is written yet
-        assert len(courier._pending) == asked
+        assert len(multiplexer._pending) == asked
         if moment == "after they are sent":
             async with asyncio.timeout(30):
-                while len(courier._sent) < asked:  # noqa: ASYNC110 - nobody tells
+                while len(multiplexer._sent) < asked:  # noqa: ASYNC110 - nobody tells
                     await asyncio.sleep(0.001)
         for number, task in enumerate(tasks):
             if number % 2:

@@ -145,7 +145,7 @@ def _fail_over(
     isolate: Callable[[], object] | None = None,
 ) -> dict[str, Any]:
     """Ask until the limit is used up, while the primary goes away: what was admitted, and where."""
-    (name,) = asker.raw.calls(asker.limiter.definitions).names(("key",))
+    (name,) = asker.raw.commands(asker.limiter.definitions).names(("key",))
     with load(asker, ["key"] * (3 if asker.colour == "sync" else 12), pause_s=0.004) as running:
         wait_for(lambda: _admitted(running) >= limit // 4)
         if isolate is not None:
@@ -355,7 +355,7 @@ def test_a_replica_takes_over_in_a_cluster_while_traffic_runs(nodes: Cluster, co
 
 
 def _slot(asker: Asker, key: str) -> int:
-    (slot,) = {key_slot(name) for name in asker.raw.calls(asker.limiter.definitions).names((key,))}
+    (slot,) = {key_slot(name) for name in asker.raw.commands(asker.limiter.definitions).names((key,))}
     return slot
 
 
@@ -569,7 +569,7 @@ def test_what_identities_on_different_servers_were_charged_is_given_back(
     servers = set()
     for number in range(12):
         pair = (f"user {number}", f"group {number}")
-        servers |= {nodes.owner_of(key_slot(name)) for name in store.calls(definitions).names(pair)}
+        servers |= {nodes.owner_of(key_slot(name)) for name in store.commands(definitions).names(pair)}
         assert ask(bound.decide, pair, (3, 5)).allowed
         clock.advance(1000)
         ask(bound.give_back, pair, (2, 5), 1000)
@@ -600,9 +600,9 @@ def test_identities_on_different_servers_are_never_over_admitted_and_refusals_le
     ]
     definitions.sort(key=lambda definition: definition.scope.startswith("all") == (first == "own"))
     at = {scope: next(n for n, d in enumerate(definitions) if d.scope.startswith(scope)) for scope in ("own", "all")}
-    calls = store.calls(definitions)
+    commands = store.commands(definitions)
     keys = [(f"user {number}", "everybody") for number in range(users)]
-    places = {nodes.owner_of(key_slot(name)) for pair in keys for name in calls.names(pair)}
+    places = {nodes.owner_of(key_slot(name)) for pair in keys for name in commands.names(pair)}
     assert len(places) == 3, "all is on one server"
     asks = [pair for _ in range(each) for pair in keys]
     loop = Loop() if colour == "async" else None

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import ConfigError, Gate, GuardedStore, Limiter, RedisStore
-from headgate.stores.redis.async_link import _pool
+from headgate.stores.redis.clients import open_async_pool
 from headgate.stores.redis.url import Address, read_url
 from headgate.stores.url import check_store_url, existing_zone, open_store
 from headgate.stores.url_parts import split_url
@@ -141,7 +141,7 @@ def test_every_option_that_is_taken_makes_a_connection_in_both_colours() -> None
         assert connection.db == (3 if "unix" in url else 2)
 
         async def connect(url: str = url) -> Any:
-            return _pool(read_url(url)).make_connection()
+            return open_async_pool(read_url(url)).make_connection()
 
         assert asyncio.run(connect()).username == "u"
 

@@ -12,7 +12,7 @@ from headgate.limits import Limit
 from headgate.planning.redis_costs import COSTS, ENTRY_BYTES, NAME_BYTES
 from headgate.policy.compiled import ANY_TIER, Rule
 from headgate.policy.identity import AddressIdentity, CookieIdentity, FirstOf, HeaderIdentity, Identity, QueryIdentity
-from headgate.stores.redis.codec import key_name
+from headgate.stores.redis.codec import KeyName
 from headgate.stores.redis.url import DEFAULT_PREFIX
 
 VALUE_BYTES = 36
@@ -113,7 +113,7 @@ def _name_bytes(rule: Rule, named: NamedLimit) -> int:
     parts = [_part_bytes(identity) for identity in rule.key.members] or [len("everyone")]
     text = sum(parts) + len(parts) - 1
     text = text if text <= _LONGEST_TEXT else _HASHED_TEXT
-    return len(key_name(DEFAULT_PREFIX, "", named)) + text
+    return len(KeyName(DEFAULT_PREFIX, named).of("")) + text
 
 
 def _part_bytes(identity: Identity) -> int:

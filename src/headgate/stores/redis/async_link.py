@@ -1,4 +1,4 @@
-"""The Redis store on an event loop: which courier takes a call, and what is done where it was not executed."""
+"""The link of a Redis store for event loops: which multiplexer takes a call, and what if it was not executed."""
 
 from __future__ import annotations
 
@@ -10,85 +10,88 @@ from weakref import WeakKeyDictionary
 
 import redis.asyncio
 from redis import exceptions
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.client import NEVER_DECODE
 from redis.crc import key_slot
 
 from headgate.drive import drive_async
 from headgate.errors import StoreError, StoreUnavailable
-from headgate.stores.redis.commands import Call
+from headgate.stores.redis.clients import open_async_connection, open_async_pool
+from headgate.stores.redis.commands import ScriptCall
 from headgate.stores.redis.errors import store_error
-from headgate.stores.redis.first_connection import Commands, first_commands
-from headgate.stores.redis.multiplexer import Command, Courier, command_of
-from headgate.stores.redis.replies import AsyncReplyParser, check_said
+from headgate.stores.redis.first_connection import first_commands
+from headgate.stores.redis.multiplexer import Command, Multiplexer
+from headgate.stores.redis.replies import check_said
 from headgate.stores.redis.scripts import Script
-from headgate.stores.redis.slot_map import ELSEWHERE, LOST, PAUSE_S, Send, Slots, Step
+from headgate.stores.redis.slot_map import ELSEWHERE, LOST, PAUSE_S, SearchStep, SendTo, SlotMap
 from headgate.stores.redis.url import Address, Place
 
 _AS_BYTES = {NEVER_DECODE: True}
 """For a client of the caller's own that decodes what it reads."""
 
+_PATIENCE_S = 5.0
+"""How long a call over the connections of a caller's own client may take."""
+
 
 class AsyncLink:
-    """The connections of a store, for each event loop that uses it."""
+    """How event loops reach the servers of a store: as `SyncLink`, awaited. Each loop has its own connections."""
 
-    def __init__(
-        self,
-        place: Place | None,
-        client: Any = None,
-        shown: str = "",
-        timeout_s: float = 5.0,
-        scripts: dict[str, Script] | None = None,
-    ) -> None:
+    def __init__(self, place: Place | None, client: Any, shown: str, scripts: dict[str, Script]) -> None:
         self._place = place
-        self._scripts = {} if scripts is None else scripts
+        self._scripts = scripts
         self._pid = os.getpid()
         self._client = client
-        self.shown = place.shown if place is not None else shown
-        self._timeout_s = place.timeout_s if place is not None else timeout_s
-        self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lines] = WeakKeyDictionary()
-        self._last: tuple[asyncio.AbstractEventLoop, _Lines] | None = None
+        self.shown = shown
+        self._timeout_s = _PATIENCE_S if place is None else place.timeout_s
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopConnections] = WeakKeyDictionary()
+        self._last: tuple[asyncio.AbstractEventLoop, _LoopConnections] | None = None
 
     @classmethod
     def of_client(cls, client: Any, shown: str) -> AsyncLink:
         """Over the connections that a client of redis-py makes."""
-        return cls(None, client, shown)
+        return cls(None, client, shown, {})
 
-    async def run(self, call: Call) -> Any:
+    async def run(self, call: ScriptCall) -> Any:
         """The reply of a script."""
-        lines, within_s = self._lines_here(), None
-        command = command_of("EVALSHA", call.script.sha, call.keys, call.arguments)
+        connections, within_s = self._here(), None
+        command = call.by_sha
         try:
-            if not lines.first_is_over:
-                within_s = await lines.connect_first()
+            if not connections.first_is_over:
+                within_s = await connections.connect_first()
             try:
-                if lines.courier is not None:
-                    return await lines.courier.ask(command, within_s=within_s)
-                return await lines.ask(call.keys[0], command, within_s)
+                if connections.multiplexer is not None:
+                    return await connections.multiplexer.ask(command, within_s=within_s)
+                return await connections.ask(call.keys[0], command, within_s)
             except exceptions.NoScriptError:
-                command = command_of("EVAL", call.script.text, call.keys, call.arguments)
+                command = call.by_text
             except exceptions.ReadOnlyError:
                 pass
-            return await lines.ask(call.keys[0], command, within_s)
+            return await connections.ask(call.keys[0], command, within_s)
         except Exception as error:
             raise store_error(error, self.shown) from error
 
     async def ask(self, key: bytes | None, command: Command) -> Any:
         """The reply to a command, from the server that has a key (None: any)."""
-        lines = self._lines_here()
+        connections = self._here()
         try:
-            if not lines.first_is_over:
-                await lines.connect_first()
-            return await lines.ask(key, command)
+            if not connections.first_is_over:
+                await connections.connect_first()
+            return await connections.ask(key, command)
         except Exception as error:
             raise store_error(error, self.shown) from error
 
+    async def run_all(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        """The replies of scripts that are called together."""
+        return list(await asyncio.gather(*map(self.run, calls)))
+
+    async def ask_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
+        """The replies to commands, each from the server that has its key."""
+        return list(await asyncio.gather(*[self.ask(key, command) for key, command in requests]))
+
     async def warm_up(self) -> None:
         """Connect and load the scripts; raises StoreError where that does not succeed in the time it has."""
-        lines = self._lines_here()
+        connections = self._here()
         try:
-            await (lines.ask(None, ("PING",)) if self._place is None else lines.warm_up())
+            await (connections.ask(None, ("PING",)) if self._place is None else connections.warm_up())
         except Exception as error:
             raise store_error(error, self.shown) from error
 
@@ -98,26 +101,28 @@ class AsyncLink:
 
     async def close(self) -> None:
         """End the connections of this event loop."""
-        lines = self._lines.pop(asyncio.get_running_loop(), None)
+        connections = self._by_loop.pop(asyncio.get_running_loop(), None)
         self._last = None
-        if lines is not None:
-            await lines.close()
+        if connections is not None:
+            await connections.close()
 
-    def _lines_here(self) -> _Lines:
+    def _here(self) -> _LoopConnections:
         loop = asyncio.get_running_loop()
         if self._pid != os.getpid():  # those of the parent are the parent's
-            self._lines, self._last, self._pid = WeakKeyDictionary(), None, os.getpid()
+            self._by_loop, self._last, self._pid = WeakKeyDictionary(), None, os.getpid()
         if self._last is not None and self._last[0] is loop:
             return self._last[1]
-        lines = self._lines.get(loop)
-        if lines is None:
-            lines = self._lines[loop] = _Lines(self._place, self._client, self.shown, self._timeout_s, self._scripts)
-        self._last = (loop, lines)
-        return lines
+        connections = self._by_loop.get(loop)
+        if connections is None:
+            connections = self._by_loop[loop] = _LoopConnections(
+                self._place, self._client, self.shown, self._timeout_s, self._scripts
+            )
+        self._last = (loop, connections)
+        return connections
 
 
-class _Lines:
-    """The couriers of one event loop, one for each server."""
+class _LoopConnections:
+    """The multiplexers of one event loop, one for each server."""
 
     def __init__(
         self, place: Place | None, client: Any, shown: str, timeout_s: float, scripts: dict[str, Script]
@@ -125,11 +130,11 @@ class _Lines:
         self._place = place
         self._shown = shown
         self._timeout_s = timeout_s
-        self._couriers: dict[Address | None, Courier] = {}
+        self._multiplexers: dict[Address | None, Multiplexer] = {}
         self._own_cluster = client if isinstance(client, redis.asyncio.RedisCluster) else None
         self._pool: Any = None
         self._kind = "cluster" if self._own_cluster is not None else "single" if place is None else place.kind
-        self._slots = Slots(() if place is None else place.addresses)
+        self._slots = SlotMap(() if place is None else place.addresses)
         self._learned: asyncio.Task[None] | None = None
         self._scripts = scripts
         self.first_is_over = place is None
@@ -142,12 +147,12 @@ class _Lines:
 
         if self._kind != "cluster":
             own: Any = client
-            self._pool = own.connection_pool if place is None else _pool(place)
+            self._pool = own.connection_pool if place is None else open_async_pool(place)
 
     @property
-    def courier(self) -> Courier | None:
+    def multiplexer(self) -> Multiplexer | None:
         """The only one, where there is one server and it was called before."""
-        return self._couriers.get(None)
+        return self._multiplexers.get(None)
 
     async def connect_first(self) -> float | None:
         """Make the first connection, which has a deadline of its own; those who come meanwhile wait for it together.
@@ -187,25 +192,25 @@ class _Lines:
             self._within_s = None
             self.first_is_over = True
 
-    async def _send_first(self, address: Address | None, commands: Commands, within_s: float) -> None:
-        courier = self._courier(address)
-        replies = [courier.ask(command, within_s=within_s) for command in commands]
+    async def _send_first(self, address: Address | None, commands: Sequence[Command], within_s: float) -> None:
+        multiplexer = self._multiplexer(address)
+        replies = [multiplexer.ask(command, within_s=within_s) for command in commands]
         for reply in await asyncio.gather(*replies, return_exceptions=True):
             if isinstance(reply, BaseException) and not isinstance(reply, exceptions.ResponseError):
                 raise reply
 
     async def ask(self, key: bytes | None, command: Command, within_s: float | None = None) -> Any:
         if self._kind != "cluster":
-            courier = self._courier(None)
-            connections = courier.connections
+            multiplexer = self._multiplexer(None)
+            connections = multiplexer.connections
             try:
-                return await courier.ask(command, within_s=within_s)
+                return await multiplexer.ask(command, within_s=within_s)
             except exceptions.ReadOnlyError:
                 if self._place is None or self._place.kind != "sentinel":
                     raise
-                if courier.connections == connections:  # else somebody else has found the new primary
-                    await courier.drop("it is no primary any more")
-                return await courier.ask(command, within_s=within_s)  # it was not executed
+                if multiplexer.connections == connections:  # else somebody else has found the new primary
+                    await multiplexer.drop("it is no primary any more")
+                return await multiplexer.ask(command, within_s=within_s)  # it was not executed
         if self._own_cluster is not None:
             return await self._own_cluster.execute_command(*command, **_AS_BYTES)
         return await self._ask_cluster(key, command, within_s)
@@ -214,16 +219,16 @@ class _Lines:
         slot = 0 if key is None else key_slot(key)
         until = asyncio.get_running_loop().time() + (within_s or self._timeout_s)
 
-        async def do(step: Step | Send) -> Any:
-            if isinstance(step, Send):
+        async def do(step: SearchStep | SendTo) -> Any:
+            if isinstance(step, SendTo):
                 before = ("ASKING",) if step.asking else None
-                return await self._courier(step.address).ask(command, before=before, within_s=within_s)
-            return await (self._learn() if step is Step.LEARN else asyncio.sleep(PAUSE_S))
+                return await self._multiplexer(step.address).ask(command, before=before, within_s=within_s)
+            return await (self._learn() if step is SearchStep.LEARN else asyncio.sleep(PAUSE_S))
 
         asked, address = None, self._slots.server_of(slot)
-        if address is not None:  # the usual way, whose deadline is kept by the courier
+        if address is not None:  # the usual way, whose deadline is kept by the multiplexer
             try:
-                return await self._courier(address).ask(command, within_s=within_s)
+                return await self._multiplexer(address).ask(command, within_s=within_s)
             except ELSEWHERE as error:
                 asked = self._slots.directed(error, slot, address)
             except LOST:
@@ -246,7 +251,7 @@ class _Lines:
     async def _ask_where(self) -> None:
         assert self._place is not None
         last: Exception = StoreUnavailable(f"{self._shown}: no server answers")
-        for address in self._slots.candidates(address for address in self._couriers if address is not None):
+        for address in self._slots.candidates(address for address in self._multiplexers if address is not None):
             try:
                 self._slots.learn(await self._where(address), address)
             except (exceptions.RedisError, OSError, StoreError) as error:
@@ -257,12 +262,12 @@ class _Lines:
         raise last
 
     def _where(self, address: Address) -> asyncio.Future[Any]:
-        return self._courier(address).ask(("CLUSTER", "SLOTS"), within_s=self._within_s)
+        return self._multiplexer(address).ask(("CLUSTER", "SLOTS"), within_s=self._within_s)
 
-    def _courier(self, address: Address | None) -> Courier:
-        return self._couriers.get(address) or self._new_courier(address)
+    def _multiplexer(self, address: Address | None) -> Multiplexer:
+        return self._multiplexers.get(address) or self._new_multiplexer(address)
 
-    def _new_courier(self, address: Address | None) -> Courier:
+    def _new_multiplexer(self, address: Address | None) -> Multiplexer:
         connected_within_s = self._timeout_s + (1.0 if self._place is None else self._place.first_s)
 
         async def connect() -> Any:
@@ -270,7 +275,7 @@ class _Lines:
                 connection = self._pool.make_connection()
             else:
                 assert self._place is not None
-                connection = _connection(self._place, address)
+                connection = open_async_connection(self._place, address)
             try:
                 async with asyncio.timeout(connected_within_s):
                     await connection.connect()
@@ -279,15 +284,15 @@ class _Lines:
                 raise store_error(error, self._shown) from error
             return connection
 
-        courier = self._couriers[address] = Courier(connect, self._shown, self._timeout_s)
-        return courier
+        multiplexer = self._multiplexers[address] = Multiplexer(connect, self._shown, self._timeout_s)
+        return multiplexer
 
     async def close(self) -> None:
         if self._first is not None:
             self._first.cancel()
-        for courier in self._couriers.values():
-            await courier.close()
-        self._couriers.clear()
+        for multiplexer in self._multiplexers.values():
+            await multiplexer.close()
+        self._multiplexers.clear()
         if self._kind == "sentinel":
             for sentinel in self._pool.sentinel_manager.sentinels:
                 await sentinel.aclose()
@@ -297,41 +302,3 @@ def _retrieve(task: asyncio.Task[None]) -> None:
     """Who waits is told; where nobody does any more, nobody is."""
     if not task.cancelled():
         task.exception()
-
-
-def _never(connect_s: float) -> dict[str, Any]:
-    """A courier keeps its own deadlines, and nothing is sent twice unless it was not executed."""
-    return {
-        "socket_timeout": None,
-        "socket_connect_timeout": connect_s,
-        "retry": Retry(NoBackoff(), 0),
-        "protocol": 2,
-        "parser_class": AsyncReplyParser,
-    }
-
-
-def _pool(place: Place) -> Any:
-    never = _never(place.first_s)
-    if place.kind == "single":
-        options = dict(place.options)
-        kind: Any = redis.asyncio.SSLConnection if options.pop("ssl", False) else redis.asyncio.Connection
-        where: dict[str, Any] = {"path": place.socket}
-        if place.socket:
-            kind = redis.asyncio.UnixDomainSocketConnection
-        else:
-            where = place.addresses[0]._asdict()
-        return redis.asyncio.ConnectionPool(connection_class=kind, **where, **options, **never)
-    addresses: Sequence[Address] = place.addresses
-    asking = {name: value for name, value in never.items() if name != "parser_class"}
-    asking |= {"socket_timeout": place.each_s, "socket_connect_timeout": place.each_s}
-    make_sentinel: Any = redis.asyncio.Sentinel  # has no types
-    sentinel = make_sentinel(list(addresses), sentinel_kwargs=asking, **never, **place.options)
-    for each in sentinel.sentinels:  # whose client does not take it
-        each.connection_pool.connection_kwargs["parser_class"] = AsyncReplyParser
-    return sentinel.master_for(place.service).connection_pool
-
-
-def _connection(place: Place, address: Address) -> Any:
-    options = dict(place.options)
-    kind = redis.asyncio.SSLConnection if options.pop("ssl", False) else redis.asyncio.Connection
-    return kind(host=address.host, port=address.port, **_never(place.first_s), **options)

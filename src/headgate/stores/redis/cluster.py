@@ -9,58 +9,59 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import redis
 from redis import exceptions
-from redis.backoff import NoBackoff
 from redis.crc import key_slot
-from redis.retry import Retry
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.drive import drive
 from headgate.errors import StoreError, StoreUnavailable
-from headgate.stores.redis.pool import Lines, sound
-from headgate.stores.redis.replies import ReplyParser
-from headgate.stores.redis.slot_map import PAUSE_S, Send, Slots, Step
+from headgate.stores.redis.clients import open_connection
+from headgate.stores.redis.pool import Command, ConnectionPool, sound
+from headgate.stores.redis.slot_map import PAUSE_S, SearchStep, SendTo, SlotMap
 from headgate.stores.redis.url import Address, Place
 
 _AT_LEISURE = 0.75
 """The part of a deadline that is enough for a call over an open connection, whose socket waits for a whole one."""
 
-_SCRIPTS = ("EVALSHA", "EVAL")
 
-
-class ClusterLines:
+class ClusterPools:
     """Connections to the servers of a Cluster; however often a call is sent on, it ends by its deadline."""
 
     def __init__(self, place: Place, patience_s: Callable[[], float]) -> None:
         self._place = place
         self._patience_s = patience_s
-        self._slots = Slots(place.addresses)
-        self._lines: dict[Address, Lines] = {}
+        self._slots = SlotMap(place.addresses)
+        self._pools: dict[Address, ConnectionPool] = {}
         self._learning = threading.Lock()
         self._pid = os.getpid()
 
-    def execute(self, *command: Any) -> Any:
-        """The reply to a command, from the server that has its first key; raises redis-py's errors and StoreError."""
-        return self.ask(command[3 if command[0] in _SCRIPTS else 1], *command)
+    def execute(self, key: bytes | None, command: Command) -> Any:
+        """The reply to a command, from the server that has a key (None: any)."""
+        slot, until_us = 0 if key is None else key_slot(key), self._until_us()
 
-    execute_first = execute
-    """A call that waited for the first connection has what is left of that time here by itself: `patience_s`."""
-
-    def ask(self, key: bytes, *command: Any) -> Any:
-        """The reply to a command, from the server that has a key."""
-        slot, until_us = key_slot(key), self._until_us()
-
-        def do(step: Step | Send) -> Any:
-            if isinstance(step, Send):
+        def do(step: SearchStep | SendTo) -> Any:
+            if isinstance(step, SendTo):
                 return self._send(step.address, command, until_us, asking=step.asking)
-            if step is Step.LEARN:
+            if step is SearchStep.LEARN:
                 return self._learn(slot, until_us)
             return threading.Event().wait(min(PAUSE_S, self._left_s(until_us)))
 
         return drive(self._slots.search(slot, self._place.shown), do)
 
-    def open(self, commands: Sequence[Sequence[Any]]) -> None:
+    execute_first = execute
+    """A call that waited for the first connection has what is left of that time here by itself: `patience_s`."""
+
+    def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
+        """The replies to several commands, one by one; a refusal is an error among them."""
+        replies: list[Any] = []
+        for key, command in requests:
+            try:
+                replies.append(self.execute(key, command))
+            except exceptions.ResponseError as error:
+                replies.append(error)
+        return replies
+
+    def open(self, commands: Sequence[Command]) -> None:
         """Find out where the slots are and connect to each of their servers; one that does not answer is left out."""
         until_us = self._until_us()
         self._learn(0, until_us)
@@ -73,46 +74,32 @@ class ClusterLines:
         for thread in opening:
             thread.join(max(0.0, (until_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND))
 
-    def _open(self, address: Address, commands: Sequence[Sequence[Any]]) -> None:
+    def _open(self, address: Address, commands: Sequence[Command]) -> None:
         with suppress(exceptions.RedisError, OSError):  # who asks this server is told
-            self._lines_to(address).open(commands)
+            self._pool_of(address).open(commands)
 
     def close(self) -> None:
         """Close the connections that nobody uses."""
-        for lines in list(self._lines.values()):
-            lines.close()
+        for pool in list(self._pools.values()):
+            pool.close()
 
-    def _send(self, address: Address, command: Sequence[Any], until_us: int, *, asking: bool) -> Any:
+    def _send(self, address: Address, command: Command, until_us: int, *, asking: bool) -> Any:
         left_s, usual_s = self._left_s(until_us), self._place.timeout_s
         within_s = None if _AT_LEISURE * usual_s < left_s <= usual_s else left_s
-        lines = self._lines_to(address)
+        pool = self._pool_of(address)
         if within_s is None and not asking:
-            return lines.execute(*command)
-        commands = [("ASKING",), command] if asking else [command]
-        return sound(lines.execute_many(commands, within_s)[-1])
+            return pool.execute(None, command)
+        commands: list[Command] = [("ASKING",), command] if asking else [command]
+        return sound(pool.execute_many(commands, within_s)[-1])
 
-    def _lines_to(self, address: Address) -> Lines:
-        lines = self._lines.get(address)
-        if lines is None:
+    def _pool_of(self, address: Address) -> ConnectionPool:
+        pool = self._pools.get(address)
+        if pool is None:
             place = self._place
-            make = partial(self._connection, address)
-            new = Lines(make, place.timeout_s, place.connections, place.first_s, lambda: place.timeout_s)
-            lines = self._lines.setdefault(address, new)
-        return lines
-
-    def _connection(self, address: Address) -> Any:
-        options = dict(self._place.options)
-        kind: Any = redis.SSLConnection if options.pop("ssl", False) else redis.Connection
-        return kind(
-            host=address.host,
-            port=address.port,
-            socket_timeout=self._place.timeout_s,
-            socket_connect_timeout=self._place.first_s,
-            retry=Retry(NoBackoff(), 0),  # a call whose answer was lost may have been charged
-            protocol=2,
-            parser_class=ReplyParser,
-            **options,
-        )
+            make = partial(open_connection, place, address)
+            new = ConnectionPool(make, place.timeout_s, place.connections, place.first_s, lambda: place.timeout_s)
+            pool = self._pools.setdefault(address, new)
+        return pool
 
     def _learn(self, slot: int, until_us: int) -> None:
         """Ask where each slot is; of those who come together one asks."""
@@ -122,7 +109,7 @@ class ClusterLines:
             raise exceptions.TimeoutError
         try:
             last: Exception = StoreUnavailable(f"{self._place.shown}: no server answers")
-            for address in () if slot in self._slots else self._slots.candidates(list(self._lines)):
+            for address in () if slot in self._slots else self._slots.candidates(list(self._pools)):
                 try:
                     ends_us = min(until_us, SYSTEM_CLOCK.now_us() + round(self._place.each_s * US_PER_SECOND))
                     self._slots.learn(self._send(address, ("CLUSTER", "SLOTS"), ends_us, asking=False), address)

@@ -35,17 +35,25 @@ UNITS = 8
 """Bytes of the units of a bucket that has too few; no other reply of one limit has as many."""
 
 
-def key_name(prefix: str, text: str, definition: NamedLimit) -> bytes:
+class KeyName:
     """The Redis key of the hash that has the states of all limits of a rule and key.
 
-    All limits of one key have one hash tag. `text` comes from `encode_key`, so it has no brace and cannot
-    choose where it lands.
+    All limits of one key have one hash tag.
     """
-    name = text.encode()
-    if len(name) > LONGEST_NAME:
-        name = b"#" + blake2b(name, digest_size=20).hexdigest().encode()
-    scope = definition.scope
-    return b"%b:{%b}:%b" % (prefix.encode(), name, scope[: scope.rindex("/") + 1].encode())
+
+    __slots__ = ("_head", "_tail")
+
+    def __init__(self, prefix: str, definition: NamedLimit) -> None:
+        scope = definition.scope
+        self._head = prefix.encode() + b":{"
+        self._tail = b"}:" + scope[: scope.rindex("/") + 1].encode()
+
+    def of(self, text: str) -> bytes:
+        """The Redis key of a text that comes from `encode_key`: it has no brace, so it cannot choose its slot."""
+        name = text.encode()
+        if len(name) > LONGEST_NAME:
+            name = b"#" + blake2b(name, digest_size=20).hexdigest().encode()
+        return self._head + name + self._tail
 
 
 def field_name(definition: NamedLimit) -> str:

@@ -13,21 +13,23 @@ from struct import Struct, pack, unpack
 from typing import Any, NamedTuple
 
 from headgate.algorithms.transition import measure_us
+from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import StoreError, StoreKeyError
 from headgate.keys import Key, check_cost, check_now, encode_key
+from headgate.operation import Operation
 from headgate.stores.protocol import StatesAt
 from headgate.stores.redis.codec import (
     UNITS,
+    KeyName,
     convert,
     field_name,
     is_log,
-    key_name,
     read_charged,
     read_refused,
     read_state,
 )
-from headgate.stores.redis.replies import no_answer
+from headgate.stores.redis.replies import no_answer, read_time
 from headgate.stores.redis.scripts import (
     BRIEF,
     HIT,
@@ -55,19 +57,32 @@ MOST_LOCALS = 150
 MOST_IN_A_HASH, MOST_APART = 5, 3
 """Limits that have a script of their own for what they are; more are decided in a loop."""
 
+Command = tuple[Any, ...]
+"""The words of a command."""
+
 Slot = Callable[[bytes], int]
 """The hash slot of a Redis key, where a Cluster has many; else nothing bears on it."""
 
 
-class Call(NamedTuple):
+class ScriptCall(NamedTuple):
     """One call of a script."""
 
     script: Script
     keys: list[bytes]
     arguments: list[bytes]
 
+    @property
+    def by_sha(self) -> Command:
+        """The command that runs a script which the server has."""
+        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.arguments)
 
-Steps = Generator[Call, Any, Any]
+    @property
+    def by_text(self) -> Command:
+        """The command that runs the script whether the server has it or not."""
+        return ("EVAL", self.script.text, len(self.keys), *self.keys, *self.arguments)
+
+
+ScriptSteps = Generator[ScriptCall, Any, Any]
 """Calls to make one after another; each is answered by the reply."""
 
 
@@ -83,14 +98,18 @@ class _Member:
     shadow: bool
 
 
-class Calls:
-    """The calls for limits that are decided together."""
+class Commands:
+    """What is asked for limits that are decided together."""
 
     def __init__(self, definitions: Sequence[NamedLimit], prefix: str, slot_of: Slot | None) -> None:
         self.definitions = tuple(definitions)
         self.groups = max((definition.group + 1 for definition in self.definitions), default=0)
-        self._prefix = prefix
+        self._key_names = [KeyName(prefix, definition) for definition in self.definitions]
+        self._limit_groups = [definition.group for definition in self.definitions]
         self._slot_of = slot_of
+        self.needs_several = slot_of is not None
+        """Whether an operation may take several calls."""
+
         self._members = [
             _Member(
                 definition,
@@ -111,39 +130,39 @@ class Calls:
 
     def usual_script(self) -> Script | None:
         """The script of a usual request, whose identities differ; None where there is no limit."""
-        names = self.names([str(group) for group in range(self.groups)])
-        call = next(self.decide(names, [1] * len(names)), None)
+        keys = tuple(map(str, range(self.groups)))
+        call = next(self.decide(Operation(keys, (1,) * self.groups)), None)
         return None if call is None else call.script
 
     def names(self, keys: Sequence[Key]) -> list[bytes]:
         """The Redis key of each limit. Raises ArgumentError for what is no key."""
         if len(keys) != self.groups:
             raise ValueError(f"these limits take {self.groups} keys, not {len(keys)}")
-        texts = [encode_key(key) for key in keys]
-        return [key_name(self._prefix, texts[definition.group], definition) for definition in self.definitions]
+        texts = list(map(encode_key, keys))
+        names: list[bytes] = []
+        for name, group in zip(self._key_names, self._limit_groups, strict=True):
+            names.append(name.of(texts[group]))  # a frame less
+        return names
 
     def costs(self, costs: Sequence[int]) -> list[int]:
         """The cost of each limit. Raises ArgumentError for what is no cost."""
         if len(costs) != self.groups:
             raise ValueError(f"these limits take {self.groups} costs, not {len(costs)}")
-        checked = [check_cost(cost) for cost in costs]
-        return [checked[definition.group] for definition in self.definitions]
+        checked = list(map(check_cost, costs))
+        return list(map(checked.__getitem__, self._limit_groups))
 
-    def decide(
-        self,
-        names: list[bytes],
-        costs: list[int],
-        *,
-        mode: int = HIT,
-        now_us: int | None = None,
-        max_delay_us: int | None = None,
-    ) -> Steps:
-        """Decide; the generator's result is the decision."""
+    def decide(self, operation: Operation, clock: Clock | None = None) -> ScriptSteps:
+        """Decide an operation, by `clock` in place of the server's; the generator's result is the decision."""
+        names, costs = self.names(operation.keys), self.costs(operation.costs)
+        mode, max_delay_us = HIT if operation.commit else PEEK, operation.max_delay_us
+        now_us = operation.now_us
+        if now_us is None and clock is not None:
+            now_us = clock.now_us()
         if not names:
             return Decision((), (), allowed=True, binding=None)
         if now_us is not None:
             check_now(now_us)
-        places = self._places(names)
+        places = [self._order] if self._slot_of is None else self._places(names)
         if len(places) == 1:
             reply = yield self._call(places[0], names, costs, mode, now_us, max_delay_us)
             found = self._readings(reply, costs)
@@ -154,7 +173,7 @@ class Calls:
             readings = yield from self._decide_apart(places, names, costs, mode, now_us, max_delay_us)
         return self._decision(readings, costs)
 
-    def give_back(self, names: list[bytes], costs: list[int], ago_us: int, now_us: int | None) -> Steps:
+    def give_back(self, names: list[bytes], costs: list[int], ago_us: int, now_us: int | None) -> ScriptSteps:
         """Give back what is left of a charge that was made up to `ago_us` ago."""
         head = (_NOT_KNOWN, ago_us, _SERVERS_TIME if now_us is None else now_us)
         for place in self._places(names) if names else ():
@@ -162,13 +181,22 @@ class Calls:
             if charged:
                 yield from self._give_back(charged, names, costs, head)
 
-    def forget(self, names: list[bytes], now_us: int | None) -> Steps:
+    def read(
+        self, keys: tuple[Key, ...], now_us: Callable[[int], int]
+    ) -> Generator[list[tuple[bytes | None, Command]], list[Any], StatesAt]:
+        """Read states; what it yields is to be asked at once. `now_us` makes the moment of them of the server's."""
+        names = self.names(keys)
+        wanted = [look(definition, name) for definition, name in zip(self.definitions, names, strict=True)]
+        *found, moment = yield [*zip(names, wanted, strict=True), (names[0] if names else None, ("TIME",))]
+        return states_at(self.definitions, [value or None for value in found], now_us(read_time(moment)))
+
+    def forget(self, names: list[bytes], now_us: int | None) -> ScriptSteps:
         """Forget; the generator's result is whether there was more than nothing."""
         live = False
         for place in self._places(names) if names else ():
             kinds = [self.definitions[number].limit.algorithm for number in place]
             fields = [self._members[number].field.encode() for number in place]
-            reply = yield Call(forget(), [names[number] for number in place], fields)
+            reply = yield ScriptCall(forget(), [names[number] for number in place], fields)
             if not isinstance(reply, list) or len(reply) != len(place) + 1 or type(reply[-1]) is not int:
                 raise no_answer(reply, "what was forgotten")
             moment_us = reply[-1] if now_us is None else now_us
@@ -192,7 +220,7 @@ class Calls:
         mode: int,
         now_us: int | None,
         max_delay_us: int | None,
-    ) -> Generator[Call, Any, list[Reading]]:
+    ) -> Generator[ScriptCall, Any, list[Reading]]:
         """Charge place by place; at a refusal give back what was charged, and only look at the rest."""
         found: dict[int, Reading] = {}
         charged: list[tuple[list[int], int]] = []
@@ -226,25 +254,27 @@ class Calls:
                     )
         return [found[number] for number in range(len(names))]
 
-    def _take_back(self, charged: list[tuple[list[int], int]], names: list[bytes], costs: list[int]) -> Steps:
+    def _take_back(self, charged: list[tuple[list[int], int]], names: list[bytes], costs: list[int]) -> ScriptSteps:
         """Undo what was charged in this decision, at moments that are known."""
         for place, moment_us in charged:
             yield from self._give_back(place, names, costs, (moment_us, 0, _SERVERS_TIME))
 
     def _give_back(
         self, place: list[int], names: list[bytes], costs: list[int], head: tuple[float, float, float]
-    ) -> Steps:
+    ) -> ScriptSteps:
         reply = yield self._back(place, names, costs, head)
         if reply != 1:
             raise no_answer(reply, "that it was given back")
 
-    def _back(self, place: list[int], names: list[bytes], costs: list[int], head: tuple[float, float, float]) -> Call:
+    def _back(
+        self, place: list[int], names: list[bytes], costs: list[int], head: tuple[float, float, float]
+    ) -> ScriptCall:
         """The call that gives back; `head` is (when it was charged, or how long ago at the most, now)."""
         arguments = [pack("<3d", *head), bytes([self._members[number].kind for number in place])]
         for number in place:
             member = self._members[number]
             arguments += [member.numbers, member.field.encode(), b"%d" % costs[number]]
-        return Call(give_back(), [names[number] for number in place], arguments)
+        return ScriptCall(give_back(), [names[number] for number in place], arguments)
 
     def _call(
         self,
@@ -256,14 +286,14 @@ class Calls:
         max_delay_us: int | None,
         *,
         together: bool = False,
-    ) -> Call:
+    ) -> ScriptCall:
         usual = mode == HIT and now_us is None and max_delay_us is None
         head = (mode, _NO_DELAY if max_delay_us is None else max_delay_us, _SERVERS_TIME if now_us is None else now_us)
         if len(place) == 1 and not together:
             member = self._members[place[0]]
             cost = costs[place[0]]
             options = [] if usual and cost == 1 else [pack("<4d", *head, cost)]
-            return Call(member.one, [names[place[0]]], [member.numbers, *options])
+            return ScriptCall(member.one, [names[place[0]]], [member.numbers, *options])
         own = [costs[number] for number in place]
         members = [self._members[number] for number in place]
         keys, numbers = [names[number] for number in place], [member.numbers for member in members]
@@ -273,12 +303,12 @@ class Calls:
             if not usual or any(member.shadow for member in members):
                 shadows = [pack("<dB", cost, member.shadow) for cost, member in zip(own, members, strict=True)]
                 numbers.append(pack("<3d", *head) + b"".join(shadows))
-            return Call(self._few(tuple(place), together=together), keys[:1] if together else keys, numbers)
+            return ScriptCall(self._few(tuple(place), together=together), keys[:1] if together else keys, numbers)
         kinds = bytes([member.kind for member in members])
         if not usual:
             kinds += pack(f"<{3 + len(own)}d", *head, *own)
         arguments = [argument for member in members for argument in (member.numbers, member.field.encode())]
-        return Call(several_limits(), keys, [kinds, *arguments])
+        return ScriptCall(several_limits(), keys, [kinds, *arguments])
 
     def _locals(self, place: list[int]) -> int:
         """How many local variables a script for these limits has, of the 200 that Lua allows."""
@@ -309,7 +339,10 @@ class Calls:
         if type(reply) is not bytes:
             reply = _text(reply)
         if len(reply) == self._brief:
-            return [read_charged(limit, reply, place * BRIEF) for place, limit in enumerate(self._compiled)]
+            readings: list[Reading] = []
+            for limit in self._compiled:
+                readings.append(read_charged(limit, reply, BRIEF * len(readings)))  # a frame less
+            return readings
         if len(reply) == UNITS:
             return [read_refused(self._compiled[0], reply, costs[0])]
         return _readings(reply, len(self._order))
@@ -361,6 +394,11 @@ def _numbers(reply: bytes, count: int) -> list[int]:
     if not all(-1 <= number <= LARGEST and number == int(number) for number in numbers):
         raise StoreKeyError("a state holds what are no numbers of a limit: another program wrote it, or it was damaged")
     return [int(number) for number in numbers]
+
+
+def look(definition: NamedLimit, name: bytes) -> Command:
+    """The command that reads a limit's state: what a sliding window needs, which may be in several fields, or one."""
+    return ("HGETALL", name) if is_log(definition) else ("HGET", name, field_name(definition))
 
 
 def states_at(definitions: Sequence[NamedLimit], found: Sequence[Any], now_us: int) -> StatesAt:

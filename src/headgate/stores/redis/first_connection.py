@@ -17,10 +17,8 @@ from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.url import Place
 
-Commands = list[tuple[str, ...]]
 
-
-def first_commands(scripts: dict[str, Script]) -> Commands:
+def first_commands(scripts: dict[str, Script]) -> list[tuple[str, ...]]:
     """What is sent over a first connection: the scripts of the limits that are known by then.
 
     A server that asks for a password says so to the PING, and takes no long script.
@@ -48,14 +46,16 @@ class FirstAttempt:
         self._attempts: dict[int, _Attempt] = {}
         """By process: that of a parent is the parent's."""
 
-        self._over_in = 0
+        self.over_in = 0
+        """The process that has made its attempt, whatever came of it; `is_over`, for calls that may not take longer."""
+
         self._patient = threading.local()
         """Has `until_us` in a thread that waited for the first connection, until its call is answered."""
 
     @property
     def is_over(self) -> bool:
         """Whether this process has made its attempt, whatever came of it."""
-        return self._over_in == os.getpid()
+        return self.over_in == os.getpid()
 
     @property
     def has_succeeded(self) -> bool:
@@ -85,7 +85,7 @@ class FirstAttempt:
             except RuntimeError:  # no more threads, or the interpreter ends
                 self._run(new, connect)
         in_time = attempt.done.wait(attempt.left_s())
-        self._over_in = os.getpid()
+        self.over_in = os.getpid()
         if not in_time:
             attempt.error = attempt.error or exceptions.TimeoutError()
         if attempt.error is not None:
@@ -110,4 +110,4 @@ class FirstAttempt:
     def forget(self) -> None:
         """Let the next call connect again: the store was closed, or a new attempt is wanted."""
         self._attempts.pop(os.getpid(), None)
-        self._over_in = 0
+        self.over_in = 0

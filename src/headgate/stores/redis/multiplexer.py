@@ -1,14 +1,15 @@
 """One connection that many calls share: those of one turn of the event loop travel in one write.
 
-A courier has a queue of calls that were not sent and a queue of those that were; replies come in the
-order of the calls. One who gives up waiting leaves a place behind whose reply nobody reads.
+A multiplexer has a queue of calls that were not sent and a queue of those that were; replies come in the
+order of the calls. A caller that gives up waiting leaves a
+place behind, whose reply is read and dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,7 @@ Command = tuple[Any, ...]
 
 
 @dataclass(slots=True, eq=False)
-class _Ask:
+class _Pending:
     command: Command
     before: Command | None
     """A command that goes ahead in the same write, whose reply nobody waits for."""
@@ -46,7 +47,7 @@ class _Ask:
     """Whether it has as long as every call, so that none behind it has less."""
 
 
-class Courier:
+class Multiplexer:
     """Calls over one connection, for one event loop. `connect` gives a connection of redis-py that is open."""
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], shown: str, timeout_s: float) -> None:
@@ -54,8 +55,8 @@ class Courier:
         self._shown = shown
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
-        self._pending: deque[_Ask] = deque()
-        self._sent: deque[_Ask | None] = deque()
+        self._pending: deque[_Pending] = deque()
+        self._sent: deque[_Pending | None] = deque()
         self._wake_writer = asyncio.Event()
         self._wake_reader = asyncio.Event()
         self._connection: Any = None
@@ -77,7 +78,7 @@ class Courier:
             reply.set_exception(StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls wait for it already"))
             return reply
         deadline = self._loop.time() + (within_s or self._timeout_s)
-        self._pending.append(_Ask(command, before, reply, deadline, within_s is None))
+        self._pending.append(_Pending(command, before, reply, deadline, within_s is None))
         if not self._tasks:
             self._tasks = (self._loop.create_task(self._write()), self._loop.create_task(self._read()))
         self._wake_writer.set()
@@ -229,8 +230,3 @@ def _has_more(connection: Any) -> bool:
     """Whether something was read that nobody has asked for: it would be taken for the next reply."""
     reader = getattr(connection._parser, "_reader", None)
     return reader is not None and bool(reader.has_data())
-
-
-def command_of(name: str, script: str, keys: Sequence[bytes], arguments: Sequence[bytes]) -> Command:
-    """A command that runs a script."""
-    return (name, script, len(keys), *keys, *arguments)

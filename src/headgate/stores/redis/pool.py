@@ -21,7 +21,7 @@ from redis import exceptions
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 
-Command = Sequence[Any]
+Command = tuple[Any, ...]
 
 
 class _Waiter:
@@ -39,7 +39,7 @@ class _Waiter:
         self.served.set()
 
 
-class Lines:
+class ConnectionPool:
     """Connections of redis-py, as many as there are threads that ask at once, up to `most`.
 
     `make` gives one that is not open, whose socket waits for `timeout_s`, and for `connect_s` while it is opened.
@@ -68,11 +68,11 @@ class Lines:
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
-    def execute(self, *command: Any) -> Any:
-        """The reply to a command, as bytes; sent once. Raises what redis-py raises."""
+    def execute(self, key: bytes | None, command: Command) -> Any:
+        """The reply to a command, as bytes; sent once. Raises what redis-py raises. All keys are on one server."""
         connection = self._take()
         if connection is None:
-            return self.execute_first(*command)
+            return self.execute_first(key, command)
         try:
             connection.send_packed_command([pack_command(command)], check_health=False)
             reply = connection.read_response(disable_decoding=True)
@@ -85,9 +85,13 @@ class Lines:
         self._give_back(connection)
         return reply
 
-    def execute_first(self, *command: Any) -> Any:
+    def execute_first(self, key: bytes | None, command: Command) -> Any:
         """`execute` within what `patience_s` tells, which holds for waiting for a connection and the reply together."""
         return sound(self.execute_many([command], self._patience_s())[0])
+
+    def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
+        """The replies to several commands that travel in one write; an error of redis-py where one is refused."""
+        return self.execute_many([command for _, command in requests])
 
     def execute_many(self, commands: Sequence[Command], within_s: float | None = None) -> list[Any]:
         """The replies to several commands that travel in one write; an error of redis-py where one is refused.
@@ -203,7 +207,7 @@ class Lines:
         try:
             self._hurry(connection, until_us)
             connection.send_packed_command(
-                [b"".join(pack_command(tuple(command)) for command in commands)], check_health=False
+                [b"".join(pack_command(command) for command in commands)], check_health=False
             )
             for _ in commands:
                 self._hurry(connection, until_us)

@@ -15,7 +15,7 @@ from redis import exceptions
 from redis.asyncio.connection import DefaultParser as DefaultAsyncParser
 from redis.connection import DefaultParser
 
-from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
+from headgate.clock import US_PER_SECOND, now_us
 from headgate.errors import StoreError
 
 LONGEST_REPLY = 64 << 20
@@ -80,13 +80,13 @@ class ReplyParser(_Parser):  # type: ignore[misc]
         patience_s = None if sock is None else sock.gettimeout()
         if sock is None or patience_s is None:
             return super().read_from_socket(*arguments, **options)
-        now_us = SYSTEM_CLOCK.now_us()
+        moment_us = now_us()
         if self._until_us is None:
-            self._until_us = now_us + round(patience_s * US_PER_SECOND)
+            self._until_us = moment_us + round(patience_s * US_PER_SECOND)
             return super().read_from_socket(*arguments, **options)
-        if self._until_us <= now_us:
+        if self._until_us <= moment_us:
             raise exceptions.TimeoutError("a reply that is not whole")
-        sock.settimeout((self._until_us - now_us) / US_PER_SECOND)
+        sock.settimeout((self._until_us - moment_us) / US_PER_SECOND)
         try:
             return super().read_from_socket(*arguments, **options)
         finally:

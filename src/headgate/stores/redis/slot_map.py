@@ -22,27 +22,27 @@ _LATER = (exceptions.TryAgainError, exceptions.ClusterDownError)
 """Not executed, and perhaps executed a moment later."""
 
 ELSEWHERE = (exceptions.AskError, *_LATER)
-"""Not executed, and somebody else may execute it; MovedError is an AskError."""
+"""Not executed, and another server may execute it; MovedError is an AskError."""
 
 LOST = (StoreTimeout, StoreUnavailable, exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 """A server that has not answered."""
 
 
-class Step(Enum):
+class SearchStep(Enum):
     """What to do on the way to a server, but for asking one."""
 
     LEARN = "ask where the slots are"
     PAUSE = "wait for PAUSE_S"
 
 
-class Send(NamedTuple):
+class SendTo(NamedTuple):
     """Send the call to a server, `asking` for a slot that it is about to get."""
 
     address: Address
     asking: bool
 
 
-class Slots:
+class SlotMap:
     """A map of slots to servers; `seeds` are asked for it where nobody else is known."""
 
     def __init__(self, seeds: Sequence[Address]) -> None:
@@ -94,7 +94,7 @@ class Slots:
         self._servers = servers
         self._failed.pop(teller, None)
 
-    def search(self, slot: int, shown: str, asked: Address | None = None) -> Generator[Step | Send, Any, Any]:
+    def search(self, slot: int, shown: str, asked: Address | None = None) -> Generator[SearchStep | SendTo, Any, Any]:
         """Go from server to server, as they say, until one takes the call; its reply is the result.
 
         `asked` is who is to be asked first, by the word of another one.
@@ -103,17 +103,17 @@ class Slots:
         while turns < _MOST_TURNS:
             turns += 1
             if asked is None and slot not in self:
-                yield Step.LEARN
+                yield SearchStep.LEARN
             address = asked or self.server_of(slot)
             if address is None:
                 raise StoreUnavailable(f"{shown}: no server has slot {slot}")
             try:
-                reply = yield Send(address, asked is not None)
+                reply = yield SendTo(address, asked is not None)
             except ELSEWHERE as error:
                 asked = self.directed(error, slot, address)
                 if isinstance(error, _LATER):
                     turns -= 1  # it is the deadline that ends this
-                    yield Step.PAUSE
+                    yield SearchStep.PAUSE
             except LOST:
                 self.doubt(address)
                 raise

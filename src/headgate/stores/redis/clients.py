@@ -1,0 +1,108 @@
+"""What redis-py gives for a place: clients and connections, in both colours.
+
+None of them sends a call again: one whose answer was lost may have been charged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode
+from redis.retry import Retry
+
+from headgate.stores.redis.replies import AsyncReplyParser, ReplyParser
+from headgate.stores.redis.url import Address, Place
+
+_SENTINEL: Any = redis.Sentinel  # these have no types
+_ASYNC_SENTINEL: Any = redis.asyncio.Sentinel
+_NODE: Any = ClusterNode
+_POOL: Any = redis.BlockingConnectionPool
+
+
+def open_client(place: Place) -> Any:
+    """The client of a place, for threads."""
+    never = _options(place)
+    if place.kind == "single":
+        options = dict(place.options)
+        kind: Any = redis.SSLConnection if options.pop("ssl", False) else redis.Connection
+        where: dict[str, Any] = {"path": place.socket}
+        if place.socket:
+            kind = redis.UnixDomainSocketConnection
+        else:
+            where = place.addresses[0]._asdict()
+        pool = _POOL(
+            connection_class=kind, max_connections=place.connections, timeout=place.timeout_s,
+            **where, **options, **never,
+        )  # fmt: skip
+        return redis.Redis(connection_pool=pool)
+    if place.kind == "sentinel":
+        asking = {name: value for name, value in never.items() if name != "parser_class"}
+        asking |= {"socket_timeout": place.each_s, "socket_connect_timeout": place.each_s}
+        sentinel = _SENTINEL(list(place.addresses), sentinel_kwargs=asking, **never, **place.options)
+        for each in sentinel.sentinels:  # whose client does not take it
+            each.connection_pool.connection_kwargs["parser_class"] = ReplyParser
+        return sentinel.master_for(place.service)
+    nodes = [_NODE(host, port) for host, port in place.addresses]
+    return redis.RedisCluster(
+        startup_nodes=nodes, max_connections=place.connections,
+        **never, **place.options,
+    )  # fmt: skip
+
+
+def open_connection(place: Place, address: Address) -> Any:
+    """A connection to one server, for threads; it is not connected yet."""
+    options = dict(place.options)
+    kind: Any = redis.SSLConnection if options.pop("ssl", False) else redis.Connection
+    return kind(host=address.host, port=address.port, **_options(place), **options)
+
+
+def open_async_pool(place: Place) -> Any:
+    """What makes connections to a place, for an event loop."""
+    never = _async_options(place)
+    if place.kind == "single":
+        options = dict(place.options)
+        kind: Any = redis.asyncio.SSLConnection if options.pop("ssl", False) else redis.asyncio.Connection
+        where: dict[str, Any] = {"path": place.socket}
+        if place.socket:
+            kind = redis.asyncio.UnixDomainSocketConnection
+        else:
+            where = place.addresses[0]._asdict()
+        return redis.asyncio.ConnectionPool(connection_class=kind, **where, **options, **never)
+    asking = {name: value for name, value in never.items() if name != "parser_class"}
+    asking |= {"socket_timeout": place.each_s, "socket_connect_timeout": place.each_s}
+    sentinel = _ASYNC_SENTINEL(list(place.addresses), sentinel_kwargs=asking, **never, **place.options)
+    for each in sentinel.sentinels:  # whose client does not take it
+        each.connection_pool.connection_kwargs["parser_class"] = AsyncReplyParser
+    return sentinel.master_for(place.service).connection_pool
+
+
+def open_async_connection(place: Place, address: Address) -> Any:
+    """A connection to one server, for an event loop; it is not connected yet."""
+    options = dict(place.options)
+    kind = redis.asyncio.SSLConnection if options.pop("ssl", False) else redis.asyncio.Connection
+    return kind(host=address.host, port=address.port, **_async_options(place), **options)
+
+
+def _options(place: Place) -> dict[str, Any]:
+    return {
+        "socket_timeout": place.timeout_s,
+        "socket_connect_timeout": place.first_s,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        "parser_class": ReplyParser,
+    }
+
+
+def _async_options(place: Place) -> dict[str, Any]:
+    """A multiplexer keeps its own deadlines, so its connections have none."""
+    return {
+        "socket_timeout": None,
+        "socket_connect_timeout": place.first_s,
+        "retry": AsyncRetry(NoBackoff(), 0),
+        "protocol": 2,
+        "parser_class": AsyncReplyParser,
+    }

@@ -1,0 +1,209 @@
+"""The link of a Redis store for threads: scripts and commands, over whichever connections its server takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import redis
+from redis.client import NEVER_DECODE
+from redis.exceptions import NoScriptError, ResponseError
+
+from headgate.stores.redis.clients import open_client
+from headgate.stores.redis.cluster import ClusterPools
+from headgate.stores.redis.commands import ScriptCall
+from headgate.stores.redis.errors import store_error
+from headgate.stores.redis.first_connection import FirstAttempt, first_commands
+from headgate.stores.redis.pool import Command, ConnectionPool, sound
+from headgate.stores.redis.replies import check_said
+from headgate.stores.redis.scripts import Script
+from headgate.stores.redis.url import Place
+
+MOST_TOGETHER = 500
+"""Calls that travel in one write."""
+
+_ERRORS = Exception
+"""Whatever a client of redis-py makes of what a server sends."""
+
+_AS_BYTES = {NEVER_DECODE: True}
+"""For a client of the caller's own that decodes what it reads."""
+
+
+class Connections(Protocol):
+    """Connections to one server or to many: a ConnectionPool, ClusterPools, or a client of the caller's own.
+
+    They raise redis-py's errors and StoreError.
+    """
+
+    def execute(self, key: bytes | None, command: Command) -> Any:
+        """The reply to a command, from the server that has a key (None: any)."""
+        ...
+
+    def execute_first(self, key: bytes | None, command: Command) -> Any:
+        """`execute` for a call that waited for the first connection, within what is left of that time."""
+        ...
+
+    def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
+        """The replies to several commands, in one write where that can be; a refusal is an error among them."""
+        ...
+
+    def open(self, commands: Sequence[Command]) -> None:
+        """Open a connection to each server and send these over it."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections that no call uses."""
+        ...
+
+
+class SyncLink:
+    """How threads reach the servers of a store. Nothing is connected before `warm_up` or the first call.
+
+    All raise StoreError, and nothing else.
+    """
+
+    def __init__(self, place: Place | None, client: Any, shown: str, scripts: dict[str, Script]) -> None:
+        self.shown = shown
+        self._place = place
+        self._client = client
+        self._scripts = scripts
+        self._first = None if place is None else FirstAttempt(place)
+        self._connections: Connections | None = _OwnClient(client) if place is None else None
+
+    @classmethod
+    def of_client(cls, client: Any, shown: str) -> SyncLink:
+        """Over the connections that a client of redis-py makes."""
+        return cls(None, client, shown, {})
+
+    @property
+    def client(self) -> Any:
+        """The client of redis-py for what is done seldom."""
+        if self._client is None:
+            assert self._place is not None
+            self._client = open_client(self._place)
+        return self._client
+
+    def run(self, call: ScriptCall) -> Any:
+        """The reply of a script."""
+        try:
+            if self._first is not None and self._first.over_in != os.getpid():
+                with self._first.made(self._connect):
+                    return self._run(call, self._opened().execute_first)
+            return self._run(call, (self._connections or self._opened()).execute)
+        except _ERRORS as error:
+            raise store_error(error, self.shown) from error
+
+    def run_all(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        """The replies of scripts that are called together."""
+        try:
+            if self._first is None:
+                return self._run_all(calls)
+            with self._first.made(self._connect):
+                return self._run_all(calls)
+        except _ERRORS as error:
+            raise store_error(error, self.shown) from error
+
+    def ask(self, key: bytes | None, command: Command) -> Any:
+        """The reply to a command, from the server that has a key (None: any)."""
+        [reply] = self.ask_all([(key, command)])
+        return reply
+
+    def ask_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
+        """The replies to commands, each from the server that has its key."""
+        try:
+            if self._first is not None and not self._first.is_over:
+                self._first.make(self._connect)
+            execute = self._opened().execute
+            return [execute(key, command) for key, command in requests]
+        except _ERRORS as error:
+            raise store_error(error, self.shown) from error
+
+    def warm_up(self) -> None:
+        """Connect and load the scripts; raises StoreError where that does not succeed in the time it has."""
+        try:
+            if self._first is None:
+                self.client.ping()
+            elif not self._first.has_succeeded:
+                if self._first.is_over:
+                    self._first.forget()
+                self._first.make(self._connect)
+        except _ERRORS as error:
+            raise store_error(error, self.shown) from error
+
+    def ping(self) -> None:
+        """Raise StoreError if a server does not answer."""
+        check_said(self.ask(None, ("PING",)), b"PONG")
+
+    def close(self) -> None:
+        """Close the connections; the next call opens new ones. A client of the caller's own stays open."""
+        if self._place is None or self._first is None:
+            return
+        if self._connections is not None:
+            self._connections.close()
+        self._first.forget()
+        if self._client is not None:
+            self._client.close()
+        self._client = self._connections = None
+
+    def _run(self, call: ScriptCall, execute: Any) -> Any:
+        script, keys, arguments = call
+        try:
+            return execute(keys[0], ("EVALSHA", script.sha, len(keys), *keys, *arguments))
+        except NoScriptError:
+            return execute(keys[0], ("EVAL", script.text, len(keys), *keys, *arguments))
+
+    def _run_all(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        connections, replies = self._opened(), []
+        for start in range(0, len(calls), MOST_TOGETHER):
+            some = calls[start : start + MOST_TOGETHER]
+            found = connections.execute_all([(call.keys[0], call.by_sha) for call in some])
+            for call, reply in zip(some, found, strict=True):
+                # A script that is not there was not executed.
+                replies.append(self.run(call) if isinstance(reply, NoScriptError) else sound(reply))
+        return replies
+
+    def _connect(self) -> None:
+        self._opened().open(first_commands(self._scripts))
+
+    def _opened(self) -> Connections:
+        """The connections: of our own, which cost less than those of a client and keep deadlines."""
+        if self._connections is None:
+            place = self._place
+            assert place is not None and self._first is not None
+            if place.kind == "cluster":
+                self._connections = ClusterPools(place, self._first.patience_s)
+            else:
+                make = self.client.connection_pool.make_connection
+                patience_s = self._first.patience_s
+                self._connections = ConnectionPool(make, place.timeout_s, place.connections, place.first_s, patience_s)
+        return self._connections
+
+
+class _OwnClient:
+    """A client of the caller's own, which has connections and deadlines of its own."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._is_cluster = isinstance(client, redis.RedisCluster)
+
+    def execute(self, key: bytes | None, command: Command) -> Any:
+        if self._is_cluster and command == ("PING",):
+            return self._client.ping()
+        options: dict[str, Any] = {"target_nodes": "random"} if self._is_cluster and len(command) == 1 else _AS_BYTES
+        return self._client.execute_command(*command, **options)
+
+    execute_first = execute
+
+    def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
+        replies: list[Any] = []
+        for key, command in requests:
+            try:
+                replies.append(self.execute(key, command))
+            except ResponseError as error:
+                replies.append(error)
+        return replies
+
+    def open(self, commands: Sequence[Command]) -> None: ...
+
+    def close(self) -> None: ...
