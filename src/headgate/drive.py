@@ -53,7 +53,6 @@ async def drive_async(steps: Generator[Any, Any, T], do: Callable[[Any], Any] | 
 
 async def answered(answer: T | Awaitable[T]) -> T:
     """What was answered: at once, or when it comes."""
-    if hasattr(answer, "__await__"):
-        came: T = await answer
-        return came
-    return answer
+    value: Any = answer
+    came: T = await value if hasattr(value, "__await__") else value
+    return came

@@ -144,19 +144,19 @@ class Store(ABC):
     failure: Failure = "as a whole"
     """How it fails, which says what is to stand before it, see `headgate.stores.guard.choice`."""
 
-    breaker: Breaker | None = None
-    """Of a store that fails in parts: tells the log that one fails, and asks in the background until all answer."""
-
     in_process: bool = False
     """Whether its states are in the memory of this process, where no other one sees them."""
 
     is_cluster: bool = False
     """Whether keys of different identities lie on different servers."""
 
+    shown: str = "another place"
+    """Where its states are, for people; no password is in it."""
+
     @property
-    def shown(self) -> str:
-        """What it is called in messages and pages; no password is in it."""
-        return repr(self)
+    def breaker(self) -> Breaker | None:
+        """Of a store that fails in parts: tells the log that one fails, and asks in the background until all answer."""
+        return None
 
     @property
     def unguarded(self) -> Store:

@@ -61,7 +61,7 @@ class GuardedStore(Store):
         self.on_error: Choice = on_error
         self.local_share = read_share(local_share)
         self.remember = remember
-        self.breaker: Breaker = Breaker(repr(store))
+        self._breaker = Breaker(repr(store))
         self.local = MemoryStore(max_keys=MAX_LOCAL_KEYS)
         self.refusals = Refusals()
 
@@ -69,10 +69,11 @@ class GuardedStore(Store):
         self.clock = store.clock
         self.in_process = store.in_process
         self.is_cluster = store.is_cluster
+        self.shown = store.shown
 
     @property
-    def shown(self) -> str:
-        return self.inner.shown
+    def breaker(self) -> Breaker:
+        return self._breaker
 
     @property
     def unguarded(self) -> Store:
@@ -177,9 +178,10 @@ class _GuardedLimits:
         return Operation((key,) * self._groups, (cost,) * self._groups, commit=commit)
 
     def _deciding(self, operation: Operation) -> Steps[Decision]:
-        usual = self._remembers and operation.commit and operation.now_us is None and operation.max_delay_us is None
-        if usual and self._refusals.known and (known := self._memory.recall(operation)) is not None:
-            return known
+        if self._refusals.known and self._may_remember(operation):
+            known = self._memory.recall(operation)
+            if known is not None:
+                return known
         undone = self._refusals.undone
         if self._breaker.state == CLOSED or self._breaker.lets_through():
             try:
@@ -193,11 +195,15 @@ class _GuardedLimits:
                 if decision.allowed:
                     if self._refusals.known and operation.commit:
                         self._memory.charged(operation.keys)
-                elif usual:
+                elif self._may_remember(operation):
                     self._memory.remember(operation, decision, undone)
                 return decision
         self._probe()
         return self._fallback.decide(operation)
+
+    def _may_remember(self, operation: Operation) -> bool:
+        """Whether the refusal of such an operation may be told again."""
+        return self._remembers and operation.commit and operation.now_us is None and operation.max_delay_us is None
 
     def _giving_back(self, receipt: Receipt, ago_us: int) -> Steps[None]:
         if receipt.degraded == "local":

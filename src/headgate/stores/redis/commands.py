@@ -104,8 +104,10 @@ class Commands:
     def __init__(self, definitions: Sequence[NamedLimit], prefix: str, slot_of: Slot | None) -> None:
         self.definitions = tuple(definitions)
         self.groups = max((definition.group + 1 for definition in self.definitions), default=0)
-        self._key_names = [KeyName(prefix, definition) for definition in self.definitions]
-        self._limit_groups = [definition.group for definition in self.definitions]
+        self._key_names = [(KeyName(prefix, definition), definition.group) for definition in self.definitions]
+        self._is_one = len(self.definitions) == 1
+        """Whether there is one limit, as mostly: then its cost is the only one."""
+
         self._slot_of = slot_of
         self.needs_several = slot_of is not None
         """Whether an operation may take several calls."""
@@ -139,17 +141,14 @@ class Commands:
         if len(keys) != self.groups:
             raise ValueError(f"these limits take {self.groups} keys, not {len(keys)}")
         texts = list(map(encode_key, keys))
-        names: list[bytes] = []
-        for name, group in zip(self._key_names, self._limit_groups, strict=True):
-            names.append(name.of(texts[group]))  # a frame less
-        return names
+        return [name.of(texts[group]) for name, group in self._key_names]
 
     def costs(self, costs: Sequence[int]) -> list[int]:
         """The cost of each limit. Raises ArgumentError for what is no cost."""
         if len(costs) != self.groups:
             raise ValueError(f"these limits take {self.groups} costs, not {len(costs)}")
         checked = list(map(check_cost, costs))
-        return list(map(checked.__getitem__, self._limit_groups))
+        return checked if self._is_one else [checked[definition.group] for definition in self.definitions]
 
     def decide(self, operation: Operation, clock: Clock | None = None) -> ScriptSteps:
         """Decide an operation, by `clock` in place of the server's; the generator's result is the decision."""

@@ -42,8 +42,6 @@ class RedisStore(Store):
     """
 
     blocking = True
-    shown = ""
-    """Where it is, without a password."""
 
     def __init__(self, server: str | Any, *, prefix: str | None = None) -> None:
         self._sync_link: SyncLink | None = None

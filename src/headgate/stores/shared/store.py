@@ -104,7 +104,12 @@ class SharedStore(Store):
         self._zone, self._identity = zone_file.open_zone(native, self.path, zone_file.Wanted(**wanted), on_full)
         self._is_same_file = zone_file.is_same_file
         self.clock: Clock = ZoneClock(self._zone)
-        self.breaker: Breaker = Breaker(repr(self), failures=1)
+        self._breaker = Breaker(repr(self), failures=1)
+
+    @property
+    def breaker(self) -> Breaker:
+        """Tells the log that a part of the zone cannot be had."""
+        return self._breaker
 
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
         """The limits, ready to be asked. Raises ConfigError for more at once than a zone can charge."""
