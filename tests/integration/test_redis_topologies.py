@@ -24,7 +24,7 @@ from tcp_proxy import HOST, hold_port
 from headgate.decision import Decision, name_limits
 from headgate.errors import StoreTimeout, StoreUnavailable
 from headgate.limit_text import parse_limits
-from headgate.operation import Operation
+from headgate.operation import Operation, Receipt
 from headgate.stores.redis.codec import read_state
 from headgate.stores.redis.store import RedisStore
 from headgate.testing import ManualClock
@@ -570,10 +570,10 @@ def test_what_identities_on_different_servers_were_charged_is_given_back(
     for number in range(12):
         pair = (f"user {number}", f"group {number}")
         servers |= {nodes.owner_of(key_slot(name)) for name in store.commands(definitions).names(pair)}
-        assert ask(bound.decide, pair, (3, 5)).allowed
+        assert ask(bound.decide, Operation(pair, (3, 5))).allowed
         clock.advance(1000)
-        ask(bound.give_back, pair, (2, 5), 1000)
-        left = [reading.remaining for reading in ask(bound.decide, pair, (0, 0)).limits]
+        ask(bound.give_back, Receipt(pair, (2, 5)), 1000)
+        left = [reading.remaining for reading in ask(bound.decide, Operation(pair, (0, 0))).limits]
         assert left == [limit.limit.quota - (limit.group == 0) for limit in definitions]
     assert len(servers) == 3
     if loop is None:
