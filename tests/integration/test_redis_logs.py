@@ -125,7 +125,7 @@ def test_of_a_log_and_a_counter_of_version_0_1_the_first_carries_on_from_the_cou
     clock, store, client = ManualClock(START_US), raw(server), redis.Redis(port=server.port)
     counter = Limiter("1000/hour", store=store, clock=clock, name="mixed")  # as 0.1 wrote it, whatever stood beside it
     counter.hit("k", 20)
-    [name] = store.calls(counter.definitions).names(("k",))
+    [name] = store.commands(counter.definitions).names(("k",))
     mark = b"\0" + (9).to_bytes(7, "little") + (60_000_000).to_bytes(7, "little")
     client.rpush(name + b"sliding_log.0", struct.pack("<dI", START_US, 4_000_000_000) + mark, b"0", b"0", b"5")
     limiter = Limiter(text, store=store, clock=clock, name="mixed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 
 import pytest
 
@@ -18,7 +17,6 @@ from headgate.service.checks.decider import Decider
 from headgate.service.http.messages import ServiceRequest, ServiceResponse
 from headgate.stores.guard.breaker import FAILURES
 from headgate.stores.guard.store import GuardedStore
-from headgate.stores.protocol import AsyncStore
 
 POLICY = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "5/minute"}], "rulesets": {"some": ["all"]}}
 
@@ -76,7 +74,7 @@ def test_without_a_subscriber_no_event_is_made_and_no_clock_read(monkeypatch: py
 
 
 def test_a_store_that_goes_and_comes_back_is_two_events() -> None:
-    store, recorder = GuardedStore(cast(AsyncStore, MemoryStore())), Recorder()
+    store, recorder = GuardedStore(MemoryStore()), Recorder()
     Service(AsyncGate(POLICY, store=store)).events.subscribe(recorder)
     for _ in range(FAILURES + 1):
         store.breaker.failed(StoreTimeout("no answer within 50 ms"))
