@@ -159,8 +159,11 @@ class Operation:
         now_us: int | None = None,
         max_delay_us: int | None = None,
     ) -> Operation: ...
-    def with_keys(self, keys: tuple[Key, ...]) -> Operation:
-        """The same for other keys."""
+    def with_keys(self, keys: Sequence[Key]) -> Operation:
+        """The same for other keys, a tuple or a list."""
+
+    def with_key(self, key: Key) -> Operation:
+        """The same with one key for all groups."""
 
     @property
     def keys(self) -> tuple[Key, ...]: ...

@@ -45,9 +45,13 @@ class Operation(_Fields):
     ) -> Operation:
         return super().__new__(cls, keys, costs, commit, now_us, max_delay_us)
 
-    def with_keys(self, keys: tuple[Key, ...]) -> Operation:
-        """The same for other keys; natively it is made faster than anew."""
-        return self._replace(keys=keys)
+    def with_keys(self, keys: Sequence[Key]) -> Operation:
+        """The same for other keys, a tuple or a list; natively it is made faster than anew."""
+        return self._replace(keys=tuple(keys))
+
+    def with_key(self, key: Key) -> Operation:
+        """The same with one key for all groups."""
+        return self._replace(keys=(key,) * len(self.costs))
 
 
 class Receipt(NamedTuple):

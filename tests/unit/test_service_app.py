@@ -51,9 +51,6 @@ class FailingLimits:
     def decide(self, operation: Operation, /) -> Decision:
         raise self.error
 
-    def hit(self, key: Any, cost: int = 1) -> Decision:
-        raise self.error
-
 
 def ask(service: Service, method: str, path: str, body: bytes = b"") -> ServiceResponse:
     request = ServiceRequest(method, path, [], "127.0.0.1", body)

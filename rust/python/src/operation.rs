@@ -1,7 +1,7 @@
 //! What limits are asked to decide; the native twin of `headgate.operation.Operation`.
 
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyList, PyTuple};
 
 /// One request to limits that are bound to a store: a key and a cost for each of their groups, and how to decide.
 #[pyclass(frozen, module = "headgate.operation")]
@@ -34,15 +34,18 @@ impl Operation {
     }
 
     /// The same for other keys, made faster than anew.
-    fn with_keys(&self, keys: Bound<'_, PyTuple>) -> Self {
-        let py = keys.py();
-        Self {
-            costs: self.costs.clone_ref(py),
-            commit: self.commit,
-            now_us: self.now_us.as_ref().map(|now_us| now_us.clone_ref(py)),
-            max_delay_us: self.max_delay_us,
-            keys: keys.unbind(),
-        }
+    fn with_keys(&self, keys: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let keys = match keys.cast::<PyList>() {
+            Ok(list) => list.to_tuple(),
+            Err(_) => keys.cast::<PyTuple>()?.clone(),
+        };
+        Ok(self.of(keys))
+    }
+
+    /// The same with one key for all groups.
+    fn with_key(&self, key: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let keys = std::iter::repeat_n(key, self.costs.bind(key.py()).len());
+        Ok(self.of(PyTuple::new(key.py(), keys)?))
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
@@ -57,5 +60,19 @@ impl Operation {
             self.costs.bind(py).repr()?,
             if self.commit { "True" } else { "False" },
         ))
+    }
+}
+
+impl Operation {
+    #[inline]
+    fn of(&self, keys: Bound<'_, PyTuple>) -> Self {
+        let py = keys.py();
+        Self {
+            costs: self.costs.clone_ref(py),
+            commit: self.commit,
+            now_us: self.now_us.as_ref().map(|now_us| now_us.clone_ref(py)),
+            max_delay_us: self.max_delay_us,
+            keys: keys.unbind(),
+        }
     }
 }

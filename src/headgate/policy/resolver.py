@@ -71,7 +71,9 @@ class Selection:
     """The only extractor, where all rules count by the same identity, as most do."""
 
     joins: tuple[tuple[int, int], ...]
-    spread: Callable[[list[Any]], tuple[Parts, ...]]
+    spread: Callable[[list[Any]], tuple[Parts, ...]] | None
+    """None where each rule's key is where the rule is."""
+
     usual: Operation
     """What is asked but for the keys: each rule's cost, once."""
 
@@ -136,13 +138,13 @@ class Resolver:
         if selection.only is not None:
             parts = selection.only(subject)
             if parts:
-                return bound, usual.with_keys((parts,) * len(rules)), rules
+                return bound, usual.with_key(parts), rules
         else:
             found: list[Any] = [extract(subject) for extract in selection.extractors]
             if all(found):
                 for one, other in selection.joins:
                     found.append(found[one] + found[other])
-                return bound, usual.with_keys(selection.spread(found)), rules
+                return bound, usual.with_keys(found if selection.spread is None else selection.spread(found)), rules
         keys: tuple[Any, ...] = tuple([whole_key(subject) for whole_key in selection.whole_keys])
         return bound if all(keys) else self._refusal(rules, keys), usual.with_keys(keys), rules
 
@@ -268,10 +270,10 @@ def _multiplied(selection: Selection, cost: int) -> Operation:
     return Operation((), tuple([min(own * cost, LARGEST) for own in selection.usual.costs]))
 
 
-def _spread(places: list[int], length: int) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """What picks these places of a list of this length, in C wherever it can."""
+def _spread(places: list[int], length: int) -> Callable[[list[Any]], tuple[Any, ...]] | None:
+    """What picks these places of a list of this length, in C wherever it can; None for the list as it is."""
     if places == list(range(length)):
-        return tuple
+        return None
     if len(places) == 1:
         return lambda found: (found[places[0]],)
     return itemgetter(*places)

@@ -11,7 +11,6 @@ from typing import Any
 
 from headgate.decision import Decision
 from headgate.errors import StoreError
-from headgate.keys import Key
 from headgate.operation import Operation, Receipt
 
 
@@ -29,10 +28,6 @@ class _LateLimits:
     def __init__(self, bind: Callable[[], Any]) -> None:
         self._bind = bind
         self._bound: Any = None
-
-    def hit(self, key: Key, cost: int = 1) -> Decision:
-        decision: Decision = self._now().hit(key, cost)
-        return decision
 
     def decide(self, operation: Operation, /) -> Decision:
         decision: Decision = self._now().decide(operation)
