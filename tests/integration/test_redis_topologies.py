@@ -418,13 +418,13 @@ class _Pair:
             *name_limits(parse_limits(f"{limit}/week bucket"), scope="one", name="one"),
             *name_limits(parse_limits(f"{limit + 40}/week; {limit + 40}/week log"), scope="two", name="two"),
         ]
-        names = set(self.store.calls(definitions).names((self.key,)))
+        names = set(self.store.commands(definitions).names((self.key,)))
         assert len(names) == 2
         (self.slot,) = {key_slot(name) for name in names}
         self._bound: Any = (self.store.bind if self.loop is None else self.store.bind_async)(definitions)
 
     def decide(self, cost: int = 1) -> Decision:
-        asked: Any = self._bound.decide((self.key,), (cost,))
+        asked: Any = self._bound.decide(Operation((self.key,), (cost,)))
         return asked if self.loop is None else self.loop.run(asked)  # type: ignore[no-any-return]
 
     def left(self) -> list[int | None]:
