@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from headgate.http.server.enforcer import Front
-from headgate.integrations.starlette_record import Record
+from headgate.http.server.enforcer import Enforcer
+from headgate.http.server.scope_exchange import ScopeExchange
 
 HOW = ("natively", "step by step")
 """How a limit is asked: in one native call where that can be, or never so."""
@@ -23,13 +23,15 @@ def options_of(how: str) -> dict[str, Any]:
 def note_scopes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A list to which the template of each request is added that is judged from now on."""
     scopes: list[str] = []
-    judge = Record.judge
+    judge = ScopeExchange.judge_route
 
-    async def judge_and_note(record: Record, front: Front, scope: Any, template: str, *more: Any, **own: Any) -> Any:
+    async def judge_and_note(
+        exchange: ScopeExchange, enforcer: Enforcer, scope: Any, kind: Any, template: str, *more: Any, **own: Any
+    ) -> Any:
         scopes.append(template)
-        return await judge(record, front, scope, template, *more, **own)
+        return await judge(exchange, enforcer, scope, kind, template, *more, **own)
 
-    monkeypatch.setattr(Record, "judge", judge_and_note)
+    monkeypatch.setattr(ScopeExchange, "judge_route", judge_and_note)
     return scopes
 
 

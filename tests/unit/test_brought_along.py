@@ -62,7 +62,7 @@ from headgate.errors import ArgumentError
 from headgate.http import asgi, wsgi
 from headgate.http.keys import all_of, api_key, cookie, endpoint, first_of, header, portable, query, request_of
 from headgate.integrations.drf import RateLimitThrottle
-from headgate.integrations.grpc_calls import GrpcRequest
+from headgate.integrations.grpc.calls import GrpcRequest
 from headgate.policy.request import Request as Seen
 from headgate.testing import ManualClock
 

@@ -25,7 +25,7 @@ from headgate.decision import Decision
 from headgate.http.keys import api_key, header
 from headgate.http.server.options import Refusal, Response
 from headgate.integrations.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor
-from headgate.integrations.grpc_calls import address_of, metadata_of
+from headgate.integrations.grpc.calls import address_of, metadata_of
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
 from subjects import parse_list

@@ -18,7 +18,7 @@ from headgate.integrations import fastapi as for_fastapi
 from headgate.integrations import flask as for_flask
 from headgate.integrations import litestar as for_litestar
 from headgate.integrations import starlette as for_starlette
-from headgate.integrations.django_site import Site
+from headgate.integrations.django.site import Site
 from headgate.integrations.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor
 
 
@@ -39,7 +39,7 @@ EVERYWHERE: dict[str, Callable[..., Any]] = {
     "flask, an application": lambda limits: for_flask.RateLimits(flask.Flask("shop"), limits),
     "litestar, an application": lambda limits: for_litestar.RateLimitPlugin(limits=limits),
     "aiohttp, an application": lambda limits: for_aiohttp.middleware(limits=limits),
-    "django": lambda limits: Site({"limits": limits}).site_front(asynchronous=False),
+    "django": lambda limits: Site({"limits": limits}).site_enforcer(asynchronous=False),
     "grpc": lambda limits: RateLimitInterceptor(limits=limits),
     "grpc, a method": lambda limits: AsyncRateLimitInterceptor(methods={"/a.B/C": limits}),
     "asgi": lambda limits: asgi.RateLimitMiddleware(before, limits=limits),

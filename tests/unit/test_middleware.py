@@ -231,7 +231,7 @@ def test_a_gate_of_the_right_colour_is_used_and_not_closed(kind: str) -> None:
     other: Any = Gate(POLICY) if kind == "asgi" else AsyncGate(POLICY)
     client = Client(kind, gate)
     assert client.ask("/api/items/1", X_User_Id="u").headers["RateLimit"].startswith('"items";r=1')
-    assert client.app._front._owned is None, "who opened the gate closes it"
+    assert client.app._enforcer._owned is None, "who opened the gate closes it"
     with pytest.raises(ConfigError, match=r"this application needs an? (Async)?Gate, not an? (Async)?Gate"):
         Client(kind, other)
 
@@ -321,7 +321,7 @@ def test_the_lifespan_closes_what_was_opened_here_and_reaches_the_application() 
         while True:
             message = await receive()
             told.append(message["type"])
-            assert middleware._front._owned, "closed only when the application is done"
+            assert middleware._enforcer._owned, "closed only when the application is done"
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 return
@@ -330,7 +330,7 @@ def test_the_lifespan_closes_what_was_opened_here_and_reaches_the_application() 
     sent = drive(middleware, {"type": "lifespan"}, {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
     assert told == ["lifespan.startup", "lifespan.shutdown"]
     assert [message["type"] for message in sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
-    assert middleware._front._owned is None
+    assert middleware._enforcer._owned is None
 
 
 def socket_scope(**extensions: Any) -> dict[str, Any]:
@@ -596,9 +596,9 @@ def test_a_native_call_that_fails_is_not_asked_again(kind: str, choice: Any, mon
         asked.append(told)
         raise StoreTimeout("another process holds the shard")
 
-    monkeypatch.setattr(RequestLimits, "ask_scope" if kind == "asgi" else "ask_environ", lambda self: late)
+    monkeypatch.setattr(RequestLimits, "shortcut", lambda self, natively: late)
     client = Client(kind, limits="1/minute", on_store_error=choice)
-    client.app._front.ask_peer = client.app._front.ask = lambda request: pytest.fail("it is asked again")
+    client.app._enforcer.ask = lambda request: pytest.fail("it is asked again")
     for number in range(1, 3):
         answer = client.ask()
         assert answer.status_code == (200 if choice == "open" else 503)

@@ -14,7 +14,8 @@ from headgate import ConfigError, MemoryStore, StoreUnavailable, TokenBucket
 from headgate.decision import Decision
 from headgate.http import asgi, wsgi
 from headgate.http.keys import header
-from headgate.http.server.enforcer import Answer, Front, judge, judge_async
+from headgate.http.server.enforcer import Enforcer, Verdict
+from headgate.http.server.exchange import Exchange
 from headgate.http.server.options import Refusal, Response
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
@@ -36,19 +37,26 @@ class Judge:
         self.asynchronous = colour == "asyncio"
         self.clock = options.setdefault("clock", ManualClock())
         told: Any = options
-        self.front = Front(policy, told, asynchronous=self.asynchronous, routed=routed)
+        self.enforcer = Enforcer(policy, told, asynchronous=self.asynchronous, routed=routed)
 
-    def answer(self, request: Request) -> Answer:
-        return asyncio.run(judge_async(self.front, request)) if self.asynchronous else judge(self.front, request)
+    def answer(self, request: Request) -> Verdict:
+        self.exchange = Exchange()
+        if self.asynchronous:
+            return asyncio.run(self.exchange.judge_async(self.enforcer, request)).verdict
+        return self.exchange.judge(self.enforcer, request).verdict
 
-    def answered(self, request: Request, response: Response = OK) -> Answer:
+    def answered(self, request: Request, response: Response = OK) -> Verdict:
         """What becomes of a request whose application gives this response."""
         answer = self.answer(request)
-        if self.asynchronous:
-            asyncio.run(self.front.settle_async(request, answer, response))
-        else:
-            self.front.settle(request, answer, response)
+        self.end(response)
         return answer
+
+    def end(self, response: Response) -> None:
+        """End the last request's exchange."""
+        if self.asynchronous:
+            asyncio.run(self.exchange.end_async(response))
+        else:
+            self.exchange.end(response)
 
     def passed(self, *requests: Request) -> list[bool]:
         return [self.answer(request).refusal is None for request in requests]
@@ -83,7 +91,7 @@ def test_each_tier_has_its_limits_and_any_other_the_default(colour: str) -> None
     assert judge.passed(*times(2, x_user="b", x_tier="unheard of")) == [True, False]
     assert judge.passed(*times(3, x_user="c", x_tier="pro")) == [True, True, False]
     assert judge.passed(*times(5, x_user="d", x_tier="staff")) == [True] * 5
-    assert judge.answer(asked(x_user="d", x_tier="staff")) == Answer(None, [], 0), "who is not limited is told nothing"
+    assert judge.answer(asked(x_user="d", x_tier="staff")) == Verdict(None, [], 0), "who is not limited is told nothing"
 
 
 def test_a_default_of_none_limits_only_the_tiers_that_are_named(colour: str) -> None:
@@ -327,7 +335,7 @@ def test_the_wide_network_goes_with_tiers_scopes_and_forwarded_addresses(colour:
 
 def test_an_address_that_a_client_wrote_at_length_is_not_remembered(colour: str) -> None:
     judge = Judge(colour, limits="1/minute", trusted_proxies=["10.0.0.0/8"])
-    limits: Any = judge.front._limits
+    limits: Any = judge.enforcer._limits
     long = ", ".join(["192.0.2.1"] * 40)
     assert judge.passed(*[asked("10.0.0.1", x_forwarded_for=f"{long}, 203.0.113.7") for _ in range(2)]) == [True, False]
     assert limits._address_key.cache_info().currsize == 0
@@ -399,11 +407,8 @@ def test_a_charge_is_settled_once(colour: str) -> None:
 
     judge = Judge(colour, limits="10/minute bucket", counts=count)
     request = asked()
-    answer = judge.answered(request)
-    if judge.asynchronous:
-        asyncio.run(judge.front.settle_async(request, answer, OK))
-    else:
-        judge.front.settle(request, answer, OK)
+    judge.answered(request)
+    judge.end(OK)
     assert asks == [200]
 
 
@@ -575,9 +580,9 @@ def test_a_store_that_was_given_is_not_closed(colour: str, policy: Any) -> None:
     options: dict[str, Any] = {} if policy else {"limits": "1/minute"}
     judge = Judge(colour, policy, store=store, **options)
     if judge.asynchronous:
-        asyncio.run(judge.front.aclose())
+        asyncio.run(judge.enforcer.aclose())
     else:
-        judge.front.close()
+        judge.enforcer.close()
     assert not store.closed
 
 

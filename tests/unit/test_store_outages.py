@@ -266,4 +266,5 @@ def test_a_shared_zone_is_asked_natively_whatever_was_chosen(tmp_path: Path) -> 
     store = SharedStore(str(tmp_path / "zone"), size=1 << 20)
     for choice in ("open", "closed"):
         middleware = asgi.RateLimitMiddleware(httpx.Client, limits="1/minute", store=store, on_store_error=choice)  # type: ignore[arg-type]
-        assert middleware._front.ask_scope is not None
+        asked: Any = middleware._enforcer.shortcut
+        assert type(asked.__self__).__name__ == "PeerLimits"

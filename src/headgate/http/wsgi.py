@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from http import HTTPStatus
-from threading import Event
-from typing import Any, ClassVar, Unpack, cast
+from typing import Any, ClassVar, Unpack
 from urllib.parse import quote
 
 from headgate import core
-from headgate.decision import Decision
 from headgate.errors import StoreError
-from headgate.http.server.enforcer import Answer, Front
+from headgate.http.server.enforcer import Enforcer
+from headgate.http.server.exchange import CountedParts, Exchange
 from headgate.http.server.nested import JUDGED, nested
 from headgate.http.server.options import AnyPolicy, Options, Refusal, Response
 from headgate.policy.gate import Gate
@@ -53,62 +52,38 @@ class RateLimitMiddleware:
         **options: Unpack[Options],
     ) -> None:
         self.app = app
-        self._front = Front(policy, options, asynchronous=False)
-        self._nested = nested(self._front, options, asynchronous=False)
-        self._ask_environ = self._front.ask_environ
+        self._enforcer = Enforcer(policy, options, asynchronous=False)
+        self._nested = nested(self._enforcer, options, asynchronous=False)
         self._fallback = fallback
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        judged = failed = None
-        front, ask_environ = self._front, self._ask_environ
+        enforcer, decided = self._enforcer, None
         if self._nested is not None:
             if JUDGED not in environ:
                 environ[JUDGED] = self._nested.first
             else:
-                front = self._nested.front(environ)
-                ask_environ = front.ask_environ
-        if ask_environ is not None:
+                enforcer = self._nested.enforcer(environ)
+        if enforcer.shortcut is not None:
             try:
-                judged = ask_environ(environ, start_response)
+                decided = enforcer.shortcut(environ, start_response)
             except StoreError as error:
-                failed = error
-            if judged is not None and type(judged) is not Decision:
-                return self.app(environ, judged)
-        request: WsgiRequest | None = None
-        decision = judged
-        try:
-            if failed is not None:
-                raise failed
-            if decision is None and front.ask_peer is not None and environ["REQUEST_METHOD"] != "OPTIONS":
-                decision = cast(Decision | None, front.ask_peer(environ.get("REMOTE_ADDR", "")))
-            elif decision is None:
-                request = self.request_kind(environ)
-                decision = cast(Decision | None, front.ask(request))
-        except StoreError as error:
-            answer = front.without_store(error)
-        else:
-            if decision is None:
-                return self.app(environ, start_response)
-            passing = None if front.settles else front.passing(decision)
-            if passing is not None:
-                return self.app(environ, telling(start_response, passing) if passing else start_response)
-            request = request or self.request_kind(environ)
-            answer = front.answer(request, decision)
-        if answer.delay_us:
-            Event().wait(front.clock.let_pass(answer.delay_us))
-        if answer.refusal is None:
-            start = telling(start_response, answer.fields) if answer.fields else start_response
-            if front.settles and request is not None and answer.decision is not None:
-                return settling(front, request, answer, self.app, start)
-            return self.app(environ, start)
-        if self._fallback is not None:
-            told = [field for field in answer.refusal.headers if not field[0].lower().startswith("content-")]
-            return self._fallback(environ, telling(start_response, told))
-        return send_refusal(start_response, answer.refusal, head=environ["REQUEST_METHOD"] == "HEAD")
+                decided = error
+            if callable(decided):
+                return self.app(environ, decided)
+        exchange = Exchange()
+        judgement = exchange.judge(enforcer, self.request_kind(environ), None, "", decided)
+        refusal = judgement.refusal
+        if refusal is not None and self._fallback is None:
+            return send_refusal(start_response, refusal, head=environ["REQUEST_METHOD"] == "HEAD")
+        fields = exchange.fields() if judgement.told is None else judgement.told
+        start = telling(start_response, fields) if fields else start_response
+        if refusal is not None and self._fallback is not None:
+            return self._fallback(environ, start)
+        return _ending(exchange, self.app, environ, start) if enforcer.settles else self.app(environ, start)
 
     def close(self) -> None:
         """Close the store, if it was opened here."""
-        self._front.close()
+        self._enforcer.close()
 
 
 class WsgiRequest(Request):
@@ -204,48 +179,24 @@ telling: Callable[[StartResponse, list[tuple[str, str]]], StartResponse]
 telling = python_telling if core.native is None else core.native.FieldStarter
 
 
-def settling(
-    front: Front, request: WsgiRequest, answer: Answer, app: WSGIApp, start_response: StartResponse
-) -> Iterable[bytes]:
-    """Run the application, and settle what was charged by its response; one that fails has answered 500."""
+def _ending(exchange: Exchange, app: WSGIApp, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    """Run the application, and end the exchange with its response; one that fails has answered 500."""
     said: list[Any] = ["500 ", []]
 
     def watching(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
         said[:] = status, headers
         return start_response(status, headers, *error)
 
-    def settle(body_bytes: int) -> None:
+    def end(body_bytes: int) -> None:
         told = {name.lower(): value for name, value in said[1]}
-        front.settle(request, answer, Response(int(said[0].split(" ")[0]), told, body_bytes))
+        exchange.end(Response(int(said[0].split(" ")[0]), told, body_bytes))
 
     try:
-        parts = app(request.environ, watching)
+        parts = app(environ, watching)
     except BaseException:
-        settle(0)
+        end(0)
         raise
-    return _Settled(parts, settle)
-
-
-class _Settled:
-    """An application's parts; told how many bytes they were when the server is done with them."""
-
-    def __init__(self, parts: Iterable[bytes], settle: Callable[[int], None]) -> None:
-        self._parts = parts
-        self._settle = settle
-        self._bytes = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        for part in self._parts:
-            self._bytes += len(part)
-            yield part
-
-    def close(self) -> None:
-        try:
-            close = getattr(self._parts, "close", None)
-            if close is not None:
-                close()
-        finally:
-            self._settle(self._bytes)
+    return CountedParts(parts, end)
 
 
 def send_refusal(start_response: StartResponse, refusal: Refusal, *, head: bool) -> Iterable[bytes]:

@@ -17,8 +17,10 @@ from collections import Counter
 from threading import Lock
 from typing import Any, ClassVar, cast
 
+from headgate.drive import drive
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.http.server.enforcer import Front, judge
+from headgate.http.server.enforcer import Enforcer
+from headgate.http.server.exchange import Judgement
 from headgate.http.server.functions import portable, request_of, takes
 from headgate.http.server.options import RouteOptions
 
@@ -31,10 +33,10 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("the integration of Django REST framework", extra="drf") from error
 
-from headgate.integrations.django import DjangoRequest, route_of, site, user
-from headgate.integrations.django_passed import let_in, take_back
-from headgate.integrations.django_site import Site
-from headgate.integrations.passed import Entry, Passed
+from headgate.integrations.django import DjangoRequest, site, user
+from headgate.integrations.django.exchange import DjangoExchange
+from headgate.integrations.django.routing import route_of
+from headgate.integrations.django.site import Site
 
 
 class RestRequest(DjangoRequest):
@@ -97,34 +99,33 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     The answer is REST framework's: `refusal` changes nothing.
     """
 
-    _entry: Entry | None = None
+    _judgement: Judgement | None = None
 
     def allow_request(self, request: Any, view: Any) -> bool:
         """Whether the request may pass. Raises StoreUnavailable where that could not be decided and means no."""
-        front, endpoint = self._front_of(request, view)
-        if front is None or self._is_repeated(view):
+        enforcer, endpoint = self._enforcer_of(request, view)
+        if enforcer is None or self._is_repeated(view):
             return True
-        outer: Passed | None = getattr(request._request, "_headgate", None)
-        if outer is None and front.settles:
+        outer: DjangoExchange | None = getattr(request._request, "_headgate", None)
+        if outer is None and enforcer.settles:
             raise ConfigError("counts of a throttle needs RateLimitMiddleware: a throttle does not see the response")
+        exchange = _exchange_of(view) if outer is None else outer
+        refused_before = exchange.is_refused
         asked = RestRequest(request, view, endpoint)
-        passed = outer if outer is not None else _passed_of(view)
-        passed.place(front, type(self), asked, endpoint)
-        self._entry = entry = Entry(front, asked, judge(front, asked))
-        if passed.is_refused and entry.answer.refusal is None:
-            take_back(entry)  # another throttle has refused: this one is not used
+        self._judgement = judgement = exchange.judge(enforcer, asked, type(self), endpoint)
+        if refused_before and judgement.refusal is None:
+            drive(exchange.taking_back(), exchange.do)  # another throttle has refused: this one is not used
             return True
-        allowed = let_in(passed, entry)
         if outer is None:
-            _tell(view, passed)
-        decision = entry.answer.decision
-        if not allowed and (decision is None or decision.degraded == "closed"):
+            _tell(view, exchange)
+        decision = judgement.decision
+        if judgement.refusal is not None and (decision is None or decision.degraded == "closed"):
             raise StoreUnavailable
-        return allowed
+        return judgement.refusal is None
 
     def wait(self) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]  # inferred to be None
         """Seconds until the request would pass, exactly; None where waiting does not help."""
-        decision = None if self._entry is None else self._entry.answer.decision
+        decision = None if self._judgement is None else self._judgement.decision
         return None if decision is None else decision.retry_after
 
     def _is_repeated(self, view: Any) -> bool:
@@ -137,7 +138,7 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
         asked[type(self)] += 1
         return bool((asked[type(self)] - 1) % times)
 
-    def _front_of(self, request: Any, view: Any) -> tuple[Front | None, str]:
+    def _enforcer_of(self, request: Any, view: Any) -> tuple[Enforcer | None, str]:
         """What judges, None for nothing, and what the view's requests are counted under."""
         scope, rate = self.scope, None
         if self.limits is None:
@@ -148,36 +149,36 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
             if type(self) is not RateLimitThrottle and not self.scope:  # another class has a counter of its own
                 scope = f"{scope} of {type(self).__qualname__}"
         endpoint = f"{type(self).__qualname__}: {_without_format(route_of(request._request))}"
-        return _fronts.of(type(self), rate, scope), endpoint
+        return _enforcers.of(type(self), rate, scope), endpoint
 
 
-class _Fronts:
+class _Enforcers:
     """What judges for each class of throttles, as long as the settings are the same."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._site: Site | None = None
-        self._made: dict[Any, Front] = {}
+        self._made: dict[Any, Enforcer] = {}
 
-    def of(self, throttle: type[RateLimitThrottle], rate: str | None, scope: str) -> Front:
+    def of(self, throttle: type[RateLimitThrottle], rate: str | None, scope: str) -> Enforcer:
         """For the limits that a scope has in settings, or without those for the throttle's own."""
         current = site()
         with self._lock:
             if self._site is not current:
                 self._site, self._made = current, {}
-            front = self._made.get((throttle, rate, scope))
-            if front is None:
+            enforcer = self._made.get((throttle, rate, scope))
+            if enforcer is None:
                 told: dict[str, Any] = {"key": _function(throttle, "key"), "cost": _function(throttle, "cost")}
                 if scope:
                     told["scope"] = f"throttle: {scope}"
                 told.update(throttle.options)
                 limits = _function(throttle, "limits") if rate is None else rate
-                front = current.front(limits, cast(RouteOptions, told), asynchronous=False)
-                self._made[throttle, rate, scope] = front
-            return front
+                enforcer = current.enforcer(limits, cast(RouteOptions, told), asynchronous=False)
+                self._made[throttle, rate, scope] = enforcer
+            return enforcer
 
 
-_fronts = _Fronts()
+_enforcers = _Enforcers()
 
 
 def _rate(scope: str) -> str | None:
@@ -209,20 +210,20 @@ def _function(throttle: type[RateLimitThrottle], name: str) -> Any:
     return of
 
 
-def _passed_of(view: Any) -> Passed:
-    """What a view's throttles let through, where no middleware of ours sees the response."""
-    passed: Passed | None = getattr(view, "_headgate", None)
-    if passed is None:
-        passed = view._headgate = Passed()
-    return passed
+def _exchange_of(view: Any) -> DjangoExchange:
+    """The exchange of a view's throttles, where no middleware of ours sees the response."""
+    exchange: DjangoExchange | None = getattr(view, "_headgate", None)
+    if exchange is None:
+        exchange = view._headgate = DjangoExchange()
+    return exchange
 
 
-def _tell(view: Any, passed: Passed) -> None:
+def _tell(view: Any, exchange: DjangoExchange) -> None:
     """Let the view write what remains on its response, of whatever status; Retry-After is REST framework's."""
     for name in getattr(view, "_headgate_told", ()):
         view.headers.pop(name, None)
     told: dict[str, str] = {}
-    for name, value in passed.fields():
+    for name, value in exchange.fields():
         if name != "Retry-After":
             told.setdefault(name, value)
     view.headers.update(told)

@@ -5,7 +5,7 @@
     @app.get("/search", dependencies=[Depends(rate_limit("10/second"))])
 
 Nothing else is needed: no handler, no `app.state`, no parameter of the endpoint. Each route counts by itself
-under its whole template; see `headgate.integrations.starlette_routes`.
+under its whole template; see `headgate.integrations.starlette.routing`.
 """
 
 # FastAPI reads the annotations of `RateLimit.__call__`, and it resolves no text in those of an object's method:
@@ -13,17 +13,24 @@ under its whole template; see `headgate.integrations.starlette_routes`.
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Unpack
+from weakref import WeakValueDictionary
 
 from headgate.decision import Decision
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.http.asgi import refuse_websocket
 from headgate.http.fields.dialects import fields_of
 from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
+from headgate.http.server.asgi_messages import refuse_websocket
 from headgate.http.server.attached import Attached
-from headgate.http.server.options import Refusal, RouteOptions
-from headgate.http.server.routes import NONE_TOLD, Fronts, LimitsOfRoute, RouteLimits, exempt, is_exempt
-from headgate.integrations.starlette_record import RateLimitHeaders, Record
-from headgate.integrations.starlette_routes import application_of, find_route, flat
+from headgate.http.server.options import Refusal, RouteOptions, without_content
+from headgate.http.server.routes import (
+    NONE_TOLD,
+    ApplicationEnforcers,
+    LimitsOfRoute,
+    RouteLimits,
+    exempt,
+    is_exempt,
+)
+from headgate.http.server.scope_exchange import exchange_of
 from headgate.limiter import Limiter
 
 try:
@@ -33,7 +40,10 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("headgate.integrations.fastapi", extra="fastapi") from error
 
-from headgate.integrations.starlette import RateLimitMiddleware, RefusalResponse, StarletteRequest
+from headgate.integrations.starlette.headers import RateLimitHeaders
+from headgate.integrations.starlette.request import RateLimitMiddleware, StarletteRequest
+from headgate.integrations.starlette.responses import RefusalResponse
+from headgate.integrations.starlette.routing import Found, application_of, find_route, flat
 
 __all__ = [
     "RateLimit",
@@ -56,8 +66,7 @@ class RateLimitExceeded(HTTPException):
     """
 
     def __init__(self, refusal: Refusal, decision: Decision | None) -> None:
-        headers = {name: value for name, value in refusal.headers if not name.lower().startswith("content-")}
-        super().__init__(refusal.status, _detail(refusal), headers)
+        super().__init__(refusal.status, _detail(refusal), dict(without_content(refusal)))
         self.refusal = refusal
         self.decision = decision
         """None where the store did not answer."""
@@ -70,15 +79,13 @@ class RateLimitExceeded(HTTPException):
 class RateLimit:
     """A dependency that limits the routes which depend on it, websockets among them; made by a `RateLimits`.
 
-    Equal ones are one to FastAPI: asked once, and replaced together in `app.dependency_overrides`.
+    Those that are written alike are one object, and so one to FastAPI: asked once, and replaced together in
+    `app.dependency_overrides`.
     """
 
-    def __init__(
-        self, fronts: Fronts, identity: tuple[Any, ...], *, override: bool, headers: str | Sequence[str]
-    ) -> None:
-        self._fronts = fronts
-        self._identity = identity
-        self._replaced: Attached[bool] = Attached()
+    def __init__(self, enforcers: ApplicationEnforcers, *, override: bool, headers: str | Sequence[str]) -> None:
+        self._enforcers = enforcers
+        self._applies: Attached[bool] = Attached()
         self.override = override
         self.headers = headers
         """The dialects of its fields."""
@@ -87,37 +94,36 @@ class RateLimit:
         """The decision, None where a request is not limited, or was not judged; raises RateLimitExceeded."""
         scope = connection.scope
         found = find_route(scope, endpoint=scope.get("endpoint"))
-        if is_exempt(found.endpoint) or self._is_replaced(found.route):
+        if found.route is None:
+            if is_exempt(found.endpoint):
+                return None
+        elif not self._applies.of(found.route, lambda: self._applies_to(found)):
             return None
-        record = Record.of(scope)
-        front = self._fronts.of(application_of(scope))
-        if front.settles and not record.watched:
+        exchange = exchange_of(scope)
+        enforcer = self._enforcers.of(application_of(scope))
+        if enforcer.settles and not exchange.watched:
             raise ConfigError(
                 "counts needs a middleware that sees the responses: "
                 "app.add_middleware(RateLimitHeaders), of headgate.integrations.fastapi"
             )
-        passed = await record.judge(front, scope, found.template, self, kind=StarletteRequest, own=connection)
-        if passed.refusal is not None:
+        judgement = await exchange.judge_route(enforcer, scope, StarletteRequest, found.template, self, own=connection)
+        if judgement.refusal is not None:
             _answer_by_default(scope)
-            raise RateLimitExceeded(passed.refusal, passed.decision)
-        _tell(response, record.fields())
-        return passed.decision
+            raise RateLimitExceeded(judgement.refusal, judgement.decision)
+        fields, told = exchange.encoded_fields(), response.raw_headers
+        if told:  # what remains takes the place of what a limit further out told, perhaps
+            names = {name for name, _ in fields}
+            told[:] = [field for field in told if field[0] not in names]
+        told.extend(fields)
+        return judgement.decision
 
-    def _is_replaced(self, route: Any) -> bool:
-        """Whether a narrower limit of the route takes the place of this one; what a route depends on stays."""
-
-        def look() -> bool:
-            following = list(_limits_of(route))
-            narrower = following[following.index(self) + 1 :] if self in following else []
-            return any(limit.override and limit != self for limit in narrower)
-
-        return route is not None and self._replaced.of(route, look)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RateLimit) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
+    def _applies_to(self, found: Found) -> bool:
+        """Whether a route is not exempt, and no narrower limit of it takes the place of this one."""
+        if is_exempt(found.endpoint):
+            return False
+        following = list(_limits_of(found.route))
+        narrower = following[following.index(self) + 1 :] if self in following else []
+        return not any(limit.override and limit is not self for limit in narrower)
 
 
 class RateLimits:
@@ -128,6 +134,7 @@ class RateLimits:
 
     def __init__(self, **defaults: Unpack[RouteOptions]) -> None:
         self._routes = RouteLimits(defaults, asynchronous=True)
+        self._made: WeakValueDictionary[tuple[Any, ...], RateLimit] = WeakValueDictionary()
         self._headers = defaults.get("headers", "draft-11")
 
     def __call__(
@@ -138,9 +145,14 @@ class RateLimits:
         All limits of a route are asked, from those of the application to its own, and what one of them
         refuses is charged in none. With `override` only this one and narrower ones are asked.
         """
-        fronts = self._routes.fronts(limits, options)
-        headers = options.get("headers", self._headers)
-        return RateLimit(fronts, self._identity(limits, override, options), override=override, headers=headers)
+        try:
+            written = (limits, override, frozenset(options.items()))
+            made = self._made.get(written)
+        except TypeError:  # a mapping or a list among them: this one is like no other
+            return self._make(limits, override, options)
+        if made is None:
+            made = self._made[written] = self._make(limits, override, options)
+        return made
 
     def install(self, app: FastAPI) -> None:
         """Complete an application: fields on every response, 429 in its OpenAPI, stores closed with its lifespan."""
@@ -165,22 +177,9 @@ class RateLimits:
         """Close the stores that were opened here."""
         await self._routes.aclose()
 
-    def _identity(self, limits: LimitsOfRoute, override: bool, options: RouteOptions) -> tuple[Any, ...]:
-        try:
-            identity = (self, limits, override, frozenset(options.items()))
-            hash(identity)
-        except TypeError:  # a mapping or a list among them: this one is like no other
-            return (object(),)
-        return identity
-
-
-def _tell(response: Response, fields: list[tuple[bytes, bytes]]) -> None:
-    """Tell what remains in the place of what was told before, by a limit further out perhaps."""
-    told = response.raw_headers
-    if told:
-        names = {name for name, _ in fields}
-        told[:] = [field for field in told if field[0] not in names]
-    told.extend(fields)
+    def _make(self, limits: LimitsOfRoute, override: bool, options: RouteOptions) -> RateLimit:
+        enforcers = self._routes.enforcers(limits, options)
+        return RateLimit(enforcers, override=override, headers=options.get("headers", self._headers))
 
 
 def _limits_of(route: Any) -> Iterator[RateLimit]:

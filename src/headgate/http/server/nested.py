@@ -10,38 +10,39 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Any, cast
 
-from headgate.http.server.enforcer import Front, Judged
+from headgate.http.server.enforcer import Enforcer, PlaceOf
 from headgate.http.server.options import Options, RouteOptions
 
 JUDGED = "headgate.middlewares"
 """Where a scope or an environ keeps what judged its request."""
 
 
-class Nested:
-    """The front of a middleware, at each depth at which it is found among others of its kind."""
+class NestedEnforcers:
+    """The enforcer of a middleware, at each depth at which it is found among others of its kind."""
 
-    def __init__(self, front: Front, options: Options, *, asynchronous: bool) -> None:
-        self._front = front
+    def __init__(self, enforcer: Enforcer, options: Options, *, asynchronous: bool) -> None:
+        self._enforcer = enforcer
         self._options = options
         self._asynchronous = asynchronous
-        self._inner: dict[str, Front] = {}
-        self.first = (Judged(front, self, ""),)
+        self._inner: dict[str, Enforcer] = {}
+        self.first = (PlaceOf(enforcer, self, ""),)
         """What a scope or an environ is given as `JUDGED` where nothing has judged it yet."""
 
-    def front(self, scope: MutableMapping[str, Any]) -> Front:
+    def enforcer(self, scope: MutableMapping[str, Any]) -> Enforcer:
         """What judges the request of a scope or an environ that others have judged already."""
-        judged: tuple[Judged, ...] = scope[JUDGED]
-        place = self._front.apart("", self, judged)
-        scope[JUDGED] = (*judged, Judged(self._front, self, place))
+        judged: tuple[PlaceOf, ...] = scope[JUDGED]
+        place = self._enforcer.apart("", self, judged)
+        scope[JUDGED] = (*judged, PlaceOf(self._enforcer, self, place))
         if not place:
-            return self._front
+            return self._enforcer
         inner = self._inner.get(place)
         if inner is None:
-            told = cast(RouteOptions, {**self._options, "store": self._front.store, "scope": f"middleware{place}"})
-            inner = self._inner[place] = Front(None, told, asynchronous=self._asynchronous, routed=True)
+            told = cast(RouteOptions, {**self._options, "store": self._enforcer.store, "scope": f"middleware{place}"})
+            inner = self._inner[place] = Enforcer(None, told, asynchronous=self._asynchronous, routed=True)
+            inner.shortcut = None  # it is one for routes
         return inner
 
 
-def nested(front: Front, options: Options, *, asynchronous: bool) -> Nested | None:
+def nested(enforcer: Enforcer, options: Options, *, asynchronous: bool) -> NestedEnforcers | None:
     """None where no other middleware can use a counter of this one."""
-    return Nested(front, options, asynchronous=asynchronous) if front.shares_store else None
+    return NestedEnforcers(enforcer, options, asynchronous=asynchronous) if enforcer.shares_store else None

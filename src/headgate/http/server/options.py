@@ -52,6 +52,11 @@ class Refusal(NamedTuple):
     body: bytes
 
 
+def without_content(refusal: Refusal) -> list[tuple[str, str]]:
+    """The header fields of a refusal but for those of its body."""
+    return [field for field in refusal.headers if not field[0].lower().startswith("content-")]
+
+
 class Answering(TypedDict, total=False):
     """How a request is answered; what is left out is as told in the brackets."""
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from dataclasses import replace
 from functools import lru_cache
-from hashlib import blake2b
 from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple
 
@@ -16,30 +14,35 @@ from headgate.decision import Decision, NamedLimit, Reading
 from headgate.drive import answered
 from headgate.errors import ArgumentError, ConfigError
 from headgate.http.fields.ratelimit import writers_of
-from headgate.http.server.ipv6_aggregate import MOST_TIMES, WideLimiter
+from headgate.http.server.counted_keys import (
+    SEVERAL,
+    NetworkPair,
+    address_rules,
+    is_repeated,
+    parts_of,
+    usable,
+    wide_rules,
+    within,
+)
+from headgate.http.server.ipv6_aggregate import WideLimiter
 from headgate.http.server.options import AnyLimits, Response, cost_of, function_of, in_any_case, one_of
+from headgate.http.server.shortcuts import NOWHERE, Shortcut, of_environs, of_one_scope, of_scopes
 from headgate.keys import Key
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.policy.client_address import UNIX, AddressRules, parse_network
-from headgate.policy.request import REPEATED, Repeated, Request
+from headgate.policy.client_address import UNIX
+from headgate.policy.request import Repeated, Request
 from headgate.stores.guard.choice import answering
 from headgate.stores.guard.fallback import Choice, RescuedLimits, check_choice
-from headgate.stores.protocol import Store
+from headgate.stores.protocol import Store, warm_up_async
 from headgate.stores.url import open_store
 from headgate.waiting import timeout_us
 
 _log = logging.getLogger("headgate")
 _MOST_LIMITERS = 1024
 _MOST_ADDRESSES = 65536
-_MOST_HOPS = 64
 _LONGEST_REMEMBERED = 256
-_LONGEST_PART = 256
 _ANONYMOUS = ("anonymous",)
-_SEVERAL = str(REPEATED)
-"""The part of a key that stands for whatever was sent several times."""
 _DEFAULT = "default"
-_NOWHERE = "-"
-"""The scope of requests that no route is for."""
 _PLAIN = {
     "limits", "store", "name", "clock", "headers", "refusal", "on_decision", "on_store_error", "shadow", "missing",
     "repeated", "trusted_proxies", "trusted_hops", "address_header", "ipv6_prefix",
@@ -49,19 +52,9 @@ _PLAIN = {
 Asked = Decision | Awaitable[Decision | None] | None
 """A decision, or an awaitable of one; None where a request is not limited."""
 
-AskWithin = Callable[[Any, str], tuple[Decision, list[tuple[bytes, bytes]] | None] | None]
-"""Decides for the scope of a request and its route's template; see `headgate._native.PeerLimits.ask_within`."""
 
-
-class _Pair(NamedTuple):
-    """The keys of an IPv6 client's network and of the wider one around it."""
-
-    network: Key
-    wider: Key
-
-
-class _Charge(NamedTuple):
-    """What a request was charged, to be settled later."""
+class Charge(NamedTuple):
+    """What a request was charged, to be settled or taken back later."""
 
     limiter: Any
     key: Any
@@ -80,6 +73,7 @@ class RequestLimits:
         self._missing = one_of(told, "missing", "address", "anonymous", "refuse")
         self._refuse_repeated = one_of(told, "repeated", "count", "refuse") == "refuse"
         self._counts = function_of(told, "counts")
+        self._routed = routed
         self._keeps_charges = routed or self._counts is not None
         self._wait = _seconds(told)
         self._name = told.get("name", "")
@@ -98,7 +92,7 @@ class RequestLimits:
         self._answering = answering(self._store) if self._on_store_error else self._store
         self._limiters: dict[Any, Any] = {}
         self._address = address_rules(told)
-        self._wide = _wide(told, self._address)
+        self._wide = wide_rules(told, self._address)
         self._address_key = lru_cache(_MOST_ADDRESSES)(self._key_of_address)
         limits, tier = told["limits"], function_of(told, "tier")
         self._limits_of: Any = _tiered(limits, tier) if isinstance(limits, Mapping) else limits
@@ -121,9 +115,6 @@ class RequestLimits:
         self.ask: Callable[[Request], Asked] = self._ask
         """Decide for a request."""
 
-        self.ask_peer: Callable[[str], Asked] | None = None
-        """Decide for a request of this peer, where nothing else of it matters but that it is no OPTIONS."""
-
         fixed = routed and isinstance(self._scope, str)
         self._is_plain = self._one is not None and told.keys() <= (_PLAIN | {"scope"} if fixed else _PLAIN)
         """Whether every request counts one unit of the same limits, by its client's address."""
@@ -132,15 +123,13 @@ class RequestLimits:
             self.ask = self._ask_later
         elif self._is_plain and not routed:
             self.ask = self._plainly()
-            if not self._address.header:
-                self.ask_peer = self._by_peer()
 
-    def settling(self, request: Request, decision: Decision, response: Response) -> Generator[Any, Any, None]:
+    def settling(
+        self, charge: Charge, request: Request, decision: Decision, response: Response
+    ) -> Generator[Any, Any, None]:
         """Let count what `counts` says; yields what may have to be awaited. Raises StoreError."""
-        charge: _Charge | None = getattr(request, "charge", None)
-        if charge is None or self._counts is None:
+        if self._counts is None:
             return
-        request.charge = None  # once
         limiter, key, cost, asked_us = charge
         try:
             told = self._counts(request, in_any_case(response))
@@ -171,34 +160,24 @@ class RequestLimits:
 
         return asked_plainly
 
-    def _by_peer(self) -> Callable[[str], Asked]:
-        """As `_plainly`, for who has the peer's address at hand and need not make a request of it."""
-        ask, key_of = self._ask_one, self._address_key
+    def shortcut(self, *, natively: bool) -> Shortcut | None:
+        """Decides for a request by its peer alone; None where more of the request matters.
 
-        def asked_by_peer(peer: str) -> Asked:
-            asked: Asked = ask(key_of(peer, ""))
-            return asked
-
-        return asked_by_peer
-
-    def ask_scope(self) -> Callable[[Any, Any], Any] | None:
-        """`ask_peer` natively, where the limits are: for the scope of an ASGI request, and a `send` that tells."""
-        peers = None if self.ask_peer is None else self._peer_limits()
-        return None if peers is None else peers.ask
-
-    def ask_environ(self) -> Callable[[Any, Any], Any] | None:
-        """`ask_scope` for the environ of a WSGI request, and a `start_response` that tells."""
-        peers = None if self.ask_peer is None else self._peer_limits()
-        return None if peers is None else peers.ask_environ
-
-    def ask_within(self) -> AskWithin | None:
-        """`ask_scope` for requests of routes: for a scope and the template of its route."""
-        peers = self._peer_limits() if self._is_plain and not self._address.header else None
-        if peers is None:
+        `natively` in the table itself, where these limits are in one of the native core's.
+        """
+        if not self._is_plain or self._address.header:
             return None
-        ask: AskWithin = peers.ask_within
-        fixed = self._scope if isinstance(self._scope, str) else None
-        return lambda scope, template: ask(scope, (template if fixed is None else fixed) or _NOWHERE)
+        peers = self._peer_limits() if natively else None
+        if peers is None:
+            if self._routed:
+                return None
+            return (of_scopes if self._asynchronous else of_environs)(self._ask_one, self._address_key)
+        natively_asked: Shortcut = peers.ask if self._asynchronous else peers.ask_environ
+        if self._routed:
+            natively_asked = peers.ask_within
+            if isinstance(self._scope, str):
+                return of_one_scope(natively_asked, self._scope)
+        return natively_asked
 
     def may_share(self, other: RequestLimits) -> bool:
         """Whether these limits use one counter with those of another place if both count under one endpoint.
@@ -212,9 +191,14 @@ class RequestLimits:
             return False
         return self._shared_as is None or other._shared_as is None or self._shared_as == other._shared_as
 
-    def note_charge(self, request: Request, asked_us: int) -> None:
-        """Note what a request was charged that was decided by `ask_within`, for `taking_back`."""
-        request.charge = _Charge(self._one, self._scoped(request, self._client(request)), 1, asked_us)
+    def charge_of(self, peer: str, counted_as: str, asked_us: int) -> Charge:
+        """What `shortcut` charged a request of a route."""
+        scope = self._scope if isinstance(self._scope, str) else counted_as
+        return Charge(self._one, within(scope or NOWHERE, self._address_key(peer, "")), 1, asked_us)
+
+    async def warm_up(self) -> None:
+        """Have the store connect before the first request; where it fails, that is told in the log."""
+        await warm_up_async(self._store)
 
     def _peer_limits(self) -> Any:
         """What decides for peers natively, None where that cannot be."""
@@ -246,12 +230,8 @@ class RequestLimits:
         """The limits, where every request has the same ones."""
         return None if self._one is None or self._wide is not None else self._one.definitions
 
-    def taking_back(self, request: Request, decision: Decision) -> Generator[Any, Any, None]:
+    def taking_back(self, charge: Charge, decision: Decision) -> Generator[Any, Any, None]:
         """Give back all that was charged; yields what may have to be awaited. Raises StoreError."""
-        charge: _Charge | None = getattr(request, "charge", None)
-        if charge is None:
-            return
-        request.charge = None  # once
         limiter, key, cost, asked_us = charge
         if cost:
             ago_us = max(0, self._clock.now_us() - asked_us)
@@ -286,11 +266,11 @@ class RequestLimits:
     def _decide(self, request: Request, limits: AnyLimits, key: Key | None, cost: int) -> Any:
         counted: Any = None
         if key is not None:
-            if _is_repeated(key):
+            if is_repeated(key):
                 if self._refuse_repeated:
                     return self._refused(limits)
-                key = tuple(_SEVERAL if type(part) is Repeated else part for part in _parts(key))
-            counted = _usable(key)
+                key = tuple(SEVERAL if type(part) is Repeated else part for part in parts_of(key))
+            counted = usable(key)
         if counted is None:
             if self._key is None or self._missing == "address":
                 counted = self._client(request)
@@ -299,7 +279,7 @@ class RequestLimits:
             else:
                 return self._refused(limits)
         counted = self._scoped(request, counted)
-        if type(counted) is _Pair:
+        if type(counted) is NetworkPair:
             limiter = self._limiter(limits, wide=True)
             ask = limiter.hit
         elif self._one is not None:
@@ -308,7 +288,7 @@ class RequestLimits:
             limiter = self._limiter(limits)
             ask = limiter.ask if self._asynchronous else limiter.hit
         if self._keeps_charges:
-            request.charge = _Charge(limiter, counted, cost, self._clock.now_us())
+            request.charge = Charge(limiter, counted, cost, self._clock.now_us())
         return limiter.acquire(counted, cost, timeout=self._wait) if self._wait else ask(counted, cost)
 
     def _scoped(self, request: Request, counted: Any) -> Any:
@@ -316,9 +296,9 @@ class RequestLimits:
         if self._scope is None:
             return counted
         scope: Any = self._scope(request) if callable(self._scope) else self._scope
-        return _within(scope or _NOWHERE, counted)
+        return within(scope or NOWHERE, counted)
 
-    def _client(self, request: Request) -> Key | _Pair:
+    def _client(self, request: Request) -> Key | NetworkPair:
         """The key of a client's address; what is longer than addresses are is not remembered."""
         header = self._address.header
         sent = request.headers.get(header, "") if header else ""
@@ -326,13 +306,13 @@ class RequestLimits:
             return self._key_of_address(request.client_ip, sent)
         return self._address_key(request.client_ip, sent)
 
-    def _key_of_address(self, peer: str, header: str) -> Key | _Pair:
+    def _key_of_address(self, peer: str, header: str) -> Key | NetworkPair:
         if not isinstance(peer, str) or not peer.isascii():
             peer = ""  # no address: a socket's name, perhaps
         key = ("ip", self._address.client(peer, header) or UNIX)
         if self._wide is None or ":" not in key[1]:
             return key
-        return _Pair(key, ("ip", self._wide[0].client(peer, header)))
+        return NetworkPair(key, ("ip", self._wide[0].client(peer, header)))
 
     def _refused(self, limits: AnyLimits) -> Decision:
         """The refusal of a request that has no key: its quota is nothing. A shadow refuses nothing."""
@@ -374,53 +354,6 @@ class RequestLimits:
         return limiter
 
 
-def address_rules(told: Mapping[str, Any]) -> AddressRules:
-    """Which proxies to believe about a client's address; raises ConfigError."""
-    proxies, hops = told.get("trusted_proxies", ()), told.get("trusted_hops", 0)
-    prefix = told.get("ipv6_prefix", 64)
-    if not _is_whole(prefix) or not 32 <= prefix <= 128:
-        raise ConfigError(f"ipv6_prefix is a number of bits, 32 to 128, not {prefix!r:.40}")
-    if isinstance(proxies, str) or not all(isinstance(proxy, str) for proxy in proxies):
-        raise ConfigError(f'trusted_proxies are a list of networks, such as ["10.0.0.0/8"], not {proxies!r:.40}')
-    if not _is_whole(hops) or not 0 <= hops <= _MOST_HOPS:
-        raise ConfigError(f"trusted_hops is a number of proxies, 0 to {_MOST_HOPS}, not {hops!r:.40}")
-    if not isinstance(told.get("address_header", ""), str):
-        raise ConfigError(f"address_header is the name of a header, not {told['address_header']!r:.40}")
-    if not proxies and not hops:
-        if "address_header" in told:
-            raise ConfigError("address_header needs trusted_proxies or trusted_hops, or clients could write it")
-        return AddressRules(ipv6_prefix=prefix)
-    return AddressRules(
-        header=told.get("address_header", "X-Forwarded-For").lower(),
-        trusted=tuple(parse_network(proxy) for proxy in proxies if proxy != UNIX),
-        trust_unix=UNIX in proxies,
-        hops=hops,
-        ipv6_prefix=prefix,
-    )
-
-
-def _wide(told: Mapping[str, Any], narrow: AddressRules) -> tuple[AddressRules, int] | None:
-    """The rules of the wider network, and how many times the limits it has."""
-    given = told.get("ipv6_wide")
-    if given is None:
-        return None
-    prefix = times = 0
-    try:
-        prefix, times = given
-        usable = _is_whole(prefix) and _is_whole(times)
-        usable = usable and 16 <= prefix < narrow.ipv6_prefix and 1 <= times <= MOST_TIMES
-    except (TypeError, ValueError):
-        usable = False
-    if not usable:
-        raise ConfigError(
-            f"ipv6_wide is (bits, times), as (48, 8): fewer bits than ipv6_prefix, which is {narrow.ipv6_prefix}, "
-            f"and 1 to {MOST_TIMES} times; not {given!r:.40}"
-        )
-    if told.get("wait"):
-        raise ConfigError("ipv6_wide does not go with wait: a request cannot stand in two lines")
-    return replace(narrow, ipv6_prefix=prefix), times
-
-
 def _tiered(limits: Mapping[str, AnyLimits | None], tier: Any) -> Callable[[Request], Any]:
     """What gives the limits of a request's tier."""
     if tier is None:
@@ -447,46 +380,9 @@ def _seconds(told: Mapping[str, Any]) -> float:
     return wait or 0
 
 
-def _is_whole(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool)
-
-
 def _tier_name(told: Any) -> Any:
     """What `headgate.http.keys` gives names where it comes from; the tier is its last part."""
     return told[-1] if isinstance(told, tuple) else told
-
-
-def _usable(key: Any) -> Any:
-    """A key as it is counted; None for one that lacks a part. Long parts, as a client may send them, are digests."""
-    parts = _parts(key)
-    if not parts or None in parts or "" in parts:
-        return None
-    if any(isinstance(part, str) and len(part) > _LONGEST_PART for part in parts):
-        parts = tuple(_bounded(part) if isinstance(part, str) else part for part in parts)
-        return parts if isinstance(key, tuple) else parts[0]
-    return key
-
-
-def _is_repeated(key: Any) -> bool:
-    """Whether a part of a key is what was sent several times with different values."""
-    return any(type(part) is Repeated for part in _parts(key))
-
-
-def _parts(key: Any) -> tuple[Any, ...]:
-    return key if isinstance(key, tuple) else (key,)
-
-
-def _bounded(part: str) -> str:
-    if len(part) <= _LONGEST_PART:
-        return part
-    return f"digest-{blake2b(part.encode('utf-8', 'surrogatepass'), digest_size=16, person=b'headgate').hexdigest()}"
-
-
-def _within(scope: str, key: Any) -> Any:
-    """The key inside a scope."""
-    if type(key) is _Pair:
-        return _Pair(_within(scope, key.network), _within(scope, key.wider))
-    return (scope, *key) if isinstance(key, tuple) else (scope, key)
 
 
 def _is_memory(store: Store) -> bool:

@@ -1,7 +1,7 @@
 """Limits of single routes, in any framework: one store for all of them, and which requests are left out.
 
     limits = RouteLimits({"store": "redis://10.0.0.5/0"}, asynchronous=True)
-    front = limits.front("10/second", {"key": api_key()})
+    enforcer = limits.enforcer("10/second", {"key": api_key()})
 
 Each integration has a skin of its own over it. A route counts by itself, under its whole template; what is
 told in `scope` counts together. What no store is named for counts in one that belongs to the application.
@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 from headgate.errors import ConfigError
 from headgate.http.server.attached import Attached
-from headgate.http.server.enforcer import Front
+from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.options import AnyLimits, AnyPolicy, Of, Options, RouteOptions, check_limits
 from headgate.policy.gate import AsyncGate
 from headgate.stores.protocol import Store, warm_up_async
@@ -32,18 +32,18 @@ NONE_TOLD: Any = None
 _EXEMPT = "__headgate_exempt__"
 
 
-class Fronts:
+class ApplicationEnforcers:
     """What judges by one limit, in each application: where no store is named, they count in the application's own."""
 
     __slots__ = ("_made", "_make", "any")
 
-    def __init__(self, make: Callable[[object], Front], *, apart: bool) -> None:
+    def __init__(self, make: Callable[[object], Enforcer], *, apart: bool) -> None:
         self._make = make
-        self._made: Attached[Front] | None = Attached() if apart else None
+        self._made: Attached[Enforcer] | None = Attached() if apart else None
         self.any = make(None)
         """The one for all applications, or for requests whose application is not known."""
 
-    def of(self, application: object) -> Front:
+    def of(self, application: object) -> Enforcer:
         """The one for an application, or for what lives exactly as long; None where it is not known."""
         if self._made is None or application is None:
             return self.any
@@ -65,25 +65,25 @@ class RouteLimits:
         self._opened: dict[str, Store] = {}
         self._own: Attached[Store] = Attached()
 
-    def fronts(self, limits: LimitsOfRoute, options: RouteOptions) -> Fronts:
+    def enforcers(self, limits: LimitsOfRoute, options: RouteOptions) -> ApplicationEnforcers:
         """What judges the requests of routes, in each application. Raises ConfigError."""
 
-        def make(application: object) -> Front:
+        def make(application: object) -> Enforcer:
             if application is None:
-                return self.front(limits, options)
+                return self.enforcer(limits, options)
             own = self._own.of(application, lambda: open_store(_MEMORY))
-            return self.front(limits, {**options, "store": own})
+            return self.enforcer(limits, {**options, "store": own})
 
-        return Fronts(make, apart="store" not in self._defaults and "store" not in options)
+        return ApplicationEnforcers(make, apart="store" not in self._defaults and "store" not in options)
 
-    def front(self, limits: LimitsOfRoute, options: RouteOptions) -> Front:
-        """`fronts` where there is one application."""
+    def enforcer(self, limits: LimitsOfRoute, options: RouteOptions) -> Enforcer:
+        """`enforcers` where there is one application."""
         check_limits(limits)
         told = {**self._defaults, **options, "limits": limits}
         store = told.get("store", _MEMORY)
         if isinstance(store, str):
             told["store"] = self._open(store)
-        return Front(None, cast(RouteOptions, told), asynchronous=self._asynchronous, routed=True)
+        return Enforcer(None, cast(RouteOptions, told), asynchronous=self._asynchronous, routed=True)
 
     def close(self) -> None:
         """Close the stores that were opened here by name; a limit that asks again opens them again."""
@@ -107,14 +107,16 @@ class RouteLimits:
         return store
 
 
-def application_fronts(policy: AnyPolicy | AsyncGate | None, options: Options | RouteOptions) -> Fronts:
+def application_enforcers(
+    policy: AnyPolicy | AsyncGate | None, options: Options | RouteOptions
+) -> ApplicationEnforcers:
     """What judges all that an asyncio application answers, by a policy or by limits; several may be given it."""
 
-    def make(application: object) -> Front:
+    def make(application: object) -> Enforcer:
         told = options if application is None else cast(Options, {**options, "store": _MEMORY})
-        return Front(policy, told, asynchronous=True, routed=policy is None)
+        return Enforcer(policy, told, asynchronous=True, routed=policy is None)
 
-    return Fronts(make, apart=policy is None and "store" not in options)
+    return ApplicationEnforcers(make, apart=policy is None and "store" not in options)
 
 
 def check_endpoint(endpoint: object) -> None:

@@ -1,4 +1,4 @@
-"""A call of gRPC as limits see it, and what its client is told; see `headgate.integrations.grpc`."""
+"""A call of gRPC as limits see it, and what its client is told; see `headgate.integrations.grpc.server`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from urllib.parse import unquote
 import grpc
 from grpc import StatusCode
 
+from headgate.decision import Decision
 from headgate.http.refusal import PROBLEM_JSON
-from headgate.http.server.enforcer import Answer
-from headgate.http.server.options import Response
+from headgate.http.server.options import Refusal, Response
 from headgate.policy.request import Request
 
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -136,10 +136,8 @@ class CallContext:
 cast(Any, grpc.ServicerContext).register(CallContext)  # for who asks what a context is
 
 
-def refuse(context: Any, answer: Answer) -> Any:
+def refuse(context: Any, refusal: Refusal, decision: Decision | None) -> Any:
     """End a call that is refused; of a context of threads it raises, of asyncio it is awaited."""
-    refusal, decision = answer.refusal, answer.decision
-    assert refusal is not None
     told = metadata_of(refusal.headers)
     if decision is not None and not decision.allowed:
         # Negative: waiting does not help, so do not try again.

@@ -42,14 +42,16 @@ def find_route(scope: Scope, *, endpoint: Any = None, by_method: bool = False) -
     not known. `by_method` tells methods apart where the route itself does not.
     """
     # What a route is called does not change, and finding it out takes as long as deciding does.
+    router, fastapi = scope.get("router"), scope.get("fastapi")
+    kept: _Kept = getattr(router, _KEPT, None) or _kept_by(router)
     known = (
         id(scope.get("route")),
-        id(_context(scope)),
+        id(fastapi.get("effective_route_context") if type(fastapi) is dict else None),
         scope.get("app_root_path"),
         scope.get("root_path"),
         scope.get("method") if by_method else None,
     )
-    remembered = _kept_by(scope.get("router")).found
+    remembered = kept.found
     found = remembered.get(known)
     if found is not None and found.endpoint is scope.get("endpoint"):
         return found.found

@@ -1,41 +1,29 @@
-"""gRPC servers that keep to limits: an interceptor for threads, and one for asyncio.
-
-    server = grpc.server(ThreadPoolExecutor(16), interceptors=[RateLimitInterceptor(limits="100/minute")])
-    server = grpc.aio.server(interceptors=[AsyncRateLimitInterceptor(policy="policy.yaml")])
-
-A call is judged where its handler would begin: there its peer is known, and a call that waits, waits in its own
-thread or task. Source: the gRPC core concepts; gRFC A6 for server pushback.
-"""
+"""Interceptors of gRPC servers that judge calls, for threads and for asyncio."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any, Unpack, cast
 
-from headgate.errors import ConfigError, MissingExtraError
-from headgate.http.server.enforcer import Answer, Front, Judged, judge, judge_async
+import grpc
+from grpc import StatusCode, aio
+
+from headgate.errors import ConfigError
+from headgate.http.server.enforcer import Enforcer, PlaceOf
+from headgate.http.server.exchange import Exchange, Judgement
 from headgate.http.server.options import AnyPolicy, Options, Response, RouteOptions
 from headgate.http.server.routes import LimitsOfRoute, RouteLimits
+from headgate.integrations.grpc.calls import CallContext, GrpcRequest, refuse
 from headgate.policy.gate import AsyncGate, Gate
-from headgate.policy.request import Request
-
-try:
-    import grpc
-    from grpc import StatusCode, aio
-
-    from headgate.integrations.grpc_calls import CallContext, GrpcRequest, refuse
-except ModuleNotFoundError as error:
-    raise MissingExtraError("the interceptors for gRPC", extra="grpc") from error
 
 Methods = Mapping[str, LimitsOfRoute | None]
 """Limits by "/package.Service/Method", or by "/package.Service/*" for each method of a service; None: not limited."""
 
-Settle = Callable[[Request, Answer, Response], None]
 Handler = Any
 """A `grpc.RpcMethodHandler`."""
 
@@ -71,31 +59,29 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
         methods: Methods | None = None,
         **options: Unpack[GrpcOptions],
     ) -> None:
-        self._fronts = _Fronts(policy, methods, options, asynchronous=False)
+        self._enforcers = _Enforcers(policy, methods, options, asynchronous=False)
 
     def intercept_service(self, continuation: Callable[[Any], Handler], handler_call_details: Any) -> Handler:
         handler, method = continuation(handler_call_details), handler_call_details.method
-        front, place = self._fronts.of(method)
-        if front is None:
+        enforcer, place = self._enforcers.of(method)
+        if enforcer is None:
             return handler
         endpoint = _endpoint(method, handler)
         handler = handler or grpc.stream_stream_rpc_method_handler(_unknown)
         behavior = _behavior(handler)
 
-        settle = front.settle if front.settles else None
-        judged = _judged_by(self, front, place or endpoint, behavior)
+        judged = _judged_by(self, enforcer, place or endpoint, behavior)
         counted_as = judged[-1].counted_as
 
         def passing(message: Any, context: Any) -> Any:
-            request = GrpcRequest(method, endpoint, message, context)
-            request.counted_as = counted_as
-            return _passing(request, partial(judge, front), settle)
+            exchange, request = Exchange(), GrpcRequest(method, endpoint, message, context)
+            return _passing(context, partial(exchange.judge, enforcer, request, None, counted_as), exchange.end)
 
         return _replaced(handler, _sync(behavior, passing, streams=handler.response_streaming), judged)
 
     def close(self) -> None:
         """Close the stores that were opened here; a server does not do it."""
-        self._fronts.close()
+        self._enforcers.close()
 
 
 class AsyncRateLimitInterceptor(aio.ServerInterceptor):
@@ -108,28 +94,27 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
         methods: Methods | None = None,
         **options: Unpack[GrpcOptions],
     ) -> None:
-        self._fronts = _Fronts(policy, methods, options, asynchronous=True)
+        self._enforcers = _Enforcers(policy, methods, options, asynchronous=True)
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Handler]], handler_call_details: Any
     ) -> Handler:
         handler, method = await continuation(handler_call_details), handler_call_details.method
-        front, place = self._fronts.of(method)
-        if front is None:
+        enforcer, place = self._enforcers.of(method)
+        if enforcer is None:
             return handler
         endpoint = _endpoint(method, handler)
         handler = handler or grpc.stream_stream_rpc_method_handler(_unknown_async)
         behavior, streams = _behavior(handler), handler.response_streaming
-        judged = _judged_by(self, front, place or endpoint, behavior)
+        judged = _judged_by(self, enforcer, place or endpoint, behavior)
         counted_as = judged[-1].counted_as
 
-        def request_of(message: Any, context: Any) -> GrpcRequest:
-            request = GrpcRequest(method, endpoint, message, context)
-            request.counted_as = counted_as
-            return request
+        def judging(message: Any, context: Any) -> tuple[Exchange, Coroutine[Any, Any, Judgement]]:
+            exchange, request = Exchange(), GrpcRequest(method, endpoint, message, context)
+            return exchange, exchange.judge_async(enforcer, request, None, counted_as)
 
         def passing(message: Any, context: Any) -> Any:
-            return _passing_async(request_of(message, context), front)
+            return _passing_async(context, *judging(message, context))
 
         if iscoroutinefunction(behavior):
             return _replaced(handler, _coroutine(behavior, passing), judged)
@@ -138,49 +123,51 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
         # A handler of a thread: its limits are asked on the event loop.
         loop = asyncio.get_running_loop()
 
-        def ask(request: Request) -> Answer:
-            return asyncio.run_coroutine_threadsafe(judge_async(front, request), loop).result()
-
-        def settle(request: Request, answer: Answer, response: Response) -> None:
-            # Nobody waits for it: a generator that is dropped may end anywhere, on the event loop too.
-            if not loop.is_closed():
-                asyncio.run_coroutine_threadsafe(front.settle_async(request, answer, response), loop)
-
         def passing_in_thread(message: Any, context: Any) -> Any:
-            return _passing(request_of(message, context), ask, settle if front.settles else None)
+            exchange, judgement = judging(message, context)
+
+            def judge() -> Judgement:
+                return asyncio.run_coroutine_threadsafe(judgement, loop).result()
+
+            def end(response: Response) -> None:
+                # Nothing waits for it: a generator that is dropped may end anywhere, on the event loop too.
+                if exchange.settles and not loop.is_closed():
+                    asyncio.run_coroutine_threadsafe(exchange.end_async(response), loop)
+
+            return _passing(context, judge, end)
 
         return _replaced(handler, _sync(behavior, passing_in_thread, streams=streams), judged)
 
     async def aclose(self) -> None:
         """Close the stores that were opened here; a server does not do it."""
-        await self._fronts.aclose()
+        await self._enforcers.aclose()
 
 
-class _Fronts:
+class _Enforcers:
     """What judges each method."""
 
     def __init__(self, policy: Any, methods: Methods | None, options: GrpcOptions, *, asynchronous: bool) -> None:
         told = dict(options)
-        self._owner: Front | RouteLimits
-        self._rest: Front | None
-        self._methods: dict[str, Front | None] = {}
+        self._owner: Enforcer | RouteLimits
+        self._rest: Enforcer | None
+        self._methods: dict[str, Enforcer | None] = {}
         if policy is not None:
             if methods is not None:
                 raise ConfigError("methods go with limits; a policy says it itself, by path")
-            self._owner = self._rest = Front(policy, options, asynchronous=asynchronous)
+            self._owner = self._rest = Enforcer(policy, options, asynchronous=asynchronous)
             return
         limits = cast(Any, told.pop("limits", None))
         if limits is None and not methods:
             raise ConfigError("give a policy (a file, its values, or a gate), or limits, or those of methods")
         scoped = cast(RouteOptions, {"scope": told.pop("scope")} if "scope" in told else {})
         routes = self._owner = RouteLimits(cast(RouteOptions, told), asynchronous=asynchronous)
-        self._rest = None if limits is None else routes.front(limits, scoped)
+        self._rest = None if limits is None else routes.enforcer(limits, scoped)
         for method, own in (methods or {}).items():
             if not _METHOD.fullmatch(method):
                 raise ConfigError(f'a method is "/package.Service/Method" or "/package.Service/*", not {method!r:.60}')
-            self._methods[method] = None if own is None else routes.front(own, {})
+            self._methods[method] = None if own is None else routes.enforcer(own, {})
 
-    def of(self, method: str) -> tuple[Front | None, str]:
+    def of(self, method: str) -> tuple[Enforcer | None, str]:
         """What judges a method, None where it is not limited; and what it counts under, "" for the method itself."""
         for name in (method, f"{method.rpartition('/')[0]}/*") if self._methods else ():
             if name in self._methods:
@@ -196,42 +183,42 @@ class _Fronts:
 
 @contextmanager
 def _passing(
-    request: GrpcRequest, ask: Callable[[Request], Answer], settle: Settle | None
+    context: Any, judge: Callable[[], Judgement], end: Callable[[Response], None]
 ) -> Iterator[CallContext | None]:
     """Around a handler that runs in this thread; None for a call that is refused."""
-    answer = ask(request)
-    if answer.refusal is not None:
-        refuse(request.context, answer)  # raises, but not in a thread of an older grpc.aio
+    judgement = judge()
+    if judgement.refusal is not None:
+        refuse(context, judgement.refusal, judgement.decision)  # raises, but not in a thread of an older grpc.aio
         yield None
         return
-    context = CallContext(request.context, answer.fields)
+    own = CallContext(context, judgement.verdict.fields)
     failure: BaseException | None = None
     try:
-        yield context
+        yield own
     except BaseException as error:
         failure = error
         raise
     finally:
-        if settle is not None:
-            settle(request, answer, context.response(failure))
+        end(own.response(failure))
 
 
 @asynccontextmanager
-async def _passing_async(request: GrpcRequest, front: Front) -> AsyncIterator[CallContext]:
+async def _passing_async(
+    context: Any, exchange: Exchange, judging: Coroutine[Any, Any, Judgement]
+) -> AsyncIterator[CallContext]:
     """Around a handler that runs on the event loop."""
-    answer = await judge_async(front, request)
-    if answer.refusal is not None:
-        await refuse(request.context, answer)
-    context = CallContext(request.context, answer.fields)
+    judgement = await judging
+    if judgement.refusal is not None:
+        await refuse(context, judgement.refusal, judgement.decision)
+    own = CallContext(context, judgement.verdict.fields)
     failure: BaseException | None = None
     try:
-        yield context
+        yield own
     except BaseException as error:
         failure = error
         raise
     finally:
-        if front.settles:  # also where the client is gone and the task is cancelled
-            await asyncio.shield(front.settle_async(request, answer, context.response(failure)))
+        await exchange.end_async(own.response(failure))
 
 
 def _sync(behavior: Callable[..., Any], passing: Callable[..., Any], *, streams: bool) -> Callable[..., Any]:
@@ -289,13 +276,13 @@ def _endpoint(method: str, handler: Handler | None) -> str:
     return "" if handler is None or getattr(_behavior(handler), _NOT_FOUND, False) else method
 
 
-def _judged_by(by: object, front: Front, counted_as: str, behavior: Callable[..., Any]) -> list[Judged]:
+def _judged_by(by: object, enforcer: Enforcer, counted_as: str, behavior: Callable[..., Any]) -> list[PlaceOf]:
     """What judges a call from the handler outwards, this limit the last, and what each counts it under."""
-    inner: list[Judged] = getattr(behavior, _JUDGED, [])
-    return [*inner, Judged(front, by, front.apart(counted_as, by, inner))]
+    inner: list[PlaceOf] = getattr(behavior, _JUDGED, [])
+    return [*inner, PlaceOf(enforcer, by, enforcer.apart(counted_as, by, inner))]
 
 
-def _replaced(handler: Handler, behavior: Callable[..., Any], judged: list[Judged]) -> Handler:
+def _replaced(handler: Handler, behavior: Callable[..., Any], judged: list[PlaceOf]) -> Handler:
     """A handler of the same kind with another function."""
     setattr(behavior, _JUDGED, judged)
     if _behavior(handler) in (_unknown, _unknown_async) or getattr(_behavior(handler), _NOT_FOUND, False):

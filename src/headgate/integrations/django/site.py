@@ -1,4 +1,4 @@
-"""What settings.HEADGATE says, for the middleware, for views and for throttles. Django is not imported.
+"""What settings.HEADGATE says, for the middleware, for views and for throttles.
 
 Those of both colours, sync and async, count in one store.
 """
@@ -11,9 +11,11 @@ from pkgutil import resolve_name
 from threading import Lock
 from typing import Any, cast
 
-from headgate.drive import answered
+from django.conf import settings  # type: ignore[import-untyped]
+from django.core.signals import setting_changed  # type: ignore[import-untyped]
+
 from headgate.errors import ConfigError
-from headgate.http.server.enforcer import Front
+from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.functions import OF_A_REQUEST, is_portable, takes
 from headgate.http.server.options import Answering, Options, RouteOptions
 from headgate.http.server.routes import LimitsOfRoute, RouteLimits
@@ -61,14 +63,14 @@ class Site:
         shared = cast(RouteOptions, _with_groups({name: self._told[name] for name in _SHARED if name in self._told}))
         self._routes = {colour: RouteLimits(shared, asynchronous=colour) for colour in (False, True)}
 
-    def front(self, limits: LimitsOfRoute, options: RouteOptions, *, asynchronous: bool) -> Front:
+    def enforcer(self, limits: LimitsOfRoute, options: RouteOptions, *, asynchronous: bool) -> Enforcer:
         """What judges a view or a throttle."""
         store = options.get("store", self._told.get("store", "memory://"))
         told = cast(RouteOptions, {**_with_groups(options), "store": self._opened(store)})
         limits = _with_groups({"limits": limits})["limits"]
-        return _awaiting(self._routes[asynchronous].front(limits, told), asynchronous=asynchronous)
+        return _awaiting(self._routes[asynchronous].enforcer(limits, told), asynchronous=asynchronous)
 
-    def site_front(self, *, asynchronous: bool) -> Front | None:
+    def site_enforcer(self, *, asynchronous: bool) -> Enforcer | None:
         """What judges every request; None where neither limits nor a policy are told."""
         told = dict(self._told)
         policy, limits = told.pop("policy", None), told.pop("limits", None)
@@ -79,11 +81,11 @@ class Site:
             own = _with_groups({name: told[name] for name in names if name in told})
             if "store" in own:
                 own["store"] = self._opened(own["store"])
-            front = Front(policy, cast(Options, own), asynchronous=asynchronous)
-            return _awaiting(front, asynchronous=asynchronous)
+            enforcer = Enforcer(policy, cast(Options, own), asynchronous=asynchronous)
+            return _awaiting(enforcer, asynchronous=asynchronous)
         if limits is None:
             return None
-        return self.front(limits, cast(RouteOptions, {"scope": _SITE, **told}), asynchronous=asynchronous)
+        return self.enforcer(limits, cast(RouteOptions, {"scope": _SITE, **told}), asynchronous=asynchronous)
 
     def close(self) -> None:
         """Close the stores that were opened here."""
@@ -133,7 +135,7 @@ def fault_of(told: Any) -> str:
 def _try(told: Mapping[str, Any], place: str) -> None:
     site = Site(told)
     try:
-        site.site_front(asynchronous=any(map(iscoroutinefunction, told.values())))
+        site.site_enforcer(asynchronous=any(map(iscoroutinefunction, told.values())))
     except (ConfigError, TypeError, ValueError, OSError) as error:
         message = str(error)
         raise ConfigError(message if message.startswith("settings.") else f"{place}: {message}") from error
@@ -197,10 +199,10 @@ def view_name_of(request: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _awaiting(front: Front, *, asynchronous: bool) -> Front:
-    """A front that awaits what its functions ask for, on an event loop."""
+def _awaiting(enforcer: Enforcer, *, asynchronous: bool) -> Enforcer:
+    """An enforcer that awaits what its functions ask for, on an event loop."""
     if asynchronous:
-        ask = front.ask
+        ask = enforcer.ask
 
         async def ask_again(request: Request) -> Any:
             for _ in OF_A_REQUEST:  # each may ask for something, once
@@ -210,5 +212,22 @@ def _awaiting(front: Front, *, asynchronous: bool) -> Front:
                     await error.load()
             return await answered(ask(request))
 
-        front.ask = ask_again
-    return front
+        enforcer.ask = ask_again
+    return enforcer
+
+
+def read_settings() -> Mapping[str, Any]:
+    """settings.HEADGATE, as it is now."""
+    told: Mapping[str, Any] = getattr(settings, "HEADGATE", {})
+    return told
+
+
+site = CurrentSite(read_settings)
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == "HEADGATE":
+        site.forget()
+
+
+setting_changed.connect(_forget)

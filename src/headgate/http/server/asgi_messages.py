@@ -1,0 +1,140 @@
+"""Messages of ASGI: fields are added to the head of a response, a response is watched, a refusal is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import cache
+from typing import Any
+
+from headgate import core
+from headgate.http.server.options import Refusal, Response, without_content
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+Fields = list[tuple[bytes, bytes]]
+"""Header fields, with names in lower case."""
+
+_TRY_AGAIN_LATER = 1013
+"""The status with which a websocket is closed that was refused (IANA's registry of close codes)."""
+
+HEADS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+"""The messages that have headers."""
+
+
+def telling(send: Send, fields: list[tuple[str, str]]) -> Send:
+    """Add fields to the head of the response; one that the application wrote itself stays as it is."""
+    return adding(send, encode_fields(fields))
+
+
+def encode_fields(fields: list[tuple[str, str]]) -> Fields:
+    """Fields as ASGI has them."""
+    return [(_field_name(name), value.encode("latin-1")) for name, value in fields]
+
+
+def python_adding(send: Send, fields: Fields) -> Send:
+    """`telling` for fields as ASGI has them."""
+
+    # No coroutine function: what it returns is awaited all the same, and one less frame is entered.
+    def send_with_fields(message: Message) -> Awaitable[None]:
+        if message["type"] in HEADS:
+            own: list[tuple[bytes, bytes]] = list(message.get("headers") or ())
+            written = {name for name, _ in own}  # in lower case, as ASGI has them
+            message["headers"] = [*own, *(field for field in fields if field[0] not in written)]
+        return send(message)
+
+    return send_with_fields
+
+
+adding: Callable[[Send, Fields], Send] = python_adding if core.native is None else core.native.FieldSender
+
+
+@cache
+def _field_name(name: str) -> bytes:
+    return name.lower().encode()
+
+
+def _nothing() -> Fields:
+    return []
+
+
+class Watch:
+    """What an application answers, seen on its way to the client; one that fails has answered 500.
+
+    `fields` gives what is added to the head of the response.
+    """
+
+    __slots__ = ("_body_bytes", "_fields", "_headers", "_send", "_status")
+
+    def __init__(self, send: Send, fields: Callable[[], Fields] = _nothing) -> None:
+        self._send = send
+        self._fields = fields
+        self._status = 500
+        self._headers: Iterable[tuple[bytes, bytes]] = ()
+        self._body_bytes = 0
+
+    # No coroutine function: what it returns is awaited all the same, and one less frame is entered.
+    def send(self, message: Message) -> Awaitable[None]:
+        """Pass a message on."""
+        kind = message["type"]
+        if kind not in HEADS:
+            self._body_bytes += len(message.get("body") or b"")
+            return self._send(message)
+        self._status = 101 if kind == "websocket.accept" else message["status"]
+        self._headers = message.get("headers") or ()
+        fields = self._fields()
+        return adding(self._send, fields)(message) if fields else self._send(message)
+
+    def response(self) -> Response:
+        """What was seen."""
+        told = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers}
+        return Response(self._status, told, self._body_bytes)
+
+
+def refuse(
+    refusal: Refusal, scope: Scope, receive: Receive, send: Send, fallback: ASGIApp | None = None
+) -> Awaitable[None]:
+    """Answer a request that is refused: `fallback` does, where there is one; never a websocket's."""
+    if scope["type"] == "websocket":
+        return refuse_websocket(scope, receive, send, refusal)
+    if fallback is not None:
+        return fallback(scope, receive, telling(send, without_content(refusal)))
+    return send_refusal(send, refusal, "http", head=scope["method"] == "HEAD")
+
+
+def encode_refusal(refusal: Refusal) -> Fields:
+    """The header fields of a refusal as ASGI has them."""
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers]
+
+
+async def send_refusal(send: Send, refusal: Refusal, kind: str, *, head: bool) -> None:
+    """Send a refusal as a response of this kind."""
+    headers = encode_refusal(refusal)
+    if not any(name == b"content-length" for name, _ in headers):
+        headers.append((b"content-length", b"%d" % len(refusal.body)))
+    await send({"type": f"{kind}.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": f"{kind}.response.body", "body": b"" if head else refusal.body})
+
+
+async def refuse_websocket(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
+    """With the usual answer, where the server can send one, else by closing the handshake."""
+    await receive()  # the handshake, websocket.connect
+    if "websocket.http.response" in scope.get("extensions", {}):
+        await send_refusal(send, refusal, "websocket.http", head=False)
+    else:
+        await send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": "over the limit"})
+
+
+def living(send: Send, start: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[None]]) -> Send:
+    """The `send` of a lifespan, with what is to be done as the application starts and as it ends."""
+
+    async def send_and_act(message: Message) -> None:
+        if message["type"] == "lifespan.startup.complete":
+            await start()
+        elif message["type"].startswith("lifespan.shutdown."):
+            await end()
+        await send(message)
+
+    return send_and_act

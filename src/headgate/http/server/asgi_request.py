@@ -1,0 +1,111 @@
+"""The request of an ASGI scope, as limits see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from headgate.http.server.asgi_messages import Scope
+from headgate.policy.request import Request, header_name, joined, one_value, target_text
+
+_IN_A_PATH = "/:@!$&'()*+,;=~"
+
+
+class AsgiRequest(Request):
+    """The request of a scope; its parts are read when they are first asked for."""
+
+    __slots__ = ("_headers", "_path", "scope")
+
+    scope: Scope
+    """As the server gave it."""
+
+    def __init__(self, scope: Scope, endpoint: str = "") -> None:
+        self.scope = scope
+        self.endpoint = endpoint  # a middleware stands before the routes, and knows none
+        self._path: str | None = None
+        self._headers: ScopeHeaders | None = None
+        self._cookies = self._query = None
+
+    @property
+    def method(self) -> str:  # type: ignore[override]
+        """`GET`, and so on."""
+        method: str = self.scope.get("method", "GET")
+        return method
+
+    @property
+    def path(self) -> str:  # type: ignore[override]
+        """As it was sent, with its query."""
+        whole = self._path
+        if whole is None:
+            sent, asked = self.scope.get("raw_path"), self.scope.get("query_string")
+            path = target_text(sent) if sent else quote(self.scope["path"], safe=_IN_A_PATH)
+            whole = self._path = f"{path}?{target_text(asked)}" if asked else path
+        return whole
+
+    @property
+    def client_ip(self) -> str:  # type: ignore[override]
+        """The address of the peer."""
+        client = self.scope.get("client")
+        return client[0] if client else ""
+
+    @property
+    def headers(self) -> Mapping[str, str]:  # type: ignore[override]
+        """By name in lower case; asked for in any."""
+        headers = self._headers
+        if headers is None:
+            headers = self._headers = ScopeHeaders(self.scope["headers"])
+        return headers
+
+    def header(self, name: str) -> str:
+        """The value of a header; see `Request`."""
+        return one_value(self.headers, name)
+
+    @property
+    def host(self) -> str:  # type: ignore[override]
+        """What the request names as its host."""
+        return self.headers.get("host", "")
+
+
+class ScopeHeaders(Mapping[str, str]):
+    """The headers of a scope, in lower case as ASGI has them, asked for in any; one given several times is one list.
+
+    Looked for where they are: a key by one header reads no other.
+    """
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        self._pairs = pairs if isinstance(pairs, list | tuple) else list(pairs)
+
+    def __getitem__(self, name: str) -> str:
+        value: str | None = self.get(name)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a header, `default` where it is not there."""
+        wanted = name.lower().replace("_", "-").encode("latin-1", "replace")
+        found: bytes | None = None
+        several: list[bytes] | None = None
+        length = len(wanted)
+        for own, value in self._pairs:
+            if len(own) == length and (own == wanted or own.replace(b"_", b"-") == wanted):
+                if found is None:
+                    found = value
+                else:
+                    several = [found] if several is None else several
+                    several.append(value)
+        if several is not None:
+            return joined([value.decode("latin-1") for value in several])
+        return default if found is None else found.decode("latin-1")
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.get(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(header_name(name.decode("latin-1")) for name, _ in self._pairs))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

@@ -1,0 +1,110 @@
+"""Keys that requests are counted by: a client's address or its network, parts of bounded length, and scopes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from headgate.errors import ConfigError
+from headgate.http.server.ipv6_aggregate import MOST_TIMES
+from headgate.keys import Key
+from headgate.policy.client_address import UNIX, AddressRules, parse_network
+from headgate.policy.request import REPEATED, Repeated
+
+_MOST_HOPS = 64
+_LONGEST_PART = 256
+SEVERAL = str(REPEATED)
+"""The part of a key that stands for a value that was sent several times."""
+
+
+class NetworkPair(NamedTuple):
+    """The keys of an IPv6 client's network and of the wider one around it."""
+
+    network: Key
+    wider: Key
+
+
+def address_rules(told: Mapping[str, Any]) -> AddressRules:
+    """Which proxies are believed about a client's address; raises ConfigError."""
+    proxies, hops = told.get("trusted_proxies", ()), told.get("trusted_hops", 0)
+    prefix = told.get("ipv6_prefix", 64)
+    if not _is_whole(prefix) or not 32 <= prefix <= 128:
+        raise ConfigError(f"ipv6_prefix is a number of bits, 32 to 128, not {prefix!r:.40}")
+    if isinstance(proxies, str) or not all(isinstance(proxy, str) for proxy in proxies):
+        raise ConfigError(f'trusted_proxies are a list of networks, such as ["10.0.0.0/8"], not {proxies!r:.40}')
+    if not _is_whole(hops) or not 0 <= hops <= _MOST_HOPS:
+        raise ConfigError(f"trusted_hops is a number of proxies, 0 to {_MOST_HOPS}, not {hops!r:.40}")
+    if not isinstance(told.get("address_header", ""), str):
+        raise ConfigError(f"address_header is the name of a header, not {told['address_header']!r:.40}")
+    if not proxies and not hops:
+        if "address_header" in told:
+            raise ConfigError("address_header needs trusted_proxies or trusted_hops, or clients could write it")
+        return AddressRules(ipv6_prefix=prefix)
+    return AddressRules(
+        header=told.get("address_header", "X-Forwarded-For").lower(),
+        trusted=tuple(parse_network(proxy) for proxy in proxies if proxy != UNIX),
+        trust_unix=UNIX in proxies,
+        hops=hops,
+        ipv6_prefix=prefix,
+    )
+
+
+def wide_rules(told: Mapping[str, Any], narrow: AddressRules) -> tuple[AddressRules, int] | None:
+    """The rules of the wider network, and how many times the limits it has."""
+    given = told.get("ipv6_wide")
+    if given is None:
+        return None
+    prefix = times = 0
+    try:
+        prefix, times = given
+        usable = _is_whole(prefix) and _is_whole(times)
+        usable = usable and 16 <= prefix < narrow.ipv6_prefix and 1 <= times <= MOST_TIMES
+    except (TypeError, ValueError):
+        usable = False
+    if not usable:
+        raise ConfigError(
+            f"ipv6_wide is (bits, times), as (48, 8): fewer bits than ipv6_prefix, which is {narrow.ipv6_prefix}, "
+            f"and 1 to {MOST_TIMES} times; not {given!r:.40}"
+        )
+    if told.get("wait"):
+        raise ConfigError("ipv6_wide does not go with wait: a request cannot stand in two lines")
+    return replace(narrow, ipv6_prefix=prefix), times
+
+
+def usable(key: Any) -> Any:
+    """A key as it is counted; None for one that lacks a part. Long parts, as a client may send them, are digests."""
+    parts = parts_of(key)
+    if not parts or None in parts or "" in parts:
+        return None
+    if any(isinstance(part, str) and len(part) > _LONGEST_PART for part in parts):
+        parts = tuple(_bounded(part) if isinstance(part, str) else part for part in parts)
+        return parts if isinstance(key, tuple) else parts[0]
+    return key
+
+
+def is_repeated(key: Any) -> bool:
+    """Whether a part of a key is what was sent several times with different values."""
+    return any(type(part) is Repeated for part in parts_of(key))
+
+
+def parts_of(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _bounded(part: str) -> str:
+    if len(part) <= _LONGEST_PART:
+        return part
+    return f"digest-{blake2b(part.encode('utf-8', 'surrogatepass'), digest_size=16, person=b'headgate').hexdigest()}"
+
+
+def within(scope: str, key: Any) -> Any:
+    """The key inside a scope."""
+    if type(key) is NetworkPair:
+        return NetworkPair(within(scope, key.network), within(scope, key.wider))
+    return (scope, *key) if isinstance(key, tuple) else (scope, key)
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)

@@ -1,0 +1,322 @@
+"""One request's life before one or several limits: judge, tell, settle, take back.
+
+An exchange begins when the first limit is asked. A limit that refuses takes back what those before it charged. What
+passed is told on the response, all limits in one, and the exchange ends when the application has answered or failed,
+once: then the charges are settled. Every skin drives this, in its own colour; there is no I/O and no framework here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Iterable, Iterator
+from threading import Event
+from typing import Any, NamedTuple, cast
+
+from headgate.decision import Decision
+from headgate.drive import drive, drive_async
+from headgate.errors import StoreError
+from headgate.http.server.enforcer import NOT_LIMITED, Enforcer, Verdict, finish, finish_async
+from headgate.http.server.options import Refusal, Response, without_content
+from headgate.http.server.request_limits import Charge
+from headgate.policy.request import Request
+
+
+class Judgement:
+    """What one enforcer said of the request, and what that charged."""
+
+    # There is no __init__: what makes a judgement writes its fields, and enters one frame less for each request.
+    __slots__ = (
+        "_verdict", "by", "charge", "counted_as", "decision", "enforcer", "has_passed", "refusal", "request", "told",
+    )  # fmt: skip
+
+    enforcer: Enforcer
+
+    request: Request | None
+    """As `counts` is given it; None where it is not."""
+
+    by: object
+    counted_as: str
+    """See `Enforcer.apart`."""
+
+    decision: Decision | None
+    """None where the request is not limited, or the store did not answer."""
+
+    refusal: Refusal | None
+    """What is answered instead of letting the request pass."""
+
+    told: list[Any] | None
+    """The fields of a request that passes at once: bytes of an asynchronous enforcer, else text."""
+
+    charge: Charge | tuple[str, int] | None
+    """What the request was charged, where no `request` has it; or for which peer and when a shortcut charged it."""
+
+    has_passed: bool
+    """Whether the request passed here, and no other limit refused it since."""
+
+    _verdict: Verdict | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What becomes of the request."""
+        if self._verdict is None:
+            decision = self.decision
+            if decision is None:
+                return NOT_LIMITED
+            told = None if self.enforcer.asynchronous else self.told
+            fields = self.enforcer.response_fields(decision) if told is None else told
+            self._verdict = Verdict(None, fields, 0, decision)
+        return self._verdict
+
+    def conclude(self, request: Request, came: Decision | StoreError | None) -> int:
+        """Note what the enforcer decided; gives for how many microseconds the request waits now."""
+        if isinstance(came, StoreError):
+            verdict = self.enforcer.verdict_without_store(came)
+        elif came is None:
+            return 0
+        else:
+            self.decision = came
+            verdict = self.enforcer.verdict(request, came)
+        self._verdict = verdict
+        self.refusal = verdict.refusal
+        return verdict.delay_us
+
+    def take_charge(self) -> Charge | None:
+        """What the request was charged here, given once."""
+        charge, self.charge = self.charge, None
+        if self.request is not None:
+            own: Charge | None = getattr(self.request, "charge", None)
+            self.request.charge = None
+            return own
+        if charge is None or isinstance(charge, Charge):
+            return charge
+        peer, asked_us = charge
+        return self.enforcer.charge_of(peer, self.counted_as, asked_us)
+
+    @property
+    def wait_us(self) -> float:
+        """After how many microseconds a refused request would pass."""
+        decision = self.decision
+        return float("inf") if decision is None or decision.retry_after_us is None else decision.retry_after_us
+
+    @property
+    def left(self) -> float:
+        """The units that remain of its limits."""
+        decision = self.decision
+        return float("inf") if decision is None or decision.remaining is None else decision.remaining
+
+
+class Step(NamedTuple):
+    """What is to be done with the charge of one judgement, in the colour in which it was judged."""
+
+    judgement: Judgement
+    response: Response | None
+    """What the charge is settled by; None to take it back."""
+
+    def actions(self) -> Generator[Any, Any, None]:
+        """The calls of the store, each perhaps to be awaited."""
+        judgement, response = self
+        charge, decision = judgement.take_charge(), judgement.decision
+        if charge is None or decision is None or judgement.refusal is not None:
+            return
+        if response is None:
+            yield from judgement.enforcer.taking_back(charge, decision)
+        elif judgement.request is not None:
+            yield from judgement.enforcer.settling(charge, judgement.request, decision, response)
+
+
+class Exchange:
+    """A request before the limits that it comes to, in the order in which they are asked: the outermost first."""
+
+    # Plain attributes with defaults: an exchange is made without entering a frame.
+    watched = False
+    """Whether a skin sees the response, and ends the exchange: those further in need not."""
+
+    _judged: tuple[Judgement, ...] = ()
+    _refused: Judgement | None = None
+    _is_ended = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a limit refused the request."""
+        return self._refused is not None
+
+    @property
+    def settles(self) -> bool:
+        """Whether the response says what counts, so that `end` has to be called."""
+        return any(it.enforcer.settles and it.decision is not None and it.has_passed for it in self._judged)
+
+    def has_passed(self, enforcer: Enforcer) -> bool:
+        """Whether an enforcer let the request pass already."""
+        return any(it.enforcer is enforcer and it.has_passed for it in self._judged)
+
+    # Judge
+
+    def judge(
+        self, enforcer: Enforcer, request: Request, by: object = None, counted_as: str = "", decided: Any = None
+    ) -> Judgement:
+        """Ask an enforcer in this thread, and wait as long as a queue delays the request.
+
+        It counts under `counted_as`, with a number where another place counts so already; see `Enforcer.apart`, also
+        for `by`. `decided` is what a shortcut gave, or the StoreError that it raised.
+        """
+        judgement = Judgement()
+        judgement.enforcer, judgement.request, judgement.by, judgement.counted_as = enforcer, request, by, counted_as
+        judgement.decision = judgement.refusal = judgement.told = judgement.charge = judgement._verdict = None
+        judgement.has_passed = False
+        if counted_as or self._judged:
+            self._place(judgement, request)
+        came: Any = decided
+        if came is None:
+            try:
+                came = enforcer.ask(request)
+            except StoreError as error:
+                came = error
+        if type(came) is Decision and not enforcer.asynchronous:
+            judgement.decision, judgement.told = came, enforcer.passing(came)
+        if judgement.told is None:
+            delay_us = judgement.conclude(request, came)
+            if judgement.refusal is not None:
+                if self._refuse(judgement):
+                    drive(self.taking_back(), self.do)
+                return judgement
+            if delay_us:
+                Event().wait(enforcer.clock.let_pass(delay_us))
+        judgement.has_passed = True
+        self._judged += (judgement,)
+        return judgement
+
+    async def judge_async(
+        self, enforcer: Enforcer, request: Request, by: object = None, counted_as: str = ""
+    ) -> Judgement:
+        """`judge` on an event loop, which is never blocked."""
+        judgement = Judgement()
+        judgement.enforcer, judgement.request, judgement.by, judgement.counted_as = enforcer, request, by, counted_as
+        judgement.decision = judgement.refusal = judgement.told = judgement.charge = judgement._verdict = None
+        judgement.has_passed = False
+        if counted_as or self._judged:
+            self._place(judgement, request)
+        came: Any
+        try:
+            came = enforcer.ask(request)
+            if came is not None and type(came) is not Decision:
+                came = await came
+        except StoreError as error:
+            came = error
+        delay_us = judgement.conclude(request, came)
+        if judgement.refusal is not None:
+            if self._refuse(judgement):
+                await drive_async(self.taking_back(), self.do_async)
+            return judgement
+        if delay_us:
+            await asyncio.sleep(enforcer.clock.let_pass(delay_us))
+        judgement.has_passed = True
+        self._judged += (judgement,)
+        return judgement
+
+    def _place(self, judgement: Judgement, request: Request) -> None:
+        """Say what a request is counted under at a place."""
+        if self._judged:
+            judgement.counted_as = judgement.enforcer.apart(judgement.counted_as, judgement.by, self._judged)
+        if judgement.counted_as:
+            request.counted_as = judgement.counted_as
+
+    def _refuse(self, judgement: Judgement) -> bool:
+        """Note a refusal; whether limits before it are to take back what they charged.
+
+        Of several refusals the one with the longest wait is told.
+        """
+        if self._refused is None or judgement.wait_us > self._refused.wait_us:
+            self._refused = judgement
+        begun = bool(self._judged)
+        self._judged += (judgement,)
+        return begun
+
+    # Tell
+
+    def fields(self) -> list[tuple[str, str]]:
+        """The header fields to add to the response: those of a refusal but for its body, or those of all limits.
+
+        Under each name those of the limit that has least left.
+        """
+        if self._refused is not None:
+            return without_content(cast(Refusal, self._refused.refusal))
+        return self.fields_of_passed()
+
+    def fields_of_passed(self) -> list[tuple[str, str]]:
+        """The header fields of the limits that let the request pass."""
+        passed = [judgement for judgement in self._judged if judgement.has_passed]
+        if len(passed) == 1:
+            return passed[0].verdict.fields
+        fields: dict[str, tuple[str, str]] = {}
+        for judgement in sorted(passed, key=_left):
+            for name, value in judgement.verdict.fields:
+                fields.setdefault(name.lower(), (name, value))
+        return list(fields.values())
+
+    # Settle, and take back
+
+    def taking_back(self) -> Generator[Step, None, None]:
+        """Give back all charges: the request does not reach the application."""
+        for judgement in reversed(self._judged):
+            if judgement.has_passed:
+                judgement.has_passed = False
+                yield Step(judgement, None)
+
+    def ending(self, response: Response) -> Generator[Step, None, None]:
+        """The request has ended, however it ended: settle what it was charged.
+
+        This is the one point at which an exchange ends. Whatever saw the response calls it; called again it does
+        nothing.
+        """
+        if self._is_ended:
+            return
+        self._is_ended = True
+        for judgement in self._judged:
+            if judgement.has_passed and judgement.enforcer.settles:
+                yield Step(judgement, response)
+
+    def end(self, response: Response) -> None:
+        """Drive `ending` in this thread."""
+        drive(self.ending(response), self.do)
+
+    async def end_async(self, response: Response) -> None:
+        """Drive `ending` on an event loop; also where the client is gone and the task is cancelled."""
+        if self.settles:
+            await asyncio.shield(drive_async(self.ending(response), self.do_async))
+
+    def do(self, step: Step) -> None:
+        """Do a step in this thread."""
+        finish(step.actions())
+
+    async def do_async(self, step: Step) -> None:
+        """Do a step on an event loop."""
+        await finish_async(step.actions())
+
+
+def _left(judgement: Judgement) -> float:
+    return judgement.left
+
+
+class CountedParts:
+    """The parts of a body; `done` is told how many bytes they were when the server is done with them, once."""
+
+    def __init__(self, parts: Iterable[Any], done: Callable[[int], None]) -> None:
+        self._parts = parts
+        self._done: Callable[[int], None] | None = done
+        self._bytes = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for part in self._parts:
+            self._bytes += len(part.encode() if isinstance(part, str) else part)
+            yield part
+
+    def close(self) -> None:
+        """Called by the server; closes the parts that it was made of, too."""
+        done, self._done = self._done, None
+        try:
+            close = getattr(self._parts, "close", None)
+            if close is not None:
+                close()
+        finally:
+            if done is not None:
+                done(self._bytes)

@@ -1,0 +1,154 @@
+"""The exchange of an ASGI request: judged by its scope, told and ended with the messages of its response.
+
+Limits of routes share one, which is kept in the scope: the outermost that sees the response tells and ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from headgate.decision import Decision
+from headgate.drive import drive_async
+from headgate.errors import StoreError
+from headgate.http.server.asgi_messages import ASGIApp, Fields, Receive, Scope, Send, Watch, encode_fields
+from headgate.http.server.asgi_request import AsgiRequest
+from headgate.http.server.enforcer import Enforcer
+from headgate.http.server.exchange import Exchange, Judgement
+from headgate.http.server.shortcuts import NOWHERE
+
+_KEY = "headgate"
+
+RequestKind = Callable[..., AsgiRequest]
+"""Makes Headgate's request of a scope, its route's template and, where it is at hand, the framework's request."""
+
+
+class ScopeExchange(Exchange):
+    """An exchange whose fields are bytes.
+
+    It does not keep the scope, which keeps it: a circle would wait for the garbage collector. So a judgement has its
+    request only where that is given to `counts` later.
+    """
+
+    async def judge_route(
+        self,
+        enforcer: Enforcer,
+        scope: Scope,
+        kind: RequestKind,
+        template: str,
+        by: object,
+        counted_as: str = "",
+        own: Any = None,
+    ) -> Judgement:
+        """Ask an enforcer of a route, and wait as long as a queue delays the request.
+
+        It counts under `counted_as`, or else under the template of the route; with a number, where another place
+        counts so already: see `Enforcer.apart`, also for `by`. `kind` makes Headgate's request where one is needed,
+        around the framework's `own` if there is one already.
+        """
+        counted_as = counted_as or template
+        if self._judged:
+            counted_as = enforcer.apart(counted_as, by, self._judged)
+        shortcut, decided, charge = enforcer.shortcut, None, None
+        if shortcut is not None:
+            asked_us = enforcer.clock.now_us()
+            try:
+                decided = shortcut(scope, counted_as or NOWHERE)
+            except StoreError as error:
+                decided = error
+            if type(decided) is tuple:
+                decided, told = decided
+                client = scope.get("client")
+                charge = (client[0] if client else "", asked_us)
+                if told is not None:
+                    judgement = Judgement()
+                    judgement.enforcer, judgement.by, judgement.counted_as = enforcer, by, counted_as
+                    judgement.decision, judgement.told, judgement.charge = decided, told, charge
+                    judgement.request = judgement.refusal = judgement._verdict = None
+                    judgement.has_passed = True
+                    self._judged += (judgement,)
+                    return judgement
+        parts = (scope, template) if own is None else (scope, template, own)
+        return await self.judge_scope(enforcer, kind, parts, decided, by, counted_as, charge)
+
+    async def judge_scope(
+        self,
+        enforcer: Enforcer,
+        kind: RequestKind,
+        parts: tuple[Any, ...],
+        decided: Any = None,
+        by: object = None,
+        counted_as: str = "",
+        charge: tuple[str, int] | None = None,
+    ) -> Judgement:
+        """Ask an enforcer for the request that is `kind(*parts)`; `decided` is what a shortcut gave or raised."""
+        judgement = Judgement()
+        judgement.enforcer, judgement.by, judgement.counted_as, judgement.charge = enforcer, by, counted_as, charge
+        judgement.request = judgement.decision = judgement.refusal = judgement.told = judgement._verdict = None
+        judgement.has_passed = False
+        came: Any = decided
+        request: AsgiRequest | None = None
+        try:
+            if came is None:
+                request = kind(*parts)
+                if counted_as:
+                    request.counted_as = counted_as
+                came = enforcer.ask(request)
+            if came is not None and not isinstance(came, Decision | StoreError):
+                came = await came
+        except StoreError as error:
+            came = error
+        if type(came) is Decision:
+            judgement.decision, judgement.told = came, enforcer.passing(came)
+        if request is None and (judgement.told is None or enforcer.settles):
+            request = kind(*parts)
+            if counted_as:
+                request.counted_as = counted_as
+        if enforcer.settles:
+            judgement.request = request
+        elif charge is None and enforcer.routed:
+            judgement.charge = getattr(request, "charge", None)
+        if judgement.told is None:
+            delay_us = judgement.conclude(cast(AsgiRequest, request), came)
+            if judgement.refusal is not None:
+                if self._refuse(judgement):
+                    await drive_async(self.taking_back(), self.do_async)
+                return judgement
+            if delay_us:
+                await asyncio.sleep(enforcer.clock.let_pass(delay_us))
+        judgement.has_passed = True
+        self._judged += (judgement,)
+        return judgement
+
+    def encoded_fields(self) -> Fields:
+        """The header fields to add to the response; nothing where a limit refused, whose answer has its own."""
+        if len(self._judged) == 1:
+            only = self._judged[0]
+            if not only.has_passed:
+                return []
+            if only.told is None:
+                only.told = encode_fields(only.verdict.fields)
+            return only.told
+        return encode_fields(self.fields_of_passed())
+
+    async def run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run an application; tell what remains and end with its response, unless a skin further out does."""
+        if self.watched:
+            await app(scope, receive, send)
+            return
+        self.watched = True
+        watch = Watch(send, self.encoded_fields)
+        try:
+            await app(scope, receive, watch.send)
+        finally:
+            if self.settles:
+                await self.end_async(watch.response())
+
+
+def exchange_of(scope: Scope) -> ScopeExchange:
+    """The exchange of a request, a new one if its first limit is asked now."""
+    exchange = scope.get(_KEY)
+    if type(exchange) is not ScopeExchange:
+        exchange = scope[_KEY] = ScopeExchange()
+    return exchange

@@ -1,0 +1,131 @@
+"""Limits of a whole application of aiohttp's server, and what completes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from inspect import isclass
+from itertools import pairwise
+from typing import Unpack
+
+from aiohttp import web
+
+from headgate.errors import ConfigError
+from headgate.http.server.cors import is_cors, tell_outside_of_cors
+from headgate.http.server.options import AnyPolicy, Options
+from headgate.http.server.routes import application_enforcers, is_exempt
+from headgate.integrations.aiohttp.exchange import Handler, answer, tell
+from headgate.integrations.aiohttp.limits import RateLimits, rate_limit
+from headgate.integrations.aiohttp.request import endpoint_of, rule_or_prefix
+from headgate.policy.gate import AsyncGate
+
+
+class AppOptions(Options, total=False):
+    """What limits of an application may be told: `Options`, and this."""
+
+    scope: str | Callable[..., str]
+    """What is counted together, where `limits` are given [all that the application answers]."""
+
+
+class RateLimitMiddleware:
+    """Judges each request before the handlers of an application, and of those nested in it; 404s among them.
+
+    Handlers that are marked `exempt` are left out. Raises ConfigError or PolicyError; see `middleware`.
+    """
+
+    def __init__(
+        self,
+        policy: AnyPolicy | AsyncGate | None = None,
+        *,
+        fallback: Handler | None = None,
+        **options: Unpack[AppOptions],
+    ) -> None:
+        # Limits are judged as those of one route: what a narrower one refuses is given back.
+        self._enforcers = application_enforcers(policy, options)
+        self._fallback = fallback
+
+    async def __call__(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if _is_left_out(request):
+            return await handler(request)
+        place = f"*{_application_of(self, request)}"
+        return await answer(
+            self._enforcers, request, endpoint_of(request), lambda: handler(request), self._fallback, self, place
+        )
+
+    async def aclose(self) -> None:
+        """Close the store, if it was opened here."""
+        await self._enforcers.any.aclose()
+
+    async def warm_up(self) -> None:
+        """Have the store connect before the first request."""
+        await self._enforcers.any.warm_up_async()
+
+
+def middleware(
+    policy: AnyPolicy | AsyncGate | None = None,
+    *,
+    fallback: Handler | None = None,
+    **options: Unpack[AppOptions],
+) -> RateLimitMiddleware:
+    """What goes into `web.Application(middlewares=[...])`; `setup` does more.
+
+    Give a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, for each client together,
+    and what else `AppOptions` has. `fallback` is a handler that answers what is refused. Alone it tells
+    what remains on responses that a handler returns or raises, not on streams and websockets.
+    """
+    return web.middleware(RateLimitMiddleware(policy, fallback=fallback, **options))
+
+
+def setup(
+    app: web.Application,
+    policy: AnyPolicy | AsyncGate | None = None,
+    *,
+    rate_limits: RateLimits = rate_limit,
+    fallback: Handler | None = None,
+    **options: Unpack[AppOptions],
+) -> None:
+    """Complete an application, before it runs: what remains is told on every response, and stores are closed with it.
+
+    With a `policy` or `limits` its `middleware` comes first among those that are there. `rate_limits` are
+    those of its handlers.
+    """
+    if policy is not None or "limits" in options:
+        whole = middleware(policy, fallback=fallback, **options)
+        app.middlewares.insert(0, whole)
+        app.on_startup.append(partial(_look_for_cors, whole))
+        app.on_startup.append(lambda app: whole.warm_up())
+        app.on_cleanup.append(lambda app: whole.aclose())
+    elif options or fallback is not None:
+        raise ConfigError("options of an application go with its limits or its policy")
+    app.on_response_prepare.append(tell)
+    app.on_startup.append(lambda app: rate_limits.warm_up())
+    app.on_cleanup.append(lambda app: rate_limits.aclose())
+
+
+async def _look_for_cors(limit: RateLimitMiddleware, app: web.Application) -> None:
+    """Warn of a middleware for CORS that a refusal does not pass by: the first of a list is the outermost."""
+    inside = list(app.middlewares)[list(app.middlewares).index(limit) + 1 :] if limit in app.middlewares else []
+    found = next(filter(is_cors, inside), None)
+    if found is not None:
+        tell_outside_of_cors("the middleware of setup(limits=...)", found)
+
+
+def _application_of(middleware: RateLimitMiddleware, request: web.Request) -> str:
+    """Where the nested application is that has the middleware; "" for the outermost one."""
+    apps = request.match_info.apps
+    if len(apps) == 1:
+        return ""
+    place = ""
+    for outer, inner in pairwise(apps):
+        if middleware in outer.middlewares:
+            break
+        rule, prefix = rule_or_prefix(outer, inner)
+        place = f"{place}{rule}" if rule else prefix
+    return f" of {place}" if place else ""
+
+
+def _is_left_out(request: web.Request) -> bool:
+    handler = request.match_info.handler
+    if is_exempt(handler):
+        return True
+    return isclass(handler) and is_exempt(getattr(handler, request.method.lower(), None))

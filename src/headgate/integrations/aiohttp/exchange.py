@@ -1,0 +1,88 @@
+"""The exchange of a request of aiohttp: kept in it, told and ended with its response."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from headgate.http.server.options import Refusal, Response
+from headgate.http.server.routes import ApplicationEnforcers
+from headgate.integrations.aiohttp.request import AiohttpRequest
+from headgate.integrations.response_exchange import ResponseExchange
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class AiohttpExchange(ResponseExchange):
+    """The exchange of one request."""
+
+    async def handle(self, call: Callable[[], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        """Handle what a limit let pass; the outermost tells what remains, and ends the exchange."""
+        if self.watched:
+            return await call()
+        self.watched = True
+        said = Response(500, {}, 0)
+        try:
+            response = await call()
+            if isinstance(response, web.StreamResponse):
+                said = self._seen(response)
+            return response
+        except web.HTTPException as raised:  # which is a response
+            said = self._seen(raised)
+            raise
+        finally:
+            await self.end_async(said)
+
+    def _seen(self, response: web.StreamResponse) -> Response:
+        """What a handler answered; it is told what remains, where its head is not sent yet."""
+        if not response.prepared:
+            self.tell(response)
+        return _said(response) if self.settles else Response(response.status, {}, 0)
+
+
+# Texts are fine as keys of a request before aiohttp 3.14, and discouraged from then on.
+_KEY: Any = web.RequestKey("headgate", AiohttpExchange) if hasattr(web, "RequestKey") else "headgate"
+
+
+async def answer(
+    enforcers: ApplicationEnforcers,
+    request: web.Request,
+    endpoint: str,
+    call: Callable[[], Awaitable[web.StreamResponse]],
+    fallback: Handler | None,
+    by: object,
+    counted_as: str,
+) -> web.StreamResponse:
+    """What becomes of a request: it is handled, or refused."""
+    exchange: AiohttpExchange | None = request.get(_KEY)
+    if exchange is None:
+        exchange = request[_KEY] = AiohttpExchange()
+    enforcer = enforcers.of(request.match_info.apps[0])
+    judgement = await exchange.judge_async(enforcer, AiohttpRequest(request, endpoint), by, counted_as)
+    if judgement.refusal is None:
+        return await exchange.handle(call)
+    response = _refused(judgement.refusal) if fallback is None else await fallback(request)
+    if isinstance(response, web.StreamResponse) and not response.prepared:
+        exchange.tell(response)
+    return response
+
+
+async def tell(request: web.Request, response: web.StreamResponse) -> None:
+    """Tell what remains before a head is sent: also that of a stream, of a websocket, of a fault."""
+    exchange = request.get(_KEY)
+    if exchange is not None:
+        exchange.tell(response)
+
+
+def _refused(refusal: Refusal) -> web.Response:
+    return web.Response(body=refusal.body, status=refusal.status, headers=refusal.headers)
+
+
+def _said(response: web.StreamResponse) -> Response:
+    """What a handler answered, as `counts` is given it."""
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    body = getattr(response, "body", None)
+    body_bytes = len(body) if isinstance(body, bytes | bytearray) else response.body_length
+    return Response(response.status, headers, body_bytes)

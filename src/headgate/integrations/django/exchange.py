@@ -1,0 +1,140 @@
+"""The exchange of a request of Django: kept on it, told and ended with its response, in both colours.
+
+A request may be judged in a thread and answered on an event loop, and the other way about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, cast
+
+import django.core.exceptions as failures  # type: ignore[import-untyped]
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+from django.http import Http404, HttpResponse  # type: ignore[import-untyped]
+
+from headgate.drive import answered
+from headgate.http.server.exchange import CountedParts, Step
+from headgate.http.server.options import Refusal, Response
+from headgate.integrations.response_exchange import ResponseExchange
+
+
+class DjangoExchange(ResponseExchange):
+    """The exchange of one request, whose `_headgate` it is."""
+
+    def do(self, step: Step) -> None:
+        """Do it in this thread; what was judged on an event loop, on the loop that waits for this thread."""
+        if step.judgement.enforcer.asynchronous:
+            async_to_sync(super().do_async)(step)
+        else:
+            super().do(step)
+
+    async def do_async(self, step: Step) -> None:
+        """Do it on the event loop; what was judged in a thread, in one."""
+        if step.judgement.enforcer.asynchronous:
+            await super().do_async(step)
+        else:
+            await sync_to_async(super().do)(step)
+
+    def finish(self, request: Any, response: Any) -> None:
+        """Tell on the response what remains, and end with it."""
+        if not hasattr(response, "headers"):
+            return self.end(Response(500, {}, 0))  # Django says that this is no response
+        self.tell(response)
+        if self.settles and not self._ends_later(request, response):
+            self.end(_whole(request, response))
+        return None
+
+    async def finish_async(self, request: Any, response: Any) -> None:
+        """`finish` on an event loop."""
+        if not hasattr(response, "headers"):
+            return await self.end_async(Response(500, {}, 0))
+        self.tell(response)
+        if self.settles and not self._ends_later(request, response):
+            await self.end_async(_whole(request, response))
+        return None
+
+    def fail(self, error: BaseException) -> None:
+        """End without a response: nothing here sees what Django makes of an error but its status."""
+        self.end(Response(_status_of(error), {}, 0))
+
+    async def fail_async(self, error: BaseException) -> None:
+        """`fail` on an event loop."""
+        await self.end_async(Response(_status_of(error), {}, 0))
+
+    def _ends_later(self, request: Any, response: Any) -> bool:
+        """Whether a response ends later: a stream when it is closed, a template when it is rendered."""
+        if response.streaming:
+            kind = _CountedAsync if response.is_async else CountedParts
+            # Django closes responses in a thread.
+            response.streaming_content = kind(
+                response.streaming_content, lambda body_bytes: self.end(_seen(response, body_bytes))
+            )
+            return True
+        if not getattr(response, "is_rendered", True):
+            response.add_post_render_callback(lambda rendered: self.end(_whole(request, rendered)))
+            return True
+        return False
+
+
+def opened(request: Any) -> tuple[DjangoExchange, bool]:
+    """The exchange of a request, and whether it begins here: else what began it ends it."""
+    exchange: DjangoExchange | None = getattr(request, "_headgate", None)
+    if exchange is not None:
+        return exchange, False
+    exchange = request._headgate = DjangoExchange()
+    return exchange, True
+
+
+class _CountedAsync(CountedParts):
+    """The parts of a stream that an event loop makes."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in cast(AsyncIterator[bytes], self._parts):
+            self._bytes += len(part)
+            yield part
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("this stream is read on an event loop")
+
+
+def _whole(request: Any, response: Any) -> Response:
+    """A response whose body is known; of one to HEAD the server sends none."""
+    return _seen(response, 0 if request.method == "HEAD" else len(response.content))
+
+
+def _seen(response: Any, body_bytes: int) -> Response:
+    return Response(response.status_code, {name.lower(): value for name, value in response.items()}, body_bytes)
+
+
+def _status_of(error: BaseException) -> int:
+    """What Django answers when a view raises this."""
+    if isinstance(error, Http404):
+        return 404
+    if isinstance(error, failures.PermissionDenied):
+        return 403
+    return 400 if isinstance(error, (failures.BadRequest, failures.SuspiciousOperation)) else 500
+
+
+def answer_refusal(request: Any, fallback: Any, refusal: Refusal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The answer to a request that is refused."""
+    if fallback is not None:
+        return (async_to_sync(fallback) if iscoroutinefunction(fallback) else fallback)(*args, **kwargs)
+    return response_of(request, refusal)
+
+
+async def answer_refusal_async(
+    request: Any, fallback: Any, refusal: Refusal, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if fallback is None:
+        return response_of(request, refusal)
+    answer = fallback if iscoroutinefunction(fallback) else sync_to_async(fallback)
+    return await answered(await answer(*args, **kwargs))
+
+
+def response_of(request: Any, refusal: Refusal) -> Any:
+    """A refusal as Django's response."""
+    response = HttpResponse(b"" if request.method == "HEAD" else refusal.body, status=refusal.status)
+    response["Content-Length"] = str(len(refusal.body))
+    for name, value in refusal.headers:
+        response[name] = value
+    return response

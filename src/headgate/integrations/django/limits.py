@@ -1,0 +1,205 @@
+"""Limits of Django's views, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from inspect import iscoroutinefunction as is_coroutine_function
+from typing import Any, TypeVar, Unpack, cast
+
+from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.http import HttpRequest  # type: ignore[import-untyped]
+
+from headgate.drive import answered
+from headgate.errors import ConfigError
+from headgate.http.server.enforcer import Enforcer
+from headgate.http.server.options import Refusal, RouteOptions
+from headgate.http.server.routes import NONE_TOLD, LimitsOfRoute, check_endpoint
+from headgate.http.server.routes import exempt as _exempt
+from headgate.integrations.django.exchange import (
+    DjangoExchange,
+    answer_refusal,
+    answer_refusal_async,
+    opened,
+)
+from headgate.integrations.django.request import DjangoRequest, each_route
+from headgate.integrations.django.routing import OVERRIDE, marked, route_of
+from headgate.integrations.django.site import Site, site
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+_DEPTH = "__headgate_depth__"
+"""How many limits stand before a view already."""
+
+_METHODS = ("get", "post", "put", "patch", "delete", "head", "options", "trace")
+
+
+def rate_limit(
+    limits: LimitsOfRoute = NONE_TOLD,
+    *,
+    override: bool = False,
+    fallback: Callable[..., Any] | None = None,
+    **options: Unpack[RouteOptions],
+) -> Callable[[View], View]:
+    """A decorator that sets limits on a view: on each of its routes by itself, all methods together.
+
+    For classes it goes with `method_decorator`: `name="dispatch"` limits all of it, `name="post"` that method
+    by itself. With `override` the limits of HEADGATE do not apply. `fallback` is a view that answers
+    instead of a refusal. Several decorators apply together: a refusal gives back what others charged.
+    What is not told here is as HEADGATE says. Raises ConfigError.
+    """
+    limit = _Limit(limits, options, fallback)
+
+    def decorate(view: View) -> View:
+        check_endpoint(view)
+        return cast(View, _limited(view, limit, override=override))
+
+    return decorate
+
+
+def exempt(view: View) -> View:
+    """Mark a view or a view class as one that the limits of HEADGATE leave out."""
+    marked.set()
+    return _exempt(view)
+
+
+class _Limit:
+    """What one decorator says."""
+
+    def __init__(self, limits: LimitsOfRoute, options: RouteOptions, fallback: Callable[..., Any] | None) -> None:
+        self._limits = limits
+        self._options = options
+        if options.get("scope") is each_route:  # as it is without a scope
+            del self._options["scope"]
+        self.fallback = fallback
+        self._needs_a_loop = any(map(is_coroutine_function, (limits, *options.values())))
+        self._enforcers: tuple[Site, dict[bool, Enforcer]] | None = None
+
+    def enforcer(self, *, asynchronous: bool) -> Enforcer:
+        """What judges for the site as it is."""
+        current = site()
+        if self._enforcers is None or self._enforcers[0] is not current:
+            self._enforcers = (current, {})
+        enforcers = self._enforcers[1]
+        if asynchronous not in enforcers:
+            enforcers[asynchronous] = current.enforcer(self._limits, self._options, asynchronous=asynchronous)
+        return enforcers[asynchronous]
+
+    def judge(
+        self, exchange: DjangoExchange, request: Any, by: object, endpoint: str, counted_as: str
+    ) -> Refusal | None:
+        """Why a request may not pass, in this thread."""
+        asked = DjangoRequest(request, endpoint)
+        return exchange.judge(self.enforcer(asynchronous=False), asked, by, counted_as).refusal
+
+    async def judge_async(
+        self, exchange: DjangoExchange, request: Any, by: object, endpoint: str, counted_as: str
+    ) -> Refusal | None:
+        """`judge` on an event loop."""
+        # Under WSGI an event loop lives as long as its request: a thread asks there, whose connections stay.
+        if not hasattr(request, "scope") and not self._needs_a_loop:
+            return await sync_to_async(self.judge)(exchange, request, by, endpoint, counted_as)
+        asked = DjangoRequest(request, endpoint, asynchronous=True)
+        return (await exchange.judge_async(self.enforcer(asynchronous=True), asked, by, counted_as)).refusal
+
+
+def _limited(view: Callable[..., Any], limit: _Limit, *, override: bool) -> Callable[..., Any]:
+    """A view with a limit before it. Django's method_decorator makes one for every request."""
+    if isinstance(view, type):
+        raise ConfigError(
+            f'{view.__qualname__} is a class: it is limited by @method_decorator(rate_limit(...), name="dispatch")'
+        )
+    depth = getattr(view, _DEPTH, 0)
+    is_async, is_method = iscoroutinefunction(view), _is_method(view)
+    method = _name_of(view) if is_method else ""
+    limit.enforcer(asynchronous=is_async)  # what cannot be used is told now
+
+    def place_of(request: Any) -> tuple[object, str, str]:
+        """What the place of the limit is known by, its endpoint, and what it counts under."""
+        endpoint = route_of(request, method)
+        return (limit, _function_of(view)), endpoint, f"{endpoint} ({depth + 1})" if depth else endpoint
+
+    @functools.wraps(view)
+    async def limited_async(*args: Any, **kwargs: Any) -> Any:
+        request = _request_among(args)
+        exchange, begins_here = opened(request)
+        try:
+            refusal = await limit.judge_async(exchange, request, *place_of(request))
+            if refusal is None:
+                response = await answered(view(*args, **kwargs))
+            else:
+                response = await answer_refusal_async(request, limit.fallback, refusal, args, kwargs)
+        except BaseException as error:
+            if begins_here:
+                del request._headgate
+                await exchange.fail_async(error)
+            raise
+        if begins_here:
+            del request._headgate
+            await exchange.finish_async(request, response)
+        return response
+
+    @functools.wraps(view)
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        if is_method and _is_on_an_event_loop():
+            return limited_async(*args, **kwargs)  # `dispatch` of an async class is no coroutine function
+        request = _request_among(args)
+        exchange, begins_here = opened(request)
+        try:
+            refusal = limit.judge(exchange, request, *place_of(request))
+            if refusal is None:
+                response = view(*args, **kwargs)
+            else:
+                response = answer_refusal(request, limit.fallback, refusal, args, kwargs)
+        except BaseException as error:
+            if begins_here:
+                del request._headgate
+                exchange.fail(error)
+            raise
+        if begins_here:
+            del request._headgate
+            exchange.finish(request, response)
+        return response
+
+    wrapper = limited_async if is_async else limited
+    setattr(wrapper, _DEPTH, depth + 1)
+    if override:
+        marked.set()
+        setattr(wrapper, OVERRIDE, True)
+    return wrapper
+
+
+def _request_among(args: tuple[Any, ...]) -> Any:
+    """The request that a view is given, behind `self` in a method; of REST framework's, Django's own."""
+    for given in args[:2]:
+        request = getattr(given, "_request", given)
+        if isinstance(request, HttpRequest):
+            return request
+    raise TypeError("rate_limit stands before views, which are given a request first")
+
+
+def _function_of(view: Any) -> Any:
+    """What a view is made of; of a method, which method_decorator makes for every request, its function."""
+    while isinstance(view, functools.partial):
+        view = view.func
+    return getattr(view, "__func__", view)
+
+
+def _is_method(view: Callable[..., Any]) -> bool:
+    owner = getattr(view, "__qualname__", "").rpartition(".")[0]
+    return bool(owner) and not owner.endswith("<locals>")
+
+
+def _name_of(method: Callable[..., Any]) -> str:
+    """What a method of a class answers alone, `GET` of `get`; "" of one that answers all."""
+    name: str = method.__name__
+    return "" if name == "dispatch" else name.upper() if name in _METHODS else name
+
+
+def _is_on_an_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

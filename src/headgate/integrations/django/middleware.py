@@ -1,0 +1,71 @@
+"""Judges each request of a site, and tells and ends what its views and throttles judged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings  # type: ignore[import-untyped]
+
+from headgate.http.server.cors import tell_outside_of_cors
+from headgate.integrations.django.checks import CORS, is_outside_of_cors
+from headgate.integrations.django.exchange import answer_refusal, answer_refusal_async, opened
+from headgate.integrations.django.request import DjangoRequest
+from headgate.integrations.django.routing import is_set_apart
+from headgate.integrations.django.site import site
+
+
+class RateLimitMiddleware:
+    """Judges each request as settings.HEADGATE says, and tells on every response what remains.
+
+    Put it below AuthenticationMiddleware where `key` is `user`, and below LocaleMiddleware; else as high as
+    can be: a request that is refused reaches nothing below it. Without `limits` and `policy` it judges
+    nothing; it tells and settles what views and throttles judged.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[Any], Any]) -> None:
+        self._get_response = get_response
+        self._is_async = iscoroutinefunction(get_response)
+        if self._is_async:
+            markcoroutinefunction(self)
+        told = site()
+        self._fallback = told.fallback
+        if is_outside_of_cors(settings.MIDDLEWARE):
+            tell_outside_of_cors("RateLimitMiddleware", CORS)
+        self._enforcer = told.site_enforcer(asynchronous=self._is_async)
+
+    def __call__(self, request: Any) -> Any:
+        if hasattr(request, "_headgate"):  # the settings name the middleware twice: it is one
+            return self._get_response(request)
+        if self._is_async:
+            return self._call_async(request)
+        exchange, refusal = opened(request)[0], None
+        if self._enforcer is not None and not is_set_apart(request):
+            refusal = exchange.judge(self._enforcer, DjangoRequest(request)).refusal
+        if refusal is None:
+            response = self._get_response(request)
+        else:
+            response = answer_refusal(request, self._fallback, refusal, (request,), {})
+        exchange.finish(request, response)
+        return response
+
+    async def _call_async(self, request: Any) -> Any:
+        exchange, refusal = opened(request)[0], None
+        if self._enforcer is not None and not is_set_apart(request):
+            asked = DjangoRequest(request, asynchronous=True)
+            refusal = (await exchange.judge_async(self._enforcer, asked)).refusal
+        if refusal is not None:
+            response = await answer_refusal_async(request, self._fallback, refusal, (request,), {})
+        else:
+            try:
+                response = await self._get_response(request)
+            except asyncio.CancelledError as error:  # the client is gone; what was charged is settled
+                await exchange.fail_async(error)
+                raise
+        await exchange.finish_async(request, response)
+        return response

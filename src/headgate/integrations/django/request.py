@@ -1,0 +1,156 @@
+"""A request of Django, as limits see it, and functions of it for their options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+from urllib.parse import quote
+
+import django.core.exceptions as failures  # type: ignore[import-untyped]
+from asgiref.sync import sync_to_async
+from django.http import HttpRequest  # type: ignore[import-untyped]
+from django.utils.functional import LazyObject, empty  # type: ignore[import-untyped]
+
+from headgate.errors import ConfigError
+from headgate.http.server.functions import portable, request_of
+from headgate.integrations.django.routing import route_of
+from headgate.integrations.django.site import NotThereYet
+from headgate.policy.headers import Headers
+from headgate.policy.request import Request
+
+AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+_IN_A_PATH = "/:@!$&'()*+,;=~"
+
+
+class DjangoRequest(Request):
+    """A request as limits see it: `django` is Django's, and it is read when it is first asked for.
+
+    `endpoint` is the route of its view with what `include` and a mount put before it, never a concrete path.
+    """
+
+    __slots__ = ("_asynchronous", "_endpoint", "_known", "_path", "_read", "_user", "django")
+
+    def __init__(self, request: Any, endpoint: str = "", *, asynchronous: bool = False) -> None:
+        self.django = request
+        self._asynchronous = asynchronous
+        self._endpoint = endpoint
+        self._path = ""
+        self._read: Headers | None = None
+        self._user: Any = None
+        self._known: dict[Any, Any] = {}
+        self._cookies = self._query = None
+
+    @property
+    def own(self) -> Any:
+        """Django's, which functions of limits are given."""
+        return self.django
+
+    def call(self, function: Callable[..., Any], *rest: Any) -> Any:
+        """What a function of Django's request gives; on an event loop, from a thread if Django insists on one."""
+        if not self._asynchronous or rest:
+            return function(self.own, *rest)
+        if function in self._known:
+            return self._known[function]
+
+        async def load() -> None:
+            self._known[function] = await sync_to_async(function)(self.own)
+
+        try:
+            return function(self.own)
+        except failures.SynchronousOnlyOperation as error:  # the database: a user, a session
+            raise NotThereYet(str(error), load) from error
+
+    @property
+    def method(self) -> str:  # type: ignore[override]
+        """`GET`, and so on."""
+        method: str = self.django.method or "GET"
+        return method
+
+    @property
+    def path(self) -> str:  # type: ignore[override]
+        """As it was sent, with its query: what Django has decoded is encoded again."""
+        if not self._path:
+            path, asked = quote(self.django.path, safe=_IN_A_PATH), self.django.META.get("QUERY_STRING", "")
+            self._path = f"{path}?{asked}" if asked else path
+        return self._path
+
+    @property
+    def client_ip(self) -> str:  # type: ignore[override]
+        """The address of the peer."""
+        address: str = self.django.META.get("REMOTE_ADDR") or ""
+        return address
+
+    @property
+    def headers(self) -> Mapping[str, str]:  # type: ignore[override]
+        """By name in lower case; asked for in any."""
+        if self._read is None:
+            self._read = Headers({name.lower(): value for name, value in self.django.headers.items()})
+        return self._read
+
+    def header(self, name: str) -> str:
+        """As `request.headers.get`: all in one line, if a header was sent several times."""
+        value: str = self.django.headers.get(name, "")
+        return value.strip()
+
+    def cookie(self, name: str) -> str:
+        """As `request.COOKIES.get`: the last, if a cookie was sent several times."""
+        value: str = self.django.COOKIES.get(name, "")
+        return value.strip()
+
+    def query(self, name: str) -> str:
+        """As `request.GET.get`: the last, if a parameter was sent several times."""
+        value: str = self.django.GET.get(name, "")
+        return value.strip()
+
+    @property
+    def host(self) -> str:  # type: ignore[override]
+        """What the request names as its host."""
+        meta = self.django.META
+        host: str = meta.get("HTTP_HOST") or meta.get("SERVER_NAME", "")
+        return host
+
+    @property
+    def endpoint(self) -> str:  # type: ignore[override]
+        """The route of the view; where Django has not resolved it yet, it is resolved here."""
+        if not self._endpoint:
+            self._endpoint = route_of(self.django)
+        return self._endpoint
+
+    @property
+    def user(self) -> Any:
+        """Django's user. On an event loop it can be asked for in `key`, `cost`, `limits`, `tier` and `exempt`."""
+        if self._user is None:
+            if self._asynchronous:
+                raise NotThereYet("on an event loop the user is known while a request is judged", self._load_user)
+            self._user = _user_of(self.django)
+        return self._user
+
+    async def _load_user(self) -> None:
+        lazy = getattr(self.django, "user", None)
+        waits = isinstance(lazy, LazyObject) and lazy._wrapped is empty
+        self._user = await sync_to_async(_user_of)(self.django) if waits else _user_of(self.django)
+
+
+def _user_of(request: Any) -> Any:
+    if not hasattr(request, "user"):
+        raise ConfigError(f"user needs {AUTHENTICATION}, above RateLimitMiddleware in settings.MIDDLEWARE")
+    bool(request.user.is_authenticated)  # a lazy one is read here
+    return request.user
+
+
+@request_of.register(HttpRequest)
+def _(request: Any) -> DjangoRequest:
+    return DjangoRequest(request)
+
+
+@portable
+def user(request: Any) -> tuple[str, str] | None:
+    """The key of the user who is logged in, by primary key; None without one. It serves sync and async alike."""
+    who = cast(DjangoRequest, request_of(request)).user
+    return ("user", str(who.pk)) if who is not None and who.is_authenticated else None
+
+
+@portable
+def each_route(request: Any) -> str:
+    """A scope for HEADGATE: each route of the site counts by itself, and what is no route together."""
+    return f"site: {request_of(request).endpoint}"

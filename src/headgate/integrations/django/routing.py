@@ -1,0 +1,62 @@
+"""Which route of a Django site a request found, and whether the site's limits leave its view out."""
+
+from __future__ import annotations
+
+from threading import Event
+from typing import Any
+
+from django.conf import settings  # type: ignore[import-untyped]
+from django.conf.urls.i18n import is_language_prefix_patterns_used  # type: ignore[import-untyped]
+from django.urls import Resolver404, get_resolver, get_script_prefix, resolve  # type: ignore[import-untyped]
+from django.utils.translation import get_language_from_path  # type: ignore[import-untyped]
+
+from headgate.http.server.routes import is_exempt
+
+NO_ROUTE = "no route"
+"""The endpoint of requests that no view answers."""
+
+OVERRIDE = "__headgate_override__"
+"""Marks a view whose limits stand for the site's."""
+
+marked = Event()
+"""Set where a view is exempt or overrides the site's limits: else no URL has to be resolved for it."""
+
+
+def route_of(request: Any, method: str = "") -> str:
+    """The route of a request's view, with the mount before it; one route in all languages of a site.
+
+    `method` is that which a method of a view class answers by itself.
+    """
+    match = _match_of(request)
+    if match is None:
+        return f"{NO_ROUTE} {get_script_prefix()}"
+    urlconf = getattr(request, "urlconf", None)
+    route: str = match.route
+    if is_language_prefix_patterns_used(urlconf or settings.ROOT_URLCONF)[0]:
+        language, slash, rest = route.partition("/")
+        first = request.path_info.lstrip("/").partition("/")[0]
+        if slash and language == first and get_language_from_path(request.path_info):
+            route = rest
+    other = "" if urlconf is None else f" of {urlconf!r}"
+    return f"{method or '*'} {get_script_prefix()}{route}{other}"
+
+
+def _match_of(request: Any) -> Any:
+    if request.resolver_match is not None:
+        return request.resolver_match
+    try:
+        return resolve(request.path_info, getattr(request, "urlconf", None))
+    except Resolver404:
+        return None
+
+
+def is_set_apart(request: Any) -> bool:
+    """Whether the site's limits leave a request's view out: it is exempt, or its own stand for them."""
+    get_resolver(getattr(request, "urlconf", None)).url_patterns  # noqa: B018  # this imports the views
+    match = _match_of(request) if marked.is_set() else None
+    if match is None:
+        return False
+    view, method = match.func, "get" if request.method == "HEAD" else request.method.lower()
+    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    name = (getattr(view, "actions", None) or {}).get(method, method)
+    return any(is_exempt(it) or getattr(it, OVERRIDE, False) for it in (view, kind, getattr(kind, name, None)))

@@ -1,0 +1,56 @@
+"""The exchange of a request of Flask: kept in its environ, told and ended with its response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import flask
+
+from headgate.http.server.exchange import CountedParts
+from headgate.http.server.options import Response
+from headgate.integrations.response_exchange import ResponseExchange
+
+_KEY = "headgate.flask"
+"""Where an environ keeps the exchange until there is a response."""
+
+
+class FlaskExchange(ResponseExchange):
+    """The exchange of the request of this thread."""
+
+    def finish(self, response: flask.Response) -> flask.Response:
+        """Tell and end. Flask calls it again where another function of its kind fails, and 500 is answered."""
+        flask.request.environ.pop(_KEY, None)
+        self.tell(response)
+        if self.settles:
+            self._end_by(response)
+        return response
+
+    def _end_by(self, response: flask.Response) -> None:
+        """End by a response: at once where its body is known, else when the server is done with it."""
+        status, headers = response.status_code, {name.lower(): value for name, value in response.headers.items()}
+        if flask.request.method == "HEAD" or status in (204, 304):
+            self.end(Response(status, headers, 0))
+        elif response.is_sequence:
+            self.end(Response(status, headers, sum(map(len, response.iter_encoded()))))
+        else:
+            response.response = CountedParts(
+                cast(Iterable[Any], response.response),
+                lambda body_bytes: self.end(Response(status, headers, body_bytes)),
+            )
+
+
+def exchange_of(environ: dict[str, Any]) -> FlaskExchange:
+    """The exchange of a request, a new one if its first limit is asked now."""
+    exchange: FlaskExchange | None = environ.get(_KEY)
+    if exchange is None:
+        exchange = environ[_KEY] = FlaskExchange()
+        flask.after_this_request(exchange.finish)
+    return exchange
+
+
+def end_failed(app: flask.Flask, exc: BaseException | None = None, **_: object) -> None:
+    """End what a request that failed was charged: a response would have ended it."""
+    exchange: FlaskExchange | None = flask.request.environ.get(_KEY)
+    if exchange is not None and exc is not None:
+        exchange.end(Response(500, {}, 0))

@@ -1,0 +1,257 @@
+"""Limits of an application of Flask, of its blueprints and of its views."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from inspect import iscoroutinefunction
+from itertools import takewhile
+from typing import Any, TypeVar, Unpack, cast
+from weakref import WeakSet
+
+import flask
+from flask import current_app
+from flask.signals import request_tearing_down
+from werkzeug.exceptions import HTTPException, default_exceptions
+
+from headgate.decision import Decision
+from headgate.errors import ConfigError
+from headgate.http.server.options import Refusal, RouteOptions
+from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, LimitsOfRoute, RouteLimits
+from headgate.http.server.routes import exempt as _exempt
+from headgate.integrations.flask.exchange import end_failed, exchange_of
+from headgate.integrations.flask.placement import watch_place
+from headgate.integrations.flask.request import FlaskRequest
+from headgate.integrations.flask.routing import (
+    OVERRIDE,
+    View,
+    blueprints_of_request,
+    is_set_apart,
+    is_static,
+    method_of,
+    template_of,
+)
+
+Limited = TypeVar("Limited", bound=Callable[..., Any] | flask.Blueprint)
+
+_DEPTH = "__headgate_depth__"
+"""How many limits stand before a view already."""
+
+
+class RateLimits:
+    """Limits of an application, its blueprints and its views. All count in one store.
+
+    Called with limits it is a decorator of views, below `@app.route`, and of blueprints. `default` are limits
+    of every route of the application, each by itself, and of all requests that no route answers together;
+    of static files only where `static` says so. `fallback` is a view that answers instead of a refusal.
+    `options` are those of `headgate.http.server.options.RouteOptions`, for all limits that do not say their own.
+
+    What applies to a request applies together: a refusal gives back what other limits had charged. A
+    refusal is raised as werkzeug's TooManyRequests (or what its status is) with the whole answer in
+    it, so an error handler of the application may answer instead; it finds the decision in `decision`.
+    Raises ConfigError for what cannot be used.
+    """
+
+    def __init__(
+        self,
+        app: flask.Flask | None = None,
+        default: LimitsOfRoute | None = None,
+        *,
+        static: bool = False,
+        fallback: View | None = None,
+        **options: Unpack[RouteOptions],
+    ) -> None:
+        self._options = options
+        self._static = static
+        self._limits: WeakSet[_Limit] = WeakSet()
+        self._routes = RouteLimits(options, asynchronous=False)
+        self._fallback = fallback
+        self._default = None if default is None else self._limit(default, {}, fallback)
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: flask.Flask, default: LimitsOfRoute | None = None, **options: Unpack[RouteOptions]) -> None:
+        """Let the default limits stand before an application.
+
+        `default` and `options` stand before those that were told first, for views that were decorated
+        already, too: what was counted until now is forgotten.
+        """
+        if options:
+            self._options = cast(RouteOptions, {**self._options, **options})
+            routes = RouteLimits(self._options, asynchronous=False)
+            for limit in self._limits:
+                limit.bind(routes)
+            self._routes.close()
+            self._routes = routes
+        if default is not None:
+            self._default = self._limit(default, {}, self._fallback)
+        known = app.extensions.setdefault("headgate", [])
+        if self not in known:
+            known.append(self)
+            app.before_request(self._before_request)
+
+    def __call__(
+        self,
+        limits: LimitsOfRoute = NONE_TOLD,
+        *,
+        override: bool = False,
+        fallback: View | None = None,
+        **options: Unpack[RouteOptions],
+    ) -> Callable[[Limited], Limited]:
+        """A decorator that sets limits on a view, each of its routes by itself, or on all routes of a blueprint.
+
+        With `override` those of the application, and before a view those of its blueprint, do not apply.
+        Several decorators apply together.
+        """
+        limit = self._limit(limits, options, fallback)
+
+        def decorate(limited: Limited) -> Limited:
+            if isinstance(limited, flask.Blueprint):
+                _stand_before(limited, limit, override=override)
+                return cast(Limited, limited)
+            return cast(Limited, _limited(limited, limit, override=override))
+
+        return decorate
+
+    def limit_blueprint(
+        self,
+        blueprint: flask.Blueprint,
+        limits: LimitsOfRoute,
+        *,
+        override: bool = False,
+        fallback: View | None = None,
+        **options: Unpack[RouteOptions],
+    ) -> None:
+        """Set limits on all routes of a blueprint and of those inside it, each route by itself."""
+        self(limits, override=override, fallback=fallback, **options)(blueprint)
+
+    @staticmethod
+    def exempt(endpoint: Limited) -> Limited:
+        """Mark a view, a view class or a blueprint as one that default and blueprint limits leave out."""
+        return _exempt(endpoint)  # type: ignore[type-var]  # it marks any object
+
+    def close(self) -> None:
+        """Close the stores that were opened here."""
+        self._routes.close()
+
+    def _limit(self, limits: LimitsOfRoute, options: RouteOptions, fallback: View | None) -> _Limit:
+        limit = _Limit(limits, options, fallback)
+        limit.bind(self._routes)
+        self._limits.add(limit)
+        return limit
+
+    def _before_request(self) -> Any:
+        if self._default is None or (not self._static and is_static()) or is_set_apart(blueprints_of_request()):
+            return None
+        template = template_of()
+        place = f"application: {template}"
+        return self._default.stand_before(self, template, place, (), flask.request.view_args or {})
+
+
+class _Limit:
+    """What one decorator says."""
+
+    enforcers: ApplicationEnforcers
+
+    def __init__(self, limits: LimitsOfRoute, options: RouteOptions, fallback: View | None) -> None:
+        self._limits = limits
+        self._options = options
+        self._fallback = fallback
+
+    def bind(self, routes: RouteLimits) -> None:
+        self.enforcers = routes.enforcers(self._limits, self._options)
+        if self.enforcers.any.settles:
+            request_tearing_down.connect(end_failed)
+
+    def stand_before(
+        self, by: object, endpoint: str, counted_as: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """None where the request of this thread may pass, else what the fallback answers; raises the refusal."""
+        environ = flask.request.environ
+        exchange = exchange_of(environ)
+        enforcer = self.enforcers.of(current_app._get_current_object())  # type: ignore[attr-defined]
+        judgement = exchange.judge(enforcer, FlaskRequest(environ, endpoint), by, counted_as)
+        if judgement.refusal is None:
+            return None
+        if self._fallback is None:
+            raise exception_of(judgement.refusal, judgement.decision)
+        return current_app.ensure_sync(self._fallback)(*args, **kwargs)
+
+
+def exception_of(refusal: Refusal, decision: Decision | None) -> HTTPException:
+    """The exception that carries an answer; one whose status is none of werkzeug's is answered as it is."""
+    response = current_app.response_class(refusal.body, refusal.status, refusal.headers)
+    exception = default_exceptions.get(refusal.status, HTTPException)(response=response)
+    exception.decision = decision  # type: ignore[attr-defined]
+    return exception
+
+
+def _limited(view: View, limit: _Limit, *, override: bool) -> View:
+    """A view with a limit before it."""
+    if isinstance(view, type):
+        raise ConfigError(
+            f"{view.__qualname__} is a class: it is limited by `decorators = [rate_limit(...)]` inside it"
+        )
+    depth = getattr(view, _DEPTH, 0)
+    is_async = iscoroutinefunction(view)
+    method = method_of(view)
+
+    def stand_before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        endpoint = template_of(method)
+        place = f"{endpoint} ({depth + 1})" if depth else endpoint
+        return limit.stand_before(limited, endpoint, place, args, kwargs)
+
+    async def later(args: Any, kwargs: Any) -> Any:
+        """For an async decorator that awaits the view on its own event loop."""
+        instead = await asyncio.to_thread(stand_before, args, kwargs)
+        return await view(*args, **kwargs) if instead is None else instead
+
+    @functools.wraps(view)
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        if is_async and _on_an_event_loop():
+            return later(args, kwargs)
+        instead = stand_before(args, kwargs)
+        if instead is not None:
+            return instead
+        return current_app.ensure_sync(view)(*args, **kwargs) if is_async else view(*args, **kwargs)
+
+    setattr(limited, _DEPTH, depth + 1)
+    if override:
+        setattr(limited, OVERRIDE, True)
+    if not method:
+        watch_place(limited, view)
+    return limited
+
+
+def _stand_before(blueprint: flask.Blueprint, limit: _Limit, *, override: bool) -> None:
+    """Let a limit stand before the routes of a blueprint."""
+    depth = getattr(blueprint, _DEPTH, 0)
+    setattr(blueprint, _DEPTH, depth + 1)
+    if override:
+        setattr(blueprint, OVERRIDE, True)
+
+    def before_request() -> Any:
+        inside = list(takewhile(lambda inner: inner is not blueprint, blueprints_of_request()))
+        if is_set_apart(inside):
+            return None
+        name = flask.request.blueprints[len(inside)]
+        template = template_of()
+        place = f"{name} ({depth + 1}): {template}"
+        return limit.stand_before(before_request, template, place, (), flask.request.view_args or {})
+
+    blueprint.before_request(before_request)
+
+
+def _on_an_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+rate_limit = RateLimits()
+"""Limits of views and blueprints that count in the memory of each application."""
+
+exempt = RateLimits.exempt

@@ -1,0 +1,54 @@
+"""A request of Flask, as limits see it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import flask
+
+from headgate.http import wsgi
+from headgate.http.server.functions import request_of
+from headgate.http.wsgi import Environ, WsgiRequest
+from headgate.integrations.flask.routing import template_of
+
+
+class FlaskRequest(WsgiRequest):
+    """A request as limits see it; its `own` is Flask's, which their functions are given.
+
+    Of a header that was sent several times, servers make one line; Flask reads that, and so does this.
+    """
+
+    __slots__ = ("_own",)
+
+    def __init__(self, environ: Environ, endpoint: str = "", own: flask.Request | None = None) -> None:
+        super().__init__(environ, endpoint)
+        self._own = own
+
+    @property
+    def own(self) -> flask.Request:
+        """The current one of this environ; before the application, one of its own."""
+        if self._own is None:
+            proxy = cast(Any, flask.request)
+            is_it = flask.has_request_context() and proxy.environ is self.environ
+            self._own = proxy._get_current_object() if is_it else flask.Request(self.environ)
+        return cast(flask.Request, self._own)
+
+    def cookie(self, name: str) -> str:
+        """As `request.cookies.get`: the first, if a cookie was sent several times."""
+        return self.own.cookies.get(name, "").strip()
+
+    def query(self, name: str) -> str:
+        """As `request.args.get`: the first, if a parameter was sent several times."""
+        return self.own.args.get(name, "").strip()
+
+
+@request_of.register
+def _(request: flask.Request) -> FlaskRequest:
+    current = flask.has_request_context() and flask.request.environ is request.environ
+    return FlaskRequest(request.environ, template_of() if current else "", request)
+
+
+class RateLimitMiddleware(wsgi.RateLimitMiddleware):
+    """`headgate.http.wsgi.RateLimitMiddleware` whose functions are given a request of Flask."""
+
+    request_kind = FlaskRequest

@@ -1,0 +1,150 @@
+"""Limits on layers of a Litestar application: of handlers, controllers, routers and of all of it."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from litestar.exceptions import HTTPException
+
+from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, Watch, refuse
+from headgate.http.server.options import Response, RouteOptions
+from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, LimitsOfRoute, RouteLimits, is_exempt
+from headgate.http.server.scope_exchange import ScopeExchange, exchange_of
+from headgate.integrations.litestar.request import LitestarRequest, application_of, template_of
+
+
+class RateLimits:
+    """Makes limits of routes. What is given here stands for all of them, unless one says otherwise.
+
+    They count in one store, in memory if none is named. Raises ConfigError or TypeError.
+    """
+
+    def __init__(self, **defaults: Unpack[RouteOptions]) -> None:
+        self._routes = RouteLimits(defaults, asynchronous=True)
+
+    def __call__(
+        self,
+        limits: LimitsOfRoute = NONE_TOLD,
+        *,
+        override: bool = False,
+        fallback: ASGIApp | None = None,
+        **options: Unpack[RouteOptions],
+    ) -> RateLimit:
+        """A middleware for a handler, or for all routes of a controller, a router or an application.
+
+        Each route counts by itself, under its whole path as it was written; handshakes of websockets count,
+        too. Several limits apply together: what one of them refuses is charged in none. With `override`
+        those of outer layers do not apply. `fallback` is an ASGI application that answers a refusal.
+        """
+        return RateLimit(self._routes.enforcers(limits, options), override=override, fallback=fallback)
+
+    async def warm_up(self) -> None:
+        """Have the stores that were opened here connect before the first request."""
+        await self._routes.warm_up_async()
+
+    async def aclose(self) -> None:
+        """Close the stores that were opened here."""
+        await self._routes.aclose()
+
+
+rate_limit = RateLimits()
+"""Limits that count in the memory of each application."""
+
+
+class RateLimit:
+    """A limit on a layer; made by a `RateLimits`. Litestar calls it once for each route beneath."""
+
+    def __init__(
+        self,
+        enforcers: ApplicationEnforcers,
+        *,
+        override: bool = False,
+        fallback: ASGIApp | None = None,
+        websockets: bool = True,
+        counted_as: str = "",
+    ) -> None:
+        self.enforcers = enforcers
+        self.override = override
+        self.fallback = fallback
+        self.websockets = websockets
+        self.counted_as = counted_as
+        """What all requests count under; "" for each route by itself."""
+
+    def __call__(self, app: Any) -> Any:
+        return _Limited(app, self)
+
+    def __deepcopy__(self, memory: Any) -> RateLimit:
+        """The same one: Litestar copies handlers with all that they have, and it is one limit."""
+        return self
+
+
+class _Limited:
+    """What judges the requests of one route on one layer."""
+
+    def __init__(self, app: ASGIApp, limit: RateLimit) -> None:
+        self._app = app
+        self._limit = limit
+        self._template: str | None = None
+        self._applies = True
+        self._is_repeated = False
+        """Whether the limit is on several layers of the route: it is asked once."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._template is None:
+            self._template = template_of(scope)
+            self._applies = applies(self._limit, scope["route_handler"])
+            self._is_repeated = limits_of(scope["route_handler"]).count(self._limit) > 1
+        kind = scope["type"]
+        judged = kind == "http" or (kind == "websocket" and self._limit.websockets)
+        if not judged or not self._applies:
+            await self._app(scope, receive, send)
+            return
+        exchange = exchange_of(scope)
+        limit = self._limit
+        enforcer = limit.enforcers.of(application_of(scope))
+        if self._is_repeated and exchange.has_passed(enforcer):
+            await self._app(scope, receive, send)
+            return
+        judgement = await exchange.judge_route(
+            enforcer, scope, LitestarRequest, self._template, limit, limit.counted_as
+        )
+        if judgement.refusal is not None:
+            await refuse(judgement.refusal, scope, receive, send, limit.fallback)
+        elif exchange.watched:
+            await self._app(scope, receive, send)
+        else:
+            await self._watch(exchange, scope, receive, send)
+
+    async def _watch(self, exchange: ScopeExchange, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run what is behind the outermost limit, tell what remains, and end the exchange."""
+        exchange.watched = True
+        watch = Watch(send, exchange.encoded_fields)
+        said: Response | None = None
+        try:
+            await self._app(scope, receive, watch.send)
+        except HTTPException as raised:  # by a middleware between: Litestar answers it outside of all of them
+            told = {name.decode("latin-1"): value.decode("latin-1") for name, value in exchange.encoded_fields()}
+            raised.headers = {**told, **(raised.headers or {})}
+            said = Response(raised.status_code, {name.lower(): value for name, value in raised.headers.items()}, 0)
+            raise
+        finally:
+            if exchange.settles:
+                await exchange.end_async(said or watch.response())
+
+
+def limits_of(handler: Any) -> list[RateLimit]:
+    """The limits of a handler, from those of the application to its own."""
+    return [each for each in reversed(handler.resolve_middleware()) if isinstance(each, RateLimit)]
+
+
+def applies(limit: RateLimit, handler: Any) -> bool:
+    """Whether a limit applies to a handler: nothing exempts that, and no narrower limit takes its place."""
+    if is_left_out(handler):
+        return False
+    limits = limits_of(handler)
+    narrower = limits[limits.index(limit) + 1 :] if limit in limits else []
+    return not any(other.override and other is not limit for other in narrower)
+
+
+def is_left_out(handler: Any) -> bool:
+    return bool(handler.opt.get("headgate_exempt")) or is_exempt(getattr(handler, "fn", None))

@@ -1,0 +1,133 @@
+"""Limits of a whole Litestar application, and what completes it: OpenAPI, and stores that are closed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NotRequired, TypedDict, Unpack
+
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.plugins import InitPlugin, ReceiveRoutePlugin
+
+from headgate.http.refusal import PROBLEM_JSON
+from headgate.http.server.asgi_messages import ASGIApp, Message, Scope, Watch, encode_refusal
+from headgate.http.server.options import AnyPolicy, Options, Refusal
+from headgate.http.server.routes import ApplicationEnforcers, application_enforcers
+from headgate.http.server.scope_exchange import exchange_of
+from headgate.integrations.litestar.limits import RateLimit, RateLimits, is_left_out, limits_of, rate_limit
+from headgate.integrations.litestar.request import LitestarRequest, application_of
+from headgate.policy.gate import AsyncGate
+
+_ALL = "*"
+"""What all requests of an application count under."""
+
+_REFUSED = "headgate.refused"
+
+EXEMPT: Mapping[str, Any] = {"headgate_exempt": True}
+"""What is not limited, on any layer: `Router("/health", route_handlers=[...], opt=EXEMPT)`."""
+
+Problem = TypedDict(
+    "Problem",
+    {
+        "type": str,
+        "title": str,
+        "status": int,
+        "detail": str,
+        "retry-after-ms": NotRequired[int],
+        "violated-policies": list[str],
+    },
+)
+"""The body of a refusal (RFC 9457)."""
+
+REFUSED: dict[int, ResponseSpec] = {
+    429: ResponseSpec(Problem, generate_examples=False, description="Too Many Requests", media_type=PROBLEM_JSON)
+}
+"""What a refusal looks like: `responses=REFUSED` shows it in OpenAPI where no RateLimitPlugin does."""
+
+
+class PluginOptions(Options, total=False):
+    """What limits of an application may be told: `Options`, and this."""
+
+    scope: str | Callable[..., str]
+    """What is counted together, where `limits` are given [all that the application answers]."""
+
+
+class RateLimitPlugin(InitPlugin, ReceiveRoutePlugin):
+    """Judges all that an application answers, and completes it: OpenAPI, and stores that are closed with it.
+
+    Give a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, for each client together,
+    or neither of them. What finds no route (404, 405) is judged, too. `websockets` judges handshakes.
+    `rate_limits` are those of its routes. Raises ConfigError or PolicyError.
+    """
+
+    def __init__(
+        self,
+        policy: AnyPolicy | AsyncGate | None = None,
+        *,
+        rate_limits: RateLimits = rate_limit,
+        websockets: bool = False,
+        fallback: ASGIApp | None = None,
+        **options: Unpack[PluginOptions],
+    ) -> None:
+        self._rate_limits = rate_limits
+        self._limit: RateLimit | None = None
+        if policy is not None or options:
+            # Limits are judged as those of one route: what a narrower one refuses is given back.
+            enforcers = application_enforcers(policy, options)
+            self._limit = RateLimit(enforcers, fallback=fallback, websockets=websockets, counted_as=_ALL)
+
+    def on_app_init(self, app_config: Any) -> Any:
+        """Called by Litestar."""
+        if self._limit is not None:
+            app_config.middleware.insert(0, self._limit)
+            app_config.before_send.append(_Unrouted(self._limit.enforcers))
+            app_config.on_startup.append(self._limit.enforcers.any.warm_up_async)
+            app_config.on_shutdown.append(self._limit.enforcers.any.aclose)
+        app_config.on_startup.append(self._rate_limits.warm_up)
+        app_config.on_shutdown.append(self._rate_limits.aclose)
+        return app_config
+
+    def receive_route(self, route: Any) -> None:
+        """Called by Litestar."""
+        for handler in getattr(route, "route_handlers", ()):
+            applying = [limit for limit in limits_of(handler) if not is_left_out(handler)]
+            if applying and hasattr(handler, "responses"):
+                handler.responses = {**REFUSED, **(handler.responses or {})}
+
+
+class _Unrouted:
+    """Judges what finds no route: it is answered before any middleware is asked, so its answer is replaced."""
+
+    def __init__(self, enforcers: ApplicationEnforcers) -> None:
+        self._enforcers = enforcers
+
+    async def __call__(self, message: Message, scope: Scope) -> None:
+        if "route_handler" in scope or scope["type"] != "http":
+            return
+        if message["type"] == "http.response.start":
+            exchange = exchange_of(scope)
+            enforcer = self._enforcers.of(application_of(scope))
+            judgement = await exchange.judge_route(enforcer, scope, LitestarRequest, "", self, _ALL)
+            if judgement.refusal is None:
+                watch = Watch(_swallow, exchange.encoded_fields)
+                await watch.send(message)
+                await exchange.end_async(watch.response())
+            else:
+                scope[_REFUSED] = _replace(message, judgement.refusal, head=scope["method"] == "HEAD")
+        elif message["type"] == "http.response.body" and _REFUSED in scope:
+            message["body"] = scope[_REFUSED]
+
+
+async def _swallow(message: Message) -> None:
+    return None
+
+
+def _replace(message: Message, refusal: Refusal, *, head: bool) -> bytes:
+    """Make the head of a refusal of another's; what tells browsers who may read it stays. Gives its body."""
+    kept = [
+        (name, value) for name, value in message["headers"] if name.startswith(b"access-control-") or name == b"vary"
+    ]
+    headers = encode_refusal(refusal)
+    length = (b"content-length", b"%d" % len(refusal.body))
+    message["status"] = refusal.status
+    message["headers"] = [*kept, *headers, *([] if any(name == length[0] for name, _ in headers) else [length])]
+    return b"" if head else refusal.body

@@ -1,0 +1,80 @@
+"""A request of Litestar, as limits see it, and what its route is called."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote
+
+from litestar.connection import ASGIConnection
+
+from headgate.http.server.asgi_messages import Scope
+from headgate.http.server.asgi_request import AsgiRequest
+from headgate.http.server.functions import request_of
+from headgate.policy.request import one_of_values
+
+
+class LitestarRequest(AsgiRequest):
+    """A request as limits see it; its `own` is Litestar's `Request` or `WebSocket`, given to their functions.
+
+    Of a header that was sent several times, `request.headers.get` gives the first, and a handler's `headers` are the
+    last: as in a plain ASGI application, it is not known which is read.
+    """
+
+    __slots__ = ("_own",)
+
+    def __init__(self, scope: Scope, endpoint: str = "", own: Any = None) -> None:
+        super().__init__(scope, endpoint)
+        self._own = own
+
+    @property
+    def own(self) -> Any:
+        """Of the class that the application says, if it says one."""
+        if self._own is None:
+            app = self.scope["litestar_app"]
+            kind = app.websocket_class if self.scope["type"] == "websocket" else app.request_class
+            self._own = kind(self.scope)
+        return self._own
+
+    def cookie(self, name: str) -> str:
+        """As `request.cookies.get`, and as a handler's parameter."""
+        value: str = self.own.cookies.get(name, "")
+        return value.strip()
+
+    def query(self, name: str) -> str:
+        """The one value of a parameter; of several, `request.query_params.get` is the first, a handler's the last."""
+        values = [value for own, value in self.own.query_params.multi_items() if own == name]
+        return one_of_values(values)
+
+
+@request_of.register(ASGIConnection)
+def _(connection: Any) -> LitestarRequest:
+    scope = connection.scope
+    return LitestarRequest(scope, template_of(scope) if "route_handler" in scope else "", connection)
+
+
+def application_of(scope: Scope) -> Any:
+    """A part that the application alone has and never replaces: no weak reference to itself is possible."""
+    return scope["litestar_app"].registered_route_handler_ids
+
+
+def template_of(scope: Scope) -> str:
+    """`GET /api/items/{id}`: a route's whole path as it was written, a mount's own path for all that is in it."""
+    handler = scope["route_handler"]
+    if scope["type"] == "websocket":
+        prefix = "WEBSOCKET "
+    else:
+        methods = sorted(getattr(handler, "http_methods", ()))
+        prefix = f"{','.join(methods)} " if methods else ""
+    if getattr(handler, "is_mount", False):
+        return f"{prefix}{_mount_of(scope, handler)}"
+    return f"{prefix}{scope['path_template']}"
+
+
+def _mount_of(scope: Scope, handler: Any) -> str:
+    """The path of a mount, which Litestar's own template does not tell."""
+    sent = scope.get("raw_path") or b""
+    path = unquote(sent.decode("latin-1")).removeprefix(scope.get("root_path", ""))
+    routes = scope["litestar_app"].routes
+    mounts: list[str] = [route.path for route in routes if getattr(route, "route_handler", None) is handler]
+    within = [mount for mount in mounts if f"{path}/".startswith(f"{mount.rstrip('/')}/")]
+    return max(within or mounts, key=len, default="")

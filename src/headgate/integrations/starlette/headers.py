@@ -1,0 +1,42 @@
+"""Tells on every response what limits of routes left, and ends the exchange of its request."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, living
+from headgate.http.server.scope_exchange import exchange_of
+
+
+class Closes(Protocol):
+    """What may have opened stores."""
+
+    async def warm_up(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class RateLimitHeaders:
+    """Tells on every response what remains: `app.add_middleware(RateLimitHeaders)`.
+
+    Also on those that a route's limit cannot reach by itself: a Response that an endpoint of FastAPI returns,
+    and what becomes of an exception. A field that stands there already stays. It sees what is answered, so
+    that `counts=` of routes in FastAPI can be kept. Stores of `rate_limits` are connected and closed with the lifespan.
+    """
+
+    def __init__(self, app: ASGIApp, rate_limits: Closes | None = None) -> None:
+        self.app = app
+        self._rate_limits = rate_limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, self._living(send))
+            return
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        await exchange_of(scope).run(self.app, scope, receive, send)
+
+    def _living(self, send: Send) -> Send:
+        limits = self._rate_limits
+        return send if limits is None else living(send, limits.warm_up, limits.aclose)

@@ -1,0 +1,193 @@
+"""Limits of endpoints, routes and mounts of Starlette."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
+from typing import Any, Unpack
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.websockets import WebSocket
+
+from headgate.decorator import is_coroutine_function
+from headgate.errors import ConfigError
+from headgate.http.server.asgi_messages import (
+    ASGIApp,
+    Receive,
+    Scope,
+    Send,
+    encode_fields,
+    refuse,
+    refuse_websocket,
+)
+from headgate.http.server.cors import warn_outside_of_cors
+from headgate.http.server.options import Response, RouteOptions, without_content
+from headgate.http.server.routes import (
+    NONE_TOLD,
+    ApplicationEnforcers,
+    LimitsOfRoute,
+    RouteLimits,
+    check_endpoint,
+    is_exempt,
+)
+from headgate.http.server.scope_exchange import ScopeExchange, exchange_of
+from headgate.integrations.starlette.request import StarletteRequest
+from headgate.integrations.starlette.responses import RefusalResponse, Wrapped
+from headgate.integrations.starlette.routing import Found, application_of, find_route
+
+Endpoint = Callable[..., Any]
+
+_DEPTH = "__headgate_depth__"
+"""How many limits stand before an endpoint already."""
+
+
+class RateLimits:
+    """Makes limits of routes. What is given here stands for all of them, unless one says otherwise.
+
+    They count in one store, in memory if none is named. Raises ConfigError or TypeError.
+    """
+
+    def __init__(self, **defaults: Unpack[RouteOptions]) -> None:
+        self.routes = RouteLimits(defaults, asynchronous=True)
+
+    def __call__(
+        self, limits: LimitsOfRoute = NONE_TOLD, *, fallback: Endpoint | None = None, **options: Unpack[RouteOptions]
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Limit an endpoint: a function of a request or a websocket, or a method of an HTTPEndpoint.
+
+        The function may be a plain one, which then runs in a thread as Starlette has it. A refusal is
+        answered by `fallback`, another endpoint, if there is one.
+        """
+        enforcers = self.routes.enforcers(limits, options)
+
+        def decorate(endpoint: Endpoint) -> Endpoint:
+            check_endpoint(endpoint)
+            return _limited(endpoint, enforcers, fallback)
+
+        return decorate
+
+    async def warm_up(self) -> None:
+        """Have the stores that were opened here connect before the first request."""
+        await self.routes.warm_up_async()
+
+    async def aclose(self) -> None:
+        """Close the stores that were opened here."""
+        await self.routes.aclose()
+
+
+class RouteLimit:
+    """A limit before a route, a mount or an application: `middleware=[Middleware(RouteLimit, limits="10/second")]`.
+
+    Each route behind it counts by itself; what finds no route there counts together. `rate_limits` has the
+    defaults and the store. `fallback` is an application that answers what is refused.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: LimitsOfRoute = NONE_TOLD,
+        *,
+        rate_limits: RateLimits | None = None,
+        fallback: ASGIApp | None = None,
+        **options: Unpack[RouteOptions],
+    ) -> None:
+        self.app = app
+        warn_outside_of_cors(self, app)
+        self._enforcers = (rate_limits or rate_limit).routes.enforcers(limits, options)
+        self._fallback = fallback
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        found = find_route(scope)
+        if is_exempt(found.endpoint):
+            await self.app(scope, receive, send)
+            return
+        exchange = exchange_of(scope)
+        place = f"{_place(scope, found)}: {found.template}"
+        enforcer = self._enforcers.of(application_of(scope))
+        judgement = await exchange.judge_route(enforcer, scope, StarletteRequest, found.template, self, place)
+        if judgement.refusal is None:
+            await exchange.run(self.app, scope, receive, send)
+        else:
+            await refuse(judgement.refusal, scope, receive, send, self._fallback)
+
+
+def _place(scope: Scope, found: Found) -> str:
+    """Before what a RouteLimit stands."""
+    if "router" not in scope:
+        return "application"
+    return "mount" if found.endpoint is None or found.endpoint is not scope.get("endpoint") else "route"
+
+
+def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endpoint | None) -> Endpoint:
+    """An endpoint that is asked only when the limit lets a request pass."""
+    if inspect.isclass(endpoint):
+        raise ConfigError(
+            f"{endpoint.__qualname__} is a class: limit its methods, "
+            'or its route with middleware=[Middleware(RouteLimit, limits="10/second")]'
+        )
+
+    depth = getattr(endpoint, _DEPTH, 0)
+    call = endpoint if is_coroutine_function(endpoint) else partial(run_in_threadpool, endpoint)
+
+    @wraps(endpoint)
+    async def limited(*args: Any, **kwargs: Any) -> Any:
+        connection = _connection(args, kwargs)
+        scope = connection.scope
+        found = find_route(scope, endpoint=scope.get("endpoint"), by_method=True)
+        exchange = exchange_of(scope)
+        counted_as = f"{found.template} ({depth + 1})" if depth else ""
+        enforcer = enforcers.of(application_of(scope))
+        judgement = await exchange.judge_route(
+            enforcer, scope, StarletteRequest, found.template, limited, counted_as, connection
+        )
+        refusal = judgement.refusal
+        if refusal is None:
+            if isinstance(connection, WebSocket) or exchange.watched:
+                return await call(*args, **kwargs)
+            exchange.watched = True
+            return await _watched(call(*args, **kwargs), exchange)
+        if isinstance(connection, WebSocket):
+            await refuse_websocket(scope, connection.receive, connection.send, refusal)
+            return None
+        if fallback is not None:
+            told = encode_fields(without_content(refusal))
+            return Wrapped(await _call(fallback, args, kwargs), lambda: told)
+        return RefusalResponse(refusal, head=scope["method"] == "HEAD")
+
+    setattr(limited, _DEPTH, depth + 1)
+    return limited
+
+
+def _connection(args: tuple[Any, ...], kwargs: dict[str, Any]) -> HTTPConnection:
+    for argument in (*args, *kwargs.values()):
+        if isinstance(argument, HTTPConnection):
+            return argument
+    raise ConfigError("an endpoint that is limited receives a request or a websocket")
+
+
+async def _call(endpoint: Endpoint, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As Starlette calls it: a plain function in a thread."""
+    if is_coroutine_function(endpoint):
+        return await endpoint(*args, **kwargs)
+    return await run_in_threadpool(endpoint, *args, **kwargs)
+
+
+async def _watched(answer: Awaitable[Any], exchange: ScopeExchange) -> Any:
+    """What an endpoint answers, with what remains; the exchange ends when that is sent, or here where there is none."""
+    try:
+        response = await answer
+    except BaseException as raised:
+        if exchange.settles:
+            await exchange.end_async(Response(raised.status_code if isinstance(raised, HTTPException) else 500, {}, 0))
+        raise
+    return Wrapped(response, exchange.encoded_fields, exchange)
+
+
+rate_limit = RateLimits()
+"""Limits that count in the memory of each application."""

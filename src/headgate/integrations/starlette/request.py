@@ -1,0 +1,70 @@
+"""A request of Starlette or FastAPI, as limits see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import HTTPConnection, Request
+from starlette.websockets import WebSocket
+
+from headgate.http import asgi
+from headgate.http.server.asgi_messages import Scope
+from headgate.http.server.asgi_request import AsgiRequest
+from headgate.http.server.functions import request_of
+from headgate.integrations.starlette.routing import find_route
+
+
+class StarletteRequest(AsgiRequest):
+    """A request as limits see it; its `own` is Starlette's `Request` or `WebSocket`, given to their functions."""
+
+    __slots__ = ("_own",)
+
+    def __init__(self, scope: Scope, endpoint: str = "", own: HTTPConnection | None = None) -> None:
+        super().__init__(scope, endpoint)
+        self._own = own
+
+    @property
+    def own(self) -> HTTPConnection:
+        """The one that the endpoint is given, too, where there is one already."""
+        if self._own is None:
+            is_websocket = self.scope["type"] == "websocket"
+            self._own = WebSocket(self.scope, _no_receive, _no_send) if is_websocket else Request(self.scope)
+        return self._own
+
+    def header(self, name: str) -> str:
+        """As `request.headers.get`: the first, if a header was sent several times."""
+        wanted, alike = name.encode("latin-1", "replace"), ""
+        for own, value in self.scope["headers"]:
+            if own == wanted:
+                return str(value.decode("latin-1").strip())
+            if not alike and len(own) == len(wanted) and own.replace(b"_", b"-") == wanted:
+                alike = value.decode("latin-1").strip()
+        return alike
+
+    def cookie(self, name: str) -> str:
+        """As `request.cookies.get`: the last, if a cookie was sent several times."""
+        return self.own.cookies.get(name, "").strip()
+
+    def query(self, name: str) -> str:
+        """As `request.query_params.get`: the last, if a parameter was sent several times."""
+        return self.own.query_params.get(name, "").strip()
+
+
+async def _no_receive() -> Any:
+    raise RuntimeError("a function of a limit reads no messages of a websocket")
+
+
+async def _no_send(message: Any) -> None:
+    raise RuntimeError("a function of a limit sends no messages to a websocket")
+
+
+@request_of.register
+def _(connection: HTTPConnection) -> StarletteRequest:
+    scope = connection.scope
+    return StarletteRequest(scope, find_route(scope, endpoint=scope.get("endpoint")).template, connection)
+
+
+class RateLimitMiddleware(asgi.RateLimitMiddleware):
+    """`headgate.http.asgi.RateLimitMiddleware` whose functions are given Starlette's request."""
+
+    request_kind = StarletteRequest

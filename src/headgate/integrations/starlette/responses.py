@@ -1,0 +1,47 @@
+"""Responses of Starlette that tell what limits left, or that one of them refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.responses import Response as StarletteResponse
+
+from headgate.http.server.asgi_messages import Fields, Receive, Scope, Send, Watch, encode_refusal
+from headgate.http.server.options import Refusal
+from headgate.http.server.scope_exchange import ScopeExchange
+
+
+class Wrapped(StarletteResponse):
+    """A response that says more, and is not changed itself: an endpoint may return the same one again.
+
+    It has the attributes of the response it stands for. The exchange that is given with it ends when it is sent.
+    """
+
+    __slots__ = ("_exchange", "_fields", "_response")
+
+    def __init__(self, response: Any, fields: Callable[[], Fields], exchange: ScopeExchange | None = None) -> None:
+        self.__dict__ = getattr(response, "__dict__", {})
+        self._response = response
+        self._fields = fields
+        self._exchange = exchange
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        watch = Watch(send, self._fields)
+        try:
+            await self._response(scope, receive, watch.send)
+        finally:
+            if self._exchange is not None and self._exchange.settles:
+                await self._exchange.end_async(watch.response())
+
+
+class RefusalResponse(StarletteResponse):
+    """A refusal as the middleware sends it, byte by byte."""
+
+    def __init__(self, refusal: Refusal, *, head: bool) -> None:
+        super().__init__(refusal.body, refusal.status)
+        headers = encode_refusal(refusal)
+        named = {name for name, _ in headers}
+        self.raw_headers = [*headers, *[field for field in self.raw_headers if field[0] not in named]]
+        if head:
+            self.body = b""
