@@ -591,7 +591,7 @@ def test_transports_close_what_they_opened(server: Serving) -> None:
     transport = RateLimitTransport("1/minute", key=lambda request: "all")
     with httpx.Client(transport=transport) as client:
         client.get(server.url)
-        limiter = transport._calls.limiter
+        limiter = transport._sender.limiter
         assert limiter.peek("all", 0).remaining == 0
     assert limiter.peek("all", 0).remaining == 1, "a memory store that is closed has forgotten everything"
     transport.close()

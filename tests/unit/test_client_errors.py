@@ -59,12 +59,12 @@ def prepare(why: str, asynchronous: bool) -> tuple[Any, dict[str, Any]]:
 
 def trouble(why: str, calls: Any) -> None:
     """What a server has said before, that is asked no more."""
-    peer = calls._peers.of("all", calls._clock.now_us())
+    destination = calls._destinations.of("all", calls._clock.now_us())
     if why == "held":
-        peer.hold(calls._clock.now_us(), 60_000_000)
+        destination.hold(calls._clock.now_us(), 60_000_000)
     if why == "throttled":
         for _ in range(9):
-            peer.count(calls._clock.now_us(), accepted=False)
+            destination.count(calls._clock.now_us(), accepted=False)
 
 
 def raised(library: str, why: str) -> Exception:
@@ -78,12 +78,12 @@ def call(library: str, why: str) -> None:
     limits, options = prepare(why, library in ("httpx, async", "aiohttp"))
     if library == "httpx":
         transport = of_httpx.RateLimitTransport(limits, httpx.MockTransport(not_sent), **options)
-        trouble(why, transport._calls)
+        trouble(why, transport._sender)
         with httpx.Client(transport=transport) as client:
             client.post(URL, content=b"thing")
     elif library == "requests":
         adapter = of_requests.RateLimitAdapter(limits, **options)
-        trouble(why, adapter._calls)
+        trouble(why, adapter._sender)
         with requests.Session() as session:
             session.mount("http://", adapter)
             session.post(URL, data=iter([b"thing"]), hooks={"response": lambda *_, **__: None})
@@ -94,12 +94,12 @@ def call(library: str, why: str) -> None:
 async def call_later(library: str, limits: Any, options: Any, why: str) -> None:
     if library == "aiohttp":
         middleware = aiohttp_client.RateLimitMiddleware(limits, **options)
-        trouble(why, middleware._calls)
+        trouble(why, middleware._sender)
         async with aiohttp.ClientSession(middlewares=(middleware,)) as session:
             await session.post(URL, data=b"thing")
         return
     transport = of_httpx.AsyncRateLimitTransport(limits, httpx.MockTransport(not_sent), **options)
-    trouble(why, transport._calls)
+    trouble(why, transport._sender)
     async with httpx.AsyncClient(transport=transport) as client:
         await client.post(URL, content=b"thing")
 
@@ -153,14 +153,14 @@ def test_an_error_of_ones_own_store_is_the_nearest_kind_and_its_cause() -> None:
     transport = of_httpx.RateLimitTransport("1/hour", httpx.MockTransport(not_sent), **options)
     request = httpx.Request("GET", URL)
     odd = Odd("it took too long")
-    told: Any = transport._calls._own(odd, request)
+    told: Any = transport._sender._own(odd, request)
     assert isinstance(told, StoreTimeout) and isinstance(told, httpx.TransportError) and told.__cause__ is odd
     assert told.transient and str(told) == "it took too long" and told.request is request
     with pytest.raises(StoreError) as caught, httpx.Client(transport=transport) as client:
         client.get(URL)
     assert isinstance(caught.value, httpx.TransportError)
     misuse = HeadgateError("misuse")
-    assert transport._calls._own(misuse, request) is misuse
+    assert transport._sender._own(misuse, request) is misuse
 
 
 def test_a_client_around_another_passes_its_errors_on() -> None:

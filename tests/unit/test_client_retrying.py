@@ -13,7 +13,7 @@ import pytest
 
 from headgate import AsyncLimiter, ConfigError, Limiter, RateLimited, StoreUnavailable
 from headgate.errors import Held, MissingExtraError, Throttled
-from headgate.http.client.calls import Answer, Calls, Fate, run, run_async
+from headgate.http.client.calls import Fate, Sender, ServerResponse, run, run_async
 from headgate.http.client.options import ClientLimits, Options, read_options
 from headgate.testing import ManualClock
 
@@ -49,13 +49,13 @@ class Server:
         if isinstance(outcome, Exception):
             raise outcome
         status, headers = outcome if isinstance(outcome, tuple) else (outcome, {})
-        return Answer(status, headers, len(self.asked_us))
+        return ServerResponse(status, headers, len(self.asked_us))
 
     def keep(self, response: Any) -> Any:
         self.kept.append(response)
-        return Answer(0, {}, f"kept {response}")
+        return ServerResponse(0, {}, f"kept {response}")
 
-    def answer(self, response: Answer) -> Answer:
+    def answer(self, response: ServerResponse) -> ServerResponse:
         return response
 
     def fate(self, error: Exception) -> Fate:
@@ -69,7 +69,7 @@ class Client:
         self.clock = ManualClock()
         self.start_us = self.clock.now_us()
         given: Any = {"clock": self.clock, "random": lambda: chance, **options}
-        self.calls = Calls(limits, given, asynchronous=False)
+        self.calls = Sender(limits, given, asynchronous=False)
 
     def ask(
         self,
@@ -244,12 +244,12 @@ def test_those_who_were_held_go_on_one_after_another() -> None:
     chances = iter([0.0, 0.25, 0.5, 1.0])
     client = Client(retries=0, random=lambda: next(chances))
     client.ask((429, {"retry-after": "4"}))
-    peer = client.calls._peers.of(("https", "example.com", 443), client.start_us)
+    destination = client.calls._destinations.of(("https", "example.com", 443), client.start_us)
     delays = []
     for _ in range(4):
         client.clock.set(client.start_us)
         _, server = client.ask(200)
-        delays.append((server.asked_us[0] - peer.held_until_us) / 1e6)
+        delays.append((server.asked_us[0] - destination.held_until_us) / 1e6)
     assert delays == [0, 0.1, 0.2, 0.4]
 
 
@@ -331,13 +331,13 @@ def test_a_retry_that_would_stand_in_line_for_too_long_leaves_the_answer() -> No
 def test_a_hold_that_came_while_standing_in_line_is_kept() -> None:
     client = Client("1/second bucket", chance=0.0)
     client.ask(200)
-    peer = client.calls._peers.of(("https", "example.com", 443), client.start_us)
+    destination = client.calls._destinations.of(("https", "example.com", 443), client.start_us)
     steps = client.calls.steps(
         client.calls.call(None, method="GET", origin=("https", "example.com", 443), headers={}, again=bool)
     )
     turn = next(steps)
     assert type(turn).__name__ == "Turn"
-    peer.hold(client.clock.now_us(), 9_000_000)
+    destination.hold(client.clock.now_us(), 9_000_000)
     sleep = steps.send(client.calls.limiter.peek("other"))
     assert type(sleep).__name__ == "Sleep" and client.since_s() == 9
 
@@ -454,7 +454,7 @@ def test_the_asynchronous_driver_takes_the_same_steps() -> None:
     async def main() -> None:
         clock = ManualClock()
         start_us = clock.now_us()
-        calls = Calls("1/second bucket", {"clock": clock, "random": lambda: 0.0}, asynchronous=True)
+        calls = Sender("1/second bucket", {"clock": clock, "random": lambda: 0.0}, asynchronous=True)
         call = calls.call(None, method="GET", origin=("https", "h", None), headers={}, again=lambda: True)
         server = AsyncServer(clock, [Unsent(), (429, AFTER_2), 200])
         assert await run_async(calls.steps(call), server, calls.limiter) == 3
@@ -518,12 +518,12 @@ def test_an_unknown_option_is_told_with_those_that_there_are() -> None:
 
 def test_a_limiter_is_used_as_it_is_and_stays_the_callers() -> None:
     limiter = Limiter("1/second")
-    calls = Calls(limiter, {}, asynchronous=False)
+    calls = Sender(limiter, {}, asynchronous=False)
     assert calls.limiter is limiter and calls.owned is None
-    made = Calls("1/second", {}, asynchronous=False)
+    made = Sender("1/second", {}, asynchronous=False)
     assert made.owned is made.limiter
     with pytest.raises(ConfigError, match="needs an AsyncLimiter, not a Limiter"):
-        Calls(limiter, {}, asynchronous=True)
+        Sender(limiter, {}, asynchronous=True)
 
 
 def test_errors_can_be_sent_between_processes() -> None:

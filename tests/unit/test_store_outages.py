@@ -15,7 +15,7 @@ from broken_store import BrokenStore
 from headgate import AsyncGate, AsyncLimiter, ConfigError, Gate, Limiter, Request, StoreUnavailable
 from headgate.errors import StoreError
 from headgate.http import asgi, wsgi
-from headgate.http.client.calls import Calls
+from headgate.http.client.calls import Sender
 from headgate.http.client.calls import run as run_call
 from headgate.http.client.options import read_options
 from headgate.stores.guard.store import GuardedStore
@@ -228,9 +228,9 @@ class _Wire:
         return response
 
     def answer(self, response: int) -> Any:
-        from headgate.http.client.calls import Answer
+        from headgate.http.client.calls import ServerResponse
 
-        return Answer(response, httpx.Headers(), response)
+        return ServerResponse(response, httpx.Headers(), response)
 
     def fate(self, error: Exception) -> Any:
         raise error
@@ -243,14 +243,14 @@ def test_a_client_holds_to_its_choice_on_every_kind_of_store(given: str, choice:
     options: dict[str, Any] = {"store": store} if given == "limits" else {}
     if choice:
         options["on_store_error"] = choice
-    calls = Calls(limits, options, asynchronous=False)  # type: ignore[arg-type]
-    call = calls.call(None, method="GET", origin=("https", "h", 1), headers={}, again=bool)
+    sender = Sender(limits, options, asynchronous=False)  # type: ignore[arg-type]
+    call = sender.call(None, method="GET", origin=("https", "h", 1), headers={}, again=bool)
     wire = _Wire()
     if choice == "closed":
         with pytest.raises(StoreUnavailable):
-            run_call(calls.steps(call), wire, calls.limiter)
+            run_call(sender.steps(call), wire, sender.limiter)
     else:
-        assert run_call(calls.steps(call), wire, calls.limiter) == 200
+        assert run_call(sender.steps(call), wire, sender.limiter) == 200
     assert wire.sent == (choice != "closed")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
 from headgate.errors import ConfigError, MissingExtraError
-from headgate.http.client.calls import Answer, Calls, Fate, run_async
+from headgate.http.client.calls import Fate, Sender, ServerResponse, run_async
 from headgate.http.client.errors import own_errors
 from headgate.http.client.options import ClientLimits, Options
 
@@ -37,25 +37,25 @@ class RateLimitMiddleware:
     def __init__(self, limits: ClientLimits = None, **options: Unpack[Options]) -> None:
         if not hasattr(aiohttp, "ClientHandlerType"):
             raise ConfigError(f"middlewares of a client need aiohttp 3.12 or later, this is {aiohttp.__version__}")
-        self._calls = Calls(limits, options, asynchronous=True, own=_own)
+        self._sender = Sender(limits, options, asynchronous=True, own=_own)
 
     async def __call__(self, request: aiohttp.ClientRequest, handler: ClientHandlerType) -> aiohttp.ClientResponse:
         wire = _Wire(request, lambda: handler(request))
         url = request.url
-        call = self._calls.call(
+        call = self._sender.call(
             request,
             method=request.method,
             origin=(url.scheme, url.host, url.port),
             headers=request.headers,
             again=wire.again,
         )
-        response: aiohttp.ClientResponse = await run_async(self._calls.steps(call), wire, self._calls.limiter)
+        response: aiohttp.ClientResponse = await run_async(self._sender.steps(call), wire, self._sender.limiter)
         return response
 
     async def close(self) -> None:
         """Close the limiter if it was made here; a session does not do that."""
-        if self._calls.owned is not None:
-            await self._calls.owned.close()
+        if self._sender.owned is not None:
+            await self._sender.owned.close()
 
 
 class _Wire:
@@ -71,8 +71,8 @@ class _Wire:
         await response.read()
         return response
 
-    def answer(self, response: aiohttp.ClientResponse) -> Answer:
-        return Answer(response.status, response.headers, response)
+    def answer(self, response: aiohttp.ClientResponse) -> ServerResponse:
+        return ServerResponse(response.status, response.headers, response)
 
     def fate(self, error: Exception) -> Fate:
         never = aiohttp.ClientSSLError | aiohttp.ServerFingerprintMismatch  # a certificate stays what it is

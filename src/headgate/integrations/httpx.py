@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from headgate.errors import MissingExtraError
-from headgate.http.client.calls import Answer, Call, Calls, Fate, run, run_async
+from headgate.http.client.calls import Fate, OutgoingRequest, Sender, ServerResponse, run, run_async
 from headgate.http.client.errors import own_errors
 from headgate.http.client.options import ClientLimits, Options
 
@@ -37,14 +37,14 @@ class RateLimitTransport(httpx.BaseTransport):
     def __init__(
         self, limits: ClientLimits = None, transport: httpx.BaseTransport | None = None, **options: Unpack[Options]
     ) -> None:
-        self._calls = Calls(limits, options, asynchronous=False, own=_own)
+        self._sender = Sender(limits, options, asynchronous=False, own=_own)
         self._transport = httpx.HTTPTransport() if transport is None else transport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         with _Body(request) as body:
             wire = _Wire(lambda: self._transport.handle_request(request))
-            steps = self._calls.steps(_call(self._calls, request, body))
-            response: httpx.Response = run(steps, wire, self._calls.limiter)
+            steps = self._sender.steps(_call(self._sender, request, body))
+            response: httpx.Response = run(steps, wire, self._sender.limiter)
             return response
 
     def close(self) -> None:
@@ -65,8 +65,8 @@ class RateLimitTransport(httpx.BaseTransport):
         self._close_limiter()
 
     def _close_limiter(self) -> None:
-        if self._calls.owned is not None:
-            self._calls.owned.close()
+        if self._sender.owned is not None:
+            self._sender.owned.close()
 
 
 class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
@@ -75,14 +75,14 @@ class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
     def __init__(
         self, limits: ClientLimits = None, transport: httpx.AsyncBaseTransport | None = None, **options: Unpack[Options]
     ) -> None:
-        self._calls = Calls(limits, options, asynchronous=True, own=_own)
+        self._sender = Sender(limits, options, asynchronous=True, own=_own)
         self._transport = httpx.AsyncHTTPTransport() if transport is None else transport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         with _Body(request) as body:
             wire = _AsyncWire(lambda: self._transport.handle_async_request(request))
-            steps = self._calls.steps(_call(self._calls, request, body))
-            response: httpx.Response = await run_async(steps, wire, self._calls.limiter)
+            steps = self._sender.steps(_call(self._sender, request, body))
+            response: httpx.Response = await run_async(steps, wire, self._sender.limiter)
             return response
 
     async def aclose(self) -> None:
@@ -103,14 +103,14 @@ class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
         await self._close_limiter()
 
     async def _close_limiter(self) -> None:
-        if self._calls.owned is not None:
-            await self._calls.owned.close()
+        if self._sender.owned is not None:
+            await self._sender.owned.close()
 
 
-def _call(calls: Calls, request: httpx.Request, body: _Body) -> Call:
+def _call(sender: Sender, request: httpx.Request, body: _Body) -> OutgoingRequest:
     url = request.url
     origin = (url.scheme, url.host, url.port)
-    return calls.call(request, method=request.method, origin=origin, headers=request.headers, again=body.again)
+    return sender.call(request, method=request.method, origin=origin, headers=request.headers, again=body.again)
 
 
 class _Wire:
@@ -129,8 +129,8 @@ class _Wire:
         finally:
             response.close()
 
-    def answer(self, response: httpx.Response) -> Answer:
-        return Answer(response.status_code, response.headers, response)
+    def answer(self, response: httpx.Response) -> ServerResponse:
+        return ServerResponse(response.status_code, response.headers, response)
 
     def fate(self, error: Exception) -> Fate:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from headgate.errors import MissingExtraError
-from headgate.http.client.calls import Answer, Calls, Fate, run
+from headgate.http.client.calls import Fate, Sender, ServerResponse, run
 from headgate.http.client.errors import own_errors
 from headgate.http.client.options import ClientLimits, Options
 
@@ -56,7 +56,7 @@ class RateLimitAdapter(HTTPAdapter):
         pool_block: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        self._calls = Calls(limits, options, asynchronous=False, own=_own)
+        self._sender = Sender(limits, options, asynchronous=False, own=_own)
         super().__init__(pool_connections, pool_maxsize, pool_block=pool_block)
 
     def send(
@@ -72,21 +72,21 @@ class RateLimitAdapter(HTTPAdapter):
         send = super().send
         wire = _Wire(request, lambda: send(request, stream, timeout, verify, cert, proxies))
         url = urlsplit(request.url or "")
-        call = self._calls.call(
+        call = self._sender.call(
             request,
             method=request.method or "",
             origin=(str(url.scheme), str(url.hostname or ""), url.port),
             headers=request.headers,
             again=wire.again,
         )
-        response: requests.Response = run(self._calls.steps(call), wire, self._calls.limiter)
+        response: requests.Response = run(self._sender.steps(call), wire, self._sender.limiter)
         return response
 
     def close(self) -> None:
         """Close the connections, and the limiter if it was made here."""
         super().close()
-        if self._calls.owned is not None:
-            self._calls.owned.close()
+        if self._sender.owned is not None:
+            self._sender.owned.close()
 
 
 class _Wire:
@@ -112,8 +112,8 @@ class _Wire:
             response.close()
         return response
 
-    def answer(self, response: requests.Response) -> Answer:
-        return Answer(response.status_code, response.headers, response)
+    def answer(self, response: requests.Response) -> ServerResponse:
+        return ServerResponse(response.status_code, response.headers, response)
 
     def fate(self, error: Exception) -> Fate:
         if isinstance(error, requests.exceptions.SSLError):

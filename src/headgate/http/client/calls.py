@@ -22,7 +22,7 @@ from headgate.clock import US_PER_SECOND
 from headgate.decision import Decision
 from headgate.drive import drive, drive_async
 from headgate.errors import HeadgateError, Held, RateLimited, StoreError, StoreUnavailable, Throttled
-from headgate.http.client.destinations import Peer, Peers
+from headgate.http.client.destinations import Destination, Destinations
 from headgate.http.client.errors import Own
 from headgate.http.client.limit_fields import Told, told
 from headgate.http.client.options import ClientLimits, Options, read_options
@@ -54,17 +54,17 @@ class Turn(NamedTuple):
     """Seconds; None for no end."""
 
 
-class Send(NamedTuple):
-    """A step: send the request; the answer is an Answer or a Failure."""
+class SendRequest(NamedTuple):
+    """A step: send the request; the answer is a ServerResponse or a Failure."""
 
 
-class Keep(NamedTuple):
-    """A step: read a response to its end, which frees its connection; the answer is an Answer or a Failure."""
+class ReadToEnd(NamedTuple):
+    """A step: read a response to its end, which frees its connection; the answer is a ServerResponse or a Failure."""
 
     response: Any
 
 
-class Answer(NamedTuple):
+class ServerResponse(NamedTuple):
     """What a server answered; `response` is the library's own."""
 
     status: int
@@ -79,11 +79,11 @@ class Failure(NamedTuple):
     fate: Fate
 
 
-CallSteps = Generator[Turn | Sleep | Send | Keep, Any, Any]
+CallSteps = Generator[Turn | Sleep | SendRequest | ReadToEnd, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OutgoingRequest:
     """What is to be known of a request."""
 
     request: Any
@@ -112,15 +112,17 @@ class _Reading(NamedTuple):
     """For how long the server asks to be left alone."""
 
 
-class Calls:
-    """The calls of one client: its limiter, what it remembers of its peers, and how it goes on."""
+class Sender:
+    """Sends the requests of one client: its limiter, what it remembers of its destinations, and how it goes on."""
 
     def __init__(
         self, limits: ClientLimits, options: Options, *, asynchronous: bool, own: Own = lambda error, request: error
     ) -> None:
         self._own = own
         self._settings = read_options(limits, options, asynchronous=asynchronous)
-        self._peers = Peers(retry_budget=self._settings.retry_budget, adaptive_k=self._settings.adaptive_k)
+        self._destinations = Destinations(
+            retry_budget=self._settings.retry_budget, adaptive_k=self._settings.adaptive_k
+        )
         self._clock = self._settings.clock
 
     @property
@@ -141,15 +143,15 @@ class Calls:
         origin: tuple[str, str | None, int | None],
         headers: Mapping[str, Any],
         again: Callable[[], bool],
-    ) -> Call:
+    ) -> OutgoingRequest:
         """A call of the library's `request`; `origin` is scheme, host and port of its URL, `headers` knows no case."""
         scheme, host, port = origin
         settings = self._settings
         key = (scheme, host or "-", port or _PORTS.get(scheme, 0)) if settings.key is None else settings.key(request)
         cost = settings.cost(request) if callable(settings.cost) else settings.cost
-        return Call(request, key, cost, method.upper() in IDEMPOTENT or "Idempotency-Key" in headers, again)
+        return OutgoingRequest(request, key, cost, method.upper() in IDEMPOTENT or "Idempotency-Key" in headers, again)
 
-    def steps(self, call: Call) -> CallSteps:
+    def steps(self, call: OutgoingRequest) -> CallSteps:
         """The steps of a call; the generator's result is the library's response.
 
         Raises RateLimited, Held or Throttled if nothing was sent, else what the library raised last. Who has
@@ -158,38 +160,38 @@ class Calls:
         settings, clock = self._settings, self._clock
         not_before_us = clock.now_us()
         deadline_us = not_before_us + settings.timeout_us
-        peer = self._peers.of(call.key, not_before_us)
-        peer.add_call()
-        last: Answer | Failure | None = None
+        destination = self._destinations.of(call.key, not_before_us)
+        destination.add_call()
+        last: ServerResponse | Failure | None = None
         obeyed = False
         tries = 0
         while True:
-            why_not = yield from self._wait_for_turn(call, peer, not_before_us, deadline_us)
+            why_not = yield from self._wait_for_turn(call, destination, not_before_us, deadline_us)
             if why_not is not None:
                 return _end(last or Failure(self._own(why_not, call.request), "final"))
-            outcome: Answer | Failure = yield Send()
+            outcome: ServerResponse | Failure = yield SendRequest()
             now_us = clock.now_us()
             reading = self._read(call, outcome, now_us)
-            self._remember(peer, outcome, reading, now_us)
+            self._remember(destination, outcome, reading, now_us)
             if obeyed and reading.accepted:
-                peer.give_retry_back()  # the server named the moment, and let it in: no storm
+                destination.give_retry_back()  # the server named the moment, and let it in: no storm
             if tries == settings.retries or not reading.repeatable or not call.again():
                 return _end(outcome)
             not_before_us = now_us + self._backoff_us(tries)
-            if max(not_before_us, peer.held_until_us) > deadline_us or not peer.take_retry(now_us):
+            if max(not_before_us, destination.held_until_us) > deadline_us or not destination.take_retry(now_us):
                 return _end(outcome)
-            last = (yield Keep(outcome.response)) if isinstance(outcome, Answer) else outcome
+            last = (yield ReadToEnd(outcome.response)) if isinstance(outcome, ServerResponse) else outcome
             obeyed = reading.refused and reading.wait_us is not None
             tries += 1
 
     def _wait_for_turn(
-        self, call: Call, peer: Peer, not_before_us: int, deadline_us: int
+        self, call: OutgoingRequest, destination: Destination, not_before_us: int, deadline_us: int
     ) -> Generator[Any, Any, HeadgateError | None]:
         """Wait until a try may begin; the result is why it may not."""
-        chance = peer.rejects(self._clock.now_us(), self._settings.random)
+        chance = destination.rejects(self._clock.now_us(), self._settings.random)
         if chance:
             return Throttled(chance)
-        late = yield from self._wait_until_free(peer, not_before_us, deadline_us)
+        late = yield from self._wait_until_free(destination, not_before_us, deadline_us)
         if late is not None or self._settings.limiter is None:
             return late
         left_us = max(0, deadline_us - self._clock.now_us())
@@ -205,23 +207,27 @@ class Calls:
                 if self._settings.closed and decision.degraded == "closed":
                     return StoreUnavailable("the store of the limits does not answer, or has no room")
                 return RateLimited(decision)
-        return (yield from self._wait_until_free(peer, not_before_us, deadline_us))  # the line may have been long
+        return (
+            yield from self._wait_until_free(destination, not_before_us, deadline_us)
+        )  # the line may have been long
 
-    def _wait_until_free(self, peer: Peer, not_before_us: int, deadline_us: int) -> Generator[Sleep, None, Held | None]:
-        """Wait while the peer is held; the waiting calls go on one by one, at random moments."""
+    def _wait_until_free(
+        self, destination: Destination, not_before_us: int, deadline_us: int
+    ) -> Generator[Sleep, None, Held | None]:
+        """Wait while the destination is held; the waiting calls go on one by one, at random moments."""
         while True:
             now_us = self._clock.now_us()
-            held_us = peer.held_until_us - now_us
+            held_us = destination.held_until_us - now_us
             wait_us = max(held_us, not_before_us - now_us)
             if wait_us <= 0:
                 return None
             if now_us + wait_us > deadline_us:
                 return Held(wait_us / US_PER_SECOND)
             if held_us > 0:
-                wait_us += min(int(peer.spread_us * self._settings.random()), deadline_us - now_us - wait_us)
+                wait_us += min(int(destination.spread_us * self._settings.random()), deadline_us - now_us - wait_us)
             yield Sleep(self._clock.let_pass(wait_us))
 
-    def _read(self, call: Call, outcome: Answer | Failure, now_us: int) -> _Reading:
+    def _read(self, call: OutgoingRequest, outcome: ServerResponse | Failure, now_us: int) -> _Reading:
         if isinstance(outcome, Failure):
             harmless = outcome.fate == "lost" and call.idempotent
             return _Reading(accepted=False, repeatable=outcome.fate == "unsent" or harmless)
@@ -236,11 +242,13 @@ class Calls:
         left_us = None if says is None else says.exhausted_for_us
         return _Reading(accepted=not unwell, repeatable=unwell and call.idempotent, wait_us=left_us)
 
-    def _remember(self, peer: Peer, outcome: Answer | Failure, reading: _Reading, now_us: int) -> None:
+    def _remember(
+        self, destination: Destination, outcome: ServerResponse | Failure, reading: _Reading, now_us: int
+    ) -> None:
         if reading.wait_us is not None:
-            peer.hold(now_us, reading.wait_us)
-        if isinstance(outcome, Answer) or outcome.fate != "final":
-            peer.count(now_us, accepted=reading.accepted)
+            destination.hold(now_us, reading.wait_us)
+        if isinstance(outcome, ServerResponse) or outcome.fate != "final":
+            destination.count(now_us, accepted=reading.accepted)
 
     def _backoff_us(self, tries: int) -> int:
         """Full jitter: any pause up to one that doubles with every try."""
@@ -252,7 +260,7 @@ def _is_limit(says: Told | None) -> bool:
     return says is not None and (says.retry_after_us is not None or says.exhausted)
 
 
-def _end(outcome: Answer | Failure) -> Any:
+def _end(outcome: ServerResponse | Failure) -> Any:
     if isinstance(outcome, Failure):
         raise outcome.error
     return outcome.response
@@ -274,7 +282,7 @@ class Wire(Protocol):
         """Read a response to its end; one that can be read once more."""
         ...
 
-    def answer(self, response: Any) -> Answer:
+    def answer(self, response: Any) -> ServerResponse:
         """A response as the steps see it."""
         ...
 
@@ -295,24 +303,24 @@ def run_async(steps: CallSteps, wire: Wire, limiter: AsyncLimiter | None) -> Cor
 
 def _doing(
     wire: Wire, limiter: Any, driven: Callable[[Any], Any], sleep: Callable[[float], Any]
-) -> Callable[[Turn | Sleep | Send | Keep], Any]:
+) -> Callable[[Turn | Sleep | SendRequest | ReadToEnd], Any]:
     """How a step is done; in asyncio it gives an awaitable."""
 
-    def do(step: Turn | Sleep | Send | Keep) -> Any:
+    def do(step: Turn | Sleep | SendRequest | ReadToEnd) -> Any:
         match step:
             case Turn(key, cost, timeout):
                 return limiter.acquire(key, cost, timeout=timeout)
             case Sleep(seconds):
                 return sleep(seconds)
-            case Send():
+            case SendRequest():
                 return driven(_outcome(wire, wire.send))
-            case Keep(response):
+            case ReadToEnd(response):
                 return driven(_outcome(wire, partial(wire.keep, response)))
 
     return do
 
 
-def _outcome(wire: Wire, call: Callable[[], Any]) -> Generator[Any, Any, Answer | Failure]:
+def _outcome(wire: Wire, call: Callable[[], Any]) -> Generator[Any, Any, ServerResponse | Failure]:
     """What comes of what a library does, as the steps see it."""
     try:
         return wire.answer((yield call()))

@@ -1,6 +1,6 @@
 """What a client remembers of those that it calls: until when they want to be left alone, and how they fare.
 
-One `Peer` for each key, safe under threads. Nothing here sleeps or sends.
+One `Destination` for each key, safe under threads. Nothing here sleeps or sends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import islice
 from headgate.clock import US_PER_SECOND
 from headgate.keys import Key, encode_key
 
-MOST_PEERS = 4096
+MOST_DESTINATIONS = 4096
 """Keys that are remembered; beyond that the one longest unused is forgotten, if it can be one that is not held."""
 
 LARGEST_SPREAD_US = US_PER_SECOND
@@ -96,7 +96,7 @@ class Budget:
         self._tokens = min(MOST_RETRIES_SAVED, self._tokens + 1)
 
 
-class Peer:
+class Destination:
     """One key's hold, budget and throttle."""
 
     __slots__ = ("_budget", "_held_until_us", "_lock", "_spread_us", "_throttle")
@@ -158,34 +158,34 @@ class Peer:
                 self._throttle.count(now_us, accepted=accepted)
 
 
-class Peers:
-    """The peers of one client, by key; of bounded number."""
+class Destinations:
+    """The destinations of one client, by key; of bounded number."""
 
-    def __init__(self, *, retry_budget: float, adaptive_k: float | None, most: int = MOST_PEERS) -> None:
+    def __init__(self, *, retry_budget: float, adaptive_k: float | None, most: int = MOST_DESTINATIONS) -> None:
         self._retry_budget = retry_budget
         self._adaptive_k = adaptive_k
         self._most = most
-        self._peers: OrderedDict[str, Peer] = OrderedDict()
+        self._destinations: OrderedDict[str, Destination] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._peers)
+        return len(self._destinations)
 
-    def of(self, key: Key, now_us: int) -> Peer:
-        """The peer of a key; raises ArgumentError for what is no key."""
+    def of(self, key: Key, now_us: int) -> Destination:
+        """The destination of a key; raises ArgumentError for what is no key."""
         name = encode_key(key)
         with self._lock:
-            peer = self._peers.get(name)
-            if peer is not None:
-                self._peers.move_to_end(name)
-                return peer
-            if len(self._peers) >= self._most:
+            destination = self._destinations.get(name)
+            if destination is not None:
+                self._destinations.move_to_end(name)
+                return destination
+            if len(self._destinations) >= self._most:
                 self._forget_one(now_us)
-            peer = Peer(now_us, retry_budget=self._retry_budget, adaptive_k=self._adaptive_k)
-            self._peers[name] = peer
-            return peer
+            destination = Destination(now_us, retry_budget=self._retry_budget, adaptive_k=self._adaptive_k)
+            self._destinations[name] = destination
+            return destination
 
     def _forget_one(self, now_us: int) -> None:
-        oldest = list(islice(self._peers, _LOOKED_AT))
-        free = (name for name in oldest if self._peers[name].held_until_us <= now_us)
-        del self._peers[next(free, oldest[0])]
+        oldest = list(islice(self._destinations, _LOOKED_AT))
+        free = (name for name in oldest if self._destinations[name].held_until_us <= now_us)
+        del self._destinations[next(free, oldest[0])]
