@@ -25,7 +25,7 @@ _DEFAULT = "default"
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """What to send. `body`, a problem on one line of ASCII, is None where the request may pass."""
 
     status: int
@@ -38,15 +38,15 @@ class Answer(NamedTuple):
         return None if self.body is None else json.loads(self.body)
 
 
-def answer_of(decision: Decision, fields: Fields = ratelimit_fields) -> Answer:
+def answer_of(decision: Decision, fields: Fields = ratelimit_fields) -> HttpAnswer:
     """The answer that a decision asks for; the headers belong on an allowed response too.
 
     `fields` writes what remains, in one dialect or several.
     """
     headers = headers_of(decision, fields)
     if decision.allowed:
-        return Answer(200, headers, None)
-    return Answer(refusal_status(decision), headers, refusal_body(decision))
+        return HttpAnswer(200, headers, None)
+    return HttpAnswer(refusal_status(decision), headers, refusal_body(decision))
 
 
 def headers_of(decision: Decision, fields: Fields = ratelimit_fields) -> list[tuple[str, str]]:

@@ -16,8 +16,9 @@ from urllib.parse import quote
 
 from headgate import core
 from headgate.errors import StoreError
+from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.enforcer import Enforcer
-from headgate.http.server.exchange import CountedParts, Exchange
+from headgate.http.server.exchange import Exchange
 from headgate.http.server.nested import JUDGED, nested
 from headgate.http.server.options import AnyPolicy, Options, Refusal, Response
 from headgate.policy.gate import Gate

@@ -207,9 +207,8 @@ class Sender:
                 if self._settings.closed and decision.degraded == "closed":
                     return StoreUnavailable("the store of the limits does not answer, or has no room")
                 return RateLimited(decision)
-        return (
-            yield from self._wait_until_free(destination, not_before_us, deadline_us)
-        )  # the line may have been long
+        # The line may have been long.
+        return (yield from self._wait_until_free(destination, not_before_us, deadline_us))
 
     def _wait_until_free(
         self, destination: Destination, not_before_us: int, deadline_us: int

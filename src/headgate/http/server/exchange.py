@@ -8,7 +8,7 @@ once: then the charges are settled. Every skin drives this, in its own colour; t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator
 from threading import Event
 from typing import Any, NamedTuple, cast
 
@@ -295,28 +295,3 @@ class Exchange:
 
 def _left(judgement: Judgement) -> float:
     return judgement.left
-
-
-class CountedParts:
-    """The parts of a body; `done` is told how many bytes they were when the server is done with them, once."""
-
-    def __init__(self, parts: Iterable[Any], done: Callable[[int], None]) -> None:
-        self._parts = parts
-        self._done: Callable[[int], None] | None = done
-        self._bytes = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        for part in self._parts:
-            self._bytes += len(part.encode() if isinstance(part, str) else part)
-            yield part
-
-    def close(self) -> None:
-        """Called by the server; closes the parts that it was made of, too."""
-        done, self._done = self._done, None
-        try:
-            close = getattr(self._parts, "close", None)
-            if close is not None:
-                close()
-        finally:
-            if done is not None:
-                done(self._bytes)

@@ -14,6 +14,7 @@ from typing import Any, cast
 from django.conf import settings  # type: ignore[import-untyped]
 from django.core.signals import setting_changed  # type: ignore[import-untyped]
 
+from headgate.drive import answered
 from headgate.errors import ConfigError
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.functions import OF_A_REQUEST, is_portable, takes

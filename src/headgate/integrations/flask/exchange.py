@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import flask
 
-from headgate.http.server.exchange import CountedParts
+from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.options import Response
 from headgate.integrations.response_exchange import ResponseExchange
 

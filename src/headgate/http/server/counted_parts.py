@@ -1,0 +1,31 @@
+"""Counts the bytes of a body on its way to the client, for limits that count by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+
+class CountedParts:
+    """The parts of a body; `done` is told how many bytes they were when the server is done with them, once."""
+
+    def __init__(self, parts: Iterable[Any], done: Callable[[int], None]) -> None:
+        self._parts = parts
+        self._done: Callable[[int], None] | None = done
+        self._bytes = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for part in self._parts:
+            self._bytes += len(part.encode() if isinstance(part, str) else part)
+            yield part
+
+    def close(self) -> None:
+        """Called by the server; closes the parts that it was made of, too."""
+        done, self._done = self._done, None
+        try:
+            close = getattr(self._parts, "close", None)
+            if close is not None:
+                close()
+        finally:
+            if done is not None:
+                done(self._bytes)
