@@ -596,7 +596,7 @@ def test_a_native_call_that_fails_is_not_asked_again(kind: str, choice: Any, mon
         asked.append(told)
         raise StoreTimeout("another process holds the shard")
 
-    monkeypatch.setattr(RequestLimits, "shortcut", lambda self, natively: late)
+    monkeypatch.setattr(RequestLimits, "shortcut", lambda self, passing, natively: late)
     client = Client(kind, limits="1/minute", on_store_error=choice)
     client.app._enforcer.ask = lambda request: pytest.fail("it is asked again")
     for number in range(1, 3):

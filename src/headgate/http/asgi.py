@@ -27,6 +27,7 @@ from headgate.http.server.asgi_messages import (
 from headgate.http.server.asgi_request import AsgiRequest
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.enforcer import Enforcer
+from headgate.http.server.exchange import Judgement
 from headgate.http.server.nested import JUDGED, nested
 from headgate.http.server.options import AnyPolicy, Options
 from headgate.http.server.scope_exchange import ScopeExchange
@@ -96,7 +97,8 @@ class RateLimitMiddleware:
             await self.app(scope, receive, self._living(send) if kind == "lifespan" else send)
             return
         exchange = ScopeExchange()
-        judgement = await exchange.judge_scope(enforcer, self.request_kind, (scope,), decided)
+        judged = exchange.judge_scope(enforcer, self.request_kind, (scope,), decided)
+        judgement = judged if isinstance(judged, Judgement) else await judged
         if judgement.refusal is not None:
             await refuse(judgement.refusal, scope, receive, send, self._fallback)
         elif enforcer.settles:

@@ -8,25 +8,29 @@ A pure class: it imports no framework, and hands on the application's own iterab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from http import HTTPStatus
 from typing import Any, ClassVar, Unpack
 from urllib.parse import quote
 
-from headgate import core
 from headgate.errors import StoreError
 from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Exchange
 from headgate.http.server.nested import JUDGED, nested
-from headgate.http.server.options import AnyPolicy, Options, Refusal, Response
+from headgate.http.server.options import AnyPolicy, Options, Response
+from headgate.http.server.wsgi_messages import (
+    Environ,
+    StartResponse,
+    WSGIApp,
+    python_telling,
+    send_refusal,
+    telling,
+)
 from headgate.policy.gate import Gate
 from headgate.policy.request import Request, one_value, target_text
 
-Environ = dict[str, Any]
-StartResponse = Callable[..., Any]
-WSGIApp = Callable[[Environ, StartResponse], Iterable[bytes]]
+__all__ = ["Environ", "RateLimitMiddleware", "StartResponse", "WSGIApp", "WsgiRequest", "python_telling", "telling"]
 
 _WITHOUT_HTTP = ("content-type", "content-length")
 _IN_A_PATH = "/:@!$&'()*+,;=~"
@@ -165,21 +169,6 @@ def _environ_name(name: str) -> str:
     return upper if name.lower() in _WITHOUT_HTTP else f"HTTP_{upper}"
 
 
-def python_telling(start_response: StartResponse, fields: list[tuple[str, str]]) -> StartResponse:
-    """Add fields to the head of the response; one that the application wrote itself stays as it is."""
-
-    def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
-        own = list(headers)
-        written = {name.lower() for name, _ in own}
-        return start_response(status, [*own, *(field for field in fields if field[0].lower() not in written)], *error)
-
-    return start
-
-
-telling: Callable[[StartResponse, list[tuple[str, str]]], StartResponse]
-telling = python_telling if core.native is None else core.native.FieldStarter
-
-
 def _ending(exchange: Exchange, app: WSGIApp, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
     """Run the application, and end the exchange with its response; one that fails has answered 500."""
     said: list[Any] = ["500 ", []]
@@ -198,15 +187,3 @@ def _ending(exchange: Exchange, app: WSGIApp, environ: Environ, start_response: 
         end(0)
         raise
     return CountedParts(parts, end)
-
-
-def send_refusal(start_response: StartResponse, refusal: Refusal, *, head: bool) -> Iterable[bytes]:
-    headers = list(refusal.headers)
-    if not any(name.lower() == "content-length" for name, _ in headers):
-        headers.append(("Content-Length", str(len(refusal.body))))
-    try:
-        phrase = HTTPStatus(refusal.status).phrase
-    except ValueError:
-        phrase = "Refused"
-    start_response(f"{refusal.status} {phrase}", headers)
-    return [b"" if head else refusal.body]

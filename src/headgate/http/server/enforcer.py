@@ -124,7 +124,7 @@ class Enforcer:
         """Decides where nothing of a request matters but its peer; see `headgate.http.server.shortcuts`."""
         if self._limits is not None:
             plainly = self._observe is None and headers == _PLAIN_HEADERS
-            self.shortcut = self._limits.shortcut(natively=plainly)
+            self.shortcut = self._limits.shortcut(self.passing, natively=plainly)
 
         self.settles = "counts" in told
         """Whether what counts is known only when the application has answered."""

@@ -131,6 +131,9 @@ class Exchange:
     watched = False
     """Whether a skin sees the response, and ends the exchange: those further in need not."""
 
+    settles = False
+    """Whether the response says what counts, so that `end` has to be called."""
+
     _judged: tuple[Judgement, ...] = ()
     _refused: Judgement | None = None
     _is_ended = False
@@ -139,11 +142,6 @@ class Exchange:
     def is_refused(self) -> bool:
         """Whether a limit refused the request."""
         return self._refused is not None
-
-    @property
-    def settles(self) -> bool:
-        """Whether the response says what counts, so that `end` has to be called."""
-        return any(it.enforcer.settles and it.decision is not None and it.has_passed for it in self._judged)
 
     def has_passed(self, enforcer: Enforcer) -> bool:
         """Whether an enforcer let the request pass already."""
@@ -181,8 +179,7 @@ class Exchange:
                 return judgement
             if delay_us:
                 Event().wait(enforcer.clock.let_pass(delay_us))
-        judgement.has_passed = True
-        self._judged += (judgement,)
+        self._pass(judgement)
         return judgement
 
     async def judge_async(
@@ -209,8 +206,7 @@ class Exchange:
             return judgement
         if delay_us:
             await asyncio.sleep(enforcer.clock.let_pass(delay_us))
-        judgement.has_passed = True
-        self._judged += (judgement,)
+        self._pass(judgement)
         return judgement
 
     def _place(self, judgement: Judgement, request: Request) -> None:
@@ -219,6 +215,13 @@ class Exchange:
             judgement.counted_as = judgement.enforcer.apart(judgement.counted_as, judgement.by, self._judged)
         if judgement.counted_as:
             request.counted_as = judgement.counted_as
+
+    def _pass(self, judgement: Judgement) -> None:
+        """Note that the request passed at a place."""
+        judgement.has_passed = True
+        self._judged += (judgement,)
+        if judgement.enforcer.settles and judgement.decision is not None:
+            self.settles = True
 
     def _refuse(self, judgement: Judgement) -> bool:
         """Note a refusal; whether limits before it are to take back what they charged.
@@ -257,6 +260,7 @@ class Exchange:
 
     def taking_back(self) -> Generator[Step, None, None]:
         """Give back all charges: the request does not reach the application."""
+        self.settles = False
         for judgement in reversed(self._judged):
             if judgement.has_passed:
                 judgement.has_passed = False

@@ -13,7 +13,7 @@ from headgate.clock import SYSTEM_CLOCK
 from headgate.decision import Decision, NamedLimit, Reading
 from headgate.drive import answered
 from headgate.errors import ArgumentError, ConfigError
-from headgate.http.fields.ratelimit import writers_of
+from headgate.http.fields.ratelimit import Passing, writers_of
 from headgate.http.server.counted_keys import (
     SEVERAL,
     NetworkPair,
@@ -160,8 +160,8 @@ class RequestLimits:
 
         return asked_plainly
 
-    def shortcut(self, *, natively: bool) -> Shortcut | None:
-        """Decides for a request by its peer alone; None where more of the request matters.
+    def shortcut(self, passing: Passing, *, natively: bool) -> Shortcut | None:
+        """Decides for a request by its peer alone; None where more of the request matters. `passing` writes fields.
 
         `natively` in the table itself, where these limits are in one of the native core's.
         """
@@ -171,7 +171,7 @@ class RequestLimits:
         if peers is None:
             if self._routed:
                 return None
-            return (of_scopes if self._asynchronous else of_environs)(self._ask_one, self._address_key)
+            return (of_scopes if self._asynchronous else of_environs)(self._ask_one, self._address_key, passing)
         natively_asked: Shortcut = peers.ask if self._asynchronous else peers.ask_environ
         if self._routed:
             natively_asked = peers.ask_within

@@ -6,8 +6,8 @@ Limits of routes share one, which is kept in the scope: the outermost that sees 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from headgate.decision import Decision
 from headgate.drive import drive_async
@@ -70,55 +70,94 @@ class ScopeExchange(Exchange):
                     self._judged += (judgement,)
                     return judgement
         parts = (scope, template) if own is None else (scope, template, own)
-        return await self.judge_scope(enforcer, kind, parts, decided, by, counted_as, charge)
+        judged = self.judge_scope(enforcer, kind, parts, decided, None, by, counted_as, charge)
+        return judged if isinstance(judged, Judgement) else await judged
 
-    async def judge_scope(
+    def judge_scope(
         self,
         enforcer: Enforcer,
         kind: RequestKind,
         parts: tuple[Any, ...],
         decided: Any = None,
+        request: AsgiRequest | None = None,
         by: object = None,
         counted_as: str = "",
         charge: tuple[str, int] | None = None,
-    ) -> Judgement:
-        """Ask an enforcer for the request that is `kind(*parts)`; `decided` is what a shortcut gave or raised."""
-        judgement = Judgement()
-        judgement.enforcer, judgement.by, judgement.counted_as, judgement.charge = enforcer, by, counted_as, charge
-        judgement.request = judgement.decision = judgement.refusal = judgement.told = judgement._verdict = None
-        judgement.has_passed = False
-        came: Any = decided
-        request: AsgiRequest | None = None
-        try:
-            if came is None:
-                request = kind(*parts)
-                if counted_as:
-                    request.counted_as = counted_as
-                came = enforcer.ask(request)
-            if came is not None and not isinstance(came, Decision | StoreError):
-                came = await came
-        except StoreError as error:
-            came = error
-        if type(came) is Decision:
-            judgement.decision, judgement.told = came, enforcer.passing(came)
-        if request is None and (judgement.told is None or enforcer.settles):
+    ) -> Judgement | Coroutine[Any, Any, Judgement]:
+        """Ask an enforcer for the request that is `kind(*parts)`; what it gives is awaited where there is to wait.
+
+        `decided` is what a shortcut gave or raised, or what came for `request`, which was asked for already.
+        """
+        came = decided
+        if came is None and request is None:
             request = kind(*parts)
             if counted_as:
                 request.counted_as = counted_as
+            try:
+                came = enforcer.ask(request)
+            except StoreError as error:
+                came = error
+        if type(came) is Decision:
+            told = enforcer.passing(came)
+        elif came is None or isinstance(came, StoreError):
+            told = None
+        else:
+            return self._judge_later(enforcer, kind, parts, came, request, by, counted_as, charge)
+        if request is None and (told is None or enforcer.settles):
+            request = kind(*parts)
+            if counted_as:
+                request.counted_as = counted_as
+        judgement = Judgement()
+        judgement.enforcer, judgement.by, judgement.counted_as, judgement.charge = enforcer, by, counted_as, charge
+        judgement.request = judgement.decision = judgement.refusal = judgement._verdict = None
+        judgement.told, judgement.has_passed = told, False
         if enforcer.settles:
             judgement.request = request
         elif charge is None and enforcer.routed:
             judgement.charge = getattr(request, "charge", None)
-        if judgement.told is None:
-            delay_us = judgement.conclude(cast(AsgiRequest, request), came)
+        if told is not None:
+            judgement.decision, judgement.has_passed = came, True
+            self.settles = self.settles or enforcer.settles
+            self._judged += (judgement,)
+            return judgement
+        if request is not None:
+            delay_us = judgement.conclude(request, came)
             if judgement.refusal is not None:
-                if self._refuse(judgement):
-                    await drive_async(self.taking_back(), self.do_async)
-                return judgement
+                return self._take_back(judgement) if self._refuse(judgement) else judgement
             if delay_us:
-                await asyncio.sleep(enforcer.clock.let_pass(delay_us))
-        judgement.has_passed = True
-        self._judged += (judgement,)
+                return self._delay(judgement, delay_us)
+        self._pass(judgement)
+        return judgement
+
+    async def _judge_later(
+        self,
+        enforcer: Enforcer,
+        kind: RequestKind,
+        parts: tuple[Any, ...],
+        coming: Awaitable[Decision | None],
+        request: AsgiRequest | None,
+        by: object,
+        counted_as: str,
+        charge: tuple[str, int] | None,
+    ) -> Judgement:
+        """`judge_scope` once a decision has come."""
+        came: Decision | StoreError | None
+        try:
+            came = await coming
+        except StoreError as error:
+            came = error
+        judged = self.judge_scope(enforcer, kind, parts, came, request, by, counted_as, charge)
+        return judged if isinstance(judged, Judgement) else await judged
+
+    async def _take_back(self, judgement: Judgement) -> Judgement:
+        """A refusal, once limits before it have taken back what they charged."""
+        await drive_async(self.taking_back(), self.do_async)
+        return judgement
+
+    async def _delay(self, judgement: Judgement, delay_us: int) -> Judgement:
+        """A request that passes, once it has waited."""
+        await asyncio.sleep(judgement.enforcer.clock.let_pass(delay_us))
+        self._pass(judgement)
         return judgement
 
     def encoded_fields(self) -> Fields:

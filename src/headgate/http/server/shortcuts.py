@@ -8,6 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from headgate.decision import Decision
+from headgate.http.fields.ratelimit import Passing
+from headgate.http.server.asgi_messages import adding
+from headgate.http.server.wsgi_messages import telling
+
 Shortcut = Callable[[Any, Any], Any]
 """Given a scope and `send`, or an environ and `start_response`: the same with the fields added where the request passes
 at once, else the decision, which may have to be awaited; None where the request is to be asked for in the usual way.
@@ -20,23 +25,29 @@ NOWHERE = "-"
 """The scope of requests that no route is for."""
 
 
-def of_scopes(ask: Callable[[Any], Any], key_of: Callable[[str, str], Any]) -> Shortcut:
+def of_scopes(ask: Callable[[Any], Any], key_of: Callable[[str, str], Any], passing: Passing) -> Shortcut:
     """Decides for ASGI requests."""
 
     def asked_for_scope(scope: Any, send: Any) -> Any:
         if scope["type"] != "http" or scope["method"] == "OPTIONS":
             return None
         client = scope.get("client")
-        return ask(key_of(client[0] if client else "", ""))
+        decided = ask(key_of(client[0] if client else "", ""))
+        told = passing(decided) if type(decided) is Decision else None
+        return decided if told is None else adding(send, told) if told else send
 
     return asked_for_scope
 
 
-def of_environs(ask: Callable[[Any], Any], key_of: Callable[[str, str], Any]) -> Shortcut:
+def of_environs(ask: Callable[[Any], Any], key_of: Callable[[str, str], Any], passing: Passing) -> Shortcut:
     """Decides for WSGI requests."""
 
     def asked_for_environ(environ: Any, start_response: Any) -> Any:
-        return None if environ["REQUEST_METHOD"] == "OPTIONS" else ask(key_of(environ.get("REMOTE_ADDR", ""), ""))
+        if environ["REQUEST_METHOD"] == "OPTIONS":
+            return None
+        decision = ask(key_of(environ.get("REMOTE_ADDR", ""), ""))
+        told = passing(decision)
+        return decision if told is None else telling(start_response, told) if told else start_response
 
     return asked_for_environ
 

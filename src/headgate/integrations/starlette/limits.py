@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, Unpack
 
@@ -33,7 +33,7 @@ from headgate.http.server.routes import (
     check_endpoint,
     is_exempt,
 )
-from headgate.http.server.scope_exchange import ScopeExchange, exchange_of
+from headgate.http.server.scope_exchange import exchange_of
 from headgate.integrations.starlette.request import StarletteRequest
 from headgate.integrations.starlette.responses import RefusalResponse, Wrapped
 from headgate.integrations.starlette.routing import Found, application_of, find_route
@@ -151,7 +151,13 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             if isinstance(connection, WebSocket) or exchange.watched:
                 return await call(*args, **kwargs)
             exchange.watched = True
-            return await _watched(call(*args, **kwargs), exchange)
+            try:
+                response = await call(*args, **kwargs)
+            except BaseException as raised:  # the exchange ends here, where there is no response to end it
+                status = raised.status_code if isinstance(raised, HTTPException) else 500
+                await exchange.end_async(Response(status, {}, 0))
+                raise
+            return Wrapped(response, exchange.encoded_fields, exchange)
         if isinstance(connection, WebSocket):
             await refuse_websocket(scope, connection.receive, connection.send, refusal)
             return None
@@ -176,17 +182,6 @@ async def _call(endpoint: Endpoint, args: tuple[Any, ...], kwargs: dict[str, Any
     if is_coroutine_function(endpoint):
         return await endpoint(*args, **kwargs)
     return await run_in_threadpool(endpoint, *args, **kwargs)
-
-
-async def _watched(answer: Awaitable[Any], exchange: ScopeExchange) -> Any:
-    """What an endpoint answers, with what remains; the exchange ends when that is sent, or here where there is none."""
-    try:
-        response = await answer
-    except BaseException as raised:
-        if exchange.settles:
-            await exchange.end_async(Response(raised.status_code if isinstance(raised, HTTPException) else 500, {}, 0))
-        raise
-    return Wrapped(response, exchange.encoded_fields, exchange)
 
 
 rate_limit = RateLimits()

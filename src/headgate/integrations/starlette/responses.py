@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import Response as StarletteResponse
 
-from headgate.http.server.asgi_messages import Fields, Receive, Scope, Send, Watch, encode_refusal
+from headgate.http.server.asgi_messages import Fields, Receive, Scope, Send, Watch, adding, encode_refusal
 from headgate.http.server.options import Refusal
 from headgate.http.server.scope_exchange import ScopeExchange
 
@@ -27,12 +27,15 @@ class Wrapped(StarletteResponse):
         self._exchange = exchange
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._exchange is None or not self._exchange.settles:
+            fields = self._fields()
+            await self._response(scope, receive, adding(send, fields) if fields else send)
+            return
         watch = Watch(send, self._fields)
         try:
             await self._response(scope, receive, watch.send)
         finally:
-            if self._exchange is not None and self._exchange.settles:
-                await self._exchange.end_async(watch.response())
+            await self._exchange.end_async(watch.response())
 
 
 class RefusalResponse(StarletteResponse):

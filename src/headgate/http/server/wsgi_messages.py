@@ -1,0 +1,42 @@
+"""Answers of WSGI: fields are added to the head of a response, a refusal is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any
+
+from headgate import core
+from headgate.http.server.options import Refusal
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+WSGIApp = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+
+def python_telling(start_response: StartResponse, fields: list[tuple[str, str]]) -> StartResponse:
+    """Add fields to the head of the response; one that the application wrote itself stays as it is."""
+
+    def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
+        own = list(headers)
+        written = {name.lower() for name, _ in own}
+        return start_response(status, [*own, *(field for field in fields if field[0].lower() not in written)], *error)
+
+    return start
+
+
+telling: Callable[[StartResponse, list[tuple[str, str]]], StartResponse]
+telling = python_telling if core.native is None else core.native.FieldStarter
+
+
+def send_refusal(start_response: StartResponse, refusal: Refusal, *, head: bool) -> Iterable[bytes]:
+    """Send a refusal as a response; gives its body."""
+    headers = list(refusal.headers)
+    if not any(name.lower() == "content-length" for name, _ in headers):
+        headers.append(("Content-Length", str(len(refusal.body))))
+    try:
+        phrase = HTTPStatus(refusal.status).phrase
+    except ValueError:
+        phrase = "Refused"
+    start_response(f"{refusal.status} {phrase}", headers)
+    return [b"" if head else refusal.body]
