@@ -88,7 +88,7 @@ class ScopeExchange(Exchange):
 
         `decided` is what a shortcut gave or raised, or what came for `request`, which was asked for already.
         """
-        came = decided
+        came: Any = decided
         if came is None and request is None:
             request = kind(*parts)
             if counted_as:
@@ -97,11 +97,10 @@ class ScopeExchange(Exchange):
                 came = enforcer.ask(request)
             except StoreError as error:
                 came = error
-        if type(came) is Decision:
+        told = None
+        if isinstance(came, Decision):
             told = enforcer.passing(came)
-        elif came is None or isinstance(came, StoreError):
-            told = None
-        else:
+        elif came is not None and not isinstance(came, StoreError):
             return self._judge_later(enforcer, kind, parts, came, request, by, counted_as, charge)
         if request is None and (told is None or enforcer.settles):
             request = kind(*parts)
@@ -115,7 +114,7 @@ class ScopeExchange(Exchange):
             judgement.request = request
         elif charge is None and enforcer.routed:
             judgement.charge = getattr(request, "charge", None)
-        if told is not None:
+        if told is not None and isinstance(came, Decision):
             judgement.decision, judgement.has_passed = came, True
             self.settles = self.settles or enforcer.settles
             self._judged += (judgement,)
