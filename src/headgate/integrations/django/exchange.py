@@ -12,6 +12,7 @@ import django.core.exceptions as failures  # type: ignore[import-untyped]
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.http import Http404, HttpResponse  # type: ignore[import-untyped]
 
+from headgate.drive import answered
 from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.exchange import Step
 from headgate.http.server.options import Refusal, Response
