@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asking import give_back
 from headgate import AsyncLimiter, Gate, GuardedStore, Limiter, MemoryStore, Request
 from headgate.limits import Limit
-from headgate.stores.guard.refusals import REMEMBERED_US
+from headgate.stores.guard.refusals import MOST_REMEMBERED, REMEMBERED_US
 from headgate.testing import ManualClock
 from strategies import ONE_LIMIT, history_of
 from subjects import numbers
@@ -171,3 +171,25 @@ def test_limits_of_asyncio_forget_as_those_of_threads_do() -> None:
         assert (await limiter.hit("key", 5)).retry_after_us == (await limiter.peek("key", 5)).retry_after_us
 
     asyncio.run(run())
+
+
+def test_what_is_remembered_is_asked_again_when_the_clock_goes_back() -> None:
+    clock = ManualClock()
+    remembers, asks = pair("10/minute fixed", clock)
+    for limiter in (remembers, asks):
+        assert limiter.hit("key", 10) and not limiter.hit("key")
+    clock.advance(-1)
+    assert numbers(remembers.hit("key")) == numbers(asks.hit("key"))
+    store: Any = remembers.store
+    assert not store.refusals.known or min(one.since_us for one in store.refusals.known.values()) == clock.now_us()
+
+
+def test_so_many_refusals_are_remembered_and_no_more() -> None:
+    clock = ManualClock()
+    remembers, _ = pair("1/hour", clock)
+    store: Any = remembers.store
+    for number in range(MOST_REMEMBERED + 10):
+        assert remembers.hit(f"{number}")
+        assert not remembers.hit(f"{number}")
+        assert len(store.refusals.known) <= MOST_REMEMBERED
+    assert len(store.refusals.of_state) == len(store.refusals.known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -170,3 +171,28 @@ def test_a_store_may_be_collected_at_the_moment_in_which_its_prober_ends(monkeyp
     gc.collect()
     assert gone() is None and not prober().is_alive()
     assert told == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only where processes fork")
+def test_a_process_that_was_forked_while_a_task_probed_probes_by_itself() -> None:
+    class Away:
+        async def ask(self) -> None:
+            raise StoreUnavailable("no server is there")
+
+    breaker, store = opened(ManualClock()), Away()
+
+    async def probe() -> object:
+        breaker.probe_in_task(store.ask)
+        return breaker._prober
+
+    loop = asyncio.new_event_loop()
+    try:
+        of_parent = loop.run_until_complete(probe())
+        worker = os.fork()
+        if worker == 0:  # the task is its parent's: no loop runs it here
+            os._exit(0 if asyncio.run(probe()) is not of_parent else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == 0
+        breaker.close()
+        loop.run_until_complete(asyncio.sleep(0))
+    finally:
+        loop.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,3 +112,15 @@ def test_answers_do_not_depend_on_how_requests_are_cut(requests: list[bytes], cu
         at, turn = at + size, turn + 1
     whole = asyncio.run(written([sent] if sent else []))
     assert asyncio.run(written(pieces)) == whole
+
+
+@pytest.mark.parametrize(
+    "head", [b"Content-Length: 1001\r\n\r\n" + b"x" * 1001, b"Transfer-Encoding: chunked\r\n\r\n3e9\r\n" + b"x" * 1001]
+)
+def test_a_body_that_is_too_large_ends_the_connection_and_nothing_after_it_is_answered(head: bytes) -> None:
+    sent = b"POST /a HTTP/1.1\r\nHost: x\r\n" + head + b"\r\nGET /after HTTP/1.1\r\nHost: x\r\n\r\n"
+    answered, ended = asyncio.run(written([sent]))
+    assert answered.startswith(b"HTTP/1.1 413 ")
+    assert b"\r\nconnection: close\r\n" in answered.lower()
+    assert ended
+    assert answered.count(b"HTTP/1.1 ") == 1

@@ -48,3 +48,17 @@ def test_under_load_the_whole_limit_passes_in_every_window(core: str, limit: int
             passed += limiter.hit("client").allowed
             clock.advance(apart_us)
         assert passed == limit
+
+
+@pytest.mark.parametrize(("periods", "healed"), [(1, False), (2, False), (3, True), (1000, True)])
+def test_a_clock_that_steps_back_by_up_to_two_windows_forgives_nothing_and_a_state_further_ahead_is_healed(
+    core: str, periods: int, healed: bool
+) -> None:
+    clock = ManualClock(1_800_000_000_000_000)  # a window's start
+    limiter = make_limiter(core, "10/minute counter", clock)
+    assert limiter.hit("key", 10)
+    clock.advance(-periods * 60_000_000)
+    refused = limiter.hit("key", 10)
+    assert not refused
+    # The first of ten units leaves after a tenth of the window that follows, the tenth a microsecond after nine tenths.
+    assert refused.retry_after_us == (2 if healed else periods + 1) * 60_000_000 + 54_000_001

@@ -127,3 +127,32 @@ def test_both_kinds_of_sliding_window_are_one_family_in_a_store() -> None:
     limits = parse_limits("5/minute; 500/hour; 3/minute counter; 300/hour log; 1/minute fixed")
     scopes = [limit.scope for limit in name_limits(limits, scope="s", name="api")]
     assert scopes == ["s/sliding.0", "s/sliding.1", "s/sliding.2", "s/sliding.3", "s/fixed_window.0"]
+
+
+def test_a_shadow_limit_that_refuses_does_not_speak_where_another_refuses_sooner() -> None:
+    (limit,) = parse_limits("5/second")
+    definitions = [NamedLimit(limit, "a", "a", shadow=True), NamedLimit(limit, "b", "b"), NamedLimit(limit, "c", "c")]
+    readings = [Reading(False, 0, 9, 9, 9, 0), Reading(False, 0, 3, 3, 3, 0), Reading(True, 4, 9, 0, 9, 0)]
+    assert binding_of(definitions, readings, [1, 1, 1], allowed=False) == 1
+    never = [readings[0]._replace(retry_after_us=None), *readings[1:]]
+    assert binding_of(definitions, never, [1, 1, 1], allowed=False) == 1
+
+
+@pytest.mark.parametrize(
+    ("remaining", "resets", "cost", "binding"),
+    [
+        ((6, 5), (9, 9), 3, 1),  # one more request of 3 under the second, two under the first
+        ((4, 5), (9, 9), 3, 0),  # one more under both, and both reset at once: the first
+        ((5, 4), (9, 10), 3, 1),  # one more under both: the second resets later
+        ((4, 5), (9, 10), 3, 1),
+        ((4, 5), (10, 9), 3, 0),
+        ((4, 5), (9, 10), 0, 0),  # a cost of 0 counts as 1
+    ],
+)
+def test_when_allowed_the_limit_nearest_to_refusing_this_cost_speaks(
+    remaining: tuple[int, int], resets: tuple[int, int], cost: int, binding: int
+) -> None:
+    (limit,) = parse_limits("9/second")
+    definitions = [NamedLimit(limit, name, name) for name in "ab"]
+    readings = [Reading(True, left, reset_us, 0, 1, 0) for left, reset_us in zip(remaining, resets, strict=True)]
+    assert binding_of(definitions, readings, [cost, cost], allowed=True) == binding

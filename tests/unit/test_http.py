@@ -202,3 +202,12 @@ def test_both_cores_write_the_same_fields(
         natively, plainly = native.RateLimitFields(forms, policy, name), PythonRateLimitFields(forms, policy, name)
         assert natively.write(decision) == plainly.write(decision)
         assert natively.write_passing(decision) == plainly.write_passing(decision)
+
+
+@pytest.mark.parametrize(("retry_after_us", "milliseconds"), [(1, 1), (1_000, 1), (1_001, 2), (999_999, 1_000)])
+def test_a_wait_in_milliseconds_is_never_too_short(retry_after_us: int, milliseconds: int) -> None:
+    definitions = name_limits(parse_limits("5/minute"), scope="x", name="api")
+    reading = Reading(False, 0, retry_after_us, retry_after_us, retry_after_us, 0)
+    problem = answer_of(Decision(definitions, [reading], allowed=False, binding=0)).problem
+    assert problem is not None
+    assert problem["retry-after-ms"] == milliseconds

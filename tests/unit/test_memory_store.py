@@ -268,3 +268,18 @@ def test_a_key_refused_under_changed_numbers_is_not_forgotten_by_the_former_ones
     for number in range(100):
         flood.hit(f"new-{number}")
     assert not changed.peek("blocked")
+
+
+def test_a_request_of_several_limits_never_pushes_out_a_state_of_its_own(core: str) -> None:
+    clock = ManualClock()
+    store = MemoryStore(core=core, max_keys=2)  # type: ignore[arg-type]
+    one = Limiter("5/minute fixed", store=store, name="api", clock=clock)
+    both = Limiter("5/minute fixed; 10/hour fixed", store=store, name="api", clock=clock)
+    other = Limiter("1/hour fixed", store=store, name="other", clock=clock)
+    assert one.hit("key")
+    assert other.hit("blocked") and not other.hit("blocked")
+    # The table is full: of a blocked key, and of the first limit of this very request.
+    refused = both.hit("key")
+    assert (refused.allowed, refused.degraded) == (False, "closed")
+    assert one.peek("key", 0).remaining == 4
+    assert not other.hit("blocked")

@@ -372,3 +372,33 @@ def test_a_plan_foretells_when_each_waiter_passes(core: str, limits: list[Limit]
             joined_us = clock.now_us()
             decision = limiter.hit("key", cost)
         assert foretold == (joined_us + decision.delay_us if decision.allowed else None)
+
+
+def test_a_plan_forgets_a_waiter_that_leaves_without_its_turn(core: str) -> None:
+    limiter = make_limiter(core, "10/second bucket", ManualClock())
+    limiter.hit("key", 10)
+    first, second, third = (limiter._lines.steps("key", 10, 9_000_000) for _ in range(3))
+    assert isinstance(drive(first, limiter), Sleep)
+    for behind in (second, third):
+        assert isinstance(drive(behind, limiter), Stand)
+    second.close()
+    # The first has its turn now and the third in a second, so the next is in two seconds, not in three.
+    late = drive(limiter._lines.steps("key", 10, 1_999_999), limiter)
+    assert isinstance(late, Decision)
+    assert late.retry_after_us == 2_000_000
+    assert isinstance(drive(limiter._lines.steps("key", 10, 2_000_000), limiter), Stand)
+
+
+def test_a_plan_is_made_anew_once_another_caller_has_taken_what_it_counted_on(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "10/second bucket", clock)
+    limiter.hit("key", 10)
+    first = limiter._lines.steps("key", 10, 9_000_000)
+    assert isinstance(drive(first, limiter), Sleep)  # the clock has moved to its turn
+    assert limiter.hit("key", 10)  # by a caller that does not stand in line
+    assert isinstance(drive(first, limiter), Sleep)
+    clock.advance(-1_000_000)
+    # The first now passes a second later than it had planned, and a second waiter one more second later.
+    late = drive(limiter._lines.steps("key", 10, 1_999_999), limiter)
+    assert isinstance(late, Decision)
+    assert late.retry_after_us == 2_000_000

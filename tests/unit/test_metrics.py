@@ -1,0 +1,44 @@
+"""What is counted of decisions: for each rule once, as what the rule did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from headgate import Gate, Request
+from headgate.observe.metrics import Metrics
+
+
+def counted(gate: Gate, *requests: Request) -> Mapping[tuple[str, str], float]:
+    """How often each rule had each result over these requests."""
+    metrics = Metrics(gate.stats)
+    for request in requests:
+        metrics.decided(gate.hit(request), 1e-6)
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    return {
+        (sample.labels["rule"], sample.labels["result"]): sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == "headgate_decisions_total"
+    }
+
+
+def policy(*rules: dict[str, Any]) -> Gate:
+    return Gate({"version": 1, "rules": [{"by": [], **rule} for rule in rules]})
+
+
+def test_a_rule_of_several_limits_refuses_once_where_one_of_them_does() -> None:
+    gate = policy({"name": "both", "limits": "1/minute fixed; 100/hour fixed"}, {"name": "other", "limits": "9/minute"})
+    assert counted(gate, *[Request()] * 3) == {
+        ("both", "allowed"): 1,
+        ("both", "refused"): 2,
+        ("other", "allowed"): 1,
+        ("other", "held_back"): 2,
+    }
+
+
+def test_a_shadow_rule_of_several_limits_refuses_once_too_and_holds_nothing_back() -> None:
+    gate = policy({"name": "dry", "shadow": True, "limits": "1/minute fixed; 100/hour fixed"})
+    assert counted(gate, *[Request()] * 3) == {("dry", "shadow_allowed"): 1, ("dry", "shadow_refused"): 2}
