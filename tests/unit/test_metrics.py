@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headgate.observe.metrics import Metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from headgate import Gate, Request
-from headgate.observe.metrics import Metrics
 
 
 def counted(gate: Gate, *requests: Request) -> Mapping[tuple[str, str], float]:
@@ -35,7 +35,7 @@ def test_a_rule_of_several_limits_refuses_once_where_one_of_them_does() -> None:
         ("both", "allowed"): 1,
         ("both", "refused"): 2,
         ("other", "allowed"): 1,
-        ("other", "held_back"): 2,
+        ("other", "blocked"): 2,
     }
 
 
