@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.observe.metrics import Metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from headgate import Gate, Request
+from headgate.observe.events import DecisionEvent
+from headgate.observe.prometheus import Metrics
 
 
 def counted(gate: Gate, *requests: Request) -> Mapping[tuple[str, str], float]:
     """How often each rule had each result over these requests."""
     metrics = Metrics(gate.stats)
     for request in requests:
-        metrics.decided(gate.hit(request), 1e-6)
+        metrics.handle(DecisionEvent(gate.hit(request), 1e-6, request, "default"))
     families = text_string_to_metric_families(metrics.exposition().decode())
     return {
         (sample.labels["rule"], sample.labels["result"]): sample.value
