@@ -23,19 +23,19 @@ from headgate.decision import NamedLimit, name_limits
 from headgate.keys import Key
 from headgate.limit_text import parse_limits
 from headgate.operation import Operation
-from headgate.stores.redis.codec import KeyName
+from headgate.stores.redis.codec import UNITS, KeyName
 from headgate.stores.redis.commands import ScriptCall
 from headgate.stores.redis.store import RedisStore
 
 LIMITS = {
-    "fixed_window": "1_000_000/hour fixed",
-    "sliding_window": "1_000_000/hour",
-    "sliding_log": "1_000_000/hour log",
-    "token_bucket": "1_000_000/hour burst 1_000_000",
-    "leaky_bucket": "1_000_000/hour leaky 1_000_000",
-    "leaky_queue": "1_000_000/hour queue 1_000_000",
+    "fixed_window": "1_000/day fixed",
+    "sliding_window": "1_000/day",
+    "sliding_log": "1_000/day log",
+    "token_bucket": "1_000/day burst 1_000",
+    "leaky_bucket": "1_000/day leaky 1_000",
+    "leaky_queue": "1_000/day queue 1_000",
 }
-"""Limits that admit all that is asked here."""
+"""Limits that admit all that is asked here, and whose states outlive the measuring."""
 
 TEMPLATE = '''\
 """What a Redis needs for states and decisions, as it was measured.
@@ -78,6 +78,15 @@ NAME_BYTES = {name_bytes}
 ENTRY_BYTES = {entry_bytes}
 """Memory of one more request in a sliding log."""
 
+LISTED_ENTRIES = {listed_entries}
+"""Entries of a log up to which Redis keeps a key's fields in one list: hash-max-listpack-value is 64 bytes."""
+
+TABLE_BYTES = {table_bytes}
+"""Memory that a key takes more once a log of it has more entries than those: its fields are in a table then."""
+
+FIELD_BYTES = {field_bytes}
+"""Memory that each other limit of the key takes more then."""
+
 COSTS = {{
 {costs}
 }}
@@ -88,6 +97,7 @@ NAME_BYTES = 64
 KEYS = 100_000
 ASKED_KEYS = 20_000
 LOGS, ENTRIES, APART_US = 400, 400, 8_000_000
+LISTED_ENTRIES = 2
 AT_ONCE = 500
 ROUNDS = 15
 
@@ -171,6 +181,20 @@ class Measuring:
             self.send(self.buffers(limits, keys, now_us + entry * APART_US))
         return (self.used_memory() - before) / (LOGS * ENTRIES)
 
+    def bytes_of_a_table(self, others: int = 0) -> float:
+        """Bytes that a log, and so many limits beside it, take more once it has more than LISTED_ENTRIES entries."""
+        self.fresh()
+        texts = [LIMITS["sliding_log"], *[LIMITS["fixed_window"]] * others]
+        limits = name_limits(parse_limits("; ".join(texts)), scope="shop/1/search", name="search")
+        keys = keys_of(ASKED_KEYS, limits)
+        used = []
+        for entry in range(1, LISTED_ENTRIES + 2):
+            self.send(self.buffers(limits, keys, 1_800_000_000_000_000 + entry * APART_US))
+            encodings = {self.client.object("encoding", name) for name in self.client.scan_iter(count=1000)}
+            assert encodings == {b"hashtable" if entry > LISTED_ENTRIES else b"listpack"}, encodings
+            used.append(self.used_memory())
+        return (used[-1] - used[-2]) / ASKED_KEYS
+
     def decisions_a_second(self) -> dict[tuple[str, int], int]:
         """Decisions for each second that the server computes, by algorithm and number of limits; measured in turns."""
         self.fresh()
@@ -207,11 +231,10 @@ def keys_of(count: int, limits: Sequence[NamedLimit]) -> list[Key]:
 
 
 def _is_admission(reply: object) -> bool:
-    """Whether a script's reply has no wait in it."""
-    if not isinstance(reply, bytes):
+    """Whether a script's reply has no wait in it: five numbers for each limit have one, states of buckets have none."""
+    if not isinstance(reply, bytes) or len(reply) == UNITS:
         return False
-    numbers = unpack(f"<{len(reply) // 8}d", reply)
-    return len(numbers) % 5 != 0 or not any(numbers[3::5])
+    return len(reply) % 40 != 0 or not any(unpack(f"<{len(reply) // 8}d", reply)[3::5])
 
 
 def _encoded(call: ScriptCall) -> bytes:
@@ -237,6 +260,9 @@ def module(measuring: Measuring) -> str:
         name_bytes=NAME_BYTES,
         costs="\n".join(costs),
         entry_bytes=round(measuring.bytes_an_entry() + 0.5),
+        listed_entries=LISTED_ENTRIES,
+        table_bytes=(table := round(measuring.bytes_of_a_table())),
+        field_bytes=round((measuring.bytes_of_a_table(2) - table) / 2),
     )
 
 

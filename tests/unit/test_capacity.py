@@ -9,7 +9,7 @@ import pytest
 from headgate.limit_text import parse_limits
 from headgate.planning.capacity import MEMORY_FACTOR, Capacity, capacity
 from headgate.planning.decisions import BUSY_SHARE, SERVER_BYTES
-from headgate.planning.redis_costs import COSTS, ENTRY_BYTES
+from headgate.planning.redis_costs import COSTS, ENTRY_BYTES, TABLE_BYTES
 from headgate.policy.gate import read_policy
 
 IDENTITIES = {
@@ -68,7 +68,7 @@ def test_a_further_limit_is_a_field_that_lives_as_long_as_the_longest() -> None:
 def test_a_log_has_an_entry_for_each_request_up_to_its_quota() -> None:
     full = needed(by_user("100/minute log")).limits[0]
     assert full.entries == 100 * 1000
-    assert full.total_bytes == 1000 * full.state_bytes + 99 * 1000 * ENTRY_BYTES
+    assert full.total_bytes == 1000 * (full.state_bytes + TABLE_BYTES) + 99 * 1000 * ENTRY_BYTES
     dear = needed(by_user("100/minute log", cost=10)).limits[0]
     assert dear.entries == 10 * 1000
     idle = needed(by_user("100/minute log"), users=10**6, rate=10).limits[0]

@@ -9,7 +9,7 @@ from math import ceil
 from headgate.algorithms.table import ALGORITHMS
 from headgate.decision import NamedLimit
 from headgate.limits import Limit
-from headgate.planning.redis_costs import COSTS, ENTRY_BYTES, NAME_BYTES
+from headgate.planning.redis_costs import COSTS, ENTRY_BYTES, FIELD_BYTES, LISTED_ENTRIES, NAME_BYTES, TABLE_BYTES
 from headgate.policy.compiled import ANY_TIER, Rule
 from headgate.policy.identity import AddressIdentity, CookieIdentity, FirstOf, HeaderIdentity, Identity, QueryIdentity
 from headgate.stores.redis.codec import KeyName
@@ -50,19 +50,31 @@ def needs_of(rule: Rule, users: int, rate: float) -> list[LimitNeeds]:
 def _needs_of_tier(rule: Rule, tier: str, limits: Sequence[NamedLimit], users: int, rate: float) -> list[LimitNeeds]:
     """A key's states are fields of one hash, which lives as long as the longest of them."""
     life_s = max((_life_s(named.limit, rule.cost) for named in limits), default=0.0)
-    needs = []
+    needs: list[LimitNeeds] = []
     for named in limits:
         costs = COSTS[named.limit.algorithm]
         if named is limits[0]:
             state_bytes = costs.state_bytes + _name_bytes(rule, named) - NAME_BYTES
         else:
             state_bytes = costs.more_bytes
-        needs.append(_needs(rule, tier, named, users, rate, life_s=life_s, state_bytes=state_bytes))
+        # One table for all fields of a key, told with its first log.
+        table_bytes = 0 if any(need.entries for need in needs) else TABLE_BYTES + (len(limits) - 1) * FIELD_BYTES
+        needs.append(
+            _needs(rule, tier, named, users, rate, life_s=life_s, state_bytes=state_bytes, table_bytes=table_bytes)
+        )
     return needs
 
 
 def _needs(
-    rule: Rule, tier: str, named: NamedLimit, users: int, rate: float, *, life_s: float, state_bytes: int
+    rule: Rule,
+    tier: str,
+    named: NamedLimit,
+    users: int,
+    rate: float,
+    *,
+    life_s: float,
+    state_bytes: int,
+    table_bytes: int,
 ) -> LimitNeeds:
     """By Little's law as many states live at once as requests come in the time that one keeps its state alive."""
     limit = named.limit
@@ -72,7 +84,7 @@ def _needs(
     if ALGORITHMS[limit.algorithm].is_log:
         # What has left is cut off at the next request, or goes with the key.
         entries = min(states * (limit.quota // rule.cost), ceil(rate * (life_s + limit.period_us / 1e6)))
-    extra = max(0, entries - states) * ENTRY_BYTES
+    extra = max(0, entries - states) * ENTRY_BYTES + min(states, entries // (LISTED_ENTRIES + 1)) * table_bytes
     return LimitNeeds(
         rule=rule.name,
         tier=tier if len(rule.limits) > 1 and tier != ANY_TIER else "",

@@ -26,7 +26,7 @@ class Costs(NamedTuple):
 
 SERVER = "Redis 7.0.15, jemalloc-5.3.0"
 MACHINE = "AMD EPYC"
-DAY = "2026-11-21"
+DAY = "2026-11-22"
 METHOD = (
     "memory: growth of INFO's used_memory over 100,000 states; decisions: EVALSHA over one socket, hundreds on the "
     "way, on 20,000 keys, all admitted, for each second of the processor that the server used"
@@ -38,11 +38,20 @@ NAME_BYTES = 64
 ENTRY_BYTES = 16
 """Memory of one more request in a sliding log."""
 
+LISTED_ENTRIES = 2
+"""Entries of a log up to which Redis keeps a key's fields in one list: hash-max-listpack-value is 64 bytes."""
+
+TABLE_BYTES = 136
+"""Memory that a key takes more once a log of it has more entries than those: its fields are in a table then."""
+
+FIELD_BYTES = 48
+"""Memory that each other limit of the key takes more then."""
+
 COSTS = {
-    "fixed_window": Costs(229, 56, 132_600, 87_000),
-    "sliding_window": Costs(245, 48, 130_200, 78_900),
-    "sliding_log": Costs(245, 48, 112_000, 63_000),
-    "token_bucket": Costs(245, 48, 115_800, 74_100),
-    "leaky_bucket": Costs(245, 48, 117_600, 72_600),
-    "leaky_queue": Costs(245, 48, 115_600, 71_600),
+    "fixed_window": Costs(229, 56, 161_700, 96_100),
+    "sliding_window": Costs(245, 48, 102_600, 64_900),
+    "sliding_log": Costs(245, 64, 116_500, 66_600),
+    "token_bucket": Costs(245, 48, 152_700, 90_100),
+    "leaky_bucket": Costs(245, 48, 148_500, 89_900),
+    "leaky_queue": Costs(245, 48, 141_800, 77_400),
 }
