@@ -82,7 +82,7 @@ class RequestLimits:
         self._clock = told.get("clock", SYSTEM_CLOCK)
         self._scope: Any = told.get("scope", _own_counter) if routed else None
         store: Any = told.get("store", "memory://")
-        if not isinstance(store, str) and not hasattr(store, "bind"):
+        if not isinstance(told.get("store", ""), str | Store):
             raise ConfigError(f"store is a URL or a store, not {store!r:.40}")
         self.owned: Store | None = open_store(store) if isinstance(store, str) else None
         """The store, if it was opened here."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from struct import Struct, pack, unpack
+from struct import pack
 from typing import Any, NamedTuple
 
 from headgate.algorithms.transition import measure_us
@@ -22,7 +22,6 @@ from headgate.stores.protocol import StatesAt
 from headgate.stores.redis.codec import (
     UNITS,
     KeyName,
-    convert,
     field_name,
     is_log,
     read_charged,
@@ -30,6 +29,7 @@ from headgate.stores.redis.codec import (
     read_state,
 )
 from headgate.stores.redis.replies import no_answer, read_time
+from headgate.stores.redis.script_replies import numbers_of, readings_of, states_at, text_of
 from headgate.stores.redis.scripts import (
     BRIEF,
     HIT,
@@ -44,14 +44,11 @@ from headgate.stores.redis.scripts import (
     one_limit,
     several_limits,
 )
-from headgate.units import LARGEST
 
 _ALGORITHM = 7
 _NO_DELAY = -1.0
 _SERVERS_TIME = -1.0
 _NOT_KNOWN = -1.0
-
-_THREE = Struct("<3d").unpack
 
 MOST_LOCALS = 150
 MOST_IN_A_HASH, MOST_APART = 5, 3
@@ -106,7 +103,7 @@ class Commands:
         self.groups = max((definition.group + 1 for definition in self.definitions), default=0)
         self._key_names = [(KeyName(prefix, definition), definition.group) for definition in self.definitions]
         self._is_one = len(self.definitions) == 1
-        """Whether there is one limit, as mostly: then its cost is the only one."""
+        """Whether there is one limit, as mostly: then its key and cost are those of its group."""
 
         self._slot_of = slot_of
         self.needs_several = slot_of is not None
@@ -141,6 +138,8 @@ class Commands:
         if len(keys) != self.groups:
             raise ValueError(f"these limits take {self.groups} keys, not {len(keys)}")
         texts = list(map(encode_key, keys))
+        if self._is_one:
+            return [self._key_names[0][0].of(texts[-1])]
         return [name.of(texts[group]) for name, group in self._key_names]
 
     def costs(self, costs: Sequence[int]) -> list[int]:
@@ -148,7 +147,7 @@ class Commands:
         if len(costs) != self.groups:
             raise ValueError(f"these limits take {self.groups} costs, not {len(costs)}")
         checked = list(map(check_cost, costs))
-        return checked if self._is_one else [checked[definition.group] for definition in self.definitions]
+        return checked[-1:] if self._is_one else [checked[definition.group] for definition in self.definitions]
 
     def decide(self, operation: Operation, clock: Clock | None = None) -> ScriptSteps:
         """Decide an operation, by `clock` in place of the server's; the generator's result is the decision."""
@@ -233,9 +232,9 @@ class Commands:
                 raise
             moment_us = 0
             if own == TELL:
-                reply = _text(reply)
-                [moment_us], reply = _numbers(reply[-8:], 1), reply[:-8]
-            found |= dict(zip(place, _readings(reply, len(place)), strict=True))
+                reply = text_of(reply)
+                [moment_us], reply = numbers_of(reply[-8:], 1), reply[:-8]
+            found |= dict(zip(place, readings_of(reply, len(place)), strict=True))
             if not all(found[number].allowed or self.definitions[number].shadow for number in place):
                 refused = True
             elif own == TELL:
@@ -247,7 +246,7 @@ class Commands:
             for place in places:
                 # With a commit, a state that other numbers left is adopted, as by a refusal in one call.
                 reply = yield self._call(place, names, untouched, mode, now_us, None, together=True)
-                for number, reading in zip(place, _readings(reply, len(place)), strict=True):
+                for number, reading in zip(place, readings_of(reply, len(place)), strict=True):
                     found[number] = reading._replace(
                         allowed=found[number].allowed, retry_after_us=found[number].retry_after_us
                     )
@@ -336,7 +335,7 @@ class Commands:
     def _readings(self, reply: Any, costs: list[int]) -> list[Reading]:
         """What one call for all limits replied: of buckets mostly the states that it wrote."""
         if type(reply) is not bytes:
-            reply = _text(reply)
+            reply = text_of(reply)
         if len(reply) == self._brief:
             readings: list[Reading] = []
             for limit in self._compiled:
@@ -344,7 +343,7 @@ class Commands:
             return readings
         if len(reply) == UNITS:
             return [read_refused(self._compiled[0], reply, costs[0])]
-        return _readings(reply, len(self._order))
+        return readings_of(reply, len(self._order))
 
     def _decision(self, readings: list[Reading], costs: list[int]) -> Decision:
         if len(readings) == 1:
@@ -357,66 +356,6 @@ class Commands:
         return Decision(self.definitions, readings, allowed=allowed, binding=binding)
 
 
-def _readings(reply: Any, count: int) -> list[Reading]:
-    """What a script replied, for so many limits."""
-    if count == 1 and len(reply) == 24:  # most replies
-        remaining, reset_after_us, next_after_us = _THREE(reply)
-        if 0 <= remaining <= LARGEST and 0 <= reset_after_us <= LARGEST and 0 <= next_after_us <= LARGEST:
-            return [Reading(True, int(remaining), int(reset_after_us), 0, int(next_after_us), 0)]
-    reply = _text(reply)
-    if len(reply) == 24 * count:
-        numbers = _numbers(reply, 3 * count)
-        return [Reading(True, numbers[at], numbers[at + 1], 0, numbers[at + 2], 0) for at in range(0, 3 * count, 3)]
-    numbers = _numbers(reply, 5 * count)
-    readings = []
-    for at in range(0, 5 * count, 5):
-        remaining, reset_after_us, next_after_us, retry_after_us, delay_us = numbers[at : at + 5]
-        wait_us = None if retry_after_us < 0 else retry_after_us
-        readings.append(Reading(wait_us == 0, remaining, reset_after_us, wait_us, next_after_us, delay_us))
-    return readings
-
-
-def _text(reply: Any) -> bytes:
-    """The reply of a script, which is a text of doubles."""
-    if type(reply) is bytes:
-        return reply
-    if isinstance(reply, bytearray | memoryview):
-        return bytes(reply)
-    raise no_answer(reply, "a script's answer")
-
-
-def _numbers(reply: bytes, count: int) -> list[int]:
-    """The numbers in a reply, which are whole ones up to LARGEST, or -1."""
-    if len(reply) != 8 * count:
-        raise StoreError(f"a script replied with {len(reply)} bytes, which are not {count} numbers")
-    numbers = unpack(f"<{count}d", reply)
-    if not all(-1 <= number <= LARGEST and number == int(number) for number in numbers):
-        raise StoreKeyError("a state holds what are no numbers of a limit: another program wrote it, or it was damaged")
-    return [int(number) for number in numbers]
-
-
 def look(definition: NamedLimit, name: bytes) -> Command:
     """The command that reads a limit's state: what a sliding window needs, which may be in several fields, or one."""
     return ("HGETALL", name) if is_log(definition) else ("HGET", name, field_name(definition))
-
-
-def states_at(definitions: Sequence[NamedLimit], found: Sequence[Any], now_us: int) -> StatesAt:
-    """What was found, as the transitions of these limits read it."""
-    states = []
-    for definition, reply in zip(definitions, found, strict=True):
-        limit = definition.limit.compiled
-        value, others = _fields(reply, field_name(definition).encode()) if is_log(definition) else (reply, {})
-        states.append(None if value is None else convert(limit, *read_state(limit.algorithm, value, others), now_us))
-    return StatesAt(states, now_us)
-
-
-def _fields(reply: Any, field: bytes) -> tuple[Any, dict[int, bytes]]:
-    """Of all fields of a hash, the one of a limit and the others of its log, by their number."""
-    fields = reply if isinstance(reply, dict) else {}
-    if isinstance(reply, list) and len(reply) % 2 == 0:
-        fields = dict(zip(reply[::2], reply[1::2], strict=True))
-    elif reply is not None and not isinstance(reply, dict):
-        raise no_answer(reply, "the fields of a hash")
-    own = field + b":"
-    others = {int(name[len(own) :]): value for name, value in fields.items() if name.startswith(own)}
-    return fields.get(field), others

@@ -1,0 +1,76 @@
+"""What the replies of scripts mean: the readings of limits, and states that were read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct, unpack
+from typing import Any
+
+from headgate.decision import NamedLimit, Reading
+from headgate.errors import StoreError, StoreKeyError
+from headgate.stores.protocol import StatesAt
+from headgate.stores.redis.codec import convert, field_name, is_log, read_state
+from headgate.stores.redis.replies import no_answer
+from headgate.units import LARGEST
+
+_THREE = Struct("<3d").unpack
+
+
+def readings_of(reply: Any, count: int) -> list[Reading]:
+    """What a script replied, for so many limits."""
+    if count == 1 and len(reply) == 24:  # most replies
+        remaining, reset_after_us, next_after_us = _THREE(reply)
+        if 0 <= remaining <= LARGEST and 0 <= reset_after_us <= LARGEST and 0 <= next_after_us <= LARGEST:
+            return [Reading(True, int(remaining), int(reset_after_us), 0, int(next_after_us), 0)]
+    reply = text_of(reply)
+    if len(reply) == 24 * count:
+        numbers = numbers_of(reply, 3 * count)
+        return [Reading(True, numbers[at], numbers[at + 1], 0, numbers[at + 2], 0) for at in range(0, 3 * count, 3)]
+    numbers = numbers_of(reply, 5 * count)
+    readings = []
+    for at in range(0, 5 * count, 5):
+        remaining, reset_after_us, next_after_us, retry_after_us, delay_us = numbers[at : at + 5]
+        wait_us = None if retry_after_us < 0 else retry_after_us
+        readings.append(Reading(wait_us == 0, remaining, reset_after_us, wait_us, next_after_us, delay_us))
+    return readings
+
+
+def text_of(reply: Any) -> bytes:
+    """The reply of a script, which is a text of doubles."""
+    if type(reply) is bytes:
+        return reply
+    if isinstance(reply, bytearray | memoryview):
+        return bytes(reply)
+    raise no_answer(reply, "a script's answer")
+
+
+def numbers_of(reply: bytes, count: int) -> list[int]:
+    """The numbers in a reply, which are whole ones up to LARGEST, or -1."""
+    if len(reply) != 8 * count:
+        raise StoreError(f"a script replied with {len(reply)} bytes, which are not {count} numbers")
+    numbers = unpack(f"<{count}d", reply)
+    if not all(-1 <= number <= LARGEST and number == int(number) for number in numbers):
+        raise StoreKeyError("a state holds what are no numbers of a limit: another program wrote it, or it was damaged")
+    return [int(number) for number in numbers]
+
+
+def states_at(definitions: Sequence[NamedLimit], found: Sequence[Any], now_us: int) -> StatesAt:
+    """What was found, as the transitions of these limits read it."""
+    states = []
+    for definition, reply in zip(definitions, found, strict=True):
+        limit = definition.limit.compiled
+        value, others = _fields(reply, field_name(definition).encode()) if is_log(definition) else (reply, {})
+        states.append(None if value is None else convert(limit, *read_state(limit.algorithm, value, others), now_us))
+    return StatesAt(states, now_us)
+
+
+def _fields(reply: Any, field: bytes) -> tuple[Any, dict[int, bytes]]:
+    """Of all fields of a hash, the one of a limit and the others of its log, by their number."""
+    fields = reply if isinstance(reply, dict) else {}
+    if isinstance(reply, list) and len(reply) % 2 == 0:
+        fields = dict(zip(reply[::2], reply[1::2], strict=True))
+    elif reply is not None and not isinstance(reply, dict):
+        raise no_answer(reply, "the fields of a hash")
+    own = field + b":"
+    others = {int(name[len(own) :]): value for name, value in fields.items() if name.startswith(own)}
+    return fields.get(field), others
