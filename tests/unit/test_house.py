@@ -172,6 +172,15 @@ def test_an_optional_library_stands_behind_one_door(library: str) -> None:
     assert all(any(user.startswith(door) for door in doors) for user in users), users
 
 
+def test_a_long_file_has_its_reason_in_contributing() -> None:
+    told = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where the code breaks its own guide")[2]
+    for file in files():
+        if len(file.read_text().splitlines()) > 300:
+            assert f"`{file.relative_to(SOURCE)}`" in told, (
+                f"{file} passes 300 lines, and CONTRIBUTING does not say why"
+            )
+
+
 def test_only_one_door_leads_to_time() -> None:
     for file in files():
         if file.name in ("clock.py", "waiting.py", "decider.py"):  # waiting sleeps, the service measures itself
