@@ -170,7 +170,7 @@ def test_an_identity_may_be_a_function_of_python() -> None:
     gate = Gate(replace(policy, rules=(replace(policy.rules[0], key=key),)), clock=ManualClock(0))
 
     def keys(name: str) -> object:
-        return gate.decide_at(Request(headers={"X-Tenant": name}), 0, 1)[1][2]
+        return gate.decide_at(Request(headers={"X-Tenant": name}), 0, 1)[1][1].keys
 
     assert [keys("a"), keys("t1"), keys("")] == [(("a",),), (("t1", "of", "shop"),), (None,)]
     assert not gate.hit(Request())
