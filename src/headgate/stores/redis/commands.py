@@ -239,7 +239,8 @@ class Commands:
                 refused = True
             elif own == TELL:
                 taken = [number for number in place if found[number].allowed]
-                charged.append((taken, moment_us))
+                if taken:  # of shadow limits alone it may be none
+                    charged.append((taken, moment_us))
         if refused:
             yield from self._take_back(charged, names, costs)
             untouched = [0] * len(names)
