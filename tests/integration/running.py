@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -93,12 +93,14 @@ def run_headgate(*arguments: str, input: str | None = None, **environment: str) 
 @contextmanager
 def running_service(policy: Path, *arguments: str) -> Iterator[RunningService]:
     """A service on a free port, until the end of the block."""
-    process = subprocess.Popen(
-        headgate_command("serve", str(policy), "--port", "0", *arguments),
-        stderr=subprocess.PIPE,
-        text=True,
-        env=dict(os.environ),
-    )
+    with service_of(headgate_command("serve", str(policy), "--port", "0", *arguments)) as service:
+        yield service
+
+
+@contextmanager
+def service_of(command: Sequence[str]) -> Iterator[RunningService]:
+    """The service that a command starts, until the end of the block."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     service: RunningService | None = None
     try:
         service = RunningService(process)

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from running import RunningService, headgate_command, run_headgate, running_service
+from running import RunningService, headgate_command, run_headgate, running_service, service_of
 
 from headgate import core
 from headgate.stores.shared.store import default_zone_url
@@ -266,28 +266,10 @@ runpy.run_module("headgate", run_name="__main__")
 """The service; SIGUSR1 blocks the event loop of one of its workers for an hour, as a call that never returns does."""
 
 
-@contextmanager
-def blockable_service(policy: Path, *arguments: str) -> Iterator[RunningService]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", BLOCKABLE, "serve", str(policy), "--port", "0", *arguments],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    service: RunningService | None = None
-    try:
-        service = RunningService(process)
-        yield service
-    finally:
-        if service is not None:
-            service.stop()
-        else:
-            process.kill()
-            process.wait()
-
-
 @pytest.mark.parametrize("sig", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "its event loop is blocked"])
 def test_a_worker_that_hangs_is_replaced_and_no_longer_counted(policy: Path, zone: str, sig: signal.Signals) -> None:
-    with blockable_service(policy, "--workers", "4", "--store", zone, "--worker-timeout", "3") as service:
+    arguments = ("serve", str(policy), "--port", "0", "--workers", "4", "--store", zone, "--worker-timeout", "3")
+    with service_of([sys.executable, "-c", BLOCKABLE, *arguments]) as service:
         workers = workers_of(service)
         assert metrics(service)["headgate_workers",] == 4
         with ThreadPoolExecutor(ENOUGH) as pool:

@@ -25,8 +25,8 @@ from headgate.http.server.options import Refusal, RouteOptions, without_content
 from headgate.http.server.routes import (
     NONE_TOLD,
     ApplicationEnforcers,
+    AsyncRouteLimits,
     LimitsOfRoute,
-    RouteLimits,
     exempt,
     is_exempt,
 )
@@ -126,14 +126,14 @@ class RateLimit:
         return not any(limit.override and limit is not self for limit in narrower)
 
 
-class RateLimits:
+class RateLimits(AsyncRouteLimits):
     """Makes limits of routes. What is given here stands for all of them, unless one says otherwise.
 
     They count in one store, in memory if none is named. Raises ConfigError or TypeError.
     """
 
     def __init__(self, **defaults: Unpack[RouteOptions]) -> None:
-        self._routes = RouteLimits(defaults, asynchronous=True)
+        super().__init__(**defaults)
         self._made: WeakValueDictionary[tuple[Any, ...], RateLimit] = WeakValueDictionary()
         self._headers = defaults.get("headers", "draft-11")
 
@@ -169,16 +169,8 @@ class RateLimits:
         """What a refusal looks like, for `responses=` of a route, a router or an application."""
         return responses_of(self._headers)
 
-    async def warm_up(self) -> None:
-        """Have the stores that were opened here connect before the first request."""
-        await self._routes.warm_up_async()
-
-    async def aclose(self) -> None:
-        """Close the stores that were opened here."""
-        await self._routes.aclose()
-
     def _make(self, limits: LimitsOfRoute, override: bool, options: RouteOptions) -> RateLimit:
-        enforcers = self._routes.enforcers(limits, options)
+        enforcers = self.routes.enforcers(limits, options)
         return RateLimit(enforcers, override=override, headers=options.get("headers", self._headers))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from headgate.policy.client_address import AddressRules
 from headgate.policy.compiled import ANY_TIER, Tiers
@@ -151,27 +151,33 @@ def _of_header(identity: HeaderIdentity) -> Extractor:
 
 
 def _of_cookie(identity: CookieIdentity) -> Extractor:
-    name, repeated, part_of = identity.cookie, _repeated(identity.name), digest if identity.secret else bounded
+    name, part_of = identity.cookie, _token_parts(identity)
 
     def cookie(subject: Subject) -> Parts | None:
-        value = subject.cookie(name)
-        if value is REPEATED:
-            return repeated
-        return (part_of(plain_token(value)),) if value else None
+        return part_of(subject.cookie(name))
 
     return cookie
 
 
 def _of_query(identity: QueryIdentity) -> Extractor:
-    name, repeated, part_of = identity.parameter, _repeated(identity.name), digest if identity.secret else bounded
+    name, part_of = identity.parameter, _token_parts(identity)
 
     def query(subject: Subject) -> Parts | None:
-        value = subject.query(name)
+        return part_of(subject.query(name))
+
+    return query
+
+
+def _token_parts(identity: CookieIdentity | QueryIdentity) -> Callable[[Any], Parts | None]:
+    """What makes the parts of a key from a cookie's or a query parameter's value, which may be missing or repeated."""
+    repeated, part_of = _repeated(identity.name), digest if identity.secret else bounded
+
+    def parts(value: Any) -> Parts | None:
         if value is REPEATED:
             return repeated
         return (part_of(plain_token(value)),) if value else None
 
-    return query
+    return parts
 
 
 def _of_address(rules: AddressRules) -> Extractor:

@@ -10,7 +10,7 @@ told in `scope` counts together. What no store is named for counts in one that b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 from headgate.errors import ConfigError
 from headgate.http.server.attached import Attached
@@ -105,6 +105,21 @@ class RouteLimits:
         if store is None:
             store = self._opened[url] = open_store(url)
         return store
+
+
+class AsyncRouteLimits:
+    """What the `RateLimits` of asyncio frameworks have in common: options for all their limits, and one store."""
+
+    def __init__(self, **defaults: Unpack[RouteOptions]) -> None:
+        self.routes = RouteLimits(defaults, asynchronous=True)
+
+    async def warm_up(self) -> None:
+        """Have the stores that were opened here connect before the first request."""
+        await self.routes.warm_up_async()
+
+    async def aclose(self) -> None:
+        """Close the stores that were opened here."""
+        await self.routes.aclose()
 
 
 def application_enforcers(

@@ -16,8 +16,8 @@ from headgate.http.server.options import RouteOptions
 from headgate.http.server.routes import (
     NONE_TOLD,
     ApplicationEnforcers,
+    AsyncRouteLimits,
     LimitsOfRoute,
-    RouteLimits,
     check_endpoint,
     exempt,
 )
@@ -30,14 +30,11 @@ _DEPTH = "__headgate_depth__"
 """How many limits stand before a handler already."""
 
 
-class RateLimits:
+class RateLimits(AsyncRouteLimits):
     """Limits of handlers. What is given here stands for all of them, unless one says otherwise.
 
     They count in one store, in memory if none is named. Raises ConfigError or TypeError.
     """
-
-    def __init__(self, **defaults: Unpack[RouteOptions]) -> None:
-        self._routes = RouteLimits(defaults, asynchronous=True)
 
     def __call__(
         self,
@@ -53,7 +50,7 @@ class RateLimits:
         applications. Several limits apply together: what one of them refuses is charged in none. With
         `override` those of the application do not apply. `fallback` is a handler that answers a refusal.
         """
-        enforcers = self._routes.enforcers(limits, options)
+        enforcers = self.routes.enforcers(limits, options)
 
         def decorate(handler: Limited) -> Limited:
             check_endpoint(handler)
@@ -61,14 +58,6 @@ class RateLimits:
             return cast(Limited, exempt(limited) if override else limited)
 
         return decorate
-
-    async def warm_up(self) -> None:
-        """Have the stores that were opened here connect before the first request."""
-        await self._routes.warm_up_async()
-
-    async def aclose(self) -> None:
-        """Close the stores that were opened here."""
-        await self._routes.aclose()
 
 
 rate_limit = RateLimits()

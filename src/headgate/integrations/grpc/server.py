@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction
-from typing import Any, Unpack, cast
+from typing import Any, NamedTuple, Unpack, cast
 
 import grpc
 from grpc import StatusCode, aio
@@ -62,16 +62,12 @@ class RateLimitInterceptor(grpc.ServerInterceptor):
         self._enforcers = _Enforcers(policy, methods, options, asynchronous=False)
 
     def intercept_service(self, continuation: Callable[[Any], Handler], handler_call_details: Any) -> Handler:
-        handler, method = continuation(handler_call_details), handler_call_details.method
-        enforcer, place = self._enforcers.of(method)
-        if enforcer is None:
-            return handler
-        endpoint = _endpoint(method, handler)
-        handler = handler or grpc.stream_stream_rpc_method_handler(_unknown)
+        found, method = continuation(handler_call_details), handler_call_details.method
+        limited = self._enforcers.limited(self, method, found, _unknown)
+        if limited is None:
+            return found
+        handler, endpoint, judged, enforcer, counted_as = limited
         behavior = _behavior(handler)
-
-        judged = _judged_by(self, enforcer, place or endpoint, behavior)
-        counted_as = judged[-1].counted_as
 
         def passing(message: Any, context: Any) -> Any:
             exchange, request = Exchange(), GrpcRequest(method, endpoint, message, context)
@@ -99,15 +95,12 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Handler]], handler_call_details: Any
     ) -> Handler:
-        handler, method = await continuation(handler_call_details), handler_call_details.method
-        enforcer, place = self._enforcers.of(method)
-        if enforcer is None:
-            return handler
-        endpoint = _endpoint(method, handler)
-        handler = handler or grpc.stream_stream_rpc_method_handler(_unknown_async)
+        found, method = await continuation(handler_call_details), handler_call_details.method
+        limited = self._enforcers.limited(self, method, found, _unknown_async)
+        if limited is None:
+            return found
+        handler, endpoint, judged, enforcer, counted_as = limited
         behavior, streams = _behavior(handler), handler.response_streaming
-        judged = _judged_by(self, enforcer, place or endpoint, behavior)
-        counted_as = judged[-1].counted_as
 
         def judging(message: Any, context: Any) -> tuple[Exchange, Coroutine[Any, Any, Judgement]]:
             exchange, request = Exchange(), GrpcRequest(method, endpoint, message, context)
@@ -143,6 +136,16 @@ class AsyncRateLimitInterceptor(aio.ServerInterceptor):
         await self._enforcers.aclose()
 
 
+class _Limited(NamedTuple):
+    """A handler that is limited, and what judges its calls."""
+
+    handler: Handler
+    endpoint: str
+    judged: list[PlaceOf]
+    enforcer: Enforcer
+    counted_as: str
+
+
 class _Enforcers:
     """What judges each method."""
 
@@ -166,6 +169,16 @@ class _Enforcers:
             if not _METHOD.fullmatch(method):
                 raise ConfigError(f'a method is "/package.Service/Method" or "/package.Service/*", not {method!r:.60}')
             self._methods[method] = None if own is None else routes.enforcer(own, {})
+
+    def limited(self, by: object, method: str, handler: Handler | None, unknown: Callable[..., Any]) -> _Limited | None:
+        """The handler of a method, `unknown` where there is none, and what judges it; None where it is not limited."""
+        enforcer, place = self.of(method)
+        if enforcer is None:
+            return None
+        endpoint = _endpoint(method, handler)
+        handler = handler or grpc.stream_stream_rpc_method_handler(unknown)
+        judged = _judged_by(by, enforcer, place or endpoint, _behavior(handler))
+        return _Limited(handler, endpoint, judged, enforcer, judged[-1].counted_as)
 
     def of(self, method: str) -> tuple[Enforcer | None, str]:
         """What judges a method, None where it is not limited; and what it counts under, "" for the method itself."""

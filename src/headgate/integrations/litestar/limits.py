@@ -8,19 +8,16 @@ from litestar.exceptions import HTTPException
 
 from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, Watch, refuse
 from headgate.http.server.options import Response, RouteOptions
-from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, LimitsOfRoute, RouteLimits, is_exempt
+from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, AsyncRouteLimits, LimitsOfRoute, is_exempt
 from headgate.http.server.scope_exchange import ScopeExchange, exchange_of
 from headgate.integrations.litestar.request import LitestarRequest, application_of, template_of
 
 
-class RateLimits:
+class RateLimits(AsyncRouteLimits):
     """Makes limits of routes. What is given here stands for all of them, unless one says otherwise.
 
     They count in one store, in memory if none is named. Raises ConfigError or TypeError.
     """
-
-    def __init__(self, **defaults: Unpack[RouteOptions]) -> None:
-        self._routes = RouteLimits(defaults, asynchronous=True)
 
     def __call__(
         self,
@@ -36,15 +33,7 @@ class RateLimits:
         too. Several limits apply together: what one of them refuses is charged in none. With `override`
         those of outer layers do not apply. `fallback` is an ASGI application that answers a refusal.
         """
-        return RateLimit(self._routes.enforcers(limits, options), override=override, fallback=fallback)
-
-    async def warm_up(self) -> None:
-        """Have the stores that were opened here connect before the first request."""
-        await self._routes.warm_up_async()
-
-    async def aclose(self) -> None:
-        """Close the stores that were opened here."""
-        await self._routes.aclose()
+        return RateLimit(self.routes.enforcers(limits, options), override=override, fallback=fallback)
 
 
 rate_limit = RateLimits()

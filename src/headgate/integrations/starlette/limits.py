@@ -28,8 +28,8 @@ from headgate.http.server.options import Response, RouteOptions, without_content
 from headgate.http.server.routes import (
     NONE_TOLD,
     ApplicationEnforcers,
+    AsyncRouteLimits,
     LimitsOfRoute,
-    RouteLimits,
     check_endpoint,
     is_exempt,
 )
@@ -44,14 +44,11 @@ _DEPTH = "__headgate_depth__"
 """How many limits stand before an endpoint already."""
 
 
-class RateLimits:
+class RateLimits(AsyncRouteLimits):
     """Makes limits of routes. What is given here stands for all of them, unless one says otherwise.
 
     They count in one store, in memory if none is named. Raises ConfigError or TypeError.
     """
-
-    def __init__(self, **defaults: Unpack[RouteOptions]) -> None:
-        self.routes = RouteLimits(defaults, asynchronous=True)
 
     def __call__(
         self, limits: LimitsOfRoute = NONE_TOLD, *, fallback: Endpoint | None = None, **options: Unpack[RouteOptions]
@@ -68,14 +65,6 @@ class RateLimits:
             return _limited(endpoint, enforcers, fallback)
 
         return decorate
-
-    async def warm_up(self) -> None:
-        """Have the stores that were opened here connect before the first request."""
-        await self.routes.warm_up_async()
-
-    async def aclose(self) -> None:
-        """Close the stores that were opened here."""
-        await self.routes.aclose()
 
 
 class RouteLimit:

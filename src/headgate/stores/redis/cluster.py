@@ -16,7 +16,7 @@ from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.drive import drive
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.redis.clients import open_connection
-from headgate.stores.redis.pool import Command, ConnectionPool, sound
+from headgate.stores.redis.pool import Command, ConnectionPool, execute_one_by_one, sound
 from headgate.stores.redis.slot_map import PAUSE_S, SearchStep, SendTo, SlotMap
 from headgate.stores.redis.url import Address, Place
 
@@ -53,13 +53,7 @@ class ClusterPools:
 
     def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
         """The replies to several commands, one by one; a refusal is an error among them."""
-        replies: list[Any] = []
-        for key, command in requests:
-            try:
-                replies.append(self.execute(key, command))
-            except exceptions.ResponseError as error:
-                replies.append(error)
-        return replies
+        return execute_one_by_one(self.execute, requests)
 
     def open(self, commands: Sequence[Command]) -> None:
         """Find out where the slots are and connect to each of their servers; one that does not answer is left out."""

@@ -249,6 +249,19 @@ class ConnectionPool:
                 self._waiting.popleft().serve(connection)
 
 
+def execute_one_by_one(
+    execute: Callable[[bytes | None, Command], Any], requests: Sequence[tuple[bytes | None, Command]]
+) -> list[Any]:
+    """The replies to several commands, each with the key that it is for; a refusal is an error among them."""
+    replies: list[Any] = []
+    for key, command in requests:
+        try:
+            replies.append(execute(key, command))
+        except exceptions.ResponseError as error:
+            replies.append(error)
+    return replies
+
+
 def sound(reply: Any) -> Any:
     """A reply of several; raises it where it is an error."""
     if isinstance(reply, Exception):

@@ -8,14 +8,14 @@ from typing import Any, Protocol
 
 import redis
 from redis.client import NEVER_DECODE
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError
 
 from headgate.stores.redis.clients import open_client
 from headgate.stores.redis.cluster import ClusterPools
 from headgate.stores.redis.commands import ScriptCall
 from headgate.stores.redis.errors import store_error
 from headgate.stores.redis.first_connection import FirstAttempt, first_commands
-from headgate.stores.redis.pool import Command, ConnectionPool, sound
+from headgate.stores.redis.pool import Command, ConnectionPool, execute_one_by_one, sound
 from headgate.stores.redis.replies import check_said
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.url import Place
@@ -196,13 +196,7 @@ class _OwnClient:
     execute_first = execute
 
     def execute_all(self, requests: Sequence[tuple[bytes | None, Command]]) -> list[Any]:
-        replies: list[Any] = []
-        for key, command in requests:
-            try:
-                replies.append(self.execute(key, command))
-            except ResponseError as error:
-                replies.append(error)
-        return replies
+        return execute_one_by_one(self.execute, requests)
 
     def open(self, commands: Sequence[Command]) -> None: ...
 
