@@ -59,8 +59,8 @@ class Zone:
     """A table in a file that all processes of a host map; Linux alone. See `headgate.stores.shared.store`.
 
     Made of a file's descriptor, which may be closed then; a `flock` on it lasts as long as the zone.
-    Raises ConfigError for a file that is no zone of this version. `alone` is given by who holds that
-    lock exclusively: all locks are then made anew, and it is kept as the number of the PID namespace.
+    Raises ConfigError for a file that is no zone of this version. A process that holds
+    that lock exclusively gives `alone`, the number of its PID namespace, which is kept; all locks are then made anew.
     All that looks at states raises StoreTimeout where a part of the table is held for more than 250 ms,
     after the first time without waiting until that part is free again, and StoreUnavailable where one is damaged.
     """
@@ -68,7 +68,7 @@ class Zone:
     def __new__(cls, descriptor: int, *, on_full: str, alone: int | None) -> Zone: ...
     @staticmethod
     def format(descriptor: int, *, size: int, log_percent: int, seed: bytes, boot: bytes) -> None:
-        """Make a file of `size` zeroes a zone; nobody else may have it yet. `seed` and `boot` have 16 bytes."""
+        """Make a file of `size` zeroes a zone; no other process may have it yet. `seed` and `boot` have 16 bytes."""
 
     @staticmethod
     def file_system(descriptor: int) -> int:
@@ -80,7 +80,7 @@ class Zone:
 
     @property
     def namespace(self) -> int:
-        """The PID namespace of those who use it, as the last one that was alone told."""
+        """The PID namespace of the processes that use it, as the last one that was alone gave it."""
 
     def now_us(self) -> int:
         """The zone's clock: the same for all processes."""
@@ -273,7 +273,7 @@ class FieldStarter:
 class PeerLimits:
     """Decides for requests by the address of their peer, one unit each, and writes what remains.
 
-    `key_of` gives the key of an address and of "", a header that nobody wrote. It is remembered.
+    `key_of` gives the key of an address and of "", for no forwarded header. Keys are remembered.
     """
 
     def __new__(cls, bound: BoundLimits, fields: RateLimitFields, key_of: Callable[[str, str], Any]) -> PeerLimits: ...

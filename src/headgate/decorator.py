@@ -101,7 +101,7 @@ class CallLimit:
             try:
                 async for value in values:
                     yield value
-            finally:  # who stops early stops the function too
+            finally:  # a caller that stops early stops the function too
                 close = getattr(values, "aclose", None)
                 if close is not None:
                     await close()

@@ -55,7 +55,7 @@ class Operation(_Fields):
 
 
 class Receipt(NamedTuple):
-    """What a decision charged, and who decided: all that is needed to give it back.
+    """What a decision charged, and what decided: all that is needed to give it back.
 
     `costs` may be a part of what was charged. `degraded` is the decision's own: what was decided in place of the
     store is given back there. `charged` tells of each limit whether it was charged, None for all: a shadow limit that

@@ -2,8 +2,8 @@
 
 Callers that wait for one key stand in a line. Only the first of a line asks the store again, so a
 small request never overtakes a big one; lines of different keys know nothing of each other. When
-somebody joins, a plan tells when their turn will come: too late, and they are refused at once, with
-nothing consumed. `hit` does not stand in line: it takes what is there.
+a caller joins, a plan tells when its turn will come: if that is too late, it is refused at once, with
+nothing consumed. `hit` does not wait in line: it takes what is there.
 
 The steps of waiting are a generator, which `run` and `run_async` drive.
 """
@@ -56,7 +56,7 @@ WaitSteps = Generator[Operation | Read | Sleep | Stand, Any, Decision]
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """A place in a line. `call` wakes who holds it; until someone waits, it only notes the call."""
+    """A place in a line. `call` wakes its caller; until that waits, it only notes the call."""
 
     cost: int
     called: bool = False
@@ -160,7 +160,7 @@ class WaitingLines:
         return (yield from self._refuse(key, cost, (yield from self._alone_us(key, cost))))
 
     def _alone_us(self, key: Key, cost: int) -> Generator[Read, Any, int | None]:
-        """How long until a request would proceed that nobody is in line before; None for never."""
+        """How long until a request would proceed if no caller were in line before it; None for never."""
         if not self._queues:
             return 1
         states = yield Read(key)
@@ -199,7 +199,7 @@ class WaitingLines:
     def _join(
         self, name: str, cost: int, states: Sequence[State | None], timeout_us: int
     ) -> tuple[Ticket | None, int | None]:
-        """Stand in line; no ticket, and the wait, for who would come too late."""
+        """Join the line; a caller whose turn would come too late gets no ticket, and the wait."""
         now_us = self._now_us(states)
         with self._lock:
             line = self._lines.setdefault(name, _Line())
@@ -301,7 +301,7 @@ def timeout_us(timeout: float | None) -> int:
 
 
 def _hopeless(decision: Decision, left_us: int) -> bool:
-    """Whether a refused request should not wait: its turn comes too late, or never, or nobody waits for the store."""
+    """Whether a refused request should not wait: its turn comes too late, or never, or the store is away."""
     if decision.degraded == "closed" and any(limit.on_store_error == "closed" for limit in decision.definitions):
         return True
     return decision.retry_after_us is None or decision.retry_after_us > left_us

@@ -160,7 +160,7 @@ fn who_waits_for_a_lane_holds_no_other() {
     let myself = myself.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
     assert!(!told.is_empty());
     assert!(told.iter().all(|told| *told == Err(Unusable::Stuck(myself.expect("a number")))), "{told:?}");
-    assert_eq!(remaining(&table, &limit, &keys[1]), 1_000_000, "who was told charged nothing");
+    assert_eq!(remaining(&table, &limit, &keys[1]), 1_000_000, "a thread that got the error charged nothing");
 }
 
 #[test]

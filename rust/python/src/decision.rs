@@ -6,10 +6,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
-/// Who may decide where a store does not; `headgate.decision.DEGRADED` without the first.
+/// What may decide where a store does not; `headgate.decision.DEGRADED` without the first.
 const DEGRADED: [&str; 3] = ["local", "open", "closed"];
 
-/// Who decided where the table was full.
+/// What decided where the table was full.
 #[inline]
 fn degraded(full: Option<OnFull>) -> &'static str {
     match full {

@@ -1,4 +1,4 @@
-//! A plain limit before an application, whole: who is asking, the decision, and what remains of it.
+//! A plain limit before an application, whole: the client's key, the decision, and what remains.
 //!
 //! Python's part of a request is longer than deciding is; most requests need none of it.
 

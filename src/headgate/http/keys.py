@@ -1,11 +1,11 @@
-"""Who is asking: functions of a request that give the key it is counted by, None where it has none.
+"""Identify clients: functions of a request that give the key it is counted by, None where it has none.
 
     RateLimitMiddleware(app, limits="100/minute", key=first_of(api_key("X-API-Key"), header("X-User-Id")))
 
 They take Headgate's request, and that of any framework whose integration is imported.
 
 Each key begins with where it comes from: user 7 is not cookie 7. Only what a client cannot choose
-freely tells who it is; see docs/identity.md.
+freely identifies it; see docs/identity.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is asking, by a signed token: claims of a JWT that was verified, and never a word of one that was not.
+"""Identify clients by a signed token: claims of a JWT that was verified, and never one of a JWT that was not.
 
     key=claim("sub", key=PUBLIC_KEY, algorithms=["RS256"], audience="my-api")
     tier=claim("tier", key=PUBLIC_KEY, algorithms=["RS256"], audience="my-api")

@@ -125,7 +125,7 @@ def row_reader(
 ) -> Callable[[Sequence[str]], Entry]:
     """A reader of rows under these columns; raises Unreadable where time or client have no column."""
     resolved = names.resolve(columns)
-    if "client" not in resolved:  # in tables a host is who asks, in JSON it is who answers
+    if "client" not in resolved:  # in tables a host is the client, in JSON it is the server
         resolved.update(("client", name) for name in columns if name.lower() == "host")
     for role in names.needed:
         if role not in resolved:

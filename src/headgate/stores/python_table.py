@@ -1,6 +1,6 @@
 """The table in Python: for where the native core is not at hand. Same rules, same answers, slower.
 
-What differs is only what nobody can observe through decisions: keys are kept as text, and which 32
+What differs is only what no decision shows: keys are kept as text, and which 32
 states a full table looks at.
 """
 

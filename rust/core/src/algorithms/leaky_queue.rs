@@ -1,6 +1,6 @@
 //! Leaky bucket as a queue: requests leave evenly spaced, those admitted wait for their place.
 //!
-//! The bucket of capacity queue + 1 decides who may join; the level before a request is the time
+//! The bucket of capacity queue + 1 decides which requests may join; the level before a request is the time
 //! that the requests ahead of it still need. State is that of the token bucket. Pure.
 //! See docs/algorithms.md#leaky-queue.
 

@@ -1,6 +1,6 @@
 //! Sliding window counter: this window's count and the share of the last one that still overlaps.
 //!
-//! The share is rounded down to whole units, so that a caller who keeps to the limit is not refused.
+//! The share is rounded down to whole units, so that a caller that keeps to the limit is not refused.
 //! State is (window, current, previous), or None for a key never seen. `window` is the index of the
 //! window that `current` counts. Times are integers of the limit's unit. Pure.
 //! See docs/algorithms.md#sliding-window-counter.

@@ -9,7 +9,7 @@ use crate::memory::shared::{SLOTS_AT, ShardLayout};
 
 /// Where the words of the header begin.
 pub const HEADER: usize = 0;
-/// Where it says which PID namespace those who use the zone are in.
+/// Where the PID namespace of the processes that use the zone is.
 pub const NAMESPACE: usize = 128;
 /// Where the figures begin that are counted.
 pub const FIGURES: usize = 256;

@@ -154,8 +154,8 @@ class Sender:
     def steps(self, call: OutgoingRequest) -> CallSteps:
         """The steps of a call; the generator's result is the library's response.
 
-        Raises RateLimited, Held or Throttled if nothing was sent, else what the library raised last. Who has
-        an answer and no time or budget for another try gets that answer.
+        Raises RateLimited, Held or Throttled if nothing was sent, else what the library raised last. A call that
+        has a response, but no time or budget for another attempt, gives that response.
         """
         settings, clock = self._settings, self._clock
         not_before_us = clock.now_us()

@@ -136,7 +136,7 @@ class RequestLimits:
             units = cost if told is True else int(told)
             if units < 0:
                 raise ArgumentError(f"units that count are at least 0, not {units}")
-        except Exception:  # the response is sent: nobody else would be told of it
+        except Exception:  # the response is sent: only the log can report it
             _log.exception("counts failed: the request counts as it was charged")
             return
         if units < cost:

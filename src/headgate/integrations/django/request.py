@@ -145,7 +145,7 @@ def _(request: Any) -> DjangoRequest:
 
 @portable
 def user(request: Any) -> tuple[str, str] | None:
-    """The key of the user who is logged in, by primary key; None without one. It serves sync and async alike."""
+    """The key of the logged-in user, by primary key; None without one. It works in sync and async views alike."""
     who = cast(DjangoRequest, request_of(request)).user
     return ("user", str(who.pk)) if who is not None and who.is_authenticated else None
 

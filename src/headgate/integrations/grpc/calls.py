@@ -133,7 +133,7 @@ class CallContext:
         return Response(code, {key: value for key, value in self._said if isinstance(value, str)}, self._bytes)
 
 
-cast(Any, grpc.ServicerContext).register(CallContext)  # for who asks what a context is
+cast(Any, grpc.ServicerContext).register(CallContext)  # so that isinstance() of a context holds
 
 
 def refuse(context: Any, refusal: Refusal, decision: Decision | None) -> Any:

@@ -122,7 +122,7 @@ async def _swallow(message: Message) -> None:
 
 
 def _replace(message: Message, refusal: Refusal, *, head: bool) -> bytes:
-    """Make the head of a refusal of another's; what tells browsers who may read it stays. Gives its body."""
+    """Turn the head of another response into a refusal's; its CORS headers stay. Gives the refusal's body."""
     kept = [
         (name, value) for name, value in message["headers"] if name.startswith(b"access-control-") or name == b"vary"
     ]

@@ -38,8 +38,8 @@ class Found(NamedTuple):
 def find_route(scope: Scope, *, endpoint: Any = None, by_method: bool = False) -> Found:
     """The route of a request, or that which it will come to.
 
-    Who asks from inside an endpoint names it: should it not be found, its name takes the place of what is
-    not known. `by_method` tells methods apart where the route itself does not.
+    A caller inside an endpoint gives it as `endpoint`: should no route be found, its name stands in for the
+    route. `by_method` tells methods apart where the route itself does not.
     """
     # What a route is called does not change, and finding it out takes as long as deciding does.
     router, fastapi = scope.get("router"), scope.get("fastapi")
@@ -81,7 +81,7 @@ def _remember(
 
 
 def application_of(scope: Scope) -> Any:
-    """What lives as long as the outermost application: its router. None where nobody tells it."""
+    """What lives as long as the outermost application: its router. None where that is not known."""
     router = scope.get("router")
     if router is not None:
         return router
@@ -169,11 +169,11 @@ class _Tree(NamedTuple):
     """Whether a mount's path has parameters."""
 
     opaque: tuple[str, ...]
-    """Mounts of applications whose routes nobody tells."""
+    """Mounts of applications whose routes are not known."""
 
 
 class _Remembered(NamedTuple):
-    """A route that was found; who is told apart by identity is `kept`, so that nobody else gets the same one."""
+    """A route that was found; `kept` holds the objects known by their id(), so that no other one gets the same id."""
 
     endpoint: Any
     found: Found

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: whose turn it is when requests come one behind another, and when it ends.
+"""One HTTP/1.1 connection: in which order pipelined requests are answered, and when it ends.
 
 What is read is bounded by `request_reader`; here, how long the client may take, and what it may make the service
 answer ahead. The connection ends itself, or `Connections` end it. See docs/decisions/0032-connections.md.

@@ -67,7 +67,7 @@ class Breaker:
         self._complaints: set[str] = set()
         self._half_open_us = 0
         self._turns = 0.0
-        """Each who asks while it is half open adds the share of that moment, and whole ones go through."""
+        """Each call while it is half open adds the share of that moment, and whole ones go through."""
 
         self._prober: threading.Thread | asyncio.Task[None] | None = None
         self._pid = 0
@@ -113,7 +113,7 @@ class Breaker:
             listener(error)
 
     def close(self) -> None:
-        """Forget what failed: nobody asks any more, and nobody needs to find out."""
+        """Forget what failed: no call will come any more, and none needs to find out."""
         with self._lock:
             self.state = CLOSED
             self.failures = 0
@@ -121,7 +121,7 @@ class Breaker:
             self._prober.get_loop().call_soon_threadsafe(self._prober.cancel)
 
     def probe_in_thread(self, probe: Callable[[], object]) -> None:
-        """See to it that somebody finds out when the store is back."""
+        """Start a thread that finds out when the store is back, where none runs."""
         if not self._needs_prober():
             return
         with self._lock:
@@ -152,7 +152,7 @@ class Breaker:
         pause_s = self._first_probe_s
         while self.state == OPEN:
             threading.Event().wait(jittered(pause_s))
-            if (probe := known()) is None:  # nobody has the store any more
+            if (probe := known()) is None:  # the store is gone
                 return
             try:
                 probe()

@@ -155,9 +155,9 @@ class _LoopConnections:
         return self._multiplexers.get(None)
 
     async def connect_first(self) -> float | None:
-        """Make the first connection, which has a deadline of its own; those who come meanwhile wait for it together.
+        """Make the first connection, which has a deadline of its own; calls that come meanwhile wait for it together.
 
-        What is left of it then is theirs, too; None where that is no more than any call has.
+        Gives what is left of that deadline, which these calls have as well; None where that is no more than usual.
         """
         loop = asyncio.get_running_loop()
         if self._first is None:
@@ -184,7 +184,7 @@ class _LoopConnections:
                     await self._learn()
                     await asyncio.gather(
                         *[self._send_first(address, commands, within_s) for address in self._slots.servers()],
-                        return_exceptions=True,  # who asks this server is told
+                        return_exceptions=True,  # the first call to this server gets the error
                     )
                 else:
                     await self._send_first(None, commands, within_s)
@@ -208,7 +208,7 @@ class _LoopConnections:
             except exceptions.ReadOnlyError:
                 if self._place is None or self._place.kind != "sentinel":
                     raise
-                if multiplexer.connections == connections:  # else somebody else has found the new primary
+                if multiplexer.connections == connections:  # else another call has found the new primary
                     await multiplexer.drop("it is no primary any more")
                 return await multiplexer.ask(command, within_s=within_s)  # it was not executed
         if self._own_cluster is not None:
@@ -242,7 +242,7 @@ class _LoopConnections:
             raise store_error(error, self._shown) from error
 
     async def _learn(self) -> None:
-        """Ask where each slot is; those who come together ask once."""
+        """Ask where each slot is; calls that come together ask once."""
         if self._learned is None or self._learned.done():
             self._learned = asyncio.get_running_loop().create_task(self._ask_where())
             self._learned.add_done_callback(_retrieve)
@@ -299,6 +299,6 @@ class _LoopConnections:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """Who waits is told; where nobody does any more, nobody is."""
+    """Waiting calls get the error of a task; where none waits any more, it is dropped."""
     if not task.cancelled():
         task.exception()

@@ -69,11 +69,11 @@ class ClusterPools:
             thread.join(max(0.0, (until_us - SYSTEM_CLOCK.now_us()) / US_PER_SECOND))
 
     def _open(self, address: Address, commands: Sequence[Command]) -> None:
-        with suppress(exceptions.RedisError, OSError):  # who asks this server is told
+        with suppress(exceptions.RedisError, OSError):  # the first call to this server gets the error
             self._pool_of(address).open(commands)
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the connections that no call uses."""
         for pool in list(self._pools.values()):
             pool.close()
 
@@ -96,7 +96,7 @@ class ClusterPools:
         return pool
 
     def _learn(self, slot: int, until_us: int) -> None:
-        """Ask where each slot is; of those who come together one asks."""
+        """Ask where each slot is; of calls that come together one asks."""
         if self._pid != os.getpid():  # a thread of the parent may have held it
             self._learning, self._pid = threading.Lock(), os.getpid()
         if not self._learning.acquire(timeout=self._left_s(until_us)):

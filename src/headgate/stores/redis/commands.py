@@ -2,7 +2,7 @@
 
 A decision is one call of one script. Where a Cluster keeps the keys of a decision on several servers it
 is several: each is charged in turn, and a refusal gives back what was charged before it, so that never
-more passes than every limit admits; who comes in between may be refused too early.
+more passes than every limit admits; a request in between may be refused too early.
 """
 
 from __future__ import annotations

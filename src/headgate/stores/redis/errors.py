@@ -18,7 +18,7 @@ _WAYS_OUT = {
     "NOREPLICAS": "it has too few replicas and refuses writes",
     "MAXCLIENTS": "it has too many clients",
 }
-"""Refusals that pass by themselves, or once somebody has acted. None of them has charged anything."""
+"""Refusals that pass by themselves, or once an operator has acted. None of them has charged anything."""
 
 _LASTING = {
     "WRONGTYPE": "a key of this name holds a value of another program: choose another prefix, or delete the key",

@@ -1,4 +1,4 @@
-"""The first connection of a process, which has a deadline of its own: who asks meanwhile waits for that one attempt.
+"""The first connection of a process, which has a deadline of its own: calls meanwhile wait for that one attempt.
 
 A process that has just started has no connection and no script loaded, and its requests come all at once. Decided
 without the store they would be counted apart in each process; so they wait, longer than for a decision and once.
@@ -27,7 +27,7 @@ def first_commands(scripts: dict[str, Script]) -> list[tuple[str, ...]]:
 
 
 class _Attempt:
-    """One attempt to connect, and who waits for it."""
+    """One attempt to connect, for which several calls may wait."""
 
     def __init__(self, within_s: float) -> None:
         self.until_us = SYSTEM_CLOCK.now_us() + round(within_s * US_PER_SECOND)

@@ -39,7 +39,7 @@ Command = tuple[Any, ...]
 class _Pending:
     command: Command
     before: Command | None
-    """A command that goes ahead in the same write, whose reply nobody waits for."""
+    """A command that goes ahead in the same write; no call waits for its reply."""
 
     reply: asyncio.Future[Any]
     deadline: float
@@ -91,7 +91,7 @@ class Multiplexer:
         await self._lose(StoreUnavailable(f"{self._shown}: {reason}"))
 
     async def close(self) -> None:
-        """End the connection, and wait until its socket is closed; who still waits is told."""
+        """End the connection, and wait until its socket is closed; calls that still wait get an error."""
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -169,7 +169,7 @@ class Multiplexer:
             ask.reply.set_result(reply)
 
     def _look(self) -> None:
-        """Tell those whose deadline has passed; usual calls have the same patience, so they stand in line."""
+        """Fail the calls whose deadline has passed; usual calls have the same timeout, so they are in order."""
         self._watch = None
         now = self._loop.time()
         for queue in (self._sent, self._pending):
@@ -192,7 +192,7 @@ class Multiplexer:
             self._watch = self._loop.call_later(self._timeout_s / _LOOKS_IN_A_DEADLINE, self._look)
 
     async def _lose(self, error: Exception) -> None:
-        """Give the connection up: whoever was sent may have been charged."""
+        """Give the connection up: calls that were sent may have charged."""
         connection, self._connection = self._connection, None
         self._fail(self._sent, error)
         self._wake_reader.set()
@@ -227,6 +227,6 @@ class Multiplexer:
 
 
 def _has_more(connection: Any) -> bool:
-    """Whether something was read that nobody has asked for: it would be taken for the next reply."""
+    """Whether something was read that answers no call: it would be taken for the next reply."""
     reader = getattr(connection._parser, "_reader", None)
     return reader is not None and bool(reader.has_data())

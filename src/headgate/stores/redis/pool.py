@@ -3,7 +3,7 @@
 A call over a connection that is open waits as long as its socket does. Where none is idle, one is opened beside the
 call, in a thread: names are looked up, Sentinels asked and passwords sent, each with a patience of its own or with
 none. The call takes whichever comes first until its deadline, the new connection or one that another call gives back,
-so that an opening that is slow holds up nobody as long as there is a connection. One that comes later is kept for the
+so that a slow opening holds up no call as long as there is a connection. One that comes later is kept for the
 next call.
 """
 
@@ -113,12 +113,12 @@ class ConnectionPool:
         self._give_back(self._opened(commands))
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the connections that no call uses."""
         while self._idle:
             self._idle.pop().disconnect()
 
     def _take(self) -> Any:
-        """An open connection that nobody uses; None where there is none, or the server has closed it meanwhile."""
+        """An open connection that no call uses; None where there is none, or the server has closed it meanwhile."""
         if self._pid != os.getpid():
             self._begin()
         try:
@@ -153,7 +153,7 @@ class ConnectionPool:
                 connection.disconnect()
             elif _left_s(until_us) > 0:
                 return connection
-            else:  # too late: nobody is to be charged for it any more
+            else:  # too late: the call may not charge any more
                 self._give_back(connection)
                 raise exceptions.TimeoutError
 
@@ -239,7 +239,7 @@ class ConnectionPool:
             connection.disconnect()
 
     def _serve(self) -> None:
-        """Hand idle connections to those who wait, who came first first."""
+        """Hand idle connections to waiting calls, in the order in which they came."""
         with self._lock:
             while self._waiting:
                 try:

@@ -98,7 +98,7 @@ class ReplyParser(_Parser):  # type: ignore[misc]
 
 
 class AsyncReplyParser(_AsyncParser):  # type: ignore[misc]
-    """Reads replies on an event loop; who waits for one has a deadline."""
+    """Reads replies on an event loop; calls that wait for one have a deadline."""
 
     _reader: Any
 

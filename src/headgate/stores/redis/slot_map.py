@@ -43,7 +43,7 @@ class SendTo(NamedTuple):
 
 
 class SlotMap:
-    """A map of slots to servers; `seeds` are asked for it where nobody else is known."""
+    """A map of slots to servers; `seeds` are asked for it where no other server is known."""
 
     def __init__(self, seeds: Sequence[Address]) -> None:
         self._seeds = seeds
@@ -62,7 +62,7 @@ class SlotMap:
         return self._servers.get(slot)
 
     def directed(self, error: Exception, slot: int, address: Address) -> Address | None:
-        """Who is to be asked once instead, by the word of the server that was asked; None for the one of the map."""
+        """The server to ask once instead, according to the one that was asked; None for the one of the map."""
         if isinstance(error, exceptions.MovedError):
             # What moved once has often taken others along: ask again where they are.
             servers = {known: server for known, server in self._servers.items() if server != address}
@@ -81,7 +81,7 @@ class SlotMap:
             self._failed[address] = None
 
     def candidates(self, known: Iterable[Address]) -> list[Address]:
-        """Whom to ask where the slots are, one after another; last those who did not answer, the latest at the end."""
+        """The servers to ask for the slots, in order; last those that did not answer, the latest at the end."""
         failed = list(self._failed)
         every = dict.fromkeys([*known, *self._seeds])
         return [address for address in every if address not in failed] + [one for one in failed if one in every]
@@ -97,7 +97,7 @@ class SlotMap:
     def search(self, slot: int, shown: str, asked: Address | None = None) -> Generator[SearchStep | SendTo, Any, Any]:
         """Go from server to server, as they say, until one takes the call; its reply is the result.
 
-        `asked` is who is to be asked first, by the word of another one.
+        `asked` is the server to ask first, according to another one.
         """
         turns = 0
         while turns < _MOST_TURNS:

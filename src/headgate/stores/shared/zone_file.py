@@ -33,7 +33,7 @@ _LOCAL_FILE_SYSTEMS = {
     0x01021994: "tmpfs", 0x858458F6: "ramfs", 0xEF53: "ext4", 0x58465342: "xfs", 0x9123683E: "btrfs",
     0xF2F52010: "f2fs", 0x2FC12FC1: "zfs", 0xCA451A4E: "bcachefs", 0x794C7630: "overlay", 0x3153464A: "jfs",
 }  # fmt: skip
-"""By the numbers of statfs(2). On these, all who map a file see one memory, and allocated room stays."""
+"""By the numbers of statfs(2). On these, all processes that map a file share one memory, and allocated room stays."""
 
 _OTHER_FILE_SYSTEMS = {
     0x6969: "nfs", 0xFF534D42: "cifs", 0xFE534D42: "smb", 0x01021997: "9p", 0x65735546: "fuse",
@@ -164,14 +164,14 @@ def _check_shape(path: Path, info: dict[str, int], wanted: Wanted) -> None:
 
 
 def _check_owner(path: Path, status: os.stat_result, mode: int | None) -> None:
-    """Refuse a file that somebody else could change under our hands, unless that was asked for."""
+    """Refuse a file that another user could change while it is in use, unless `mode` allows that."""
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"{path}: is no regular file")
     if status.st_nlink > 1:
         raise ConfigError(f"{path}: has {status.st_nlink} names (hard links); a zone has one")
     ours = os.geteuid()
     if mode is None and ours in (0, status.st_uid):
-        return  # who owns the file, or administers the host, may look into it
+        return  # the owner of the file and root may open it
     shared = (mode or 0) & 0o020
     if status.st_uid not in (ours, 0) and not shared:
         raise ConfigError(
@@ -201,7 +201,7 @@ def _make(native: Any, path: Path, wanted: Wanted) -> bool:
         descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     except PermissionError:
         if mode & 0o020 and beside.exists():
-            return False  # of another user of the group, who has not yet shared it
+            return False  # made by another user of the group, and not shared yet
         raise
     try:
         _check_owner(beside, os.fstat(descriptor), mode)
@@ -249,7 +249,7 @@ def _identity(status: os.stat_result) -> Identity:
 
 
 def _boot() -> bytes:
-    """16 bytes that are the same for all who share this run of the system and its monotonic clock."""
+    """16 bytes that are the same for all processes of this run of the system, with its monotonic clock."""
     with _needs_proc():
         mark = blake2b(_BOOT_ID.read_bytes(), digest_size=16)
     with suppress(OSError):  # a kernel from before 5.6 has one clock for all
