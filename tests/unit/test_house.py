@@ -101,6 +101,45 @@ def test_a_file_imports_only_from_below_or_from_its_own_room(file: Path) -> None
         assert FLOORS[other] < FLOORS[own] or room_of(other) == room_of(own), f"{file} imports {module}"
 
 
+def drawn(flowchart: str) -> tuple[dict[str, str], set[tuple[str, str]]]:
+    """The box of each room of a flowchart, and the arrows between boxes."""
+    labels = re.findall(r'(\w+)\["(.*?)"\]', flowchart)
+    lines = re.findall(r"^ +(\w+) --> (.+)$", re.sub(r'\[".*?"\]', "", flowchart), re.M)
+    arrows = {(start, end) for start, ends in lines for end in ends.split(" & ")}
+    boxes = {box: box for arrow in arrows for box in arrow if box not in dict(labels)}
+    return boxes | {room: box for box, label in labels for room in label.split(", ")}, arrows
+
+
+def reached(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Where arrows lead, one after another."""
+    while more := {(start, end) for start, middle in arrows for other, end in arrows if middle == other} - arrows:
+        arrows = arrows | more
+    return arrows
+
+
+def test_the_drawing_of_the_house_agrees_with_the_imports() -> None:
+    flowchart = (ROOT / "CONTRIBUTING.md").read_text().partition("```mermaid\n")[2].partition("```")[0]
+    boxes, arrows = drawn(flowchart)
+    assert set(boxes) == set(FLOORS)
+    imported = {
+        (boxes[own], boxes[parts[1]])
+        for file in files()
+        if (own := file.relative_to(SOURCE).parts[0].removesuffix(".py")) in boxes
+        for parts in (module.split(".") for module in imports(file))
+        if parts[0] == "headgate" and len(parts) > 1 and boxes.get(parts[1], boxes[own]) != boxes[own]
+    }
+    assert arrows - imported == set(), "arrows without an import"
+    assert imported - reached(arrows) == set(), "imports that no arrows lead to"
+
+
+def test_a_drawing_is_read() -> None:
+    assert drawn('flowchart TD\n    a --> b & c\n    c --> d["e, f"]\n') == (
+        {"a": "a", "b": "b", "c": "c", "e": "d", "f": "d"},
+        {("a", "b"), ("a", "c"), ("c", "d")},
+    )
+    assert reached({("a", "b"), ("b", "c"), ("c", "d")}) >= {("a", "d"), ("b", "d")}
+
+
 def test_the_rooms_of_the_service_stand_on_each_other() -> None:
     for file in sorted((SOURCE / "service").rglob("*.py")):
         own = file.relative_to(SOURCE / "service").parts[0].removesuffix(".py")
