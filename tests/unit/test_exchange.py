@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from headgate import MemoryStore
-from headgate.drive import drive
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Exchange, Judgement
 from headgate.http.server.options import Response
@@ -76,7 +75,7 @@ def test_what_never_reaches_the_application_is_taken_back_once() -> None:
     exchange = Exchange()
     judge(exchange, limit)
     for _ in range(2):
-        drive(exchange.taking_back(), exchange.do)
+        exchange.take_back()
     assert left(limit) == 8
     assert exchange.fields() == []
 

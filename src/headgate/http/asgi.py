@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Unpack
 
+from headgate.decision import Decision
 from headgate.errors import StoreError
 from headgate.http.server.asgi_messages import (
     ASGIApp,
@@ -96,8 +97,24 @@ class RateLimitMiddleware:
         if kind != "http" and not (kind == "websocket" and self._websockets):
             await self.app(scope, receive, self._living(send) if kind == "lifespan" else send)
             return
+        request: AsgiRequest | None = None
+        if not enforcer.settles:
+            if decided is None:
+                request = self.request_kind(scope)
+                try:
+                    decided = enforcer.ask(request)
+                except StoreError as error:
+                    decided = error
+                if decided is None:
+                    await self.app(scope, receive, send)
+                    return
+            # Most requests pass at once, and nothing comes after: they need no exchange.
+            told = enforcer.passing(decided) if type(decided) is Decision and decided.allowed else None
+            if told is not None:
+                await self.app(scope, receive, adding(send, told) if told else send)
+                return
         exchange = ScopeExchange()
-        judged = exchange.judge_scope(enforcer, self.request_kind, (scope,), decided)
+        judged = exchange.judge_scope(enforcer, self.request_kind, (scope,), decided, request)
         judgement = judged if isinstance(judged, Judgement) else await judged
         if judgement.refusal is not None:
             await refuse(judgement.refusal, scope, receive, send, self._fallback)

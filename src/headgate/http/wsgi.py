@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Unpack
 from urllib.parse import quote
 
+from headgate.decision import Decision
 from headgate.errors import StoreError
 from headgate.http.server.counted_parts import CountedParts
 from headgate.http.server.enforcer import Enforcer
@@ -28,6 +29,7 @@ from headgate.http.server.wsgi_messages import (
     telling,
 )
 from headgate.policy.gate import Gate
+from headgate.policy.headers import Headers
 from headgate.policy.request import Request, one_value, target_text
 
 __all__ = ["Environ", "RateLimitMiddleware", "StartResponse", "WSGIApp", "WsgiRequest", "python_telling", "telling"]
@@ -75,8 +77,21 @@ class RateLimitMiddleware:
                 decided = error
             if callable(decided):
                 return self.app(environ, decided)
+        request = self.request_kind(environ)
+        if not enforcer.settles:
+            if decided is None:
+                try:
+                    decided = enforcer.ask(request)
+                except StoreError as error:
+                    decided = error
+                if decided is None:
+                    return self.app(environ, start_response)
+            # Most requests pass at once, and nothing comes after: they need no exchange.
+            told = enforcer.passing(decided) if type(decided) is Decision and decided.allowed else None
+            if told is not None:
+                return self.app(environ, telling(start_response, told) if told else start_response)
         exchange = Exchange()
-        judgement = exchange.judge(enforcer, self.request_kind(environ), None, "", decided)
+        judgement = exchange.judge(enforcer, request, None, "", decided)
         refusal = judgement.refusal
         if refusal is not None and self._fallback is None:
             return send_refusal(start_response, refusal, head=environ["REQUEST_METHOD"] == "HEAD")
@@ -178,7 +193,7 @@ def _ending(exchange: Exchange, app: WSGIApp, environ: Environ, start_response: 
         return start_response(status, headers, *error)
 
     def end(body_bytes: int) -> None:
-        told = {name.lower(): value for name, value in said[1]}
+        told = Headers({name.lower(): value for name, value in said[1]})
         exchange.end(Response(int(said[0].split(" ")[0]), told, body_bytes))
 
     try:

@@ -17,7 +17,6 @@ from collections import Counter
 from threading import Lock
 from typing import Any, ClassVar, cast
 
-from headgate.drive import drive
 from headgate.errors import ConfigError, MissingExtraError
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Judgement
@@ -114,7 +113,7 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
         asked = RestRequest(request, view, endpoint)
         self._judgement = judgement = exchange.judge(enforcer, asked, type(self), endpoint)
         if refused_before and judgement.refusal is None:
-            drive(exchange.taking_back(), exchange.do)  # another throttle has refused: this one is not used
+            exchange.take_back()  # another throttle has refused: this one is not used
             return True
         if outer is None:
             _tell(view, exchange)

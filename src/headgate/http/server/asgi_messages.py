@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from headgate import core
 from headgate.http.server.options import Refusal, Response, without_content
+from headgate.policy.headers import Headers
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -51,9 +52,9 @@ def python_adding(send: Send, fields: Fields) -> Send:
 adding: Callable[[Send, Fields], Send] = python_adding if core.native is None else core.native.FieldSender
 
 
-@cache
+@lru_cache(1024)
 def _field_name(name: str) -> bytes:
-    return name.lower().encode()
+    return name.lower().encode("latin-1")
 
 
 def _nothing() -> Fields:
@@ -89,7 +90,7 @@ class Watch:
 
     def response(self) -> Response:
         """What was seen."""
-        told = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers}
+        told = Headers({name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers})
         return Response(self._status, told, self._body_bytes)
 
 
@@ -106,13 +107,13 @@ def refuse(
 
 def encode_refusal(refusal: Refusal) -> Fields:
     """The header fields of a refusal as ASGI has them."""
-    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers]
+    return [(_field_name(name), value.encode("latin-1")) for name, value in refusal.headers]
 
 
 async def send_refusal(send: Send, refusal: Refusal, kind: str, *, head: bool) -> None:
     """Send a refusal as a response of this kind."""
     headers = encode_refusal(refusal)
-    if not any(name == b"content-length" for name, _ in headers):
+    if b"content-length" not in [name for name, _ in headers]:
         headers.append((b"content-length", b"%d" % len(refusal.body)))
     await send({"type": f"{kind}.response.start", "status": refusal.status, "headers": headers})
     await send({"type": f"{kind}.response.body", "body": b"" if head else refusal.body})

@@ -75,10 +75,17 @@ def wide_rules(told: Mapping[str, Any], narrow: AddressRules) -> tuple[AddressRu
 
 def usable(key: Any) -> Any:
     """A key as it is counted; None for one that lacks a part. Long parts, as a client may send them, are digests."""
-    parts = parts_of(key)
-    if not parts or None in parts or "" in parts:
+    if type(key) is str and 0 < len(key) <= _LONGEST_PART:
+        return key
+    parts, long = parts_of(key), False
+    if not parts:
         return None
-    if any(isinstance(part, str) and len(part) > _LONGEST_PART for part in parts):
+    for part in parts:
+        if part is None or part == "":
+            return None
+        if isinstance(part, str) and len(part) > _LONGEST_PART:
+            long = True
+    if long:
         parts = tuple(_bounded(part) if isinstance(part, str) else part for part in parts)
         return parts if isinstance(key, tuple) else parts[0]
     return key
@@ -86,7 +93,11 @@ def usable(key: Any) -> Any:
 
 def is_repeated(key: Any) -> bool:
     """Whether a part of a key is what was sent several times with different values."""
-    return any(type(part) is Repeated for part in parts_of(key))
+    if isinstance(key, tuple):
+        for part in key:
+            if type(part) is Repeated:
+                return True
+    return type(key) is Repeated
 
 
 def parts_of(key: Any) -> tuple[Any, ...]:

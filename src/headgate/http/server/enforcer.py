@@ -203,15 +203,13 @@ class Enforcer:
 
     def settling(
         self, charge: Charge, request: Request, decision: Decision, response: Response
-    ) -> Generator[Any, Any, None]:
+    ) -> Generator[Any, Any, None] | None:
         """Let count what `counts` says of the response; see `finish`."""
-        if self._limits is not None:
-            yield from self._limits.settling(charge, request, decision, response)
+        return None if self._limits is None else self._limits.settling(charge, request, decision, response)
 
-    def taking_back(self, charge: Charge, decision: Decision) -> Generator[Any, Any, None]:
+    def taking_back(self, charge: Charge, decision: Decision) -> Generator[Any, Any, None] | None:
         """Give back what was charged; see `finish`."""
-        if self._limits is not None:
-            yield from self._limits.taking_back(charge, decision)
+        return None if self._limits is None else self._limits.taking_back(charge, decision)
 
     def close(self) -> None:
         """Close the store, if it was opened here."""

@@ -8,12 +8,11 @@ once: then the charges are settled. Every skin drives this, in its own colour; t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
 from threading import Event
 from typing import Any, NamedTuple, cast
 
 from headgate.decision import Decision
-from headgate.drive import drive, drive_async
 from headgate.errors import StoreError
 from headgate.http.server.enforcer import NOT_LIMITED, Enforcer, Verdict, finish, finish_async
 from headgate.http.server.options import Refusal, Response, without_content
@@ -24,36 +23,32 @@ from headgate.policy.request import Request
 class Judgement:
     """What one enforcer said of the request, and what that charged."""
 
-    # There is no __init__: what makes a judgement writes its fields, and enters one frame less for each request.
-    __slots__ = (
-        "_verdict", "by", "charge", "counted_as", "decision", "enforcer", "has_passed", "refusal", "request", "told",
-    )  # fmt: skip
-
+    # Plain attributes with defaults: a judgement is made without entering a frame.
     enforcer: Enforcer
 
-    request: Request | None
+    request: Request | None = None
     """As `counts` is given it; None where it is not."""
 
-    by: object
-    counted_as: str
+    by: object = None
+    counted_as: str = ""
     """See `Enforcer.apart`."""
 
-    decision: Decision | None
+    decision: Decision | None = None
     """None where the request is not limited, or the store did not answer."""
 
-    refusal: Refusal | None
+    refusal: Refusal | None = None
     """What is answered instead of letting the request pass."""
 
-    told: list[Any] | None
+    told: list[Any] | None = None
     """The fields of a request that passes at once: bytes of an asynchronous enforcer, else text."""
 
-    charge: Charge | tuple[str, int] | None
+    charge: Charge | tuple[str, int] | None = None
     """What the request was charged, where no `request` has it; or for which peer and when a shortcut charged it."""
 
-    has_passed: bool
+    has_passed: bool = False
     """Whether the request passed here, and no other limit refused it since."""
 
-    _verdict: Verdict | None
+    _verdict: Verdict | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -112,16 +107,17 @@ class Step(NamedTuple):
     response: Response | None
     """What the charge is settled by; None to take it back."""
 
-    def actions(self) -> Generator[Any, Any, None]:
+    def actions(self) -> Generator[Any, Any, None] | None:
         """The calls of the store, each perhaps to be awaited."""
         judgement, response = self
         charge, decision = judgement.take_charge(), judgement.decision
         if charge is None or decision is None or judgement.refusal is not None:
-            return
+            return None
         if response is None:
-            yield from judgement.enforcer.taking_back(charge, decision)
-        elif judgement.request is not None:
-            yield from judgement.enforcer.settling(charge, judgement.request, decision, response)
+            return judgement.enforcer.taking_back(charge, decision)
+        if judgement.request is None:
+            return None
+        return judgement.enforcer.settling(charge, judgement.request, decision, response)
 
 
 class Exchange:
@@ -159,8 +155,6 @@ class Exchange:
         """
         judgement = Judgement()
         judgement.enforcer, judgement.request, judgement.by, judgement.counted_as = enforcer, request, by, counted_as
-        judgement.decision = judgement.refusal = judgement.told = judgement.charge = judgement._verdict = None
-        judgement.has_passed = False
         if counted_as or self._judged:
             self._place(judgement, request)
         came: Any = decided
@@ -169,13 +163,13 @@ class Exchange:
                 came = enforcer.ask(request)
             except StoreError as error:
                 came = error
-        if type(came) is Decision and not enforcer.asynchronous:
+        if type(came) is Decision and came.allowed and not enforcer.asynchronous:
             judgement.decision, judgement.told = came, enforcer.passing(came)
         if judgement.told is None:
             delay_us = judgement.conclude(request, came)
             if judgement.refusal is not None:
                 if self._refuse(judgement):
-                    drive(self.taking_back(), self.do)
+                    self.take_back()
                 return judgement
             if delay_us:
                 Event().wait(enforcer.clock.let_pass(delay_us))
@@ -188,8 +182,6 @@ class Exchange:
         """`judge` on an event loop, which is never blocked."""
         judgement = Judgement()
         judgement.enforcer, judgement.request, judgement.by, judgement.counted_as = enforcer, request, by, counted_as
-        judgement.decision = judgement.refusal = judgement.told = judgement.charge = judgement._verdict = None
-        judgement.has_passed = False
         if counted_as or self._judged:
             self._place(judgement, request)
         came: Any
@@ -202,7 +194,7 @@ class Exchange:
         delay_us = judgement.conclude(request, came)
         if judgement.refusal is not None:
             if self._refuse(judgement):
-                await drive_async(self.taking_back(), self.do_async)
+                await self.take_back_async()
             return judgement
         if delay_us:
             await asyncio.sleep(enforcer.clock.let_pass(delay_us))
@@ -258,7 +250,7 @@ class Exchange:
 
     # Settle, and take back
 
-    def taking_back(self) -> Generator[Step, None, None]:
+    def taking_back(self) -> Iterator[Step]:
         """Give back all charges: the request does not reach the application."""
         self.settles = False
         for judgement in reversed(self._judged):
@@ -266,7 +258,7 @@ class Exchange:
                 judgement.has_passed = False
                 yield Step(judgement, None)
 
-    def ending(self, response: Response) -> Generator[Step, None, None]:
+    def ending(self, response: Response) -> Iterator[Step]:
         """The request has ended, however it ended: settle what it was charged.
 
         This is the one point at which an exchange ends. Whatever saw the response calls it; called again it does
@@ -280,21 +272,37 @@ class Exchange:
                 yield Step(judgement, response)
 
     def end(self, response: Response) -> None:
-        """Drive `ending` in this thread."""
-        drive(self.ending(response), self.do)
+        """Do what `ending` says in this thread."""
+        for step in self.ending(response):
+            self.do(step)
 
     async def end_async(self, response: Response) -> None:
-        """Drive `ending` on an event loop; also where the client is gone and the task is cancelled."""
+        """Do what `ending` says on an event loop; also where the client is gone and the task is cancelled."""
         if self.settles:
-            await asyncio.shield(drive_async(self.ending(response), self.do_async))
+            await asyncio.shield(self._do_all_async(self.ending(response)))
+
+    def take_back(self) -> None:
+        """Do what `taking_back` says in this thread."""
+        for step in self.taking_back():
+            self.do(step)
+
+    async def take_back_async(self) -> None:
+        """Do what `taking_back` says on an event loop."""
+        await self._do_all_async(self.taking_back())
+
+    async def _do_all_async(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            await self.do_async(step)
 
     def do(self, step: Step) -> None:
         """Do a step in this thread."""
-        finish(step.actions())
+        if (actions := step.actions()) is not None:
+            finish(actions)
 
     async def do_async(self, step: Step) -> None:
         """Do a step on an event loop."""
-        await finish_async(step.actions())
+        if (actions := step.actions()) is not None:
+            await finish_async(actions)
 
 
 def _left(judgement: Judgement) -> float:

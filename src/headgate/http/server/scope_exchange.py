@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from headgate.decision import Decision
-from headgate.drive import drive_async
 from headgate.errors import StoreError
 from headgate.http.server.asgi_messages import ASGIApp, Fields, Receive, Scope, Send, Watch, encode_fields
 from headgate.http.server.asgi_request import AsgiRequest
@@ -65,7 +64,6 @@ class ScopeExchange(Exchange):
                     judgement = Judgement()
                     judgement.enforcer, judgement.by, judgement.counted_as = enforcer, by, counted_as
                     judgement.decision, judgement.told, judgement.charge = decided, told, charge
-                    judgement.request = judgement.refusal = judgement._verdict = None
                     judgement.has_passed = True
                     self._judged += (judgement,)
                     return judgement
@@ -99,7 +97,7 @@ class ScopeExchange(Exchange):
                 came = error
         told = None
         if isinstance(came, Decision):
-            told = enforcer.passing(came)
+            told = enforcer.passing(came) if came.allowed else None
         elif came is not None and not isinstance(came, StoreError):
             return self._judge_later(enforcer, kind, parts, came, request, by, counted_as, charge)
         if request is None and (told is None or enforcer.settles):
@@ -108,8 +106,7 @@ class ScopeExchange(Exchange):
                 request.counted_as = counted_as
         judgement = Judgement()
         judgement.enforcer, judgement.by, judgement.counted_as, judgement.charge = enforcer, by, counted_as, charge
-        judgement.request = judgement.decision = judgement.refusal = judgement._verdict = None
-        judgement.told, judgement.has_passed = told, False
+        judgement.told = told
         if enforcer.settles:
             judgement.request = request
         elif charge is None and enforcer.routed:
@@ -150,7 +147,7 @@ class ScopeExchange(Exchange):
 
     async def _take_back(self, judgement: Judgement) -> Judgement:
         """A refusal, once limits before it have taken back what they charged."""
-        await drive_async(self.taking_back(), self.do_async)
+        await self.take_back_async()
         return judgement
 
     async def _delay(self, judgement: Judgement, delay_us: int) -> Judgement:

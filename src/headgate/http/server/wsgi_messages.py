@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from http import HTTPStatus
+from http.client import responses
 from typing import Any
 
 from headgate import core
@@ -32,11 +32,10 @@ telling = python_telling if core.native is None else core.native.FieldStarter
 def send_refusal(start_response: StartResponse, refusal: Refusal, *, head: bool) -> Iterable[bytes]:
     """Send a refusal as a response; gives its body."""
     headers = list(refusal.headers)
-    if not any(name.lower() == "content-length" for name, _ in headers):
+    for name, _ in headers:
+        if name.lower() == "content-length":
+            break
+    else:
         headers.append(("Content-Length", str(len(refusal.body))))
-    try:
-        phrase = HTTPStatus(refusal.status).phrase
-    except ValueError:
-        phrase = "Refused"
-    start_response(f"{refusal.status} {phrase}", headers)
+    start_response(f"{refusal.status} {responses.get(refusal.status, 'Refused')}", headers)
     return [b"" if head else refusal.body]
