@@ -23,6 +23,7 @@ from headgate.policy.subject import Subject
 from headgate.units import LARGEST
 
 _MOST_PLANS = 8192
+_LAST_PLACE = (1 << 16) - 1
 _MOST_BOUND = 4096
 _MOST_SELECTIONS = 256
 _LONGEST_REMEMBERED = 512
@@ -110,6 +111,10 @@ class Resolver:
         self._plans: dict[tuple[str, str, str, str], _Plan] = {}
         """By method, host, path and ruleset, as they were sent; `_older` has those met less recently."""
 
+        self._met = bytearray(_LAST_PLACE + 1)
+        """Whether a path with such a hash was met: only one that comes again is remembered."""
+
+        self._count_met = 0
         self._older: dict[tuple[str, str, str, str], _Plan] = {}
         self._plans_by_kind: dict[tuple[Kind, str], _Plan] = {}
         self._bound: dict[tuple[tuple[str, str], ...], Any] = {}
@@ -186,8 +191,8 @@ class Resolver:
     def _plan(self, method: str, host: str, path: str, ruleset: str) -> _Plan:
         """What is known in advance of subjects like this.
 
-        Kinds are as many as the policy makes them; paths are remembered besides, so that those that are met
-        again and again cost less, while a flood of new ones pushes them out no sooner than twice `_MOST_PLANS` come.
+        Kinds are as many as the policy makes them; a path is remembered besides once it comes again, so that it costs
+        less from then on, while a flood of paths that come once costs no memory and pushes none of these out.
         """
         name = (method, host, path, ruleset)
         plan = self._older.get(name)
@@ -197,11 +202,24 @@ class Resolver:
             if plan is None:
                 plan = self._make_plan(kind[0], ruleset)
                 _remember(self._plans_by_kind, kind, plan, _MOST_PLANS)
+            if not self._was_met(hash(name)):
+                return plan
         if len(path) + len(host) + len(method) <= _LONGEST_REMEMBERED:
             if len(self._plans) >= _MOST_PLANS:
                 self._older, self._plans = self._plans, {}
             self._plans[name] = plan
         return plan
+
+    def _was_met(self, name_hash: int) -> bool:
+        """Whether something with this hash, or nearly, was met of late; from now on it was."""
+        place = name_hash & _LAST_PLACE
+        if self._met[place]:
+            return True
+        if self._count_met >= _MOST_PLANS:
+            self._met, self._count_met = bytearray(_LAST_PLACE + 1), 0
+        self._met[place] = 1
+        self._count_met += 1
+        return False
 
     def _make_plan(self, kind: Kind, ruleset: str) -> _Plan:
         if ruleset not in self.policy.rulesets:
