@@ -16,7 +16,7 @@ from headgate import core
 from headgate.limits import Limit
 
 DEGRADED = ("", "local", "open", "closed")
-"""What decided where the store did not: an in-process limiter, or the written choice to pass or refuse."""
+"""What decided where the store did not: an in-process limiter, or the configured choice to pass or refuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class NamedLimit:
     `scope` is its identity in a store, without its numbers: what was used stays used when a number
     changes. `name` is what headers and reports call it, `rule` the policy's rule it belongs to.
     A `shadow` limit is counted for itself and decides nothing. `group` says which of a decision's
-    keys and costs it is checked with. `on_store_error` is what decides it where the store does not:
-    "local", "open", "closed", or empty for what the store was told.
+    keys and costs it is checked with. `on_store_error` is what decides where the store cannot:
+    "local", "open", "closed", or empty for the store's own choice.
     """
 
     limit: Limit
@@ -84,7 +84,7 @@ class LimitReading:
     """One limit's part of a decision.
 
     After an admitted hit the numbers are those after the charge, after a refusal those of the
-    untouched state; a peek tells what its cost would have left. `next_after_us` is how long until
+    untouched state; a peek shows what its cost would have left. `next_after_us` is how long until
     one more unit remains, `definition` the limit with its name and rule.
     """
 
@@ -115,7 +115,7 @@ class LimitReading:
 
     @property
     def reset_after(self) -> float:
-        """Seconds until nothing of what was used counts any more."""
+        """Seconds until nothing that was used counts any more."""
         return self.reset_after_us / 1e6
 
     @property
@@ -176,7 +176,7 @@ class Decision:
 
     @property
     def refusals(self) -> tuple[LimitReading, ...]:
-        """The limits that refuse by themselves, shadow limits among them; none of them on most answers."""
+        """The limits that refuse by themselves, including shadow limits; usually none."""
         return tuple(reading for reading in self.limits if not reading.allowed)
 
     @property

@@ -1,4 +1,4 @@
-"""Limiting the calls of a function: refuse, wait in line, or do something else instead."""
+"""Limit the calls of a function: refuse, wait in line, or call another function instead."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreKeyError(StoreError):
-    """What a store holds under one key is not what Headgate wrote there."""
+    """A store holds something under one key that Headgate did not write."""
 
     code: ClassVar[str] = "store-key"
 
@@ -104,9 +104,9 @@ class RateLimited(HeadgateError):
 
 
 class Held(HeadgateError):
-    """A client did not send a call: the server wants to be left alone for longer than the call may take.
+    """A client did not send a call: the server asked for a wait that is longer than the call's timeout.
 
-    `retry_after` is for how many seconds.
+    `retry_after` is that wait in seconds.
     """
 
     code: ClassVar[str] = "held"
@@ -120,7 +120,7 @@ class Held(HeadgateError):
 
 
 class Throttled(HeadgateError):
-    """A client did not send a call: its server refuses most of them. `chance` is how likely that was, up to 1."""
+    """A client did not send a call: its server refuses most of them. `chance` is the probability of that, up to 1."""
 
     code: ClassVar[str] = "throttled"
 

@@ -1,4 +1,4 @@
-"""Limits bound to a store: the front door of the library.
+"""Limits bound to a store: the main interface of the library.
 
 `Limiter` for threads, `AsyncLimiter` for asyncio; both have the same names and share everything but
 the way they wait.
@@ -137,11 +137,11 @@ class Limiter(_BoundLimiter):
     """Decides for one or several limits, all or none; safe under threads.
 
     `limits` is text ("10/second burst 100; 1000/hour") or limit values. `store` is a URL or a store;
-    "memory://" gives this limiter a store of its own. Limiters that share a store share what was used
-    if they have the same `name`; without a name, if their limits are written alike. A named limiter's
+    "memory://" gives this limiter a store of its own. Limiters that share a store share their counts
+    if they have the same `name`; without a name, if they have the same limits. A named limiter's
     numbers may change without forgetting what was used. `clock` replaces the store's clock. With
-    `shadow` all is counted and told, in `Decision.refusals`, and nothing refused. `on_store_error`
-    ("local", "open" or "closed") decides where the store does not; without it, what the store's URL says,
+    `shadow` everything is counted and reported, in `Decision.refusals`, but nothing is refused. `on_store_error`
+    ("local", "open" or "closed") decides where the store cannot; without it, the store's URL does,
     and a store without a guard raises StoreError.
 
     Raises ConfigError for limits or stores that cannot be used.
@@ -170,20 +170,20 @@ class Limiter(_BoundLimiter):
         """Take `cost` units of `key` now, if every limit admits it. A cost of 0 only looks.
 
         `key` is text or a tuple of parts. Atomic; a refusal changes nothing. Raises ArgumentError for
-        what is no key or cost, StoreError where the store does not answer.
+        an invalid key or cost, StoreError where the store does not answer.
         """
         decision: Decision = self._bound.hit(key, cost)
         return decision
 
     def peek(self, key: Key, cost: int = 1) -> Decision:
-        """Whether `cost` would pass, and what it would leave; changes nothing. A cost of 0 tells what is left."""
+        """Whether `cost` would pass, and what it would leave; changes nothing. A cost of 0 shows what is left."""
         decision: Decision = self._bound.peek(key, cost)
         return decision
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
-        """Decide one request after another, all at one instant; each stands for itself.
+        """Decide one request after another, all at one instant; each by itself.
 
-        `costs` is one for all or one for each. If any key or cost is bad, none is charged.
+        `costs` is one cost for all or one for each. If any key or cost is invalid, none is charged.
         """
         decisions: Decisions = self._bound.hit_many(keys, costs)
         return decisions
@@ -192,12 +192,12 @@ class Limiter(_BoundLimiter):
         """Take `cost` units of `key`, waiting for them in line for at most `timeout` seconds.
 
         Refused at once, with nothing consumed, if the turn would come later than that or never.
-        Blocks only this thread, and only callers that wait for the same key stand in its line.
+        Blocks only this thread; callers that wait for other keys are not in its line.
         """
         return run(self._lines.steps(key, check_cost(cost), timeout_us(timeout)), self._bound)
 
     def reset(self, key: Key) -> bool:
-        """Forget what `key` used; whether there was anything."""
+        """Forget what `key` used; gives whether there was anything."""
         found: bool = self._bound.reset((key,))
         return found
 
@@ -205,7 +205,8 @@ class Limiter(_BoundLimiter):
         """Give back `cost` units that the hit of `decision` charged up to `ago_us` microseconds ago.
 
         `ago_us` is measured from before that hit; `cost` may be a part of what was charged. Never more is given
-        back than what of that charge still counts. Raises ArgumentError, and StoreError where a store has no guard.
+        back than the part of that charge that still counts. Raises ArgumentError, and StoreError where a store
+        has no guard.
         """
         self._bound.give_back(Receipt.of(Operation((key,), (cost,)), decision), ago_us)
 
@@ -228,7 +229,7 @@ class AsyncLimiter(_BoundLimiter):
     """`Limiter` for asyncio: the same names, awaited.
 
     Memory never makes a caller wait, so there `hit` decides without giving up the event loop. A store
-    that waits for I/O is asked without blocking it.
+    that waits for I/O does not block it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""For tests of programs that use Headgate: time that stands until it is told to move."""
+"""For tests of programs that use Headgate: a clock that stands still until it is moved."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Rate limits before an ASGI application: FastAPI, Starlette, Litestar, Quart, Django, or one of your own.
+"""Rate limits in front of an ASGI application: FastAPI, Starlette, Litestar, Quart, Django, or one of your own.
 
     app = RateLimitMiddleware(app, limits="100/minute")
     app.add_middleware(RateLimitMiddleware, policy="policy.yaml")
 
-A pure class: it imports no framework, never touches a body, and passes every message on as it is, but
-for the headers that tell what remains.
+A pure class: it imports no framework, never touches a body, and passes every message on as it is, except
+for the headers that say what remains.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ __all__ = [
 
 
 class RateLimitMiddleware:
-    """Judges each request before `app` sees it; one that is refused never gets there.
+    """Decides each request before `app` sees it; a refused one never reaches it.
 
-    Give a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, and what else
-    `headgate.http.server.options.Options` has. Requests are counted by their path as it was sent, with the
-    part that a mount took off. `websockets` judges handshakes, too. `fallback` is an application that
-    answers what is refused, from a cache perhaps. The store is connected when the server starts the
+    Give a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, and any other of
+    `headgate.http.server.options.Options`. Rules see the path as it was sent, including the
+    prefix of a mount. `websockets` limits handshakes, too. `fallback` is an application that
+    answers refused requests, perhaps from a cache. The store is connected when the server starts the
     application's lifespan, and closed when it ends it, if it was opened here. Raises ConfigError or PolicyError.
     """
 

@@ -4,7 +4,7 @@
 
 They take Headgate's request, and that of any framework whose integration is imported.
 
-Each key begins with where it comes from: user 7 is not cookie 7. Only what a client cannot choose
+Each key begins with its source: header 7 is not cookie 7. Only what a client cannot choose
 freely identifies it; see docs/identity.md.
 """
 
@@ -27,7 +27,7 @@ KeyOf = Callable[[Any], tuple[str, ...] | None]
 
 
 def header(name: str, *, secret: bool = False) -> KeyOf:
-    """The value of a header; a `secret` one is replaced by a digest before anything sees it."""
+    """The value of a header; a `secret` one is replaced by a digest before it is used."""
     return _named(f"header:{_checked(name).lower()}", extractor_of(HeaderIdentity(name, header_name(name), secret)))
 
 

@@ -1,9 +1,9 @@
-"""Rate limits before a WSGI application: Flask, Django, Pyramid, Bottle, or one of your own.
+"""Rate limits in front of a WSGI application: Flask, Django, Pyramid, Bottle, or one of your own.
 
     app = RateLimitMiddleware(app, limits="100/minute")
     flask_app.wsgi_app = RateLimitMiddleware(flask_app.wsgi_app, policy="policy.yaml")
 
-A pure class: it imports no framework, and hands on the application's own iterable.
+A pure class: it imports no framework, and returns the application's own iterable.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _IN_A_PATH = "/:@!$&'()*+,;=~"
 
 
 class RateLimitMiddleware:
-    """Judges each request before `app` sees it; one that is refused never gets there.
+    """Decides each request before `app` sees it; a refused one never reaches it.
 
-    Give a `policy` (a file's path, its values, a Policy or a Gate) or `limits`, and what else
-    `headgate.http.server.options.Options` has. Requests are counted by their whole path, with the part that a
-    mount took off. `fallback` is an application that answers what is refused, from a cache perhaps.
+    Give a `policy` (a file's path, its values, a Policy or a Gate) or `limits`, and any other of
+    `headgate.http.server.options.Options`. Rules see the whole path, including the prefix of a
+    mount. `fallback` is an application that answers refused requests, perhaps from a cache.
     Raises ConfigError or PolicyError.
     """
 

@@ -1,4 +1,4 @@
-"""Limits that what was used flows out of, at a rate: buckets and the queue."""
+"""Limits whose used units flow back at a rate: buckets and the queue."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TokenBucket(_Bucket):
 
 
 class LeakyBucket(_Bucket):
-    """A bucket of `capacity` units that leaks `refill` units a `period_us`; what would overflow is refused.
+    """A bucket of `capacity` units that leaks `refill` units a `period_us`; what would overflow it is refused.
 
     The meter of ITU-T I.371 (GCRA): the same decisions as a token bucket of the same numbers.
     """

@@ -17,14 +17,14 @@ class Limit:
     __slots__ = ()
     algorithm: ClassVar[str]
     is_rate: ClassVar[bool] = True
-    """Whether it counts requests within a time, so that waiting helps; else those in flight, which end."""
+    """Whether it counts requests within a period, so that waiting helps; else it counts those in flight."""
 
     on_the_clock: ClassVar[bool] = False
     """Whether all that was used is back at one moment of the clock, the same for all keys."""
 
     @property
     def family(self) -> str:
-        """Which limits take over each other's states when one is changed into another: those of one family."""
+        """Limits of one family take over each other's states when one is changed into another."""
         return self.algorithm
 
     @property
@@ -34,7 +34,7 @@ class Limit:
 
     @property
     def period_name(self) -> str:
-        """Its period in a word, which tells it from other limits of one name: `second`, `5minutes`."""
+        """Its period in a word, which distinguishes limits of one name: `second`, `5minutes`."""
         number, unit = period_text(self.period_us)
         return unit if number == 1 else f"{number}{unit}s"
 

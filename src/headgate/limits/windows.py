@@ -57,7 +57,7 @@ class FixedWindow(_Window):
 
 
 class _Sliding(_Window):
-    """What passed within the last period, told exactly or by an estimate. As text without a word, by its number."""
+    """What passed within the last period, exactly or as an estimate. Without a word, text means one by its number."""
 
     __slots__ = ()
 
@@ -69,7 +69,7 @@ class _Sliding(_Window):
 class SlidingLog(_Sliding):
     """Never more than `limit` units in any interval of `period_us`: every admitted request is remembered.
 
-    Exact, at the price of 16 bytes for each instant at which requests passed.
+    Exact, at the price of an entry for each instant at which requests passed.
     """
 
     __slots__ = ()
@@ -83,7 +83,7 @@ class SlidingLog(_Sliding):
 class SlidingWindow(_Sliding):
     """At most `limit` units a `period_us`, estimated from this window's and the last window's counts.
 
-    The last window weighs as much as of it still overlaps the sliding period. Up to twice the
+    The last window is weighted by the share of it that still overlaps the sliding period. Up to twice the
     limit can pass in the worst interval; for steady traffic the estimate is close.
     """
 

@@ -65,7 +65,7 @@ class _BoundPolicy:
         return self._resolver.policy
 
     def reload(self, policy: Policy | Mapping[str, Any] | str | FilePath) -> None:
-        """Put another policy in force, whole or not at all; what was used stays used.
+        """Put another policy in force, completely or not at all; what was used stays used.
 
         Raises PolicyError for a policy that cannot be used, ConfigError for one that the store cannot keep;
         then the old one stays.
@@ -115,16 +115,16 @@ class Gate(_BoundPolicy):
     """A policy bound to a store; safe under threads.
 
     `policy` is the path of a policy file, its values as a mapping, or a Policy. `store` (a URL or a
-    store) stands in for the one that the policy names, `on_store_error` for the choice that it has for
-    rules without their own. Raises PolicyError with all that is wrong.
+    store) replaces the one that the policy names, `on_store_error` the policy's choice for rules without
+    their own. Raises PolicyError with everything that is wrong.
     """
 
     def hit(self, request: Subject, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """Decide for a request and charge it: `cost` times the cost of each rule, all rules or none.
 
         `cost` is a whole number from 0 to 2**52; with a rule's own cost it counts as 2**52 at the most.
-        Only the rules of `ruleset` are asked. The decision's `rule` is the binding limit's. A request
-        that no rule is for, or that is exempt, passes with `limits` empty.
+        Only the rules of `ruleset` apply. The decision's `rule` is the binding limit's. A request
+        that no rule applies to, or that is exempt, passes with `limits` empty.
         """
         bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
         decision: Decision = bound.decide(operation)
@@ -138,9 +138,9 @@ class Gate(_BoundPolicy):
 
     @property
     def decide_at(self) -> Callable[[Subject, int, int], tuple[Decision, Resolved]]:
-        """What decides for a request as of a moment, in microseconds since the epoch, and tells how: for a replay.
+        """A function that decides a request as of a moment, in microseconds since the epoch, and says how; for replays.
 
-        It holds to the policy that is in force when it is taken.
+        It uses the policy that was in force when it was made.
         """
         resolve = self._resolver.resolve
 
@@ -152,7 +152,7 @@ class Gate(_BoundPolicy):
         return decide_at
 
     def warm_up(self) -> None:
-        """Have the store connect before the first request; where it fails, that is told in the log."""
+        """Have the store connect before the first request; a failure is logged."""
         self._bind_ahead()
         warm_up(self.store)
 

@@ -30,7 +30,7 @@ _get = dict.get
 
 
 class Request:
-    """What a policy needs to know of a request; nothing here is trusted.
+    """What a policy needs to know about a request; nothing here is trusted.
 
     `headers` is a mapping or pairs, with names in any case; a header given several times counts as
     one list. `client_ip` is the address of the peer, as the caller sees it: whether a header may

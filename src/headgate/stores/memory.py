@@ -1,9 +1,9 @@
 """The memory store: one process, all its threads, no server. The default.
 
-`MemoryStore` keeps at most `max_keys` states. A state is dropped when it has become the same as
+`MemoryStore` keeps at most `max_keys` states. A state is dropped when it has become equivalent to
 none; when the table is full of live ones, `on_full` says what happens to a new key:
 
-- "forget": the key that resets soonest, of up to 32 looked at, is forgotten. A key that is blocked
+- "forget": of up to 32 keys examined, the one that resets soonest is evicted. A key that is blocked
   never is; where all are blocked, the new key is refused.
 - "refuse": the new key is refused until there is room. The decision says `degraded="closed"`.
 - "pass": the new key passes and is not counted. The decision says `degraded="open"`.
@@ -34,7 +34,7 @@ _LOG_ENTRIES_PER_KEY = 16
 class MemoryStore(Store):
     """States in this process's memory, exact under threads, bounded by `max_keys`.
 
-    `max_log_entries` bounds what all sliding logs together remember, 16 entries for each of
+    `max_log_entries` bounds the entries of all sliding logs together, 16 for each of
     `max_keys` by default. `core` forces the "native" or the "python" table.
     """
 
@@ -78,7 +78,7 @@ class MemoryStore(Store):
         self._table.clear()
 
     def close(self) -> None:
-        """Forget everything: memory has no life of its own."""
+        """Forget everything: the states do not outlive the store."""
         self.clear()
 
     def _new_table(self) -> Any:

@@ -1,4 +1,4 @@
-"""How requests are judged and answered: what a middleware, a route or a view may be told."""
+"""How requests are decided and answered: the options of middlewares, routes and views."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ T = TypeVar("T")
 AnyPolicy = Policy | Mapping[str, Any] | str | Path
 AnyLimits = str | Limit | Sequence[Limit]
 Of = Callable[..., T] | Callable[..., Awaitable[T]]
-"""A function of the framework's own request, or of nothing; before an asyncio application it may be a coroutine
-function. One that is `headgate.http.server.functions.portable` is given Headgate's request, and so is every function
-where no framework is at hand: in `headgate.http.asgi` and `headgate.http.wsgi`."""
+"""A function of the framework's own request, or of nothing; in front of an asyncio application it may be a coroutine
+function. One that is `headgate.http.server.functions.portable` gets Headgate's request, and so does every function
+where no framework is known: in `headgate.http.asgi` and `headgate.http.wsgi`."""
 
 
 class Response(NamedTuple):
-    """What the application answered, as far as it can still matter to a limit."""
+    """The application's response, as far as it matters to a limit."""
 
     status: int
     headers: Mapping[str, str]
@@ -45,7 +45,7 @@ def in_any_case(response: Response) -> Response:
 
 
 class Refusal(NamedTuple):
-    """An answer instead of the application's."""
+    """A response in place of the application's."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -58,99 +58,99 @@ def without_content(refusal: Refusal) -> list[tuple[str, str]]:
 
 
 class Answering(TypedDict, total=False):
-    """How a request is answered; what is left out is as told in the brackets."""
+    """How a request is answered; defaults are in brackets."""
 
     headers: str | Sequence[str]
-    """Dialects that tell what remains, see `headgate.http.fields.dialects` ["draft-11"]; "none" for none."""
+    """Forms of the fields that say what remains, see `headgate.http.fields.dialects` ["draft-11"]; "none" for none."""
 
     refusal: Callable[[Any, Decision, Refusal], Refusal | None]
-    """What replaces an answer of refusal; it is given the usual one, and None leaves that as it is."""
+    """What replaces the response to a refused request; it gets the usual one, and None leaves that as it is."""
 
     on_decision: Callable[[Any, Decision], object]
-    """Is told of every decision, before it is answered."""
+    """Called with every decision, before the response."""
 
     on_store_error: Literal["local", "open", "closed"]
-    """What becomes of a request where the store does not answer: this process decides by limits of its own, or it
-    passes, or is answered 503. A rule's own choice comes first, then this one, then what the policy says, then
+    """What happens to a request where the store does not answer: this process decides by limits of its own, or the
+    request passes, or is answered 503. A rule's own choice comes first, then this one, then the policy's, then
     `?on_error=` of the store's URL ["local"; "open" for limits on a store without a guard]."""
 
     clock: Clock
-    """Stands in for the store's clock."""
+    """Replaces the store's clock."""
 
     cost: int | Of[int]
     """Units of a request [1]."""
 
     exempt: Of[bool]
-    """Whether a request is not limited [none is, but for the preflights of CORS where `limits` is given]."""
+    """Whether a request is not limited [only CORS preflights, where `limits` is given]."""
 
 
 class Counting(Answering, total=False):
     """Which key is counted, and what counts, where limits are given and not a policy."""
 
     key: Of[Key | None]
-    """The key that is counted [the client's address]; `headgate.http.keys` has functions for what is usual."""
+    """The key that is counted [the client's address]; `headgate.http.keys` has the usual functions."""
 
     missing: Literal["address", "anonymous", "refuse"]
-    """What becomes of a request without a key: it is counted by address, or with all others that have none,
+    """What happens to a request without a key: it is counted by address, or with all others that have none,
     or refused ["address"]."""
 
     repeated: Literal["count", "refuse"]
-    """What becomes of a request whose header, cookie or parameter was sent several times with different values,
+    """What happens to a request whose header, cookie or parameter was sent several times with different values,
     where it cannot be known which one the application reads: it counts with all others of this kind,
     or is refused ["count"]."""
 
     tier: Of[Key | None]
-    """Which of the limits apply, where `limits` is a mapping; what that does not name is "default"."""
+    """Which of the limits apply, where `limits` is a mapping; a tier that it does not name is "default"."""
 
     counts: Callable[[Any, Response], bool | int]
-    """What of a request counts once it is answered: False for nothing, or its units [all].
+    """What counts of a request once it is answered: False for nothing, or a number of units [all].
 
-    It is charged before it is let in, so no race exceeds the limit; what does not count is given back.
-    More units than were charged are taken as far as there are any.
+    The request is charged before it is let in, so no race exceeds the limit; what does not count is given back.
+    Units beyond what was charged are taken as far as any remain.
     """
 
     shadow: bool
-    """Count and tell `on_decision`, but refuse nothing [False]."""
+    """Count and call `on_decision`, but refuse nothing [False]."""
 
     name: str
-    """The limiter's name, which headers tell, and under which what was used stays used when its numbers change [none]:
+    """The limiter's name, shown in headers; with it, counts are kept when the numbers change [none]:
     middlewares of one name and store are one limiter, limits of routes of one name and `scope`."""
 
     wait: float
-    """Seconds for which a request may stand in line before it is refused [0]."""
+    """Seconds for which a request may wait in line before it is refused [0]."""
 
     trusted_proxies: Sequence[str]
-    """Networks whose word about a client's address counts [none]; "unix" for a Unix socket."""
+    """Networks of proxies that are believed about a client's address [none]; "unix" for a Unix socket."""
 
     trusted_hops: int
-    """Or how many proxies stand before this server, each of which adds an address [0]."""
+    """Or how many proxies are in front of this server, each of which adds an address [0]."""
 
     address_header: str
-    """The one header that they write it to ["X-Forwarded-For"]."""
+    """The one header in which they write it ["X-Forwarded-For"]."""
 
     ipv6_prefix: int
     """How many bits of an IPv6 address tell clients apart, 32 to 128 [64]."""
 
     ipv6_wide: tuple[int, int]
-    """(bits, times): all of that wider IPv6 network together have so many times the limits, too [none]."""
+    """(bits, times): a second limit, so many times the first, on that wider IPv6 network as a whole [none]."""
 
 
 class Options(Counting, total=False):
-    """What a middleware may be told."""
+    """The options of a middleware."""
 
     limits: AnyLimits | Mapping[str, AnyLimits | None] | Of[AnyLimits | None]
-    """Limits for every request, those of each tier, or what gives those of a request; None: not limited.
+    """Limits for every request, those of each tier, or a function that gives those of a request; None: not limited.
     Instead of a policy."""
 
     store: str | Store
     """Where states are, a URL or a store [that of the policy; "memory://"]."""
 
     ruleset: str
-    """The rules of the policy that are asked [all]."""
+    """The policy's ruleset that applies [all rules]."""
 
 
 class RouteOptions(Counting, total=False):
-    """What the limit of a route may be told."""
+    """The options of the limit of a route."""
 
     scope: str | Callable[..., str]
     """What is counted together [each route by itself, at each place where a limit is written]: limits of one scope

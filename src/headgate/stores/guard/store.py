@@ -1,6 +1,6 @@
 """A store behind a guard: whatever happens to it, every request gets an answer, in time.
 
-Calls go through a circuit breaker. Where one fails, or none may be made, the written choice of each
+Calls go through a circuit breaker. Where one fails, or none may be made, the configured choice of each
 limit decides, see `fallback`; the decision says so in `degraded`. A call whose answer was lost may have
 been charged, so it is never repeated. A refusal is remembered until a number in it changes, at most a
 second, see `refusals`.
@@ -28,7 +28,7 @@ from headgate.stores.protocol import (
 
 
 class GuardedStore(Store):
-    """A store that always answers: its own decisions, or where it does not make any, the written choice.
+    """A store that always answers: with its own decisions, or where it cannot decide, with the configured choice.
 
     `on_error` is the choice for limits that have none of their own: "local" decides in this process by
     `local_share` of each limit, "open" passes, "closed" refuses. `remember` is whether refusals are

@@ -33,7 +33,7 @@ class RedisStore(Store):
 
     `server` is a URL (see `headgate.stores.redis.url`), or a client of redis-py: one of `redis` serves
     Limiter and Gate, one of `redis.asyncio` AsyncLimiter and AsyncGate. A client of your own keeps its
-    own timeouts, and must not repeat a call whose answer was lost: give it no retries.
+    own timeouts, and must not repeat a call whose reply was lost: disable its retries.
 
     Raises ConfigError for a URL or client that cannot be used. Nothing is connected before `warm_up` or the
     first call, for which a process waits up to `connect_timeout` (1 s), once. Later its limiters raise
@@ -95,18 +95,18 @@ class RedisStore(Store):
         return self.sync_link.client
 
     def commands(self, limits: Sequence[NamedLimit]) -> Commands:
-        """What is asked for these limits."""
+        """The commands that decide these limits."""
         commands = Commands(limits, self.prefix, key_slot if self.is_cluster else None)
         if (script := commands.usual_script()) is not None:
             self._scripts[script.sha] = script
         return commands
 
     def stats(self) -> StoreStats:
-        """Not counted here: a server's own figures tell of all that it holds."""
+        """Not counted here: use the server's own figures."""
         return StoreStats(keys=0, bytes=0, max_keys=0, expired=0, evicted=0, refused_full=0, passed_full=0)
 
     def clear(self) -> None:
-        """Forget everything under this store's prefix, a piece at a time, while others use it."""
+        """Forget everything under this store's prefix, a piece at a time, so that other clients can go on."""
         try:
             pending: list[bytes] = []
             for name in self.client.scan_iter(match=f"{self.prefix}:{{*}}:*", count=_SCANNED):
@@ -148,7 +148,7 @@ class RedisStore(Store):
         await self.async_link.ping()
 
     def warm_up(self) -> None:
-        """Connect and load the scripts; raises StoreError where that does not succeed in the time it has."""
+        """Connect and load the scripts; raises StoreError where that does not succeed within its deadline."""
         self.sync_link.warm_up()
 
     async def warm_up_async(self) -> None:

@@ -37,7 +37,7 @@ _LOOKS_FOR_ROOM = 8
 
 
 class ZoneClock:
-    """The clock of a zone: the host's wall time when it was made, carried on by the monotonic clock; never steps."""
+    """The clock of a zone: the host's wall time when it was made, continued by the monotonic clock; never steps."""
 
     __slots__ = ("_zone",)
 
@@ -58,12 +58,12 @@ class SharedStore(Store):
     """States in a file that all processes of this host map: exact for all of them together.
 
     `path` is the file; the first process makes it, of `size` bytes (64 MiB unless it exists already
-    or you say otherwise), `log_percent` of them for the entries of sliding logs (25). `on_full` is
-    what happens to a new key that meets a full part of the table, as for the memory store. `mode` are
-    the file's permissions: its owner alone, unless you give more.
+    or you say otherwise), `log_percent` of them for the entries of sliding logs (25). `on_full` says
+    what happens to a new key in a full part of the table, as for the memory store. `mode` are
+    the file's permissions: by default its owner alone.
 
     Raises ConfigError for a file that is no zone of this version, or a damaged one, or one of another
-    shape than asked for, and where the native core is missing; StoreUnavailable where there is no room
+    size or layout than asked for, and where the native core is missing; StoreUnavailable where there is no room
     or no permission. Its limiters raise StoreTimeout where a part of the table is held for more than
     250 ms, by a process that was stopped; from then on at once, until that part is free again.
     """
