@@ -1,1 +1,1 @@
-"""One small file for each framework and client library; each imports its own, and nothing else imports it."""
+"""One file or package for each framework and client library, the only one that imports the library."""

@@ -1,4 +1,4 @@
-"""aiohttp sessions that keep to limits: their own before they send, and those that a server tells of.
+"""aiohttp sessions that keep to limits: to their own before they send, and to those that servers announce.
 
 async with ClientSession(middlewares=(RateLimitMiddleware("10/second"),)) as session: ...
 """
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class RateLimitMiddleware:
     """Holds, sends and repeats the requests of a `ClientSession`, or of one call: both take `middlewares=`.
 
-    `limits` are kept before anything is sent; None waits only where a server asks for it. A limiter given as
+    `limits` are kept before anything is sent; with None it waits only where a server asks for it. A limiter given as
     `limits` is an AsyncLimiter. `options` are those of `headgate.http.client.options`. Raises ConfigError for
-    what cannot be meant, and for an aiohttp before 3.12, which has no middlewares for clients; a request
+    invalid options, and for an aiohttp before 3.12, which has no middlewares for clients; a request
     raises RateLimited, Held or Throttled where nothing was sent, which are aiohttp.ClientErrors, too.
     """
 

@@ -6,7 +6,7 @@
     REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": ["headgate.integrations.drf.RateLimitThrottle"],
                       "DEFAULT_THROTTLE_RATES": {"uploads": "10/min"}}
 
-Stores, proxies and headers are those of settings.HEADGATE. REST framework asks all throttles of a view one after
+Stores, proxies and headers are those of settings.HEADGATE. REST framework calls all throttles of a view one after
 another, even when one has refused; what is charged in vain is given back.
 """
 
@@ -65,7 +65,7 @@ def _(request: Any) -> RestRequest:
 
 
 class StoreUnavailable(APIException):  # type: ignore[misc]
-    """The request could not be judged, and the written choice is to refuse it: 503, never 429."""
+    """The request could not be decided, and the configured choice is to refuse it: 503, never 429."""
 
     status_code = 503
     default_detail = "The rate limiter's store does not answer."
@@ -93,7 +93,7 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
     """Units of a request: a number, a function of the request, or a method."""
 
     options: ClassVar[RouteOptions] = {}
-    """What else `headgate.http.server.options.RouteOptions` has.
+    """Any other of `headgate.http.server.options.RouteOptions`.
 
     The answer is REST framework's: `refusal` changes nothing.
     """

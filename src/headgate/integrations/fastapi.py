@@ -60,9 +60,9 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 class RateLimitExceeded(HTTPException):
-    """A request was refused. Without a handler for it, or for its status, the usual answer is sent.
+    """A request was refused. Without a handler for this exception, or for its status, the usual response is sent.
 
-    `headers` is what that says beside its body, `detail` the sentence of its problem.
+    `headers` are those of that response, `detail` is the sentence of its problem body.
     """
 
     def __init__(self, refusal: Refusal, decision: Decision | None) -> None:
@@ -79,7 +79,7 @@ class RateLimitExceeded(HTTPException):
 class RateLimit:
     """A dependency that limits the routes which depend on it, websockets among them; made by a `RateLimits`.
 
-    Those that are written alike are one object, and so one to FastAPI: asked once, and replaced together in
+    Limits that are written alike are equal, and so one to FastAPI: checked once, and replaced together in
     `app.dependency_overrides`.
     """
 
@@ -127,7 +127,7 @@ class RateLimit:
 
 
 class RateLimits(AsyncRouteLimits):
-    """Makes limits of routes. What is given here stands for all of them, unless one says otherwise.
+    """Makes limits of routes. Options given here are the defaults of all of them.
 
     They count in one store, in memory if none is named. Raises ConfigError or TypeError.
     """

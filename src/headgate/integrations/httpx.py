@@ -1,4 +1,4 @@
-"""httpx clients that keep to limits: their own before they send, and those that a server tells of.
+"""httpx clients that keep to limits: to their own before they send, and to those that servers announce.
 
 client = httpx.Client(transport=RateLimitTransport("10/second"))
 client = httpx.AsyncClient(transport=AsyncRateLimitTransport("10/second"))
@@ -28,9 +28,9 @@ globals().update(_errors)  # where pickle looks for them
 class RateLimitTransport(httpx.BaseTransport):
     """Holds, sends and repeats the requests of a `httpx.Client`.
 
-    `limits` are kept before anything is sent; None waits only where a server asks for it. `transport` is
-    what sends [httpx.HTTPTransport()]; a client's own `verify`, `http2`, `proxy` and the like are given to
-    that. `options` are those of `headgate.http.client.options`. Raises ConfigError for what cannot be meant;
+    `limits` are kept before anything is sent; with None it waits only where a server asks for it. `transport` is
+    the one that sends [httpx.HTTPTransport()]; give a client's own `verify`, `http2`, `proxy` and the like to
+    it. `options` are those of `headgate.http.client.options`. Raises ConfigError for invalid options;
     a request raises RateLimited, Held or Throttled where nothing was sent, which are httpx.TransportErrors, too.
     """
 

@@ -3,7 +3,7 @@
     key=claim("sub", key=PUBLIC_KEY, algorithms=["RS256"], audience="my-api")
     tier=claim("tier", key=PUBLIC_KEY, algorithms=["RS256"], audience="my-api")
 
-Source: RFC 7519; RFC 8725 for what an algorithm and a key may be. Tokens stand in no log, error or key.
+Source: RFC 7519; RFC 8725 for what an algorithm and a key may be. Tokens appear in no log, error or key.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ def claim(
     in_thread: bool | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Callable[[Any], Any]:
-    """A key or a tier: the claim `name` of the token in `header`, with `Bearer` before it or alone.
+    """A key or a tier: the claim `name` of the token in `header`, with or without `Bearer` before it.
 
-    `key` is a secret or a public key as text, what gives one for a token's header, or what finds one as
-    `jwt.PyJWKClient` does. Only `algorithms` are believed; "none" is not one. A token with an audience needs
-    `audience`. Expiry may be `leeway` seconds ago. What was verified is remembered until the token expires,
+    `key` is a secret or a public key as text, a function that gives one for a token's header, or an object that
+    finds one as `jwt.PyJWKClient` does. Only `algorithms` are believed; "none" is not one. A token with an audience
+    needs `audience`. Expiry may be `leeway` seconds ago. A verified token is remembered until it expires,
     for five minutes at the most, by `clock`.
 
     With `in_thread` it is a coroutine function, which verifies in a thread and so never blocks the event loop:
-    the default for what finds keys as PyJWKClient does, which may fetch them. Raises ConfigError for what
-    cannot be used, MissingExtraError where an algorithm needs a library that is not here.
+    the default for objects that find keys as PyJWKClient does, which may fetch them. Raises ConfigError for invalid
+    options, MissingExtraError where an algorithm needs a library that is not installed.
     """
     verified = _Verified(name, key, algorithms, audience, issuer, leeway, clock)
     lower = header_name(_checked(header))

@@ -1,4 +1,4 @@
-"""requests sessions that keep to limits: their own before they send, and those that a server tells of.
+"""requests sessions that keep to limits: to their own before they send, and to those that servers announce.
 
 session = requests.Session()
 session.mount("https://", RateLimitAdapter("10/second"))
@@ -41,9 +41,9 @@ globals().update(_errors)  # where pickle looks for them
 class RateLimitAdapter(HTTPAdapter):
     """Holds, sends and repeats the requests of a session for the URLs that it is mounted on.
 
-    `limits` are kept before anything is sent; None waits only where a server asks for it. `pool_connections`,
+    `limits` are kept before anything is sent; with None it waits only where a server asks for it. `pool_connections`,
     `pool_maxsize` and `pool_block` are those of requests. `options` are those of
-    `headgate.http.client.options`. Raises ConfigError for what cannot be meant; a request raises
+    `headgate.http.client.options`. Raises ConfigError for invalid options; a request raises
     RateLimited, Held or Throttled where nothing was sent, which are requests.RequestExceptions, too.
     """
 

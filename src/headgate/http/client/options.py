@@ -1,4 +1,4 @@
-"""How a client behaves toward a server with limits: its options, checked at the door."""
+"""The options of a client that keeps to limits, and their checks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from headgate.stores.protocol import Store
 from headgate.waiting import timeout_us
 
 ClientLimits = str | Limit | Sequence[Limit] | Limiter | AsyncLimiter | None
-"""What a client keeps to by itself, before it is told: limits, a limiter of the client's colour, or none."""
+"""The client's own limits: limits, a limiter of the client's colour, or none."""
 
 MOST_RETRIES = 10
 _WITH_LIMITS = ("cost", "store", "name", "on_store_error")
 
 
 class Options(TypedDict, total=False):
-    """How calls are held and repeated; what is left out is as told in the brackets."""
+    """How calls are held and repeated; defaults are in brackets."""
 
     key: Callable[[Any], Key]
     """What is counted and held together, from the library's request [scheme, host and port of its URL]."""
@@ -39,13 +39,13 @@ class Options(TypedDict, total=False):
     """The limiter's name: those of one name and store are one limiter [none]."""
 
     timeout: float | None
-    """Seconds within which the last try of a call begins, all waits included; None for no end [30].
+    """Seconds within which the last attempt of a call begins, all waits included; None for no end [30].
 
-    A try under way is bounded by the library's own timeouts.
+    An attempt in progress is bounded by the library's own timeouts.
     """
 
     retries: int
-    """How often a call is tried again, 0 to 10 [2]."""
+    """How often a call is retried, 0 to 10 [2]."""
 
     retry_budget: float
     """Retries as a share of a key's calls, 0 to 1 [0.1]. Ten at first and one in ten seconds are free."""
@@ -57,15 +57,15 @@ class Options(TypedDict, total=False):
     """With `adaptive`: how many requests are sent for each that is accepted, from 1 [2]."""
 
     on_store_error: Literal["local", "open", "closed"]
-    """What becomes of a call where the store of the limits does not answer: this process decides by limits of its own,
-    or it goes on, or StoreError is raised. A limiter's own choice comes first, then this one, then `?on_error=` of the
-    store's URL ["local"; "open" for a store without a guard]."""
+    """What happens to a call where the store of the limits does not answer: this process decides by limits of its own,
+    or the call goes on, or StoreError is raised. A limiter's own choice comes first, then this one, then `?on_error=` of
+    the store's URL ["local"; "open" for a store without a guard]."""
 
     clock: Clock
-    """Stands in for the store's clock, and is what waits are measured by."""
+    """Replaces the store's clock, and measures waits."""
 
     random: Callable[[], float]
-    """Numbers from 0 up to 1, for what is left to chance [random.random]."""
+    """Gives random numbers from 0 up to 1, for jitter and rejections [random.random]."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@
 
     setup(app, limits="100/minute")
 
-`setup` completes an application: what remains is told on streams and websockets, too, and stores are closed with it.
-What is here is asyncio's: a store is never waited for on the event loop. For clients see
+With `setup`, streams and websockets also say what remains, and stores are closed with the application.
+This package is for asyncio: a store never blocks the event loop. For clients see
 `headgate.integrations.aiohttp_client`.
 """
 

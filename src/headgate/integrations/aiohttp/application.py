@@ -1,4 +1,4 @@
-"""Limits of a whole application of aiohttp's server, and what completes it."""
+"""Limits of a whole application of aiohttp's server, with fields on every response, and stores closed with it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from headgate.policy.gate import AsyncGate
 
 
 class AppOptions(Options, total=False):
-    """What limits of an application may be told: `Options`, and this."""
+    """Options of an application's limits: `Options`, and this."""
 
     scope: str | Callable[..., str]
-    """What is counted together, where `limits` are given [all that the application answers]."""
+    """What is counted together, where `limits` are given [all requests of the application]."""
 
 
 class RateLimitMiddleware:
-    """Judges each request before the handlers of an application, and of those nested in it; 404s among them.
+    """Limits each request of an application, and of those nested in it, including 404s.
 
-    Handlers that are marked `exempt` are left out. Raises ConfigError or PolicyError; see `middleware`.
+    Handlers that are marked `exempt` are not limited. Raises ConfigError or PolicyError; see `middleware`.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ def middleware(
     """What goes into `web.Application(middlewares=[...])`; `setup` does more.
 
     Give a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, for each client together,
-    and what else `AppOptions` has. `fallback` is a handler that answers what is refused. Alone it tells
-    what remains on responses that a handler returns or raises, not on streams and websockets.
+    and any other of `AppOptions`. `fallback` is a handler that answers refused requests. Without `setup`, only
+    responses that a handler returns or raises say what remains, not streams and websockets.
     """
     return web.middleware(RateLimitMiddleware(policy, fallback=fallback, **options))
 
@@ -84,7 +84,7 @@ def setup(
     fallback: Handler | None = None,
     **options: Unpack[AppOptions],
 ) -> None:
-    """Complete an application, before it runs: what remains is told on every response, and stores are closed with it.
+    """Complete an application, before it runs: every response says what remains, and stores are closed with it.
 
     With a `policy` or `limits` its `middleware` comes first among those that are there. `rate_limits` are
     those of its handlers.

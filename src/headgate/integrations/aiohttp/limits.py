@@ -31,7 +31,7 @@ _DEPTH = "__headgate_depth__"
 
 
 class RateLimits(AsyncRouteLimits):
-    """Limits of handlers. What is given here stands for all of them, unless one says otherwise.
+    """Limits of handlers. Options given here are the defaults of all of them.
 
     They count in one store, in memory if none is named. Raises ConfigError or TypeError.
     """

@@ -6,8 +6,8 @@
     @rate_limit("5/minute", key=user)
     def search(request): ...
 
-The middleware judges every request before what stands below it, `rate_limit` those of one view. On an event
-loop the store is asked without blocking it; a sync view is judged in its thread. Settings may import this.
+The middleware limits every request that reaches it, `rate_limit` those of one view. The store does not block an
+event loop; the limit of a sync view is checked in its thread. Settings may import this package.
 """
 
 from headgate.errors import MissingExtraError

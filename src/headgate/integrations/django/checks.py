@@ -17,7 +17,7 @@ CORS = "corsheaders.middleware.CorsMiddleware"
 
 
 class HeadgateConfig(AppConfig):  # type: ignore[misc]
-    """For INSTALLED_APPS: then `manage.py check` looks at HEADGATE. The middleware and views do without."""
+    """For INSTALLED_APPS: then `manage.py check` checks HEADGATE. The middleware and views do not need it."""
 
     name = "headgate.integrations.django"
     label = "headgate"

@@ -44,10 +44,10 @@ def rate_limit(
 ) -> Callable[[View], View]:
     """A decorator that sets limits on a view: on each of its routes by itself, all methods together.
 
-    For classes it goes with `method_decorator`: `name="dispatch"` limits all of it, `name="post"` that method
+    For classes use `method_decorator`: `name="dispatch"` limits all methods together, `name="post"` that method
     by itself. With `override` the limits of HEADGATE do not apply. `fallback` is a view that answers
     instead of a refusal. Several decorators apply together: a refusal gives back what others charged.
-    What is not told here is as HEADGATE says. Raises ConfigError.
+    Options that are not given here are those of HEADGATE. Raises ConfigError.
     """
     limit = _Limit(limits, options, fallback)
 
@@ -59,7 +59,7 @@ def rate_limit(
 
 
 def exempt(view: View) -> View:
-    """Mark a view or a view class as one that the limits of HEADGATE leave out."""
+    """Exclude a view or a view class from the limits of HEADGATE."""
     marked.set()
     return _exempt(view)
 

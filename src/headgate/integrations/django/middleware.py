@@ -18,11 +18,11 @@ from headgate.integrations.django.site import site
 
 
 class RateLimitMiddleware:
-    """Judges each request as settings.HEADGATE says, and tells on every response what remains.
+    """Limits each request as settings.HEADGATE says, and says on every response what remains.
 
     Put it below AuthenticationMiddleware where `key` is `user`, and below LocaleMiddleware; else as high as
-    can be: a request that is refused reaches nothing below it. Without `limits` and `policy` it judges
-    nothing; it tells and settles what views and throttles judged.
+    possible: a refused request reaches nothing below it. Without `limits` and `policy` it limits
+    nothing; it reports and settles what views and throttles decided.
     """
 
     sync_capable = True

@@ -152,5 +152,5 @@ def user(request: Any) -> tuple[str, str] | None:
 
 @portable
 def each_route(request: Any) -> str:
-    """A scope for HEADGATE: each route of the site counts by itself, and what is no route together."""
+    """A scope for HEADGATE: each route of the site counts by itself, and requests without a route together."""
     return f"site: {request_of(request).endpoint}"

@@ -1,4 +1,4 @@
-"""Limits of an application of Flask, of its blueprints and of its views."""
+"""Limits of a Flask application, of its blueprints and of its views."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class RateLimits:
     Called with limits it is a decorator of views, below `@app.route`, and of blueprints. `default` are limits
     of every route of the application, each by itself, and of all requests that no route answers together;
     of static files only where `static` says so. `fallback` is a view that answers instead of a refusal.
-    `options` are those of `headgate.http.server.options.RouteOptions`, for all limits that do not say their own.
+    `options` are those of `headgate.http.server.options.RouteOptions`, the defaults of all limits.
 
-    What applies to a request applies together: a refusal gives back what other limits had charged. A
-    refusal is raised as werkzeug's TooManyRequests (or what its status is) with the whole answer in
-    it, so an error handler of the application may answer instead; it finds the decision in `decision`.
+    All limits of a request apply together: a refusal gives back what other limits had charged. A
+    refusal is raised as werkzeug's TooManyRequests (or the exception of its status), which holds the whole
+    response, so an error handler of the application may answer instead; it finds the decision in `decision`.
     Raises ConfigError for what cannot be used.
     """
 
@@ -72,10 +72,10 @@ class RateLimits:
             self.init_app(app)
 
     def init_app(self, app: flask.Flask, default: LimitsOfRoute | None = None, **options: Unpack[RouteOptions]) -> None:
-        """Let the default limits stand before an application.
+        """Apply the default limits to an application.
 
-        `default` and `options` stand before those that were told first, for views that were decorated
-        already, too: what was counted until now is forgotten.
+        `default` and `options` replace those given earlier, also for views that were decorated
+        already: counts until now are forgotten.
         """
         if options:
             self._options = cast(RouteOptions, {**self._options, **options})
@@ -128,7 +128,7 @@ class RateLimits:
 
     @staticmethod
     def exempt(endpoint: Limited) -> Limited:
-        """Mark a view, a view class or a blueprint as one that default and blueprint limits leave out."""
+        """Exclude a view, a view class or a blueprint from default and blueprint limits."""
         return _exempt(endpoint)  # type: ignore[type-var]  # it marks any object
 
     def close(self) -> None:

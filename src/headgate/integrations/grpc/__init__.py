@@ -1,9 +1,9 @@
-"""gRPC servers that keep to limits: an interceptor for threads, and one for asyncio.
+"""Limits of gRPC servers: an interceptor for threads, and one for asyncio.
 
     server = grpc.server(ThreadPoolExecutor(16), interceptors=[RateLimitInterceptor(limits="100/minute")])
     server = grpc.aio.server(interceptors=[AsyncRateLimitInterceptor(policy="policy.yaml")])
 
-A call is judged where its handler would begin: there its peer is known, and a call that waits, waits in its own
+A call is checked where its handler would begin: there its peer is known, and a call that waits does so in its own
 thread or task. Source: the gRPC core concepts; gRFC A6 for server pushback.
 """
 

@@ -1,4 +1,4 @@
-"""Interceptors of gRPC servers that judge calls, for threads and for asyncio."""
+"""Interceptors of gRPC servers that limit calls, for threads and for asyncio."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _METHOD = re.compile(r"/[^/]+/[^/]+")
 
 
 class GrpcOptions(Options, total=False):
-    """What an interceptor may be told: `Options`, and this."""
+    """Options of an interceptor: `Options`, and this."""
 
     scope: str | Callable[..., str]
     """What is counted together, under `limits` [all methods that `methods` does not name]."""
 
 
 class RateLimitInterceptor(grpc.ServerInterceptor):
-    """Judges the calls of a server with threads, of all four kinds; one that is refused never reaches its handler.
+    """Limits the calls of a threaded server, of all four kinds; a refused one never reaches its handler.
 
     Give a `policy` (a file's path, its values, a Policy or a Gate), or `limits` for each client, or `methods`: the
     limits of each method, which counts by itself; `limits` are then for the others. A call is a POST of

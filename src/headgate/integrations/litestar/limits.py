@@ -1,4 +1,4 @@
-"""Limits on layers of a Litestar application: of handlers, controllers, routers and of all of it."""
+"""Limits on the layers of a Litestar application: handlers, controllers, routers, and the application."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.integrations.litestar.request import LitestarRequest, application_
 
 
 class RateLimits(AsyncRouteLimits):
-    """Makes limits of routes. What is given here stands for all of them, unless one says otherwise.
+    """Makes limits of routes. Options given here are the defaults of all of them.
 
     They count in one store, in memory if none is named. Raises ConfigError or TypeError.
     """
@@ -76,7 +76,7 @@ class _Limited:
         self._template: str | None = None
         self._applies = True
         self._is_repeated = False
-        """Whether the limit is on several layers of the route: it is asked once."""
+        """Whether the limit is on several layers of the route: it is checked once."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._template is None:

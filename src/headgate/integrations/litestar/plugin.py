@@ -1,4 +1,4 @@
-"""Limits of a whole Litestar application, and what completes it: OpenAPI, and stores that are closed with it."""
+"""Limits of a whole Litestar application, with 429 in OpenAPI, and stores that are closed with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ALL = "*"
 _REFUSED = "headgate.refused"
 
 EXEMPT: Mapping[str, Any] = {"headgate_exempt": True}
-"""What is not limited, on any layer: `Router("/health", route_handlers=[...], opt=EXEMPT)`."""
+"""Excludes from limits, on any layer: `Router("/health", route_handlers=[...], opt=EXEMPT)`."""
 
 Problem = TypedDict(
     "Problem",
@@ -45,17 +45,17 @@ REFUSED: dict[int, ResponseSpec] = {
 
 
 class PluginOptions(Options, total=False):
-    """What limits of an application may be told: `Options`, and this."""
+    """Options of an application's limits: `Options`, and this."""
 
     scope: str | Callable[..., str]
-    """What is counted together, where `limits` are given [all that the application answers]."""
+    """What is counted together, where `limits` are given [all requests of the application]."""
 
 
 class RateLimitPlugin(InitPlugin, ReceiveRoutePlugin):
-    """Judges all that an application answers, and completes it: OpenAPI, and stores that are closed with it.
+    """Limits a whole application, documents 429 in its OpenAPI, and closes stores with it.
 
     Give a `policy` (a file's path, its values, a Policy or an AsyncGate) or `limits`, for each client together,
-    or neither of them. What finds no route (404, 405) is judged, too. `websockets` judges handshakes.
+    or neither of them. Requests without a route (404, 405) are limited, too, and with `websockets` handshakes.
     `rate_limits` are those of its routes. Raises ConfigError or PolicyError.
     """
 

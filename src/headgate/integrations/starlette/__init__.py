@@ -7,8 +7,8 @@
 
     Mount("/api", routes=[...], middleware=[Middleware(RouteLimit, limits="100/minute")])
 
-`RateLimitHeaders` before an application tells what remains on every response, those of exceptions among them.
-What is here is asyncio's: a store is never waited for on the event loop.
+`RateLimitHeaders` as a middleware says what remains on every response, also on those to exceptions.
+This package is for asyncio: a store never blocks the event loop.
 """
 
 from headgate.errors import MissingExtraError

@@ -1,4 +1,4 @@
-"""Tells on every response what limits of routes left, and ends the exchange of its request."""
+"""Says on every response what limits of routes left, and ends the exchange of its request."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Closes(Protocol):
 
 
 class RateLimitHeaders:
-    """Tells on every response what remains: `app.add_middleware(RateLimitHeaders)`.
+    """Says on every response what remains: `app.add_middleware(RateLimitHeaders)`.
 
     Also on those that a route's limit cannot reach by itself: a Response that an endpoint of FastAPI returns,
-    and what becomes of an exception. A field that stands there already stays. It sees what is answered, so
-    that `counts=` of routes in FastAPI can be kept. Stores of `rate_limits` are connected and closed with the lifespan.
+    and the response to an exception. A field that is there already stays. It sees the response, which
+    `counts=` of routes in FastAPI needs. Stores of `rate_limits` are connected and closed with the lifespan.
     """
 
     def __init__(self, app: ASGIApp, rate_limits: Closes | None = None) -> None:

@@ -45,7 +45,7 @@ _DEPTH = "__headgate_depth__"
 
 
 class RateLimits(AsyncRouteLimits):
-    """Makes limits of routes. What is given here stands for all of them, unless one says otherwise.
+    """Makes limits of routes. Options given here are the defaults of all of them.
 
     They count in one store, in memory if none is named. Raises ConfigError or TypeError.
     """
@@ -68,10 +68,10 @@ class RateLimits(AsyncRouteLimits):
 
 
 class RouteLimit:
-    """A limit before a route, a mount or an application: `middleware=[Middleware(RouteLimit, limits="10/second")]`.
+    """A limit of a route, a mount or an application: `middleware=[Middleware(RouteLimit, limits="10/second")]`.
 
-    Each route behind it counts by itself; what finds no route there counts together. `rate_limits` has the
-    defaults and the store. `fallback` is an application that answers what is refused.
+    Each route behind it counts by itself; requests without a route count together. `rate_limits` has the
+    defaults and the store. `fallback` is an application that answers refused requests.
     """
 
     def __init__(

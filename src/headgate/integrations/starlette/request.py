@@ -25,7 +25,7 @@ class StarletteRequest(AsgiRequest):
 
     @property
     def own(self) -> HTTPConnection:
-        """The one that the endpoint is given, too, where there is one already."""
+        """The one that the endpoint gets, where it exists already."""
         if self._own is None:
             is_websocket = self.scope["type"] == "websocket"
             self._own = WebSocket(self.scope, _no_receive, _no_send) if is_websocket else Request(self.scope)

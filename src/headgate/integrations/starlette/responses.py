@@ -1,4 +1,4 @@
-"""Responses of Starlette that tell what limits left, or that one of them refused."""
+"""Responses of Starlette that say what remains, or that a limit refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headgate.http.server.scope_exchange import ScopeExchange
 
 
 class Wrapped(StarletteResponse):
-    """A response that says more, and is not changed itself: an endpoint may return the same one again.
+    """A response with more header fields, itself unchanged: an endpoint may return the same one again.
 
     It has the attributes of the response it stands for. The exchange that is given with it ends when it is sent.
     """
