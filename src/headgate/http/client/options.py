@@ -58,8 +58,8 @@ class Options(TypedDict, total=False):
 
     on_store_error: Literal["local", "open", "closed"]
     """What happens to a call where the store of the limits does not answer: this process decides by limits of its own,
-    or the call goes on, or StoreError is raised. A limiter's own choice comes first, then this one, then `?on_error=` of
-    the store's URL ["local"; "open" for a store without a guard]."""
+    or the call goes on, or StoreError is raised. A limiter's own choice comes first, then this one, then `?on_error=`
+    of the store's URL ["local"; "open" for a store without a guard]."""
 
     clock: Clock
     """Replaces the store's clock, and measures waits."""
