@@ -85,7 +85,7 @@ EXTRA = re.compile(r"headgate\[([\w,]+)\]")
 def test_no_page_promises_a_release_and_every_extra_that_it_names_is_there(page: Path) -> None:
     text = page.read_text()
     if page.name == "README.md":
-        text = text.replace("`pip install 'headgate[jwt]'` adds a part to what is there", "")
+        text = text.replace("`pip install 'headgate[jwt]'` adds an extra to it", "")
         assert "There is no release on PyPI yet." in text
     assert not re.search(r"pip install '?headgate(\[[\w,]+\])?['`\s](?! @)", text.replace("] @", "]@"))
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -31,17 +31,17 @@ class Service:
         checks, forward = JsonChecks(decider), ForwardAuth(decider)
         admin = Admin(gate, self.metrics, lambda: self.draining)
         self.routes = RouteTable([
-            Route(POST, "/v1/check", checks.check, "judge a request, or several, that the body describes",
+            Route(POST, "/v1/check", checks.check, "check one or several requests, described in the body",
                   reads_body=True),
             Route(GET, "/v1/check/schema", schema, "the JSON Schema of that body"),
-            Route(ANY, "/check/{ruleset}", forward.check, "judge the request that asks: forward auth for gateways"),
+            Route(ANY, "/check/{ruleset}", forward.check, "check the request itself: forward auth for gateways"),
             Route(ANY, "/check-403/{ruleset}", forward.check_403, "the same, with 403 for 429, for nginx"),
             Route(GET, "/healthz", admin.health, "200 while it runs"),
             Route(GET, "/readyz", admin.readiness,
                   "200 while it takes requests and its store answers; 503 while it drains"),
             Route(GET, "/metrics", admin.figures, "figures for Prometheus"),
             Route(GET, "/", Overview(gate, lambda: self.routes.routes).show,
-                  "a page for people: what runs here, and how to ask it"),
+                  "a page for people: what runs here, and how to use it"),
         ])  # fmt: skip
         self.wants_body = self.routes.wants_body
 

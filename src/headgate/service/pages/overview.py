@@ -1,4 +1,4 @@
-"""The page at `/`: what runs here, and how to ask it."""
+"""The page at `/`: what runs here, and how to use it."""
 
 from __future__ import annotations
 
