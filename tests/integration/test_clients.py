@@ -362,7 +362,7 @@ def test_the_deadline_is_held(library: str) -> None:
         ended = time.monotonic()
         assert ended - begun - stalled_s(begun, ended) < 2
         assert served == HELLO
-        assert isinstance(refused, Got) and refused.status == 429 and "come back in" in refused.text
+        assert isinstance(refused, Got) and refused.status == 429 and "retry in" in refused.text
         assert isinstance(held, Held) and 50 < held.retry_after <= 120
         assert len(server.asked) == 2, "whoever cannot wait is not sent"
 

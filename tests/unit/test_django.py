@@ -156,7 +156,7 @@ def test_a_refusal_is_a_problem_with_a_true_moment(kind: str) -> None:
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Request cannot be satisfied as assigned quota has been exceeded",
             "status": 429,
-            "detail": "over the limit of site (1/minute fixed); come back in 60 s",
+            "detail": "over the limit of site (1/minute fixed); retry in 60 s",
             "retry-after-ms": 60000,
             "violated-policies": ["site"],
         }

@@ -530,7 +530,7 @@ def test_a_handler_of_the_applications_own_wins(limits: Limits) -> None:
         app.exception_handler(kind)(own)
         _, refused = ask(app), ask(app)
         assert refused.status_code == 429
-        assert refused.json() == {"own": f"over the limit of 1/minute; come back in {refused.headers['Retry-After']} s"}
+        assert refused.json() == {"own": f"over the limit of 1/minute; retry in {refused.headers['Retry-After']} s"}
         assert refused.headers.get_list("content-type") == ["application/json"]
         assert "RateLimit" in refused.headers
         limits = Limits([])

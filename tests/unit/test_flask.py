@@ -103,7 +103,7 @@ def test_a_refusal_is_a_problem_with_a_true_moment(app: flask.Flask, client: Cli
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Request cannot be satisfied as assigned quota has been exceeded",
         "status": 429,
-        "detail": "over the limit of index (1/minute fixed); come back in 60 s",
+        "detail": "over the limit of index (1/minute fixed); retry in 60 s",
         "retry-after-ms": 60000,
         "violated-policies": ["index"],
     }

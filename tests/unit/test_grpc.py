@@ -292,7 +292,7 @@ def test_a_refusal_says_when_to_come_back_and_the_moment_is_true(colour: str) ->
         client.call("Read")
         clock.advance(500_000)
         refused = client.call("Read")
-        assert refused.details == "over the limit of 2/minute bucket; come back in 60 s"
+        assert refused.details == "over the limit of 2/minute bucket; retry in 60 s"
         assert refused.last["retry-after"] == "60"
         assert refused.last["grpc-retry-pushback-ms"] == "59500"
         assert not any(name.startswith("content") for name in refused.last)

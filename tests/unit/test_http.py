@@ -65,7 +65,7 @@ def test_the_worked_example_of_two_policies_is_byte_exact(core: str) -> None:
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Request cannot be satisfied as assigned quota has been exceeded",
         "status": 429,
-        "detail": "over the limit of burst (10/second burst 20); come back in 1 s",
+        "detail": "over the limit of burst (10/second burst 20); retry in 1 s",
         "retry-after-ms": 100,
         "violated-policies": ["burst"],
     }

@@ -245,9 +245,10 @@ def serve(
     connections: int,
     idle_s: float,
 ) -> None:
-    """Answer checks over HTTP by a POLICY file, ./headgate.yaml or else a built-in example.
+    """Answer checks over HTTP. POLICY is a file; without it, ./headgate.yaml or else a built-in example.
 
-    A changed file is taken up at once; SIGHUP takes it up again. SIGTERM finishes what has begun.
+    A changed policy file is applied at once; SIGHUP reads it again. SIGTERM ends the service as soon as open requests
+    are answered.
     """
     from headgate.service.http.bounds import Bounds
     from headgate.service.workers.several import serve_workers
@@ -279,7 +280,7 @@ def serve(
 
 @headgate.command()
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@click.option("--policy", required=True, type=click.Path(path_type=Path), help="The policy file to judge by.")
+@click.option("--policy", required=True, type=click.Path(path_type=Path), help="The policy file to apply.")
 @click.option("--compare", type=click.Path(path_type=Path), help="Another policy file, to see where the two differ.")
 @click.option(
     "--format", default="auto", show_default=True, type=click.Choice(["auto", "common", "json", "csv", "tsv"]),

@@ -40,7 +40,7 @@ def unread_lines(tally: Tally) -> Iterator[str]:
             "by the date of the file; --date says another"
         )
     for part in tally.damaged:
-        yield f"{part.source}:{part.line}: {part.reason}: what comes here and after is not judged"
+        yield f"{part.source}:{part.line}: {part.reason}: the rest of this file is not counted"
     if not tally.count:
         return
     lines = "1 line" if tally.count == 1 else f"{tally.count:,} lines"

@@ -119,7 +119,7 @@ def _text_of(refusing: tuple[NamedLimit, ...], *, closed: bool) -> _Text:
         detail = f"over the limit of {', '.join(map(_in_words, refusing))}"
     violated = {"violated-policies": [limit.name for limit in refusing]}
     never = f"{detail}; waiting does not help: it is more than the quota ever holds, or lacks what it is counted by"
-    start = _encode(problem | {"detail": f"{detail}; come back in "})
+    start = _encode(problem | {"detail": f"{detail}; retry in "})
     return _Text(
         refusing,
         start=start.removesuffix('"}').encode(),

@@ -88,7 +88,7 @@ def _lead(outcome: Outcome) -> str:
 
 def _warnings(outcome: Outcome) -> list[str]:
     told = [
-        f"<b>{escape(part.source)}:{part.line}:</b> {escape(part.reason)}. What comes here and after is not judged."
+        f"<b>{escape(part.source)}:{part.line}:</b> {escape(part.reason)}. The rest of this file is not counted."
         for part in outcome.unread.damaged
     ]
     told += [

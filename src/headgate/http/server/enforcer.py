@@ -158,7 +158,7 @@ class Enforcer:
 
     def verdict_without_store(self, error: StoreError) -> Verdict:
         """What becomes of a request on which the store gave no decision."""
-        _log.warning("a request was not judged: %s", error)
+        _log.warning("no decision on a request: %s", error)
         if not self._closed:
             return Verdict(None, [(_DEGRADED, "open")], 0)
         body = {

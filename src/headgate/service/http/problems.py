@@ -25,4 +25,4 @@ def failure_response(error: Exception) -> ServiceResponse:
     if isinstance(error, HeadgateError):
         return problem_response(500, str(error))
     log.exception("unexpected", exc_info=error)
-    return problem_response(500, "unexpected: the log tells more")
+    return problem_response(500, "unexpected error: see the log")
