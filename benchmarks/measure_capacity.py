@@ -214,8 +214,9 @@ class Measuring:
 
 
 def limits_of(algorithm: str, count: int = 1) -> tuple[NamedLimit, ...]:
-    """So many limits of one algorithm, as a rule has them."""
-    return name_limits(parse_limits("; ".join([LIMITS[algorithm]] * count)), scope="shop/1/search", name="search")
+    """So many limits of one algorithm, as a rule has them; each algorithm's rule has states of its own."""
+    texts = "; ".join([LIMITS[algorithm]] * count)
+    return name_limits(parse_limits(texts), scope=f"shop/1/{algorithm}", name=algorithm)
 
 
 def machine() -> str:

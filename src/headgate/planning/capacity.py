@@ -15,6 +15,7 @@ from headgate.planning.decisions import (
     SERVER_BYTES,
     SharedKey,
     dearest_limits,
+    planned_rate,
     seconds_of,
     shards_of,
     shared_key,
@@ -81,7 +82,7 @@ def capacity(policy: Policy, *, users: int, rate: float) -> Capacity:
     kept = [group for index, group in enumerate(groups) if index not in shared or not shared[index].leased]
     seconds = seconds_of(limits)
     seconds_kept = seconds_of([limit for group in kept for limit in dearest_limits(group)])
-    single = rate * seconds_kept <= BUSY_SHARE and memory_bytes <= SERVER_BYTES
+    single = (not seconds_kept or rate <= planned_rate(seconds_kept)) and memory_bytes <= SERVER_BYTES
     shards = 1 if single else shards_of(sum(seconds_of(dearest_limits(group)) for group in kept), rate, memory_bytes)
     method, host, path = dearest
     return Capacity(
@@ -92,7 +93,7 @@ def capacity(policy: Policy, *, users: int, rate: float) -> Capacity:
         memory_bytes=memory_bytes,
         request=Dearest(method, path, host, tuple(rule.name for rule in rules), len(limits), len(groups)),
         saturated=int(1 / seconds) if seconds else 0,
-        planned=int(BUSY_SHARE / seconds) if seconds else 0,
+        planned=planned_rate(seconds) if seconds else 0,
         layout="single" if single else "cluster",
         shards=shards,
         round_trips=1 if single else len(kept),

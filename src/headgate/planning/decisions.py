@@ -36,6 +36,11 @@ def dearest_limits(rules: Iterable[Rule]) -> list[NamedLimit]:
     return [limit for rule in rules for limit in max(rule.limits.values(), key=seconds_of)]
 
 
+def planned_rate(seconds: float) -> int:
+    """Decisions a second that a server is planned to make, each of so many seconds."""
+    return int(BUSY_SHARE / seconds)
+
+
 def seconds_of(limits: Sequence[NamedLimit]) -> float:
     """How long a server computes for one decision of these limits: what a call takes, and each limit in it."""
     costs = [COSTS[named.limit.algorithm] for named in limits]
@@ -47,7 +52,7 @@ def seconds_of(limits: Sequence[NamedLimit]) -> float:
 
 def shared_key(group: Sequence[Rule], rate: float) -> SharedKey:
     """What rules that count on one key of all requests need, at so many requests a second."""
-    ceiling = int(BUSY_SHARE / seconds_of(dearest_limits(group)))
+    ceiling = planned_rate(seconds_of(dearest_limits(group)))
     return SharedKey(tuple(rule.name for rule in group), ceiling, leased=rate > ceiling)
 
 

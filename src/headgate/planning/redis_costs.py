@@ -48,10 +48,10 @@ FIELD_BYTES = 48
 """Memory that each other limit of the key takes more then."""
 
 COSTS = {
-    "fixed_window": Costs(229, 56, 161_700, 96_100),
-    "sliding_window": Costs(245, 48, 102_600, 64_900),
-    "sliding_log": Costs(245, 64, 116_500, 66_600),
-    "token_bucket": Costs(245, 48, 152_700, 90_100),
-    "leaky_bucket": Costs(245, 48, 148_500, 89_900),
-    "leaky_queue": Costs(245, 48, 141_800, 77_400),
+    "fixed_window": Costs(229, 56, 161_100, 97_800),
+    "sliding_window": Costs(245, 48, 152_700, 88_700),
+    "sliding_log": Costs(245, 64, 116_200, 61_600),
+    "token_bucket": Costs(245, 48, 157_700, 85_000),
+    "leaky_bucket": Costs(245, 48, 165_900, 86_900),
+    "leaky_queue": Costs(245, 48, 138_200, 76_900),
 }
