@@ -80,9 +80,9 @@ def run(quick: bool) -> Section:
         "One Redis on loopback, which shares the two cores with its clients. A saturated server is sent calls of the "
         "scripts in one stream, 64 in a write, on 1,000 keys; its rate is compared with that of a script that does one "
         "GET and one SET with PX of a key as long and a value as large. Logs are asked at a pace that holds as many "
-        "entries as the row says, and are compared by the time of the server's processor. The script called by redis-py is "
-        "the baseline of a single call and of 100 concurrent ones; a PING at the same rate, on the same connection, "
-        "that of the latency.",
+        "entries as the row says, and are compared by the time of the server's processor. The script called by "
+        "redis-py is the baseline of a single call and of 100 concurrent ones; a PING at the same rate, on the same "
+        "connection, that of the latency.",
         ("what", "subject", "measured", "in comparison"),
         rows,
         targets,
