@@ -74,12 +74,18 @@ def nearest_window(period_us: int) -> int:
 
 
 def nearest_bucket(capacity: int, refill: int, period_us: int) -> tuple[int, int]:
-    """The (capacity, refill) nearest to those that fit no unit: the one changed relatively least."""
+    """The (capacity, refill) nearest to those that fit no unit: the one changed relatively least.
+
+    Only at the ends of the range both change, because neither does alone.
+    """
     period = _coarsest(period_us)
     divisor = gcd(refill, period)
-    lower = max(0, (LARGEST - refill // divisor) // (period // divisor))
+    lower = (LARGEST - refill // divisor) // (period // divisor)
     candidates = [(abs(near - refill) / refill, (capacity, near)) for near in _refills(capacity, refill, period)]
-    candidates.append(((capacity - lower) / capacity, (lower, refill)))
+    if lower > 0:
+        candidates.append(((capacity - lower) / capacity, (lower, refill)))
+    if not candidates:
+        return 1, max(1, min(refill, LARGEST - 1) // period) * period
     return min(candidates)[1]
 
 

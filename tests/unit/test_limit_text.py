@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from math import ceil
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from headgate import (
     TokenBucket,
     parse_limits,
 )
-from headgate.units import LARGEST
+from headgate.units import LARGEST, compile_bucket, nearest_bucket
 from strategies import ONE_LIMIT
 
 EXAMPLES = {
@@ -137,6 +138,30 @@ def test_an_error_points_at_the_character_and_says_what_would_be_right(text: str
     assert str(caught.value).endswith("^")
 
 
+def test_a_word_that_is_like_no_unit_is_not_taken_for_one() -> None:
+    with pytest.raises(LimitSyntaxError) as caught:
+        parse_limits("10/haus")
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("limit", "window_us", "life_us"),
+    [
+        (FixedWindow(limit=9, period="second"), 1_000_000, 1_000_000),
+        (SlidingLog(limit=9, period="second"), 1_000_000, 1_000_000),
+        (SlidingWindow(limit=9, period="second"), 1_000_000, 2_000_000),
+        (TokenBucket(capacity=10, refill=3, period="second"), 3_333_334, 666_667),
+        (LeakyBucket(capacity=10, refill=3, period="second"), 3_333_334, 666_667),
+        (LeakyQueue(queue=9, refill=3, period="second"), 3_333_334, 666_667),
+    ],
+    ids=str,
+)
+def test_a_limit_knows_how_long_all_of_it_and_a_request_of_two_count(
+    limit: Limit, window_us: int, life_us: int
+) -> None:
+    assert (limit.window_us, limit.life_us(2)) == (window_us, life_us)
+
+
 def test_an_error_shows_the_place_on_a_line_of_its_own() -> None:
     with pytest.raises(LimitSyntaxError) as caught:
         parse_limits("10/fortnight")
@@ -187,6 +212,9 @@ TOO_FINE = [
     lambda: TokenBucket(capacity=10**11, refill=999_983, period="week"),
     lambda: LeakyQueue(queue=10**12, refill=7, period="day"),
     lambda: LeakyBucket(capacity=4 * 10**15, refill=3, period_us=86_400_000_001),
+    lambda: LeakyQueue(queue=5, refill=2, period_us=LARGEST - 1),
+    lambda: TokenBucket(capacity=LARGEST, refill=LARGEST, period_us=3),
+    lambda: TokenBucket(capacity=LARGEST, refill=2, period_us=LARGEST - 1),
 ]
 
 
@@ -197,6 +225,39 @@ def test_a_limit_that_fits_no_unit_names_the_nearest_that_does(build: object) ->
     nearest = str(caught.value).rsplit('"', 2)[1]
     (limit,) = parse_limits(nearest)
     assert limit.quota > 0
+
+
+NEAREST = [
+    ((10**12, 7, 86_400), (52_124_995_687, 7)),
+    ((6 * 10**10, 100_003, 86_400), (6 * 10**10, 100_002)),
+    ((10**14, 1_000, 97), (10**14, 970)),
+    ((10**14, 1_040, 97), (10**14, 1_067)),
+    ((10**15, 5, 6), (10**15, 4)),
+    ((2 * 10**15, 7, 6), (2 * 10**15, 6)),
+    ((5 * 10**13, 30, 97), (46_428_862_137_839, 30)),
+    ((LARGEST, 1, 1), (LARGEST - 1, 1)),
+    ((LARGEST // 2, 4, 3), (LARGEST // 2, 3)),
+    ((6, 2, LARGEST - 1), (6, 15)),
+]
+
+
+@pytest.mark.parametrize(("numbers", "nearest"), NEAREST, ids=str)
+def test_the_nearest_bucket_is_the_one_whose_number_changes_relatively_least(
+    numbers: tuple[int, int, int], nearest: tuple[int, int]
+) -> None:
+    (capacity, refill, seconds), (near_capacity, near_refill) = numbers, nearest
+    period_us = seconds if seconds == LARGEST - 1 else seconds * 1_000_000
+
+    def fits(capacity: int, refill: int) -> bool:
+        return compile_bucket("token_bucket", capacity, refill, period_us) is not None
+
+    assert not fits(capacity, refill)
+    assert nearest_bucket(capacity, refill, period_us) == nearest
+    assert fits(near_capacity, near_refill)
+    change = abs(near_refill - refill) / refill + (capacity - near_capacity) / capacity
+    for other in range(1, max(2 * refill, near_refill)):
+        assert abs(other - refill) / refill >= change or not fits(capacity, other)
+    assert not fits(max(0, ceil(capacity * (1 - change))) + 1, refill)
 
 
 @pytest.mark.parametrize(
