@@ -92,6 +92,16 @@ def test_those_who_go_through_grow_from_none_to_all(asked_each_ms: int) -> None:
     assert breaker.lets_through() and breaker.state == CLOSED
 
 
+def test_a_store_that_is_back_is_told_once_and_has_not_failed_yet(caplog: pytest.LogCaptureFixture) -> None:
+    breaker = opened(ManualClock())
+    told: list[Exception | None] = []
+    breaker.listeners.append(told.append)
+    with caplog.at_level(logging.WARNING, "headgate"):
+        come_back(breaker)
+    assert caplog.records[-1].getMessage() == "the store answers again: a store"
+    assert breaker.failures == 0 and told == [None]
+
+
 def test_a_crowd_at_the_first_moment_does_not_go_through() -> None:
     breaker = opened(ManualClock())
     come_back(breaker)

@@ -72,6 +72,8 @@ def test_the_strictest_choice_speaks() -> None:
         ("1000/hour log", "1/3", "333/hour log"),
         ("10/second burst 100", "1/4", "2/second burst 25"),
         ("1/second bucket", "1/4", "1 per 4 seconds burst 1"),
+        ("1/second bucket", "2/3", "1 per 2 seconds burst 1"),
+        ("1/ms bucket", "2/3", "1 per 2 ms burst 1"),
         ("7/day leaky 3", "1/2", "3/day leaky 1"),
         ("50/second queue 200", "1/2", "25/second queue 100"),
         ("0/minute", "1/2", "0/minute"),

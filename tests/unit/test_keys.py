@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ def test_no_key_can_choose_a_redis_hash_tag_or_a_joint(key: str) -> None:
 
 
 BAD_KEYS = [
-    ("", "a key is empty"),
+    ("", "^a key is empty"),
     (("a", ""), "part 1 of a key is empty"),
     (None, "a key is text or a tuple of parts, not None"),
     (("a", None), "part 1 of a key is text or a whole number, not None"),
@@ -57,9 +58,10 @@ BAD_KEYS = [
     ("x" * 8193, "at most 8192 bytes, not 8193"),
     ("é" * 5000, "at most 8192 bytes, not 10000"),
     (("x" * 5000, "y" * 5000), "at most 8192 bytes, not 10000"),
-    ("\ud800", "a lone surrogate at character 0"),
+    ("\ud800", "^a key has a lone surrogate at character 0"),
     (("a", "b\udfff"), "part 1 of a key has a lone surrogate at character 1"),
     ((1 << 5000,), "too long for a key"),
+    ((2**1024,), "^part 0 of a key is a number of 1025 bits: too long for a key"),
 ]
 
 
@@ -74,7 +76,7 @@ def test_what_is_no_key_is_refused_and_nothing_is_charged(core: str, key: Any, m
     assert limiter.peek("good", 0).remaining == 5
 
 
-@pytest.mark.parametrize("key", ["x" * 8192, ("a", -5), ("a", 1 << 1000), "\U0001f600", "a b", "\x7f", ("a",) * 16])
+@pytest.mark.parametrize("key", ["x" * 8192, ("a", -5), ("a", 2**1024 - 1), "\U0001f600", "a b", "\x7f", ("a",) * 16])
 def test_odd_keys_are_keys(core: str, key: Any) -> None:
     limiter = make_limiter(core, "1/hour", ManualClock())
     assert limiter.hit(key).allowed
@@ -88,7 +90,7 @@ BAD_COSTS = [
     (1.0, "a whole number, not a float"),
     (float("nan"), "not a float"),
     ("1", "not a str"),
-    (LARGEST + 1, r"at most 4503599627370496 \(2\*\*52\)"),
+    (LARGEST + 1, "at most 4503599627370496 (2**52)"),
     (10**5000, "not a number of 16610 bits"),
 ]
 
@@ -97,9 +99,9 @@ BAD_COSTS = [
 def test_what_is_no_cost_is_refused_and_nothing_is_charged(core: str, cost: Any, message: str) -> None:
     limiter = make_limiter(core, "5/hour", ManualClock())
     for ask in (limiter.hit, limiter.peek, limiter.acquire):
-        with pytest.raises(ArgumentError, match=message):
+        with pytest.raises(ArgumentError, match=re.escape(message)):
             ask("key", cost)
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(ArgumentError, match=re.escape(message)):
         limiter.hit_many(["key", "key"], [1, cost])
     assert limiter.peek("key", 0).remaining == 5
 

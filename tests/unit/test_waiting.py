@@ -15,7 +15,7 @@ from headgate import ArgumentError, AsyncLimiter, Decision, Limiter, MemoryStore
 from headgate.limits import Limit
 from headgate.operation import Operation
 from headgate.testing import ManualClock
-from headgate.waiting import Plan, Read, Sleep, Stand, WaitSteps
+from headgate.waiting import Plan, Read, Sleep, Stand, Ticket, WaitSteps, _stand_async
 from strategies import SEVERAL_LIMITS, history_of
 from subjects import make_limiter
 
@@ -318,6 +318,19 @@ def test_standing_in_line_ends_with_the_timeout(core: str) -> None:
     assert tickets(limiter) == 1
     first.close()
     assert tickets(limiter) == 0
+
+
+def test_a_task_stands_in_line_until_its_timeout_or_until_it_is_called() -> None:
+    async def stand() -> None:
+        await _stand_async(Ticket(1), 0.001)
+        called = Ticket(1)
+        standing = asyncio.create_task(_stand_async(called, 1_000))
+        await asyncio.sleep(0)
+        assert not standing.done()
+        called.call()
+        await standing
+
+    run(asyncio.wait_for(stand(), 20))
 
 
 def test_whoever_leaves_calls_the_next(core: str) -> None:

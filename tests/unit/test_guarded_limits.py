@@ -1,0 +1,211 @@
+"""Limits of a store that comes and goes: what is asked of it, what of this process, and what the log is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, cast
+
+import pytest
+
+from asking import decide, give_back
+from headgate import GuardedStore, MemoryStore, StoreTimeout
+from headgate.decision import NamedLimit, name_limits
+from headgate.limit_text import parse_limits
+from headgate.stores.guard.breaker import OPEN, Breaker
+from headgate.stores.guard.fallback import Fallback, RescuedLimits
+from headgate.stores.guard.late_limits import bound_or_late
+from headgate.testing import ManualClock
+
+
+class Remote(MemoryStore):
+    """A store that answers while it is `up`, to threads and to event loops."""
+
+    blocking = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = True
+        self.asked: list[tuple[Any, ...]] = []
+
+    def reached(self) -> None:
+        if not self.up:
+            raise StoreTimeout("no answer in time")
+
+    def bind(self, limits: Any, *, clock: Any = None) -> Any:
+        store, bound = self, super().bind(limits, clock=clock)
+
+        class Limits:
+            def __getattr__(self, name: str) -> Callable[..., Any]:
+                def ask(*arguments: Any) -> Any:
+                    store.reached()
+                    store.asked.append((name, *arguments))
+                    return getattr(bound, name)(*arguments)
+
+                return ask
+
+        return Limits()
+
+    def bind_async(self, limits: Any, *, clock: Any = None) -> Any:
+        bound = self.bind(limits, clock=clock)
+
+        class Limits:
+            def __getattr__(self, name: str) -> Callable[..., Any]:
+                async def ask(*arguments: Any) -> Any:
+                    return getattr(bound, name)(*arguments)
+
+                return ask
+
+        return Limits()
+
+
+def limits() -> list[NamedLimit]:
+    """Limits of two groups; the second is not decided here while the store is away."""
+    return [
+        *name_limits(parse_limits("9/hour; 99/day"), scope="one", name="one", group=0),
+        *name_limits(parse_limits("5/hour"), scope="two", name="two", group=1, on_store_error="open"),
+        *name_limits(parse_limits("7/hour"), scope="three", name="three", group=2),
+    ]
+
+
+KEYS = ("a", "b", "c")
+
+
+def rescued(store: Remote) -> RescuedLimits:
+    clock = ManualClock()
+    fallback = Fallback(limits(), "local", Fraction(1), MemoryStore(), clock)
+    return RescuedLimits(store.bind(limits(), clock=clock), fallback, Breaker("a zone", failures=1), store.probe)
+
+
+def remaining(decision: Any) -> list[int]:
+    return [reading.remaining for reading in decision.limits]
+
+
+def test_rescued_limits_ask_the_store_while_it_answers() -> None:
+    store = Remote()
+    asked: Any = rescued(store)
+    assert remaining(asked.hit("key", 2)) == [7, 97, 3, 5]
+    assert remaining(asked.peek("key", 3)) == [4, 94, 0, 2]
+    assert [remaining(each) for each in asked.hit_many(["key", "other"], [1, 4])] == [[6, 96, 2, 4], [5, 95, 1, 3]]
+    assert [remaining(each) for each in asked.hit_many(["key", "other"])] == [[5, 95, 1, 3], [4, 94, 0, 2]]
+    states = asked.read(("key",) * 3)
+    assert states == asked.bound.read(("key",) * 3) and None not in states
+    assert asked.read(KEYS) == [None] * 4
+    assert remaining(decide(asked, ("key", "b", "c"), (1, 1, 1))) == [4, 94, 4, 6]
+    give_back(asked, ("key", "b", "c"), (1, 0, 0), 0)
+    assert remaining(asked.peek("key", 0)) == [5, 95, 1, 3]
+    assert asked.reset(("key",) * 3) and not asked.reset(("key",) * 3)
+    assert remaining(asked.peek("key", 0)) == [9, 99, 5, 7]
+
+
+def test_rescued_limits_decide_here_while_the_store_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    store = Remote()
+    asked: Any = rescued(store)
+    store.up = False
+    with caplog.at_level(logging.WARNING, "headgate"):
+        decision = asked.hit("key", 2)
+        assert (decision.degraded, remaining(decision)) == ("local", [7, 97, 5, 5])
+        assert remaining(asked.peek("key", 3)) == [4, 94, 5, 2]
+        assert [remaining(each) for each in asked.hit_many(["key", "other"], [1, 4])] == [
+            [6, 96, 5, 4],
+            [5, 95, 5, 3],
+        ]
+        states = asked.read(("key",) * 3)
+        assert [state is None for state in states] == [False, False, True, False]
+        assert asked.read(KEYS) == [None] * 4
+    assert [record.getMessage() for record in caplog.records] == [
+        "the store does not answer, requests are decided without it: no answer in time"
+    ]
+    with pytest.raises(StoreTimeout):
+        asked.reset(("key",) * 3)
+    assert remaining(asked.peek("key", 0)) == [9, 99, 5, 7]
+    asked.hit("key", 2)
+    store.up = True
+    assert asked.reset(("key",) * 3) and not asked.reset(("key",) * 3)
+
+
+@pytest.mark.parametrize("ask", ["hit", "hit_many", "read", "give_back"])
+def test_each_question_that_is_not_answered_tells_why(ask: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = Remote()
+    asked: Any = rescued(store)
+    store.up = False
+    with caplog.at_level(logging.WARNING, "headgate"):
+        if ask == "give_back":
+            give_back(asked, KEYS, (1, 1, 1), 0)
+        else:
+            getattr(asked, ask)({"hit": "key", "hit_many": ["key"], "read": KEYS}[ask])
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["no answer in time"]
+
+
+def test_of_what_was_charged_here_only_that_is_given_back() -> None:
+    """A shadow limit that was full was not charged, so nothing is given back to it."""
+    named = [
+        *name_limits(parse_limits("1/hour"), scope="one", name="one", shadow=True),
+        *name_limits(parse_limits("5/hour"), scope="two", name="two"),
+    ]
+    fallback = Fallback(named, "local", Fraction(1), MemoryStore(), ManualClock())
+    assert [decide(fallback, ("key",), (1,)).allowed for _ in range(2)] == [True, True]
+    give_back(fallback, ("key",), (1,), 0, degraded="local", charged=[False, True])
+    assert remaining(decide(fallback, ("key",), (0,))) == [0, 4]
+    give_back(fallback, ("key",), (1,), 0, degraded="local", charged=[True, True])
+    assert remaining(decide(fallback, ("key",), (0,))) == [1, 5]
+
+
+@pytest.mark.parametrize("colour", ["thread", "loop"])
+def test_what_a_guard_reads_is_what_decides(colour: str) -> None:
+    clock = ManualClock()
+    store = Remote()
+    guard = GuardedStore(cast(Any, store))
+
+    async def run() -> None:
+        bound: Any = (
+            guard.bind(limits(), clock=clock) if colour == "thread" else guard.bind_async(limits(), clock=clock)
+        )
+
+        async def ask(name: str, *arguments: Any) -> Any:
+            answer = getattr(bound, name)(*arguments)
+            return answer if colour == "thread" else await answer
+
+        await ask("hit", "key", 2)
+        of_store = await ask("read", ("key",) * 3)
+        assert None not in of_store and await ask("read", KEYS) == [None] * 4
+        await ask("read", KEYS, 17)
+        assert store.asked[-1] == ("read", KEYS, 17)
+        store.up = False
+        for _ in range(3):
+            await ask("read", ("key",) * 3)
+        assert guard.breaker.state == OPEN
+        assert await ask("read", ("key",) * 3) == [None] * 4
+        assert (await ask("hit", "key", 1)).degraded == "local"
+        states = await ask("read", ("key",) * 3)
+        assert [state is None for state in states] == [False, False, True, False] and states != of_store
+        assert (await ask("read", KEYS, 17)).now_us == 17
+        guard.close()
+
+    asyncio.run(run())
+
+
+def test_limits_that_cannot_be_bound_are_bound_when_they_are_asked_and_the_store_can() -> None:
+    store = Remote()
+    bindings = 0
+
+    def bind() -> Any:
+        nonlocal bindings
+        store.reached()
+        bindings += 1
+        return store.bind(limits(), clock=ManualClock())
+
+    bound_or_late(bind)
+    assert bindings == 1
+    store.up = False
+    late = bound_or_late(bind)
+    for _ in range(2):
+        with pytest.raises(StoreTimeout):
+            decide(late, KEYS, (1, 1, 1))
+    store.up = True
+    assert remaining(decide(late, KEYS, (2, 2, 2))) == [7, 97, 3, 5]
+    give_back(late, KEYS, (1, 0, 0), 0)
+    assert remaining(decide(late, KEYS, (0, 0, 0))) == [8, 98, 3, 5]
+    assert bindings == 2
