@@ -78,9 +78,13 @@ def test_the_strictest_choice_speaks() -> None:
         ("50/second queue 200", "1/2", "25/second queue 100"),
         ("0/minute", "1/2", "0/minute"),
         ("5/hour", "1", "5/hour"),
+        ("1/second burst 0", "1/2", "1/second burst 0"),
+        ("5/hour", "2", "10/hour"),
+        ("10/second burst 100", "2", "20/second burst 200"),
+        ("50/second queue 200", "2", "100/second queue 400"),
     ],
 )
-def test_a_share_of_a_limit_is_never_more_than_that_and_at_least_one_unit(text: str, share: str, becomes: str) -> None:
+def test_a_share_or_a_multiple_of_a_limit_is_never_more_than_that(text: str, share: str, becomes: str) -> None:
     [limit] = parse_limits(text)
     assert str(limit.scaled(Fraction(share))) == str(parse_limits(becomes)[0])
 

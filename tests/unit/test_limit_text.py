@@ -162,6 +162,19 @@ def test_a_limit_knows_how_long_all_of_it_and_a_request_of_two_count(
     assert (limit.window_us, limit.life_us(2)) == (window_us, life_us)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'FixedWindow(limit=5, period="minute")',
+        "SlidingLog(limit=5, period_us=30000000)",
+        'TokenBucket(capacity=9, refill=5, period="day")',
+        'LeakyQueue(queue=9, refill=5, period="ms")',
+    ],
+)
+def test_a_limit_is_shown_as_it_is_made(text: str) -> None:
+    assert repr(eval(text)) == text
+
+
 def test_an_error_shows_the_place_on_a_line_of_its_own() -> None:
     with pytest.raises(LimitSyntaxError) as caught:
         parse_limits("10/fortnight")
@@ -193,6 +206,8 @@ def test_numbers_that_are_no_limit_are_refused_by_name_and_value(value: object) 
         SlidingWindow(limit=value, period="minute")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"TokenBucket: refill must be"):
         TokenBucket(capacity=5, refill=value, period="minute")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"Concurrent: limit must be"):
+        Concurrent(limit=value)  # type: ignore[arg-type]
 
 
 def test_a_period_is_given_once_as_text_or_in_microseconds() -> None:
@@ -202,6 +217,8 @@ def test_a_period_is_given_once_as_text_or_in_microseconds() -> None:
     for period in ("", "0 minutes", "minute minute", "fortnight", "5"):
         with pytest.raises(ConfigError, match="cannot read"):
             FixedWindow(limit=1, period=period)
+    with pytest.raises(ConfigError, match='nothing more: a period is a number and a unit, such as "5 minutes"'):
+        FixedWindow(limit=1, period="minute minute")
     with pytest.raises(ConfigError, match="period must be text"):
         FixedWindow(limit=1, period=5)  # type: ignore[arg-type]
 
@@ -220,7 +237,7 @@ TOO_FINE = [
 
 @pytest.mark.parametrize("build", TOO_FINE)
 def test_a_limit_that_fits_no_unit_names_the_nearest_that_does(build: object) -> None:
-    with pytest.raises(ConfigError, match="too fine") as caught:
+    with pytest.raises(ConfigError, match=r"^these numbers are too fine for exact arithmetic") as caught:
         build()  # type: ignore[operator]
     nearest = str(caught.value).rsplit('"', 2)[1]
     (limit,) = parse_limits(nearest)
@@ -235,8 +252,10 @@ NEAREST = [
     ((10**15, 5, 6), (10**15, 4)),
     ((2 * 10**15, 7, 6), (2 * 10**15, 6)),
     ((5 * 10**13, 30, 97), (46_428_862_137_839, 30)),
+    ((5 * 10**13, 65, 97), (46_428_862_137_839, 65)),
     ((LARGEST, 1, 1), (LARGEST - 1, 1)),
     ((LARGEST // 2, 4, 3), (LARGEST // 2, 3)),
+    ((6, 1, LARGEST - 1), (1, 1)),
     ((6, 2, LARGEST - 1), (6, 15)),
 ]
 
