@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.algorithms import fixed_window, leaky_queue, sliding_conversion, sliding_log, sliding_window, token_bucket
+from headgate.algorithms import (
+    fixed_window,
+    leaky_queue,
+    sliding_conversion,
+    sliding_log,
+    sliding_window,
+    token_bucket,
+    transition,
+)
 from headgate.algorithms.sliding_log import MOST_SINCE
 from headgate.units import LARGEST, CompiledLimit
 
@@ -103,6 +111,14 @@ def test_a_log_gives_back_the_oldest_since_the_charge_and_then_the_newest_before
     state: sliding_log.State, now: int, cost: int, earliest: int, left: sliding_log.State | None
 ) -> None:
     assert same(sliding_log.give_back(LOG, state, now, cost, earliest), left)
+
+
+def test_a_moment_within_a_unit_of_a_limit_is_the_start_of_that_unit() -> None:
+    log = CompiledLimit("sliding_log", 1_000, 10, 100)
+    bucket = CompiledLimit("token_bucket", 1_000, 10, 100, refill=1)
+    assert same(transition.give_back(log, TWO, 560_400, 3, 500_700, log), ((550, 2),))
+    assert same(transition.give_back(bucket, (500, 700), 700_900, 2, 601_300, bucket), (601, 700))
+    assert same(transition.measure_us(bucket, (500, 700), 700_900), (5, 499_100))
 
 
 @pytest.mark.parametrize(("earliest", "gone"), [(301, ()), (302, (302,)), (400, (400,))])
