@@ -5,7 +5,7 @@ BIN := .venv/bin
 NATIVE := $(shell find rust -name target -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print)
 OTHER_PYTHONS := 3.12 3.13
 
-.PHONY: help install serve test test-native test-python test-pythons check format bench docs clean
+.PHONY: help install serve test test-native test-python test-pythons check format mutants bench docs clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +54,11 @@ format: install ## Bring the code into its form.
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
 	@if command -v cargo >/dev/null; then cargo fmt --manifest-path rust/Cargo.toml --all; fi
 
+mutants: install ## Change the code that decides, a piece at a time, and list the changes that no test notices.
+	@HEADGATE_CORE=python HEADGATE_TOPOLOGIES= HEADGATE_LAWS=mutants $(BIN)/mutmut run $(ARGS)
+	@$(BIN)/mutmut results
+	@$(BIN)/mutmut results --all true | sed -nE 's/^ +(headgate[^:]*)\.[^.:]*: (.*)$$/\1: \2/p' | sort | uniq -c
+
 bench: install ## Measure speed and memory against peers; writes docs/benchmarks.md.
 	@scripts/system-packages bench
 	@$(BIN)/python -m benchmarks $(ARGS)
@@ -62,4 +67,4 @@ docs: install ## Draw the pictures of the docs.
 	@$(BIN)/python docs/pictures.py
 
 clean: ## Remove what was built.
-	@rm -rf .venv .venv-* rust/target build dist src/headgate/_native*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-* rust/target build dist src/headgate/_native*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants

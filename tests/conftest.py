@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
+from headgate import limit_text
 from subjects import CORES, KINDS
 
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=30)
+settings.register_profile(
+    "mutants", parent=settings.get_profile("short"), phases=[Phase.explicit, Phase.generate], print_blob=False
+)
 settings.register_profile(
     "long", max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
@@ -23,3 +27,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("core", CORES)
     if "store_kind" in metafunc.fixturenames:
         metafunc.parametrize("store_kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def forgotten_texts() -> None:
+    """Texts of limits are read anew in each test: what another test has read proves nothing about this one."""
+    limit_text._parse.cache_clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -209,7 +210,7 @@ def test_a_store_can_serve_several_limiters_without_mixing_them(core: str) -> No
 
 
 BAD_STORES: list[tuple[dict[str, Any], str]] = [
-    ({"max_keys": 0}, r"max_keys is in \[1, 4294967296\], not 0"),
+    ({"max_keys": 0}, "max_keys is in [1, 4294967296], not 0"),
     ({"max_keys": True}, "max_keys is a whole number, not True"),
     ({"max_keys": 1e6}, "max_keys is a whole number"),
     ({"max_keys": 1 << 40}, "max_keys is in"),
@@ -221,7 +222,7 @@ BAD_STORES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("arguments", "message"), BAD_STORES, ids=[message for _, message in BAD_STORES])
 def test_a_store_that_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         MemoryStore(**arguments)
 
 
@@ -234,7 +235,7 @@ def test_a_store_url_names_its_bounds() -> None:
 BAD_URLS = [
     ("", "a store is one of memory://"),
     ("memory:", "a store is one of memory://"),
-    ("mysql://root:hunter2@db/limits", r"not 'mysql://\*\*\*@db/limits'"),
+    ("mysql://root:hunter2@db/limits", "not 'mysql://***@db/limits'"),
     ("memory://host", 'the memory store is "memory://"'),
     ("memory://?max_key=5", 'not "max_key"'),
     ("memory://?max_keys=x", "max_keys is a whole number, not 'x'"),
@@ -246,7 +247,7 @@ BAD_URLS = [
 
 @pytest.mark.parametrize(("url", "message"), BAD_URLS, ids=[url for url, _ in BAD_URLS])
 def test_a_store_url_that_cannot_be_read_is_refused_without_showing_secrets(url: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         Limiter("5/hour", store=url)
     assert "hunter2" not in str(caught.value)
 
