@@ -136,6 +136,67 @@ def test_a_store_that_stays_away_keeps_it_open() -> None:
     assert breaker.state == HALF_OPEN
 
 
+@pytest.mark.parametrize("colour", ["thread", "task"])
+def test_probes_come_twice_as_late_each_time_and_two_seconds_apart_at_the_most(
+    colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def recorded(pause_s: float) -> float:
+        pauses.append(pause_s)
+        return 0.0
+
+    class Store:
+        asked = 0
+
+        def ask(self) -> None:
+            self.asked += 1
+            if self.asked < 8:
+                raise StoreUnavailable("no server is there")
+
+        async def ask_async(self) -> None:
+            self.ask()
+
+    monkeypatch.setattr("headgate.stores.guard.breaker.jittered", recorded)
+    breaker = Breaker("a store", clock=ManualClock(), failures=1)
+    breaker.failed(LATE)
+    store = Store()
+
+    async def wait() -> None:
+        breaker.probe_in_task(store.ask_async)
+        prober = breaker._prober
+        assert isinstance(prober, asyncio.Task)
+        await asyncio.wait_for(prober, 20)
+
+    if colour == "task":
+        asyncio.run(wait())
+    else:
+        breaker.probe_in_thread(store.ask)
+        assert isinstance(breaker._prober, threading.Thread)
+        breaker._prober.join(20)
+    assert breaker.state == HALF_OPEN and store.asked == 8
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
+
+
+def test_a_task_does_not_keep_a_store_that_is_gone() -> None:
+    class Store:
+        async def ask(self) -> None:
+            raise StoreUnavailable("no server is there")
+
+    breaker, store = opened(ManualClock()), Store()
+
+    async def wait() -> None:
+        nonlocal store
+        breaker.probe_in_task(store.ask)
+        prober = breaker._prober
+        assert isinstance(prober, asyncio.Task)
+        del store
+        await asyncio.wait_for(prober, 20)
+
+    asyncio.run(wait())
+    assert breaker.state == OPEN
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only where processes fork")
 def test_workers_that_one_process_forks_do_not_probe_in_step() -> None:
     jittered(1)

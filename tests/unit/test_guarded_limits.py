@@ -14,6 +14,7 @@ from asking import decide, give_back
 from headgate import GuardedStore, MemoryStore, StoreTimeout
 from headgate.decision import NamedLimit, name_limits
 from headgate.limit_text import parse_limits
+from headgate.operation import Operation
 from headgate.stores.guard.breaker import OPEN, Breaker
 from headgate.stores.guard.fallback import Fallback, RescuedLimits
 from headgate.stores.guard.late_limits import bound_or_late
@@ -209,3 +210,93 @@ def test_limits_that_cannot_be_bound_are_bound_when_they_are_asked_and_the_store
     give_back(late, KEYS, (1, 0, 0), 0)
     assert remaining(decide(late, KEYS, (0, 0, 0))) == [8, 98, 3, 5]
     assert bindings == 2
+
+
+def test_a_guard_on_an_event_loop_peeks_and_asks_for_many_as_one_in_threads_does() -> None:
+    async def run() -> None:
+        store = Remote()
+        bound: Any = GuardedStore(cast(Any, store)).bind_async(limits(), clock=ManualClock())
+        assert [remaining(each) for each in await bound.hit_many(["key", "other"], [1, 4])] == [
+            [8, 98, 4, 6],
+            [5, 95, 1, 3],
+        ]
+        for _ in range(2):
+            assert remaining(await bound.peek("key", 3)) == [5, 95, 1, 3]
+        assert (await bound.peek("key", 6)).allowed is False
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ask", ["hit_many", "read", "give_back"])
+def test_a_guard_tells_why_the_store_does_not_answer(ask: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = Remote()
+    guard = GuardedStore(cast(Any, store))
+    bound: Any = guard.bind(limits(), clock=ManualClock())
+    store.up = False
+    with caplog.at_level(logging.WARNING, "headgate"):
+        for _ in range(3):
+            if ask == "give_back":
+                give_back(bound, KEYS, (1, 1, 1), 0)
+            else:
+                getattr(bound, ask)({"hit_many": ["key"], "read": KEYS}[ask])
+    guard.close()
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["no answer in time"]
+
+
+def test_many_costs_are_asked_of_the_store_and_end_what_was_remembered() -> None:
+    store = Remote()
+    guard = GuardedStore(cast(Any, store))
+    clock = ManualClock()
+    bound: Any = guard.bind(limits(), clock=clock)
+    assert [remaining(each) for each in bound.hit_many(["key", "other"], [1, 4])] == [[8, 98, 4, 6], [5, 95, 1, 3]]
+    assert bound.hit("key", 4) and not bound.hit("key", 1)
+    assert guard.refusals.known
+    bound.hit_many(["other"])
+    assert guard.refusals.known, "another key has nothing to do with it"
+    bound.hit_many(["key"])
+    assert not guard.refusals.known
+
+
+def test_a_reset_forgets_what_was_counted_here_during_an_outage() -> None:
+    store = Remote()
+    guard = GuardedStore(cast(Any, store))
+    bound: Any = guard.bind(limits(), clock=ManualClock())
+    store.up = False
+    for _ in range(4):
+        bound.hit("key", 2)
+    assert guard.breaker.state == OPEN
+    store.up = True
+    assert bound.reset(("key",) * 3), "there was something here, though nothing in the store"
+    assert not bound.reset(("key",) * 3)
+    guard.close()
+
+
+def test_rescued_limits_read_at_the_moment_that_is_asked_for() -> None:
+    store = Remote()
+    asked: Any = rescued(store)
+    asked.read(KEYS, 17)
+    assert store.asked[-1] == ("read", KEYS, 17)
+    store.up = False
+    assert asked.read(KEYS, 17).now_us == 17
+
+
+@pytest.mark.parametrize("undo", ["give_back", "reset", "clear"])
+def test_a_refusal_that_was_on_its_way_while_something_was_given_back_is_not_remembered(undo: str) -> None:
+    store = Remote()
+    guard = GuardedStore(cast(Any, store))
+    bound: Any = guard.bind(limits(), clock=ManualClock())
+    assert bound.hit("key", 5)
+    before = guard.refusals.undone
+    refused = store.bind(limits(), clock=ManualClock()).hit("key")
+    for _ in range(2):
+        if undo == "clear":
+            guard.refusals.clear()
+        elif undo == "reset":
+            bound.reset(("other",) * 3)
+        else:
+            give_back(bound, ("other",) * 3, (1, 1, 1), 0)
+    assert guard.refusals.undone == before + 2
+    bound._memory.remember(Operation(("key",) * 3, (1,) * 3), refused, before)
+    assert not guard.refusals.known
+    bound._memory.remember(Operation(("key",) * 3, (1,) * 3), refused, before + 2)
+    assert guard.refusals.known

@@ -284,3 +284,72 @@ def test_a_request_of_several_limits_never_pushes_out_a_state_of_its_own(core: s
     assert (refused.allowed, refused.degraded) == (False, "closed")
     assert one.peek("key", 0).remaining == 4
     assert not other.hit("blocked")
+
+
+def test_a_refusal_for_want_of_room_tells_what_is_left_of_each_limit(core: str) -> None:
+    clock = ManualClock()
+    store = MemoryStore(core=core, max_keys=2, on_full="refuse")  # type: ignore[arg-type]
+    one = Limiter("5/minute fixed", store=store, name="api", clock=clock)
+    both = Limiter("5/minute fixed; 10/hour fixed", store=store, name="api", clock=clock)
+    other = Limiter("1/day fixed", store=store, name="other", clock=clock)
+    assert one.hit("key", 2) and other.hit("elsewhere")
+    clock.advance(7)
+    peeked = both.peek("key", 0)
+    refused = both.hit("key", 3)
+    assert (refused.allowed, refused.degraded) == (False, "closed")
+    assert [reading.allowed for reading in refused.limits] == [True, False]
+    assert refused.limits[0].retry_after_us == 0
+    assert refused.limits[1].retry_after_us == peeked.limits[0].reset_after_us  # what resets first makes room
+    for reading, there in zip(refused.limits, peeked.limits, strict=True):
+        assert (reading.remaining, reading.reset_after_us, reading.next_after_us, reading.delay_us) == (
+            there.remaining,
+            there.reset_after_us,
+            there.next_after_us,
+            0,
+        )
+    assert refused.binding == refused.limits[1]
+
+
+def test_a_limit_that_refuses_by_itself_says_so_where_there_is_no_room_for_another(core: str) -> None:
+    store = MemoryStore(core=core, max_keys=2, on_full="refuse")  # type: ignore[arg-type]
+    clock = ManualClock()
+    shadow = Limiter("5/minute fixed; 10/hour fixed", store=store, name="api", clock=clock, shadow=True)
+    Limiter("5/minute fixed", store=store, name="api", clock=clock).hit("key", 5)
+    Limiter("1/day fixed", store=store, name="other", clock=clock).hit("elsewhere")
+    passed = shadow.hit("key")
+    assert passed.allowed and passed.degraded == ""
+    assert [reading.allowed for reading in passed.limits] == [False, True]
+
+
+def test_a_store_that_was_cleared_has_room_for_all_its_log_entries(core: str) -> None:
+    limiter = make_limiter(core, "1000/hour log", ManualClock(), max_log_entries=128)
+    for _ in range(2):
+        passed = 0
+        while limiter.hit("key", 1).degraded == "" and passed < 1000:
+            limiter._clock.advance(1)  # type: ignore[attr-defined]
+            passed += 1
+        limiter.store.clear()
+        if core == "python":
+            assert passed == 128
+
+
+def test_a_reset_tells_whether_any_limit_still_counted_something(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "5/hour fixed; 5/minute fixed", clock)
+    limiter.hit("key")
+    clock.advance(60_000_000)  # the last of them counts nothing any more
+    assert limiter.reset("key") and not limiter.reset("key")
+    short = make_limiter(core, "5/minute fixed", clock)
+    clock.advance(-(clock.now_us() % 60_000_000))
+    short.hit("key")
+    clock.advance(59_999_999)
+    assert short.reset("key")
+    short.hit("key")
+    clock.advance(1)
+    assert not short.reset("key")
+
+
+def test_each_evicted_key_is_counted(core: str) -> None:
+    limiter = make_limiter(core, "5/hour", ManualClock(), max_keys=4)
+    fill(limiter, 9)
+    assert limiter.store.stats().evicted == 5

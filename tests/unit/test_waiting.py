@@ -15,7 +15,18 @@ from headgate import ArgumentError, AsyncLimiter, Decision, Limiter, MemoryStore
 from headgate.limits import Limit
 from headgate.operation import Operation
 from headgate.testing import ManualClock
-from headgate.waiting import Plan, Read, Sleep, Stand, Ticket, WaitSteps, _stand_async
+from headgate.waiting import (
+    FOREVER_US,
+    Plan,
+    Read,
+    Sleep,
+    Stand,
+    Ticket,
+    WaitSteps,
+    _stand,
+    _stand_async,
+    timeout_us,
+)
 from strategies import SEVERAL_LIMITS, history_of
 from subjects import make_limiter
 
@@ -320,6 +331,58 @@ def test_standing_in_line_ends_with_the_timeout(core: str) -> None:
     assert tickets(limiter) == 0
 
 
+def test_one_whose_time_is_up_behind_another_is_refused_though_its_cost_would_pass(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "10/second burst 5; 12/minute fixed", clock)
+    limiter.hit("key", 5)
+    first = limiter._lines.steps("key", 4, 10_000_000)
+    second = limiter._lines.steps("key", 1, 700_000)
+    assert isinstance(drive(first, limiter), Sleep)
+    assert isinstance(drive(second, limiter), Stand)
+    clock.advance(300_000)
+    before = limiter._bound.read(("key",))
+    refusal = drive(second, limiter)
+    assert isinstance(refusal, Decision)
+    assert limiter._bound.read(("key",)) == before, "it has charged nothing"
+    assert not refusal.allowed and refusal.degraded == ""
+    assert refusal.definitions == limiter.definitions
+    assert refusal.binding is refusal.limits[0] or refusal.binding == refusal.limits[0]
+    assert [reading.allowed for reading in refusal.limits] == [False, True]
+    assert [reading.retry_after_us for reading in refusal.limits] == [1, 0]
+    left = limiter.peek("key", 0)
+    for reading, there in zip(refusal.limits, left.limits, strict=True):
+        assert (reading.remaining, reading.reset_after_us, reading.next_after_us, reading.delay_us) == (
+            there.remaining,
+            there.reset_after_us,
+            there.next_after_us,
+            0,
+        )
+
+
+def test_what_can_never_pass_is_refused_in_a_line_too(core: str) -> None:
+    limiter = make_limiter(core, "10/second burst 2", ManualClock())
+    limiter.hit("key", 2)
+    first = limiter._lines.steps("key", 1, 10_000_000)
+    assert isinstance(drive(first, limiter), Sleep)
+    refusal = drive(limiter._lines.steps("key", 3, 10_000_000), limiter)
+    assert isinstance(refusal, Decision)
+    assert (refusal.allowed, refusal.retry_after_us) == (False, None)
+    assert isinstance(drive(limiter._lines.steps("key", 2, 10_000_000), limiter), Stand)
+
+
+@pytest.mark.parametrize("seconds", [0.001, 1e12])
+def test_a_thread_stands_in_line_until_its_timeout_or_until_it_is_called(seconds: float) -> None:
+    ticket = Ticket(1)
+    standing = threading.Thread(target=_stand, args=(ticket, seconds), daemon=True)
+    standing.start()
+    if seconds > 1:
+        standing.join(0.01)
+        assert standing.is_alive()
+        ticket.call()
+    standing.join(20)
+    assert not standing.is_alive()
+
+
 def test_a_task_stands_in_line_until_its_timeout_or_until_it_is_called() -> None:
     async def stand() -> None:
         await _stand_async(Ticket(1), 0.001)
@@ -357,6 +420,15 @@ def test_what_is_no_timeout_is_refused(core: str, timeout: Any) -> None:
     with pytest.raises(ArgumentError, match="a timeout is"):
         limiter.acquire("key", timeout=timeout)
     assert limiter.peek("key", 0).remaining == 5
+
+
+def test_a_timeout_counts_whole_microseconds_up_to_71_years() -> None:
+    assert [timeout_us(seconds) for seconds in (0, 0.25, 3)] == [0, 250_000, 3_000_000]
+    longest_s = FOREVER_US / 1_000_000
+    assert timeout_us(longest_s - 1) == FOREVER_US - 1_000_000
+    assert [timeout_us(seconds) for seconds in (None, longest_s, 10 * longest_s, 1e300)] == [FOREVER_US] * 4
+    with pytest.raises(ArgumentError, match="^a timeout is a number of seconds or None, not a str$"):
+        timeout_us("1")  # type: ignore[arg-type]
 
 
 def test_an_endless_timeout_is_one(core: str) -> None:
