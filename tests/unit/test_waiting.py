@@ -427,7 +427,7 @@ def test_a_timeout_counts_whole_microseconds_up_to_71_years() -> None:
     longest_s = FOREVER_US / 1_000_000
     assert timeout_us(longest_s - 1) == FOREVER_US - 1_000_000
     assert [timeout_us(seconds) for seconds in (None, longest_s, 10 * longest_s, 1e300)] == [FOREVER_US] * 4
-    with pytest.raises(ArgumentError, match="^a timeout is a number of seconds or None, not a str$"):
+    with pytest.raises(ArgumentError, match=r"^a timeout is a number of seconds or None, not a str$"):
         timeout_us("1")  # type: ignore[arg-type]
 
 
