@@ -18,7 +18,7 @@ from headgate.limit_text import parse_limits
 from headgate.stores.guard import refusals
 from headgate.stores.guard.breaker import CLOSED, FAILURES, HALF_OPEN, MOST_COMPLAINTS, OPEN, RAMP_S, Breaker
 from headgate.stores.guard.choice import rescued
-from headgate.stores.guard.fallback import COME_BACK_US, Fallback, RescuedLimits
+from headgate.stores.guard.fallback import COME_BACK_US, Fallback, RescuedLimits, read_share
 from headgate.testing import ManualClock
 
 LATE = StoreTimeout("no answer in time")
@@ -335,3 +335,94 @@ def test_to_forget_what_is_forgotten_already_is_no_error() -> None:
     memory.drop([("scope", "key")], undone=True)
     memory.drop([("scope", "key")])
     assert memory.undone == 2 and not memory.known
+
+
+@pytest.mark.parametrize(
+    ("share", "becomes"),
+    [(1, "1"), (0.5, "1/2"), (0.0001, "1/1000"), (Fraction(1, 3), "1/3"), (Fraction(500, 1001), "500/1001")],
+)
+def test_a_share_is_a_fraction_of_at_most_a_thousandth_in_detail(share: Any, becomes: str) -> None:
+    read = read_share(share)
+    assert read.denominator <= 1000 and read >= Fraction(1, 1000)
+    assert abs(read - Fraction(becomes)) < Fraction(1, 1000)
+    if Fraction(becomes).denominator <= 1000:
+        assert read == Fraction(becomes)
+
+
+def test_this_process_decides_by_its_share_and_of_no_limits_nothing(clock: ManualClock) -> None:
+    half = Fallback(named(text="10/hour fixed"), "local", Fraction(1, 2), MemoryStore(), clock)
+    assert [decide(half, ("a",), (1,)).allowed for _ in range(6)] == [True] * 5 + [False]
+    none = Fallback((), "local", Fraction(1), MemoryStore(), clock)
+    assert none.groups == 0 and decide(none, (), ()).allowed
+
+
+def test_a_guard_is_what_the_store_behind_it_is(caplog: pytest.LogCaptureFixture, clock: ManualClock) -> None:
+    class Remote(MemoryStore):
+        blocking = True
+        is_cluster = True
+        in_process = False
+        shown = "redis://h"
+
+        def bind(self, limits: Any, *, clock: Any = None) -> Any:
+            class Limits:
+                def decide(self, operation: Any, /) -> Any:
+                    raise LATE
+
+            return Limits()
+
+        def __repr__(self) -> str:
+            return "Remote()"
+
+    guard = GuardedStore(Remote())
+    assert (guard.blocking, guard.is_cluster, guard.in_process, guard.shown) == (True, True, False, "redis://h")
+    assert GuardedStore(MemoryStore()).in_process
+    assert guard.breaker.shown == "Remote()"
+    bound: Any = guard.bind(named(text="5/hour fixed"), clock=clock)
+    with caplog.at_level(logging.WARNING, "headgate"):
+        assert [bound.hit("key").allowed for _ in range(6)] == [True] * 5 + [False]
+        clock.advance(3_600_000_000)
+        assert bound.hit("key"), "what is decided here goes by the clock of the limits"
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["no answer in time"]
+    guard.close()
+
+
+def test_limits_alike_on_one_store_remember_each_its_own_refusals(clock: ManualClock) -> None:
+    guard = GuardedStore(MemoryStore())
+    one: Any = guard.bind(named(text="5/hour fixed"), clock=clock)
+    two: Any = guard.bind(named(text="5/hour fixed", name="two"), clock=clock)
+    assert one.hit("key", 5) and not one.hit("key")
+    assert two.hit("key", 5), "another limit refused"
+    assert guard.refusals.known, "and what that one has charged does not matter here"
+    assert not one.hit("key") and not two.hit("key")
+    assert len(guard.refusals.known) == 2
+
+
+def test_who_only_looks_changes_nothing_of_what_is_remembered(guarded: tuple[GuardedStore, Any]) -> None:
+    guard, bound = guarded
+    assert bound.hit("key", 5) and not bound.hit("key")
+    assert bound.peek("key", 0) and guard.refusals.known
+
+
+def test_a_charge_that_was_perhaps_made_ends_what_is_remembered(clock: ManualClock) -> None:
+    class Fails(MemoryStore):
+        fails = False
+
+        def bind(self, limits: Any, *, clock: Any = None) -> Any:
+            store, bound = self, super().bind(limits, clock=clock)
+
+            class Limits:
+                def decide(self, operation: Any, /) -> Any:
+                    if store.fails:
+                        raise LATE
+                    return bound.decide(operation)
+
+            return Limits()
+
+    store = Fails()
+    guard = GuardedStore(store)
+    bound: Any = guard.bind(named(text="5/hour fixed"), clock=clock)
+    assert bound.hit("key", 5) and not bound.hit("key")
+    store.fails = True
+    bound.hit("key", 2)
+    assert not guard.refusals.known
+    guard.close()

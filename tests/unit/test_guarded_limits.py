@@ -227,7 +227,7 @@ def test_a_guard_on_an_event_loop_peeks_and_asks_for_many_as_one_in_threads_does
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("ask", ["hit_many", "read", "give_back"])
+@pytest.mark.parametrize("ask", ["hit", "hit_many", "read", "give_back"])
 def test_a_guard_tells_why_the_store_does_not_answer(ask: str, caplog: pytest.LogCaptureFixture) -> None:
     store = Remote()
     guard = GuardedStore(cast(Any, store))
@@ -238,7 +238,7 @@ def test_a_guard_tells_why_the_store_does_not_answer(ask: str, caplog: pytest.Lo
             if ask == "give_back":
                 give_back(bound, KEYS, (1, 1, 1), 0)
             else:
-                getattr(bound, ask)({"hit_many": ["key"], "read": KEYS}[ask])
+                getattr(bound, ask)({"hit": "key", "hit_many": ["key"], "read": KEYS}[ask])
     guard.close()
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["no answer in time"]
 

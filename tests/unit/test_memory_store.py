@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headgate import ConfigError, Limiter, MemoryStore
+from headgate import ConfigError, Decision, Limiter, MemoryStore
 from headgate.stores.memory import ON_FULL
 from headgate.testing import ManualClock
 from subjects import make_limiter
@@ -357,3 +357,35 @@ def test_each_evicted_key_is_counted(core: str) -> None:
     limiter = make_limiter(core, "5/hour", ManualClock(), max_keys=4)
     fill(limiter, 9)
     assert limiter.store.stats().evicted == 5
+
+
+def test_log_entries_that_are_given_back_make_room_and_no_more_than_that(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "1000/hour log", clock, max_log_entries=128)
+
+    def fill_up() -> int:
+        for number in range(1000):
+            clock.advance(1)
+            if (decision := limiter.hit("key")).degraded:
+                return number
+            receipts.append((clock.now_us(), decision))
+        return 1000
+
+    receipts: list[tuple[int, Decision]] = []
+    assert 100 <= fill_up() <= 200
+    if core == "python":
+        for charged_us, decision in receipts[:3]:
+            limiter.give_back("key", 1, clock.now_us() - charged_us, decision)
+        receipts.clear()
+        assert fill_up() == 3
+
+
+def test_a_state_is_read_as_it_is_at_the_moment_that_is_asked_for(core: str) -> None:
+    clock = ManualClock()
+    store = MemoryStore(core=core)  # type: ignore[arg-type]
+    Limiter("10/hour burst 10", store=store, name="api", clock=clock).hit("key", 10)
+    changed = Limiter("10/minute burst 10", store=store, name="api", clock=clock)
+    start_us = clock.now_us()
+    at = [changed._bound.read(("key",), start_us + minutes * 60_000_000)[0] for minutes in (0, 6, 12)]
+    assert len(set(at)) == 3, "what flowed in under the former numbers is counted up to that moment"
+    assert changed._bound.read(("key",)) == [at[0]]
