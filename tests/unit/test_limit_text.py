@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from math import ceil
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from headgate import (
     TokenBucket,
     parse_limits,
 )
+from headgate.periods import LONGEST_TEXT
 from headgate.units import LARGEST, compile_bucket, nearest_bucket
 from strategies import ONE_LIMIT
 
@@ -287,3 +289,53 @@ def test_the_nearest_bucket_is_the_one_whose_number_changes_relatively_least(
 def test_each_limit_is_counted_in_the_finest_unit_that_fits(text: str, unit_us: int) -> None:
     (limit,) = parse_limits(text)
     assert limit.compiled.unit_us == unit_us
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"queue": -1, "refill": 1, "period": "second"}, "LeakyQueue: queue must be at least 0, not -1"),
+        ({"queue": "x", "refill": 1, "period": "second"}, "LeakyQueue: queue must be a whole number, not 'x'"),
+        ({"queue": 1, "refill": 0, "period": "second"}, "LeakyQueue: refill must be at least 1, not 0"),
+        (
+            {"queue": 1, "refill": 1},
+            'LeakyQueue: give one of period (such as "minute" or "5 minutes") and period_us',
+        ),
+    ],
+)
+def test_what_a_queue_cannot_be_is_told_by_its_name(numbers: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        LeakyQueue(**numbers)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("queue", "refill", "period", "nearest"),
+    [
+        (10**12, 7, "day", "7/day queue 52124995686"),
+        (5 * 10**13, 30, "97 seconds", "30 per 97 seconds queue 46428862137838"),
+        (46_428_862_137_839, 30, "97 seconds", "30 per 97 seconds queue 46428862137838"),
+    ],
+)
+def test_a_queue_too_long_for_its_rate_is_told_the_longest_that_fits(
+    queue: int, refill: int, period: str, nearest: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        LeakyQueue(queue=queue, refill=refill, period=period)
+    assert str(error.value).endswith(f'the nearest limit that fits is "{nearest}"')
+    (fits,) = parse_limits(nearest)
+    assert str(fits) == nearest
+    if refill != 7:
+        assert fits == LeakyQueue(queue=46_428_862_137_838, refill=refill, period=period)
+
+
+def test_a_bucket_of_one_rate_is_written_without_its_burst() -> None:
+    assert str(TokenBucket(capacity=10, refill=10, period="second")) == "10/second bucket"
+    assert str(TokenBucket(capacity=11, refill=10, period="second")) == "10/second burst 11"
+
+
+def test_a_text_may_be_as_long_as_is_told_and_no_longer() -> None:
+    text = "5/minute".ljust(LONGEST_TEXT)
+    assert parse_limits(text) == parse_limits("5/minute")
+    with pytest.raises(ConfigError, match=f"at most {LONGEST_TEXT} characters"):
+        parse_limits(text + " ")

@@ -177,3 +177,23 @@ def test_a_log_that_takes_over_from_a_counter_holds_what_counts_until_that_would
     former = CompiledLimit("sliding_window", 1_000, 10, 100)
     limit = CompiledLimit("sliding_log", 1, 10, period_us)
     assert same(sliding_conversion.log_of_counter(limit, (5, 4, 0), 550_000, former), (entry,))
+
+
+@pytest.mark.parametrize("state", [(5, 3, 4), (5, 10, 0), (5, 0, 9), (5, 9, 9)])
+@pytest.mark.parametrize("now", [420, 499, 500, 501, 577, 599])
+def test_a_counter_tells_its_moments_though_its_clock_stepped_back(now: int, state: sliding_window.State) -> None:
+    def passes(at: int, cost: int) -> bool:
+        return sliding_window.admit(COUNTER, sliding_window.roll(COUNTER, state, at), at, cost) == 0
+
+    for cost in range(1, 11):
+        wait = sliding_window.admit(COUNTER, state, now, cost)
+        assert wait == next(later for later in range(400) if passes(now + later, cost))
+    remaining, reset_after, next_after = sliding_window.measure(COUNTER, state, now)
+    assert remaining == max([0, *(cost for cost in range(1, 11) if passes(now, cost))])
+    assert reset_after == next(
+        later for later in range(400) if sliding_window.roll(COUNTER, state, now + later)[1:] == (0, 0)
+    )
+    if remaining == 10:
+        assert next_after == reset_after, "no more can remain"
+    else:
+        assert next_after == next(later for later in range(400) if passes(now + later, remaining + 1))
