@@ -197,3 +197,23 @@ def test_a_counter_tells_its_moments_though_its_clock_stepped_back(now: int, sta
         assert next_after == reset_after, "no more can remain"
     else:
         assert next_after == next(later for later in range(400) if passes(now + later, remaining + 1))
+
+
+@pytest.mark.parametrize("limit", [FIXED, COUNTER, LOG, BUCKET], ids=lambda limit: limit.algorithm)
+def test_what_was_never_used_has_nothing_to_come_back(limit: CompiledLimit) -> None:
+    algorithm = transition.transition_of(limit)
+    assert algorithm.measure(limit, algorithm.roll(limit, None, 570), 570) == (10, 0, 0)
+
+
+def test_a_log_that_holds_more_than_its_limit_tells_when_one_more_passes() -> None:
+    state = tuple((500 + number, 1) for number in range(15))  # it was written under a higher limit
+    for now in (520, 599, 600, 604, 605, 610):
+        live = sliding_log.roll(LOG, state, now)
+        remaining, reset_after, next_after = sliding_log.measure(LOG, live, now)
+        assert reset_after == 614 - now
+        wanted = remaining + 1
+        assert next_after == next(
+            later
+            for later in range(200)
+            if sliding_log.admit(LOG, sliding_log.roll(LOG, live, now + later), now + later, wanted) == 0
+        )
