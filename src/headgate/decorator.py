@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 from headgate.clock import Clock
+from headgate.costs import Cost, Counted
 from headgate.decision import Decision
 from headgate.errors import ConfigError, RateLimited
-from headgate.keys import Key, check_cost, encode_key
+from headgate.keys import Key, encode_key
 from headgate.operation import Operation
 from headgate.stores.protocol import BoundLimits
 from headgate.waiting import WaitingLines, WaitSteps, proceed, run, run_async, timeout_us
@@ -20,7 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 KeyOf = Key | Callable[..., Key]
-CostOf = int | Callable[..., int]
+CostOf = Cost | Callable[..., Cost]
 OnRefusal = Literal["raise", "wait"] | Callable[..., Any]
 
 
@@ -31,6 +32,7 @@ class CallLimit:
     bound: BoundLimits
     lines: WaitingLines
     clock: Clock
+    counted: Counted
     key: KeyOf | None
     cost: CostOf
     on_refusal: OnRefusal
@@ -42,6 +44,7 @@ class CallLimit:
         bound: BoundLimits,
         lines: WaitingLines,
         clock: Clock,
+        counted: Counted,
         *,
         key: KeyOf | None,
         cost: CostOf,
@@ -52,12 +55,12 @@ class CallLimit:
         if key is not None and not callable(key):
             encode_key(key)
         if not callable(cost):
-            check_cost(cost)
+            counted.read(cost)
         if on_refusal not in ("raise", "wait") and not callable(on_refusal):
             raise ConfigError(f'on_refusal is "raise", "wait" or a function, not {on_refusal!r}')
         if timeout is not None and on_refusal != "wait":
             raise ConfigError('a timeout is for on_refusal="wait"')
-        return cls(bound, lines, clock, key, cost, on_refusal, timeout_us(timeout))
+        return cls(bound, lines, clock, counted, key, cost, on_refusal, timeout_us(timeout))
 
     def around(self, function: Callable[P, R]) -> Callable[P, R]:
         """The function with its calls limited; raises ConfigError for what cannot be called, or not as it is."""
@@ -111,12 +114,13 @@ class CallLimit:
     def _steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WaitSteps:
         key = self.key(*args, **kwargs) if callable(self.key) else self.key or ""
         cost = self.cost(*args, **kwargs) if callable(self.cost) else self.cost
+        costs = (cost,) if type(cost) is int and self.counted.is_plain else self.counted.read(cost)
         if self.on_refusal == "wait":
-            return self.lines.steps(key, check_cost(cost), self.timeout_us)
-        return self._ask(key, cost)
+            return self.lines.steps(key, costs, self.timeout_us)
+        return self._ask(key, costs)
 
-    def _ask(self, key: Key, cost: int) -> Generator[Any, Any, Decision]:
-        decision = yield Operation((key,), (cost,))
+    def _ask(self, key: Key, costs: tuple[int, ...]) -> Generator[Any, Any, Decision]:
+        decision = yield Operation((key,) * len(costs), costs)
         return (yield from proceed(decision, self.clock))
 
     def _refused(self, decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -128,7 +132,7 @@ class CallLimit:
         called = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
         named = called if hasattr(called, "__qualname__") else type(called)
         name = f"{named.__module__}.{named.__qualname__}"
-        return CallLimit(self.bound, self.lines, self.clock, name, self.cost, self.on_refusal, self.timeout_us)
+        return replace(self, key=name)
 
 
 def is_coroutine_function(function: Callable[..., object]) -> bool:

@@ -1,26 +1,33 @@
 """The text form of limits: `"10/second burst 100; 1000/hour"`. Parsing and printing are inverse.
 
     limits := limit (";" limit)*
-    limit  := COUNT "concurrent" | COUNT ("/" | "per") [COUNT] UNIT [shape]
+    limit  := COUNT [OF] "concurrent" | COUNT [OF] ("/" | "per") [COUNT] UNIT [shape]
     shape  := "fixed" | "log" | "counter" | "bucket" | "burst" COUNT | "leaky" COUNT | "queue" COUNT
 
-A COUNT is decimal digits, which `_` may group. Without a shape a limit is a sliding window: the log where
-its COUNT is at most `EXACT_UP_TO`, the counter above. The shapes are those of `headgate.algorithms.table`. An
-error points at the character where the text stops making sense and says what would be right there.
+A COUNT is decimal digits, which `_` may group; of money it may have a fraction. OF names what is counted, requests
+where it is not there: any word but `headgate.amounts.RESERVED_WORDS`. Without a shape a limit is a sliding window:
+the log where its COUNT is at most `EXACT_UP_TO` or is money, the counter above. The shapes are those of
+`headgate.algorithms.table`. An error points at the character where the text stops making sense and says what would
+be right there.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 
 from headgate.algorithms.table import ALGORITHMS, Shape
+from headgate.amounts import LONGEST_UNIT, REQUESTS, RESERVED_WORDS, UNIT, Amount, is_money, unit_named
 from headgate.errors import ConfigError, LimitSyntaxError
-from headgate.limits import EXACT_UP_TO, Limit, SlidingLog, SlidingWindow
+from headgate.limits import Limit, SlidingLog, SlidingWindow, is_exact
 from headgate.periods import TextReader, Token
 
 MOST_LIMITS = 16
 """How many limits one text may hold: each is a state to keep and to check on every request."""
+
+_FRACTION = re.compile(r"[0-9][0-9_]*\.[0-9]+")
+_FRACTION_OF = re.compile(rf"({_FRACTION.pattern})\s*({UNIT.pattern})")
 
 
 def parse_limits(text: str) -> tuple[Limit, ...]:
@@ -58,29 +65,60 @@ def _shapes(*, of_rates: bool) -> list[tuple[type[Limit], Shape]]:
 class _LimitReader(TextReader):
     def limit(self) -> Limit:
         start = self.token
-        count = self.count('a number such as 100 in "100/minute"')
+        count, of = self._counted()
         for kind, shape in _shapes(of_rates=False):
             if self.take_word(shape.word):
-                return self._build(start, kind, **dict.fromkeys(shape.sets, count))
+                return self._build(start, kind, of, **dict.fromkeys(shape.sets, count))
         if not (self.take_mark("/") or self.take_word("per")):
             words = ", ".join(f'"{shape.word}"' for _, shape in _shapes(of_rates=False))
             self.fail(f'"/" or "per" and a unit, or {words}, comes after the number')
-        return self._rate(start, count, self.period())
+        return self._rate(start, count, of, self.period())
 
-    def _rate(self, start: Token, count: int, period_us: int) -> Limit:
+    def _rate(self, start: Token, count: Amount, of: str, period_us: int) -> Limit:
         for kind, shape in _shapes(of_rates=True):
             if self.take_word(shape.word):
                 numbers = dict.fromkeys(shape.sets, count)
                 if shape.number:
                     wanted = f'{shape.meaning} after "{shape.word}", such as "{shape.word} {shape.example}"'
-                    numbers[shape.number] = self.count(wanted)
-                return self._build(start, kind, **numbers, period_us=period_us)
-        kind = SlidingLog if count <= EXACT_UP_TO else SlidingWindow
-        return self._build(start, kind, limit=count, period_us=period_us)
+                    numbers[shape.number] = self._number(wanted, of)
+                return self._build(start, kind, of, **numbers, period_us=period_us)
+        exact = isinstance(count, str) or is_exact(count, of)
+        return self._build(start, SlidingLog if exact else SlidingWindow, of, limit=count, period_us=period_us)
 
-    def _build(self, start: Token, kind: Callable[..., Limit], **numbers: int) -> Limit:
+    def _counted(self) -> tuple[int | str, str]:
+        """How much of what: a number and a unit, requests where none is named."""
+        found = _FRACTION_OF.match(self.text, self.token.position) if self.token.kind == "count" else None
+        if found is not None and found[2].lower() not in RESERVED_WORDS:
+            of = unit_named(found[2])
+            if not is_money(of):
+                self.fail(f"{of} are counted whole: a fraction is for money, such as 0.50 usd")
+            self.go_on_at(found.end())
+            return found[1], of
+        count = self.count('a number such as 100 in "100/minute"')
+        return count, self._unit()
+
+    def _unit(self) -> str:
+        """The unit that is named next; requests, and nothing read, where none is."""
+        name = UNIT.match(self.text, self.token.position) if self.token.kind == "word" else None
+        if name is None or name[0].lower() in RESERVED_WORDS:
+            return REQUESTS
+        if len(name[0]) > LONGEST_UNIT:
+            self.fail(f"the name of what is counted has at most {LONGEST_UNIT} characters")
+        self.go_on_at(name.end())
+        return unit_named(name[0])
+
+    def _number(self, wanted: str, of: str) -> int | str:
+        """The number that comes after a shape's word, in the unit of its limit."""
+        fraction = _FRACTION.match(self.text, self.token.position) if is_money(of) else None
+        if fraction is None:
+            return self.count(wanted)
+        self.go_on_at(fraction.end())
+        return fraction[0]
+
+    def _build(self, start: Token, kind: Callable[..., Limit], of: str, **numbers: Amount) -> Limit:
         """The limit of these numbers; what the value refuses is an error of the text at `start`."""
+        unit = {} if of == REQUESTS else {"of": of}
         try:
-            return kind(**numbers)
+            return kind(**numbers, **unit)
         except ConfigError as error:
             raise LimitSyntaxError(error.message, text=self.text, position=start.position) from error

@@ -6,14 +6,17 @@ the way they wait.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, ParamSpec, Self, TypeVar
 
+from headgate import core
 from headgate.clock import Clock
-from headgate.decision import Decision, NamedLimit, name_limits
+from headgate.costs import Cost, Counted
+from headgate.decision import Decision, NamedLimit, name_limits, units_of
 from headgate.decorator import (
     CallLimit,
     CostOf,
@@ -23,14 +26,15 @@ from headgate.decorator import (
     is_coroutine_function,
 )
 from headgate.drive import answered
-from headgate.errors import ConfigError
-from headgate.keys import Key, check_cost
+from headgate.errors import ArgumentError, ConfigError
+from headgate.keys import Key, encode_key
 from headgate.limit_text import MOST_LIMITS, parse_limits
 from headgate.limits import Limit
 from headgate.operation import Operation, Receipt
 from headgate.stores.guard.choice import answering, rescued
 from headgate.stores.guard.fallback import Choice, check_choice
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Decisions, Store
+from headgate.stores.python_table import PythonDecisions
 from headgate.stores.url import open_store
 from headgate.waiting import WaitingLines, run, run_async, timeout_us
 
@@ -64,11 +68,15 @@ class _BoundLimiter:
             shadow=shadow,
             on_store_error=check_choice(on_store_error),
         )
+        self.counted = Counted(units_of(self.limits))
+        """The units that the limits count, which costs are read in."""
+
         self._answering = answering(self.store) if on_store_error else self.store
         self._own_clock = clock
         self._bound: Any = self._bind_as_told()
         self._clock = clock or self.store.clock
         self._lines = WaitingLines(self.definitions, self._clock)
+        self._is_plain = self.counted.is_plain
 
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
         return self._answering.bind(self.definitions, clock=clock)
@@ -82,6 +90,46 @@ class _BoundLimiter:
     def _shorten(self) -> None:
         """Let methods that only pass on what they are given be those of the bound limits."""
         raise NotImplementedError
+
+    @property
+    def _decides_natively(self) -> bool:
+        """Whether the bound limits read every cost themselves: those of the native core do, where they count one unit."""
+        return self._is_plain and core.native is not None and isinstance(self._bound, core.native.BoundLimits)
+
+    def _one(self, cost: Cost) -> int:
+        """A cost in the only unit."""
+        return cost if type(cost) is int else self.counted.read(cost)[0]
+
+    def _operation(self, key: Key, cost: Cost, *, commit: bool = True) -> Operation:
+        """What is asked of limits that count several units, or money."""
+        costs = self.counted.read(cost)
+        return Operation((key,) * len(costs), costs, commit=commit)
+
+    def _many(self, keys: Iterable[Key], costs: object) -> list[Operation]:
+        """Operations, all at one moment where this process knows it; nothing is asked if a key or cost is bad."""
+        every = list(keys)
+        now_us = None if self.store.blocking and self._own_clock is None else self._clock.now_us()
+        vectors = [self.counted.read(cost) for cost in _each_cost(len(every), costs)]
+        groups = len(self.counted.units)
+        for key in every:
+            encode_key(key)
+        return [Operation((key,) * groups, own, now_us=now_us) for key, own in zip(every, vectors, strict=True)]
+
+    def _singly(self, costs: object, keys: int) -> object:
+        """Costs of limits of one unit as `hit_many` takes them: each mapping as a number, all else as it is."""
+        if costs is None or type(costs) is int:
+            return costs
+        return [self._one(cost) for cost in _each_cost(keys, costs)]
+
+    def _listed(self, costs: Any) -> Any:
+        """Costs of limits of one unit, which can be gone through twice: one for all, or a list."""
+        if isinstance(costs, Mapping):
+            return self._one(costs)
+        return list(costs) if isinstance(costs, Iterable) and not isinstance(costs, list) else costs
+
+    def _receipt(self, key: Key, cost: Cost, decision: Decision) -> Receipt:
+        costs = self.counted.read_part(cost)
+        return Receipt.of(Operation((key,) * len(costs), costs), decision)
 
     def told(self, on_store_error: Choice) -> Self:
         """This limiter, with its lines, where `on_store_error` is its choice unless it has one of its own."""
@@ -116,7 +164,7 @@ class _BoundLimiter:
         is a function, that is called instead, with the same arguments.
         """
         call = CallLimit.checked(
-            self._bound, self._lines, self._clock, key=key, cost=cost, on_refusal=on_refusal, timeout=timeout
+            self._bound, self._lines, self._clock, self.counted, key=key, cost=cost, on_refusal=on_refusal, timeout=timeout
         )
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -162,53 +210,73 @@ class Limiter(_BoundLimiter):
 
     def _shorten(self) -> None:
         # A bound method of the store is the shortest way to a decision; a subclass's own way stays.
-        for method in ("hit", "peek", "hit_many"):
+        for method in ("hit", "peek"):
             if getattr(type(self), method) is getattr(Limiter, method):
-                setattr(self, method, getattr(self._bound, method))
+                self.__dict__.pop(method, None)
+                if self._decides_natively:
+                    setattr(self, method, getattr(self._bound, method))
 
-    def hit(self, key: Key, cost: int = 1) -> Decision:
+    def hit(self, key: Key, cost: Cost = 1) -> Decision:
         """Take `cost` units of `key` now, if every limit admits it. A cost of 0 only looks.
 
-        `key` is text or a tuple of parts. Atomic; a refusal changes nothing. Raises ArgumentError for
-        an invalid key or cost, StoreError where the store does not answer.
+        `key` is text or a tuple of parts. `cost` is a number, or one for each unit that the limits count, as
+        {"requests": 1, "tokens": 900}: a number is of the only unit, or of several in requests alone; in a mapping
+        requests that are not named are 1, all other units 0. Atomic; a refusal changes nothing. Raises ArgumentError
+        for an invalid key or cost, StoreError where the store does not answer.
         """
-        decision: Decision = self._bound.hit(key, cost)
+        decision: Decision
+        if self._is_plain:
+            decision = self._bound.hit(key, self._one(cost))
+        else:
+            decision = self._bound.decide(self._operation(key, cost))
         return decision
 
-    def peek(self, key: Key, cost: int = 1) -> Decision:
+    def peek(self, key: Key, cost: Cost = 1) -> Decision:
         """Whether `cost` would pass, and what it would leave; changes nothing. A cost of 0 shows what is left."""
-        decision: Decision = self._bound.peek(key, cost)
+        decision: Decision
+        if self._is_plain:
+            decision = self._bound.peek(key, self._one(cost))
+        else:
+            decision = self._bound.decide(self._operation(key, cost, commit=False))
         return decision
 
-    def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
+    def hit_many(self, keys: Iterable[Key], costs: Cost | Iterable[Cost] | None = None) -> Decisions:
         """Decide one request after another, all at one instant; each by itself.
 
-        `costs` is one cost for all or one for each. If any key or cost is invalid, none is charged.
+        `costs` is one cost for all or one for each. If any key or cost is invalid, none is charged. Where limits
+        count several units, a store that waits for I/O decides each at an instant of its own.
         """
-        decisions: Decisions = self._bound.hit_many(keys, costs)
+        if not self._is_plain:
+            return PythonDecisions(map(self._bound.decide, self._many(keys, costs)))
+        every, own = keys if type(keys) is list else list(keys), self._listed(costs)
+        decisions: Decisions
+        try:
+            decisions = self._bound.hit_many(every, own)
+        except ArgumentError:  # nothing was charged: a cost may be a mapping
+            decisions = self._bound.hit_many(every, self._singly(own, len(every)))
         return decisions
 
-    def acquire(self, key: Key, cost: int = 1, *, timeout: float | None = None) -> Decision:
+    def acquire(self, key: Key, cost: Cost = 1, *, timeout: float | None = None) -> Decision:
         """Take `cost` units of `key`, waiting for them in line for at most `timeout` seconds.
 
         Refused at once, with nothing consumed, if the turn would come later than that or never.
         Blocks only this thread; callers that wait for other keys are not in its line.
         """
-        return run(self._lines.steps(key, check_cost(cost), timeout_us(timeout)), self._bound)
+        return run(self._lines.steps(key, self.counted.read(cost), timeout_us(timeout)), self._bound)
 
     def reset(self, key: Key) -> bool:
         """Forget what `key` used; gives whether there was anything."""
-        found: bool = self._bound.reset((key,))
+        found: bool = self._bound.reset((key,) * len(self.counted.units))
         return found
 
-    def give_back(self, key: Key, cost: int, ago_us: int, decision: Decision) -> None:
+    def give_back(self, key: Key, cost: Cost, ago_us: int, decision: Decision) -> None:
         """Give back `cost` units that the hit of `decision` charged up to `ago_us` microseconds ago.
 
-        `ago_us` is measured from before that hit; `cost` may be a part of what was charged. Never more is given
-        back than the part of that charge that still counts. Raises ArgumentError, and StoreError where a store
-        has no guard.
+        `ago_us` is measured from before that hit; `cost` may be a part of what was charged: of units that a mapping
+        does not name, nothing is given back. Never more is given back than the part of that charge that still counts.
+        Raises ArgumentError, and StoreError where a store has no guard.
         """
-        self._bound.give_back(Receipt.of(Operation((key,), (cost,)), decision), ago_us)
+        self._bound.give_back(self._receipt(key, cost, decision), ago_us)
 
     def _check_colour(self, function: Callable[..., object]) -> None:
         if self.store.blocking and _is_async(function):
@@ -247,43 +315,61 @@ class AsyncLimiter(_BoundLimiter):
 
     def _shorten(self) -> None:
         if type(self).ask is AsyncLimiter.ask:
-            self.ask = self._bound.hit  # type: ignore[method-assign]  # the shortest way, as in Limiter
+            self.__dict__.pop("ask", None)
+            if self._decides_natively:
+                self.ask = self._bound.hit  # type: ignore[method-assign]  # the shortest way, as in Limiter
 
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
         return self._answering.bind_async(self.definitions, clock=clock)
 
-    async def hit(self, key: Key, cost: int = 1) -> Decision:
+    async def hit(self, key: Key, cost: Cost = 1) -> Decision:
         """See `Limiter.hit`."""
-        decision: Decision = await answered(self._bound.hit(key, cost))
+        decision: Decision = await answered(self.ask(key, cost))
         return decision
 
-    def ask(self, key: Key, cost: int = 1) -> Decision | Awaitable[Decision]:
+    def ask(self, key: Key, cost: Cost = 1) -> Decision | Awaitable[Decision]:
         """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""
-        answer: Decision | Awaitable[Decision] = self._bound.hit(key, cost)
+        answer: Decision | Awaitable[Decision]
+        if self._is_plain:
+            answer = self._bound.hit(key, self._one(cost))
+        else:
+            answer = self._bound.decide(self._operation(key, cost))
         return answer
 
-    async def peek(self, key: Key, cost: int = 1) -> Decision:
+    async def peek(self, key: Key, cost: Cost = 1) -> Decision:
         """See `Limiter.peek`."""
-        decision: Decision = await answered(self._bound.peek(key, cost))
+        decision: Decision
+        if self._is_plain:
+            decision = await answered(self._bound.peek(key, self._one(cost)))
+        else:
+            decision = await answered(self._bound.decide(self._operation(key, cost, commit=False)))
         return decision
 
-    async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
+    async def hit_many(self, keys: Iterable[Key], costs: Cost | Iterable[Cost] | None = None) -> Decisions:
         """See `Limiter.hit_many`."""
-        decisions: Decisions = await answered(self._bound.hit_many(keys, costs))
+        if not self._is_plain:
+            asked = [answered(self._bound.decide(operation)) for operation in self._many(keys, costs)]
+            return PythonDecisions(await asyncio.gather(*asked))
+        every, own = keys if type(keys) is list else list(keys), self._listed(costs)
+        decisions: Decisions
+        try:
+            decisions = await answered(self._bound.hit_many(every, own))
+        except ArgumentError:
+            decisions = await answered(self._bound.hit_many(every, self._singly(own, len(every))))
         return decisions
 
-    async def acquire(self, key: Key, cost: int = 1, *, timeout: float | None = None) -> Decision:
+    async def acquire(self, key: Key, cost: Cost = 1, *, timeout: float | None = None) -> Decision:
         """See `Limiter.acquire`; cancelling it leaves the line."""
-        return await run_async(self._lines.steps(key, check_cost(cost), timeout_us(timeout)), self._bound)
+        return await run_async(self._lines.steps(key, self.counted.read(cost), timeout_us(timeout)), self._bound)
 
     async def reset(self, key: Key) -> bool:
         """See `Limiter.reset`."""
-        found: bool = await answered(self._bound.reset((key,)))
+        found: bool = await answered(self._bound.reset((key,) * len(self.counted.units)))
         return found
 
-    async def give_back(self, key: Key, cost: int, ago_us: int, decision: Decision) -> None:
+    async def give_back(self, key: Key, cost: Cost, ago_us: int, decision: Decision) -> None:
         """See `Limiter.give_back`."""
-        await answered(self._bound.give_back(Receipt.of(Operation((key,), (cost,)), decision), ago_us))
+        await answered(self._bound.give_back(self._receipt(key, cost, decision), ago_us))
 
     def _check_colour(self, function: Callable[..., object]) -> None:
         if not _is_async(function):
@@ -315,6 +401,18 @@ def _read_limits(limits: str | Limit | Sequence[Limit]) -> tuple[Limit, ...]:
     if not 0 < len(values) <= MOST_LIMITS:
         raise ConfigError(f"a limiter has 1 to {MOST_LIMITS} limits, not {len(values)}")
     return values
+
+
+def _each_cost(keys: int, costs: Any) -> list[Any]:
+    """A cost for each of so many keys, from one for all or one for each; raises ArgumentError for another number."""
+    if costs is None:
+        return [1] * keys
+    if not isinstance(costs, Iterable) or isinstance(costs, Mapping | str):
+        return [costs] * keys
+    each = list(costs)
+    if len(each) != keys:
+        raise ArgumentError(f"{keys} keys need as many costs, not {len(each)}")
+    return each
 
 
 def _check_name(name: str) -> str:

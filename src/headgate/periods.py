@@ -106,6 +106,11 @@ class TextReader:
         """Whether this mark comes next; then it is read."""
         return self._take("mark", mark)
 
+    def go_on_at(self, position: int) -> None:
+        """Go on with what comes at this character."""
+        self.next_position = position
+        self._advance()
+
     def expect_end(self, wanted: str, known: Iterable[str] = ()) -> None:
         """Fail unless the text ends here; `known` are words that may have been meant."""
         if self.token.kind != "end":

@@ -32,10 +32,14 @@ FOREVER_US = 1 << 51
 """No timeout: about 71 years."""
 
 
+Costs = tuple[int, ...]
+"""What is waited for: a cost for each group of the limits."""
+
+
 class Read(NamedTuple):
     """A step: read the store's states; the answer is what `BoundLimits.read` gives."""
 
-    key: Key
+    keys: tuple[Key, ...]
 
 
 class Sleep(NamedTuple):
@@ -58,7 +62,7 @@ WaitSteps = Generator[Operation | Read | Sleep | Stand, Any, Decision]
 class Ticket:
     """A place in a line. `call` wakes its caller; until that waits, it only notes the call."""
 
-    cost: int
+    costs: Costs
     called: bool = False
     wake: Callable[[], object] | None = None
 
@@ -76,12 +80,12 @@ class Plan:
         self._states = tuple(states)
         self._moment_us = now_us
 
-    def turn_us(self, cost: int, now_us: int, *, join: bool) -> int | None:
+    def turn_us(self, costs: Costs, now_us: int, *, join: bool) -> int | None:
         """The moment at which one more request may proceed, None for never; with `join` it stands last in line."""
         moment_us = max(self._moment_us, now_us)
         while True:
             steps = [
-                Step(limit.limit.compiled, state, cost, limit.shadow)
+                Step(limit.limit.compiled, state, costs[limit.group], limit.shadow)
                 for limit, state in zip(self._limits, self._states, strict=True)
             ]
             outcome = decide(steps, moment_us, commit=True)
@@ -113,32 +117,33 @@ class WaitingLines:
     def __init__(self, limits: Sequence[NamedLimit], clock: Clock) -> None:
         self._limits = tuple(limits)
         self._clock = clock
+        self._groups = max((limit.group + 1 for limit in self._limits), default=0)
         self._queues = any(ALGORITHMS[limit.limit.algorithm].queues for limit in limits)
         self._lines: dict[str, _Line] = {}
         self._lock = threading.Lock()
 
-    def steps(self, key: Key, cost: int, timeout_us: int) -> WaitSteps:
+    def steps(self, key: Key, costs: Costs, timeout_us: int) -> WaitSteps:
         """Wait for a turn of `key`, at most `timeout_us`; the generator's result is the decision."""
-        name = encode_key(key)
+        name, keys = encode_key(key), (key,) * self._groups
         deadline_us = self._clock.now_us() + timeout_us
         if name not in self._lines:
-            decision: Decision = yield Operation((key,), (cost,), max_delay_us=timeout_us)
+            decision: Decision = yield Operation(keys, costs, max_delay_us=timeout_us)
             if decision.allowed:
                 return (yield from proceed(decision, self._clock))
             if _hopeless(decision, timeout_us):
-                return (yield from self._late(key, cost, decision))
-        ticket, wait_us = self._join(name, cost, (yield Read(key)), timeout_us)
+                return (yield from self._late(keys, costs, decision))
+        ticket, wait_us = self._join(name, costs, (yield Read(keys)), timeout_us)
         if ticket is None:
-            return (yield from self._refuse(key, cost, wait_us))
+            return (yield from self._refuse(keys, costs, wait_us))
         admitted = False
         try:
             if not ticket.called:
                 yield Stand(ticket, timeout_us / US_PER_SECOND)
             if not ticket.called:
-                return (yield from self._refuse(key, cost, (yield from self._alone_us(key, cost))))
+                return (yield from self._refuse(keys, costs, (yield from self._alone_us(keys, costs))))
             while True:
                 left_us = max(0, deadline_us - self._clock.now_us())
-                decision = yield Operation((key,), (cost,), max_delay_us=left_us)
+                decision = yield Operation(keys, costs, max_delay_us=left_us)
                 admitted = decision.allowed
                 if admitted or _hopeless(decision, left_us):
                     break
@@ -147,25 +152,25 @@ class WaitingLines:
         finally:
             self._leave(name, ticket, as_planned=admitted)
         if not admitted:
-            return (yield from self._late(key, cost, decision))
+            return (yield from self._late(keys, costs, decision))
         return (yield from proceed(decision, self._clock))
 
-    def _late(self, key: Key, cost: int, decision: Decision) -> WaitSteps:
+    def _late(self, keys: tuple[Key, ...], costs: Costs, decision: Decision) -> WaitSteps:
         """What is told to a request whose turn comes too late: when that would be.
 
         The refusal of a queue tells when the request could join it, and not when it would leave.
         """
         if not self._queues or decision.retry_after_us is None:
             return decision
-        return (yield from self._refuse(key, cost, (yield from self._alone_us(key, cost))))
+        return (yield from self._refuse(keys, costs, (yield from self._alone_us(keys, costs))))
 
-    def _alone_us(self, key: Key, cost: int) -> Generator[Read, Any, int | None]:
+    def _alone_us(self, keys: tuple[Key, ...], costs: Costs) -> Generator[Read, Any, int | None]:
         """How long until a request would proceed if no caller were in line before it; None for never."""
         if not self._queues:
             return 1
-        states = yield Read(key)
+        states = yield Read(keys)
         now_us = self._now_us(states)
-        turn_us = Plan(self._limits, states, now_us).turn_us(cost, now_us, join=False)
+        turn_us = Plan(self._limits, states, now_us).turn_us(costs, now_us, join=False)
         return None if turn_us is None else turn_us - now_us
 
     def _now_us(self, states: Sequence[State | None]) -> int:
@@ -173,10 +178,10 @@ class WaitingLines:
         read_us: int | None = getattr(states, "now_us", None)
         return self._clock.now_us() if read_us is None else read_us
 
-    def _refuse(self, key: Key, cost: int, wait_us: int | None) -> WaitSteps:
+    def _refuse(self, keys: tuple[Key, ...], costs: Costs, wait_us: int | None) -> WaitSteps:
         """The refusal of a request whose turn comes in `wait_us` (None: never): nothing was consumed."""
-        untouched: Decision = yield Operation((key,), (0,), commit=False)
-        asked: Decision = yield Operation((key,), (cost,), commit=False)
+        untouched: Decision = yield Operation(keys, (0,) * self._groups, commit=False)
+        asked: Decision = yield Operation(keys, costs, commit=False)
         readings = [
             Reading(
                 reading.allowed,
@@ -188,8 +193,8 @@ class WaitingLines:
             )
             for whole, reading in zip(untouched.limits, asked.limits, strict=True)
         ]
-        costs = [cost] * len(readings)
-        speaking = binding_of(self._limits, readings, costs, allowed=asked.allowed)
+        each = [costs[limit.group] for limit in self._limits]
+        speaking = binding_of(self._limits, readings, each, allowed=asked.allowed)
         if speaking is not None:
             own_us = readings[speaking].retry_after_us
             late_us = None if wait_us is None or own_us is None else max(wait_us, own_us, 1)
@@ -197,7 +202,7 @@ class WaitingLines:
         return Decision(self._limits, readings, allowed=False, binding=speaking, degraded=asked.degraded)
 
     def _join(
-        self, name: str, cost: int, states: Sequence[State | None], timeout_us: int
+        self, name: str, costs: Costs, states: Sequence[State | None], timeout_us: int
     ) -> tuple[Ticket | None, int | None]:
         """Join the line; a caller whose turn would come too late gets no ticket, and the wait."""
         now_us = self._now_us(states)
@@ -206,14 +211,14 @@ class WaitingLines:
             if line.plan is None:
                 line.plan = Plan(self._limits, states, now_us)
                 for waiting in line.tickets:
-                    line.plan.turn_us(waiting.cost, now_us, join=True)
-            turn_us = line.plan.turn_us(cost, now_us, join=False)
+                    line.plan.turn_us(waiting.costs, now_us, join=True)
+            turn_us = line.plan.turn_us(costs, now_us, join=False)
             if turn_us is None or turn_us - now_us > timeout_us:
                 if not line.tickets:
                     del self._lines[name]
                 return None, None if turn_us is None else turn_us - now_us
-            line.plan.turn_us(cost, now_us, join=True)
-            ticket = Ticket(cost, called=not line.tickets)
+            line.plan.turn_us(costs, now_us, join=True)
+            ticket = Ticket(costs, called=not line.tickets)
             line.tickets.append(ticket)
             return ticket, turn_us - now_us
 
@@ -260,8 +265,8 @@ def _doing(
         match step:
             case Operation():
                 return bound.decide(step)
-            case Read(key):
-                return bound.read((key,))
+            case Read(keys):
+                return bound.read(keys)
             case Sleep(seconds):
                 return sleep(seconds)
             case Stand(ticket, seconds):

@@ -88,6 +88,33 @@ impl<'py> FromPyObject<'_, 'py> for Cost {
     }
 }
 
+/// The units that a request asks for, or what is none before it is known what the limits count.
+pub enum AnyCost {
+    Units(i64),
+    Other(Py<PyAny>),
+}
+
+impl<'py> FromPyObject<'_, 'py> for AnyCost {
+    type Error = PyErr;
+
+    #[inline]
+    fn extract(cost: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if cost.is_exact_instance_of::<PyInt>()
+            && let Ok(number) = cost.extract::<i64>()
+            && (0..=LARGEST).contains(&number)
+        {
+            return Ok(Self::Units(number));
+        }
+        Ok(Self::Other(cost.to_owned().unbind()))
+    }
+}
+
+/// The cost that a mapping from unit to number is to limits that count one unit; the error of what is none.
+#[cold]
+pub fn single_cost(definitions: &Bound<'_, PyTuple>, cost: &Py<PyAny>) -> PyResult<i64> {
+    definitions.py().import("headgate.costs")?.call_method1("single_cost", (definitions, cost))?.extract()
+}
+
 /// A moment that a Python clock gave.
 #[inline]
 pub fn check_now(now_us: &Bound<'_, PyAny>) -> PyResult<i64> {

@@ -13,7 +13,7 @@ use pyo3::types::{PyList, PyTuple};
 use smallvec::SmallVec;
 
 use crate::any_table::{AnyTable, headgate_error};
-use crate::arguments::{Cost, check_ago, check_now, hash_key};
+use crate::arguments::{AnyCost, Cost, check_ago, check_now, hash_key, single_cost};
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::decisions::Decisions;
@@ -68,13 +68,13 @@ impl BoundLimits {
         Ok(Self { clock, table, definitions: definitions.unbind(), members: members.into(), groups })
     }
 
-    #[pyo3(signature = (key, cost = Cost(1)), text_signature = "($self, key, cost=1)")]
-    fn hit(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: Cost) -> PyResult<Decision> {
+    #[pyo3(signature = (key, cost = AnyCost::Units(1)), text_signature = "($self, key, cost=1)")]
+    fn hit(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: AnyCost) -> PyResult<Decision> {
         self.one(py, key, cost, HIT)
     }
 
-    #[pyo3(signature = (key, cost = Cost(1)), text_signature = "($self, key, cost=1)")]
-    fn peek(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: Cost) -> PyResult<Decision> {
+    #[pyo3(signature = (key, cost = AnyCost::Units(1)), text_signature = "($self, key, cost=1)")]
+    fn peek(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: AnyCost) -> PyResult<Decision> {
         self.one(py, key, cost, PEEK)
     }
 
@@ -187,7 +187,11 @@ impl BoundLimits {
     }
 
     #[inline]
-    fn one(&self, py: Python<'_>, key: &Bound<'_, PyAny>, Cost(cost): Cost, mode: Mode) -> PyResult<Decision> {
+    fn one(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: AnyCost, mode: Mode) -> PyResult<Decision> {
+        let cost = match cost {
+            AnyCost::Units(number) => number,
+            AnyCost::Other(cost) => single_cost(self.definitions.bind(py), &cost)?,
+        };
         self.of_one(py, hash_key(key, self.table.seed())?, cost, mode)
     }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from headgate.limits.buckets import LeakyBucket, LeakyQueue, TokenBucket
 from headgate.limits.concurrent import Concurrent
 from headgate.limits.limit import Limit
-from headgate.limits.windows import EXACT_UP_TO, FixedWindow, SlidingLog, SlidingWindow
+from headgate.limits.windows import EXACT_UP_TO, FixedWindow, SlidingLog, SlidingWindow, is_exact
 
 __all__ = [
     "EXACT_UP_TO",
@@ -22,4 +22,5 @@ __all__ = [
     "SlidingLog",
     "SlidingWindow",
     "TokenBucket",
+    "is_exact",
 ]

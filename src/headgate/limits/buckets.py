@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import ceil
+from math import ceil, gcd
 from typing import ClassVar
 
-from headgate.limits.limit import Limit, period_argument, rate_text, read_period_us, set_fields, too_fine, whole
+from headgate.amounts import REQUESTS, Amount, number_text
+from headgate.limits.limit import (
+    Limit,
+    count_argument,
+    rate_text,
+    read_period_us,
+    read_unit,
+    set_fields,
+    shown_as,
+    too_fine,
+    whole,
+)
 from headgate.units import UNITS_US, CompiledLimit, compile_bucket, nearest_bucket
 
 
@@ -17,16 +28,31 @@ class _Bucket(Limit):
     refill: int
     period_us: int = field()  # pyright: ignore[reportIncompatibleMethodOverride] - a frozen field is read-only too
     compiled: CompiledLimit = field(compare=False)  # pyright: ignore[reportIncompatibleMethodOverride]
+    of: str
 
-    def __init__(self, *, capacity: int, refill: int, period: str | None = None, period_us: int | None = None) -> None:
-        capacity = whole(self, "capacity", capacity, least=0)
-        refill = whole(self, "refill", refill, least=1)
+    def __init__(
+        self,
+        *,
+        capacity: Amount,
+        refill: Amount,
+        period: str | None = None,
+        period_us: int | None = None,
+        of: str = REQUESTS,
+    ) -> None:
+        of = read_unit(self, of)
+        most = whole(self, "capacity", capacity, least=0, of=of)
+        flow = whole(self, "refill", refill, least=1, of=of)
         period_us = read_period_us(self, period, period_us)
-        compiled = compile_bucket(self.algorithm, capacity, refill, period_us)
+        compiled = compile_bucket(self.algorithm, most, flow, period_us)
         if compiled is None:
-            near_capacity, near_refill = nearest_bucket(capacity, refill, period_us)
-            raise too_fine(type(self)(capacity=near_capacity, refill=near_refill, period_us=period_us))
-        set_fields(self, capacity=capacity, refill=refill, period_us=period_us, compiled=compiled)
+            raise too_fine(self._of_counts(*nearest_bucket(most, flow, period_us), period_us, of))
+        set_fields(self, capacity=most, refill=flow, period_us=period_us, compiled=compiled, of=of)
+
+    def _of_counts(self, capacity: int, refill: int, period_us: int, of: str) -> Limit:
+        """A limit of this kind, of so many integers of its unit."""
+        return type(self)(
+            capacity=count_argument(capacity, of), refill=count_argument(refill, of), period_us=period_us, of=of
+        )
 
     @property
     def quota(self) -> int:
@@ -42,12 +68,12 @@ class _Bucket(Limit):
     def scaled(self, share: Fraction) -> Limit:
         if share == 1 or self.capacity == 0:
             return self
-        refill, period_us = _scaled_rate(self.refill, self.period_us, share)
-        return type(self)(capacity=max(1, int(self.capacity * share)), refill=refill, period_us=period_us)
+        capacity = max(1, int(self.capacity * share))
+        refill, period_us = _scaled_rate(self, capacity, self.refill, share)
+        return self._of_counts(capacity, refill, period_us, self.of)
 
     def __repr__(self) -> str:
-        numbers = f"capacity={self.capacity}, refill={self.refill}"
-        return f"{type(self).__name__}({numbers}, {period_argument(self.period_us)})"
+        return shown_as(self, self.period_us, capacity=self.capacity, refill=self.refill)
 
 
 class TokenBucket(_Bucket):
@@ -57,8 +83,8 @@ class TokenBucket(_Bucket):
     algorithm = "token_bucket"
 
     def __str__(self) -> str:
-        rate = rate_text(self.refill, self.period_us)
-        return f"{rate} bucket" if self.capacity == self.refill else f"{rate} burst {self.capacity}"
+        rate = rate_text(self.refill, self.of, self.period_us)
+        return f"{rate} bucket" if self.capacity == self.refill else f"{rate} burst {number_text(self.capacity, self.of)}"
 
 
 class LeakyBucket(_Bucket):
@@ -71,7 +97,7 @@ class LeakyBucket(_Bucket):
     algorithm = "leaky_bucket"
 
     def __str__(self) -> str:
-        return f"{rate_text(self.refill, self.period_us)} leaky {self.capacity}"
+        return f"{rate_text(self.refill, self.of, self.period_us)} leaky {number_text(self.capacity, self.of)}"
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -85,17 +111,33 @@ class LeakyQueue(Limit):
     refill: int
     period_us: int = field()  # pyright: ignore[reportIncompatibleMethodOverride] - a frozen field is read-only too
     compiled: CompiledLimit = field(compare=False)  # pyright: ignore[reportIncompatibleMethodOverride]
+    of: str
     algorithm: ClassVar[str] = "leaky_queue"
 
-    def __init__(self, *, queue: int, refill: int, period: str | None = None, period_us: int | None = None) -> None:
-        queue = whole(self, "queue", queue, least=0)
-        refill = whole(self, "refill", refill, least=1)
+    def __init__(
+        self,
+        *,
+        queue: Amount,
+        refill: Amount,
+        period: str | None = None,
+        period_us: int | None = None,
+        of: str = REQUESTS,
+    ) -> None:
+        of = read_unit(self, of)
+        waiting = whole(self, "queue", queue, least=0, of=of)
+        flow = whole(self, "refill", refill, least=1, of=of)
         period_us = read_period_us(self, period, period_us)
-        compiled = compile_bucket(self.algorithm, queue + 1, refill, period_us)
+        compiled = compile_bucket(self.algorithm, waiting + 1, flow, period_us)
         if compiled is None:
-            near_capacity, near_refill = nearest_bucket(queue + 1, refill, period_us)
-            raise too_fine(LeakyQueue(queue=near_capacity - 1, refill=near_refill, period_us=period_us))
-        set_fields(self, queue=queue, refill=refill, period_us=period_us, compiled=compiled)
+            near_capacity, near_flow = nearest_bucket(waiting + 1, flow, period_us)
+            raise too_fine(self._of_counts(near_capacity - 1, near_flow, period_us, of))
+        set_fields(self, queue=waiting, refill=flow, period_us=period_us, compiled=compiled, of=of)
+
+    def _of_counts(self, queue: int, refill: int, period_us: int, of: str) -> Limit:
+        """A queue of so many integers of its unit."""
+        return LeakyQueue(
+            queue=count_argument(queue, of), refill=count_argument(refill, of), period_us=period_us, of=of
+        )
 
     @property
     def quota(self) -> int:
@@ -111,14 +153,15 @@ class LeakyQueue(Limit):
     def scaled(self, share: Fraction) -> Limit:
         if share == 1:
             return self
-        refill, period_us = _scaled_rate(self.refill, self.period_us, share)
-        return LeakyQueue(queue=int(self.queue * share), refill=refill, period_us=period_us)
+        queue = int(self.queue * share)
+        refill, period_us = _scaled_rate(self, queue + 1, self.refill, share)
+        return self._of_counts(queue, refill, period_us, self.of)
 
     def __repr__(self) -> str:
-        return f"LeakyQueue(queue={self.queue}, refill={self.refill}, {period_argument(self.period_us)})"
+        return shown_as(self, self.period_us, queue=self.queue, refill=self.refill)
 
     def __str__(self) -> str:
-        return f"{rate_text(self.refill, self.period_us)} queue {self.queue}"
+        return f"{rate_text(self.refill, self.of, self.period_us)} queue {number_text(self.queue, self.of)}"
 
 
 def _time_us(units: int, refill: int, period_us: int) -> int:
@@ -126,9 +169,16 @@ def _time_us(units: int, refill: int, period_us: int) -> int:
     return -(-units * period_us // refill)
 
 
-def _scaled_rate(refill: int, period_us: int, share: Fraction) -> tuple[int, int]:
-    """(refill, period_us) of this share of a rate, never more; a refill of less than one takes a longer period."""
-    scaled = int(refill * share)
+def _scaled_rate(limit: Limit, capacity: int, refill: int, share: Fraction) -> tuple[int, int]:
+    """(refill, period_us) of this share of a limit's rate, never more; less than one takes a longer period.
+
+    A refill that shares too little with the period to fit this capacity is rounded down to one that shares as much
+    as the limit's own: that fits wherever this one does.
+    """
+    scaled, period_us = int(refill * share), limit.period_us
+    if scaled and compile_bucket(limit.algorithm, capacity, scaled, period_us) is None:
+        step = gcd(refill, period_us // limit.compiled.unit_us)
+        scaled = scaled // step * step or scaled
     if scaled:
         return scaled, period_us
     grain_us = next(unit_us for unit_us in reversed(UNITS_US) if period_us >= unit_us)

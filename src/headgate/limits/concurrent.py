@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from headgate.limits.limit import Limit, set_fields, whole
+from headgate.amounts import REQUESTS, Amount
+from headgate.limits.limit import Limit, count_text, read_unit, set_fields, shown_as, whole
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -13,11 +14,13 @@ class Concurrent(Limit):
     """At most `limit` units in flight at one time."""
 
     limit: int
+    of: str
     algorithm: ClassVar[str] = "concurrent"
     is_rate: ClassVar[bool] = False
 
-    def __init__(self, *, limit: int) -> None:
-        set_fields(self, limit=whole(self, "limit", limit, least=0))
+    def __init__(self, *, limit: Amount, of: str = REQUESTS) -> None:
+        of = read_unit(self, of)
+        set_fields(self, limit=whole(self, "limit", limit, least=0, of=of), of=of)
 
     @property
     def quota(self) -> int:
@@ -32,7 +35,7 @@ class Concurrent(Limit):
         return 0
 
     def __repr__(self) -> str:
-        return f"Concurrent(limit={self.limit})"
+        return shown_as(self, None, limit=self.limit)
 
     def __str__(self) -> str:
-        return f"{self.limit} concurrent"
+        return f"{count_text(self.limit, self.of)} concurrent"

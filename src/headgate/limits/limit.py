@@ -5,17 +5,22 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import ClassVar
 
-from headgate.errors import ConfigError, brief_number
-from headgate.keys import whole_number
+from headgate.amounts import REQUESTS, check_limit_amount, check_unit, is_money, number_text
+from headgate.errors import ConfigError
 from headgate.periods import parse_period, period_text
-from headgate.units import LARGEST, CompiledLimit
+from headgate.units import CompiledLimit
 
 
 class Limit:
-    """What all limits share. `algorithm` is the name the vectors use."""
+    """What all limits share. `algorithm` is the name the vectors use.
+
+    `of` is the unit that a limit counts, see `headgate.amounts`. Its numbers are integers of that unit, of money
+    in billionths.
+    """
 
     __slots__ = ()
     algorithm: ClassVar[str]
+    of: str = REQUESTS
     is_rate: ClassVar[bool] = True
     """Whether it counts requests within a period, so that waiting helps; else it counts those in flight."""
 
@@ -65,16 +70,27 @@ class Limit:
         raise self._no_rate()
 
     def _no_rate(self) -> ConfigError:
-        return ConfigError(f'"{self}" counts requests in flight, which end: here a rate is needed, such as 20/second')
+        return ConfigError(f'"{self}" counts {self.of} in flight, which end: here a rate is needed, such as 20/second')
 
 
-def rate_text(count: int, period_us: int) -> str:
-    """A rate as it is written: `100/minute`, `5 per 30 seconds`."""
+def count_text(count: int, of: str) -> str:
+    """A number of a limit as it is written before a rate: `100`, `900 tokens`."""
+    number = number_text(count, of)
+    return number if of == REQUESTS else f"{number} {of}"
+
+
+def rate_text(count: int, of: str, period_us: int) -> str:
+    """A rate as it is written: `100/minute`, `900 tokens/minute`, `5 per 30 seconds`."""
     number, unit = period_text(period_us)
     if number == 1:
-        return f"{count}/{unit}"
+        return f"{count_text(count, of)}/{unit}"
     plural = unit if unit in ("us", "ms") else unit + "s"
-    return f"{count} per {number} {plural}"
+    return f"{count_text(count, of)} per {number} {plural}"
+
+
+def count_argument(count: int, of: str) -> int | str:
+    """A number of a limit as its class takes it: of money text, since an int there is whole units of the currency."""
+    return number_text(count, of) if is_money(of) else count
 
 
 def period_argument(period_us: int) -> str:
@@ -83,17 +99,27 @@ def period_argument(period_us: int) -> str:
     return f'period="{unit}"' if number == 1 else f"period_us={period_us}"
 
 
-def whole(limit: Limit, name: str, value: object, *, least: int) -> int:
-    """`value` as a whole number in [least, 2**52], or a ConfigError that says what would be right."""
-    kind = type(limit).__name__
-    number = whole_number(value)
-    if number is None:
-        raise ConfigError(f"{kind}: {name} must be a whole number, not {value!r}")
-    if number < least:
-        raise ConfigError(f"{kind}: {name} must be at least {least}, not {brief_number(number)}")
-    if number > LARGEST:
-        raise ConfigError(f"{kind}: {name} must be at most {LARGEST} (2**52), not {brief_number(number)}")
-    return number
+def shown_as(limit: Limit, period_us: int | None, /, **counts: int) -> str:
+    """A limit as it is made: its class with its arguments."""
+    words = [f"{name}={_literal(count_argument(count, limit.of))}" for name, count in counts.items()]
+    if period_us is not None:
+        words.append(period_argument(period_us))
+    if limit.of != REQUESTS:
+        words.append(f'of="{limit.of}"')
+    return f"{type(limit).__name__}({', '.join(words)})"
+
+
+def read_unit(limit: Limit, of: object) -> str:
+    """The unit that a limit counts; raises ConfigError."""
+    try:
+        return check_unit(of)
+    except ConfigError as error:
+        raise ConfigError(f"{type(limit).__name__}: of: {error.message}") from None
+
+
+def whole(limit: Limit, name: str, value: object, *, least: int, of: str = REQUESTS) -> int:
+    """`value` in [least, 2**52], a whole number, or of money in billionths; else a ConfigError."""
+    return check_limit_amount(type(limit).__name__, name, value, of, least=least)
 
 
 def read_period_us(limit: Limit, period: str | None, period_us: int | None) -> int:
@@ -114,6 +140,19 @@ def too_fine(nearest: Limit) -> ConfigError:
         "these numbers are too fine for exact arithmetic (capacity or limit times period passes 2**52); "
         f'the nearest limit that fits is "{nearest}"'
     )
+
+
+def too_large_a_counter(count: int, nearest: Limit) -> ConfigError:
+    """The error of a counter of money, which hardly any amount fits, with the limits that would do instead."""
+    rate = rate_text(count, nearest.of, nearest.period_us)
+    return ConfigError(
+        f'a sliding window counter multiplies its limit, in billionths, by its period: "{nearest}" is the largest; '
+        f'write "{rate}", which remembers each request, or "{rate} fixed"'
+    )
+
+
+def _literal(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def set_fields(value: Limit, /, **fields: object) -> None:

@@ -6,11 +6,31 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar
 
-from headgate.limits.limit import Limit, period_argument, rate_text, read_period_us, set_fields, too_fine, whole
+from headgate.amounts import REQUESTS, Amount, is_money
+from headgate.limits.limit import (
+    Limit,
+    count_argument,
+    rate_text,
+    read_period_us,
+    read_unit,
+    set_fields,
+    shown_as,
+    too_fine,
+    too_large_a_counter,
+    whole,
+)
 from headgate.units import CompiledLimit, compile_window, nearest_window
 
 EXACT_UP_TO = 100
 """The greatest N for which the text `N/period` is the exact log; above it is the counter."""
+
+
+def is_exact(count: int, of: str) -> bool:
+    """Whether the text of so many in a period, without a word, is the exact log; of money it always is.
+
+    A counter multiplies its limit by its period, which billionths do not fit in.
+    """
+    return is_money(of) or count <= EXACT_UP_TO
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -18,16 +38,25 @@ class _Window(Limit):
     limit: int
     period_us: int = field()  # pyright: ignore[reportIncompatibleMethodOverride] - a frozen field is read-only too
     compiled: CompiledLimit = field(compare=False)  # pyright: ignore[reportIncompatibleMethodOverride]
+    of: str
     weighed: ClassVar[bool] = False
     """Whether counts are multiplied by times, and so must fit together."""
 
-    def __init__(self, *, limit: int, period: str | None = None, period_us: int | None = None) -> None:
-        limit = whole(self, "limit", limit, least=0)
+    def __init__(
+        self, *, limit: Amount, period: str | None = None, period_us: int | None = None, of: str = REQUESTS
+    ) -> None:
+        of = read_unit(self, of)
+        count = whole(self, "limit", limit, least=0, of=of)
         period_us = read_period_us(self, period, period_us)
-        compiled = compile_window(self.algorithm, limit, period_us, weighed=self.weighed)
+        compiled = compile_window(self.algorithm, count, period_us, weighed=self.weighed)
         if compiled is None:
-            raise too_fine(type(self)(limit=nearest_window(period_us), period_us=period_us))
-        set_fields(self, limit=limit, period_us=period_us, compiled=compiled)
+            nearest = self._of_count(nearest_window(period_us), period_us, of)
+            raise too_large_a_counter(count, nearest) if is_money(of) else too_fine(nearest)
+        set_fields(self, limit=count, period_us=period_us, compiled=compiled, of=of)
+
+    def _of_count(self, count: int, period_us: int, of: str) -> Limit:
+        """A limit of this kind, of so many integers of its unit."""
+        return type(self)(limit=count_argument(count, of), period_us=period_us, of=of)
 
     @property
     def quota(self) -> int:
@@ -36,10 +65,10 @@ class _Window(Limit):
     def scaled(self, share: Fraction) -> Limit:
         if share == 1 or self.limit == 0:
             return self
-        return type(self)(limit=max(1, int(self.limit * share)), period_us=self.period_us)
+        return self._of_count(max(1, int(self.limit * share)), self.period_us, self.of)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(limit={self.limit}, {period_argument(self.period_us)})"
+        return shown_as(self, self.period_us, limit=self.limit)
 
 
 class FixedWindow(_Window):
@@ -53,7 +82,7 @@ class FixedWindow(_Window):
     on_the_clock = True
 
     def __str__(self) -> str:
-        return f"{rate_text(self.limit, self.period_us)} fixed"
+        return f"{rate_text(self.limit, self.of, self.period_us)} fixed"
 
 
 class _Sliding(_Window):
@@ -76,8 +105,8 @@ class SlidingLog(_Sliding):
     algorithm = "sliding_log"
 
     def __str__(self) -> str:
-        rate = rate_text(self.limit, self.period_us)
-        return rate if self.limit <= EXACT_UP_TO else f"{rate} log"
+        rate = rate_text(self.limit, self.of, self.period_us)
+        return rate if is_exact(self.limit, self.of) else f"{rate} log"
 
 
 class SlidingWindow(_Sliding):
@@ -95,5 +124,5 @@ class SlidingWindow(_Sliding):
         return 2 * self.period_us
 
     def __str__(self) -> str:
-        rate = rate_text(self.limit, self.period_us)
-        return f"{rate} counter" if self.limit <= EXACT_UP_TO else rate
+        rate = rate_text(self.limit, self.of, self.period_us)
+        return f"{rate} counter" if is_exact(self.limit, self.of) else rate

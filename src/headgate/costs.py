@@ -1,0 +1,95 @@
+"""Costs: what a request takes of each unit that limits count.
+
+A cost is a number, or a mapping from unit to number: {"requests": 1, "tokens": 900}. Limits are decided with one
+cost for each group, and a unit is a group; `Counted` turns the one into the other. See docs/units.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
+
+from headgate.amounts import REQUESTS, Amount, is_money, read_amount, unit_named
+from headgate.decision import NamedLimit, units_of
+from headgate.errors import ArgumentError
+from headgate.keys import check_cost
+
+Cost = Amount | Mapping[str, Amount]
+"""What a caller may give: a number, or a number for each unit."""
+
+
+class Counted:
+    """The units that a limiter's limits count, in the order of their groups."""
+
+    __slots__ = ("_one", "_requests", "is_plain", "units")
+
+    def __init__(self, units: Sequence[str]) -> None:
+        self.units = tuple(units)
+        self._one = self.units[0] if len(self.units) == 1 else ""
+        """The only unit."""
+
+        self._requests = self.units.index(REQUESTS) if REQUESTS in self.units else None
+        self.is_plain = bool(self._one) and not is_money(self._one)
+        """Whether a number is its own cost: there is one unit, and it is no money."""
+
+    def read(self, cost: object) -> tuple[int, ...]:
+        """The cost of each group. Raises ArgumentError.
+
+        A number is of the only unit; of several it is a number of requests, and takes nothing else. In a mapping
+        `requests` are 1 where they are not named, so is the only unit, and all other units are 0.
+        """
+        if not isinstance(cost, Mapping):
+            return self._of_number(cost)
+        given = read_units(cost, self.units)
+        if self._one:
+            return (given[self._one] if given else read_amount(1, self._one),)
+        return tuple([given.get(unit, 1 if unit == REQUESTS else 0) for unit in self.units])
+
+    def read_part(self, cost: object) -> tuple[int, ...]:
+        """`read` of a part of a cost, as what is given back: all that it does not name is 0."""
+        if not isinstance(cost, Mapping):
+            return self._of_number(cost)
+        given = read_units(cost, self.units)
+        return tuple([given.get(unit, 0) for unit in self.units])
+
+    def _of_number(self, cost: object) -> tuple[int, ...]:
+        if self._one:
+            return (read_amount(cost, self._one),)
+        if self._requests is None:
+            raise ArgumentError(
+                f"these limits count {' and '.join(self.units)}: a cost says how much of each, "
+                f'such as {{"{self.units[0]}": 1}}'
+            )
+        costs = [0] * len(self.units)
+        costs[self._requests] = check_cost(cost)
+        return tuple(costs)
+
+
+def read_units(cost: Mapping[str, Amount], known: Collection[str]) -> dict[str, int]:
+    """The amounts of a mapping by units that are among those known. Raises ArgumentError for any other."""
+    given: dict[str, int] = {}
+    for name, amount in cost.items():
+        unit = name if name in known else unit_named(name) if isinstance(name, str) else name
+        if unit not in known:
+            raise ArgumentError(_not_counted(name, known))
+        if unit in given:
+            raise ArgumentError(f"a cost in {unit} is given twice")
+        given[unit] = read_amount(amount, unit)
+    return given
+
+
+def single_cost(definitions: Sequence[NamedLimit], cost: object) -> int:
+    """The cost of limits that all count one unit. The native core asks for what is no plain number."""
+    units = units_of(definition.limit for definition in definitions)
+    if len(units) != 1:
+        return check_cost(cost)
+    if not isinstance(cost, Mapping):
+        return check_cost(cost)
+    return Counted(units).read(cost)[0]
+
+
+def _not_counted(name: object, known: Collection[str]) -> str:
+    shown = repr(name)[:60] if isinstance(name, str) else f"a {type(name).__name__}"
+    close = get_close_matches(name, known, n=1) if isinstance(name, str) else ()
+    hint = f'; did you mean "{close[0]}"?' if close else ""
+    return f"no limit counts {shown}: they count {', '.join(known) or 'nothing'}{hint}"
