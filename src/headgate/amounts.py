@@ -22,14 +22,14 @@ Amount = int | str | Decimal
 LONGEST_UNIT = 64
 UNIT = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
-RESERVED_WORDS = frozenset(
-    """
+_RESERVED = """
     per in concurrent fixed log counter bucket burst leaky queue stepwise
     us usec usecs microsecond microseconds ms msec msecs millisecond milliseconds s sec secs second seconds
     m min mins minute minutes h hr hrs hour hours d day days w wk wks week weeks
     month months mon mons quarter quarters year years yr yrs
-    """.split()
-)
+"""
+
+RESERVED_WORDS = frozenset(_RESERVED.split())
 """Words that mean something else in the text of limits, in lower case."""
 
 
@@ -104,7 +104,7 @@ def base_unit(unit: str) -> str:
 
 
 def check_limit_amount(kind: str, name: str, value: object, unit: str, *, least: int) -> int:
-    """A number of a limit in [least, 2**52], of money in billionths; raises ConfigError that names `kind` and `name`."""
+    """A number of a limit in [least, 2**52], of money in billionths; raises ConfigError, which begins with its name."""
     number = whole_number(value) if not is_money(unit) else _money_number(kind, name, value, unit)
     if number is None:
         raise ConfigError(f"{kind}: {name} must be a whole number, not {value!r}")

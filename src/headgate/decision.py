@@ -27,8 +27,9 @@ class NamedLimit:
     `scope` is its identity in a store, without its numbers: what was used stays used when a number
     changes. `name` is what headers and reports call it, `rule` the policy's rule it belongs to.
     A `shadow` limit is counted for itself and decides nothing. `group` says which of a decision's
-    keys and costs it is checked with: limits that count different units have different groups. `on_store_error` is what decides where the store cannot:
-    "local", "open", "closed", or empty for the store's own choice.
+    keys and costs it is checked with: limits that count different units are in different groups.
+    `on_store_error` is what decides where the store cannot: "local", "open", "closed", or empty for
+    the store's own choice.
     """
 
     limit: Limit

@@ -74,10 +74,10 @@ class _LimitReader(TextReader):
             self.fail(f'"/" or "per" and a unit, or {words}, comes after the number')
         return self._rate(start, count, of, self.period())
 
-    def _rate(self, start: Token, count: Amount, of: str, period_us: int) -> Limit:
+    def _rate(self, start: Token, count: int | str, of: str, period_us: int) -> Limit:
         for kind, shape in _shapes(of_rates=True):
             if self.take_word(shape.word):
-                numbers = dict.fromkeys(shape.sets, count)
+                numbers: dict[str, Amount] = dict.fromkeys(shape.sets, count)
                 if shape.number:
                     wanted = f'{shape.meaning} after "{shape.word}", such as "{shape.word} {shape.example}"'
                     numbers[shape.number] = self._number(wanted, of)

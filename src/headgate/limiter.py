@@ -93,7 +93,7 @@ class _BoundLimiter:
 
     @property
     def _decides_natively(self) -> bool:
-        """Whether the bound limits read every cost themselves: those of the native core do, where they count one unit."""
+        """Whether the bound limits read every cost: those of the native core do, where they count one unit."""
         return self._is_plain and core.native is not None and isinstance(self._bound, core.native.BoundLimits)
 
     def _one(self, cost: Cost) -> int:
@@ -164,7 +164,14 @@ class _BoundLimiter:
         is a function, that is called instead, with the same arguments.
         """
         call = CallLimit.checked(
-            self._bound, self._lines, self._clock, self.counted, key=key, cost=cost, on_refusal=on_refusal, timeout=timeout
+            self._bound,
+            self._lines,
+            self._clock,
+            self.counted,
+            key=key,
+            cost=cost,
+            on_refusal=on_refusal,
+            timeout=timeout,
         )
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:

@@ -107,7 +107,7 @@ def test_a_pickled_policy_decides_as_the_one_that_it_was(policy: Policy) -> None
 
 def test_nothing_in_a_policy_changes(policy: Policy) -> None:
     with pytest.raises(FrozenInstanceError):
-        policy.rules[0].cost = 2  # type: ignore[misc]
+        policy.rules[0].costs = FrozenMap()  # type: ignore[misc]
     entries: Any = policy.rules[0].limits
     for change in (
         lambda: entries.update(a=1), lambda: entries.pop(""), entries.clear, entries.popitem,

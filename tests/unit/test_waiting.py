@@ -301,7 +301,7 @@ def drive(steps: WaitSteps, limiter: Limiter) -> Sleep | Stand | Decision:
             if isinstance(step, Operation):
                 answer = limiter._bound.decide(step)
             elif isinstance(step, Read):
-                answer = limiter._bound.read((step.key,))
+                answer = limiter._bound.read(step.keys)
             else:
                 return step
     except StopIteration as stop:
@@ -385,8 +385,8 @@ def test_a_thread_stands_in_line_until_its_timeout_or_until_it_is_called(seconds
 
 def test_a_task_stands_in_line_until_its_timeout_or_until_it_is_called() -> None:
     async def stand() -> None:
-        await _stand_async(Ticket(1), 0.001)
-        called = Ticket(1)
+        await _stand_async(Ticket((1,)), 0.001)
+        called = Ticket((1,))
         standing = asyncio.create_task(_stand_async(called, 1_000))
         await asyncio.sleep(0)
         assert not standing.done()
@@ -447,8 +447,8 @@ def test_a_plan_foretells_when_each_waiter_passes(core: str, limits: list[Limit]
     plan = Plan(limiter.definitions, limiter._bound.read(("key",)), clock.now_us())
     least = min(limit.quota for limit in limits)
     for cost in data.draw(st.lists(st.integers(1, max(1, min(least, 20))), max_size=5)):
-        foretold = plan.turn_us(cost, clock.now_us(), join=False)
-        assert plan.turn_us(cost, clock.now_us(), join=True) == foretold
+        foretold = plan.turn_us((cost,), clock.now_us(), join=False)
+        assert plan.turn_us((cost,), clock.now_us(), join=True) == foretold
         # A queue lets the next one join while this one still waits out its delay.
         joined_us = clock.now_us()
         decision = limiter.hit("key", cost)
@@ -462,28 +462,28 @@ def test_a_plan_foretells_when_each_waiter_passes(core: str, limits: list[Limit]
 def test_a_plan_forgets_a_waiter_that_leaves_without_its_turn(core: str) -> None:
     limiter = make_limiter(core, "10/second bucket", ManualClock())
     limiter.hit("key", 10)
-    first, second, third = (limiter._lines.steps("key", 10, 9_000_000) for _ in range(3))
+    first, second, third = (limiter._lines.steps("key", (10,), 9_000_000) for _ in range(3))
     assert isinstance(drive(first, limiter), Sleep)
     for behind in (second, third):
         assert isinstance(drive(behind, limiter), Stand)
     second.close()
     # The first has its turn now and the third in a second, so the next is in two seconds, not in three.
-    late = drive(limiter._lines.steps("key", 10, 1_999_999), limiter)
+    late = drive(limiter._lines.steps("key", (10,), 1_999_999), limiter)
     assert isinstance(late, Decision)
     assert late.retry_after_us == 2_000_000
-    assert isinstance(drive(limiter._lines.steps("key", 10, 2_000_000), limiter), Stand)
+    assert isinstance(drive(limiter._lines.steps("key", (10,), 2_000_000), limiter), Stand)
 
 
 def test_a_plan_is_made_anew_once_another_caller_has_taken_what_it_counted_on(core: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(core, "10/second bucket", clock)
     limiter.hit("key", 10)
-    first = limiter._lines.steps("key", 10, 9_000_000)
+    first = limiter._lines.steps("key", (10,), 9_000_000)
     assert isinstance(drive(first, limiter), Sleep)  # the clock has moved to its turn
     assert limiter.hit("key", 10)  # by a caller that does not stand in line
     assert isinstance(drive(first, limiter), Sleep)
     clock.advance(-1_000_000)
     # The first now passes a second later than it had planned, and a second waiter one more second later.
-    late = drive(limiter._lines.steps("key", 10, 1_999_999), limiter)
+    late = drive(limiter._lines.steps("key", (10,), 1_999_999), limiter)
     assert isinstance(late, Decision)
     assert late.retry_after_us == 2_000_000

@@ -291,7 +291,8 @@ def serve(
     "fields",
     multiple=True,
     metavar="NAME=FIELD",
-    help="Which field of the log is time, date, client, method, path, request, host, or the cost of a request.",
+    help="Which field of the log is time, date, client, method, path, request, host, the cost of a request, or a unit "
+    "that the policy counts, such as tokens.",
 )
 @click.option(
     "--header", "headers", multiple=True, metavar="HEADER=FIELD", help="Take a header's value from a field of the log."

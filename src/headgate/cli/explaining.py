@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from headgate.decision import units_of
 from headgate.policy.explain import Explanation, RuleVerdict
 from headgate.policy.request import Request
+from headgate.policy.rule_costs import named_costs
 
 
 def explanation_text(request: Request, explanation: Explanation) -> str:
@@ -28,7 +30,11 @@ def _details(verdict: RuleVerdict) -> list[str]:
     by = " and ".join(verdict.counted_by) or "everyone together"
     if verdict.key is None:
         return [f"counted by {by}: an identity is missing, or was sent several times, so it is refused"]
-    cost = f", cost {verdict.cost}" if verdict.cost != 1 else ""
+    cost = f", cost {told}" if (told := named_costs(verdict.costs)) else ""
     limits = "; ".join(str(limit) for limit in verdict.limits)
     shadow = " (shadow: counted and reported, never refuses)" if verdict.shadow else ""
-    return [f"counted by {by}: key {verdict.key}{cost}", f"limits {limits}{shadow}"]
+    lines = [f"counted by {by}: key {verdict.key}{cost}", f"limits {limits}{shadow}"]
+    untold = [unit for unit in units_of(verdict.limits) if not verdict.costs.get(unit)]
+    if untold:
+        lines.append(f"takes no {' or '.join(untold)} unless the caller tells how many: the rule says no cost in them")
+    return lines

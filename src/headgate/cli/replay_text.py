@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from headgate.amounts import grouped_text
 from headgate.replay.entries import Tally
 from headgate.replay.judging import Result, RuleResult
 from headgate.replay.replay import Outcome
@@ -59,10 +60,11 @@ def _headline(result: Result, outcome: Outcome, width: int) -> Iterator[str]:
         f"{result.denied:,} refused ({_share(result.denied, result.requests)} %)",
     ]  # fmt: skip
     yield from _wrapped(f"{result.name}: {', '.join(parts)}", width, "  ")
-    if outcome.has_cost:
-        cost = result.cost_allowed + result.cost_denied
-        share = _share(result.cost_denied, cost)
-        text = f"their cost is {cost:,}: {result.cost_allowed:,} passed, {result.cost_denied:,} refused ({share} %)"
+    for unit in outcome.costs:
+        passed, refused = result.cost_allowed[unit], result.cost_denied[unit]
+        share = _share(refused, passed + refused)
+        shown = [grouped_text(number, unit) for number in (passed + refused, passed, refused)]
+        text = "their cost{} is {}: {} passed, {} refused ({} %)".format(f" in {unit}" if unit else "", *shown, share)
         yield from _wrapped(text, width, "  ")
     outside = f"; {outcome.outside:,} requests outside" if outcome.outside else ""
     yield from _wrapped(f"{span_text(outcome.first_us, outcome.last_us)}{outside}", width, "  ")

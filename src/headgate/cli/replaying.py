@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from headgate.amounts import unit_named
 from headgate.cli import terminal
 from headgate.cli.replay_text import outcome_lines, unread_lines
 from headgate.errors import ConfigError
@@ -47,9 +48,13 @@ def run_replay(
 ) -> None:
     """Replay logs and tell what came of it."""
     read_time = TimeReader(_zone(timezone))
+    files = [policy] if compare is None else [policy, compare]
+    policies = [(str(file), read_policy(file)) for file in files]
+    told, units = _fields(fields, frozenset[str]().union(*(read.units for _, read in policies)))
     reading = Reading(
         format=format,
-        fields=_pairs("field", fields, tuple(KNOWN_NAMES)),
+        fields=told,
+        units=units,
         headers={name.lower(): field for name, field in _pairs("header", headers, None).items()},
         read_time=read_time,
         calendar=None if date is None else _calendar(date),
@@ -57,8 +62,6 @@ def run_replay(
     span = _span(read_time, from_time, to_time)
     if list(logs).count("-") > 1:
         raise click.BadParameter("standard input can be read once", param_hint="LOG")
-    files = [policy] if compare is None else [policy, compare]
-    policies = [(str(file), read_policy(file)) for file in files]
     reading = replace(reading, needs_client=any(policy.counts_by_address for _, policy in policies))
     with tempfile.TemporaryDirectory(prefix="headgate-replay-") as folder:
         opened = open_logs(logs, reading, Path(folder))
@@ -105,10 +108,25 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _pairs(option: str, texts: Sequence[str], known: tuple[str, ...] | None) -> dict[str, str]:
+def _fields(texts: Sequence[str], units: frozenset[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """(the fields of roles, the fields of the units that a policy counts)."""
+    told: dict[str, str] = {}
+    costs: dict[str, str] = {}
+    for name, field in _pairs("field", texts, (*KNOWN_NAMES, *sorted(units)), fold=unit_named).items():
+        (told if name in KNOWN_NAMES else costs)[name] = field
+    if costs and "cost" in told:
+        raise click.BadParameter("give the cost, or what it is by its units, not both", param_hint="--field")
+    return told, costs
+
+
+def _pairs(
+    option: str, texts: Sequence[str], known: tuple[str, ...] | None, fold: Callable[[str], str] = str
+) -> dict[str, str]:
     pairs = {}
     for text in texts:
         name, separator, value = text.partition("=")
+        if known and name not in known:
+            name = fold(name)
         if not separator or not name or not value or (known and name not in known):
             wanted = f"NAME is one of {', '.join(known)}" if known else "NAME is a header, VALUE a field of the log"
             raise click.BadParameter(f"it is written NAME=VALUE, not {text[:60]!r}; {wanted}", param_hint=f"--{option}")

@@ -84,7 +84,9 @@ class TokenBucket(_Bucket):
 
     def __str__(self) -> str:
         rate = rate_text(self.refill, self.of, self.period_us)
-        return f"{rate} bucket" if self.capacity == self.refill else f"{rate} burst {number_text(self.capacity, self.of)}"
+        return (
+            f"{rate} bucket" if self.capacity == self.refill else f"{rate} burst {number_text(self.capacity, self.of)}"
+        )
 
 
 class LeakyBucket(_Bucket):

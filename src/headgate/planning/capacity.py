@@ -99,11 +99,12 @@ def capacity(policy: Policy, *, users: int, rate: float) -> Capacity:
         round_trips=1 if single else len(kept),
         shared_keys=tuple(shared.values()),
         obstacle="" if single else cluster_obstacle(policy),
-        assumptions=_assumptions(),
+        assumptions=_assumptions(policy),
     )
 
 
-def _assumptions() -> tuple[str, ...]:
+def _assumptions(policy: Policy) -> tuple[str, ...]:
+    untold = any(not rule.cost_in(unit) for rule in policy.rules for unit in rule.all_units)
     return (
         "all users ask alike and have a key in each rule; every request is of the dearest kind, and admitted",
         f"a user's name has {VALUE_BYTES} characters, an address {ADDRESS_BYTES}; all users are in the dearest tier",
@@ -115,4 +116,5 @@ def _assumptions() -> tuple[str, ...]:
         "async store",
         f"measured on {redis_costs.DAY} with {redis_costs.SERVER}, {redis_costs.MACHINE}",
         redis_costs.METHOD,
+        *(("of a unit that a rule says no cost in, one request may take a whole quota",) if untold else ()),
     )

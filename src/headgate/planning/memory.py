@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from headgate.algorithms.table import ALGORITHMS
-from headgate.decision import NamedLimit
+from headgate.decision import NamedLimit, units_of
 from headgate.limits import Limit
 from headgate.planning.redis_costs import COSTS, ENTRY_BYTES, FIELD_BYTES, LISTED_ENTRIES, NAME_BYTES, TABLE_BYTES
 from headgate.policy.compiled import ANY_TIER, Rule
@@ -48,8 +48,15 @@ def needs_of(rule: Rule, users: int, rate: float) -> list[LimitNeeds]:
 
 
 def _needs_of_tier(rule: Rule, tier: str, limits: Sequence[NamedLimit], users: int, rate: float) -> list[LimitNeeds]:
-    """A key's states are fields of one hash, which lives as long as the longest of them."""
-    life_s = max((_life_s(named.limit, rule.cost) for named in limits), default=0.0)
+    """A key's states of one unit are fields of one hash, which lives as long as the longest of them."""
+    needs: list[LimitNeeds] = []
+    for unit in units_of(named.limit for named in limits):
+        needs += _needs_of_hash(rule, tier, [named for named in limits if named.limit.of == unit], users, rate)
+    return needs
+
+
+def _needs_of_hash(rule: Rule, tier: str, limits: Sequence[NamedLimit], users: int, rate: float) -> list[LimitNeeds]:
+    life_s = max((_life_s(rule, named.limit) for named in limits), default=0.0)
     needs: list[LimitNeeds] = []
     for named in limits:
         costs = COSTS[named.limit.algorithm]
@@ -83,7 +90,9 @@ def _needs(
     entries = 0
     if ALGORITHMS[limit.algorithm].is_log:
         # What has left is cut off at the next request, or goes with the key.
-        entries = min(states * (limit.quota // rule.cost), ceil(rate * (life_s + limit.period_us / 1e6)))
+        entries = min(
+            states * (limit.quota // max(1, rule.cost_in(limit.of))), ceil(rate * (life_s + limit.period_us / 1e6))
+        )
     extra = max(0, entries - states) * ENTRY_BYTES + min(states, entries // (LISTED_ENTRIES + 1)) * table_bytes
     return LimitNeeds(
         rule=rule.name,
@@ -99,9 +108,12 @@ def _needs(
     )
 
 
-def _life_s(limit: Limit, cost: int) -> float:
-    """How long one request keeps a state alive at the most: until it is as none, an eighth of that, and two seconds."""
-    return limit.life_us(cost) / 1e6 * 1.125 + 2
+def _life_s(rule: Rule, limit: Limit) -> float:
+    """How long one request keeps a state alive at the most: until it is as none, an eighth of that, and two seconds.
+
+    One whose cost in the limit's unit the rule does not say may take all that the limit holds.
+    """
+    return limit.life_us(rule.cost_in(limit.of) or limit.quota) / 1e6 * 1.125 + 2
 
 
 def is_shared(rule: Rule) -> bool:

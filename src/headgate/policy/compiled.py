@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from headgate.decision import NamedLimit
+from headgate.amounts import REQUESTS
+from headgate.decision import NamedLimit, units_of
 from headgate.policy.client_address import UNIX, AddressRules, Network, network_text
 from headgate.policy.frozen_map import FrozenMap
 from headgate.policy.identity import AddressIdentity, Combination, Identity, leaves
@@ -87,18 +88,22 @@ class Tiers:
     default: str
 
 
+_ONE_REQUEST = FrozenMap({REQUESTS: 1})
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Which requests are counted, as what, and under which limits.
 
-    `limits` has an entry for each tier that the rule names, and one for all others under `ANY_TIER`.
+    `limits` has an entry for each tier that the rule names, and one for all others under `ANY_TIER`. `costs` are what
+    one request takes of each unit that the limits count, as the rule says: of units that are not there, nothing.
     """
 
     name: str
     conditions: Conditions
     key: Combination
     limits: FrozenMap[str, tuple[NamedLimit, ...]]
-    cost: int = 1
+    costs: FrozenMap[str, int] = _ONE_REQUEST
     default: bool = False
     shadow: bool = False
     on_store_error: Literal["", "local", "open", "closed"] = ""
@@ -113,6 +118,19 @@ class Rule:
     def is_tiered(self) -> bool:
         """Whether the limits depend on the request's tier."""
         return len(self.limits) > 1
+
+    def units(self, tier: str) -> tuple[str, ...]:
+        """The units that its limits of a tier count: each has a key and a cost of its own in a decision."""
+        return units_of(named.limit for named in self.limits[self.tier(tier)])
+
+    @property
+    def all_units(self) -> tuple[str, ...]:
+        """The units that its limits of any tier count."""
+        return units_of(named.limit for limits in self.limits.values() for named in limits)
+
+    def cost_in(self, unit: str) -> int:
+        """What one request takes of a unit, as the rule says."""
+        return self.costs.get(unit, 0)
 
     def tier(self, tier: str) -> str:
         """The entry of `limits` that holds for a request's tier."""
@@ -142,6 +160,11 @@ class Policy:
         """All conditions: those of exemptions, then those of rules."""
         yield from self.exempt
         yield from (rule.conditions for rule in self.rules)
+
+    @property
+    def units(self) -> frozenset[str]:
+        """The units that any of its limits count, and requests, which costs are told in."""
+        return frozenset([REQUESTS]).union(*(rule.all_units for rule in self.rules))
 
     @property
     def counts_by_address(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from headgate.decision import NamedLimit, name_limits
+from headgate.decision import NamedLimit, name_limits, units_of
 from headgate.policy.client_address import UNIX, AddressRules, Network
 from headgate.policy.compiled import ALL_RULES, ANY_TIER, ClientNetworks, Conditions, Policy, Rule, Tiers
 from headgate.policy.frozen_map import FrozenMap
@@ -23,6 +23,7 @@ from headgate.policy.identity import (
     MethodIdentity,
     QueryIdentity,
 )
+from headgate.policy.rule_costs import costs_of
 from headgate.policy.schema import ClientIpModel, IdentityModel, MatchModel, PolicyModel, RuleModel, TiersModel
 
 
@@ -148,7 +149,7 @@ def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Identi
             repeated="count" if model.shadow else model.repeated,
         ),
         limits=FrozenMap(limits),
-        cost=model.cost,
+        costs=FrozenMap(costs_of(model.cost, units_of(limit for values in model.limits.values() for limit in values))),
         default=model.default,
         shadow=model.shadow,
         on_store_error=model.on_store_error or "",

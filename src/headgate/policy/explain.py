@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from headgate.keys import encode_key
 from headgate.limits import Limit
 from headgate.policy.compiled import ALL_RULES, ANY_TIER, Conditions, Policy, Rule
+from headgate.policy.frozen_map import FrozenMap
 from headgate.policy.key_parts import hosts_of
 from headgate.policy.matching import Candidate, ConditionsMatcher, Matcher, without_idle_defaults
 from headgate.policy.path_tree import PathTree
 from headgate.policy.subject import Subject
+
+_NOTHING: FrozenMap[str, int] = FrozenMap()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,9 @@ class RuleVerdict:
     applies: bool
     reason: str
     shadow: bool = False
-    cost: int = 1
+    costs: FrozenMap[str, int] = _NOTHING
+    """What the rule says that one request takes, by unit."""
+
     counted_by: tuple[str, ...] = ()
     key: str | None = None
     tier: str = ANY_TIER
@@ -65,7 +70,7 @@ def _applying(rule: Rule, candidate: Candidate, request: Subject, tier: str) -> 
         True,
         "; ".join(_reasons(rule, own, tier)) or "it is for every request",
         shadow=rule.shadow,
-        cost=rule.cost,
+        costs=rule.costs,
         counted_by=rule.by,
         key=None if parts is None else encode_key(parts),
         tier=own,

@@ -13,6 +13,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from headgate.clock import Clock
+from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit
 from headgate.drive import answered
 from headgate.operation import Operation
@@ -119,34 +120,37 @@ class Gate(_BoundPolicy):
     their own. Raises PolicyError with everything that is wrong.
     """
 
-    def hit(self, request: Subject, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
+    def hit(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """Decide for a request and charge it: `cost` times the cost of each rule, all rules or none.
 
-        `cost` is a whole number from 0 to 2**52; with a rule's own cost it counts as 2**52 at the most.
+        `cost` is a whole number from 0 to 2**52; with a rule's own cost it counts as 2**52 at the most. Or it is a
+        mapping from unit to number: `requests` are so many such requests, 1 if they are not named, and what it names
+        of other units is charged in place of what the rules say. A unit that no limit of the policy counts is an
+        ArgumentError.
         Only the rules of `ruleset` apply. The decision's `rule` is the binding limit's. A request
         that no rule applies to, or that is exempt, passes with `limits` empty.
         """
-        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
+        bound, operation, *_ = self._resolver.resolve(request, cost, ruleset)
         decision: Decision = bound.decide(operation)
         return decision
 
-    def peek(self, request: Subject, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
+    def peek(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """Decide for a request and change nothing."""
-        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
+        bound, operation, *_ = self._resolver.resolve(request, cost, ruleset)
         decision: Decision = bound.decide(Operation(operation.keys, operation.costs, commit=False))
         return decision
 
     @property
-    def decide_at(self) -> Callable[[Subject, int, int], tuple[Decision, Resolved]]:
+    def decide_at(self) -> Callable[[Subject, int, Cost], tuple[Decision, Resolved]]:
         """A function that decides a request as of a moment, in microseconds since the epoch, and says how; for replays.
 
         It uses the policy that was in force when it was made.
         """
         resolve = self._resolver.resolve
 
-        def decide_at(request: Subject, now_us: int, cost: int) -> tuple[Decision, Resolved]:
+        def decide_at(request: Subject, now_us: int, cost: Cost) -> tuple[Decision, Resolved]:
             resolved = resolve(request, cost, ALL_RULES)
-            bound, operation, _ = resolved
+            bound, operation, *_ = resolved
             return bound.decide(Operation(operation.keys, operation.costs, now_us=now_us)), resolved
 
         return decide_at
@@ -174,14 +178,14 @@ class AsyncGate(_BoundPolicy):
     def _bind_to(self) -> Callable[..., Any]:
         return self._answering.bind_async
 
-    async def hit(self, request: Subject, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
+    async def hit(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """See `Gate.hit`."""
         decision: Decision = await answered(self.ask(request, cost, ruleset=ruleset))
         return decision
 
-    async def peek(self, request: Subject, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision:
+    async def peek(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """See `Gate.peek`."""
-        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
+        bound, operation, *_ = self._resolver.resolve(request, cost, ruleset)
         decision: Decision = await answered(bound.decide(Operation(operation.keys, operation.costs, commit=False)))
         return decision
 
@@ -189,9 +193,9 @@ class AsyncGate(_BoundPolicy):
         """Raise StoreError if the store does not answer."""
         await self.store.ping_async()
 
-    def ask(self, request: Subject, cost: int = 1, *, ruleset: str = ALL_RULES) -> Decision | Awaitable[Decision]:
+    def ask(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision | Awaitable[Decision]:
         """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""
-        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
+        bound, operation, *_ = self._resolver.resolve(request, cost, ruleset)
         decision: Decision | Awaitable[Decision] = bound.decide(operation)
         return decision
 

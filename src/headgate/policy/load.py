@@ -13,10 +13,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from headgate.amounts import REQUESTS, amount_text
+from headgate.decision import units_of
 from headgate.keys import MOST_PARTS
 from headgate.policy.compiled import ANY_TIER
 from headgate.policy.identity import ANONYMOUS, BUILT_IN, REPEATED_IDENTITY
 from headgate.policy.problems import Path, PolicyError, Problem
+from headgate.policy.rule_costs import costs_of
 from headgate.policy.schema import (
     ClientIpModel,
     FieldFaults,
@@ -241,13 +244,27 @@ def _rule_connections(
 
 
 def _costs(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
-    """Costs above what a limit can ever admit; a limit of 0, which admits nothing, is meant."""
+    """Costs of what no limit counts, and above what a limit ever admits; a limit of 0, which admits none, is meant."""
     for index, rule in enumerate(policy.rules):
+        path: Path = ("rules", index, "cost")
+        units = units_of(limit for limits in rule.limits.values() for limit in limits)
+        if isinstance(rule.cost, Mapping):
+            for unit in rule.cost:
+                if unit not in units:
+                    yield (*path, unit), f"no limit of this rule counts {unit}: they count {', '.join(units)}"
+        elif rule.cost is not None and len(units) > 1 and REQUESTS not in units:
+            yield (
+                path,
+                f"is of what? The limits count {', '.join(units)}: name each, such as {{{units[0]}: {rule.cost}}}",
+            )
+        costs = costs_of(rule.cost, units)
         for tier, limits in rule.limits.items():
             for limit in limits:
-                if 0 < limit.quota < rule.cost:
+                if 0 < limit.quota < costs.get(limit.of, 0):
                     place = f"limits.{tier}" if tier != ANY_TIER else "limits"
-                    yield ("rules", index, "cost"), f'can never pass {place}: "{limit}" admits {limit.quota} at most'
+                    most = amount_text(limit.quota, limit.of)
+                    at = (*path, limit.of) if isinstance(rule.cost, Mapping) and limit.of in rule.cost else path
+                    yield at, f'can never pass {place}: "{limit}" admits {most} at most'
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
+from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ConfigError
-from headgate.keys import check_cost
 from headgate.operation import Operation
 from headgate.policy.compiled import ANY_TIER, Policy, Rule
 from headgate.policy.extract import Extractor
 from headgate.policy.identity import Parts
 from headgate.policy.matching import Candidate, Candidates, Kind, Matcher
 from headgate.policy.request import Request
+from headgate.policy.rule_costs import charged
 from headgate.policy.subject import Subject
-from headgate.units import LARGEST
 
 _MOST_PLANS = 8192
 _LAST_PLACE = (1 << 16) - 1
@@ -37,7 +37,7 @@ Keys = tuple[Parts | None, ...]
 """The key of each rule; None where a rule refuses for lack of an identity."""
 
 Resolved = tuple[Any, Operation, tuple[Rule, ...]]
-"""(the limits to ask, what to ask them: each rule's key and cost, the rules they are of)."""
+"""(the limits to ask, what to ask them: a key and a cost for each group, the rule that each group is of)."""
 
 
 class Settled:
@@ -55,12 +55,37 @@ _FREE = Settled(Decision((), (), allowed=True, binding=None))
 """Where no rule applies."""
 
 
+class Asked(NamedTuple):
+    """What is asked of the limits of some rules for one tier, but for the keys.
+
+    Each unit that a rule's limits count is a group, with the rule's key and a cost of its own.
+    """
+
+    bound: Any
+    """The limits."""
+
+    usual: Operation
+    """What each rule says that a request costs."""
+
+    units: tuple[str, ...]
+    """The unit of each group."""
+
+    spread: Callable[[list[Any]], tuple[Parts, ...]] | None
+    """Picks the key of each group from the parts that were found; None where they are in their places."""
+
+    rules: tuple[Rule, ...]
+    """The rule of each group."""
+
+    numbers: tuple[int, ...]
+    """Which of the rules that is."""
+
+
 @dataclass(slots=True, eq=False)
 class Selection:
     """Rules that apply together, and all that is known in advance of subjects that they apply to.
 
     Their keys are put together in three steps: `extractors` give the parts of each identity once, `joins` add the
-    sum of two parts that are there already, `spread` picks the key of each rule.
+    sum of two parts that are there already, `Asked.spread` picks the key of each group.
     """
 
     rules: tuple[Rule, ...]
@@ -72,19 +97,19 @@ class Selection:
     """The only extractor, where all rules count by the same identity, as most do."""
 
     joins: tuple[tuple[int, int], ...]
-    spread: Callable[[list[Any]], tuple[Parts, ...]] | None
-    """None where each rule's key is where the rule is."""
+    places: tuple[int, ...]
+    """Where each rule's key is among the parts that were found."""
 
-    usual: Operation
-    """What is asked but for the keys: each rule's cost, once."""
+    parts: int
+    """How many parts are found."""
 
     tiers: frozenset[str]
     """The tiers that the limits depend on; none where they depend on no tier."""
 
-    bound: Any = None
-    """The limits, where they depend on no tier."""
+    asked: Asked | None = None
+    """What is asked, where it depends on no tier."""
 
-    bound_by_tier: dict[str, Any] = field(default_factory=dict)
+    asked_by_tier: dict[str, Asked] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +130,7 @@ class Resolver:
     def __init__(self, policy: Policy, bind: Bind, on_store_error: str) -> None:
         self.policy = policy
         self._matcher = Matcher(policy)
+        self._units = policy.units
         self._on_store_error = on_store_error
         self._looks_at_hosts = self._matcher.looks_at_hosts
         self._bind_limits = bind
@@ -120,7 +146,7 @@ class Resolver:
         self._bound: dict[tuple[tuple[str, str], ...], Any] = {}
         self._refused: dict[tuple[tuple[str, bool], ...], Settled] = {}
 
-    def resolve(self, subject: Subject, cost: int, ruleset: str) -> Resolved:
+    def resolve(self, subject: Subject, cost: Cost, ruleset: str) -> Resolved:
         """What the store is asked for a subject.
 
         The limits are `Settled` where no rule applies, or where a rule insists on an identity that is missing.
@@ -135,11 +161,12 @@ class Resolver:
         selection = plan.always
         if selection is None:
             selection = self._select(plan, subject)
-        rules = selection.rules
-        usual = selection.usual if cost is _ONE else _multiplied(selection, cost)
-        bound = selection.bound
-        if bound is None:
-            bound = self._bound_for(selection, subject)
+        asked = selection.asked
+        if asked is None:
+            asked = self._asked_for(selection, subject)
+        bound, usual, units, spread, rules, numbers = asked
+        if cost is not _ONE:
+            usual = charged(usual, units, cost, self._units)
         if selection.only is not None:
             parts = selection.only(subject)
             if parts:
@@ -149,9 +176,10 @@ class Resolver:
             if all(found):
                 for one, other in selection.joins:
                     found.append(found[one] + found[other])
-                return bound, usual.with_keys(found if selection.spread is None else selection.spread(found)), rules
-        keys: tuple[Any, ...] = tuple([whole_key(subject) for whole_key in selection.whole_keys])
-        return bound if all(keys) else self._refusal(rules, keys), usual.with_keys(keys), rules
+                return bound, usual.with_keys(found if spread is None else spread(found)), rules
+        whole: Keys = tuple([whole_key(subject) for whole_key in selection.whole_keys])
+        keys: Any = tuple([whole[number] for number in numbers])
+        return bound if all(whole) else self._refusal(selection.rules, whole), usual.with_keys(keys), rules
 
     def _refusal(self, rules: tuple[Rule, ...], keys: Keys) -> Settled:
         """The refusal of a subject that lacks an identity which a rule insists on: its quota is nothing."""
@@ -159,9 +187,10 @@ class Resolver:
         refusal = self._refused.get(name)
         if refusal is None:
             definitions = limits_of(rules, ANY_TIER)
+            groups = _groups(rules, ANY_TIER)
             readings = [
                 Reading(False, 0, 0, None, 0, 0)
-                if keys[limit.group] is None
+                if keys[groups[limit.group][0]] is None
                 else Reading(True, limit.limit.quota, 0, 0, 0, 0)
                 for limit in definitions
             ]
@@ -170,15 +199,28 @@ class Resolver:
             _remember(self._refused, name, refusal, _MOST_BOUND)
         return refusal
 
-    def _bound_for(self, selection: Selection, subject: Subject) -> Any:
-        """The limits of these rules for the subject's tier."""
+    def _asked_for(self, selection: Selection, subject: Subject) -> Asked:
+        """What is asked of these rules' limits for the subject's tier."""
         tier = self._matcher.tier_of(subject)
         if tier not in selection.tiers:
             tier = ANY_TIER
-        bound = selection.bound_by_tier.get(tier)
-        if bound is None:
-            bound = selection.bound_by_tier[tier] = self._bind(selection.rules, tier)
-        return bound
+        asked = selection.asked_by_tier.get(tier)
+        if asked is None:
+            asked = selection.asked_by_tier[tier] = self._ask(selection, tier)
+        return asked
+
+    def _ask(self, selection: Selection, tier: str) -> Asked:
+        rules = selection.rules
+        groups = _groups(rules, tier)
+        numbers = tuple(number for number, _ in groups)
+        return Asked(
+            self._bind(rules, tier),
+            Operation((), tuple(rules[number].cost_in(unit) for number, unit in groups)),
+            units=tuple(unit for _, unit in groups),
+            spread=_spread([selection.places[number] for number in numbers], selection.parts),
+            rules=tuple(rules[number] for number in numbers),
+            numbers=numbers,
+        )
 
     def _bind(self, rules: tuple[Rule, ...], tier: str) -> Any:
         name = tuple((rule.name, rule.tier(tier)) for rule in rules)
@@ -257,35 +299,37 @@ class Resolver:
             extractors=tuple(extractors),
             only=extractors[0] if len(extractors) == 1 and not joins else None,
             joins=tuple(joins),
-            spread=_spread(places, len(extractors) + len(joins)),
-            usual=Operation((), tuple(rule.cost for rule in rules)),
+            places=tuple(places),
+            parts=len(extractors) + len(joins),
             tiers=tiers,
         )
         if not rules:
-            selection.bound = _FREE
+            selection.asked = Asked(_FREE, Operation((), ()), (), None, (), ())
         elif not tiers:
-            selection.bound = self._bind(rules, ANY_TIER)
+            selection.asked = self._ask(selection, ANY_TIER)
         return selection
 
 
 def limits_of(rules: Sequence[Rule], tier: str, on_store_error: str = "") -> tuple[NamedLimit, ...]:
-    """The limits of these rules for a tier, each with its rule's place among them.
+    """The limits of these rules for a tier, each with the group of its rule and unit among them.
 
     `on_store_error` stands in for the policy's, for rules that have none of their own.
     """
+    groups = {named: group for group, named in enumerate(_groups(rules, tier))}
     return tuple(
-        replace(limit, group=group, on_store_error=rule.on_store_error or on_store_error or limit.on_store_error)
-        for group, rule in enumerate(rules)
+        replace(
+            limit,
+            group=groups[number, limit.limit.of],
+            on_store_error=rule.on_store_error or on_store_error or limit.on_store_error,
+        )
+        for number, rule in enumerate(rules)
         for limit in rule.limits[rule.tier(tier)]
     )
 
 
-def _multiplied(selection: Selection, cost: int) -> Operation:
-    """Each rule's cost, so many times; where there are no rules, the cost is not looked at."""
-    if not selection.rules:
-        return selection.usual
-    cost = check_cost(cost)
-    return Operation((), tuple([min(own * cost, LARGEST) for own in selection.usual.costs]))
+def _groups(rules: Sequence[Rule], tier: str) -> list[tuple[int, str]]:
+    """The groups of these rules for a tier: (which rule, which unit) each."""
+    return [(number, unit) for number, rule in enumerate(rules) for unit in rule.units(tier)]
 
 
 def _spread(places: list[int], length: int) -> Callable[[list[Any]], tuple[Any, ...]] | None:

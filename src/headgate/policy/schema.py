@@ -16,10 +16,20 @@ from headgate.limits import Limit
 from headgate.policy.client_address import UNIX, Network, parse_network
 from headgate.policy.compiled import ANY_TIER
 from headgate.policy.path_templates import template_segments
+from headgate.policy.rule_costs import read_named_cost
 from headgate.stores.url import check_store_url
 
 try:
-    from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+    from pydantic import (
+        AfterValidator,
+        BaseModel,
+        BeforeValidator,
+        ConfigDict,
+        Field,
+        WithJsonSchema,
+        model_validator,
+    )
+    from pydantic_core import PydanticKnownError
 except ImportError as error:
     raise MissingExtraError("reading a policy file", extra="policy") from error
 
@@ -27,6 +37,9 @@ NAME = r"^[a-z][a-z0-9_.-]{0,63}$"
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _METHOD = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
 _HOST = re.compile(r"(\*\.)?[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
+
+MOST_COST = 1_000_000_000
+"""The greatest number of requests that one may count as."""
 
 LimitsByTier = dict[str, tuple[Limit, ...]]
 
@@ -107,6 +120,34 @@ def _parse(text: object) -> tuple[Limit, ...]:
     return limits
 
 
+def _cost(value: object) -> int | dict[str, int]:
+    """A number, or a map from unit to amount."""
+    if not isinstance(value, dict):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise PydanticKnownError("int_type")
+        if value < 1:
+            raise PydanticKnownError("greater_than_equal", {"ge": 1})
+        if value > MOST_COST:
+            raise PydanticKnownError("less_than_equal", {"le": MOST_COST})
+        return value
+    costs: dict[str, int] = {}
+    faults: dict[str, str] = {}
+    for name, amount in value.items():
+        try:
+            unit, own = read_named_cost(name, amount)
+        except ValueError as error:
+            faults[str(name)] = str(error)
+        else:
+            if unit in costs:
+                faults[name] = f"{unit} is there twice"
+            costs[unit] = own
+    if not value:
+        raise ValueError("must be a whole number, or a map from what is counted to a number, such as {tokens: 500}")
+    if faults:
+        raise FieldFaults(faults)
+    return costs
+
+
 def _network(value: object) -> Network | str:
     if not isinstance(value, str):
         raise ValueError('must be text such as "10.0.0.0/8"')
@@ -127,6 +168,17 @@ _LIMITS_SCHEMA = {
     "anyOf": [
         {"type": "string", "examples": ["100/minute", "10/second burst 100; 1000/hour"]},
         {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1},
+    ]
+}
+_COST_SCHEMA = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1, "maximum": MOST_COST},
+        {
+            "type": "object",
+            "additionalProperties": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]},
+            "minProperties": 1,
+            "examples": [{"requests": 1, "tokens": 500}, {"usd": "0.02"}],
+        },
     ]
 }
 
@@ -243,7 +295,9 @@ class RuleModel(_Part):
     match: MatchModel | None = None
     by: list[str] = Field(description="identities that together make the key; [] counts all requests as one")
     limits: Annotated[Any, BeforeValidator(_limits), WithJsonSchema(_LIMITS_SCHEMA)]
-    cost: Annotated[int, Field(ge=1, le=1_000_000_000)] = 1
+    cost: Annotated[Any, BeforeValidator(_cost), WithJsonSchema(_COST_SCHEMA)] = Field(
+        None, description="what one request takes: a number, or a map from what limits count to a number"
+    )
     missing: Literal["anonymous", "refuse"] = Field(
         "anonymous", description="a request without the identity counts as anonymous, or is refused"
     )

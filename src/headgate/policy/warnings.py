@@ -36,7 +36,7 @@ def _idle_limits(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
                         f'"{limit}" is there twice: the second refuses nothing more, and costs a state of its own',
                     )
                     continue
-                others = dict.fromkeys(other for other in limits if other != limit)
+                others = dict.fromkeys(other for other in limits if other != limit and other.of == limit.of)
                 covering = next((other for other in others if _covers(other, limit)), None)
                 if covering is not None:
                     yield path, f'"{limit}" never refuses: "{covering}" refuses first'

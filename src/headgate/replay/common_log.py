@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from headgate import core
-from headgate.replay.entries import LONGEST_LINE, Entry, Unreadable, cost_of
+from headgate.replay.entries import LONGEST_LINE, Entry, Unreadable
+from headgate.replay.log_costs import CostFields
 from headgate.replay.times import TimeReader
 
 _QUOTED = r'"((?:[^"\\]|\\.)*)"'
@@ -45,21 +46,24 @@ _UNESCAPED = {'\\"': '"', "\\\\": "\\"}
 FIELDS = ("client", "ident", "user", "time", "request", "status", "bytes", "referer", "agent", "vhost")
 """What a line offers to stand for a header."""
 
+_NO_COSTS = CostFields({})
+
 
 def common_reader(
-    read_time: TimeReader, headers: Mapping[str, str], cost: Sequence[str] = ()
+    read_time: TimeReader, headers: Mapping[str, str], costs: CostFields = _NO_COSTS
 ) -> Callable[[str], Entry]:
-    """A reader of lines. `headers` maps names of headers to the FIELDS that they are read from; `cost` names some."""
+    """A reader of lines. `headers` maps names of headers to the FIELDS that they are read from; `costs` names some."""
+    names = costs.find(FIELDS)
 
     def read(line: str) -> Entry:
-        if not headers and not cost and len(line) <= LONGEST_LINE:
+        if not headers and not names and len(line) <= LONGEST_LINE:
             # Most lines are read by their head alone: no escape anywhere, and every quote closed.
             match = _HEAD.match(line)
             if match is not None and "\\" not in line and not line.count('"') & 1:
                 client, time, method, path = match.groups()
                 if client.count(":") != 1:  # one colon: a virtual host and its port
                     return (read_time(time), client, method, path, "", _NO_HEADERS, 1)
-        return _read_whole(line, read_time, headers, cost)
+        return _read_whole(line, read_time, headers, costs)
 
     return read
 
@@ -93,7 +97,7 @@ def path_of(target: str) -> str:
     return rest[slash:] if slash >= 0 else "/"
 
 
-def _read_whole(line: str, read_time: TimeReader, headers: Mapping[str, str], cost: Sequence[str]) -> Entry:
+def _read_whole(line: str, read_time: TimeReader, headers: Mapping[str, str], costs: CostFields) -> Entry:
     if len(line) > LONGEST_LINE:
         raise Unreadable(f"the line is longer than {LONGEST_LINE} characters")
     match = _match(line)
@@ -104,8 +108,8 @@ def _read_whole(line: str, read_time: TimeReader, headers: Mapping[str, str], co
         if value and value != "-":
             found[name] = _unescape(value)
     host = (_field(match, "vhost") or "").rpartition(":")[0]
-    charged = cost_of([_field(match, field) for field in cost]) if cost else 1
-    return (read_time(match["time"]), match["client"], method, path, host, found, charged)
+    cost = costs.read(costs.find(FIELDS), lambda field: _field(match, field))
+    return (read_time(match["time"]), match["client"], method, path, host, found, cost)
 
 
 def _match(line: str) -> re.Match[str]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import date
 from typing import NamedTuple
 
-from headgate.units import LARGEST
-
 LONGEST_LINE = 65536
 _MOST_SHOWN = 5
-_WHOLE = re.compile(r"([0-9]{1,16})(?:\.0*)?")
 
-Entry = tuple[int, str, str, str, str, dict[str, str], int]
+LogCost = int | dict[str, int]
+"""What a log says that a request cost: a number, or the integers of each unit."""
+
+Entry = tuple[int, str, str, str, str, dict[str, str], LogCost]
 """One request of a log: (time_us, client, method, path, host, headers, cost).
 
 `client`, `method` and `path` are "" where the log has none; headers have names in lower case; the cost is 1
@@ -52,19 +50,3 @@ class Tally:
 
 class Unreadable(ValueError):
     """A line that cannot be read; the text says why."""
-
-
-def cost_of(values: Iterable[object]) -> int:
-    """The cost of a request whose log has it in one field or in several; "-" is none. Raises Unreadable."""
-    total = 0
-    for value in values:
-        text = str(value if value is not None else "").strip()
-        if text in ("", "-"):
-            continue
-        match = _WHOLE.fullmatch(text)
-        if match is None:
-            raise Unreadable(f"its cost is {text[:40]!r}, which is no whole number")
-        total += int(match[1])
-    if total > LARGEST:
-        raise Unreadable(f"its cost is {total}, which is more than {LARGEST}")
-    return total

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from headgate.replay.common_log import path_of, split_request
-from headgate.replay.entries import LONGEST_LINE, Entry, Unreadable, cost_of
+from headgate.replay.entries import LONGEST_LINE, Entry, LogCost, Unreadable
+from headgate.replay.log_costs import PLAIN, CostFields
 from headgate.replay.times import TimeReader, is_clock
 
 KNOWN_NAMES: dict[str, tuple[str, ...]] = {
@@ -40,9 +42,9 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
 class FieldNames:
     """Which field of a log stands for what: told names first, then the usual ones."""
 
-    def __init__(self, told: Mapping[str, str], *, needs_client: bool) -> None:
+    def __init__(self, told: Mapping[str, str], *, needs_client: bool, units: Mapping[str, str] = {}) -> None:
         self._told = {role: name for role, name in told.items() if role != "cost"}
-        self.cost = told.get("cost", "")
+        self.costs = CostFields(units or ({PLAIN: told["cost"]} if "cost" in told else {}))
         self.needed = ("time", "client") if needs_client else ("time",)
 
     def resolve(self, there: Iterable[str]) -> dict[str, str]:
@@ -58,20 +60,9 @@ class FieldNames:
             resolved.pop("date", None)
         return resolved
 
-    def cost_fields(self, there: Iterable[str]) -> list[str]:
-        """The log's own names for the fields whose sum is the cost, such as `input` and `output` of `input+output`."""
-        if not self.cost:
-            return []
-        by_lower = {name.lower(): name for name in there}
-        wanted = [self.cost] if self.cost.lower() in by_lower else self.cost.split("+")
-        for name in wanted:
-            if name.strip().lower() not in by_lower:
-                raise Unreadable(f"no field is named {name[:60]!r} for the cost: there are {_named(list(by_lower))}")
-        return [by_lower[name.strip().lower()] for name in wanted]
-
 
 def entry_of(
-    roles: Mapping[str, object], needed: Iterable[str], read_time: TimeReader, headers: dict[str, str], cost: int
+    roles: Mapping[str, object], needed: Iterable[str], read_time: TimeReader, headers: dict[str, str], cost: LogCost
 ) -> Entry:
     """An entry from the values of its roles; raises Unreadable for lack of a needed one."""
     for role in needed:
@@ -98,7 +89,7 @@ def json_reader(names: FieldNames, read_time: TimeReader, headers: Mapping[str, 
         if len(line) > LONGEST_LINE:
             raise Unreadable(f"the line is longer than {LONGEST_LINE} characters")
         try:
-            value = json.loads(line)
+            value = json.loads(line, parse_float=Decimal) if names.costs.has_money else json.loads(line)
         except (ValueError, RecursionError) as error:
             raise Unreadable("it is not JSON") from error
         if not isinstance(value, dict):
@@ -114,7 +105,7 @@ def json_reader(names: FieldNames, read_time: TimeReader, headers: Mapping[str, 
             content = by_lower.get(field.lower())
             if content not in (None, "", "-"):
                 found[header] = str(content)
-        cost = cost_of([flat[name] for name in names.cost_fields(flat)]) if names.cost else 1
+        cost = names.costs.read(names.costs.find(flat), flat.__getitem__) if names.costs else 1
         return entry_of(roles, names.needed, read_time, found, cost)
 
     return read
@@ -137,14 +128,14 @@ def row_reader(
     for header, field in headers.items():
         if field.lower() not in by_lower:
             raise Unreadable(f"no column is named {field!r} for the header {header}: there are {_named(columns)}")
-    cost_places = [by_lower[name.lower()] for name in names.cost_fields(columns)]
+    cost_names = names.costs.find(columns)
     header_places = {header: by_lower[field.lower()] for header, field in headers.items()}
 
     def read(row: Sequence[str]) -> Entry:
         try:
             roles: dict[str, object] = {role: row[place] for role, place in places.items()}
             found = {header: row[place] for header, place in header_places.items() if row[place] not in ("", "-")}
-            cost = cost_of([row[place] for place in cost_places]) if cost_places else 1
+            cost = names.costs.read(cost_names, lambda name: row[by_lower[name.lower()]]) if cost_names else 1
         except IndexError:
             raise Unreadable(f"it has {len(row)} of {len(columns)} columns") from None
         return entry_of(roles, names.needed, read_time, found, cost)
@@ -185,6 +176,6 @@ def _plain(value: object) -> object:
 
 
 def _time_text(value: object) -> str:
-    if isinstance(value, float):
+    if isinstance(value, float | Decimal):
         return f"{value:.6f}"
     return str(value)

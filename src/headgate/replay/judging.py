@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from headgate.policy.gate import Gate
 from headgate.policy.identity import Parts
 from headgate.policy.request import Request
 from headgate.policy.resolver import Settled
-from headgate.replay.entries import Entry
+from headgate.replay.entries import Entry, LogCost
 from headgate.stores.memory import MOST_KEYS, MemoryStore
 
 MINUTE_US = 60_000_000
@@ -118,8 +118,10 @@ class Result:
     rules: list[RuleResult]
     allowed: int = 0
     denied: int = 0
-    cost_allowed: int = 0
-    cost_denied: int = 0
+    cost_allowed: Counter[str] = field(default_factory=Counter)
+    """By unit; "" where the log says a cost without one."""
+
+    cost_denied: Counter[str] = field(default_factory=Counter)
     series: Series = field(default_factory=Series)
     hits: Counter[tuple[tuple[str, ...], Parts | None]] = field(default_factory=Counter)
     """Requests by what they were counted by and as, each once, whatever the number of rules."""
@@ -150,6 +152,9 @@ class _RulesTogether:
     """The rules that were asked together. What passes quietly is counted here and handed on in sums."""
 
     rules: tuple[RuleResult, ...]
+    places: tuple[int, ...]
+    """Where each rule's key is among those of a decision, which has one for each unit that the rule's limits count."""
+
     quiet: int = 0
     keys: dict[tuple[Parts | None, ...], int] = field(default_factory=dict)
 
@@ -178,6 +183,7 @@ class Judge:
         """Judge entries in turn; whether each would have passed."""
         request, decide_at, rules_together = self._request, self._gate.decide_at, self._rules_together
         since_us = until_us = time_us = passed_cost = 0
+        passed_costs = self._result.cost_allowed
         for time_us, client, method, path, host, headers, cost in entries:
             if not since_us <= time_us < until_us:
                 self._hand_on()
@@ -196,7 +202,7 @@ class Judge:
             name = tuple([rule.name for rule in rules]) if type(bound) is Settled else bound
             together = rules_together.get(name)
             if together is None:
-                together = _RulesTogether(tuple([self._rules[rule.name] for rule in rules]))
+                together = self._together(rules)
                 rules_together[name] = together
             seen = together.keys
             seen[keys] = seen.get(keys, 0) + 1
@@ -205,9 +211,13 @@ class Judge:
             else:
                 together.quiet += 1
                 self._quiet += 1
-                passed_cost += cost
+                if isinstance(cost, int):
+                    passed_cost += cost
+                else:
+                    passed_costs.update(cost)
             yield decision.allowed
-        self._result.cost_allowed += passed_cost
+        if passed_cost:
+            passed_costs[""] += passed_cost
         if self.first_us is not None:
             self.last_us = time_us
 
@@ -216,7 +226,8 @@ class Judge:
         self._hand_on()
         for together in self._rules_together.values():
             by = [rule.by for rule in together.rules]
-            for keys, count in together.keys.items():
+            for every, count in together.keys.items():
+                keys = [every[place] for place in together.places]
                 for rule, key in zip(together.rules, keys, strict=True):
                     rule.hits[key] += count
                 for counted in set(zip(by, keys, strict=True)):
@@ -237,17 +248,22 @@ class Judge:
                     rule.series.add(time_us, together.quiet, 0)
                 together.quiet = 0
 
+    def _together(self, rules: Sequence[Rule]) -> _RulesTogether:
+        """These rules, each once."""
+        places = {rule.name: place for place, rule in reversed(list(enumerate(rules)))}
+        names = dict.fromkeys(rule.name for rule in rules)
+        return _RulesTogether(tuple([self._rules[name] for name in names]), tuple([places[name] for name in names]))
+
     def _refused(
-        self, decision: Decision, together: _RulesTogether, keys: tuple[Parts | None, ...], time_us: int, cost: int
+        self, decision: Decision, together: _RulesTogether, every: tuple[Parts | None, ...], time_us: int, cost: LogCost
     ) -> None:
         """Count a decision in which some rule refused, if only a shadow rule."""
+        keys = [every[place] for place in together.places]
         refusing = {reading.rule for reading in decision.refusals}
         self._result.allowed += decision.allowed
         self._result.denied += not decision.allowed
-        if decision.allowed:
-            self._result.cost_allowed += cost
-        else:
-            self._result.cost_denied += cost
+        costs = self._result.cost_allowed if decision.allowed else self._result.cost_denied
+        costs.update({"": cost} if isinstance(cost, int) else cost)
         self._result.series.add(time_us, decision.allowed, not decision.allowed)
         for rule, key in zip(together.rules, keys, strict=True):
             refuses = rule.name in refusing

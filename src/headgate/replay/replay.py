@@ -66,7 +66,8 @@ class Outcome:
     """With two policies: where they differ."""
 
     outside: int = 0
-    has_cost: bool = False
+    costs: tuple[str, ...] = ()
+    """The units that a log says costs in; see `Log.costs`."""
 
 
 class Span(NamedTuple):
@@ -118,7 +119,7 @@ class _Replay:
     ) -> Outcome:
         outcome = self._outcome
         streams = [log.entries(outcome.unread, progress) for log in logs]
-        outcome.has_cost = any(log.has_cost for log in logs)
+        outcome.costs = tuple(dict.fromkeys(unit for log in logs for unit in log.costs))
         if self._span != ALWAYS:
             streams = [self._within(stream) for stream in streams]
         entries = in_order(streams)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from headgate.amounts import grouped_text
 from headgate.replay.axis import Axis, axis_of, step_text
 from headgate.replay.charts import difference_chart, key_bars, time_chart
 from headgate.replay.judging import BusyKey, Result, RuleResult
@@ -99,9 +100,12 @@ def _warnings(outcome: Outcome) -> list[str]:
     return [f'<p class="warning">{text}</p>' for text in told]
 
 
-def _facts(*facts: tuple[int, str, str]) -> str:
+def _facts(*facts: tuple[int | str, str, str]) -> str:
     """Large numbers with what they count, each with its class."""
-    boxes = "".join(f'<div class="{css_class}"><b>{number:,}</b>{text}</div>' for number, text, css_class in facts)
+    boxes = "".join(
+        f'<div class="{css_class}"><b>{number if isinstance(number, str) else f"{number:,}"}</b>{text}</div>'
+        for number, text, css_class in facts
+    )
     return f'<div class="facts">{boxes}</div>'
 
 
@@ -114,13 +118,14 @@ def _result(result: Result, outcome: Outcome, top: int) -> list[str]:
             (outcome.unread.count, "lines not read", ""),
         )
     ]
-    if outcome.has_cost:
-        cost = result.cost_allowed + result.cost_denied
+    for unit in outcome.costs:
+        passed, refused = result.cost_allowed[unit], result.cost_denied[unit]
+        cost, name = passed + refused, escape(unit or "cost")
         parts.append(
             _facts(
-                (cost, "cost of all", ""),
-                (result.cost_allowed, "cost passed", ""),
-                (result.cost_denied, f"cost refused ({_share(result.cost_denied, cost)})", "refused"),
+                (grouped_text(cost, unit), f"{name} of all", ""),
+                (grouped_text(passed, unit), f"{name} passed", ""),
+                (grouped_text(refused, unit), f"{name} refused ({_share(refused, cost)})", "refused"),
             )
         )
     if not result.requests:

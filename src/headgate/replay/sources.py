@@ -20,6 +20,7 @@ from headgate.replay.common_log import FIELDS, common_reader, split_block
 from headgate.replay.compressed import CHUNK, Damaged, chunks_of
 from headgate.replay.entries import LONGEST_LINE, Entry, Tally, Unread, Unreadable
 from headgate.replay.fielded_log import FieldNames, json_reader, row_reader
+from headgate.replay.log_costs import PLAIN, CostFields
 from headgate.replay.times import Calendar, TimeReader, UnknownTime
 
 Format = Literal["auto", "common", "json", "csv", "tsv"]
@@ -37,6 +38,9 @@ class Reading:
 
     format: Format = "auto"
     fields: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+    """The fields that say what a request cost, by unit, in place of the cost of `fields`."""
+
     headers: Mapping[str, str] = field(default_factory=dict)
     read_time: TimeReader = field(default_factory=TimeReader)
     needs_client: bool = True
@@ -54,9 +58,9 @@ class Log:
         self._reading = reading
 
     @property
-    def has_cost(self) -> bool:
-        """Whether its entries have costs of their own."""
-        return "cost" in self._reading.fields
+    def costs(self) -> tuple[str, ...]:
+        """The units that its entries have costs of their own in: `PLAIN` where they name none."""
+        return tuple(self._reading.units) or ((PLAIN,) if "cost" in self._reading.fields else ())
 
     def entries(self, tally: Tally, progress: Callable[[int], None]) -> Iterator[Entry]:
         """The entries, in the order of the file; what cannot be read is counted."""
@@ -119,16 +123,17 @@ class Log:
     ) -> tuple[Callable[[str], Entry], Callable[[str], Sequence[Any]]]:
         """(what reads a line, what splits a block into lines and entries)"""
         if kind == "json":
-            names = FieldNames(reading.fields, needs_client=reading.needs_client)
+            names = FieldNames(reading.fields, needs_client=reading.needs_client, units=reading.units)
             return json_reader(names, reading.read_time, reading.headers), lambda block: block.split("\n")
         if set(reading.fields) - {"cost"}:
             raise ConfigError(
-                f"{self.name}: a common log has fields of its own: --field is for json, csv and tsv, but for cost"
+                f"{self.name}: a common log has fields of its own: --field is for json, csv and tsv, but for costs"
             )
         headers = _common_fields("header", reading.headers)
-        cost = list(_common_fields("field", {"cost": reading.fields["cost"]}).values()) if reading.fields else []
-        split = partial(split_block, read_time=reading.read_time, by_head=not (headers or cost))
-        return common_reader(reading.read_time, headers, cost), split
+        told = _common_fields("field", reading.units or reading.fields)
+        costs = CostFields(reading.units or ({PLAIN: told["cost"]} if told else {}))
+        split = partial(split_block, read_time=reading.read_time, by_head=not (headers or told))
+        return common_reader(reading.read_time, headers, costs), split
 
     def _rows(
         self, reading: Reading, blocks: Iterator[tuple[int, str]], kind: str, first: bytes, tally: Tally
@@ -138,7 +143,7 @@ class Log:
         rows = csv.reader(flat, delimiter=delimiter, quoting=csv.QUOTE_NONE if kind == "tsv" else csv.QUOTE_MINIMAL)
         try:
             columns = [name.strip() for name in next(rows, [])]
-            names = FieldNames(reading.fields, needs_client=reading.needs_client)
+            names = FieldNames(reading.fields, needs_client=reading.needs_client, units=reading.units)
             read = row_reader(columns, names, reading.read_time, reading.headers)
         except Unreadable as error:
             raise ConfigError(f"{self.name}: {error}") from error

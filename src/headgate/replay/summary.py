@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from headgate.amounts import is_money, number_text
 from headgate.replay.judging import Result, RuleResult
+from headgate.replay.log_costs import PLAIN
 from headgate.replay.replay import Difference, Outcome
 from headgate.replay.times import iso_time
 
@@ -43,12 +45,25 @@ def _result(result: Result, outcome: Outcome, top: int) -> dict[str, Any]:
         "requests": result.requests,
         "allowed": result.allowed,
         "denied": result.denied,
-        **({"cost_allowed": result.cost_allowed, "cost_denied": result.cost_denied} if outcome.has_cost else {}),
+        **_costs(result, outcome),
         "outside": outcome.outside,
         "unparsed": outcome.unread.count,
         "first": None if outcome.first_us is None else iso_time(outcome.first_us),
         "last": None if outcome.last_us is None else iso_time(outcome.last_us),
         "rules": [_rule(rule, top) for rule in result.rules],
+    }
+
+
+def _costs(result: Result, outcome: Outcome) -> dict[str, Any]:
+    """Sums of what the log says; by unit where it names them, money as text."""
+    sums = {"cost_allowed": result.cost_allowed, "cost_denied": result.cost_denied}
+    if not outcome.costs:
+        return {}
+    if PLAIN in outcome.costs:
+        return {name: costs[PLAIN] for name, costs in sums.items()}
+    return {
+        name: {unit: number_text(costs[unit], unit) if is_money(unit) else costs[unit] for unit in outcome.costs}
+        for name, costs in sums.items()
     }
 
 

@@ -9,6 +9,7 @@ import headgate
 from headgate import core
 from headgate.policy.compiled import ANY_TIER, Conditions, Rule
 from headgate.policy.gate import AsyncGate
+from headgate.policy.rule_costs import named_costs
 from headgate.service.http.messages import HTML, ServiceRequest, ServiceResponse
 from headgate.service.routes import GET, Route
 
@@ -112,7 +113,7 @@ def _row(rule: Rule) -> str:
         for tag, there in (("default", rule.default), ("shadow", rule.shadow))
         if there
     )
-    cost = f"<br>cost {rule.cost}" if rule.cost != 1 else ""
+    cost = f"<br>cost {escape(told)}" if (told := named_costs(rule.costs)) else ""
     by = ", ".join(rule.by) or "everyone together"
     return (
         f"<tr><td><b>{escape(rule.name)}</b>{tags}</td><td><code>{escape(_match(rule.conditions))}</code></td>"
