@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 from headgate.clock import Clock
+from headgate.costs import Cost
 from headgate.decision import LimitReading, NamedLimit
 from headgate.keys import Key
 from headgate.operation import Receipt
@@ -125,10 +126,10 @@ class BoundLimits:
     def __new__(
         cls, table: Table | Zone, definitions: tuple[NamedLimit, ...], clock: Clock | None = None
     ) -> BoundLimits: ...
-    def hit(self, key: Key, cost: int = 1) -> Decision:
+    def hit(self, key: Key, cost: Cost = 1) -> Decision:
         """Decide and charge. Raises ArgumentError for what is no key or cost."""
 
-    def peek(self, key: Key, cost: int = 1) -> Decision:
+    def peek(self, key: Key, cost: Cost = 1) -> Decision:
         """Decide and change nothing."""
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:

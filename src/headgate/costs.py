@@ -10,9 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 
 from headgate.amounts import REQUESTS, Amount, is_money, read_amount, unit_named
-from headgate.decision import NamedLimit, units_of
+from headgate.decision import NamedLimit
 from headgate.errors import ArgumentError
 from headgate.keys import check_cost
+from headgate.limits import units_of
 
 Cost = Amount | Mapping[str, Amount]
 """What a caller may give: a number, or a number for each unit."""
@@ -40,6 +41,8 @@ class Counted:
         """
         if not isinstance(cost, Mapping):
             return self._of_number(cost)
+        if isinstance(cost, ReadCosts):
+            return self._of_read(cost)
         given = read_units(cost, self.units)
         if self._one:
             return (given[self._one] if given else read_amount(1, self._one),)
@@ -49,8 +52,31 @@ class Counted:
         """`read` of a part of a cost, as what is given back: all that it does not name is 0."""
         if not isinstance(cost, Mapping):
             return self._of_number(cost)
+        return self._of_read(cost if isinstance(cost, ReadCosts) else read_units(cost, self.units))
+
+    def read_settled(self, cost: object, charged: Sequence[int]) -> tuple[int, ...]:
+        """`read` of what counts in the end: of what it does not name as much as was charged."""
+        if not isinstance(cost, Mapping):
+            own = self._of_number(cost)
+            return (
+                own
+                if self._one
+                else tuple(
+                    [
+                        now if unit == REQUESTS else before
+                        for unit, now, before in zip(self.units, own, charged, strict=True)
+                    ]
+                )
+            )
         given = read_units(cost, self.units)
-        return tuple([given.get(unit, 0) for unit in self.units])
+        return tuple([given.get(unit, before) for unit, before in zip(self.units, charged, strict=True)])
+
+    def as_read(self, costs: Sequence[int]) -> Cost:
+        """A cost of each group as a limiter takes it."""
+        return costs[0] if self.is_plain else ReadCosts(zip(self.units, costs, strict=True))
+
+    def _of_read(self, cost: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple([cost.get(unit, 0) for unit in self.units])
 
     def _of_number(self, cost: object) -> tuple[int, ...]:
         if self._one:
@@ -63,6 +89,12 @@ class Counted:
         costs = [0] * len(self.units)
         costs[self._requests] = check_cost(cost)
         return tuple(costs)
+
+
+class ReadCosts(dict[str, int]):
+    """Integers of each unit, read already: of money billionths, where any other mapping has whole units."""
+
+    __slots__ = ()
 
 
 def read_units(cost: Mapping[str, Amount], known: Collection[str]) -> dict[str, int]:

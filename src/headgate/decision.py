@@ -8,13 +8,13 @@ microseconds (`..._us`) and, at the public edge, seconds as float.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate import core
 from headgate.amounts import REQUESTS, amount_text
-from headgate.limits import Limit
+from headgate.limits import Limit, units_of
 
 DEGRADED = ("", "local", "open", "closed")
 """What decided where the store did not: an in-process limiter, or the configured choice to pass or refuse."""
@@ -24,12 +24,10 @@ DEGRADED = ("", "local", "open", "closed")
 class NamedLimit:
     """A limit where it is used.
 
-    `scope` is its identity in a store, without its numbers: what was used stays used when a number
-    changes. `name` is what headers and reports call it, `rule` the policy's rule it belongs to.
-    A `shadow` limit is counted for itself and decides nothing. `group` says which of a decision's
-    keys and costs it is checked with: limits that count different units are in different groups.
-    `on_store_error` is what decides where the store cannot: "local", "open", "closed", or empty for
-    the store's own choice.
+    `scope` is its identity in a store, without its numbers: what was used stays used when a number changes. `name` is
+    what headers and reports call it, `rule` the policy's rule it belongs to. A `shadow` limit is counted for itself and
+    decides nothing. `group` says which of a decision's keys and costs it is checked with; each unit has its own.
+    `on_store_error` is what decides where the store cannot: "local", "open", "closed", or empty for its own choice.
     """
 
     limit: Limit
@@ -50,37 +48,29 @@ def name_limits(
     shadow: bool = False,
     group: int = 0,
     on_store_error: str = "",
-    units: Sequence[str] = (),
 ) -> tuple[NamedLimit, ...]:
     """Limits where they are used, each with a scope and a name of its own.
 
     A scope names the unit unless that is requests, the family of the algorithm, and which of these it is, not the
     numbers. One limit has the name `name`; of several, each adds its period: "search.second", "search.hour". One
-    that does not count requests adds its unit before that: "search.tokens.hour". `group` is that of the first of
-    `units`, in the order of which the groups follow: those of the limits, where none are told.
+    that does not count requests adds its unit before that: "search.tokens.hour". `group` is that of the first unit.
     """
-    units = units or units_of(limits)
+    units = units_of(limits)
     families: Counter[tuple[str, str]] = Counter()
     names: Counter[str] = Counter()
     named = []
     for limit in limits:
-        of = limit.of
-        place = scope if of == REQUESTS else f"{scope}/of/{of}"
-        member = f"{limit.family}.{families[of, limit.family]}"
-        families[of, limit.family] += 1
-        own = name if of == REQUESTS else f"{name}.{of}"
+        kind = (limit.of, limit.family)
+        plain = limit.of == REQUESTS
+        own_scope = f"{scope if plain else f'{scope}/of/{limit.of}'}/{limit.family}.{families[kind]}"
+        families[kind] += 1
+        own = name if plain else f"{name}.{limit.of}"
         own = own if len(limits) == 1 else f"{own}.{limit.period_name}"
         names[own] += 1
-        if names[own] > 1:
-            own = f"{own}-{names[own]}"
-        own_group = group + units.index(of)
-        named.append(NamedLimit(limit, f"{place}/{member}", own, rule, shadow, own_group, on_store_error))
+        own = own if names[own] == 1 else f"{own}-{names[own]}"
+        own_group = group + units.index(limit.of)
+        named.append(NamedLimit(limit, own_scope, own, rule, shadow, own_group, on_store_error))
     return tuple(named)
-
-
-def units_of(limits: Iterable[Limit]) -> tuple[str, ...]:
-    """The units that limits count, each once, in their order."""
-    return tuple(dict.fromkeys(limit.of for limit in limits))
 
 
 class Reading(NamedTuple):
@@ -118,7 +108,7 @@ class LimitReading:
 
     @property
     def unit(self) -> str:
-        """What `limit` and `remaining` count: "requests", "tokens"; of a currency they are billionths."""
+        """What `limit` and `remaining` count: "requests", "tokens", or a currency, of which they are billionths."""
         return self.definition.limit.of
 
     @property
@@ -287,9 +277,8 @@ def describe(decision: Decision) -> str:
     words = [f"allowed={decision.allowed}"]
     if decision.rule:
         words.append(f"rule={decision.rule!r}")
-    binding = decision.binding
-    if binding is not None:
-        limit, left = amount_text(binding.limit, binding.unit), amount_text(binding.remaining, binding.unit)
+    if (binding := decision.binding) is not None:
+        limit, left = (amount_text(number, binding.unit) for number in (binding.limit, binding.remaining))
         words.append(f"limit={limit}, remaining={left}, reset_after={binding.reset_after}")
     if not decision.allowed:
         words.append(f"retry_after={decision.retry_after}")

@@ -13,10 +13,9 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, ParamSpec, Self, TypeVar
 
-from headgate import core
 from headgate.clock import Clock
 from headgate.costs import Cost, Counted
-from headgate.decision import Decision, NamedLimit, name_limits, units_of
+from headgate.decision import Decision, NamedLimit, name_limits
 from headgate.decorator import (
     CallLimit,
     CostOf,
@@ -29,7 +28,7 @@ from headgate.drive import answered
 from headgate.errors import ArgumentError, ConfigError
 from headgate.keys import Key, encode_key
 from headgate.limit_text import MOST_LIMITS, parse_limits
-from headgate.limits import Limit
+from headgate.limits import Limit, units_of
 from headgate.operation import Operation, Receipt
 from headgate.stores.guard.choice import answering, rescued
 from headgate.stores.guard.fallback import Choice, check_choice
@@ -91,19 +90,14 @@ class _BoundLimiter:
         """Let methods that only pass on what they are given be those of the bound limits."""
         raise NotImplementedError
 
-    @property
-    def _decides_natively(self) -> bool:
-        """Whether the bound limits read every cost: those of the native core do, where they count one unit."""
-        return self._is_plain and core.native is not None and isinstance(self._bound, core.native.BoundLimits)
-
     def _one(self, cost: Cost) -> int:
         """A cost in the only unit."""
-        return cost if type(cost) is int else self.counted.read(cost)[0]
+        return self.counted.read(cost)[0]
 
-    def _operation(self, key: Key, cost: Cost, *, commit: bool = True) -> Operation:
-        """What is asked of limits that count several units, or money."""
+    def _decide(self, key: Key, cost: Cost, *, commit: bool) -> Any:
+        """Ask limits that count several units, or money."""
         costs = self.counted.read(cost)
-        return Operation((key,) * len(costs), costs, commit=commit)
+        return self._bound.decide(Operation((key,) * len(costs), costs, commit=commit))
 
     def _many(self, keys: Iterable[Key], costs: object) -> list[Operation]:
         """Operations, all at one moment where this process knows it; nothing is asked if a key or cost is bad."""
@@ -220,7 +214,7 @@ class Limiter(_BoundLimiter):
         for method in ("hit", "peek"):
             if getattr(type(self), method) is getattr(Limiter, method):
                 self.__dict__.pop(method, None)
-                if self._decides_natively:
+                if self._is_plain:
                     setattr(self, method, getattr(self._bound, method))
 
     def hit(self, key: Key, cost: Cost = 1) -> Decision:
@@ -231,21 +225,19 @@ class Limiter(_BoundLimiter):
         requests that are not named are 1, all other units 0. Atomic; a refusal changes nothing. Raises ArgumentError
         for an invalid key or cost, StoreError where the store does not answer.
         """
-        decision: Decision
         if self._is_plain:
-            decision = self._bound.hit(key, self._one(cost))
-        else:
-            decision = self._bound.decide(self._operation(key, cost))
-        return decision
+            decision: Decision = self._bound.hit(key, cost)
+            return decision
+        decided: Decision = self._decide(key, cost, commit=True)
+        return decided
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
         """Whether `cost` would pass, and what it would leave; changes nothing. A cost of 0 shows what is left."""
-        decision: Decision
         if self._is_plain:
-            decision = self._bound.peek(key, self._one(cost))
-        else:
-            decision = self._bound.decide(self._operation(key, cost, commit=False))
-        return decision
+            decision: Decision = self._bound.peek(key, cost)
+            return decision
+        decided: Decision = self._decide(key, cost, commit=False)
+        return decided
 
     def hit_many(self, keys: Iterable[Key], costs: Cost | Iterable[Cost] | None = None) -> Decisions:
         """Decide one request after another, all at one instant; each by itself.
@@ -323,7 +315,7 @@ class AsyncLimiter(_BoundLimiter):
     def _shorten(self) -> None:
         if type(self).ask is AsyncLimiter.ask:
             self.__dict__.pop("ask", None)
-            if self._decides_natively:
+            if self._is_plain:
                 self.ask = self._bound.hit  # type: ignore[method-assign]  # the shortest way, as in Limiter
 
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
@@ -336,20 +328,16 @@ class AsyncLimiter(_BoundLimiter):
 
     def ask(self, key: Key, cost: Cost = 1) -> Decision | Awaitable[Decision]:
         """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""
-        answer: Decision | Awaitable[Decision]
         if self._is_plain:
-            answer = self._bound.hit(key, self._one(cost))
-        else:
-            answer = self._bound.decide(self._operation(key, cost))
-        return answer
+            answer: Decision | Awaitable[Decision] = self._bound.hit(key, cost)
+            return answer
+        decided: Decision | Awaitable[Decision] = self._decide(key, cost, commit=True)
+        return decided
 
     async def peek(self, key: Key, cost: Cost = 1) -> Decision:
         """See `Limiter.peek`."""
-        decision: Decision
-        if self._is_plain:
-            decision = await answered(self._bound.peek(key, self._one(cost)))
-        else:
-            decision = await answered(self._bound.decide(self._operation(key, cost, commit=False)))
+        asked = self._bound.peek(key, cost) if self._is_plain else self._decide(key, cost, commit=False)
+        decision: Decision = await answered(asked)
         return decision
 
     async def hit_many(self, keys: Iterable[Key], costs: Cost | Iterable[Cost] | None = None) -> Decisions:

@@ -201,7 +201,7 @@ def test_a_decision_is_written_as_json_whatever_is_in_it() -> None:
                 {
                     name: getattr(reading, name)
                     for name in (
-                        "name", "rule", "allowed", "limit", "remaining", "reset_after", "retry_after", "shadow",
+                        "name", "rule", "allowed", "limit", "unit", "remaining", "reset_after", "retry_after", "shadow",
                     )
                 }
                 for reading in decision.limits

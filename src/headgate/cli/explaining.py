@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.decision import units_of
+from headgate.limits import units_of
 from headgate.policy.explain import Explanation, RuleVerdict
 from headgate.policy.request import Request
 from headgate.policy.rule_costs import named_costs

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 
 import click
 
+from headgate.amounts import REQUESTS, base_unit, grouped_text, is_money
 from headgate.decision import LimitReading
 from headgate.errors import ConfigError
 from headgate.keys import encode_key
@@ -46,8 +47,8 @@ def run_reset(file: Path, keys: tuple[str, ...], *, store: str | None, rule: str
     found = find_keys(policy, keys, only=rule)
     with _live_store(policy, store) as live:
         for key in found.keys:
-            bound = [live.bind(limits) for _, limits in tiers_of(key.rule)]
-            held = [limits.reset((key.parts,)) for limits in bound]
+            bound = [(live.bind(limits), len(key.rule.units(tier))) for tier, limits in tiers_of(key.rule)]
+            held = [limits.reset((key.parts,) * groups) for limits, groups in bound]
             shown = encode_key(key.parts)
             if any(held):
                 click.echo(f"{key.rule.name}: forgot what {shown} used")
@@ -112,6 +113,7 @@ def _as_json(key: RuleKey, tier: str, reading: LimitReading) -> dict[str, Any]:
         "scope": reading.definition.scope,
         "shadow": reading.shadow,
         "held": reading.reset_after_us > 0,
+        "unit": base_unit(reading.unit),
         "quota": reading.limit,
         "remaining": reading.remaining,
         "next_after_us": reading.next_after_us,
@@ -133,8 +135,12 @@ def _lines(policy: Policy, rows: list[_Row]) -> Iterator[str]:
 
 
 def _left(reading: LimitReading) -> str:
+    quota = grouped_text(reading.limit, reading.unit)
+    quota = quota if reading.unit == REQUESTS else f"{quota} {reading.unit}"
     if not reading.reset_after_us:
-        return f"nothing is held, all {reading.limit:,} left"
+        return f"nothing is held, all {quota} left"
     soon = reading.next_after_us
-    more = f", one more in {soon / 1e6:.3f} s" if 0 < soon < reading.reset_after_us else ""
-    return f"{reading.remaining:,} of {reading.limit:,} left{more}, all in {reading.reset_after_us / 1e6:.3f} s"
+    one_more = 0 < soon < reading.reset_after_us and not is_money(reading.unit)
+    more = f", one more in {soon / 1e6:.3f} s" if one_more else ""
+    left = grouped_text(reading.remaining, reading.unit)
+    return f"{left} of {quota} left{more}, all in {reading.reset_after_us / 1e6:.3f} s"

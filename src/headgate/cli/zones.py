@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 
 import click
 
+from headgate.amounts import amount_text
 from headgate.errors import ConfigError
 from headgate.keys import Key
+from headgate.limit_text import parse_limits
 from headgate.stores.url import existing_zone
 
 _KEY_HELP = "KEY is a text; several are the parts of one key, such as those of a rule that counts by two identities."
@@ -62,7 +64,7 @@ def inspect(key: tuple[str, ...], path: str, as_json: bool) -> None:
     for scope, text, state in found:
         refused = ", its last request was refused" if state["refused"] else ""
         reset_after_s = state["reset_after_us"] / 1e6
-        click.echo(f"{scope}  {text}: {state['remaining']} left, all in {reset_after_s:.3f} s{refused}")
+        click.echo(f"{scope}  {text}: {_left(text, state['remaining'])} left, all in {reset_after_s:.3f} s{refused}")
 
 
 @zone.command(help=f"Forget what a KEY used, under all limits. {_KEY_HELP}")
@@ -87,6 +89,11 @@ def _key(parts: tuple[str, ...]) -> Key:
     if not all(parts):
         raise ConfigError("a key, or a part of one, is not empty")
     return parts[0] if len(parts) == 1 else parts
+
+
+def _left(text: str, remaining: int) -> str:
+    """What is left of a limit of this text, in its unit."""
+    return amount_text(remaining, parse_limits(text)[0].of)
 
 
 def _shown(key: tuple[str, ...]) -> str:

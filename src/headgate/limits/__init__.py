@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from headgate.limits.buckets import LeakyBucket, LeakyQueue, TokenBucket
 from headgate.limits.concurrent import Concurrent
-from headgate.limits.limit import Limit
+from headgate.limits.limit import Limit, units_of
 from headgate.limits.windows import EXACT_UP_TO, FixedWindow, SlidingLog, SlidingWindow, is_exact
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "SlidingWindow",
     "TokenBucket",
     "is_exact",
+    "units_of",
 ]

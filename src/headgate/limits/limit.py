@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import ClassVar
 
@@ -71,6 +72,11 @@ class Limit:
 
     def _no_rate(self) -> ConfigError:
         return ConfigError(f'"{self}" counts {self.of} in flight, which end: here a rate is needed, such as 20/second')
+
+
+def units_of(limits: Iterable[Limit]) -> tuple[str, ...]:
+    """The units that limits count, each once, in their order."""
+    return tuple(dict.fromkeys(limit.of for limit in limits))
 
 
 def count_text(count: int, of: str) -> str:

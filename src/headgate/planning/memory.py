@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from headgate.algorithms.table import ALGORITHMS
-from headgate.decision import NamedLimit, units_of
-from headgate.limits import Limit
+from headgate.decision import NamedLimit
+from headgate.limits import Limit, units_of
 from headgate.planning.redis_costs import COSTS, ENTRY_BYTES, FIELD_BYTES, LISTED_ENTRIES, NAME_BYTES, TABLE_BYTES
 from headgate.policy.compiled import ANY_TIER, Rule
 from headgate.policy.identity import AddressIdentity, CookieIdentity, FirstOf, HeaderIdentity, Identity, QueryIdentity

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headgate.amounts import REQUESTS
-from headgate.decision import NamedLimit, units_of
+from headgate.decision import NamedLimit
+from headgate.limits import units_of
 from headgate.policy.client_address import UNIX, AddressRules, Network, network_text
 from headgate.policy.frozen_map import FrozenMap
 from headgate.policy.identity import AddressIdentity, Combination, Identity, leaves

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from headgate.decision import NamedLimit, name_limits, units_of
+from headgate.decision import NamedLimit, name_limits
+from headgate.limits import units_of
 from headgate.policy.client_address import UNIX, AddressRules, Network
 from headgate.policy.compiled import ALL_RULES, ANY_TIER, ClientNetworks, Conditions, Policy, Rule, Tiers
 from headgate.policy.frozen_map import FrozenMap

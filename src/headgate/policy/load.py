@@ -14,15 +14,14 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from headgate.amounts import REQUESTS, amount_text
-from headgate.decision import units_of
 from headgate.keys import MOST_PARTS
+from headgate.limits import units_of
 from headgate.policy.compiled import ANY_TIER
 from headgate.policy.identity import ANONYMOUS, BUILT_IN, REPEATED_IDENTITY
-from headgate.policy.problems import Path, PolicyError, Problem
+from headgate.policy.problems import FieldFaults, Path, PolicyError, Problem, shown
 from headgate.policy.rule_costs import costs_of
 from headgate.policy.schema import (
     ClientIpModel,
-    FieldFaults,
     IdentityModel,
     IpModel,
     MatchModel,
@@ -74,7 +73,7 @@ def check_policy(document: Document) -> PolicyModel:
     model: PolicyModel | None = None
     if not isinstance(document.value, Mapping):
         problems.append(
-            document.problem((), f"a policy is a map that begins with version: 1, not {_shown(document.value)}")
+            document.problem((), f"a policy is a map that begins with version: 1, not {shown(document.value)}")
         )
     else:
         try:
@@ -112,15 +111,15 @@ def _message(path: Path, fault: Any) -> str:
     if kind == "value_error":
         return str(context["error"])
     if kind == "literal_error":
-        return f"must be {context['expected']}, not {_shown(value)}"
+        return f"must be {context['expected']}, not {shown(value)}"
     if kind == "string_pattern_mismatch":
-        return f"a name is a lower-case letter and up to 63 more of a-z 0-9 _ . -, not {_shown(value)}"
+        return f"a name is a lower-case letter and up to 63 more of a-z 0-9 _ . -, not {shown(value)}"
     if kind in _WANTED:
-        return f"must be {_WANTED[kind]}, not {_shown(value)}"
+        return f"must be {_WANTED[kind]}, not {shown(value)}"
     if kind in _COMPARISONS:
         bound, words = _COMPARISONS[kind]
-        return f"must be {words} {context[bound]}, not {_shown(value)}"
-    return f"{fault['msg'][:1].lower()}{fault['msg'][1:]}, not {_shown(value)}"
+        return f"must be {words} {context[bound]}, not {shown(value)}"
+    return f"{fault['msg'][:1].lower()}{fault['msg'][1:]}, not {shown(value)}"
 
 
 def _unknown_field(path: Path) -> str:
@@ -271,7 +270,7 @@ def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names[:20]) or 'none'}"
-    return f"no {kind} is named {_shown(name)}{hint}"
+    return f"no {kind} is named {shown(name)}{hint}"
 
 
 def _map(value: object) -> Mapping[str, Any]:
@@ -288,15 +287,3 @@ def _texts(value: object) -> Iterator[tuple[int, str]]:
     for index, item in enumerate(value if isinstance(value, list) else ()):
         if isinstance(item, str):
             yield index, item
-
-
-def _shown(value: object) -> str:
-    """A value for a message: short, and kinds instead of contents for what is long."""
-    if value is None or isinstance(value, bool):
-        return {None: "nothing", True: "true", False: "false"}[value]
-    if isinstance(value, Mapping):
-        return "a map"
-    if isinstance(value, list):
-        return "a list" if value else "an empty list"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:56]}...'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,6 +12,14 @@ from headgate.errors import ConfigError
 Path = tuple[str | int, ...]
 _MOST_SHOWN = 200
 _PLAIN = re.compile(r"[A-Za-z_<][A-Za-z0-9_<-]*")
+
+
+class FieldFaults(ValueError):
+    """What is wrong with several fields below one, each by its name."""
+
+    def __init__(self, faults: dict[str, str]) -> None:
+        super().__init__("; ".join(faults.values()))
+        self.faults = faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +70,15 @@ def path_text(path: Path) -> str:
         else:
             text += f"[{part[:60]!r}]"
     return text
+
+
+def shown(value: object) -> str:
+    """A value for a message: short, and kinds instead of contents for what is long."""
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "a map"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:56]}...'"

@@ -8,26 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from headgate.amounts import REQUESTS, amount_text, check_unit, read_amount
-from headgate.costs import read_units
-from headgate.errors import ArgumentError
+from headgate.amounts import REQUESTS, amount_text, read_amount
+from headgate.costs import ReadCosts, read_units
 from headgate.keys import check_cost
 from headgate.operation import Operation
 from headgate.units import LARGEST
 
 RuleCost = int | Mapping[str, int] | None
 """A rule's cost as its file says it: amounts by unit, or a number; None where it says none."""
-
-
-def read_named_cost(name: object, amount: object) -> tuple[str, int]:
-    """A unit and an amount of it, as the mapping of a file has them. Raises ValueError with what would be right."""
-    unit = check_unit(name)
-    if isinstance(amount, float):
-        raise ValueError(f"{amount!r} has no exact value: a cost is a whole number, of money text, in quotes")
-    try:
-        return unit, read_amount(amount, unit)
-    except ArgumentError as error:
-        raise ValueError(str(error)) from None
 
 
 def costs_of(cost: RuleCost, units: Sequence[str]) -> dict[str, int]:
@@ -61,7 +49,7 @@ def charged(usual: Operation, units: Sequence[str], cost: object, known: Collect
     if not isinstance(cost, Mapping):
         times = check_cost(cost)
         return Operation((), tuple([min(own * times, LARGEST) for own in usual.costs]))
-    told = read_units(cost, known)
+    told = cost.copy() if isinstance(cost, ReadCosts) else read_units(cost, known)
     times = told.pop(REQUESTS, 1)
     return Operation(
         (),

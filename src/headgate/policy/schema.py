@@ -15,21 +15,13 @@ from headgate.limit_text import parse_limits
 from headgate.limits import Limit
 from headgate.policy.client_address import UNIX, Network, parse_network
 from headgate.policy.compiled import ANY_TIER
+from headgate.policy.cost_field import COST_SCHEMA, read_cost
 from headgate.policy.path_templates import template_segments
-from headgate.policy.rule_costs import read_named_cost
+from headgate.policy.problems import FieldFaults
 from headgate.stores.url import check_store_url
 
 try:
-    from pydantic import (
-        AfterValidator,
-        BaseModel,
-        BeforeValidator,
-        ConfigDict,
-        Field,
-        WithJsonSchema,
-        model_validator,
-    )
-    from pydantic_core import PydanticKnownError
+    from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 except ImportError as error:
     raise MissingExtraError("reading a policy file", extra="policy") from error
 
@@ -38,18 +30,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _METHOD = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
 _HOST = re.compile(r"(\*\.)?[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
 
-MOST_COST = 1_000_000_000
-"""The greatest number of requests that one may count as."""
-
 LimitsByTier = dict[str, tuple[Limit, ...]]
-
-
-class FieldFaults(ValueError):
-    """What is wrong with several fields below one, each by its name."""
-
-    def __init__(self, faults: dict[str, str]) -> None:
-        super().__init__("; ".join(faults.values()))
-        self.faults = faults
 
 
 def _list_of_texts(value: object) -> tuple[str, ...]:
@@ -120,34 +101,6 @@ def _parse(text: object) -> tuple[Limit, ...]:
     return limits
 
 
-def _cost(value: object) -> int | dict[str, int]:
-    """A number, or a map from unit to amount."""
-    if not isinstance(value, dict):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise PydanticKnownError("int_type")
-        if value < 1:
-            raise PydanticKnownError("greater_than_equal", {"ge": 1})
-        if value > MOST_COST:
-            raise PydanticKnownError("less_than_equal", {"le": MOST_COST})
-        return value
-    costs: dict[str, int] = {}
-    faults: dict[str, str] = {}
-    for name, amount in value.items():
-        try:
-            unit, own = read_named_cost(name, amount)
-        except ValueError as error:
-            faults[str(name)] = str(error)
-        else:
-            if unit in costs:
-                faults[name] = f"{unit} is there twice"
-            costs[unit] = own
-    if not value:
-        raise ValueError("must be a whole number, or a map from what is counted to a number, such as {tokens: 500}")
-    if faults:
-        raise FieldFaults(faults)
-    return costs
-
-
 def _network(value: object) -> Network | str:
     if not isinstance(value, str):
         raise ValueError('must be text such as "10.0.0.0/8"')
@@ -170,18 +123,6 @@ _LIMITS_SCHEMA = {
         {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1},
     ]
 }
-_COST_SCHEMA = {
-    "anyOf": [
-        {"type": "integer", "minimum": 1, "maximum": MOST_COST},
-        {
-            "type": "object",
-            "additionalProperties": {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]},
-            "minProperties": 1,
-            "examples": [{"requests": 1, "tokens": 500}, {"usd": "0.02"}],
-        },
-    ]
-}
-
 Name = Annotated[str, Field(pattern=NAME)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_list_of_texts), WithJsonSchema(_ONE_OR_MORE)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
@@ -295,7 +236,7 @@ class RuleModel(_Part):
     match: MatchModel | None = None
     by: list[str] = Field(description="identities that together make the key; [] counts all requests as one")
     limits: Annotated[Any, BeforeValidator(_limits), WithJsonSchema(_LIMITS_SCHEMA)]
-    cost: Annotated[Any, BeforeValidator(_cost), WithJsonSchema(_COST_SCHEMA)] = Field(
+    cost: Annotated[Any, BeforeValidator(read_cost), WithJsonSchema(COST_SCHEMA)] = Field(
         None, description="what one request takes: a number, or a map from what limits count to a number"
     )
     missing: Literal["anonymous", "refuse"] = Field(

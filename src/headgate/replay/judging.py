@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from headgate.costs import ReadCosts
 from headgate.decision import Decision
 from headgate.keys import encode_key
 from headgate.policy.compiled import ANY_TIER, Policy, Rule
@@ -197,7 +198,8 @@ class Judge:
             request.headers = headers
             request.client_ip = client
             request.host = host
-            decision, (bound, operation, rules) = decide_at(request, time_us, cost)
+            told = cost if isinstance(cost, int) else ReadCosts(cost)
+            decision, (bound, operation, rules) = decide_at(request, time_us, told)
             keys: Any = operation.keys
             name = tuple([rule.name for rule in rules]) if type(bound) is Settled else bound
             together = rules_together.get(name)

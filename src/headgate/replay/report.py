@@ -100,22 +100,19 @@ def _warnings(outcome: Outcome) -> list[str]:
     return [f'<p class="warning">{text}</p>' for text in told]
 
 
-def _facts(*facts: tuple[int | str, str, str]) -> str:
+def _facts(*facts: tuple[str, str, str]) -> str:
     """Large numbers with what they count, each with its class."""
-    boxes = "".join(
-        f'<div class="{css_class}"><b>{number if isinstance(number, str) else f"{number:,}"}</b>{text}</div>'
-        for number, text, css_class in facts
-    )
+    boxes = "".join(f'<div class="{css_class}"><b>{number}</b>{text}</div>' for number, text, css_class in facts)
     return f'<div class="facts">{boxes}</div>'
 
 
 def _result(result: Result, outcome: Outcome, top: int) -> list[str]:
     parts = [
         _facts(
-            (result.requests, "requests", ""),
-            (result.allowed, "passed", ""),
-            (result.denied, f"refused ({_share(result.denied, result.requests)})", "refused"),
-            (outcome.unread.count, "lines not read", ""),
+            (f"{result.requests:,}", "requests", ""),
+            (f"{result.allowed:,}", "passed", ""),
+            (f"{result.denied:,}", f"refused ({_share(result.denied, result.requests)})", "refused"),
+            (f"{outcome.unread.count:,}", "lines not read", ""),
         )
     ]
     for unit in outcome.costs:
@@ -197,10 +194,10 @@ def _comparison(outcome: Outcome, difference: Difference, top: int) -> list[str]
     parts = [
         f'<p class="dim">{escape(one.name)}, and {escape(other.name)} in its place</p>',
         _facts(
-            (one.requests, "requests", ""),
-            (difference.newly_denied, "newly refused", "refused"),
-            (difference.newly_allowed, "newly passed", ""),
-            (outcome.unread.count, "lines not read", ""),
+            (f"{one.requests:,}", "requests", ""),
+            (f"{difference.newly_denied:,}", "newly refused", "refused"),
+            (f"{difference.newly_allowed:,}", "newly passed", ""),
+            (f"{outcome.unread.count:,}", "lines not read", ""),
         ),
         '<h2>What changes</h2><table class="cards"><thead><tr><th>Policy</th><th class="num">Passed</th>'
         '<th class="num">Refused</th><th class="num">Share</th></tr></thead><tbody>'

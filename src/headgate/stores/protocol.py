@@ -76,7 +76,8 @@ class BoundLimits(Protocol):
 
     The limits are checked with one key and one cost for each of their groups; `hit`, `peek` and
     `hit_many` use the same key and cost for all. All raise ArgumentError for what is no key or cost,
-    before anything is charged.
+    before anything is charged. A caller may give `hit` and `peek` a mapping from the unit that the limits
+    count: those that do not have `headgate.costs.single_cost` read it refuse it as no cost.
     """
 
     def hit(self, key: Key, cost: int = 1) -> Decision:

@@ -16,6 +16,7 @@ from typing import Any
 from headgate.algorithms.table import ALGORITHMS, State
 from headgate.algorithms.transition import Outcome, Step, convert, decide, give_back, measure_us, to_present
 from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ArgumentError
 from headgate.keys import Key, check_cost, check_now, encode_key
@@ -288,11 +289,13 @@ class PythonBoundLimits:
         self._groups = max((limit.group + 1 for limit in limits), default=0)
         self._now_us: Callable[[], int] = (clock or SYSTEM_CLOCK).now_us
 
-    def hit(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide(Operation((key,) * self._groups, (cost,) * self._groups))
+    def hit(self, key: Key, cost: Cost = 1) -> Decision:
+        own = cost if type(cost) is int else single_cost(self._limits, cost)
+        return self.decide(Operation((key,) * self._groups, (own,) * self._groups))
 
-    def peek(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide(Operation((key,) * self._groups, (cost,) * self._groups, commit=False))
+    def peek(self, key: Key, cost: Cost = 1) -> Decision:
+        own = cost if type(cost) is int else single_cost(self._limits, cost)
+        return self.decide(Operation((key,) * self._groups, (own,) * self._groups, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
         texts = [encode_key(key) for key in keys]

@@ -19,6 +19,7 @@ from threading import Event
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from headgate.clock import US_PER_SECOND
+from headgate.costs import Cost
 from headgate.decision import Decision
 from headgate.drive import drive, drive_async
 from headgate.errors import HeadgateError, Held, RateLimited, StoreError, StoreUnavailable, Throttled
@@ -49,7 +50,7 @@ class Turn(NamedTuple):
     """A step: stand in line; the answer is a Decision, or a StoreError is raised."""
 
     key: Key
-    cost: int
+    cost: Cost
     timeout: float | None
     """Seconds; None for no end."""
 
@@ -90,7 +91,7 @@ class OutgoingRequest:
     """The library's own."""
 
     key: Key
-    cost: int
+    cost: Cost
     idempotent: bool
     again: Callable[[], bool]
     """Whether its body can be sent (again) as it is now."""

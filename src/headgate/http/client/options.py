@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, cast
 
 from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.costs import Cost
 from headgate.errors import ArgumentError, ConfigError
 from headgate.keys import Key, check_cost
 from headgate.limiter import AsyncLimiter, Limiter
@@ -29,8 +30,8 @@ class Options(TypedDict, total=False):
     key: Callable[[Any], Key]
     """What is counted and held together, from the library's request [scheme, host and port of its URL]."""
 
-    cost: int | Callable[[Any], int]
-    """Units of a request, with limits [1]."""
+    cost: Cost | Callable[[Any], Cost]
+    """What a request costs, with limits: a number, or one for each unit that they count [1]."""
 
     store: str | Store
     """Where the states of the limits are, a URL or a store ["memory://"]. One opened here is closed here."""
@@ -77,7 +78,7 @@ class Settings:
     """Whether the limiter was made here."""
 
     key: Callable[[Any], Key] | None
-    cost: int | Callable[[Any], int]
+    cost: Cost | Callable[[Any], Cost]
     timeout_us: int
     retries: int
     retry_budget: float
@@ -107,11 +108,12 @@ def read_options(limits: ClientLimits, options: Options, *, asynchronous: bool) 
         raise ConfigError(f"clock is a clock, with now_us and let_pass, not {clock!r}")
     if not callable(chance):
         raise ConfigError(f"random is a function that gives numbers from 0 up to 1, not {chance!r}")
+    limiter = _limiter(limits, options, asynchronous=asynchronous)
     return Settings(
-        limiter=_limiter(limits, options, asynchronous=asynchronous),
+        limiter=limiter,
         owned=not isinstance(limits, Limiter | AsyncLimiter),
         key=key,
-        cost=_cost(options.get("cost", 1)),
+        cost=_cost(options.get("cost", 1), limiter),
         timeout_us=_timeout_us(options.get("timeout", 30.0)),
         retries=_retries(options.get("retries", 2)),
         retry_budget=_number("retry_budget", options.get("retry_budget", 0.1), 0, 1),
@@ -144,13 +146,19 @@ def _limiter(limits: ClientLimits, options: Options, *, asynchronous: bool) -> L
     return kind(limits, store=store, name=name, clock=options.get("clock"), on_store_error=choice)
 
 
-def _cost(cost: object) -> int | Callable[[Any], int]:
+def _cost(cost: object, limiter: Limiter | AsyncLimiter | None) -> Cost | Callable[[Any], Cost]:
     if callable(cost):
-        return cast(Callable[[Any], int], cost)
+        return cast(Callable[[Any], Cost], cost)
     try:
-        return check_cost(cost)
+        if limiter is None:
+            check_cost(cost)
+        else:
+            limiter.counted.read(cost)
     except ArgumentError as error:
+        if isinstance(cost, Mapping) or (limiter is not None and not limiter.counted.is_plain):
+            raise ConfigError(f"cost is what a request costs, or a function of it: {error}") from error
         raise ConfigError(f"cost is a whole number from 0, or a function of the request, not {cost!r}") from error
+    return cast(Cost, cost)
 
 
 def _timeout_us(timeout: object) -> int:

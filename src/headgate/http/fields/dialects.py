@@ -141,9 +141,12 @@ def _reset_us(decision: Decision) -> int:
 
 
 def _policies(decision: Decision) -> list[str]:
-    """`20;w=2` for each limit; of those with the same quota, one."""
+    """`20;w=2` for each limit that counts what the binding one does; of those with the same quota, one."""
     found: dict[int, str] = {}
+    speaking = decision.binding
     for reading in decision.limits:
+        if speaking is None or reading.unit != speaking.unit:  # these fields cannot name what a number counts
+            continue
         if reading.shadow or not reading.definition.limit.is_rate:
             continue
         window, quota = window_seconds(reading), min(reading.limit, LARGEST_INTEGER)

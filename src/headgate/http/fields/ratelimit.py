@@ -12,13 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate import core
+from headgate.amounts import REQUESTS, base_unit
 from headgate.decision import Decision, LimitReading, NamedLimit
+from headgate.limits import Limit
 
 US = 1_000_000
 LARGEST_INTEGER = 999_999_999_999_999
 """The largest Integer of a structured field (RFC 9651, 3.3.1)."""
 
 _MOST_WRITERS = 4096
+_BYTES = "bytes"
 
 Passing = Callable[[Decision], list[tuple[Any, Any]] | None]
 """The fields of a decision that passes at once, None where there is more to say or to do."""
@@ -116,7 +119,7 @@ def retry_after_seconds(decision: Decision) -> int | None:
 
 
 def policy_item(reading: LimitReading) -> str:
-    """A member of RateLimit-Policy: `"burst";q=20;w=2`."""
+    """A member of RateLimit-Policy: `"burst";q=20;w=2`, `"llm.tokens";q=90000;qu="tokens";w=60`."""
     return _policy_item(reading.definition)
 
 
@@ -175,10 +178,19 @@ def _form(definition: NamedLimit) -> Form:
 def _policy_item(definition: NamedLimit) -> str:
     limit = definition.limit
     policy = f'"{definition.name}";q={min(limit.quota, LARGEST_INTEGER)}'
+    unit = quota_unit(limit)
+    if unit != REQUESTS:
+        policy = f'{policy};qu="{unit}"'
     if not limit.is_rate:
-        return f'{policy};qu="concurrent-requests"'
+        return policy
     window_us = limit.window_us
     return policy if window_us < US else f"{policy};w={min(max(1, _seconds(window_us)), LARGEST_INTEGER)}"
+
+
+def quota_unit(limit: Limit) -> str:
+    """`qu`: what a quota counts, in the draft's own words where it has one, of money billionths: "nano-usd"."""
+    unit = "content-bytes" if limit.of == _BYTES else base_unit(limit.of)
+    return unit if limit.is_rate else f"concurrent-{unit}"
 
 
 def _limit_item(form: Form, reading: LimitReading) -> str:

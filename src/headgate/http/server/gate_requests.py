@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
 from typing import Any, cast
 
+from headgate.costs import read_units
 from headgate.decision import Decision
 from headgate.drive import answered
 from headgate.errors import ConfigError
 from headgate.http.server.options import AnyPolicy, cost_of, function_of
 from headgate.http.server.request_limits import Asked
+from headgate.keys import check_cost
 from headgate.policy.compiled import ALL_RULES
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
@@ -40,11 +42,11 @@ class GateRequests:
     def __init__(self, policy: AnyPolicy | Gate | AsyncGate, told: dict[str, Any], *, asynchronous: bool) -> None:
         self._asynchronous = asynchronous
         self._exempt = function_of(told, "exempt")
-        self._cost = cost_of(told)
         self._ruleset = told.get("ruleset", ALL_RULES)
         self.owned: Store | None = None
         """The store, if it was opened here."""
         self._gate = self._open(policy, told)
+        self._cost = cost_of(told, self._check_cost)
         later = iscoroutinefunction(self._exempt) or iscoroutinefunction(self._cost)
         if later and not asynchronous:
             raise ConfigError("a coroutine function goes before an asyncio application only")
@@ -75,6 +77,13 @@ class GateRequests:
         if store is None or isinstance(store, str):
             self.owned = gate.store
         return gate
+
+    def _check_cost(self, cost: Any) -> None:
+        """Raise ArgumentError for what is no cost of a request to this policy."""
+        if isinstance(cost, Mapping):
+            read_units(cost, self._gate.policy.units)
+        else:
+            check_cost(cost)
 
     def _ask(self, request: Request) -> Asked:
         if self._exempt is not None and self._exempt(request):

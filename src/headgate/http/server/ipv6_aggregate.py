@@ -10,10 +10,11 @@ from fractions import Fraction
 from typing import Any
 
 from headgate.clock import Clock
+from headgate.costs import Cost, Counted
 from headgate.decision import Decision, name_limits
 from headgate.errors import ConfigError
 from headgate.keys import Key
-from headgate.limits import Limit
+from headgate.limits import Limit, units_of
 from headgate.operation import Operation, Receipt
 from headgate.stores.guard.choice import rescued
 from headgate.stores.protocol import Store
@@ -37,6 +38,7 @@ class WideLimiter:
         asynchronous: bool,
         on_store_error: str,
     ) -> None:
+        self.counted = Counted(units_of(limits))
         for limit in limits:
             if limit.quota * times > LARGEST:
                 raise ConfigError(f"{times} times {limit} is more than can be counted, {LARGEST}")
@@ -50,23 +52,30 @@ class WideLimiter:
                 scope=f"{scope}/wide",
                 name=f"{name or 'default'}.wide",
                 shadow=shadow,
-                group=1,
+                group=len(self.counted.units),
                 on_store_error=on_store_error,
             ),
         )
         bound: Any = (store.bind_async if asynchronous else store.bind)(definitions, clock=clock)
         self._bound = rescued(store, bound, definitions, clock) if on_store_error else bound
 
-    def hit(self, keys: tuple[Key, Key], cost: int) -> Any:
+    def hit(self, keys: tuple[Key, Key], cost: Cost) -> Any:
         """Decide and charge; awaitable where the store waits for I/O on an event loop."""
-        return self._bound.decide(Operation(keys, (cost, cost)))
+        return self._bound.decide(self._operation(keys, self.counted.read(cost)))
 
     ask = hit
 
-    def peek(self, keys: tuple[Key, Key], cost: int) -> Any:
+    def peek(self, keys: tuple[Key, Key], cost: Cost) -> Any:
         """Decide and change nothing."""
-        return self._bound.decide(Operation(keys, (cost, cost), commit=False))
+        return self._bound.decide(self._operation(keys, self.counted.read(cost), commit=False))
 
-    def give_back(self, keys: tuple[Key, Key], cost: int, ago_us: int, decision: Decision) -> Any:
+    def give_back(self, keys: tuple[Key, Key], cost: Cost, ago_us: int, decision: Decision) -> Any:
         """Give back what `hit` charged; see `Limiter.give_back`."""
-        return self._bound.give_back(Receipt.of(Operation(keys, (cost, cost)), decision), ago_us)
+        operation = self._operation(keys, self.counted.read_part(cost))
+        return self._bound.give_back(Receipt.of(operation, decision), ago_us)
+
+    def _operation(self, keys: tuple[Key, Key], costs: tuple[int, ...], *, commit: bool = True) -> Operation:
+        """Each unit on both networks."""
+        network, wider = keys
+        groups = len(costs)
+        return Operation((network,) * groups + (wider,) * groups, costs + costs, commit=commit)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast
 
 from headgate.clock import Clock
+from headgate.costs import Cost
 from headgate.decision import Decision
 from headgate.errors import ArgumentError, ConfigError
-from headgate.keys import Key, check_cost
+from headgate.keys import Key, whole_number
 from headgate.limits import Limit
 from headgate.policy.compiled import Policy
 from headgate.policy.headers import Headers
@@ -77,8 +78,9 @@ class Answering(TypedDict, total=False):
     clock: Clock
     """Replaces the store's clock."""
 
-    cost: int | Of[int]
-    """Units of a request [1]."""
+    cost: Cost | Of[Cost]
+    """What a request costs: a number, or one for each unit that the limits count, `{"requests": 1, "tokens": 900}`
+    [1]."""
 
     exempt: Of[bool]
     """Whether a request is not limited [only CORS preflights, where `limits` is given]."""
@@ -102,8 +104,9 @@ class Counting(Answering, total=False):
     tier: Of[Key | None]
     """Which of the limits apply, where `limits` is a mapping; a tier that it does not name is "default"."""
 
-    counts: Callable[[Any, Response], bool | int]
-    """What counts of a request once it is answered: False for nothing, or a number of units [all].
+    counts: Callable[[Any, Response], bool | Cost]
+    """What counts of a request once it is answered: False for nothing, True for all, or a cost [all]. Units that a
+    mapping does not name count as they were charged.
 
     The request is charged before it is let in, so no race exceeds the limit; what does not count is given back.
     Units beyond what was charged are taken as far as any remain.
@@ -195,12 +198,16 @@ def function_of(told: Mapping[str, Any], name: str) -> Any:
     return given
 
 
-def cost_of(told: Mapping[str, Any]) -> Any:
-    """The cost of a request, 1 where it is not given, or the function that gives it; raises ConfigError."""
+def cost_of(told: Mapping[str, Any], check: Callable[[Any], object]) -> Any:
+    """The cost of a request, 1 where it is not given, or the function that gives it; raises ConfigError.
+
+    `check` raises ArgumentError for what is no cost.
+    """
     cost = told.get("cost", 1)
     if callable(cost):
         return cost
     try:
-        return check_cost(cost)
+        check(cost)
     except ArgumentError as error:
         raise ConfigError(str(error)) from error
+    return whole_number(cost) if whole_number(cost) is not None else cost

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple
 
 from headgate import core
+from headgate.amounts import unit_named
 from headgate.clock import SYSTEM_CLOCK
+from headgate.costs import Cost, Counted
 from headgate.decision import Decision, NamedLimit, Reading
 from headgate.drive import answered
 from headgate.errors import ArgumentError, ConfigError
@@ -27,7 +29,7 @@ from headgate.http.server.counted_keys import (
 from headgate.http.server.ipv6_aggregate import WideLimiter
 from headgate.http.server.options import AnyLimits, Response, cost_of, function_of, in_any_case, one_of
 from headgate.http.server.shortcuts import NOWHERE, Shortcut, of_environs, of_one_scope, of_scopes
-from headgate.keys import Key
+from headgate.keys import Key, check_cost
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.policy.client_address import UNIX
 from headgate.policy.request import Repeated, Request
@@ -58,7 +60,7 @@ class Charge(NamedTuple):
 
     limiter: Any
     key: Any
-    cost: int
+    cost: Cost
     asked_us: int
 
 
@@ -68,7 +70,6 @@ class RequestLimits:
     def __init__(self, told: dict[str, Any], *, asynchronous: bool, routed: bool) -> None:
         self._asynchronous = asynchronous
         self._exempt = function_of(told, "exempt")
-        self._cost = cost_of(told)
         self._key = function_of(told, "key")
         self._missing = one_of(told, "missing", "address", "anonymous", "refuse")
         self._refuse_repeated = one_of(told, "repeated", "count", "refuse") == "refuse"
@@ -98,14 +99,19 @@ class RequestLimits:
         self._limits_of: Any = _tiered(limits, tier) if isinstance(limits, Mapping) else limits
         if tier is not None and not isinstance(limits, Mapping):
             raise ConfigError("tier chooses among limits: give them as a mapping from tier to limits")
+        self._one: Any = None if callable(self._limits_of) else self._limiter(self._limits_of)
+        # What cannot be used is told now.
+        known = limits.values() if isinstance(limits, Mapping) else () if self._one is None else (limits,)
+        limiters = [self._limiter(own) for own in known if own is not None]
+        self._units = frozenset(unit for limiter in limiters for unit in limiter.counted.units)
+        """What the limits of any tier count."""
+
+        self._cost = cost_of(told, partial(self._check_cost, limiters))
         functions = (self._exempt, self._key, self._cost, self._limits_of)
         if any(map(iscoroutinefunction, functions)) and not asynchronous:
             raise ConfigError("a coroutine function goes before an asyncio application only")
         if iscoroutinefunction(self._counts):
             raise ConfigError("counts is no coroutine function: the response is sent")
-        self._one: Any = None if callable(self._limits_of) else self._limiter(self._limits_of)
-        # What cannot be used is told now.
-        known = limits.values() if isinstance(limits, Mapping) else () if self._one is None else (limits,)
         for own in known:
             if own is not None:
                 self._limiter(own, wide=self._wide is not None)
@@ -132,20 +138,22 @@ class RequestLimits:
             return
         limiter, key, cost, asked_us = charge
         try:
-            told = self._counts(request, in_any_case(response))
-            units = cost if told is True else int(told)
-            if units < 0:
-                raise ArgumentError(f"units that count are at least 0, not {units}")
+            charged = limiter.counted.read(cost)
+            settled = _settled(limiter.counted, self._counts(request, in_any_case(response)), charged)
         except Exception:  # the response is sent: only the log can report it
             _log.exception("counts failed: the request counts as it was charged")
             return
-        if units < cost:
+        as_read = limiter.counted.as_read
+        unused = [max(0, before - now) for before, now in zip(charged, settled, strict=True)]
+        more = [max(0, now - before) for before, now in zip(charged, settled, strict=True)]
+        if any(unused):
             ago_us = max(0, self._clock.now_us() - asked_us)
-            yield limiter.give_back(key, cost - units, ago_us, decision)
-        elif units > cost and not (yield limiter.hit(key, units - cost)).allowed:
-            left = (yield limiter.peek(key, 0)).remaining
-            if left:
-                yield limiter.hit(key, left)
+            yield limiter.give_back(key, as_read(unused), ago_us, decision)
+        if any(more) and not (yield limiter.hit(key, as_read(more))).allowed:
+            left = _left(limiter.counted.units, (yield limiter.peek(key, as_read([0] * len(more)))))
+            most = [min(units, rest) for units, rest in zip(more, left, strict=True)]
+            if any(most):
+                yield limiter.hit(key, as_read(most))
 
     def _plainly(self) -> Callable[[Request], Asked]:
         """`_ask` for the same limits on every client's address: most need no more, so it takes no longer."""
@@ -203,7 +211,7 @@ class RequestLimits:
     def _peer_limits(self) -> Any:
         """What decides for peers natively, None where that cannot be."""
         native, definitions = core.native, self.definitions
-        if native is None or definitions is None:
+        if native is None or definitions is None or not self._one.counted.is_plain:
             return None
         writers = writers_of(definitions)
         fields = writers.encoded if self._asynchronous else writers.text
@@ -233,9 +241,10 @@ class RequestLimits:
     def taking_back(self, charge: Charge, decision: Decision) -> Generator[Any, Any, None]:
         """Give back all that was charged; yields what may have to be awaited. Raises StoreError."""
         limiter, key, cost, asked_us = charge
-        if cost:
+        charged = limiter.counted.read(cost)
+        if any(charged):
             ago_us = max(0, self._clock.now_us() - asked_us)
-            yield limiter.give_back(key, cost, ago_us, decision)
+            yield limiter.give_back(key, limiter.counted.as_read(charged), ago_us, decision)
 
     def _ask(self, request: Request) -> Asked:
         if request.method == "OPTIONS" and _is_preflight(request):
@@ -263,7 +272,7 @@ class RequestLimits:
         cost: Any = await answered(self._cost(request)) if callable(self._cost) else self._cost
         return await answered(self._decide(request, limits, key, cost))
 
-    def _decide(self, request: Request, limits: AnyLimits, key: Key | None, cost: int) -> Any:
+    def _decide(self, request: Request, limits: AnyLimits, key: Key | None, cost: Any) -> Any:
         counted: Any = None
         if key is not None:
             if is_repeated(key):
@@ -287,9 +296,25 @@ class RequestLimits:
         else:
             limiter = self._limiter(limits)
             ask = limiter.ask if self._asynchronous else limiter.hit
+        if type(cost) is not int:
+            cost = self._counted_here(limiter.counted, cost)
         if self._keeps_charges:
             request.charge = Charge(limiter, counted, cost, self._clock.now_us())
         return limiter.acquire(counted, cost, timeout=self._wait) if self._wait else ask(counted, cost)
+
+    def _check_cost(self, limiters: Sequence[Any], cost: Any) -> None:
+        """Raise ArgumentError for a cost that limits of one tier or another cannot take."""
+        for limiter in limiters:
+            limiter.counted.read(self._counted_here(limiter.counted, cost))
+        if not limiters and not isinstance(cost, Mapping):
+            check_cost(cost)
+
+    def _counted_here(self, counted: Counted, cost: Any) -> Any:
+        """A cost without what only limits of other tiers count."""
+        if not isinstance(cost, Mapping) or self._one is not None:
+            return cost
+        elsewhere = self._units.difference(counted.units)
+        return {name: amount for name, amount in cost.items() if unit_named(name) not in elsewhere}
 
     def _scoped(self, request: Request, counted: Any) -> Any:
         """The key within the scope in which a request counts."""
@@ -369,6 +394,22 @@ def _tiered(limits: Mapping[str, AnyLimits | None], tier: Any) -> Callable[[Requ
         return limits.get(_tier_name(await tier(request)), default)
 
     return of_async if iscoroutinefunction(tier) else of
+
+
+def _settled(counted: Counted, told: Any, charged: tuple[int, ...]) -> tuple[int, ...]:
+    """What `counts` says that a request takes of each unit, of which this was charged."""
+    if told is True:
+        return charged
+    if told is False:
+        return (0,) * len(charged)
+    if counted.is_plain and not isinstance(told, Mapping):
+        told = int(told)
+    return counted.read_settled(told, charged)
+
+
+def _left(units: Sequence[str], decision: Decision) -> list[int]:
+    """What is left of each unit to the limits that count it."""
+    return [min(reading.remaining for reading in decision.limits if reading.unit == unit) for unit in units]
 
 
 def _seconds(told: Mapping[str, Any]) -> float:

@@ -19,13 +19,16 @@ from headgate.units import LARGEST
 MOST_REQUESTS = 1000
 _LONGEST_TEXT = 8192
 _MOST_HEADERS = 256
+_MOST_UNITS = 16
+_LONGEST_AMOUNT = 64
 
 
 class Check(NamedTuple):
     """A request to be judged, and its cost."""
 
     request: Request
-    cost: int
+    cost: int | Mapping[str, int | str]
+    """A number, or one for each unit; which units there are is the policy's to say."""
 
 
 class BadBody(ArgumentError):
@@ -97,8 +100,24 @@ REQUEST: Mapping[str, Text | HeaderMap] = {
 
 _CHECK = ("request", "cost")
 _BODY = ("request", "requests", "cost")
-_COST = {"type": "integer", "minimum": 0, "maximum": LARGEST, "default": 1,
-         "description": "a multiple of each rule's own cost; 0 only looks"}  # fmt: skip
+_COST = {
+    "anyOf": [
+        {"type": "integer", "minimum": 0, "maximum": LARGEST},
+        {
+            "type": "object",
+            "maxProperties": _MOST_UNITS,
+            "additionalProperties": {
+                "anyOf": [
+                    {"type": "integer", "minimum": 0, "maximum": LARGEST},
+                    {"type": "string", "maxLength": _LONGEST_AMOUNT},
+                ]
+            },
+        },
+    ],
+    "default": 1,
+    "description": "so many such requests, a multiple of each rule's own cost; 0 only looks. Or a map from what limits "
+    'count to a number, of money text, as in {"requests": 1, "tokens": 900, "usd": "0.0123"}',
+}
 
 
 def body_schema() -> dict[str, Any]:
@@ -178,9 +197,25 @@ def _read_check(place: str, value: dict[str, Any]) -> Check:
         else:
             arguments[name] = field.read(f"{place}.{name}", given)
     try:
-        return Check(Request(**arguments), check_cost(value["cost"]) if "cost" in value else 1)
+        return Check(Request(**arguments), _read_cost(value["cost"]) if "cost" in value else 1)
     except ArgumentError as error:
         raise BadBody(f"{place}: {error}") from None
+
+
+def _read_cost(cost: Any) -> int | Mapping[str, int | str]:
+    """A cost as a gate takes it, which knows the units."""
+    if type(cost) is not dict:
+        return check_cost(cost)
+    if len(cost) > _MOST_UNITS:
+        raise ArgumentError(f"a cost names at most {_MOST_UNITS} units, not {len(cost)}")
+    for unit, amount in cost.items():
+        if type(amount) is str and len(amount) <= _LONGEST_AMOUNT:
+            continue
+        if isinstance(amount, float):
+            raise ArgumentError(f'a cost in {unit[:64]} is a whole number, or of money text such as "0.0123"')
+        if type(amount) is not int or not 0 <= amount <= LARGEST:
+            check_cost(amount)
+    return cost
 
 
 def _parse(body: bytes) -> Any:

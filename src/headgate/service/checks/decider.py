@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TypeVar
 
+from headgate.costs import Cost
 from headgate.decision import Decision
 from headgate.observe.events import DecisionEvent, Events
 from headgate.policy.compiled import ALL_RULES
@@ -23,7 +24,7 @@ class Decider:
         self._events = events
 
     def decide(
-        self, request: Request, cost: int, write: Callable[[Decision], Written], ruleset: str = ALL_RULES
+        self, request: Request, cost: Cost, write: Callable[[Decision], Written], ruleset: str = ALL_RULES
     ) -> Written | Awaitable[Written]:
         """What `write` makes of the decision for a request; an awaitable of it where the store waits for I/O."""
         events = self._events

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from json.encoder import encode_basestring_ascii as _quoted
 
+from headgate.amounts import base_unit
 from headgate.decision import Decision
 from headgate.http.refusal import headers_of
 
@@ -41,6 +42,7 @@ def _write_limits(decision: Decision) -> str:
         written.append(
             f'{{"name": {_quoted(definition.name)}, "rule": {_quoted(definition.rule)}, '
             f'"allowed": {"true" if reading.allowed else "false"}, "limit": {definition.limit.quota}, '
+            f'"unit": "{base_unit(definition.limit.of)}", '
             f'"remaining": {reading.remaining}, "reset_after": {reading.reset_after_us / 1e6}, '
             f'"retry_after": {retry_after}, "shadow": {"true" if definition.shadow else "false"}}}'
         )

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from headgate.clock import Clock
+from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ConfigError, StoreError
 from headgate.keys import Key
@@ -41,21 +42,21 @@ class Fallback:
         local: MemoryStore,
         clock: Clock | None,
     ) -> None:
-        self._definitions = tuple(definitions)
+        self.definitions = tuple(definitions)
         self.groups = max((definition.group + 1 for definition in definitions), default=0)
         self._choices = [definition.on_store_error or choice for definition in definitions]
         self._enforced_closed = any(
             own == "closed" and not definition.shadow
-            for own, definition in zip(self._choices, self._definitions, strict=True)
+            for own, definition in zip(self._choices, self.definitions, strict=True)
         )
         self._local = [number for number, own in enumerate(self._choices) if own == "local"]
-        self._groups = sorted({self._definitions[number].group for number in self._local})
+        self._groups = sorted({self.definitions[number].group for number in self._local})
         self._bound: BoundLimits = local.bind(
             [
                 replace(
-                    self._definitions[number],
-                    limit=self._definitions[number].limit.scaled(share),
-                    group=self._groups.index(self._definitions[number].group),
+                    self.definitions[number],
+                    limit=self.definitions[number].limit.scaled(share),
+                    group=self._groups.index(self.definitions[number].group),
                 )
                 for number in self._local
             ],
@@ -70,7 +71,7 @@ class Fallback:
             Reading(False, 0, 0, COME_BACK_US, COME_BACK_US, 0)
             if own == "closed" and costs[definition.group]
             else Reading(True, definition.limit.quota, 0, 0, 0, 0)
-            for own, definition in zip(self._choices, self._definitions, strict=True)
+            for own, definition in zip(self._choices, self.definitions, strict=True)
         ]
         degraded = "closed" if self._enforced_closed else "open"
         if self._local:
@@ -90,15 +91,15 @@ class Fallback:
                 )
         if closed:
             degraded = "closed"
-        each = [costs[definition.group] for definition in self._definitions]
-        pairs = zip(self._definitions, readings, strict=True)
+        each = [costs[definition.group] for definition in self.definitions]
+        pairs = zip(self.definitions, readings, strict=True)
         allowed = all(reading.allowed or definition.shadow for definition, reading in pairs)
-        binding = binding_of(self._definitions, readings, each, allowed=allowed)
-        return Decision(self._definitions, readings, allowed=allowed, binding=binding, degraded=degraded)
+        binding = binding_of(self.definitions, readings, each, allowed=allowed)
+        return Decision(self.definitions, readings, allowed=allowed, binding=binding, degraded=degraded)
 
     def give_back(self, receipt: Receipt, ago_us: int) -> None:
         """Give back what was charged here."""
-        read_receipt(self._definitions, receipt, ago_us)
+        read_receipt(self.definitions, receipt, ago_us)
         if self._local:
             keys, costs, _, charged = receipt
             own = Receipt(
@@ -114,7 +115,7 @@ class Fallback:
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None) -> StatesAt:
         """The states here; None for limits that are not decided here."""
-        states: list[tuple[Any, ...] | None] = [None] * len(self._definitions)
+        states: list[tuple[Any, ...] | None] = [None] * len(self.definitions)
         if self._local:
             found = self._bound.read(tuple(keys[group] for group in self._groups), now_us)
             for number, state in zip(self._local, found, strict=True):
@@ -157,11 +158,13 @@ class RescuedLimits:
         except StoreError as error:
             self._failed(error)
 
-    def hit(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide(Operation((key,) * self._groups, (cost,) * self._groups))
+    def hit(self, key: Key, cost: Cost = 1) -> Decision:
+        own = cost if type(cost) is int else single_cost(self._fallback.definitions, cost)
+        return self.decide(Operation((key,) * self._groups, (own,) * self._groups))
 
-    def peek(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide(Operation((key,) * self._groups, (cost,) * self._groups, commit=False))
+    def peek(self, key: Key, cost: Cost = 1) -> Decision:
+        own = cost if type(cost) is int else single_cost(self._fallback.definitions, cost)
+        return self.decide(Operation((key,) * self._groups, (own,) * self._groups, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
         every = list(keys)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
+from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit
 from headgate.drive import drive, drive_async
 from headgate.errors import StoreError
@@ -57,9 +58,10 @@ class _GuardedLimits:
         """See to it that the end of an outage is noticed."""
         raise NotImplementedError
 
-    def _whole(self, key: Key, cost: int, *, commit: bool = True) -> Operation:
+    def _whole(self, key: Key, cost: Cost, *, commit: bool = True) -> Operation:
         """An operation with one key and cost for all groups."""
-        return Operation((key,) * self._groups, (cost,) * self._groups, commit=commit)
+        own = cost if type(cost) is int else single_cost(self._limits, cost)
+        return Operation((key,) * self._groups, (own,) * self._groups, commit=commit)
 
     def _deciding(self, operation: Operation) -> Steps[Decision]:
         if self._refusals.known and self._may_remember(operation):
@@ -131,10 +133,11 @@ class _GuardedLimits:
 class GuardedLimits(_GuardedLimits):
     """Limits of a guarded store, for threads."""
 
-    def hit(self, key: Key, cost: int = 1) -> Decision:
-        return drive(self._deciding(Operation((key,) * self._groups, (cost,) * self._groups)))
+    def hit(self, key: Key, cost: Cost = 1) -> Decision:
+        own = cost if type(cost) is int else single_cost(self._limits, cost)
+        return drive(self._deciding(Operation((key,) * self._groups, (own,) * self._groups)))
 
-    def peek(self, key: Key, cost: int = 1) -> Decision:
+    def peek(self, key: Key, cost: Cost = 1) -> Decision:
         return self.decide(self._whole(key, cost, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
@@ -174,10 +177,10 @@ class GuardedLimits(_GuardedLimits):
 class AsyncGuardedLimits(_GuardedLimits):
     """Limits of a guarded store, for asyncio."""
 
-    def hit(self, key: Key, cost: int = 1) -> Awaitable[Decision]:
+    def hit(self, key: Key, cost: Cost = 1) -> Awaitable[Decision]:
         return self.decide(self._whole(key, cost))
 
-    def peek(self, key: Key, cost: int = 1) -> Awaitable[Decision]:
+    def peek(self, key: Key, cost: Cost = 1) -> Awaitable[Decision]:
         return self.decide(self._whole(key, cost, commit=False))
 
     async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headgate.clock import Clock, SystemClock
+from headgate.costs import Cost, single_cost
 from headgate.decision import Decision
 from headgate.drive import drive, drive_async
 from headgate.keys import Key, check_now
@@ -51,9 +52,10 @@ class _RedisLimits:
             return now_us
         return server_us if self._clock is None else self._clock.now_us()
 
-    def _whole(self, key: Key, cost: int, *, commit: bool = True) -> Operation:
+    def _whole(self, key: Key, cost: Cost, *, commit: bool = True) -> Operation:
         """An operation with one key and cost for all groups."""
-        return Operation((key,) * self._groups, (cost,) * self._groups, commit=commit)
+        own = cost if type(cost) is int else single_cost(self._commands.definitions, cost)
+        return Operation((key,) * self._groups, (own,) * self._groups, commit=commit)
 
     def _many(self, keys: Iterable[Key], costs: int | Iterable[int] | None) -> list[Operation]:
         """Operations at one moment; nothing is asked if a key or cost is bad."""
@@ -69,10 +71,10 @@ class RedisLimits(_RedisLimits):
         super().__init__(link, commands, clock)
         self._run = link.run
 
-    def hit(self, key: Key, cost: int = 1) -> Decision:
+    def hit(self, key: Key, cost: Cost = 1) -> Decision:
         return self.decide(self._whole(key, cost))
 
-    def peek(self, key: Key, cost: int = 1) -> Decision:
+    def peek(self, key: Key, cost: Cost = 1) -> Decision:
         return self.decide(self._whole(key, cost, commit=False))
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
@@ -106,10 +108,10 @@ class AsyncRedisLimits(_RedisLimits):
         super().__init__(link, commands, clock)
         self._run = link.run
 
-    def hit(self, key: Key, cost: int = 1) -> Awaitable[Decision]:
+    def hit(self, key: Key, cost: Cost = 1) -> Awaitable[Decision]:
         return self.decide(self._whole(key, cost))
 
-    def peek(self, key: Key, cost: int = 1) -> Awaitable[Decision]:
+    def peek(self, key: Key, cost: Cost = 1) -> Awaitable[Decision]:
         return self.decide(self._whole(key, cost, commit=False))
 
     async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
