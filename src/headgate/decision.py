@@ -290,11 +290,7 @@ def describe(decision: Decision) -> str:
 
 
 def _rebuild(
-    definitions: tuple[NamedLimit, ...],
-    readings: tuple[Reading, ...],
-    allowed: bool,
-    binding: int | None,
-    degraded: str,
+    definitions: tuple[NamedLimit, ...], readings: Sequence[Reading], allowed: bool, binding: int | None, degraded: str
 ) -> Decision:
     return Decision(definitions, readings, allowed=allowed, binding=binding, degraded=degraded)
 

@@ -192,6 +192,7 @@ def test_a_decision_is_written_as_json_whatever_is_in_it() -> None:
             "allowed": decision.allowed,
             "rule": decision.rule or None,
             "limit": decision.limit,
+            "unit": None if decision.binding is None else "requests",
             "remaining": decision.remaining,
             "reset_after": decision.reset_after,
             "retry_after": decision.retry_after,

@@ -9,19 +9,32 @@ from headgate.decision import Decision
 from headgate.http.refusal import headers_of
 
 
+class _BaseUnits(dict[str, str]):
+    """`base_unit` of units that were met before: the limits of a policy have few."""
+
+    def __missing__(self, unit: str) -> str:
+        self[unit] = base_unit(unit)
+        return self[unit]
+
+
+_base_units = _BaseUnits()
+
+
 def write_decision(decision: Decision) -> str:
     """A decision as JSON: seconds as numbers, null for never.
 
     Its parts are put together here: the encoder of the standard library takes as long as everything else that is
     done for a request.
     """
-    limit = decision.limit
-    if limit is None:
-        binding = '"rule": null, "limit": null, "remaining": null, "reset_after": null'
+    reading = decision.binding
+    if reading is None:
+        binding = '"rule": null, "limit": null, "unit": null, "remaining": null, "reset_after": null'
     else:
+        definition = reading.definition
         binding = (
-            f'"rule": {_quoted(decision.rule) if decision.rule else "null"}, "limit": {limit}, '
-            f'"remaining": {decision.remaining}, "reset_after": {decision.reset_after}'
+            f'"rule": {_quoted(definition.rule) if definition.rule else "null"}, "limit": {definition.limit.quota}, '
+            f'"unit": "{_base_units[definition.limit.of]}", '
+            f'"remaining": {reading.remaining}, "reset_after": {reading.reset_after_us / 1e6}'
         )
     retry_after = decision.retry_after
     headers = ", ".join([f'"{name}": {_quoted(value)}' for name, value in headers_of(decision)])
@@ -42,7 +55,7 @@ def _write_limits(decision: Decision) -> str:
         written.append(
             f'{{"name": {_quoted(definition.name)}, "rule": {_quoted(definition.rule)}, '
             f'"allowed": {"true" if reading.allowed else "false"}, "limit": {definition.limit.quota}, '
-            f'"unit": "{base_unit(definition.limit.of)}", '
+            f'"unit": "{_base_units[definition.limit.of]}", '
             f'"remaining": {reading.remaining}, "reset_after": {reading.reset_after_us / 1e6}, '
             f'"retry_after": {retry_after}, "shadow": {"true" if definition.shadow else "false"}}}'
         )
