@@ -6,8 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from headgate.amounts import LONGEST_UNIT, RESERVED_WORDS, UNIT
 from headgate.errors import ConfigError
 from headgate.limits import FixedWindow, LeakyBucket, LeakyQueue, Limit, SlidingLog, SlidingWindow, TokenBucket
+from headgate.limits.limit import count_argument
 
 PERIODS_US = st.one_of(
     st.integers(1, 50),
@@ -44,6 +46,25 @@ ONE_OF_A_KIND: dict[type[Limit], st.SearchStrategy[Limit]] = {
 ONE_LIMIT: st.SearchStrategy[Limit] = st.one_of(*ONE_OF_A_KIND.values())
 SEVERAL_LIMITS = st.lists(ONE_LIMIT, min_size=1, max_size=4)
 WAITS = st.one_of(st.just(0), st.integers(0, 100), st.integers(0, 10**8), st.integers(0, 10**12))
+
+
+def _is_free(name: str) -> bool:
+    """Whether a unit's name means nothing else, and is one word in any case."""
+    return len(name) <= LONGEST_UNIT and len(name) != 3 and name.lower() not in (*RESERVED_WORDS, "request", "requests")
+
+
+UNITS = st.one_of(
+    st.sampled_from(["requests", "tokens", "bytes", "usd", "eur", "in-out_2", "x" * LONGEST_UNIT]),
+    st.from_regex(UNIT, fullmatch=True).filter(_is_free),
+)
+"""What limits count. Of three letters only these currencies, whose names are one word in any case."""
+
+
+def counting(limit: Limit, of: str) -> Limit:
+    """The same numbers of another unit; of money they are billionths."""
+    counts = {name: getattr(limit, name) for name in ("limit", "capacity", "refill", "queue") if hasattr(limit, name)}
+    arguments: dict[str, Any] = {name: count_argument(count, of) for name, count in counts.items()}
+    return type(limit)(**arguments, period_us=limit.period_us, of=of)  # type: ignore[call-arg]
 
 
 def quota_of(limit: Limit) -> int:

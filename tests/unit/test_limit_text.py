@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from fractions import Fraction
 from math import ceil
 from typing import Any
 
@@ -23,9 +24,11 @@ from headgate import (
     TokenBucket,
     parse_limits,
 )
-from headgate.periods import LONGEST_TEXT
+from headgate.algorithms.table import ALGORITHMS
+from headgate.amounts import RESERVED_WORDS
+from headgate.periods import _UNITS, LONGEST_TEXT
 from headgate.units import LARGEST, compile_bucket, nearest_bucket
-from strategies import ONE_LIMIT
+from strategies import ONE_LIMIT, UNITS, counting
 
 EXAMPLES = {
     "100/minute": SlidingLog(limit=100, period="minute"),
@@ -48,6 +51,17 @@ EXAMPLES = {
     "250/us": SlidingWindow(limit=250, period_us=1),
     "0/day": SlidingLog(limit=0, period="day"),
     "4503599627370496/us fixed": FixedWindow(limit=LARGEST, period="us"),
+    "90000 tokens/minute bucket": TokenBucket(capacity=90000, refill=90000, period="minute", of="tokens"),
+    "90000 tokens/minute": SlidingWindow(limit=90000, period="minute", of="tokens"),
+    "5 in-out_2 per 30 seconds": SlidingLog(limit=5, period_us=30_000_000, of="in-out_2"),
+    "60 requests/minute": SlidingLog(limit=60, period="minute"),
+    "1 request/second": SlidingLog(limit=1, period="second"),
+    "1_000 bytes per 2 seconds queue 5000": LeakyQueue(queue=5000, refill=1000, period="2 seconds", of="bytes"),
+    "100 tokens concurrent": Concurrent(limit=100, of="tokens"),
+    "1000 usd/day": SlidingLog(limit=1000, period="day", of="usd"),
+    "0.50 USD/hour fixed": FixedWindow(limit="0.5", period="hour", of="usd"),
+    "10 eur/day burst 2.5": TokenBucket(capacity="2.5", refill=10, period="day", of="eur"),
+    "0.000000001 usd/second counter": SlidingWindow(limit="1e-9", period="second", of="usd"),
 }
 
 
@@ -95,7 +109,15 @@ def test_parsing_and_printing_are_inverse(limits: list[Limit]) -> None:
     assert "; ".join(str(limit) for limit in parse_limits(text)) == text
 
 
-@given(text=st.text(max_size=40))
+@given(limits=st.lists(st.builds(counting, ONE_LIMIT, UNITS), min_size=1, max_size=5))
+def test_parsing_and_printing_are_inverse_whatever_is_counted(limits: list[Limit]) -> None:
+    text = "; ".join(str(limit) for limit in limits)
+    assert parse_limits(text) == tuple(limits)
+    assert "; ".join(str(limit) for limit in parse_limits(text)) == text
+    assert [eval(repr(limit), vars(__import__("headgate"))) for limit in limits] == limits
+
+
+@given(text=st.text(max_size=40) | st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3})? ?[a-z]{1,4}[/ ][a-z0-9. ]{0,12}"))
 def test_any_text_is_read_or_refused_with_a_position_in_it(text: str) -> None:
     position = 0
     try:
@@ -116,6 +138,16 @@ ERRORS = [
     ("10 per", 6, "units are"),
     ("10//minute", 3, "units are"),
     ("1.5/second", 1, '"/" or "per"'),
+    ("1.5 tokens/second", 0, "tokens are counted whole: a fraction is for money, such as 0.50 usd"),
+    ("10 tokens", 9, '"/" or "per" and a unit, or "concurrent"'),
+    ("10 minute", 3, '"/" or "per" and a unit, or "concurrent"'),
+    ("10 m/minute", 3, '"/" or "per" and a unit, or "concurrent"'),
+    ("10 fixed/minute", 3, '"/" or "per" and a unit, or "concurrent"'),
+    (f"10 {'x' * 65}/minute", 3, "the name of what is counted has at most 64 characters"),
+    ("5000000 usd/day", 0, "must be at most 4503599.627370496 usd (2**52 billionths), not 5000000 usd"),
+    ("0.0000000001 usd/day", 0, "usd is counted in billionths, and 0.0000000001 is finer"),
+    ("1000 usd/day counter", 0, 'write "1000 usd/day", which remembers each request, or "1000 usd/day fixed"'),
+    ("10/second burst 2.5", 17, 'expected ";"'),
     ("10/second burst", 15, 'the capacity after "burst"'),
     ("10/second queue x", 16, "how many may wait"),
     ("10/second brst 4", 10, 'did you mean "burst"?'),
@@ -172,6 +204,9 @@ def test_a_limit_knows_how_long_all_of_it_and_a_request_of_two_count(
         "SlidingLog(limit=5, period_us=30000000)",
         'TokenBucket(capacity=9, refill=5, period="day")',
         'LeakyQueue(queue=9, refill=5, period="ms")',
+        'SlidingLog(limit=5, period="minute", of="tokens")',
+        'Concurrent(limit=5, of="tokens")',
+        'TokenBucket(capacity="2.5", refill="10", period="day", of="usd")',
     ],
 )
 def test_a_limit_is_shown_as_it_is_made(text: str) -> None:
@@ -339,3 +374,35 @@ def test_a_text_may_be_as_long_as_is_told_and_no_longer() -> None:
     assert parse_limits(text) == parse_limits("5/minute")
     with pytest.raises(ConfigError, match=f"at most {LONGEST_TEXT} characters"):
         parse_limits(text + " ")
+
+
+def test_every_word_of_a_period_or_a_shape_is_no_unit() -> None:
+    shapes = {shape.word for algorithm in ALGORITHMS.values() for shape in algorithm.shapes}
+    assert {*_UNITS, *shapes, "per"} - {"µs"} <= RESERVED_WORDS
+    for word in RESERVED_WORDS:
+        with pytest.raises(ConfigError, match=f'of: "{word}" has a meaning of its own in limits'):
+            SlidingLog(limit=5, period="minute", of=word)
+
+
+@pytest.mark.parametrize("name", ["", "2fa", "a b", "ä", "x" * 65, "-x", 5, None, "a\n"])
+def test_what_is_no_unit_is_refused_by_name(name: Any) -> None:
+    with pytest.raises(ConfigError, match="FixedWindow: of: a unit is a letter and up to 63 more letters, digits, _"):
+        FixedWindow(limit=5, period="minute", of=name)
+
+
+def test_limits_of_different_units_are_different_limits() -> None:
+    limits = {
+        SlidingLog(limit=5, period="minute", of=of) for of in ("requests", "Requests", "tokens", "Tokens", "USD", "usd")
+    }
+    assert len(limits) == 4
+
+
+@pytest.mark.parametrize("share", [Fraction(1, 3), Fraction(1, 7), Fraction(999, 1000), Fraction(3)])
+@pytest.mark.parametrize("text", ["1000 usd/day bucket", "123.45 usd/day queue 10", "33333 tokens/hour burst 10000000"])
+def test_a_share_of_a_limit_fits_and_is_never_more_than_the_share(text: str, share: Fraction) -> None:
+    (limit,) = parse_limits(text)
+    scaled = limit.scaled(share)
+    assert scaled.of == limit.of
+    assert isinstance(limit, TokenBucket | LeakyQueue) and isinstance(scaled, TokenBucket | LeakyQueue)
+    assert Fraction(scaled.refill, scaled.period_us) <= Fraction(limit.refill, limit.period_us) * share
+    assert Fraction(scaled.refill, scaled.period_us) > Fraction(limit.refill, limit.period_us) * share * Fraction(9, 10)
