@@ -61,18 +61,15 @@ def is_money(unit: str) -> bool:
 def read_amount(amount: object, unit: str) -> int:
     """How much a cost is of a unit, in [0, 2**52]; of money in billionths. Raises ArgumentError."""
     if not is_money(unit):
-        if unit != REQUESTS and whole_number(amount) is None:
-            kind = "None" if amount is None else f"a {type(amount).__name__}"
-            raise ArgumentError(f"a cost in {unit} is a whole number, not {kind}")
-        return check_cost(amount)
+        return check_cost(amount) if unit == REQUESTS else check_cost(amount, f"a cost in {unit}")
     try:
         nano = read_money(amount, unit)
     except ValueError as error:
         raise ArgumentError(str(error)) from None
     if nano < 0:
-        raise ArgumentError(f"a cost is at least 0, not {amount_text(nano, unit)}")
+        raise ArgumentError(f"a cost in {unit} is at least 0, not {number_text(nano, unit)}")
     if nano > LARGEST:
-        raise ArgumentError(f"a cost is at most {amount_text(LARGEST, unit)} (2**52 billionths)")
+        raise ArgumentError(f"a cost in {unit} is at most {number_text(LARGEST, unit)} (2**52 billionths)")
     return nano
 
 

@@ -51,15 +51,15 @@ def whole_number(value: object) -> int | None:
         return None
 
 
-def check_cost(cost: object) -> int:
-    """A cost as a whole number in [0, 2**52]; raises ArgumentError for anything else."""
+def check_cost(cost: object, named: str = "a cost") -> int:
+    """A cost as a whole number in [0, 2**52]; raises ArgumentError, which begins with its name, for anything else."""
     number = whole_number(cost)
     if number is None:
-        raise ArgumentError(f"a cost is a whole number, not {_kind(cost)}")
+        raise ArgumentError(f"{named} is a whole number, not {_kind(cost)}")
     if number < 0:
-        raise ArgumentError(f"a cost is at least 0, not {brief_number(number)}")
+        raise ArgumentError(f"{named} is at least 0, not {brief_number(number)}")
     if number > LARGEST:
-        raise ArgumentError(f"a cost is at most {LARGEST} (2**52), not {brief_number(number)}")
+        raise ArgumentError(f"{named} is at most {LARGEST} (2**52), not {brief_number(number)}")
     return number
 
 

@@ -54,10 +54,10 @@ NO_MONEY: list[tuple[Any, str]] = [
     ),
     (Decimal("1E-999999"), "is finer"),
     (Decimal("1E+999999"), "is less than 10**40"),
-    (-1, "a cost is at least 0, not -1 usd"),
-    (Decimal("-0.5"), "a cost is at least 0, not -0.5 usd"),
-    (4_503_600, "a cost is at most 4503599.627370496 usd"),
-    ("1" + "0" * 39, "a cost is at most"),
+    (-1, "a cost in usd is at least 0, not -1"),
+    (Decimal("-0.5"), "a cost in usd is at least 0, not -0.5"),
+    (4_503_600, "a cost in usd is at most 4503599.627370496"),
+    ("1" + "0" * 39, "a cost in usd is at most"),
 ]
 
 

@@ -154,3 +154,23 @@ def test_it_says_what_it_assumes() -> None:
     told = " ".join(needed(by_user("5/minute")).assumptions)
     assert "Redis 7" in told
     assert "1.5 times" in told
+
+
+def test_each_unit_has_a_hash_of_its_own_and_a_cost_of_its_own() -> None:
+    limits = "60/minute; 90000 tokens/minute bucket; 1000/hour; 5 usd/day"
+    cost = {"tokens": 500, "usd": "0.01"}
+    minute, hour, tokens, usd = needed(by_user(limits, cost=cost), users=10**9, rate=10).limits
+    assert [need.limit for need in (minute, hour, tokens, usd)] == [
+        "60/minute", "1000/hour", "90000 tokens/minute bucket", "5 usd/day",
+    ]  # fmt: skip
+    assert tokens.state_bytes > COSTS["token_bucket"].more_bytes < minute.state_bytes
+    assert tokens.life_s == 2.375 and minute.life_s > 60
+    assert usd.entries == 10 * (86_400 * 2 + 10_802)  # 500 of them fit in the quota of each user: fewer come
+
+
+def test_a_cost_that_a_rule_does_not_say_may_be_a_whole_quota() -> None:
+    said = needed(by_user("60/minute; 90000 tokens/minute bucket", cost={"tokens": 500}))
+    unsaid = needed(by_user("60/minute; 90000 tokens/minute bucket"))
+    assert unsaid.limits[1].life_s == 69.5 > said.limits[1].life_s
+    assumed = "of a unit that a rule says no cost in, one request may take a whole quota"
+    assert assumed in unsaid.assumptions and assumed not in said.assumptions

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import ConfigError, Decision, Limiter
+from headgate import ConfigError, Decision, Limiter, parse_limits
 from headgate.http.fields.dialects import DIALECTS, fields_of
+from headgate.http.fields.ratelimit import quota_unit
 from headgate.http.refusal import answer_of
 from headgate.limits import Limit
 from headgate.testing import ManualClock
@@ -139,3 +140,27 @@ def _check(dialect: str, name: str, value: str, decision: Decision) -> None:
         assert len(quotas) == len(set(quotas))
     else:
         assert re.fullmatch(r"\d+", value)
+
+
+def test_each_quota_names_what_it_counts_where_that_is_no_request() -> None:
+    text = "60/minute; 900 tokens/minute; 5 bytes/second; 0.5 usd/day"
+    limiter = Limiter(text, name="llm", clock=ManualClock(START_US))
+    decision = limiter.hit("key", {"tokens": 100})
+    policy = written("draft-11", decision)["RateLimit-Policy"]
+    assert [(name, given.get("qu"), given["q"]) for name, given in parse_list(policy)] == [
+        ("llm.minute", None, 60), ("llm.tokens.minute", "tokens", 900), ("llm.bytes.second", "content-bytes", 5),
+        ("llm.usd.day", "nano-usd", 500_000_000),
+    ]  # fmt: skip
+    told = [(name, given["r"]) for name, given in parse_list(written("draft-11", decision)["RateLimit"])]
+    assert told == [
+        ("llm.minute", 59), ("llm.tokens.minute", 800), ("llm.bytes.second", 5), ("llm.usd.day", 500_000_000),
+    ]  # fmt: skip
+    refused = limiter.hit("key", {"tokens": 801})
+    assert written("draft-07", refused)["RateLimit-Policy"] == "900;w=60", "of the binding limit's unit alone"
+    assert b"over the limit of llm.tokens.minute (900 tokens/minute);" in (answer_of(refused).body or b"")
+
+
+def test_the_numbers_of_what_is_in_flight_name_their_unit() -> None:
+    assert [quota_unit(limit) for limit in parse_limits("5 concurrent; 5 tokens concurrent; 5/minute")] == [
+        "concurrent-requests", "concurrent-tokens", "requests",
+    ]  # fmt: skip

@@ -50,6 +50,11 @@ def test_a_request_is_read() -> None:
     assert asked.request.headers == {"x-user": "7", "x-forwarded-for": "1.1.1.1, 2.2.2.2"}
 
 
+def test_a_cost_may_name_units() -> None:
+    (asked,), _ = read_body(body({"request": {}, "cost": {"requests": 1, "tokens": 900, "usd": "0.0123"}}))
+    assert asked.cost == {"requests": 1, "tokens": 900, "usd": "0.0123"}
+
+
 def test_several_requests_are_read_with_their_costs() -> None:
     asked, several = read_body(body({"requests": [{"path": "/a"}, {"request": {"path": "/b"}, "cost": 5}]}))
     assert several
@@ -83,6 +88,12 @@ BAD: list[tuple[bytes, str]] = [
     (body({"request": {}, "cost": True}), "request: a cost is a whole number, not a bool"),
     (body({"request": {}, "cost": 1.5}), "request: a cost is a whole number, not a float"),
     (body({"request": {}, "cost": 10**30}), "request: a cost is at most"),
+    (body({"request": {}, "cost": {"tokens": -1}}), "request: a cost in tokens is at least 0, not -1"),
+    (body({"request": {}, "cost": {"tokens": None}}), "request: a cost in tokens is a whole number, not None"),
+    (body({"request": {}, "cost": {"usd": 0.5}}), 'a cost in usd is a whole number, or of money text such as "0.0123"'),
+    (body({"request": {}, "cost": {str(n): 1 for n in range(17)}}), "request: a cost names at most 16 units, not 17"),
+    (body({"requests": [{"request": {}, "cost": {"a": []}}]}), "requests[0].request: a cost in a is a whole number"),
+    (b'{"request": {}, "cost": {"a": 1, "a": 1}}', "the field 'a' is given twice"),
     (b'{"request": {}, "cost": 1e400}', "request: a cost is a whole number, not a float"),
     (b'{"request": {}, "cost": NaN}', "NaN is no JSON number"),
     (b'{"request": {}, "cost": ' + b"9" * 5000 + b"}", "limit"),
@@ -113,7 +124,11 @@ ODD = st.one_of(st.none(), st.booleans(), st.integers(-2, 3), st.text(max_size=3
 TEXTS = st.sampled_from(["", "/", "/a?b=1", "GET", "127.0.0.1", "x" * 8193, "/" + "x" * 8191])
 HEADERS = st.dictionaries(st.sampled_from(["A", "a", "x-b", ""]), TEXTS | st.lists(TEXTS | ODD, max_size=2) | ODD)
 REQUESTS = st.dictionaries(st.sampled_from([*REQUEST, "uri"]), TEXTS | HEADERS | ODD, max_size=4) | ODD
-COSTS = st.sampled_from([0, 1, 2**52, 2**52 + 1, -1, True, None, "1"])
+AMOUNTS = st.sampled_from([0, 1, 2**52, 2**52 + 1, -1, True, None, "1", "0.5", 0.5, "9" * 64, "9" * 65])
+COSTS = st.one_of(
+    st.sampled_from([0, 1, 2**52, 2**52 + 1, -1, True, None, "1", {str(unit): 1 for unit in range(17)}]),
+    st.dictionaries(st.sampled_from(["requests", "tokens", "usd", ""]), AMOUNTS),
+)
 CHECKS = st.fixed_dictionaries({}, optional={"request": REQUESTS, "cost": COSTS, "path": TEXTS})
 BODIES = st.fixed_dictionaries({}, optional={
     "request": REQUESTS, "requests": st.lists(REQUESTS | CHECKS, max_size=3) | ODD, "cost": COSTS, "more": ODD,

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import ConfigError, core
+from headgate.cli.replay_text import outcome_lines
 from headgate.policy.gate import read_policy
 from headgate.replay.entries import Entry, Tally
 from headgate.replay.replay import Outcome, Span, replay
@@ -450,6 +451,66 @@ def test_a_request_is_charged_its_cost(tmp_path: Path) -> None:
         "allowed": 1, "denied": 1, "cost_allowed": 374, "cost_denied": 396,
     }  # fmt: skip
     assert "cost_allowed" not in summary(replayed(log, policy=FREE, needs_client=False), 5)
+
+
+UNITS = {"version": 1, "rules": [{"name": "llm", "by": [], "limits": "9/minute; 500 tokens/minute log; 1 usd/day"}]}
+
+
+def test_each_unit_is_read_from_fields_of_its_own(tmp_path: Path) -> None:
+    units = {"tokens": "ContextTokens+GeneratedTokens", "requests": "ContextTokens"}
+    entries, _ = read_text(tmp_path, TRACE, units=units, needs_client=False)
+    assert [entry[6] for entry in entries] == [{"tokens": 418, "requests": 374}, {"tokens": 505, "requests": 396}]
+    entries, _ = read_text(tmp_path, LINE, units={"bytes": "bytes"})
+    assert entries[0][6] == {"bytes": 5}
+    with pytest.raises(ConfigError, match="no field is named 'Tokens' for the tokens: there are timestamp"):
+        read_text(tmp_path, TRACE, units={"tokens": "Tokens"}, needs_client=False)
+    entries, tally = read_text(tmp_path, "time,ip,t\n5,x,1.5\n5,x,7\n", units={"tokens": "t"})
+    assert [entry[6] for entry in entries] == [{"tokens": 7}]
+    assert tally.shown[0].reason == "its cost in tokens is '1.5', which is no whole number"
+
+
+@pytest.mark.parametrize(("written", "nano"), [("0.0123", 12_300_000), ("1.2e-10", 1), ("3", 3 * 10**9), ("null", 0)])
+def test_money_of_a_log_is_read_as_it_is_written(tmp_path: Path, written: str, nano: int) -> None:
+    line = f'{{"time": 1768467600.5, "price": {written}}}'
+    entries, _ = read_text(tmp_path, line, units={"usd": "price"}, needs_client=False)
+    assert (entries[0][0], entries[0][6]) == (1_768_467_600_500_000, {"usd": nano})
+    table = f"time,price\n5,{written.replace('null', '-')}\n"
+    assert read_text(tmp_path, table, units={"usd": "price"}, needs_client=False, format="csv")[0][0][6] == {
+        "usd": nano
+    }
+
+
+def test_money_that_is_none_is_a_bad_line(tmp_path: Path) -> None:
+    _, tally = read_text(tmp_path, "time,price\n5,-1\n5,x\n5,9999999\n", units={"usd": "price"}, needs_client=False)
+    assert [unread.reason[:19] for unread in tally.shown] == [
+        "its cost in usd: an",
+        "its cost in usd: an",
+        "its cost in usd is ",
+    ]
+
+
+def test_each_request_is_charged_what_it_took_of_each_unit(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("time,ip,t,price\n100,x,300,0.25\n101,x,300,0.25\n102,x,200,0.8\n103,x,200,0.75\n")
+    units = {"tokens": "t", "usd": "price"}
+    outcome = replayed(log, policy=UNITS, units=units)
+    told = summary(outcome, 5)
+    assert (told["allowed"], told["denied"], told["rules"][0]["matched"], told["rules"][0]["keys"]) == (2, 2, 4, 1)
+    assert told["cost_allowed"] == {"tokens": 500, "usd": "1"}
+    assert told["cost_denied"] == {"tokens": 500, "usd": "1.05"}
+    assert told["rules"][0]["busiest"] == [{"key": "everyone", "requests": 4}]
+    lines = list(outcome_lines(outcome, 5, 200))
+    assert "their cost in tokens is 1,000: 500 passed, 500 refused (50.00 %)" in lines
+    assert "their cost in usd is 2.05: 1 passed, 1.05 refused (51.22 %)" in lines
+    assert "<b>2.05</b>usd of all" in report(outcome, ["log"], 5)
+
+
+def test_a_unit_that_one_of_two_policies_counts_is_no_error(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("time,ip,t\n100,x,300\n101,x,300\n")
+    policies = [("a", read_policy(UNITS)), ("b", read_policy(FREE))]
+    outcome = replay([Log(log, Reading(units={"tokens": "t"}))], policies, lambda step: None)
+    assert [(result.allowed, result.denied) for result in outcome.results] == [(1, 1), (2, 0)]
 
 
 def test_only_what_lies_in_the_span_is_judged(tmp_path: Path) -> None:

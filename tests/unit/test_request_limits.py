@@ -656,3 +656,104 @@ def test_a_fallback_is_told_what_another_refusal_says(colour: str) -> None:
     get()
     stale = get()
     assert (stale.text, stale.headers["X-From"], stale.headers["content-type"]) == ("stale", "the cache", "text/plain")
+
+
+# Costs of several units.
+
+COUNTED = "60/minute bucket; 900 tokens/minute bucket; 1000 bytes/minute bucket"
+
+
+def left_of_each(judge: Judge, request: Request) -> dict[str, int]:
+    """What is left of each unit after one more request."""
+    decision = judge.answer(request).decision
+    assert decision is not None
+    return {reading.unit: reading.remaining for reading in decision.limits}
+
+
+def test_a_cost_may_be_a_mapping_or_a_function_that_gives_one(colour: str) -> None:
+    for cost in ({"tokens": 100}, lambda request: {"tokens": int(request.headers["x-tokens"])}):
+        judge = Judge(colour, limits=COUNTED, cost=cost)
+        assert left_of_each(judge, asked(x_tokens="100")) == {"requests": 59, "tokens": 800, "bytes": 1000}
+        assert judge.passed(*times(9, x_tokens="100")) == [True] * 8 + [False]
+
+
+def test_a_request_costs_a_request_where_no_cost_is_told(colour: str) -> None:
+    judge = Judge(colour, limits=COUNTED)
+    assert left_of_each(judge, asked()) == {"requests": 59, "tokens": 900, "bytes": 1000}
+    with pytest.raises(ConfigError, match="these limits count tokens and usd: a cost says how much of each"):
+        Judge(colour, limits="5 tokens/day; 5 usd/day")
+    with pytest.raises(ConfigError, match="no limit counts 'token': they count requests, tokens, bytes"):
+        Judge(colour, limits=COUNTED, cost={"token": 5})
+
+
+def test_what_counts_of_a_response_may_name_units(colour: str) -> None:
+    judge = Judge(
+        colour,
+        limits=COUNTED,
+        cost={"tokens": 300},
+        counts=lambda request, response: {"tokens": 120, "bytes": response.body_bytes},
+    )
+    judge.answered(asked(), Response(200, {}, 400))
+    assert left_of_each(judge, asked()) == {"requests": 58, "tokens": 480, "bytes": 600}
+    judge.end(Response(200, {}, 10_000))  # more bytes than are left: all of them are taken
+    assert left_of_each(judge, asked()) == {"requests": 57, "tokens": 360, "bytes": 0}
+
+
+def test_a_number_that_counts_is_of_requests_and_all_else_as_charged(colour: str) -> None:
+    judge = Judge(colour, limits=COUNTED, cost={"tokens": 300}, counts=lambda request, response: 5)
+    judge.answered(asked())
+    assert left_of_each(judge, asked()) == {"requests": 54, "tokens": 300, "bytes": 1000}
+    judge = Judge(colour, limits=COUNTED, cost={"tokens": 300}, counts=lambda request, response: False)
+    judge.answered(asked())
+    assert left_of_each(judge, asked()) == {"requests": 59, "tokens": 600, "bytes": 1000}
+
+
+def test_what_counts_of_an_unknown_unit_leaves_the_request_as_charged(
+    colour: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    judge = Judge(colour, limits=COUNTED, cost={"tokens": 300}, counts=lambda request, response: {"token": 0})
+    with caplog.at_level(logging.ERROR, "headgate"):
+        judge.answered(asked())
+    assert "counts failed" in caplog.text
+    assert left_of_each(judge, asked())["tokens"] == 300
+
+
+def test_what_only_other_tiers_count_is_not_charged(colour: str) -> None:
+    limits = {"default": "60/minute", "pro": "60/minute; 900 tokens/minute bucket"}
+    judge = Judge(colour, limits=limits, tier=header("X-Tier"), cost={"tokens": 100})
+    assert left_of_each(judge, asked()) == {"requests": 59}
+    assert left_of_each(judge, asked(x_tier="pro", ip="203.0.113.10")) == {"requests": 59, "tokens": 800}
+    with pytest.raises(ConfigError, match="no limit counts 'token'"):
+        Judge(colour, limits=limits, tier=header("X-Tier"), cost={"token": 100})
+
+
+def test_a_wider_network_counts_every_unit_too(colour: str) -> None:
+    judge = Judge(colour, limits="60/minute; 900 tokens/minute bucket", ipv6_wide=(48, 2), cost={"tokens": 400})
+    assert judge.passed(*(asked(f"2001:db8:0:{number}::1") for number in range(5))) == [True] * 4 + [False]
+
+
+def test_a_refusal_of_one_place_takes_back_every_unit_of_another(colour: str) -> None:
+    outer = Judge(colour, limits=COUNTED, cost={"tokens": 300}, counts=lambda request, response: True)
+    inner = Judge(colour, limits="1/minute bucket", routed=True, store=MemoryStore())
+    for _ in range(2):
+        request = asked(endpoint="/a")
+        exchange = Exchange()
+        if colour == "asyncio":
+            asyncio.run(_both(exchange, outer, inner, request))
+        else:
+            exchange.judge(outer.enforcer, request)
+            exchange.judge(inner.enforcer, asked(endpoint="/a"))
+    assert left_of_each(outer, asked()) == {"requests": 58, "tokens": 300, "bytes": 1000}
+
+
+async def _both(exchange: Exchange, outer: Judge, inner: Judge, request: Request) -> None:
+    await exchange.judge_async(outer.enforcer, request)
+    await exchange.judge_async(inner.enforcer, asked(endpoint="/a"))
+
+
+def test_a_policy_in_front_of_an_application_takes_a_mapping(colour: str) -> None:
+    policy = {"version": 1, "rules": [{"name": "all", "by": [], "limits": "60/minute; 900 tokens/minute"}]}
+    judge = Judge(colour, policy, cost=lambda request: {"tokens": 100})
+    assert left_of_each(judge, asked()) == {"requests": 59, "tokens": 800}
+    with pytest.raises(ConfigError, match="no limit counts 'token'"):
+        Judge(colour, policy, cost={"token": 5})

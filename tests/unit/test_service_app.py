@@ -126,3 +126,28 @@ def test_of_several_requests_each_answer_tells_its_own_error() -> None:
         }
     }
     assert json.loads(response.body) == {"decisions": [one, one]}
+
+
+COUNTED = {"version": 1, "rules": [{"name": "llm", "by": [], "limits": "60/minute; 900 tokens/minute; 5 usd/day"}]}
+
+
+def test_a_check_charges_each_unit_that_it_names_and_the_answer_tells_the_units() -> None:
+    service = Service(AsyncGate(COUNTED))
+    costs = [{"tokens": 400, "usd": "0.5"}, {"tokens": 501}, 2, {"token": 1}]
+    bodies = {"requests": [{"request": {"path": "/"}, "cost": cost} for cost in costs]}
+    response = ask(service, "POST", "/v1/check", json.dumps(bodies).encode())
+    first, refused, plain, unknown = json.loads(response.body)["decisions"]
+    told = [(one["name"], one["unit"], one["limit"], one["remaining"]) for one in first["limits"]]
+    assert told == [
+        ("llm.minute", "requests", 60, 59), ("llm.tokens.minute", "tokens", 900, 500),
+        ("llm.usd.day", "nano-usd", 5_000_000_000, 4_500_000_000),
+    ]  # fmt: skip
+    assert '"llm.tokens.minute";q=900;qu="tokens";w=60' in first["headers"]["RateLimit-Policy"]
+    assert (refused["allowed"], refused["unit"], refused["remaining"]) == (False, "tokens", 500)
+    assert [one["remaining"] for one in plain["limits"]] == [57, 500, 4_500_000_000]
+    assert unknown["error"]["status"] == 400
+    assert unknown["error"]["detail"] == (
+        "no limit counts 'token': they count requests, tokens, usd; did you mean \"tokens\"?"
+    )
+    alone = ask(service, "POST", "/v1/check", json.dumps({"request": {}, "cost": {"token": 1}}).encode())
+    assert problem_of(alone)[0] == 400

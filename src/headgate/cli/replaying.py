@@ -50,7 +50,7 @@ def run_replay(
     read_time = TimeReader(_zone(timezone))
     files = [policy] if compare is None else [policy, compare]
     policies = [(str(file), read_policy(file)) for file in files]
-    told, units = _fields(fields, frozenset[str]().union(*(read.units for _, read in policies)))
+    told, units = _fields(fields, tuple(dict.fromkeys(unit for _, read in policies for unit in read.units)))
     reading = Reading(
         format=format,
         fields=told,
@@ -108,11 +108,11 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _fields(texts: Sequence[str], units: frozenset[str]) -> tuple[dict[str, str], dict[str, str]]:
+def _fields(texts: Sequence[str], units: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     """(the fields of roles, the fields of the units that a policy counts)."""
     told: dict[str, str] = {}
     costs: dict[str, str] = {}
-    for name, field in _pairs("field", texts, (*KNOWN_NAMES, *sorted(units)), fold=unit_named).items():
+    for name, field in _pairs("field", texts, (*KNOWN_NAMES, *units), fold=unit_named).items():
         (told if name in KNOWN_NAMES else costs)[name] = field
     if costs and "cost" in told:
         raise click.BadParameter("give the cost, or what it is by its units, not both", param_hint="--field")

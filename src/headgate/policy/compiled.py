@@ -163,9 +163,9 @@ class Policy:
         yield from (rule.conditions for rule in self.rules)
 
     @property
-    def units(self) -> frozenset[str]:
-        """The units that any of its limits count, and requests, which costs are told in."""
-        return frozenset([REQUESTS]).union(*(rule.all_units for rule in self.rules))
+    def units(self) -> tuple[str, ...]:
+        """Requests, which costs are told in, and the other units that any of its limits count."""
+        return tuple(dict.fromkeys((REQUESTS, *(unit for rule in self.rules for unit in rule.all_units))))
 
     @property
     def counts_by_address(self) -> bool:

@@ -214,7 +214,7 @@ def _read_cost(cost: Any) -> int | Mapping[str, int | str]:
         if isinstance(amount, float):
             raise ArgumentError(f'a cost in {unit[:64]} is a whole number, or of money text such as "0.0123"')
         if type(amount) is not int or not 0 <= amount <= LARGEST:
-            check_cost(amount)
+            check_cost(amount, f"a cost in {unit[:64]}")
     return cost
 
 
