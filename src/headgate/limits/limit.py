@@ -149,7 +149,7 @@ def too_fine(nearest: Limit) -> ConfigError:
 
 
 def too_large_a_counter(count: int, nearest: Limit) -> ConfigError:
-    """The error of a counter of money, which hardly any amount fits, with the limits that would do instead."""
+    """The error of a counter of more money than fits, with the limits that would do instead."""
     rate = rate_text(count, nearest.of, nearest.period_us)
     return ConfigError(
         f'a sliding window counter multiplies its limit, in billionths, by its period: "{nearest}" is the largest; '

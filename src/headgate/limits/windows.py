@@ -28,7 +28,7 @@ EXACT_UP_TO = 100
 def is_exact(count: int, of: str) -> bool:
     """Whether the text of so many in a period, without a word, is the exact log; of money it always is.
 
-    A counter multiplies its limit by its period, which billionths do not fit in.
+    A counter multiplies its limit, in billionths, by its period: 53 usd a day do not fit.
     """
     return is_money(of) or count <= EXACT_UP_TO
 
