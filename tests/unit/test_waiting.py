@@ -335,8 +335,8 @@ def test_one_whose_time_is_up_behind_another_is_refused_though_its_cost_would_pa
     clock = ManualClock()
     limiter = make_limiter(core, "10/second burst 5; 12/minute fixed", clock)
     limiter.hit("key", 5)
-    first = limiter._lines.steps("key", 4, 10_000_000)
-    second = limiter._lines.steps("key", 1, 700_000)
+    first = limiter._lines.steps("key", (4,), 10_000_000)
+    second = limiter._lines.steps("key", (1,), 700_000)
     assert isinstance(drive(first, limiter), Sleep)
     assert isinstance(drive(second, limiter), Stand)
     clock.advance(300_000)
@@ -362,17 +362,17 @@ def test_one_whose_time_is_up_behind_another_is_refused_though_its_cost_would_pa
 def test_what_can_never_pass_is_refused_in_a_line_too(core: str) -> None:
     limiter = make_limiter(core, "10/second burst 2", ManualClock())
     limiter.hit("key", 2)
-    first = limiter._lines.steps("key", 1, 10_000_000)
+    first = limiter._lines.steps("key", (1,), 10_000_000)
     assert isinstance(drive(first, limiter), Sleep)
-    refusal = drive(limiter._lines.steps("key", 3, 10_000_000), limiter)
+    refusal = drive(limiter._lines.steps("key", (3,), 10_000_000), limiter)
     assert isinstance(refusal, Decision)
     assert (refusal.allowed, refusal.retry_after_us) == (False, None)
-    assert isinstance(drive(limiter._lines.steps("key", 2, 10_000_000), limiter), Stand)
+    assert isinstance(drive(limiter._lines.steps("key", (2,), 10_000_000), limiter), Stand)
 
 
 @pytest.mark.parametrize("seconds", [0.001, 1e12])
 def test_a_thread_stands_in_line_until_its_timeout_or_until_it_is_called(seconds: float) -> None:
-    ticket = Ticket(1)
+    ticket = Ticket((1,))
     standing = threading.Thread(target=_stand, args=(ticket, seconds), daemon=True)
     standing.start()
     if seconds > 1:
