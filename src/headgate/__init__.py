@@ -20,6 +20,7 @@ from headgate.errors import (
 from headgate.limit_text import parse_limits
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.limits import (
+    CalendarWindow,
     Concurrent,
     FixedWindow,
     LeakyBucket,
@@ -45,6 +46,7 @@ __all__ = [
     "ArgumentError",
     "AsyncGate",
     "AsyncLimiter",
+    "CalendarWindow",
     "Concurrent",
     "ConfigError",
     "Decision",

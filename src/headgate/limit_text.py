@@ -2,13 +2,14 @@
 
     limits := limit (";" limit)*
     limit  := COUNT [OF] "concurrent" | COUNT [OF] ("/" | "per") [COUNT] UNIT [shape]
-    shape  := "fixed" | "log" | "counter" | "bucket" | "burst" COUNT | "leaky" COUNT | "queue" COUNT
+            | COUNT [OF] ("/" | "per") PERIOD "in" ZONE
+    shape  := "fixed" | "log" | "counter" | ("bucket" | "burst" COUNT) ["stepwise"] | "leaky" COUNT | "queue" COUNT
 
 A COUNT is decimal digits, which `_` may group; of money it may have a fraction. OF names what is counted, requests
-where it is not there: any word but `headgate.amounts.RESERVED_WORDS`. Without a shape a limit is a sliding window:
-the log where its COUNT is at most `EXACT_UP_TO` or is money, the counter above. The shapes are those of
-`headgate.algorithms.table`. An error points at the character where the text stops making sense and says what would
-be right there.
+where it is not there: any word but `headgate.amounts.RESERVED_WORDS`. A PERIOD of a time ZONE is a day, week, month
+or year. Without a shape a limit is a sliding window: the log where its COUNT is at most `EXACT_UP_TO` or is money,
+the counter above. The shapes are those of `headgate.algorithms.table`. An error points at the character where the text
+stops making sense and says what would be right there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import lru_cache
 from headgate.algorithms.table import ALGORITHMS, Shape
 from headgate.amounts import LONGEST_UNIT, REQUESTS, RESERVED_WORDS, UNIT, Amount, is_money, unit_named
 from headgate.errors import ConfigError, LimitSyntaxError
-from headgate.limits import Limit, SlidingLog, SlidingWindow, is_exact
+from headgate.limits import CalendarWindow, Limit, SlidingLog, SlidingWindow, is_exact
 from headgate.periods import TextReader, Token
 
 MOST_LIMITS = 16
@@ -28,6 +29,7 @@ MOST_LIMITS = 16
 
 _FRACTION = re.compile(r"[0-9][0-9_]*\.[0-9]+")
 _FRACTION_OF = re.compile(rf"({_FRACTION.pattern})\s*({UNIT.pattern})")
+_ZONE_WORD = "in"
 
 
 def parse_limits(text: str) -> tuple[Limit, ...]:
@@ -47,8 +49,10 @@ def _parse(text: str) -> tuple[Limit, ...]:
         if len(limits) == MOST_LIMITS:
             reader.fail(f"one text holds at most {MOST_LIMITS} limits")
         limits.append(reader.limit())
-    words = [shape.word for _, shape in _shapes(of_rates=True)]
-    reader.expect_end(f'";" and another limit, or one of {", ".join(words)}', words)
+    shapes = [shape for _, shape in _shapes(of_rates=True)]
+    words = [*dict.fromkeys(shape.word for shape in shapes), _ZONE_WORD]
+    endings = [shape.ending for shape in shapes if shape.ending]
+    reader.expect_end(f'";" and another limit, or one of {", ".join(words)}', [*words, *endings])
     return tuple(limits)
 
 
@@ -72,18 +76,34 @@ class _LimitReader(TextReader):
         if not (self.take_mark("/") or self.take_word("per")):
             words = ", ".join(f'"{shape.word}"' for _, shape in _shapes(of_rates=False))
             self.fail(f'"/" or "per" and a unit, or {words}, comes after the number')
-        return self._rate(start, count, of, self.period())
+        if period := self.calendar_period():
+            return self._build(start, CalendarWindow, of, limit=count, period=period, zone=self.zone())
+        period_us = self.period()
+        if self.is_word(_ZONE_WORD):
+            self.fail('"in" and a time zone come after a day, week, month or year: "1000/month in Europe/Zurich"')
+        return self._rate(start, count, of, period_us)
 
     def _rate(self, start: Token, count: int | str, of: str, period_us: int) -> Limit:
         for kind, shape in _shapes(of_rates=True):
-            if self.take_word(shape.word):
+            if not shape.ending and self.take_word(shape.word):
                 numbers: dict[str, Amount] = dict.fromkeys(shape.sets, count)
                 if shape.number:
                     wanted = f'{shape.meaning} after "{shape.word}", such as "{shape.word} {shape.example}"'
                     numbers[shape.number] = self._number(wanted, of)
+                kind = self._ended(kind, shape)
                 return self._build(start, kind, of, **numbers, period_us=period_us)
+        begun = [f'"{shape.word}"' for _, shape in _shapes(of_rates=True) if shape.ending and self.is_word(shape.ending)]
+        if begun:
+            self.fail(f'"{self.token.text}" comes after {" or ".join(begun)}, such as "10/minute burst 30 stepwise"')
         exact = isinstance(count, str) or is_exact(count, of)
         return self._build(start, SlidingLog if exact else SlidingWindow, of, limit=count, period_us=period_us)
+
+    def _ended(self, kind: type[Limit], begun: Shape) -> type[Limit]:
+        """The kind of limit whose shape begins alike and ends with the word that comes next; else this one."""
+        for other, shape in _shapes(of_rates=True):
+            if shape.ending and shape.word == begun.word and self.take_word(shape.ending):
+                return other
+        return kind
 
     def _counted(self) -> tuple[int | str, str]:
         """How much of what: a number and a unit, requests where none is named."""

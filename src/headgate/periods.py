@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import NoReturn
 
+from headgate.calendars import CALENDAR_PERIODS, check_zone
 from headgate.errors import ConfigError, LimitSyntaxError
 from headgate.units import LARGEST
 
@@ -32,9 +33,12 @@ _SHORT_FORMS = {
     "day": ("d", "days"),
     "week": ("w", "wk", "wks", "weeks"),
 }
+_OF_CALENDARS = {"month": ("mo", "months"), "year": ("y", "yr", "yrs", "years")}
 _UNITS = {word: unit for unit, words in _SHORT_FORMS.items() for word in (unit, *words)}
+_CALENDAR_UNITS = {word: unit for unit, words in _OF_CALENDARS.items() for word in (unit, *words)}
 _UNIT_NAMES = ", ".join(unit for unit in PERIODS_US if unit != "us")
 _TOKEN = re.compile(r"\s*(?:(?P<count>[0-9][0-9_]*)|(?P<word>[^\W\d_]+)|(?P<mark>[/;])|(?P<end>$)|(?P<other>.))", re.S)
+_ZONE = re.compile(r"\s*([^\s;]+)")
 
 
 def period_text(period_us: int) -> tuple[int, str]:
@@ -77,8 +81,10 @@ class TextReader:
         number = self.count("") if self.token.kind == "count" else 1
         unit = self.token
         name = _UNITS.get(unit.text.lower()) if unit.kind == "word" else None
+        if name is None and unit.text.lower() in _CALENDAR_UNITS:
+            self.fail(f"a {_CALENDAR_UNITS[unit.text.lower()]} has no length of its own: units are {_UNIT_NAMES}")
         if name is None:
-            self.fail(f"units are {_UNIT_NAMES}{_suggestion(unit.text, _UNITS)}")
+            self.fail(f"units are {_UNIT_NAMES}{_suggestion(unit.text, (*_UNITS, *_CALENDAR_UNITS))}")
         if number == 0:
             self.fail("a period is at least 1")
         period_us = number * PERIODS_US[name]
@@ -86,6 +92,34 @@ class TextReader:
             self.fail(f"a period is at most {LARGEST} microseconds, about 142 years")
         self._advance()
         return period_us
+
+    def calendar_period(self) -> str | None:
+        """Read a day, week, month or year of a time zone, where "in" follows it; else nothing is read."""
+        unit, at = self.token, self.next_position
+        word = unit.text.lower()
+        name = _CALENDAR_UNITS.get(word, _UNITS.get(word)) if unit.kind == "word" else None
+        if name not in CALENDAR_PERIODS:
+            return None
+        self._advance()
+        if self.take_word("in"):
+            return name
+        if name in _OF_CALENDARS:
+            self.fail(f'expected "in" and a time zone after "{name}", such as "{name} in Europe/Zurich"')
+        self.token, self.next_position = unit, at
+        return None
+
+    def zone(self) -> str:
+        """Read the name of a time zone."""
+        match = _ZONE.match(self.text, self.token.position)
+        if match is None:
+            self.fail('expected a time zone such as "Europe/Zurich" after "in"')
+        try:
+            name = check_zone(match[1])
+        except ConfigError as error:
+            raise LimitSyntaxError(error.message, text=self.text, position=self.token.position) from error
+        self.next_position = match.end()
+        self._advance()
+        return name
 
     def count(self, wanted: str) -> int:
         """Read a whole number; `wanted` says what it is."""
@@ -97,6 +131,10 @@ class TextReader:
             self.fail(f"numbers go up to {LARGEST} (2**52)")
         self._advance()
         return int(digits)
+
+    def is_word(self, word: str) -> bool:
+        """Whether this word comes next; it stays."""
+        return self.token.kind == "word" and self.token.text.lower() == word
 
     def take_word(self, word: str) -> bool:
         """Whether this word comes next; then it is read."""

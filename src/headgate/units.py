@@ -8,8 +8,10 @@ unit is used by every store. Source: ../docs/algorithms.md#units.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd, isqrt
+
+from headgate.calendars import Calendar
 
 LARGEST = 1 << 52
 """The largest integer of any computation: below it floor(a / b) is exact in doubles as well."""
@@ -25,7 +27,10 @@ class CompiledLimit:
     `unit_us` is the length of one unit of time in microseconds. `quota` is the limit or the
     capacity; `period` the window in units. For buckets `refill` and `period` are divided by their
     greatest common divisor, and one token is `period` scaled units of which `refill` flow in a unit
-    of time, so that nothing is ever rounded.
+    of time, so that nothing is ever rounded. A bucket in steps has both as they are.
+
+    Of a calendar window `period` is the number of its calendar; without the `calendar`, as a store reads it, all but
+    a new window is known.
     """
 
     algorithm: str
@@ -33,6 +38,7 @@ class CompiledLimit:
     quota: int
     period: int
     refill: int = 0
+    calendar: Calendar | None = field(default=None, compare=False)
 
     @property
     def full(self) -> int:
@@ -68,6 +74,20 @@ def compile_bucket(algorithm: str, capacity: int, refill: int, period_us: int) -
     return None
 
 
+def compile_steps(algorithm: str, capacity: int, refill: int, period_us: int) -> CompiledLimit | None:
+    """A bucket that is refilled in whole steps in its finest unit, or None where none fits."""
+    for unit_us in UNITS_US:
+        period, rest = divmod(period_us, unit_us)
+        if rest == 0 and -(-capacity // refill) * period <= LARGEST:
+            return CompiledLimit(algorithm, unit_us, capacity, period, refill)
+    return None
+
+
+def compile_calendar(algorithm: str, limit: int, calendar: Calendar) -> CompiledLimit:
+    """A calendar window; borders are where they are to the microsecond."""
+    return CompiledLimit(algorithm, 1, limit, calendar.number, calendar=calendar)
+
+
 def nearest_window(period_us: int) -> int:
     """The greatest limit that fits a weighed window of this period."""
     return LARGEST // _coarsest(period_us)
@@ -87,6 +107,11 @@ def nearest_bucket(capacity: int, refill: int, period_us: int) -> tuple[int, int
     if not candidates:
         return 1, max(1, min(refill, LARGEST - 1) // period) * period
     return min(candidates)[1]
+
+
+def nearest_steps(refill: int, period_us: int) -> int:
+    """The greatest capacity that so many units a step fill in time."""
+    return min(LARGEST, LARGEST // _coarsest(period_us) * refill)
 
 
 def _refills(capacity: int, refill: int, period: int) -> Iterator[int]:

@@ -11,15 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headgate.algorithms import (
+    calendar_window,
     fixed_window,
     leaky_bucket,
     leaky_queue,
     sliding_conversion,
     sliding_log,
     sliding_window,
+    stepwise,
     token_bucket,
 )
 from headgate.limits import (
+    CalendarWindow,
     Concurrent,
     FixedWindow,
     LeakyBucket,
@@ -27,6 +30,7 @@ from headgate.limits import (
     Limit,
     SlidingLog,
     SlidingWindow,
+    StepwiseBucket,
     TokenBucket,
 )
 from headgate.units import CompiledLimit
@@ -57,7 +61,7 @@ class Shape:
     """How a limit is written: a word after its rate, and a number after that, as in "10/second burst 100".
 
     The count before the rate sets the numbers `sets`, the one after the word sets `number`: `meaning` and `example`
-    are for the error where it is missing.
+    are for the error where it is missing. Shapes that begin alike differ in a last word, `ending`.
     """
 
     word: str
@@ -65,6 +69,7 @@ class Shape:
     number: str = ""
     meaning: str = ""
     example: int = 0
+    ending: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,10 @@ class Algorithm:
 
 def _window(limit: CompiledLimit, state: State) -> int:
     return int(state[0]) * limit.period
+
+
+def _start(limit: CompiledLimit, state: State) -> int:
+    return int(state[0])
 
 
 def _last_entry(limit: CompiledLimit, state: State) -> int:
@@ -180,6 +189,23 @@ ALGORITHMS: dict[str, Algorithm] = {
             latest=_updated,
             delay=leaky_queue.delay,
             redis=RedisForm(5, "q", "<ddI", refills=True),
+        ),
+        Algorithm(
+            StepwiseBucket,
+            (
+                Shape("bucket", ("capacity", "refill"), ending="stepwise"),
+                Shape("burst", ("refill",), "capacity", "the capacity", 100, ending="stepwise"),
+            ),
+            stepwise,
+            latest=_updated,
+            redis=RedisForm(4, "s", "<ddI", refills=True),
+        ),
+        Algorithm(
+            CalendarWindow,
+            (),  # "in" and a time zone follow the period itself
+            calendar_window,
+            latest=_start,
+            redis=RedisForm(6, "c", "<dddI"),
         ),
         Algorithm(Concurrent, (Shape("concurrent", ("limit",)),)),
     )

@@ -7,13 +7,15 @@ algorithms mean is in docs/algorithms.md; how the numbers become integers of one
 
 from __future__ import annotations
 
-from headgate.limits.buckets import LeakyBucket, LeakyQueue, TokenBucket
+from headgate.limits.buckets import LeakyBucket, LeakyQueue, StepwiseBucket, TokenBucket
+from headgate.limits.calendar_window import CalendarWindow
 from headgate.limits.concurrent import Concurrent
 from headgate.limits.limit import Limit, units_of
 from headgate.limits.windows import EXACT_UP_TO, FixedWindow, SlidingLog, SlidingWindow, is_exact
 
 __all__ = [
     "EXACT_UP_TO",
+    "CalendarWindow",
     "Concurrent",
     "FixedWindow",
     "LeakyBucket",
@@ -21,6 +23,7 @@ __all__ = [
     "Limit",
     "SlidingLog",
     "SlidingWindow",
+    "StepwiseBucket",
     "TokenBucket",
     "is_exact",
     "units_of",

@@ -8,6 +8,7 @@ from math import ceil, gcd
 from typing import ClassVar
 
 from headgate.amounts import REQUESTS, Amount, number_text
+from headgate.errors import ConfigError
 from headgate.limits.limit import (
     Limit,
     count_argument,
@@ -19,7 +20,7 @@ from headgate.limits.limit import (
     too_fine,
     whole,
 )
-from headgate.units import UNITS_US, CompiledLimit, compile_bucket, nearest_bucket
+from headgate.units import UNITS_US, CompiledLimit, compile_bucket, compile_steps, nearest_bucket, nearest_steps
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -43,9 +44,9 @@ class _Bucket(Limit):
         most = whole(self, "capacity", capacity, least=0, of=of)
         flow = whole(self, "refill", refill, least=1, of=of)
         period_us = read_period_us(self, period, period_us)
-        compiled = compile_bucket(self.algorithm, most, flow, period_us)
+        compiled = self._compiled(most, flow, period_us)
         if compiled is None:
-            raise too_fine(self._of_counts(*nearest_bucket(most, flow, period_us), period_us, of))
+            raise too_fine(self._of_counts(*self._nearest(most, flow, period_us), period_us, of))
         set_fields(self, capacity=most, refill=flow, period_us=period_us, compiled=compiled, of=of)
 
     def _of_counts(self, capacity: int, refill: int, period_us: int, of: str) -> Limit:
@@ -72,21 +73,79 @@ class _Bucket(Limit):
         refill, period_us = _scaled_rate(self, capacity, self.refill, share)
         return self._of_counts(capacity, refill, period_us, self.of)
 
+    @classmethod
+    def _compiled(cls, capacity: int, refill: int, period_us: int) -> CompiledLimit | None:
+        return compile_bucket(cls.algorithm, capacity, refill, period_us)
+
+    @classmethod
+    def _nearest(cls, capacity: int, refill: int, period_us: int) -> tuple[int, int]:
+        """The (capacity, refill) nearest to those that fit no unit."""
+        return nearest_bucket(capacity, refill, period_us)
+
     def __repr__(self) -> str:
         return shown_as(self, self.period_us, capacity=self.capacity, refill=self.refill)
 
 
 class TokenBucket(_Bucket):
-    """A burst of `capacity` units, refilled continuously by `refill` units a `period_us`."""
+    """A burst of `capacity` units, refilled continuously by `refill` units a `period_us`.
+
+    With `stepwise` they come back at once, `refill` units at the end of each full period since the first charge of a
+    full bucket.
+    """
 
     __slots__ = ()
     algorithm = "token_bucket"
+
+    def __new__(cls, *, stepwise: bool = False, **_numbers: object) -> TokenBucket:
+        if not isinstance(stepwise, bool):
+            raise ConfigError(f"TokenBucket: stepwise is True or False, not {stepwise!r}")
+        return super().__new__(StepwiseBucket if stepwise else cls)
+
+    def __init__(
+        self,
+        *,
+        capacity: Amount,
+        refill: Amount,
+        period: str | None = None,
+        period_us: int | None = None,
+        of: str = REQUESTS,
+        stepwise: bool = False,
+    ) -> None:
+        super().__init__(capacity=capacity, refill=refill, period=period, period_us=period_us, of=of)
 
     def __str__(self) -> str:
         rate = rate_text(self.refill, self.of, self.period_us)
         return (
             f"{rate} bucket" if self.capacity == self.refill else f"{rate} burst {number_text(self.capacity, self.of)}"
         )
+
+
+class StepwiseBucket(TokenBucket):
+    """What `TokenBucket(stepwise=True)` makes: a bucket that is refilled in whole steps."""
+
+    __slots__ = ()
+    algorithm = "stepwise"
+
+    @classmethod
+    def _compiled(cls, capacity: int, refill: int, period_us: int) -> CompiledLimit | None:
+        return compile_steps(cls.algorithm, capacity, refill, period_us)
+
+    @classmethod
+    def _nearest(cls, capacity: int, refill: int, period_us: int) -> tuple[int, int]:
+        return nearest_steps(refill, period_us), refill
+
+    @property
+    def window_us(self) -> int:
+        return self.life_us(self.capacity)
+
+    def life_us(self, cost: int) -> int:
+        return -(-cost // self.refill) * self.period_us
+
+    def __repr__(self) -> str:
+        return f"TokenBucket{super().__repr__().removeprefix(type(self).__name__)[:-1]}, stepwise=True)"
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} stepwise"
 
 
 class LeakyBucket(_Bucket):

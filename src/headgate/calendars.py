@@ -1,0 +1,167 @@
+"""Calendars: when the days, weeks, months and years of a time zone begin.
+
+The only place that knows time zones. What transitions and stores are given are numbers: all borders from 1969 to 2117,
+computed once for each period and zone of a process, so that no clock leads past them. See docs/algorithms.md#calendar-window.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from functools import cache
+from hashlib import blake2b
+from zoneinfo import ZoneInfo, available_timezones
+
+from headgate.errors import ConfigError, MissingExtraError
+
+CALENDAR_PERIODS = ("day", "week", "month", "year")
+
+LONGEST_US = {
+    "day": 25 * 3_600_000_000,
+    "week": 169 * 3_600_000_000,
+    "month": 745 * 3_600_000_000,
+    "year": 8785 * 3_600_000_000,
+}
+"""How long a window is at the most, where a zone does nothing but put its clocks back by an hour."""
+
+MEAN_US = {
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+    "month": 2_629_746_000_000,
+    "year": 31_556_952_000_000,
+}
+"""How long a window is on average: 400 years have 146,097 days."""
+
+Run = tuple[int, int]
+"""(moment_us, length_us): from this moment on, until the next run, windows have this length."""
+
+_EPOCH = datetime(1970, 1, 1)
+_FIRST_YEAR, _LAST_YEAR = 1969, 2117
+"""Clocks tell moments from 1970 to 2112 (2**52 microseconds), and a state may be of two windows later."""
+
+_US = timedelta(microseconds=1)
+_MOST_SUGGESTED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """The windows of a `period` in a `zone`, from one border to the next."""
+
+    period: str
+    zone: str
+
+    @property
+    def number(self) -> int:
+        """In [1, 2**52]: what tells it from other calendars, the same in every process."""
+        digest = blake2b(f"{self.period} in {self.zone}".encode(), digest_size=8).digest()
+        return 1 + (int.from_bytes(digest, "little") >> 12)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """All windows, those of one length together."""
+        return _runs(self.period, self.zone)
+
+    def window(self, now_us: int) -> tuple[int, int]:
+        """(start_us, end_us) of the window of a moment."""
+        runs = _runs(self.period, self.zone)
+        first, length = runs[bisect_right(runs, now_us, key=_moment) - 1]
+        start = now_us - (now_us - first) % length
+        return start, start + length
+
+
+def check_zone(zone: object) -> str:
+    """The name of a time zone; raises ConfigError for what is none, with names that are spelt alike."""
+    if not isinstance(zone, str):
+        raise ConfigError(f'a time zone is text such as "Europe/Zurich", not {zone!r}')
+    if _is_zone(zone):
+        return zone
+    known = _known_zones()
+    if not known:
+        raise MissingExtraError(f'the time zone "{zone}", on a system that knows none,', extra="zones")
+    near = [known[name] for name in get_close_matches(zone.lower(), known, n=_MOST_SUGGESTED, cutoff=0.7)]
+    quoted = " or ".join(f'"{name}"' for name in dict.fromkeys(near))
+    raise ConfigError(f'no time zone is called "{zone}"' + (f"; did you mean {quoted}?" if quoted else ""))
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # KeyError: not found; else no path of a zone at all
+        return False
+    return True
+
+
+def _known_zones() -> dict[str, str]:
+    """Names of zones, by those in small letters and by their last parts: "zurich" is "Europe/Zurich"."""
+    names = sorted(available_timezones())
+    return {name.lower().rpartition("/")[2]: name for name in names} | {name.lower(): name for name in names}
+
+
+def _moment(run: Run) -> int:
+    return run[0]
+
+
+@cache
+def _runs(period: str, zone: str) -> tuple[Run, ...]:
+    borders = _borders(period, ZoneInfo(zone))
+    runs: list[Run] = []
+    start = next(borders)
+    for end in borders:
+        if end == start:
+            continue  # a day that was left out, as west of the date line on 2011-12-30
+        if not runs or runs[-1][1] != end - start:
+            runs.append((start, end - start))
+        start = end
+    return tuple(runs)
+
+
+def _borders(period: str, zone: ZoneInfo) -> Iterator[int]:
+    for midnight in _midnights(period):
+        yield _first_moment(midnight, zone)
+
+
+def _midnights(period: str) -> Iterator[datetime]:
+    """When each window begins by the calendar, by the clocks of the zone."""
+    first, last = datetime(_FIRST_YEAR, 1, 1), datetime(_LAST_YEAR, 1, 1)
+    if period in ("day", "week"):
+        step = timedelta(days=7 if period == "week" else 1)
+        if period == "week":
+            first -= timedelta(days=first.weekday())
+        while first <= last:
+            yield first
+            first += step
+        return
+    for year in range(_FIRST_YEAR, _LAST_YEAR + 1):
+        for month in range(1, 13 if period == "month" else 2):
+            yield datetime(year, month, 1)
+
+
+def _first_moment(midnight: datetime, zone: ZoneInfo) -> int:
+    """The first moment at which the clocks of a zone show this or later.
+
+    Of a midnight that comes twice that is the first one, instead of one that is skipped it is the change of the clocks.
+    """
+    before, after = _offset(midnight, zone), _offset(midnight.replace(fold=1), zone)
+    if before >= after:
+        return _since_epoch(midnight - before)
+    earlier, later = midnight - after, midnight - before  # the change is after the one, at the latest at the other
+    while later - earlier > timedelta(seconds=1):
+        middle = earlier + (later - earlier) // timedelta(seconds=2) * timedelta(seconds=1)
+        if _offset(middle.replace(tzinfo=UTC).astimezone(zone), zone) == before:
+            earlier = middle
+        else:
+            later = middle
+    return _since_epoch(later)
+
+
+def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
+    offset = zone.utcoffset(moment)
+    assert offset is not None  # zones of names have one at any time
+    return offset
+
+
+def _since_epoch(utc: datetime) -> int:
+    return (utc - _EPOCH) // _US
