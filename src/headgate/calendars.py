@@ -71,6 +71,10 @@ class Calendar:
         start = now_us - (now_us - first) % length
         return start, start + length
 
+    def latest(self, now_us: int) -> int:
+        """The start of the latest window that a clock can have fallen behind: two after that of `now_us`."""
+        return self.window(self.window(now_us)[1])[1]
+
 
 def check_zone(zone: object) -> str:
     """The name of a time zone; raises ConfigError for what is none, with names that are spelt alike."""

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use headgate_core::limit::calendar::Calendar;
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::shard::registered::{Definition, Registered};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -29,8 +30,13 @@ pub fn read_limit(compiled: &Bound<'_, PyAny>) -> PyResult<Limit> {
     let name: String = compiled.getattr("algorithm")?.extract()?;
     let algorithm = Algorithm::named(&name).ok_or_else(|| PyValueError::new_err(format!("no algorithm {name}")))?;
     let number = |field: &str| compiled.getattr(field)?.extract::<i64>();
-    Limit::new(algorithm, number("unit_us")?, number("quota")?, number("period")?, number("refill")?)
-        .map_err(PyValueError::new_err)
+    let limit = Limit::new(algorithm, number("unit_us")?, number("quota")?, number("period")?, number("refill")?)
+        .map_err(PyValueError::new_err)?;
+    let calendar = compiled.getattr("calendar")?;
+    if calendar.is_none() {
+        return Ok(limit);
+    }
+    Ok(limit.on(Calendar::numbered(limit.period, || calendar.getattr("runs")?.extract())?))
 }
 
 /// Make the limit of a `headgate.decision.NamedLimit` known to a table.

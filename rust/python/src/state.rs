@@ -26,7 +26,9 @@ pub fn read_state<'py>(
 ) -> PyResult<Option<Bound<'py, PyTuple>>> {
     let owned = table.read(limit, key, now_us, |stored| match (stored, limit.limit.algorithm) {
         (Stored::Nothing, _) => Owned::Nothing,
-        (Stored::Numbers(numbers), Algorithm::SlidingWindow) => Owned::Numbers(numbers.to_vec()),
+        (Stored::Numbers(numbers), Algorithm::SlidingWindow | Algorithm::CalendarWindow) => {
+            Owned::Numbers(numbers.to_vec())
+        }
         (Stored::Numbers([a, b, _]), _) => Owned::Numbers(vec![a, b]),
         (Stored::Entries(log), _) => Owned::Entries(log.entries.collect()),
     })?;

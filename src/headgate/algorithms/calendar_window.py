@@ -75,7 +75,4 @@ def _window(limit: CompiledLimit, now: int) -> tuple[int, int]:
 
 
 def _latest(limit: CompiledLimit, now: int) -> int:
-    """The start of the latest window that a clock can have fallen behind: two after that of `now`."""
-    if limit.calendar is None:
-        return LARGEST * 2
-    return limit.calendar.window(limit.calendar.window(now)[1])[1]
+    return LARGEST * 2 if limit.calendar is None else limit.calendar.latest(now)

@@ -1,12 +1,15 @@
 //! Each algorithm as a pure transition on integers: no clock, no lock, no key, no I/O.
 
+pub mod calendar_window;
 pub mod fixed_window;
 pub mod integers;
 pub mod leaky_bucket;
 pub mod leaky_queue;
 pub mod log_view;
+pub mod rare;
 pub mod sliding_conversion;
 pub mod sliding_log;
 pub mod sliding_window;
+pub mod stepwise;
 pub mod token_bucket;
 pub mod transition;

@@ -4,7 +4,10 @@
 //! function here. Times at this border are microseconds, inside they are units of each limit. Pure.
 
 use crate::algorithms::log_view::{Entry, Log, LogCharge, LogEntries};
-use crate::algorithms::{fixed_window, leaky_queue, sliding_conversion, sliding_log, sliding_window, token_bucket};
+use crate::algorithms::{
+    calendar_window, fixed_window, leaky_queue, rare, sliding_conversion, sliding_log, sliding_window, stepwise,
+    token_bucket,
+};
 use crate::limit::{Algorithm, LARGEST, Limit};
 
 /// A stored state as the table hands it in.
@@ -37,6 +40,11 @@ pub enum Kept {
     Entries(LogCharge),
 }
 
+/// Which algorithms the limits of a call may have: all, or those that are not rare, see `Algorithm::is_rare`.
+pub const ANY: bool = true;
+/// See `ANY`. What is made for these knows nothing of the others, and is shorter for it.
+pub const USUAL: bool = false;
+
 /// The wait of a cost that can never pass.
 pub const NEVER: i64 = -1;
 
@@ -65,21 +73,24 @@ impl Reading {
 
 /// The state as it stands at `now_us`.
 #[inline(always)]
-pub fn roll<E: LogEntries>(limit: &Limit, stored: Stored<E>, now_us: i64) -> State<E> {
+pub fn roll<E: LogEntries, const WHICH: bool>(limit: &Limit, stored: Stored<E>, now_us: i64) -> State<E> {
     match stored {
         Stored::Entries(log) => State::Entries(sliding_log::roll(limit, Some(log), unit_time(limit, now_us))),
         Stored::Nothing if limit.algorithm == Algorithm::SlidingLog => {
             State::Entries(sliding_log::roll(limit, None, unit_time(limit, now_us)))
         }
-        Stored::Nothing => State::Numbers(roll_numbers(limit, None, now_us)),
-        Stored::Numbers(numbers) => State::Numbers(roll_numbers(limit, Some(numbers), now_us)),
+        Stored::Nothing => State::Numbers(roll_numbers::<WHICH>(limit, None, now_us)),
+        Stored::Numbers(numbers) => State::Numbers(roll_numbers::<WHICH>(limit, Some(numbers), now_us)),
     }
 }
 
 /// `roll` for every algorithm but the log.
 #[inline(always)]
-pub fn roll_numbers(limit: &Limit, numbers: Option<Numbers>, now_us: i64) -> Numbers {
+pub fn roll_numbers<const WHICH: bool>(limit: &Limit, numbers: Option<Numbers>, now_us: i64) -> Numbers {
     let now = unit_time(limit, now_us);
+    if WHICH == ANY && limit.algorithm.is_rare() {
+        return rare::roll(limit, numbers, now);
+    }
     match limit.algorithm {
         Algorithm::FixedWindow => {
             let (window, count) = fixed_window::roll(limit, numbers.map(|[a, b, _]| (a, b)), now);
@@ -98,9 +109,9 @@ pub fn roll_numbers(limit: &Limit, numbers: Option<Numbers>, now_us: i64) -> Num
 
 /// How long this cost must wait, in microseconds: 0 to pass now, `NEVER` where waiting cannot help.
 #[inline(always)]
-pub fn admit<E: LogEntries>(limit: &Limit, state: &State<E>, now_us: i64, cost: i64) -> i64 {
+pub fn admit<E: LogEntries, const WHICH: bool>(limit: &Limit, state: &State<E>, now_us: i64, cost: i64) -> i64 {
     match state {
-        State::Numbers(numbers) => admit_numbers(limit, *numbers, now_us, cost),
+        State::Numbers(numbers) => admit_numbers::<WHICH>(limit, *numbers, now_us, cost),
         State::Entries(state) => {
             wait_us(limit, sliding_log::admit(limit, state, unit_time(limit, now_us), cost), now_us)
         }
@@ -109,8 +120,11 @@ pub fn admit<E: LogEntries>(limit: &Limit, state: &State<E>, now_us: i64, cost: 
 
 /// `admit` for every algorithm but the log.
 #[inline(always)]
-pub fn admit_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64) -> i64 {
+pub fn admit_numbers<const WHICH: bool>(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64) -> i64 {
     let now = unit_time(limit, now_us);
+    if WHICH == ANY && limit.algorithm.is_rare() {
+        return wait_us(limit, rare::admit(limit, [a, b, c], now, cost), now_us);
+    }
     let wait = match limit.algorithm {
         Algorithm::FixedWindow => fixed_window::admit(limit, (a, b), now, cost),
         Algorithm::SlidingWindow => sliding_window::admit(limit, (a, b, c), now, cost),
@@ -121,17 +135,20 @@ pub fn admit_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64) 
 
 /// The state after an admitted cost.
 #[inline(always)]
-pub fn charge<E: LogEntries>(limit: &Limit, state: State<E>, now_us: i64, cost: i64) -> State<E> {
+pub fn charge<E: LogEntries, const WHICH: bool>(limit: &Limit, state: State<E>, now_us: i64, cost: i64) -> State<E> {
     match state {
-        State::Numbers(numbers) => State::Numbers(charge_numbers(limit, numbers, now_us, cost)),
+        State::Numbers(numbers) => State::Numbers(charge_numbers::<WHICH>(limit, numbers, now_us, cost)),
         State::Entries(state) => State::Entries(sliding_log::charge(limit, state, unit_time(limit, now_us), cost)),
     }
 }
 
 /// `charge` for every algorithm but the log.
 #[inline(always)]
-pub fn charge_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64) -> Numbers {
+pub fn charge_numbers<const WHICH: bool>(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64) -> Numbers {
     let now = unit_time(limit, now_us);
+    if WHICH == ANY && limit.algorithm.is_rare() {
+        return rare::charge(limit, [a, b, c], now, cost);
+    }
     match limit.algorithm {
         Algorithm::FixedWindow => {
             let (window, count) = fixed_window::charge(limit, (a, b), now, cost);
@@ -150,9 +167,9 @@ pub fn charge_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64)
 
 /// (remaining, reset_after_us, next_after_us) of a state.
 #[inline(always)]
-pub fn measure<E: LogEntries>(limit: &Limit, state: &State<E>, now_us: i64) -> (i64, i64, i64) {
+pub fn measure<E: LogEntries, const WHICH: bool>(limit: &Limit, state: &State<E>, now_us: i64) -> (i64, i64, i64) {
     match state {
-        State::Numbers(numbers) => measure_numbers(limit, *numbers, now_us),
+        State::Numbers(numbers) => measure_numbers::<WHICH>(limit, *numbers, now_us),
         State::Entries(state) => {
             measured_us(limit, sliding_log::measure(limit, state, unit_time(limit, now_us)), now_us)
         }
@@ -161,8 +178,11 @@ pub fn measure<E: LogEntries>(limit: &Limit, state: &State<E>, now_us: i64) -> (
 
 /// `measure` for every algorithm but the log.
 #[inline(always)]
-pub fn measure_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64) -> (i64, i64, i64) {
+pub fn measure_numbers<const WHICH: bool>(limit: &Limit, [a, b, c]: Numbers, now_us: i64) -> (i64, i64, i64) {
     let now = unit_time(limit, now_us);
+    if WHICH == ANY && limit.algorithm.is_rare() {
+        return measured_us(limit, rare::measure(limit, [a, b, c], now), now_us);
+    }
     let measured = match limit.algorithm {
         Algorithm::FixedWindow => fixed_window::measure(limit, (a, b), now),
         Algorithm::SlidingWindow => sliding_window::measure(limit, (a, b, c), now),
@@ -220,8 +240,11 @@ pub fn keep<E: LogEntries>(state: &State<E>) -> Kept {
 /// A state that is the same as none, as a table keeps it. Not for logs.
 pub fn nothing(limit: &Limit) -> Numbers {
     match limit.algorithm {
-        Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => [0, 0, 0],
+        Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::CalendarWindow => {
+            [0, 0, 0]
+        }
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => [limit.full, 0, 0],
+        Algorithm::Stepwise => [limit.quota, 0, 0],
     }
 }
 
@@ -258,6 +281,8 @@ fn convert_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64, former: &Limi
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
             token_bucket::convert(limit, (a, b), now_us, former).map(|(a, b)| [a, b, 0])
         }
+        Algorithm::Stepwise => stepwise::convert(limit, (a, b), now_us, former).map(|(a, b)| [a, b, 0]),
+        Algorithm::CalendarWindow => calendar_window::convert(limit, (a, b, c), now_us, former).map(Into::into),
         Algorithm::SlidingLog => Some([a, b, c]),
     }
 }
@@ -275,6 +300,8 @@ pub fn give_back(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64, earl
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
             token_bucket::give_back(limit, (a, b), now, cost, earliest).map(|(a, b)| [a, b, 0])
         }
+        Algorithm::Stepwise => stepwise::give_back(limit, (a, b), now, cost, earliest).map(|(a, b)| [a, b, 0]),
+        Algorithm::CalendarWindow => calendar_window::give_back(limit, (a, b, c), now, cost, earliest).map(Into::into),
         Algorithm::SlidingLog => Some([a, b, c]),
     }
 }
@@ -285,7 +312,7 @@ pub fn give_back(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64, earl
 #[inline(always)]
 pub fn was_moved(limit: &Limit, numbers: Numbers, rolled: Numbers) -> bool {
     match limit.algorithm {
-        Algorithm::FixedWindow | Algorithm::SlidingWindow => rolled[0] < numbers[0],
+        Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::CalendarWindow => rolled[0] < numbers[0],
         _ => rolled[1] < numbers[1],
     }
 }

@@ -3,15 +3,33 @@
 //! A zone's file may be damaged: by a bit that flipped, or by a process that writes where it must not.
 
 use crate::algorithms::transition::Numbers;
-use crate::limit::{Algorithm, Limit};
+use crate::limit::{Algorithm, LARGEST, Limit};
 
 /// Whether a transition of `limit`, or of a former version of it, can have written these. Not for logs.
+#[inline(always)]
+pub fn is_sound(limit: &Limit, numbers: Numbers) -> bool {
+    is_usual(limit, numbers) || limit.algorithm.is_rare() && is_rare(limit, numbers)
+}
+
+/// `is_sound` where the algorithm is not rare, else false: what then follows need not know of those.
 ///
 /// As unsigned numbers those below the least are above the most, so each takes one comparison.
 #[inline(always)]
-pub fn is_sound(limit: &Limit, [a, b, c]: Numbers) -> bool {
+pub fn is_usual(limit: &Limit, [a, b, c]: Numbers) -> bool {
     let [most_a, most_b, most_c] = limit.most;
     a.wrapping_sub(limit.least) as u64 <= most_a && b as u64 <= most_b && c as u64 <= most_c
+}
+
+/// `is_sound` of a rare algorithm.
+#[cold]
+#[inline(never)]
+fn is_rare(limit: &Limit, [a, b, c]: Numbers) -> bool {
+    let longest = LARGEST / limit.unit_us + 1;
+    match limit.algorithm {
+        Algorithm::Stepwise => (-LARGEST..=LARGEST).contains(&a) && (0..=longest).contains(&b),
+        // The first window began before 1970, the last one ends after 2112.
+        _ => (-LARGEST..2 * LARGEST).contains(&a) && (0..2 * LARGEST).contains(&b) && (0..=LARGEST).contains(&c),
+    }
 }
 
 /// Whether states of `former` can be those of `limit`: versions of one limit have one algorithm.
@@ -23,7 +41,6 @@ pub fn may_follow(limit: &Limit, former: &Limit) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::LARGEST;
 
     #[test]
     fn what_no_transition_writes_is_no_state() {

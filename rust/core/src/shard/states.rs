@@ -5,7 +5,7 @@ use crate::algorithms::sliding_log::{self, Left, MOST_SINCE};
 use crate::algorithms::transition::{self, Kept, Numbers, Stored};
 use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::{Chain, NO_CHAIN, SlotEntries};
-use crate::encoding::state_check::is_sound;
+use crate::encoding::state_check::{is_sound, is_usual};
 use crate::limit::{Algorithm, Limit};
 use crate::shard::backing::Backing;
 use crate::shard::log_reader::{self, BlockEntries, Entries};
@@ -29,11 +29,18 @@ impl<B: Backing> Shard<B> {
             let log = log_reader::read(self.backing.blocks(), slot.fields(), &self.damage);
             return log.map_or(Stored::Nothing, Stored::Entries);
         }
-        if is_sound(limit, slot.fields()) {
-            return Stored::Numbers(slot.fields());
+        if !is_usual(limit, slot.fields()) && !self.is_rare(slot, limit) {
+            self.damage.set(true);
+            return Stored::Nothing;
         }
-        self.damage.set(true);
-        Stored::Nothing
+        Stored::Numbers(slot.fields())
+    }
+
+    /// Whether a slot has a state of a limit whose algorithm is rare.
+    #[cold]
+    #[inline(never)]
+    fn is_rare(&self, slot: &Slot, limit: &Limit) -> bool {
+        is_sound(limit, slot.fields())
     }
 
     /// The entries of a log in its slot; none where they cannot be, see `check`.
@@ -61,11 +68,11 @@ impl<B: Backing> Shard<B> {
         self.backing.slots()[index].is_of(limit.number())
     }
 
-    /// The numbers in a slot, where `limit` itself wrote them.
+    /// The numbers in a slot, where `limit` itself wrote them and its algorithm is not rare.
     #[inline(always)]
     pub fn numbers(&self, index: usize, limit: &Registered) -> Option<Numbers> {
         let slot = &self.backing.slots()[index];
-        (slot.is_of(limit.number()) && is_sound(&limit.limit, slot.fields())).then(|| slot.fields())
+        (slot.is_of(limit.number()) && is_usual(&limit.limit, slot.fields())).then(|| slot.fields())
     }
 
     /// The chain of a log, of no entries where there is none yet.

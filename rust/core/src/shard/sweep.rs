@@ -1,6 +1,6 @@
 //! States that a shard lets go: those that are the same as none, and those that make room for others.
 
-use crate::algorithms::transition;
+use crate::algorithms::transition::{self, ANY, USUAL};
 use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::{NO_CHAIN, has_blocks};
 use crate::limit::{Algorithm, LARGEST, Limit};
@@ -150,11 +150,25 @@ impl<B: Backing> Shard<B> {
     fn reset_after_us(&self, index: usize, limits: &impl Limits, now_us: i64) -> (i64, i64) {
         let slot = &self.backing.slots()[index];
         let limit = self.limit_of(slot, limits);
+        if let Some(limit) = &limit
+            && limit.algorithm.is_rare()
+        {
+            return self.rare_reset_after_us(slot, limit, now_us);
+        }
         let measured = limit.map(|limit| {
-            let state = transition::roll(&limit, self.of_slot(slot, &limit), now_us);
-            let (remaining, reset_after_us, _) = transition::measure(&limit, &state, now_us);
+            let state = transition::roll::<_, USUAL>(&limit, self.of_slot(slot, &limit), now_us);
+            let (remaining, reset_after_us, _) = transition::measure::<_, USUAL>(&limit, &state, now_us);
             (reset_after_us, remaining)
         });
         self.check().ok().and(measured).unwrap_or((LARGEST, 0))
+    }
+
+    /// `reset_after_us` for a rare algorithm.
+    #[cold]
+    #[inline(never)]
+    fn rare_reset_after_us(&self, slot: &Slot, limit: &Limit, now_us: i64) -> (i64, i64) {
+        let state = transition::roll::<_, ANY>(limit, self.of_slot(slot, limit), now_us);
+        let (remaining, reset_after_us, _) = transition::measure::<_, ANY>(limit, &state, now_us);
+        self.check().ok().map_or((LARGEST, 0), |()| (reset_after_us, remaining))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::algorithms::log_view::{LogCharge, LogEntries};
 use crate::algorithms::sliding_log::{self, State};
-use crate::algorithms::transition::{self, Numbers, Stored};
+use crate::algorithms::transition::{self, ANY, Numbers, Stored};
 use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::{LARGEST_IN_SLOT, NO_CHAIN};
 use crate::encoding::state_check::may_follow;
@@ -45,14 +45,26 @@ impl<B: Backing> Shard<B> {
 
     /// Bring what another version of this limit wrote into the numbers of this one, for good: a wait
     /// that is told from here on is counted in them. Whether there was such a state.
+    #[inline(always)]
     pub fn adopt(&mut self, place: Place, limit: &Registered, limits: &impl Limits, now_us: i64) -> bool {
-        let Place::Found(index) = place else {
-            return false;
-        };
-        let former = self.backing.slots()[index];
-        if former.is_of(limit.number()) {
-            return false;
+        match place {
+            Place::Found(index) if !self.is_written_by(index, limit) => {
+                self.adopt_former(place, index, limit, limits, now_us)
+            }
+            _ => false,
         }
+    }
+
+    #[cold]
+    fn adopt_former(
+        &mut self,
+        place: Place,
+        index: usize,
+        limit: &Registered,
+        limits: &impl Limits,
+        now_us: i64,
+    ) -> bool {
+        let former = self.backing.slots()[index];
         let Some(former_limit) = self.former_of(&former, limit, limits) else {
             return false;
         };
@@ -96,7 +108,7 @@ impl<B: Backing> Shard<B> {
         if !slot.is_of(limit.number()) {
             return;
         }
-        match transition::roll(&limit.limit, self.of_slot(&slot, &limit.limit), now_us) {
+        match transition::roll::<_, ANY>(&limit.limit, self.of_slot(&slot, &limit.limit), now_us) {
             transition::State::Numbers(numbers) => {
                 if transition::was_moved(&limit.limit, slot.fields(), numbers) {
                     self.write_fields(index, numbers);

@@ -106,6 +106,7 @@ impl Readings {
 ///
 /// On a refusal the longest wait, the first of equals; else the fewest further requests of this
 /// cost, of equals the one that resets latest.
+#[inline(always)]
 pub fn binding_of(checks: &[Check], readings: &[Reading], allowed: bool) -> Option<u16> {
     let mut best: Option<(u16, (i64, i64))> = None;
     for (index, (check, reading)) in (0..).zip(checks.iter().zip(readings)) {

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithms::transition::{self, Kept, Numbers, Reading, State};
+use crate::algorithms::transition::{self, ANY, Kept, Numbers, Reading, State, USUAL};
 use crate::shard::log_reader::Entries;
 use crate::table::answer::{Check, Mode};
 use crate::table::storage::{Location, Storage};
@@ -30,7 +30,24 @@ impl Judgement {
     /// Judge all checks on what is stored. Nothing in the table is changed.
     ///
     /// `refuse_for` is the check that the table has no room for, with the time until it may have.
+    #[inline(always)]
     pub fn judge<S: Storage>(
+        &mut self,
+        checks: &[Check],
+        transaction: &Transaction<'_, S>,
+        now_us: i64,
+        mode: Mode,
+        refuse_for: Option<(usize, i64)>,
+    ) {
+        if checks.iter().any(|check| check.limit.limit.algorithm.is_rare()) {
+            self.judge_each::<S, ANY>(checks, transaction, now_us, mode, refuse_for);
+        } else {
+            self.judge_each::<S, USUAL>(checks, transaction, now_us, mode, refuse_for);
+        }
+    }
+
+    #[inline(never)]
+    fn judge_each<S: Storage, const WHICH: bool>(
         &mut self,
         checks: &[Check],
         transaction: &Transaction<'_, S>,
@@ -44,9 +61,9 @@ impl Judgement {
         self.kept.clear();
         for (check, location) in checks.iter().zip(&transaction.locked.locations) {
             let limit = &check.limit.limit;
-            let state = roll(check, transaction, location, now_us);
+            let state = roll::<S, WHICH>(check, transaction, location, now_us);
             let delay_us = transition::delay_us(limit, &state, now_us, check.cost);
-            let mut wait_us = mode.wait_us(transition::admit(limit, &state, now_us, check.cost), delay_us);
+            let mut wait_us = mode.wait_us(transition::admit::<_, WHICH>(limit, &state, now_us, check.cost), delay_us);
             if let Some((full, soonest_us)) = refuse_for
                 && full == self.readings.len()
             {
@@ -66,16 +83,16 @@ impl Judgement {
             let (measured, kept) = match *rolled {
                 Some(mut numbers) => {
                     if charged {
-                        numbers = transition::charge_numbers(limit, numbers, now_us, check.cost);
+                        numbers = transition::charge_numbers::<WHICH>(limit, numbers, now_us, check.cost);
                     }
-                    (transition::measure_numbers(limit, numbers, now_us), Kept::Numbers(numbers))
+                    (transition::measure_numbers::<WHICH>(limit, numbers, now_us), Kept::Numbers(numbers))
                 }
                 None => {
-                    let mut state = roll(check, transaction, location, now_us);
+                    let mut state = roll::<S, WHICH>(check, transaction, location, now_us);
                     if charged {
-                        state = transition::charge(limit, state, now_us, check.cost);
+                        state = transition::charge::<_, WHICH>(limit, state, now_us, check.cost);
                     }
-                    (transition::measure(limit, &state, now_us), transition::keep(&state))
+                    (transition::measure::<_, WHICH>(limit, &state, now_us), transition::keep(&state))
                 }
             };
             let (remaining, reset_after_us, next_after_us) = measured;
@@ -87,11 +104,11 @@ impl Judgement {
 
 /// The state of a check, brought to this moment.
 #[inline(always)]
-fn roll<'transaction, S: Storage>(
+fn roll<'transaction, S: Storage, const WHICH: bool>(
     check: &Check,
     transaction: &'transaction Transaction<'_, S>,
     location: &Location,
     now_us: i64,
 ) -> State<Entries<'transaction>> {
-    transition::roll(&check.limit.limit, transaction.stored(check, location, now_us), now_us)
+    transition::roll::<_, WHICH>(&check.limit.limit, transaction.stored(check, location, now_us), now_us)
 }

@@ -2,7 +2,7 @@
 //!
 //! Each function gives None where there is more to do: then a transaction decides.
 
-use crate::algorithms::transition::{self, Reading};
+use crate::algorithms::transition::{self, Reading, USUAL};
 use crate::encoding::slot_entries::has_blocks;
 use crate::shard::backing::Backing;
 use crate::shard::states::Need;
@@ -10,7 +10,8 @@ use crate::shard::{Place, log_pool};
 use crate::table::answer::{Answer, Check, Mode};
 use crate::table::storage::Storage;
 
-/// Decide one check of a key that is known already: as a transaction would, without its bookkeeping. Not for logs.
+/// Decide one check of a key that is known already: as a transaction would, without its bookkeeping. Not for logs, nor
+/// for rare algorithms.
 ///
 /// None where there is more to do than to replace three numbers.
 #[inline(always)]
@@ -33,11 +34,12 @@ pub fn decide_known<S: Storage>(
         return Ok(None);
     }
     let stored = numbers;
-    let numbers = transition::roll_numbers(limit, Some(stored), now_us);
+    let numbers = transition::roll_numbers::<USUAL>(limit, Some(stored), now_us);
     let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
-    let wait_us = mode.wait_us(transition::admit_numbers(limit, numbers, now_us, check.cost), delay_us);
+    let wait_us = mode.wait_us(transition::admit_numbers::<USUAL>(limit, numbers, now_us, check.cost), delay_us);
     let passes = wait_us == 0;
-    let numbers = if passes { transition::charge_numbers(limit, numbers, now_us, check.cost) } else { numbers };
+    let numbers =
+        if passes { transition::charge_numbers::<USUAL>(limit, numbers, now_us, check.cost) } else { numbers };
     if mode.commit && passes && check.cost != 0 {
         shard.overwrite(index, tag, check.limit, numbers);
         shard.backing.commit();
@@ -50,7 +52,7 @@ pub fn decide_known<S: Storage>(
         }
     }
     drop(shard);
-    let (remaining, reset_after_us, next_after_us) = transition::measure_numbers(limit, numbers, now_us);
+    let (remaining, reset_after_us, next_after_us) = transition::measure_numbers::<USUAL>(limit, numbers, now_us);
     let delay_us = if passes { delay_us } else { 0 };
     let reading = Reading { remaining, reset_after_us, retry_after_us: wait_us, next_after_us, delay_us };
     Ok(Some(Answer::of_one(check, reading)))

@@ -63,7 +63,7 @@ impl<S: Storage> Table<S> {
     /// Decide the checks of one request at one instant: all enforced ones are charged, or none. Atomic.
     ///
     /// No two checks may be the same limit on the same key.
-    #[inline]
+    #[inline(always)]
     pub fn apply(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let known = match checks {
             [check] if check.limit.limit.algorithm == Algorithm::SlidingLog => {
@@ -165,6 +165,7 @@ impl<S: Storage> Table<S> {
         Ok(())
     }
 
+    #[inline(always)]
     fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let mut transaction = Transaction::new(&self.storage);
         self.lock(&mut transaction, checks, now_us)?;

@@ -63,7 +63,7 @@ impl<'table, S: Storage> Transaction<'table, S> {
     }
 
     /// Bring all states into the numbers that their limits have now.
-    #[inline]
+    #[inline(always)]
     pub fn adopt(&mut self, checks: &[Check], now_us: i64) {
         for (check, location) in checks.iter().zip(&self.locked.locations) {
             let Location { shard_number, guard, place, .. } = *location;
@@ -83,16 +83,20 @@ impl<'table, S: Storage> Transaction<'table, S> {
     }
 
     /// Whether keeping these states takes a slot or a log block more than there is.
-    #[inline]
+    #[inline(always)]
     pub fn needs_room(&self, checks: &[Check], kept: &[Option<Kept>]) -> bool {
-        (0..checks.len()).any(|index| {
+        for (index, check) in checks.iter().enumerate() {
             let Location { guard, place, .. } = self.locked.locations[index];
-            let (shard, limit) = (&self.locked.guards[guard], &checks[index].limit.limit);
-            kept[index].is_some()
+            let (shard, limit) = (&self.locked.guards[guard], &check.limit.limit);
+            if kept[index].is_some()
                 && (place == Place::Absent
                     || limit.algorithm == Algorithm::SlidingLog
                         && shard.needs_block(place, limit, &self.need(checks, kept, index)))
-        })
+            {
+                return true;
+            }
+        }
+        false
     }
 
     /// What bears on whether the charge of a check needs another log block.
@@ -111,7 +115,7 @@ impl<'table, S: Storage> Transaction<'table, S> {
     }
 
     /// Keep what a decision charged, in the places that are known.
-    #[inline]
+    #[inline(always)]
     pub fn keep(&mut self, checks: &[Check], kept: &[Option<Kept>]) -> Result<(), DamagedState> {
         for (location, kept) in self.locked.locations.iter().zip(kept) {
             if let Some(Kept::Entries(charge)) = kept {

@@ -1,6 +1,6 @@
 //! Looking into a zone while other processes use it, and checking all of it.
 
-use crate::algorithms::transition::{self, Reading};
+use crate::algorithms::transition::{self, ANY, Reading};
 use crate::hash::KeyHash;
 use crate::shard::Place;
 use crate::shard::backing::Backing;
@@ -60,9 +60,12 @@ impl ZoneStorage {
                 return None;
             }
             let limit = &registered.limit;
-            let state =
-                transition::roll(limit, shard.stored(Place::Found(index), registered, self.limits(), now_us), now_us);
-            let (remaining, reset_after_us, next_after_us) = transition::measure(limit, &state, now_us);
+            let state = transition::roll::<_, ANY>(
+                limit,
+                shard.stored(Place::Found(index), registered, self.limits(), now_us),
+                now_us,
+            );
+            let (remaining, reset_after_us, next_after_us) = transition::measure::<_, ANY>(limit, &state, now_us);
             let reading = Reading { remaining, reset_after_us, next_after_us, ..Reading::default() };
             Some(Looked { place, reading, refused: slot.refused() })
         });

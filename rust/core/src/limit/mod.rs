@@ -1,5 +1,9 @@
 //! The integers that a transition computes with, as `headgate.units` compiled them.
 
+pub mod calendar;
+
+use crate::limit::calendar::Calendar;
+
 /// Below it `floor(a / b)` is exact in doubles as well; no limit names a larger integer.
 pub const LARGEST: i64 = 1 << 52;
 
@@ -18,17 +22,23 @@ pub enum Algorithm {
     LeakyBucket,
     /// See `algorithms::leaky_queue`.
     LeakyQueue,
+    /// See `algorithms::stepwise`.
+    Stepwise,
+    /// See `algorithms::calendar_window`.
+    CalendarWindow,
 }
 
 impl Algorithm {
     /// All of them. Zones name them by their places here: new ones come last.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::FixedWindow,
         Self::SlidingLog,
         Self::SlidingWindow,
         Self::TokenBucket,
         Self::LeakyBucket,
         Self::LeakyQueue,
+        Self::Stepwise,
+        Self::CalendarWindow,
     ];
 
     /// The algorithm of a name as the vectors write it.
@@ -40,8 +50,16 @@ impl Algorithm {
             "token_bucket" => Self::TokenBucket,
             "leaky_bucket" => Self::LeakyBucket,
             "leaky_queue" => Self::LeakyQueue,
+            "stepwise" => Self::Stepwise,
+            "calendar_window" => Self::CalendarWindow,
             _ => return None,
         })
+    }
+
+    /// Whether it is one of those that are asked seldom: they have no short ways, so that the others stay short.
+    #[inline(always)]
+    pub fn is_rare(self) -> bool {
+        matches!(self, Self::Stepwise | Self::CalendarWindow)
     }
 }
 
@@ -54,9 +72,9 @@ pub struct Limit {
     pub unit_us: i64,
     /// The limit or the capacity.
     pub quota: i64,
-    /// The window; for buckets the scaled units of one token.
+    /// The window; for buckets the scaled units of one token, in steps the period; the number of a calendar.
     pub period: i64,
-    /// For buckets, the scaled units that flow in a unit of time; 0 for windows.
+    /// For buckets, the scaled units that flow in a unit of time, in steps the tokens of each; 0 for windows.
     pub refill: i64,
     /// For buckets, the scaled units of a full bucket.
     pub full: i64,
@@ -64,6 +82,8 @@ pub struct Limit {
     pub least: i64,
     /// How far above those the numbers of a state can be.
     pub most: [u64; 3],
+    /// Of calendar windows, the borders, where they are known.
+    pub calendar: Calendar,
 }
 
 impl Limit {
@@ -89,6 +109,15 @@ impl Limit {
             Algorithm::SlidingWindow if quota.saturating_mul(period) > LARGEST => {
                 return Err("limit times period passes 2**52");
             }
+            Algorithm::Stepwise => {
+                if !(1..=LARGEST).contains(&refill) {
+                    return Err("refill must be in [1, 2**52]");
+                }
+                if (quota as u64).div_ceil(refill as u64).saturating_mul(period as u64) > LARGEST as u64 {
+                    return Err("the time to fill the bucket passes 2**52");
+                }
+            }
+            Algorithm::CalendarWindow if unit_us != 1 => return Err("unit_us of a calendar window must be 1"),
             _ => {}
         }
         let (bound, times) = (LARGEST as u64, (LARGEST / unit_us) as u64);
@@ -102,8 +131,14 @@ impl Limit {
                 (-LARGEST, [2 * bound, times + 1, u64::MAX]) // the third means nothing
             }
             Algorithm::SlidingLog => (i64::MAX, [0; 3]), // which no slot holds: a log has entries
+            Algorithm::Stepwise | Algorithm::CalendarWindow => (i64::MAX, [0; 3]), // rare ones are not checked by these
         };
-        Ok(Self { algorithm, unit_us, quota, period, refill, full, least, most })
+        Ok(Self { algorithm, unit_us, quota, period, refill, full, least, most, calendar: Calendar::default() })
+    }
+
+    /// The same with the borders of its calendar.
+    pub fn on(self, calendar: Calendar) -> Self {
+        Self { calendar, ..self }
     }
 
     /// Whether a state under `former` means the same under this limit.
