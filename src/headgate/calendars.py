@@ -67,7 +67,7 @@ class Calendar:
     def window(self, now_us: int) -> tuple[int, int]:
         """(start_us, end_us) of the window of a moment."""
         runs = _runs(self.period, self.zone)
-        first, length = runs[bisect_right(runs, now_us, key=_moment) - 1]
+        first, length = runs[max(0, bisect_right(runs, now_us, key=_moment) - 1)]
         start = now_us - (now_us - first) % length
         return start, start + length
 

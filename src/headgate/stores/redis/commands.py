@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from struct import pack
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from headgate.errors import StoreError, StoreKeyError
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.operation import Operation
 from headgate.stores.protocol import StatesAt
+from headgate.stores.redis.borders import Borders, ServersClock
 from headgate.stores.redis.codec import (
     UNITS,
     KeyName,
@@ -93,6 +95,7 @@ class _Member:
     numbers: bytes
     kind: int
     shadow: bool
+    borders: Borders | None
 
 
 class Commands:
@@ -117,9 +120,12 @@ class Commands:
                 mark_of(definition.limit.compiled),
                 kind_of(definition.limit.algorithm, shadow=definition.shadow),
                 definition.shadow,
+                None if (calendar := definition.limit.compiled.calendar) is None else Borders(calendar),
             )
             for definition in self.definitions
         ]
+        self._servers_clock = ServersClock()
+        self._have_borders = any(member.borders is not None for member in self._members)
         self._scripts: dict[tuple[tuple[int, ...], bool], Script] = {}
         # Whatever order they are written in, the same algorithms are one script.
         self._order = sorted(range(len(self._members)), key=lambda number: self._members[number].kind & _ALGORITHM)
@@ -163,6 +169,9 @@ class Commands:
         places = [self._order] if self._slot_of is None else self._places(names)
         if len(places) == 1:
             reply = yield self._call(places[0], names, costs, mode, now_us, max_delay_us)
+            if self._have_borders:
+                again = partial(self._call, places[0], names, costs, mode, now_us, max_delay_us)
+                reply = yield from self._servers_clock.inside(reply, again)
             found = self._readings(reply, costs)
             readings = (
                 found if self._in_order else [reading for _, reading in sorted(zip(places[0], found, strict=True))]
@@ -226,7 +235,7 @@ class Commands:
         for place in places:
             own = PEEK if refused or mode != HIT else TELL
             try:
-                reply = yield self._call(place, names, costs, own, now_us, max_delay_us, together=True)
+                reply = yield from self._ask(place, names, costs, own, now_us, max_delay_us)
             except StoreError:
                 yield from self._take_back(charged, names, costs)
                 raise
@@ -246,12 +255,26 @@ class Commands:
             untouched = [0] * len(names)
             for place in places:
                 # With a commit, a state that other numbers left is adopted, as by a refusal in one call.
-                reply = yield self._call(place, names, untouched, mode, now_us, None, together=True)
+                reply = yield from self._ask(place, names, untouched, mode, now_us, None)
                 for number, reading in zip(place, readings_of(reply, len(place)), strict=True):
                     found[number] = reading._replace(
                         allowed=found[number].allowed, retry_after_us=found[number].retry_after_us
                     )
         return [found[number] for number in range(len(names))]
+
+    def _ask(
+        self,
+        place: list[int],
+        names: list[bytes],
+        costs: list[int],
+        mode: int,
+        now_us: int | None,
+        max_delay_us: int | None,
+    ) -> ScriptSteps:
+        """The reply of one place of several."""
+        call = partial(self._call, place, names, costs, mode, now_us, max_delay_us, together=True)
+        reply = yield call()
+        return (yield from self._servers_clock.inside(reply, call)) if self._have_borders else reply
 
     def _take_back(self, charged: list[tuple[list[int], int]], names: list[bytes], costs: list[int]) -> ScriptSteps:
         """Undo what was charged in this decision, at moments that are known."""
@@ -292,10 +315,10 @@ class Commands:
             member = self._members[place[0]]
             cost = costs[place[0]]
             options = [] if usual and cost == 1 else [pack("<4d", *head, cost)]
-            return ScriptCall(member.one, [names[place[0]]], [member.numbers, *options])
+            return ScriptCall(member.one, [names[place[0]]], [*self._numbers([member], now_us), *options])
         own = [costs[number] for number in place]
         members = [self._members[number] for number in place]
-        keys, numbers = [names[number] for number in place], [member.numbers for member in members]
+        keys, numbers = [names[number] for number in place], self._numbers(members, now_us)
         usual = usual and own.count(1) == len(own)
         together = len(set(keys)) == 1
         if len(place) <= (MOST_IN_A_HASH if together else MOST_APART) and self._locals(place) <= MOST_LOCALS:
@@ -306,12 +329,28 @@ class Commands:
         kinds = bytes([member.kind for member in members])
         if not usual:
             kinds += pack(f"<{3 + len(own)}d", *head, *own)
-        arguments = [argument for member in members for argument in (member.numbers, member.field.encode())]
+        arguments = [
+            argument
+            for member, own_numbers in zip(members, numbers, strict=True)
+            for argument in (own_numbers, member.field.encode())
+        ]
         return ScriptCall(several_limits(), keys, [kinds, *arguments])
+
+    def _numbers(self, members: Sequence[_Member], now_us: int | None) -> list[bytes]:
+        """The numbers of limits; behind those of a calendar window are the borders around the moment."""
+        if not self._have_borders:
+            return [member.numbers for member in members]
+        moment_us = self._servers_clock.now_us() if now_us is None else now_us
+        return [
+            member.numbers if member.borders is None else member.numbers + member.borders.around(moment_us)
+            for member in members
+        ]
 
     def _locals(self, place: list[int]) -> int:
         """How many local variables a script for these limits has, of the 200 that Lua allows."""
-        return sum(40 if is_log(self.definitions[number]) else 20 for number in place)
+        return sum(
+            40 if is_log(self.definitions[number]) or self._members[number].borders else 20 for number in place
+        )
 
     def _few(self, place: tuple[int, ...], *, together: bool) -> Script:
         """The script of these limits, found once."""

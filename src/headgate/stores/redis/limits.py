@@ -83,7 +83,16 @@ class RedisLimits(_RedisLimits):
             return PythonDecisions(map(self.decide, many))
         steps = [self._commands.decide(operation, self._clock) for operation in many]
         replies = self._link.run_all([next(each) for each in steps])
-        return PythonDecisions(_last(each, reply) for each, reply in zip(steps, replies, strict=True))
+        return PythonDecisions(self._rest(each, reply) for each, reply in zip(steps, replies, strict=True))
+
+    def _rest(self, steps: ScriptSteps, reply: Any) -> Decision:
+        """What some steps make of the reply to the first; others follow only where it had the wrong borders."""
+        try:
+            while True:
+                reply = self._run(steps.send(reply))
+        except StopIteration as stop:
+            decision: Decision = stop.value
+            return decision
 
     def decide(self, operation: Operation, /) -> Decision:
         decision: Decision = drive(self._commands.decide(operation, self._clock), self._run)
@@ -128,13 +137,3 @@ class AsyncRedisLimits(_RedisLimits):
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> Awaitable[StatesAt]:
         return drive_async(self._reading(keys, now_us), self._link.ask_all)
-
-
-def _last(steps: ScriptSteps, reply: Any) -> Decision:
-    """What the only reply of some steps makes."""
-    try:
-        steps.send(reply)
-    except StopIteration as stop:
-        decision: Decision = stop.value
-        return decision
-    raise AssertionError("one server decides in one call")

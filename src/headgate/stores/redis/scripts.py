@@ -41,6 +41,7 @@ _CONSTANTS = {
     "PEEK": PEEK,
     "TELL": TELL,
     "NEVER": -1,
+    "OUTSIDE": -2,
     "LARGEST": LARGEST,
     "SUMS": 1 << 53,
     "MOST_SINCE": MOST_SINCE,

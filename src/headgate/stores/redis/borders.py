@@ -1,0 +1,64 @@
+"""The borders of calendar windows that go with a call: the scripts know no time zones, and decide by the server's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from struct import Struct
+from typing import Any, TypeVar
+
+from headgate.calendars import Calendar
+from headgate.clock import SYSTEM_CLOCK
+from headgate.errors import StoreError
+from headgate.stores.redis.script_replies import text_of
+
+_SIX = Struct("<6d")
+_OUTSIDE = Struct("<2d")
+"""What a script replies with that was given the borders of another time; no other reply has as many bytes."""
+
+_MOST_TIMES = 3
+
+CallT = TypeVar("CallT")
+
+
+class Borders:
+    """The borders of one calendar around a moment: of the window before, of its own, and of the three that follow."""
+
+    __slots__ = ("_calendar", "_last")
+
+    def __init__(self, calendar: Calendar) -> None:
+        self._calendar = calendar
+        self._last = (0, 0, b"")
+
+    def around(self, now_us: int) -> bytes:
+        """Six moments as doubles, the window of `now_us` between the second and the third."""
+        start, end, text = self._last
+        if not start <= now_us < end:
+            start, end = self._calendar.window(now_us)
+            borders = [self._calendar.window(start - 1)[0], start, end]
+            while len(borders) < 6:
+                borders.append(self._calendar.window(borders[-1])[1])
+            text = _SIX.pack(*borders)
+            self._last = (start, end, text)
+        return text
+
+
+class ServersClock:
+    """What a caller knows of the clock of its server, which may be in another window than its own."""
+
+    __slots__ = ("_ahead_us",)
+
+    def __init__(self) -> None:
+        self._ahead_us = 0
+
+    def now_us(self) -> int:
+        """The moment by the server's clock, as far as it is known."""
+        return max(0, SYSTEM_CLOCK.now_us() + self._ahead_us)
+
+    def inside(self, reply: Any, call: Callable[[], CallT]) -> Generator[CallT, Any, Any]:
+        """The reply of a script; as long as it had the borders of another time, it is called again. Nothing was charged."""
+        for _ in range(_MOST_TIMES):
+            if len(text_of(reply)) != _OUTSIDE.size:
+                return reply
+            self._ahead_us = int(_OUTSIDE.unpack(reply)[1]) - SYSTEM_CLOCK.now_us()
+            reply = yield call()
+        raise StoreError("the clock of the server moves by more than a window of a calendar between two calls")

@@ -1,0 +1,109 @@
+-- Token bucket in steps: the twin of algorithms/stepwise.py.
+-- State is (tokens, stepped), nil for a key never seen, which is a full bucket.
+
+--@ read
+local tokens, stepped, expires_s
+local former = false
+--@ include hash_io.fetch
+if value then
+  local numbers
+  tokens, stepped, expires_s, numbers = unpack('<ddI4c22', value)
+  former = numbers ~= mark
+end
+
+--@ roll
+if tokens == nil or tokens >= quota then
+  tokens, stepped = quota, now
+elseif now >= stepped + period then
+  --@ include stepwise.step
+elseif stepped - now > math.ceil(quota / refill) * period then -- no clock steps back that far
+  stepped = now
+  if mode == HIT then -- kept: from now on it counts from this moment
+    --@ include stepwise.adopt
+  end
+end
+
+--@ step
+local steps = math.floor((now - stepped) / period)
+tokens, stepped = tokens + refill * steps, stepped + period * steps
+if tokens >= quota then tokens, stepped = quota, now end
+
+--@ admit
+if cost ~= 0 then
+  if cost > quota then
+    wait = NEVER
+  elseif cost > tokens then
+    wait = stepped + math.ceil((cost - tokens) / refill) * period - now
+  end
+end
+
+--@ charge
+tokens = tokens - cost
+
+--@ measure
+if tokens < quota then
+  if tokens > 0 then remaining = tokens end
+  reset_after = stepped + math.ceil((quota - tokens) / refill) * period - now
+  next_after = stepped + math.ceil((remaining + 1 - tokens) / refill) * period - now
+else
+  remaining = quota
+end
+
+--@ convert
+local former_unit_us, former_quota, former_period, former_refill = unpack('<BI7I7I7', value, 21)
+former_unit_us = 10 ^ former_unit_us
+local former_now = math.floor(now_us / former_unit_us)
+local was_tokens, was_stepped = tokens, stepped
+if tokens < former_quota then
+  if former_now >= stepped + former_period then
+    local steps = math.floor((former_now - stepped) / former_period)
+    tokens, stepped = tokens + former_refill * steps, stepped + former_period * steps
+  elseif stepped - former_now > math.ceil(former_quota / former_refill) * former_period then
+    stepped = former_now
+  end
+end
+if tokens >= former_quota then
+  tokens, stepped = nil, nil
+elseif former_period == period and former_refill == refill and former_unit_us == unit_us then
+  tokens, stepped = was_tokens, was_stepped
+else
+  tokens = math.max(-quota, math.min(tokens, quota))
+  stepped = math.ceil(stepped * former_unit_us / unit_us)
+end
+
+--@ give_back
+if tokens >= quota then
+  tokens, stepped = quota, now
+elseif now >= stepped + period then
+  --@ include stepwise.step
+elseif stepped - now > math.ceil(quota / refill) * period then
+  stepped = now
+end
+local steps = 0 -- none comes within a decision
+if not exact then steps = math.ceil(math.max(0, stepped - earliest) / period) end
+tokens = math.min(quota, tokens + math.max(0, cost - refill * steps))
+if tokens >= quota then
+  call('HDEL', key, field)
+else
+  --@ include stepwise.write
+end
+
+--@ write
+local state = pack('<ddI4c22', tokens, stepped, expires_s, mark)
+--@ include hash_io.put
+
+--@ adopt
+if tokens then
+  local reset_after = (math.ceil((quota - tokens) / refill) * period + math.max(0, stepped - now)) * unit_us
+  --@ include steps.keep
+end
+
+--@ numbers
+local unit_us, quota, period, refill = unpack('<BI7I7I7', mark)
+
+--@ save
+kept[at], kept[at + 1], kept[at + 2] = tokens, stepped, expires_s
+
+--@ load
+local tokens, stepped, expires_s = kept[at], kept[at + 1], kept[at + 2]
+local former = false
