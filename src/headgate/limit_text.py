@@ -92,7 +92,9 @@ class _LimitReader(TextReader):
                     numbers[shape.number] = self._number(wanted, of)
                 kind = self._ended(kind, shape)
                 return self._build(start, kind, of, **numbers, period_us=period_us)
-        begun = [f'"{shape.word}"' for _, shape in _shapes(of_rates=True) if shape.ending and self.is_word(shape.ending)]
+        begun = [
+            f'"{shape.word}"' for _, shape in _shapes(of_rates=True) if shape.ending and self.is_word(shape.ending)
+        ]
         if begun:
             self.fail(f'"{self.token.text}" comes after {" or ".join(begun)}, such as "10/minute burst 30 stepwise"')
         exact = isinstance(count, str) or is_exact(count, of)

@@ -104,7 +104,9 @@ class TextReader:
         if self.take_word("in"):
             return name
         if name in _OF_CALENDARS:
-            self.fail(f'expected "in" and a time zone after "{name}", such as "{name} in Europe/Zurich"')
+            self.fail(
+                f'expected a time zone after "{name}", as in "{name} in Europe/Zurich"; other units are {_UNIT_NAMES}'
+            )
         self.token, self.next_position = unit, at
         return None
 

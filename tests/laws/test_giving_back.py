@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from asking import give_back
 from headgate import Limiter
+from headgate.algorithms import stepwise
 from headgate.algorithms.sliding_log import MOST_SINCE
 from headgate.algorithms.transition import transition_of
-from headgate.limits import FixedWindow, Limit, SlidingLog, SlidingWindow
+from headgate.limits import CalendarWindow, FixedWindow, Limit, SlidingLog, SlidingWindow, StepwiseBucket
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
-from strategies import ONE_LIMIT, ONE_OF_A_KIND, SEVERAL_LIMITS, history_of
+from strategies import LONGEST_SCALE_US, ONE_LIMIT, ONE_OF_A_KIND, SEVERAL_LIMITS, history_of
 from subjects import CORES, KINDS, make_limiter, numbers
 
 needs_both = pytest.mark.skipif(len(CORES) < 2, reason="only the Python core is here")
@@ -39,19 +40,60 @@ class Pieces:
     def charge(self, now_us: int, cost: int) -> None:
         self.pieces.append((now_us // self.limit.unit_us, cost))
 
-    def give_back(self, number: int, cost: int, *, none_is_left: bool) -> None:
+    def give_back(self, number: int, cost: int, now_us: int, state: Any) -> None:
         moment, left = self.pieces[number]
         self.pieces[number] = (moment, left - cost)
-        if none_is_left and self.steps_back:
+        if state is None and self.steps_back:
             self.first = len(self.pieces)
 
     def remaining(self, now_us: int) -> int:
+        """The most that may be left."""
         limit, state = self.limit, None
         for moment, cost in self.pieces[self.first :]:
             state = self.algorithm.charge(limit, self.algorithm.roll(limit, state, moment), moment, cost)
         now = now_us // limit.unit_us
         remaining: int = self.algorithm.measure(limit, self.algorithm.roll(limit, state, now), now)[0]
         return remaining
+
+
+class Steps:
+    """A bucket in steps, of which each is counted: how many have come since a charge, and gave units of it back.
+
+    Here nothing else can be the measure: without a charge the steps would have begun later, and less be left.
+    """
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit.compiled
+        self.tokens, self.stepped, self.count = self.limit.quota, 0, 0
+        self.charges: list[int] = []
+
+    def roll(self, now_us: int) -> None:
+        limit, now = self.limit, now_us // self.limit.unit_us
+        if self.tokens < limit.quota and now >= self.stepped + limit.period:
+            steps = (now - self.stepped) // limit.period
+            self.count += min(steps, -(-(limit.quota - self.tokens) // limit.refill))
+            self.tokens, self.stepped = self.tokens + steps * limit.refill, self.stepped + steps * limit.period
+        elif self.stepped - now > -(-limit.quota // limit.refill) * limit.period:
+            self.stepped = now
+        if self.tokens >= limit.quota:
+            self.tokens, self.stepped = limit.quota, now
+
+    def charge(self, now_us: int, cost: int) -> None:
+        self.roll(now_us)
+        self.tokens -= cost
+        self.charges.append(self.count)
+
+    def give_back(self, number: int, cost: int, now_us: int, state: Any) -> None:
+        self.roll(now_us)
+        left = max(0, cost - (self.count - self.charges[number]) * self.limit.refill)
+        now = stepwise.roll(self.limit, state, now_us // self.limit.unit_us)[0]
+        assert self.tokens <= now <= self.tokens + left
+        self.tokens = now
+
+    def remaining(self, now_us: int) -> int:
+        """The most that may be left."""
+        self.roll(now_us)
+        return max(0, self.tokens)
 
 
 class Caller:
@@ -61,7 +103,10 @@ class Caller:
         self.limiter = limiter
         self.clock = clock
         self.own_us = 0
-        self.all = [Pieces(limit, steps_back=steps_back) for limit in limits]
+        self.all = [
+            Steps(limit) if isinstance(limit, StepwiseBucket) else Pieces(limit, steps_back=steps_back)
+            for limit in limits
+        ]
         self.charges: list[tuple[int, int]] = []
         """When each was asked for, by the caller's clock, and how much is not given back yet."""
 
@@ -81,7 +126,7 @@ class Caller:
         self.charges[number] = (asked_us, left - cost)
         give_back(self.limiter._bound, ("key",), (cost,), self.own_us - asked_us + more_us)
         for pieces, state in zip(self.all, self.limiter._bound.read(("key",)), strict=True):
-            pieces.give_back(number, cost, none_is_left=state is None)
+            pieces.give_back(number, cost, self.clock.now_us(), state)
 
     def act(self, data: st.DataObject, wait_us: int, cost: int, *, exactly: bool = False) -> None:
         """Wait, then charge, or give back all or a part of what was charged before."""
@@ -93,7 +138,7 @@ class Caller:
         number = data.draw(st.sampled_from(open_charges))
         left = self.charges[number][1]
         part = data.draw(st.one_of(st.just(left), st.integers(1, left)))
-        scale = self.limiter.limits[0].period_us
+        scale = min(LONGEST_SCALE_US, self.limiter.limits[0].period_us)
         more_us = 0 if exactly else data.draw(st.one_of(st.sampled_from([0, 1, scale]), st.integers(0, scale)))
         self.give_back(number, part, more_us)
 
@@ -144,7 +189,10 @@ def test_ceiling_holds_for_what_was_admitted_and_not_given_back(
         assert sum(left for _, left in caller.charges[first:]) <= limit.quota
 
 
-@given(limit=st.one_of(*(ONE_OF_A_KIND[kind] for kind in (FixedWindow, SlidingLog, SlidingWindow))), data=st.data())
+WINDOWS = (FixedWindow, SlidingLog, SlidingWindow, CalendarWindow)
+
+
+@given(limit=st.one_of(*(ONE_OF_A_KIND[kind] for kind in WINDOWS)), data=st.data())
 def test_all_that_is_left_of_a_charge_whose_moment_is_known_is_given_back_by_windows(
     store_kind: str, limit: Limit, data: st.DataObject
 ) -> None:

@@ -12,18 +12,23 @@ from hypothesis import strategies as st
 
 from headgate import Limiter
 from headgate.limits import (
+    CalendarWindow,
     FixedWindow,
     LeakyBucket,
     LeakyQueue,
     Limit,
     SlidingLog,
     SlidingWindow,
+    StepwiseBucket,
     TokenBucket,
 )
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
 from strategies import ONE_LIMIT, ONE_OF_A_KIND, SEVERAL_LIMITS, WAITS, history_of, longest_us, quota_of
 from subjects import make_limiter, numbers
+
+
+DAY_US = 86_400_000_000
 
 
 def play(limiter: Limiter, clock: ManualClock, history: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -51,6 +56,12 @@ def test_ceiling_at_one_instant_never_more_than_the_capacity_passes(
     assert passed <= least
 
 
+SHORTEST_US = {
+    period: days * DAY_US - 3_600_000_000 for period, days in {"day": 1, "week": 7, "month": 28, "year": 365}.items()
+}
+"""The shortest windows of calendars that are left after 2026."""
+
+
 def bound_in(limit: Limit, interval_us: int) -> int:
     """The most that this algorithm's own contract lets pass in a closed interval of this length."""
     match limit:
@@ -60,6 +71,11 @@ def bound_in(limit: Limit, interval_us: int) -> int:
             return (interval_us // limit.period_us + 1) * limit.limit
         case SlidingWindow():
             return (-(-interval_us // limit.period_us) + 1) * limit.limit
+        case CalendarWindow():
+            shortest_us = SHORTEST_US[limit.period]
+            return (interval_us // shortest_us + 2) * limit.limit
+        case StepwiseBucket():
+            return limit.capacity + limit.refill * (interval_us // limit.period_us + 1)
         case TokenBucket() | LeakyBucket():
             return limit.capacity + limit.refill * interval_us // limit.period_us
         case LeakyQueue():

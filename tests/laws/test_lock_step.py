@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from fractions import Fraction
 from math import ceil, floor
-from typing import Any
+from typing import Any, cast
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +18,17 @@ from asking import decide, give_back
 from headgate import ConfigError, Limiter
 from headgate.decision import name_limits
 from headgate.keys import Key
-from headgate.limits import FixedWindow, LeakyBucket, LeakyQueue, Limit, SlidingLog, SlidingWindow, TokenBucket
+from headgate.limits import (
+    CalendarWindow,
+    FixedWindow,
+    LeakyBucket,
+    LeakyQueue,
+    Limit,
+    SlidingLog,
+    SlidingWindow,
+    StepwiseBucket,
+    TokenBucket,
+)
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
 from strategies import NUMBERS, ONE_LIMIT, ONE_OF_A_KIND, PERIODS_US, SEVERAL_LIMITS, history_of, longest_us
@@ -153,6 +165,19 @@ def test_all_stores_agree_on_groups_shadows_delays_and_changed_numbers(data: st.
         assert_same(numbers(decide(bound, keys, costs, commit=commit, max_delay_us=max_delay_us)) for bound in bindings)
 
 
+def window_of(limit: CalendarWindow, now_us: int) -> tuple[int, ...]:
+    """What the calendar on the wall shows of a window: as much of the date as names it."""
+    day = datetime.fromtimestamp(now_us // 10**6, ZoneInfo(limit.zone)).date()
+    match limit.period:
+        case "day":
+            return (day.toordinal(),)
+        case "week":
+            return tuple(day.isocalendar()[:2])
+        case "month":
+            return (day.year, day.month)
+    return (day.year,)
+
+
 def in_microseconds(limit: Limit) -> bool:
     return limit.compiled.unit_us == 1
 
@@ -179,9 +204,29 @@ class BruteForce:
                 previous = sum(cost for at, cost in self.passed if at // period == window - 1)
                 share = 1 - Fraction(now_us - window * period, period)
                 return max(0, limit - current - floor(previous * share))
+            case CalendarWindow(limit=limit):
+                own = window_of(self.limit, now_us)
+                return limit - sum(cost for at, cost in self.passed if window_of(self.limit, at) == own)
+            case StepwiseBucket():
+                return self.stepped(now_us)
             case TokenBucket() | LeakyBucket() | LeakyQueue():
                 return floor(self.refilled(now_us))
         raise AssertionError(self.limit)
+
+    def stepped(self, now_us: int) -> int:
+        """The tokens that there are after all steps so far; one by one, from the first charge of a full bucket."""
+        limit = cast(StepwiseBucket, self.limit)
+        tokens, step_us = limit.capacity, 0
+        for at_us, cost in [*self.passed, (now_us, 0)]:
+            while tokens < limit.capacity and step_us <= at_us:
+                if at_us - step_us > 100 * limit.period_us:  # sooner told by what is left of it
+                    steps = (at_us - step_us) // limit.period_us
+                    tokens, step_us = tokens + steps * limit.refill, step_us + steps * limit.period_us
+                tokens, step_us = min(limit.capacity, tokens + limit.refill), step_us + limit.period_us
+            if tokens >= limit.capacity:
+                tokens, step_us = limit.capacity, at_us + limit.period_us
+            tokens -= cost
+        return tokens
 
     def refilled(self, now_us: int) -> Fraction:
         refill = self.limit.refill  # type: ignore[attr-defined]
@@ -197,7 +242,7 @@ class BruteForce:
         if cost > room and cost > 0:
             return False, room, 0
         delay_us = 0
-        if hasattr(self.limit, "refill"):
+        if hasattr(self.limit, "refill") and not isinstance(self.limit, StepwiseBucket):
             before = self.refilled(now_us)
             if isinstance(self.limit, LeakyQueue) and cost:
                 behind = self.limit.quota - before

@@ -2,9 +2,11 @@
 //!
 //! Each function is the one of `transition` for the limits of which `Algorithm::is_rare` holds.
 
-use crate::algorithms::transition::Numbers;
 use crate::algorithms::{calendar_window, stepwise};
 use crate::limit::{Algorithm, Limit};
+
+/// As in `transition`.
+type Numbers = [i64; 3];
 
 /// The state as it stands at `now`.
 #[cold]

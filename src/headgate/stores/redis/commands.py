@@ -315,10 +315,12 @@ class Commands:
             member = self._members[place[0]]
             cost = costs[place[0]]
             options = [] if usual and cost == 1 else [pack("<4d", *head, cost)]
-            return ScriptCall(member.one, [names[place[0]]], [*self._numbers([member], now_us), *options])
+            numbers = self._numbers([member], now_us) if self._have_borders else [member.numbers]
+            return ScriptCall(member.one, [names[place[0]]], [*numbers, *options])
         own = [costs[number] for number in place]
         members = [self._members[number] for number in place]
-        keys, numbers = [names[number] for number in place], self._numbers(members, now_us)
+        keys = [names[number] for number in place]
+        numbers = self._numbers(members, now_us) if self._have_borders else [member.numbers for member in members]
         usual = usual and own.count(1) == len(own)
         together = len(set(keys)) == 1
         if len(place) <= (MOST_IN_A_HASH if together else MOST_APART) and self._locals(place) <= MOST_LOCALS:
@@ -337,9 +339,7 @@ class Commands:
         return ScriptCall(several_limits(), keys, [kinds, *arguments])
 
     def _numbers(self, members: Sequence[_Member], now_us: int | None) -> list[bytes]:
-        """The numbers of limits; behind those of a calendar window are the borders around the moment."""
-        if not self._have_borders:
-            return [member.numbers for member in members]
+        """The numbers of limits with borders among them, which follow those of a calendar window."""
         moment_us = self._servers_clock.now_us() if now_us is None else now_us
         return [
             member.numbers if member.borders is None else member.numbers + member.borders.around(moment_us)
@@ -348,9 +348,7 @@ class Commands:
 
     def _locals(self, place: list[int]) -> int:
         """How many local variables a script for these limits has, of the 200 that Lua allows."""
-        return sum(
-            40 if is_log(self.definitions[number]) or self._members[number].borders else 20 for number in place
-        )
+        return sum(40 if is_log(self.definitions[number]) or self._members[number].borders else 20 for number in place)
 
     def _few(self, place: tuple[int, ...], *, together: bool) -> Script:
         """The script of these limits, found once."""
