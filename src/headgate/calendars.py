@@ -1,7 +1,7 @@
 """Calendars: when the days, weeks, months and years of a time zone begin.
 
-The only place that knows time zones. What transitions and stores are given are numbers: all borders from 1969 to 2117,
-computed once for each period and zone of a process, so that no clock leads past them. See docs/algorithms.md#calendar-window.
+No transition and no store knows time zones. They are given numbers: all borders from 1969 to 2117, computed once in a
+process for each period and zone, so that no clock leads past them. See docs/algorithms.md#calendar-window.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FIRST_YEAR, _LAST_YEAR = 1969, 2117
 """Clocks tell moments from 1970 to 2112 (2**52 microseconds), and a state may be of two windows later."""
 
 _US = timedelta(microseconds=1)
-_MOST_SUGGESTED = 3
+_MOST_SUGGESTED, _LONGEST_SHOWN = 3, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,12 @@ def check_zone(zone: object) -> str:
         raise ConfigError(f'a time zone is text such as "Europe/Zurich", not {zone!r}')
     if _is_zone(zone):
         return zone
-    known = _known_zones()
+    known, shown = _known_zones(), zone[:_LONGEST_SHOWN]
     if not known:
-        raise MissingExtraError(f'the time zone "{zone}", on a system that knows none,', extra="zones")
-    near = [known[name] for name in get_close_matches(zone.lower(), known, n=_MOST_SUGGESTED, cutoff=0.7)]
+        raise MissingExtraError(f'the time zone "{shown}", on a system that knows none,', extra="zones")
+    near = [known[name] for name in get_close_matches(shown.lower(), known, n=_MOST_SUGGESTED, cutoff=0.7)]
     quoted = " or ".join(f'"{name}"' for name in dict.fromkeys(near))
-    raise ConfigError(f'no time zone is called "{zone}"' + (f"; did you mean {quoted}?" if quoted else ""))
+    raise ConfigError(f'no time zone is called "{shown}"' + (f"; did you mean {quoted}?" if quoted else ""))
 
 
 def _is_zone(name: str) -> bool:

@@ -90,8 +90,7 @@ class _LimitReader(TextReader):
                 if shape.number:
                     wanted = f'{shape.meaning} after "{shape.word}", such as "{shape.word} {shape.example}"'
                     numbers[shape.number] = self._number(wanted, of)
-                kind = self._ended(kind, shape)
-                return self._build(start, kind, of, **numbers, period_us=period_us)
+                return self._build(start, self._ended(kind, shape), of, **numbers, period_us=period_us)
         begun = [
             f'"{shape.word}"' for _, shape in _shapes(of_rates=True) if shape.ending and self.is_word(shape.ending)
         ]

@@ -38,6 +38,8 @@ ALGORITHMS = {
     "token bucket": f"{LIMIT}/week bucket",
     "leaky bucket": f"{LIMIT}/week leaky {LIMIT}",
     "leaky queue": f"{LIMIT}/week queue {LIMIT - 1}",
+    "token bucket in steps": f"{LIMIT}/week bucket stepwise",
+    "calendar window": f"{LIMIT}/year in Europe/Zurich",
     "three at once": f"{LIMIT}/week; {LIMIT + 5}/week log; {LIMIT + 3}/week bucket",
 }
 CONTEXT = multiprocessing.get_context("fork")

@@ -28,7 +28,10 @@ from headgate.operation import Receipt
 from headgate.testing import ManualClock
 
 SIZE = 128 << 10
-LIMITS = ("5/hour fixed", "500/hour", "5/hour bucket", "9/hour leaky 5", "9/hour queue 5", "50/hour log")
+LIMITS = (
+    "5/hour fixed", "500/hour", "5/hour bucket", "9/hour leaky 5", "9/hour queue 5", "50/hour log",
+    "5/hour burst 9 stepwise", "5/day in Europe/Zurich",
+)  # fmt: skip
 SHARD = 4096 + (32 << 10)
 WORDS, RECORDS, SLOTS = SHARD + 48, SHARD + 256, SHARD + 256 + 256 * 32
 ALL = (1 << 64) - 1

@@ -172,7 +172,7 @@ DAMAGE = {
 @pytest.mark.parametrize(
     "text",
     ["5/minute fixed", "500/minute", "5/minute bucket", "5/minute leaky 5", "5/minute queue 5",
-     "5/minute bucket; 9/hour fixed"],
+     "5/minute bucket; 9/hour fixed", "5/minute burst 9 stepwise", "5/day in Europe/Zurich"],
 )  # fmt: skip
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_state_is_an_answer_or_an_error_of_its_key_alone(

@@ -29,6 +29,8 @@ from stalls import stalled_s, timed
 from tcp_proxy import HOST, TcpProxy
 
 from headgate import AsyncLimiter, Limiter
+from headgate.calendars import Calendar
+from headgate.clock import SYSTEM_CLOCK
 from headgate.errors import ConfigError, StoreError, StoreTimeout, StoreUnavailable
 from headgate.stores.redis.store import RedisStore
 from headgate.testing import ManualClock
@@ -38,7 +40,10 @@ HERE = Path(__file__).parent
 VECTORS = HERE.parents[1] / "vectors"
 pytestmark = pytest.mark.integration
 _prefixes = count()
-EVERY_LIMIT = ("9/week fixed", "9/week log", "9/week", "9/week bucket", "9/week leaky 9", "9/week queue 9")
+EVERY_LIMIT = (
+    "9/week fixed", "9/week log", "9/week", "9/week bucket", "9/week leaky 9", "9/week queue 9",
+    "9/week bucket stepwise", "9/year in Europe/Zurich",
+)  # fmt: skip
 FIVE = "100/minute; 1000/hour; 5000/day fixed; 900/hour log; 70/second bucket"
 
 
@@ -162,7 +167,34 @@ def test_a_charge_is_given_back_in_one_call_by_the_servers_clock(server: Server,
             asker.give_back("key", 2, 20_000_000)
         left = [reading.remaining for reading in asker.peek("key", 0).limits]
     assert seen == ["EVALSHA"]
-    assert left == [6, 6, 6, 5, 5, 6]  # what may have flowed back into buckets in 20 s is taken off the two units
+    # What may have flowed back into buckets in 20 s is taken off the two units: of the one in steps, a whole step.
+    assert left == [6, 6, 6, 5, 5, 6, 4, 6]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_caller_whose_clock_is_in_another_window_asks_twice_once(
+    server: Server, colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_us = SYSTEM_CLOCK.now_us()
+    window = Calendar("day", "Asia/Kathmandu").window(now_us)
+    monkeypatch.setattr("headgate.stores.redis.borders.SYSTEM_CLOCK", ManualClock(now_us - 5 * 86_400_000_000))
+    text = "4/day in Asia/Kathmandu"
+    for limits in (text, f"{text}; 9/week", f"{text}; 9/week; 9/week log; 9/hour bucket; 9/day queue 9; 9/day fixed"):
+        with Asker(colour, limits, raw(server.url)) as asker:
+            asker.hit("first")  # loads the script
+            known = asker.limiter._bound._commands._servers_clock
+            known._ahead_us = 0
+            with watching(server) as seen:
+                told = asker.hit("key")
+            assert seen == ["EVALSHA", "EVALSHA"]
+            assert told.limits[0].remaining == 3
+            assert told.limits[0].reset_after_us == pytest.approx(window[1] - now_us, abs=60_000_000)
+            with watching(server) as seen:
+                assert asker.peek("key", 3).allowed and not asker.peek("key", 4).allowed
+                assert asker.hit("key").limits[0].remaining == 2
+            assert [command for command in seen if command != "EVAL"] == ["EVALSHA"] * 3
+            known._ahead_us = 0
+            assert [one.limits[0].remaining for one in asker.hit_many(["key", "other", "key"])] == [1, 3, 0]
 
 
 def _counted(seen: list[str]) -> dict[str, int]:

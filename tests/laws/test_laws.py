@@ -27,7 +27,6 @@ from headgate.units import LARGEST
 from strategies import ONE_LIMIT, ONE_OF_A_KIND, SEVERAL_LIMITS, WAITS, history_of, longest_us, quota_of
 from subjects import make_limiter, numbers
 
-
 DAY_US = 86_400_000_000
 
 
@@ -75,7 +74,7 @@ def bound_in(limit: Limit, interval_us: int) -> int:
             shortest_us = SHORTEST_US[limit.period]
             return (interval_us // shortest_us + 2) * limit.limit
         case StepwiseBucket():
-            return limit.capacity + limit.refill * (interval_us // limit.period_us + 1)
+            return limit.capacity - 1 + limit.refill * (interval_us // limit.period_us + 1)
         case TokenBucket() | LeakyBucket():
             return limit.capacity + limit.refill * interval_us // limit.period_us
         case LeakyQueue():

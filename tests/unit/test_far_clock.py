@@ -13,6 +13,7 @@ LIMITS = (
     "1/second burst 10",
     "1/second leaky 10",
     "1/second queue 9",
+    "3/second burst 10 stepwise",
     "10/minute fixed",
     "10/minute",
     "10/minute counter",

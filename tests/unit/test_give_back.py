@@ -20,7 +20,10 @@ from headgate.stores.protocol import BoundLimits
 from headgate.testing import ManualClock
 from subjects import make_limiter, make_store
 
-EVERY_LIMIT = ("5/minute fixed", "5/minute log", "5/minute", "5/minute bucket", "5/minute leaky 5", "5/minute queue 4")
+EVERY_LIMIT = (
+    "5/minute fixed", "5/minute log", "5/minute", "5/minute bucket", "5/minute leaky 5", "5/minute queue 4",
+    "5/minute bucket stepwise", "5/day in Europe/Zurich",
+)  # fmt: skip
 NOBODY = "redis://127.0.0.1:1"  # nothing listens there
 
 

@@ -113,14 +113,20 @@ def test_a_cost_of_none_is_not_a_cost_of_one(core: str) -> None:
 
 
 def test_the_largest_cost_is_never_admitted_and_never_an_error(core: str) -> None:
-    for text in ("5/hour", "5/hour fixed", "5/hour log", "5/hour bucket", "5/hour leaky 9", "5/hour queue 9"):
+    for text in (
+        "5/hour", "5/hour fixed", "5/hour log", "5/hour bucket", "5/hour leaky 9", "5/hour queue 9",
+        "5/hour bucket stepwise", "5/day in Europe/Zurich",
+    ):  # fmt: skip
         decision = make_limiter(core, text, ManualClock()).hit("key", LARGEST)
         assert not decision.allowed
         assert decision.retry_after is None
 
 
 def test_a_limit_of_zero_refuses_for_ever_and_keeps_nothing(core: str) -> None:
-    for text in ("0/hour", "0/hour fixed", "0/hour log", "5/hour burst 0", "5/hour leaky 0"):
+    for text in (
+        "0/hour", "0/hour fixed", "0/hour log", "5/hour burst 0", "5/hour leaky 0", "5/hour burst 0 stepwise",
+        "0/day in Europe/Zurich",
+    ):  # fmt: skip
         limiter = make_limiter(core, text, ManualClock())
         decision = limiter.hit("key")
         assert (decision.allowed, decision.retry_after, decision.remaining) == (False, None, 0)

@@ -6,12 +6,14 @@ import pickle
 from fractions import Fraction
 from math import ceil
 from typing import Any
+from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import (
+    CalendarWindow,
     Concurrent,
     ConfigError,
     FixedWindow,
@@ -19,6 +21,7 @@ from headgate import (
     LeakyQueue,
     Limit,
     LimitSyntaxError,
+    MissingExtraError,
     SlidingLog,
     SlidingWindow,
     TokenBucket,
@@ -42,6 +45,14 @@ EXAMPLES = {
     "1000/minute COUNTER": SlidingWindow(limit=1000, period="minute"),
     "10/second burst 100": TokenBucket(capacity=100, refill=10, period="second"),
     "10/second bucket": TokenBucket(capacity=10, refill=10, period="second"),
+    "10/minute burst 30 stepwise": TokenBucket(capacity=30, refill=10, period="minute", stepwise=True),
+    "10/minute BUCKET Stepwise": TokenBucket(capacity=10, refill=10, period="minute", stepwise=True),
+    "1000/month in Europe/Zurich": CalendarWindow(limit=1000, period="month", zone="Europe/Zurich"),
+    "7 per YR In America/Argentina/Buenos_Aires": CalendarWindow(
+        limit=7, period="year", zone="America/Argentina/Buenos_Aires"
+    ),
+    "3/d in Etc/GMT+5": CalendarWindow(limit=3, period="day", zone="Etc/GMT+5"),
+    "3/weeks in UTC;": CalendarWindow(limit=3, period="week", zone="UTC"),
     "50/second leaky 200": LeakyBucket(capacity=200, refill=50, period="second"),
     "50/second queue 200": LeakyQueue(queue=200, refill=50, period="second"),
     "20 concurrent": Concurrent(limit=20),
@@ -134,6 +145,22 @@ ERRORS = [
     ("-5/minute", 0, "expected a number"),
     ("10/fortnight", 3, "units are ms, second, minute, hour, day, week"),
     ("10/minut", 3, 'did you mean "minute"?'),
+    ("10/mont in UTC", 3, 'did you mean "month"?'),
+    ("10/month", 8, 'expected a time zone after "month", as in "month in Europe/Zurich"; other units are ms, second'),
+    ("10/years fixed", 9, 'expected a time zone after "year"'),
+    ("10/2 months in UTC", 5, "a month has no length of its own: units are ms, second"),
+    ("10/month in", 11, 'expected a time zone such as "Europe/Zurich" after "in"'),
+    ("10/month in ; 5/s", 12, 'expected a time zone such as "Europe/Zurich" after "in"'),
+    ("10/month in Europe/Zurch", 12, 'no time zone is called "Europe/Zurch"; did you mean "Europe/Zurich"'),
+    ("10/month in zurich", 12, 'no time zone is called "zurich"; did you mean "Europe/Zurich"?'),
+    ("10/month in ../../etc/passwd", 12, 'no time zone is called "../../etc/passwd"'),
+    ("10/month in Europe", 12, 'no time zone is called "Europe"'),
+    ("10/2 days in UTC", 10, '"in" and a time zone come after a day, week, month or year'),
+    ("10/hour in UTC", 8, '"in" and a time zone come after a day, week, month or year'),
+    ("10/day in UTC fixed", 14, 'expected ";" and another limit'),
+    ("10/minute stepwise", 10, '"stepwise" comes after "bucket" or "burst", such as "10/minute burst 30 stepwise"'),
+    ("10/minute burst 30 stepwize", 19, 'did you mean "stepwise"?'),
+    ("10/minute leaky 30 stepwise", 19, 'expected ";"'),
     ("10", 2, '"/" or "per" and a unit, or "concurrent"'),
     ("10 per", 6, "units are"),
     ("10//minute", 3, "units are"),
@@ -188,6 +215,9 @@ def test_a_word_that_is_like_no_unit_is_not_taken_for_one() -> None:
         (TokenBucket(capacity=10, refill=3, period="second"), 3_333_334, 666_667),
         (LeakyBucket(capacity=10, refill=3, period="second"), 3_333_334, 666_667),
         (LeakyQueue(queue=9, refill=3, period="second"), 3_333_334, 666_667),
+        (TokenBucket(capacity=10, refill=3, period="second", stepwise=True), 4_000_000, 1_000_000),
+        (CalendarWindow(limit=9, period="day", zone="UTC"), 86_400_000_000, 90_000_000_000),
+        (CalendarWindow(limit=9, period="month", zone="UTC"), 2_629_746_000_000, 2_682_000_000_000),
     ],
     ids=str,
 )
@@ -207,6 +237,9 @@ def test_a_limit_knows_how_long_all_of_it_and_a_request_of_two_count(
         'SlidingLog(limit=5, period="minute", of="tokens")',
         'Concurrent(limit=5, of="tokens")',
         'TokenBucket(capacity="2.5", refill="10", period="day", of="usd")',
+        'TokenBucket(capacity=9, refill=5, period="day", stepwise=True)',
+        'CalendarWindow(limit=9, period="month", zone="Europe/Zurich")',
+        'CalendarWindow(limit="1000", period="month", zone="Europe/Zurich", of="usd")',
     ],
 )
 def test_a_limit_is_shown_as_it_is_made(text: str) -> None:
@@ -248,6 +281,30 @@ def test_numbers_that_are_no_limit_are_refused_by_name_and_value(value: object) 
         Concurrent(limit=value)  # type: ignore[arg-type]
 
 
+def test_what_is_no_calendar_window_or_no_bucket_in_steps_is_refused_by_name_and_value() -> None:
+    with pytest.raises(ConfigError, match="CalendarWindow: period is one of day, week, month, year, not 'hour'"):
+        CalendarWindow(limit=1, period="hour", zone="UTC")
+    with pytest.raises(ConfigError, match="CalendarWindow: period is one of day, week, month, year, not 5"):
+        CalendarWindow(limit=1, period=5, zone="UTC")  # type: ignore[arg-type]
+    for zone in ("Mars/Olympus", "", "Europe", "/etc/passwd", "\0", "\ud800", "x" * 5000):
+        with pytest.raises(ConfigError, match="no time zone is called"):
+            CalendarWindow(limit=1, period="day", zone=zone)
+    with pytest.raises(ConfigError, match='a time zone is text such as "Europe/Zurich", not None'):
+        CalendarWindow(limit=1, period="day", zone=None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="TokenBucket: stepwise is True or False, not 1"):
+        TokenBucket(capacity=1, refill=1, period="day", stepwise=1)  # type: ignore[arg-type]
+
+
+def test_a_system_without_time_zones_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_none(name: str) -> object:
+        raise ZoneInfoNotFoundError(name)
+
+    monkeypatch.setattr("headgate.calendars.ZoneInfo", find_none)
+    monkeypatch.setattr("headgate.calendars.available_timezones", set)
+    with pytest.raises(MissingExtraError, match=r"knows none, needs .*: pip install 'headgate\[zones\]'"):
+        CalendarWindow(limit=1, period="day", zone="Europe/Berlin")
+
+
 def test_a_period_is_given_once_as_text_or_in_microseconds() -> None:
     for arguments in ({}, {"period": "minute", "period_us": 5}):
         with pytest.raises(ConfigError, match="give one of period"):
@@ -270,6 +327,8 @@ TOO_FINE = [
     lambda: LeakyQueue(queue=5, refill=2, period_us=LARGEST - 1),
     lambda: TokenBucket(capacity=LARGEST, refill=LARGEST, period_us=3),
     lambda: TokenBucket(capacity=LARGEST, refill=2, period_us=LARGEST - 1),
+    lambda: TokenBucket(capacity=LARGEST, refill=2, period="week", stepwise=True),
+    lambda: TokenBucket(capacity=7, refill=2, period_us=LARGEST, stepwise=True),
 ]
 
 

@@ -76,6 +76,32 @@ def test_a_parameter_of_other_programs_is_a_warning() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "covered"),
+    [
+        ("10/day in UTC", "10/day in UTC", True),
+        ("10/day in UTC", "9/day in UTC", False),
+        ("10/day in UTC", "10/day in Europe/Zurich", False),
+        ("10/day in UTC", "310/month in UTC", True),
+        ("10/day in UTC", "309/month in UTC", False),
+        ("10/day in UTC", "70/week in UTC", True),
+        ("10/month in UTC", "120/year in UTC", True),
+        ("10/month in UTC", "10/day in UTC", True),
+        ("10/month in UTC", "9/day in UTC", False),
+        ("10/week in UTC", "1000/month in UTC", False),
+        ("10/day in UTC", "1000/day fixed", False),
+        ("10/minute burst 9 stepwise", "10/minute burst 20 stepwise", False),
+        ("10/minute burst 9", "10/minute burst 9 stepwise", False),
+        ("10/minute burst 9 stepwise", "20/minute burst 20", False),
+        ("10/minute burst 0 stepwise", "20/minute burst 20", True),
+    ],
+)
+def test_windows_of_a_calendar_lie_within_each_other_and_of_steps_nothing_is_said(
+    one: str, other: str, covered: bool
+) -> None:
+    assert policy_warnings._covers(parse_limits(one)[0], parse_limits(other)[0]) is covered
+
+
 KINDS = (" counter", " log", " fixed", " burst 3", " burst 5", " leaky 4", " queue 2")
 LIMITS = [
     parse_limits(f"{count}/{period}{kind}")[0]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
+use headgate_core::limit::calendar::Calendar;
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::process::capacity::Bounds;
 use headgate_core::process::storage::ProcessStorage;
@@ -18,14 +19,7 @@ type Table = table::Table<ProcessStorage>;
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::FixedWindow,
-    Algorithm::SlidingLog,
-    Algorithm::SlidingWindow,
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::LeakyQueue,
-];
+const ALGORITHMS: [Algorithm; 8] = Algorithm::ALL;
 
 /// What no lock of this process can refuse, of states that this process wrote.
 fn sure<T>(result: Result<T, DamagedState>) -> T {
@@ -37,12 +31,19 @@ fn table(max_keys: usize, on_full: OnFull) -> Table {
 }
 
 fn is_window(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::SlidingWindow)
+    matches!(
+        algorithm,
+        Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::SlidingWindow | Algorithm::CalendarWindow
+    )
+}
+
+fn hours() -> Calendar {
+    Calendar::numbered(3_600_000_000, || Ok::<_, ()>(vec![(0, 3_600_000_000)])).expect("a calendar")
 }
 
 fn limit(table: &Table, scope: &str, algorithm: Algorithm, quota: i64) -> Arc<Registered> {
     let refill = if is_window(algorithm) { 0 } else { 1 };
-    let limit = Limit::new(algorithm, 1, quota, 3_600_000_000, refill).expect("a limit");
+    let limit = Limit::new(algorithm, 1, quota, 3_600_000_000, refill).expect("a limit").on(hours());
     sure(table.register(Definition { scope, text: "", limit }, NOW_US)).expect("room for a limit")
 }
 

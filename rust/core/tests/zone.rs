@@ -9,6 +9,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use headgate_core::encoding::slot::Slot;
+use headgate_core::limit::calendar::Calendar;
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::shard::Place;
 use headgate_core::shard::backing::Backing;
@@ -47,8 +48,12 @@ fn table(size: usize) -> Table<ZoneStorage> {
 }
 
 fn limit(table: &Table<ZoneStorage>, scope: &str, algorithm: Algorithm, quota: i64) -> Arc<Registered> {
-    let windowed = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog);
-    let limit = Limit::new(algorithm, 1, quota, 3_600_000_000, i64::from(!windowed)).expect("a limit");
+    let windowed = matches!(
+        algorithm,
+        Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::CalendarWindow
+    );
+    let hours = Calendar::numbered(3_600_000_000, || Ok::<_, ()>(vec![(0, 3_600_000_000)])).expect("a calendar");
+    let limit = Limit::new(algorithm, 1, quota, 3_600_000_000, i64::from(!windowed)).expect("a limit").on(hours);
     table.register(Definition { scope, text: "text", limit }, NOW_US).expect("a lock").expect("room for a limit")
 }
 

@@ -32,11 +32,10 @@ pub fn read_limit(compiled: &Bound<'_, PyAny>) -> PyResult<Limit> {
     let number = |field: &str| compiled.getattr(field)?.extract::<i64>();
     let limit = Limit::new(algorithm, number("unit_us")?, number("quota")?, number("period")?, number("refill")?)
         .map_err(PyValueError::new_err)?;
-    let calendar = compiled.getattr("calendar")?;
-    if calendar.is_none() {
+    if algorithm != Algorithm::CalendarWindow {
         return Ok(limit);
     }
-    Ok(limit.on(Calendar::numbered(limit.period, || calendar.getattr("runs")?.extract())?))
+    Ok(limit.on(Calendar::numbered(limit.period, || compiled.getattr("calendar")?.getattr("runs")?.extract())?))
 }
 
 /// Make the limit of a `headgate.decision.NamedLimit` known to a table.

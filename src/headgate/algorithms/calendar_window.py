@@ -49,7 +49,7 @@ def measure(limit: CompiledLimit, state: State, now: int) -> tuple[int, int, int
 
 
 def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLimit) -> State | None:
-    """The state of a limit whose numbers, or whose calendar, were `former`: what was used in a live window stays used."""
+    """The state of a limit whose numbers or calendar were `former`: what was used in a live window stays used."""
     if limit.same_scale(former):
         return state
     start, end, count = state

@@ -99,7 +99,7 @@ class TokenBucket(_Bucket):
     def __new__(cls, *, stepwise: bool = False, **_numbers: object) -> TokenBucket:
         if not isinstance(stepwise, bool):
             raise ConfigError(f"TokenBucket: stepwise is True or False, not {stepwise!r}")
-        return super().__new__(StepwiseBucket if stepwise else cls)
+        return object.__new__(StepwiseBucket if stepwise else cls)
 
     def __init__(
         self,

@@ -105,10 +105,10 @@ def period_argument(period_us: int) -> str:
     return f'period="{unit}"' if number == 1 else f"period_us={period_us}"
 
 
-def shown_as(limit: Limit, period_us: int | None, words_of: Mapping[str, str] = {}, /, **counts: int) -> str:
+def shown_as(limit: Limit, period_us: int | None, told: Mapping[str, str] | None = None, /, **counts: int) -> str:
     """A limit as it is made: its class with its arguments, numbers before words."""
     words = [f"{name}={_literal(count_argument(count, limit.of))}" for name, count in counts.items()]
-    words += [f"{name}={_literal(word)}" for name, word in words_of.items()]
+    words += [f"{name}={_literal(word)}" for name, word in (told or {}).items()]
     if period_us is not None:
         words.append(period_argument(period_us))
     if limit.of != REQUESTS:

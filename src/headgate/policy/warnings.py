@@ -8,7 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from headgate.limits import FixedWindow, LeakyBucket, LeakyQueue, Limit, SlidingLog, SlidingWindow, TokenBucket
+from headgate.limits import (
+    CalendarWindow,
+    FixedWindow,
+    LeakyBucket,
+    LeakyQueue,
+    Limit,
+    SlidingLog,
+    SlidingWindow,
+    StepwiseBucket,
+    TokenBucket,
+)
 from headgate.policy.compiled import ANY_TIER
 from headgate.policy.problems import Path, Problem
 from headgate.policy.schema import MatchModel, PolicyModel, RuleModel
@@ -16,6 +26,10 @@ from headgate.policy.yaml_source import Document
 
 _FOREIGN = re.compile(r":([A-Za-z_][A-Za-z0-9_]*)|<(?:[a-z]+:)?([A-Za-z_][A-Za-z0-9_]*)>")
 """A segment for any value, as other programs write it."""
+
+
+_WITHIN = {("day", "week"): 7, ("day", "month"): 31, ("day", "year"): 366, ("month", "year"): 12}
+"""Of two periods of one calendar, of which the one lies within the other, how often at the most."""
 
 
 def warnings_of(document: Document, policy: PolicyModel) -> list[Problem]:
@@ -57,6 +71,12 @@ def _covers(limit: Limit, other: Limit) -> bool:
         case (SlidingLog(), SlidingWindow()):
             # The estimate is at most what two windows of the other can hold.
             return other.quota >= 2 * limit.quota * -(-other.period_us // limit.period_us)
+        case CalendarWindow(), CalendarWindow():
+            times = 1 if limit.period == other.period else _WITHIN.get((limit.period, other.period), 0)
+            nested = times > 0 or (other.period, limit.period) in _WITHIN
+            return nested and limit.zone == other.zone and other.limit >= limit.limit * max(1, times)
+        case (StepwiseBucket(), _) | (_, StepwiseBucket()):
+            return False  # what passes depends on when its steps began
         case (TokenBucket() | LeakyBucket(), TokenBucket() | LeakyBucket()):
             faster = other.refill * limit.period_us >= limit.refill * other.period_us
             return faster and other.capacity >= limit.capacity

@@ -51,7 +51,7 @@ pub fn measure(limit: &Limit, state: State, now: i64) -> (i64, i64, i64) {
     (remaining, reset_after, reset_after)
 }
 
-/// The state of a limit whose numbers, or whose calendar, were `former`: what was used in a live window stays used.
+/// The state of a limit whose numbers or calendar were `former`: what was used in a live window stays used.
 pub fn convert(limit: &Limit, state: State, now_us: i64, former: &Limit) -> Option<State> {
     if limit.same_scale(former) {
         return Some(state);

@@ -65,6 +65,7 @@ mod tests {
             (Algorithm::SlidingWindow, 0, [(0, seconds / 60 + 2), (0, 2 * bound / 60), (0, 2 * bound / 60)]),
             (Algorithm::TokenBucket, 1, [(-bound, bound), (0, seconds + 1), (i64::MIN, i64::MAX)]),
             (Algorithm::LeakyQueue, 1, [(-bound, bound), (0, seconds + 1), (i64::MIN, i64::MAX)]),
+            (Algorithm::Stepwise, 1, [(-bound, bound), (0, seconds + 1), (i64::MIN, i64::MAX)]),
         ];
         for (algorithm, refill, ranges) in edges {
             let limit = Limit::new(algorithm, 1_000_000, 5, 60, refill).ok();
@@ -80,6 +81,20 @@ mod tests {
                     assert_eq!(limit.map(|limit| is_sound(&limit, numbers)), Some(sound), "{algorithm:?} {numbers:?}");
                 }
             }
+        }
+        let calendar = Limit::new(Algorithm::CalendarWindow, 1, 5, 60, 0).ok();
+        for (numbers, sound) in [
+            ([-bound, 0, 0], true),
+            ([2 * bound - 1, 2 * bound - 1, bound], true),
+            ([-bound - 1, 0, 0], false),
+            ([2 * bound, 0, 0], false),
+            ([0, -1, 0], false),
+            ([0, 2 * bound, 0], false),
+            ([0, 0, -1], false),
+            ([0, 0, bound + 1], false),
+        ] {
+            assert_eq!(calendar.map(|limit| is_sound(&limit, numbers)), Some(sound), "{numbers:?}");
+            assert_eq!(calendar.map(|limit| is_usual(&limit, numbers)), Some(false), "{numbers:?}");
         }
         let log = Limit::new(Algorithm::SlidingLog, 1, 5, 60, 0).ok();
         assert_eq!(log.map(|limit| is_sound(&limit, [0, 0, 0])), Some(false));
