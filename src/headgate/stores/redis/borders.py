@@ -1,4 +1,4 @@
-"""The borders of calendar windows, which go with a call: scripts know no time zones, and decide by the server's clock."""
+"""The borders of calendar windows, sent with a call: scripts know no time zones, and decide by the server's clock."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ServersClock:
         return max(0, SYSTEM_CLOCK.now_us() + self._ahead_us)
 
     def inside(self, reply: Any, call: Callable[[], CallT]) -> Generator[CallT, Any, Any]:
-        """The reply of a script, which is called again while it had the borders of another time, and charged nothing."""
+        """The reply of a script, called again while it had the borders of another time and charged nothing."""
         for _ in range(_MOST_TIMES):
             if len(text_of(reply)) != _OUTSIDE.size:
                 return reply
