@@ -34,6 +34,8 @@ LIMITS = {
     "token_bucket": "1_000/day burst 1_000",
     "leaky_bucket": "1_000/day leaky 1_000",
     "leaky_queue": "1_000/day queue 1_000",
+    "stepwise": "1_000/day bucket stepwise",
+    "calendar_window": "1_000/year in UTC",
 }
 """Limits that admit all that is asked here, and whose states outlive the measuring."""
 

@@ -85,7 +85,7 @@ def check_zone(zone: object) -> str:
     known, shown = _known_zones(), zone[:_LONGEST_SHOWN]
     if not known:
         raise MissingExtraError(f'the time zone "{shown}", on a system that knows none,', extra="zones")
-    near = [known[name] for name in get_close_matches(shown.lower(), known, n=_MOST_SUGGESTED, cutoff=0.7)]
+    near = [known[name] for name in get_close_matches(shown.lower(), known, n=_MOST_SUGGESTED, cutoff=0.8)]
     quoted = " or ".join(f'"{name}"' for name in dict.fromkeys(near))
     raise ConfigError(f'no time zone is called "{shown}"' + (f"; did you mean {quoted}?" if quoted else ""))
 

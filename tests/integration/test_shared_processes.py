@@ -36,7 +36,7 @@ def told(program: str, *arguments: str, within_s: float = 120) -> list[dict[str,
 def test_processes_and_threads_that_ask_at_once_pass_exactly_the_limit() -> None:
     rounds = 20_000 if LONG else 1000
     results = told("crowd.py", "exact", str(rounds), within_s=3600)
-    assert len(results) == 7
+    assert len(results) == 9
     for result in results:
         assert result["ended_well"] and result["fault"] is None, result
         assert result["exact"] == rounds, result
@@ -46,7 +46,7 @@ def test_processes_and_threads_that_ask_at_once_pass_exactly_the_limit() -> None
 def test_processes_killed_at_random_block_nobody_and_lose_nothing() -> None:
     processes = 1000 if LONG else 80
     results = told("crowd.py", "killed", str(processes), within_s=3600)
-    assert len(results) == 7
+    assert len(results) == 9
     for result in results:
         assert result["fault"] is None, result
         assert result["too_many"] == 0, result

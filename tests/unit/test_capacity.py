@@ -102,7 +102,10 @@ def test_the_dearest_request_is_one_that_there_can_be() -> None:
     assert (found.request.limits, found.request.calls) == (3, 2)
 
 
-@pytest.mark.parametrize("algorithm", ["5/minute fixed", "5/minute", "5/minute log", "5/minute burst 9"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["5/minute fixed", "5/minute", "5/minute log", "5/minute burst 9", "5/minute bucket stepwise", "5/month in UTC"],
+)
 def test_a_server_decides_what_was_measured(algorithm: str) -> None:
     one, three = needed(by_user(algorithm)), needed(by_user("; ".join([algorithm] * 3)))
     measured = COSTS[parse_limits(algorithm)[0].algorithm]

@@ -95,7 +95,7 @@ def test_a_state_that_is_given_back_whole_is_dropped(store_kind: str, text: str)
 
 
 @pytest.mark.parametrize("text", EVERY_LIMIT)
-@pytest.mark.parametrize("ago_us", [10**9, 1 << 52, 1 << 70, 10**400])
+@pytest.mark.parametrize("ago_us", [10**11, 1 << 52, 1 << 70, 10**400])
 def test_what_was_charged_too_long_ago_is_gone(store_kind: str, text: str, ago_us: int) -> None:
     limiter = make_limiter(store_kind, text, ManualClock())
     limiter.hit("key", 3)

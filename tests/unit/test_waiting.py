@@ -64,6 +64,17 @@ def test_acquire_waits_exactly_until_the_cost_is_there(core: str) -> None:
     assert (clock.now_us() - start_us) % 60_000_000 == 0
 
 
+def test_acquire_waits_for_a_step_and_for_the_next_day(core: str) -> None:
+    clock = ManualClock(1_800_000_000_000_000)
+    limiter = make_limiter(core, "10/minute burst 30 stepwise; 45/day in Europe/Zurich", clock)
+    start_us = clock.now_us()
+    limiter.hit("key", 30)
+    assert limiter.acquire("key", 15)
+    assert clock.now_us() - start_us == 120_000_000
+    assert limiter.acquire("key")
+    assert clock.now_us() - start_us == 15 * 3_600_000_000  # from 9 in the morning to midnight
+
+
 def test_acquire_refuses_at_once_and_consumes_nothing_when_the_turn_is_too_late(core: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(core, "5/second bucket", clock)

@@ -18,13 +18,14 @@ class CalendarWindow(Limit):
     """At most `limit` units in each `period` ("day", "week", "month" or "year") of the calendar in a time `zone`.
 
     A window begins with the first moment of the local day, of the week's Monday, of the month's or the year's first
-    day, and ends where the next begins. `zone` is a name such as "Europe/Zurich".
+    day, and ends where the next begins. `zone` is a name such as "Europe/Zurich". `period_us` is its mean length.
     """
 
     limit: int
     period: str
     zone: str
     of: str
+    period_us: int = field(compare=False)  # pyright: ignore[reportIncompatibleMethodOverride] - frozen
     compiled: CompiledLimit = field(compare=False)  # pyright: ignore[reportIncompatibleMethodOverride]
     algorithm: ClassVar[str] = "calendar_window"
     on_the_clock: ClassVar[bool] = True
@@ -36,16 +37,11 @@ class CalendarWindow(Limit):
             raise ConfigError(f"CalendarWindow: period is one of {', '.join(CALENDAR_PERIODS)}, not {period!r}")
         calendar = Calendar(period, check_zone(zone))
         compiled = compile_calendar(self.algorithm, count, calendar)
-        set_fields(self, limit=count, period=period, zone=zone, of=of, compiled=compiled)
+        set_fields(self, limit=count, period=period, zone=zone, of=of, period_us=MEAN_US[period], compiled=compiled)
 
     @property
     def quota(self) -> int:
         return self.limit
-
-    @property
-    def period_us(self) -> int:
-        """How long a window is on average."""
-        return MEAN_US[self.period]
 
     @property
     def period_name(self) -> str:

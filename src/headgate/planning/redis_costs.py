@@ -54,4 +54,6 @@ COSTS = {
     "token_bucket": Costs(245, 48, 157_700, 85_000),
     "leaky_bucket": Costs(245, 48, 165_900, 86_900),
     "leaky_queue": Costs(245, 48, 138_200, 76_900),
+    "stepwise": Costs(245, 48, 156_600, 94_800),
+    "calendar_window": Costs(245, 48, 166_000, 93_400),
 }
