@@ -39,7 +39,7 @@ class Counted:
         A number is of the only unit; of several it is a number of requests, and takes nothing else. In a mapping
         `requests` are 1 where they are not named, so is the only unit, and all other units are 0.
         """
-        if not isinstance(cost, Mapping):
+        if type(cost) is int or not isinstance(cost, Mapping):
             return self._of_number(cost)
         if isinstance(cost, ReadCosts):
             return self._of_read(cost)

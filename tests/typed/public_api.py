@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from decimal import Decimal
 from typing import Any, assert_type
 
-from headgate import AsyncGate, AsyncLimiter, Decision, Gate, Limiter, LimitReading, Request
+from headgate import AsyncGate, AsyncLimiter, Decision, Gate, Limiter, LimitReading, Request, TokenBucket
 from headgate.http import asgi, wsgi
 from headgate.http.keys import all_of, api_key, first_of, header
 from headgate.http.server.options import Refusal, Response
@@ -22,6 +23,11 @@ assert_type(decision.limits, tuple[LimitReading, ...])
 assert_type(decision.binding, LimitReading | None)
 assert_type(limiter.acquire(("tenant", 7), timeout=2.0), Decision)
 assert_type(limiter.reset("user:42"), bool)
+of_several = {"requests": 1, "tokens": 900, "usd": Decimal("0.0123")}
+assert_type(limiter.hit("user:42", of_several), Decision)
+assert_type(limiter.hit_many(["a", "b"], [of_several, 1]).allowed, list[bool])
+limiter.give_back("user:42", {"tokens": 400}, 0, decision)
+assert_type(TokenBucket(capacity="2.5", refill=10, period="day", of="usd").of, str)
 
 
 @limiter.limit(key=lambda user, size: user)

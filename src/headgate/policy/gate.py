@@ -130,13 +130,13 @@ class Gate(_BoundPolicy):
         Only the rules of `ruleset` apply. The decision's `rule` is the binding limit's. A request
         that no rule applies to, or that is exempt, passes with `limits` empty.
         """
-        bound, operation, *_ = self._resolver.resolve(request, cost, ruleset)
+        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
         decision: Decision = bound.decide(operation)
         return decision
 
     def peek(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """Decide for a request and change nothing."""
-        bound, operation, *_ = self._resolver.resolve(request, cost, ruleset)
+        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
         decision: Decision = bound.decide(Operation(operation.keys, operation.costs, commit=False))
         return decision
 
@@ -150,7 +150,7 @@ class Gate(_BoundPolicy):
 
         def decide_at(request: Subject, now_us: int, cost: Cost) -> tuple[Decision, Resolved]:
             resolved = resolve(request, cost, ALL_RULES)
-            bound, operation, *_ = resolved
+            bound, operation, _ = resolved
             return bound.decide(Operation(operation.keys, operation.costs, now_us=now_us)), resolved
 
         return decide_at
@@ -185,7 +185,7 @@ class AsyncGate(_BoundPolicy):
 
     async def peek(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """See `Gate.peek`."""
-        bound, operation, *_ = self._resolver.resolve(request, cost, ruleset)
+        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
         decision: Decision = await answered(bound.decide(Operation(operation.keys, operation.costs, commit=False)))
         return decision
 
@@ -195,7 +195,7 @@ class AsyncGate(_BoundPolicy):
 
     def ask(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision | Awaitable[Decision]:
         """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""
-        bound, operation, *_ = self._resolver.resolve(request, cost, ruleset)
+        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
         decision: Decision | Awaitable[Decision] = bound.decide(operation)
         return decision
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
@@ -55,29 +55,15 @@ _FREE = Settled(Decision((), (), allowed=True, binding=None))
 """Where no rule applies."""
 
 
-class Asked(NamedTuple):
-    """What is asked of the limits of some rules for one tier, but for the keys.
+Spread = Callable[[list[Any]], tuple[Parts, ...]] | None
+"""Picks the key of each group from the parts that were found; None where they are in their places."""
 
-    Each unit that a rule's limits count is a group, with the rule's key and a cost of its own.
-    """
+Asked = tuple[Any, Operation, tuple[str, ...], Spread, tuple[Rule, ...], tuple[int, ...]]
+"""What is asked of the limits of some rules for one tier, but for the keys; a plain tuple is unpacked fastest.
 
-    bound: Any
-    """The limits."""
-
-    usual: Operation
-    """What each rule says that a request costs."""
-
-    units: tuple[str, ...]
-    """The unit of each group."""
-
-    spread: Callable[[list[Any]], tuple[Parts, ...]] | None
-    """Picks the key of each group from the parts that were found; None where they are in their places."""
-
-    rules: tuple[Rule, ...]
-    """The rule of each group."""
-
-    numbers: tuple[int, ...]
-    """Which of the rules that is."""
+Each unit that a rule's limits count is a group, with the rule's key and a cost of its own. (the limits, what each rule
+says that a request costs, the unit of each group, what spreads the keys, the rule of each group, which of the rules
+that is)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +71,7 @@ class Selection:
     """Rules that apply together, and all that is known in advance of subjects that they apply to.
 
     Their keys are put together in three steps: `extractors` give the parts of each identity once, `joins` add the
-    sum of two parts that are there already, `Asked.spread` picks the key of each group.
+    sum of two parts that are there already, `Spread` picks the key of each group.
     """
 
     rules: tuple[Rule, ...]
@@ -213,13 +199,13 @@ class Resolver:
         rules = selection.rules
         groups = _groups(rules, tier)
         numbers = tuple(number for number, _ in groups)
-        return Asked(
+        return (
             self._bind(rules, tier),
             Operation((), tuple(rules[number].cost_in(unit) for number, unit in groups)),
-            units=tuple(unit for _, unit in groups),
-            spread=_spread([selection.places[number] for number in numbers], selection.parts),
-            rules=tuple(rules[number] for number in numbers),
-            numbers=numbers,
+            tuple(unit for _, unit in groups),
+            _spread([selection.places[number] for number in numbers], selection.parts),
+            tuple(rules[number] for number in numbers),
+            numbers,
         )
 
     def _bind(self, rules: tuple[Rule, ...], tier: str) -> Any:
@@ -304,7 +290,7 @@ class Resolver:
             tiers=tiers,
         )
         if not rules:
-            selection.asked = Asked(_FREE, Operation((), ()), (), None, (), ())
+            selection.asked = (_FREE, Operation((), ()), (), None, (), ())
         elif not tiers:
             selection.asked = self._ask(selection, ANY_TIER)
         return selection
@@ -332,7 +318,7 @@ def _groups(rules: Sequence[Rule], tier: str) -> list[tuple[int, str]]:
     return [(number, unit) for number, rule in enumerate(rules) for unit in rule.units(tier)]
 
 
-def _spread(places: list[int], length: int) -> Callable[[list[Any]], tuple[Any, ...]] | None:
+def _spread(places: list[int], length: int) -> Spread:
     """What picks these places of a list of this length, in C wherever it can; None for the list as it is."""
     if places == list(range(length)):
         return None

@@ -46,7 +46,7 @@ def charged(usual: Operation, units: Sequence[str], cost: object, known: Collect
     """
     if not units:
         return usual
-    if not isinstance(cost, Mapping):
+    if type(cost) is int or not isinstance(cost, Mapping):
         times = check_cost(cost)
         return Operation((), tuple([min(own * times, LARGEST) for own in usual.costs]))
     told = cost.copy() if isinstance(cost, ReadCosts) else read_units(cost, known)
