@@ -23,7 +23,7 @@ assert_type(decision.limits, tuple[LimitReading, ...])
 assert_type(decision.binding, LimitReading | None)
 assert_type(limiter.acquire(("tenant", 7), timeout=2.0), Decision)
 assert_type(limiter.reset("user:42"), bool)
-of_several = {"requests": 1, "tokens": 900, "usd": Decimal("0.0123")}
+of_several: dict[str, int | Decimal] = {"requests": 1, "tokens": 900, "usd": Decimal("0.0123")}
 assert_type(limiter.hit("user:42", of_several), Decision)
 assert_type(limiter.hit_many(["a", "b"], [of_several, 1]).allowed, list[bool])
 limiter.give_back("user:42", {"tokens": 400}, 0, decision)
