@@ -18,6 +18,8 @@ MOST = {
     "token_bucket": 510,
     "short_log": 530,
     "sliding_log": 1000,
+    "stepwise": 870,
+    "calendar_window": 720,
     "three_limits": 2800,
     "new_keys": 2450,
 }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use headgate_core::limit::calendar::Calendar;
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::process::capacity::Bounds;
 use headgate_core::process::storage::ProcessStorage;
@@ -17,9 +18,13 @@ const NOW_US: i64 = 1_800_000_000_000_000;
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
 
 fn register(table: &Table, scope: &str, algorithm: Algorithm, period: i64) -> Arc<Registered> {
-    let windowed = matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog);
+    let windowed = matches!(
+        algorithm,
+        Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::CalendarWindow
+    );
     let refill = if windowed { 0 } else { 7 };
-    let limit = Limit::new(algorithm, 1, 100_000, period, refill).expect("a limit");
+    let calendar = Calendar::numbered(period, || Ok::<_, ()>(vec![(0, period)])).expect("a calendar");
+    let limit = Limit::new(algorithm, 1, 100_000, period, refill).expect("a limit").on(calendar);
     table.register(Definition { scope, text: "", limit }, NOW_US).expect("a lock").expect("room")
 }
 
@@ -36,6 +41,8 @@ fn main() {
         "sliding_window" => &[Algorithm::SlidingWindow],
         "token_bucket" | "new_keys" => &[Algorithm::TokenBucket],
         "sliding_log" | "short_log" => &[Algorithm::SlidingLog],
+        "stepwise" => &[Algorithm::Stepwise],
+        "calendar_window" => &[Algorithm::CalendarWindow],
         "three_limits" => &[Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::TokenBucket],
         _ => panic!("no such kind of decision: {kind}"),
     };

@@ -129,7 +129,7 @@ fn threads_with_new_keys_stay_within_the_bound() {
 
 #[test]
 fn growing_moves_every_state() {
-    let table = table(300_000, OnFull::Refuse);
+    let table = table(400_000, OnFull::Refuse);
     let limits = ALGORITHMS.map(|algorithm| limit(&table, &format!("{algorithm:?}"), algorithm, 5));
     for round in 1..=2 {
         for number in 0..50_000 {
@@ -141,7 +141,7 @@ fn growing_moves_every_state() {
                 assert_eq!(reading.remaining, 5 - round);
             }
         }
-        assert_eq!(sure(table.stats()).keys, 300_000);
+        assert_eq!(sure(table.stats()).keys, 400_000);
     }
 }
 

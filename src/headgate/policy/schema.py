@@ -119,7 +119,7 @@ def _store(value: str) -> str:
 _ONE_OR_MORE = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 _LIMITS_SCHEMA = {
     "anyOf": [
-        {"type": "string", "examples": ["100/minute", "10/second burst 100; 1000/hour"]},
+        {"type": "string", "examples": ["100/minute", "10/second burst 100; 1000/hour", "1000/month in Europe/Zurich"]},
         {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1},
     ]
 }

@@ -75,6 +75,13 @@ impl<B: Backing> Shard<B> {
         (slot.is_of(limit.number()) && is_usual(&limit.limit, slot.fields())).then(|| slot.fields())
     }
 
+    /// The numbers in a slot, where `limit` itself wrote them and its algorithm is rare.
+    pub fn rare_numbers(&self, index: usize, limit: &Registered) -> Option<Numbers> {
+        let slot = &self.backing.slots()[index];
+        let sound = limit.limit.algorithm.is_rare() && is_sound(&limit.limit, slot.fields());
+        (slot.is_of(limit.number()) && sound).then(|| slot.fields())
+    }
+
     /// The chain of a log, of no entries where there is none yet.
     #[inline]
     pub fn chain(&self, place: Place) -> Chain {

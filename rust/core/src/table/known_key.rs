@@ -2,7 +2,7 @@
 //!
 //! Each function gives None where there is more to do: then a transaction decides.
 
-use crate::algorithms::transition::{self, Reading, USUAL};
+use crate::algorithms::transition::{self, ANY, Numbers, Reading, USUAL};
 use crate::encoding::slot_entries::has_blocks;
 use crate::shard::backing::Backing;
 use crate::shard::states::Need;
@@ -10,8 +10,7 @@ use crate::shard::{Place, log_pool};
 use crate::table::answer::{Answer, Check, Mode};
 use crate::table::storage::Storage;
 
-/// Decide one check of a key that is known already: as a transaction would, without its bookkeeping. Not for logs, nor
-/// for rare algorithms.
+/// Decide one check of a key that is known already: as a transaction would, without its bookkeeping. Not for logs.
 ///
 /// None where there is more to do than to replace three numbers.
 #[inline(always)]
@@ -21,25 +20,52 @@ pub fn decide_known<S: Storage>(
     now_us: i64,
     mode: Mode,
 ) -> Result<Option<Answer>, S::Error> {
-    let limit = &check.limit.limit;
-    let mut shard = storage.lock(storage.shard_of(check.key))?;
+    let shard = storage.lock(storage.shard_of(check.key))?;
     let tag = check.tag();
     let Place::Found(index) = shard.find(tag) else {
         return Ok(None);
     };
-    let Some(numbers) = shard.numbers(index, check.limit) else {
-        return Ok(None);
-    };
-    if !storage.is_current(check.limit) {
-        return Ok(None);
+    match shard.numbers(index, check.limit) {
+        Some(numbers) => Ok(decide_numbers::<S, USUAL>(storage, shard, check, (index, tag, numbers), now_us, mode)),
+        None => Ok(decide_rare(storage, shard, check, (index, tag), now_us, mode)),
     }
-    let stored = numbers;
-    let numbers = transition::roll_numbers::<USUAL>(limit, Some(stored), now_us);
+}
+
+/// `decide_known` where the numbers in a slot are not those of a usual algorithm.
+#[cold]
+#[inline(never)]
+fn decide_rare<'table, S: Storage>(
+    storage: &'table S,
+    shard: S::Guard<'table>,
+    check: &Check,
+    (index, tag): (usize, u64),
+    now_us: i64,
+    mode: Mode,
+) -> Option<Answer> {
+    let numbers = shard.rare_numbers(index, check.limit)?;
+    decide_numbers::<S, ANY>(storage, shard, check, (index, tag, numbers), now_us, mode)
+}
+
+/// `decide_known` once the slot is found, its tag and its numbers read.
+#[inline(always)]
+fn decide_numbers<'table, S: Storage, const WHICH: bool>(
+    storage: &'table S,
+    mut shard: S::Guard<'table>,
+    check: &Check,
+    (index, tag, stored): (usize, u64, Numbers),
+    now_us: i64,
+    mode: Mode,
+) -> Option<Answer> {
+    let limit = &check.limit.limit;
+    if !storage.is_current(check.limit) {
+        return None;
+    }
+    let numbers = transition::roll_numbers::<WHICH>(limit, Some(stored), now_us);
     let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
-    let wait_us = mode.wait_us(transition::admit_numbers::<USUAL>(limit, numbers, now_us, check.cost), delay_us);
+    let wait_us = mode.wait_us(transition::admit_numbers::<WHICH>(limit, numbers, now_us, check.cost), delay_us);
     let passes = wait_us == 0;
     let numbers =
-        if passes { transition::charge_numbers::<USUAL>(limit, numbers, now_us, check.cost) } else { numbers };
+        if passes { transition::charge_numbers::<WHICH>(limit, numbers, now_us, check.cost) } else { numbers };
     if mode.commit && passes && check.cost != 0 {
         shard.overwrite(index, tag, check.limit, numbers);
         shard.backing.commit();
@@ -52,10 +78,10 @@ pub fn decide_known<S: Storage>(
         }
     }
     drop(shard);
-    let (remaining, reset_after_us, next_after_us) = transition::measure_numbers::<USUAL>(limit, numbers, now_us);
+    let (remaining, reset_after_us, next_after_us) = transition::measure_numbers::<WHICH>(limit, numbers, now_us);
     let delay_us = if passes { delay_us } else { 0 };
     let reading = Reading { remaining, reset_after_us, retry_after_us: wait_us, next_after_us, delay_us };
-    Ok(Some(Answer::of_one(check, reading)))
+    Some(Answer::of_one(check, reading))
 }
 
 /// `decide_known` for a log. None where the key is new, its limit has changed, its times are to be moved, or

@@ -165,6 +165,7 @@ impl<S: Storage> Table<S> {
         Ok(())
     }
 
+    // As all of the slow way from here on: left to the compiler, what is added to it makes the short way longer.
     #[inline(always)]
     fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let mut transaction = Transaction::new(&self.storage);
