@@ -26,7 +26,7 @@ _RESERVED = """
     per in concurrent fixed log counter bucket burst leaky queue stepwise
     us usec usecs microsecond microseconds ms msec msecs millisecond milliseconds s sec secs second seconds
     m min mins minute minutes h hr hrs hour hours d day days w wk wks week weeks
-    month months mon mons quarter quarters year years yr yrs
+    mo month months mon mons quarter quarters y yr yrs year years
 """
 
 RESERVED_WORDS = frozenset(_RESERVED.split())
