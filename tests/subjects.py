@@ -49,6 +49,9 @@ REDIS = tuple(TOPOLOGIES)
 KINDS = (*CORES, *ZONES, *REDIS)
 """Where states can be: a memory store of each core, a shared zone, and a real Redis, alone or several."""
 
+HOLDING = CORES
+"""Those of them that hold what is settled later."""
+
 _NUMBERS = count()
 START_US = 1_800_000_000_000_000
 

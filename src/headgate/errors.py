@@ -63,6 +63,15 @@ class ArgumentError(HeadgateError, ValueError):
     code: ClassVar[str] = "argument"
 
 
+class ConflictingId(ArgumentError):
+    """The id of a hold, or of a hit, is that of another one: of another cost, of other limits or keys.
+
+    A repeated call says the same again; what is new needs an id of its own. Nothing was charged.
+    """
+
+    code: ClassVar[str] = "conflicting-id"
+
+
 class StoreError(HeadgateError):
     """The store did not answer. `transient` says whether the same call may succeed later."""
 

@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "headgate"
 FLOORS = {
     "errors": 0, "core": 0, "clock": 0, "drive": 0,
     "calendars": 1, "units": 1, "periods": 1, "money": 1, "amounts": 1, "limits": 1, "keys": 1, "decision": 1,
-    "operation": 1, "costs": 1, "testing": 1,
+    "operation": 1, "holding": 1, "costs": 1, "testing": 1,
     "algorithms": 2,
     "stores": 3, "limit_text": 3,
     "waiting": 4, "decorator": 4, "limiter": 4,
@@ -27,8 +27,8 @@ FLOORS = {
     "cli": 9,
 }  # fmt: skip
 SERVICE_FLOORS = {"http": 0, "routes": 1, "checks": 2, "admin": 2, "pages": 2, "app": 3, "workers": 4}
-ROOMS = [("calendars", "units", "periods", "money", "amounts", "limits", "keys", "decision", "operation", "costs",
-          "testing"),
+ROOMS = [("calendars", "units", "periods", "money", "amounts", "limits", "keys", "decision", "operation", "holding",
+          "costs", "testing"),
          ("waiting", "decorator", "limiter"), ("errors", "core", "clock", "drive")]  # fmt: skip
 RUST = ROOT / "rust"
 RUST_FLOORS = {

@@ -20,6 +20,8 @@ from headgate.stores.guard.breaker import CLOSED
 from headgate.stores.guard.fallback import Fallback
 from headgate.stores.guard.refusals import RefusalMemory
 from headgate.stores.protocol import (
+    AsyncBoundLimits,
+    BoundLimits,
     checked_pairs,
     read_receipt,
 )
@@ -130,7 +132,7 @@ class _GuardedLimits:
         return self._fallback.read(keys, now_us)
 
 
-class GuardedLimits(_GuardedLimits):
+class GuardedLimits(_GuardedLimits, BoundLimits):
     """Limits of a guarded store, for threads."""
 
     def hit(self, key: Key, cost: Cost = 1) -> Decision:
@@ -174,7 +176,7 @@ class GuardedLimits(_GuardedLimits):
         self._breaker.probe_in_thread(self._store.probe)
 
 
-class AsyncGuardedLimits(_GuardedLimits):
+class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
     """Limits of a guarded store, for asyncio."""
 
     def hit(self, key: Key, cost: Cost = 1) -> Awaitable[Decision]:

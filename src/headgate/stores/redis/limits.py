@@ -13,7 +13,7 @@ from headgate.decision import Decision
 from headgate.drive import drive, drive_async
 from headgate.keys import Key, check_now
 from headgate.operation import Operation, Receipt
-from headgate.stores.protocol import StatesAt, checked_pairs, read_receipt
+from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, StatesAt, checked_pairs, read_receipt
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.redis.commands import Commands, ScriptSteps
 
@@ -64,7 +64,7 @@ class _RedisLimits:
         return [Operation((key,) * groups, (cost,) * groups, now_us=now_us) for key, cost in pairs]
 
 
-class RedisLimits(_RedisLimits):
+class RedisLimits(_RedisLimits, BoundLimits):
     """Limits bound to a Redis store, for threads; see `headgate.stores.protocol.BoundLimits`."""
 
     def __init__(self, link: SyncLink, commands: Commands, clock: Clock | None) -> None:
@@ -110,7 +110,7 @@ class RedisLimits(_RedisLimits):
         return states
 
 
-class AsyncRedisLimits(_RedisLimits):
+class AsyncRedisLimits(_RedisLimits, AsyncBoundLimits):
     """Limits bound to a Redis store, for asyncio; see `headgate.stores.protocol.AsyncBoundLimits`."""
 
     def __init__(self, link: AsyncLink, commands: Commands, clock: Clock | None) -> None:

@@ -1,0 +1,189 @@
+"""Hold first, settle later: what a store is asked to hold, and what it answers.
+
+A hold is found by its whole id, a text that carries all a store needs: settling takes no key. It is computed from the
+key and the caller's name for the hold, or made of 128 random bits, and tells nothing of either. What each call does is
+in docs/holding.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Literal, NamedTuple
+
+from headgate.decision import Decision, NamedLimit
+from headgate.errors import ArgumentError, brief_number
+from headgate.keys import check_cost, whole_number
+
+HOUR_US = 3_600_000_000
+
+LONGEST_LEASE_US = 31 * 24 * HOUR_US
+"""A lease is in [1, 31 days]."""
+
+LONGEST_REMEMBERED_US = 366 * 24 * HOUR_US
+"""What a caller may ask to be remembered beyond what is needed, in [0, 366 days]."""
+
+LONGEST_NAME = 1024
+"""Bytes that a name of a hold may have; text counts as its UTF-8."""
+
+SettleOutcome = Literal["settled", "already settled", "unknown"]
+ExtendOutcome = Literal["extended", "refused", "lapsed", "already settled", "unknown"]
+
+_PREFIX = "h1"
+_ID = re.compile(_PREFIX + r"[A-Za-z0-9_-]{24}", re.ASCII)
+_PERSON = b"headgate hold"
+
+
+class Hold(NamedTuple):
+    """How the charge of an operation is to be held.
+
+    `name` distinguishes the holds of one key (of the operation's first key, where it has several); None makes an id of
+    128 random bits. The lease ends `lease_us` after the moment of decision, in [1, LONGEST_LEASE_US]. The hold is
+    remembered until the later of its lease's end and its settling, and then for the longest of an hour, of the longest
+    period of its limits and of `remember_us`, see `remembered_us`.
+
+    With `at_once` it is a hit that is charged once however often it is repeated: the hold is settled with its own
+    cost as it is made, and has no lease (`lease_us` is 0).
+    """
+
+    name: str | bytes | None = None
+    lease_us: int = 60_000_000
+    remember_us: int = 0
+    at_once: bool = False
+
+
+class Reserved(NamedTuple):
+    """The answer to `reserve`.
+
+    `id` is the whole id, of a refusal too, where nothing is remembered under it. `repeated` tells that a hold of this
+    id was there already: nothing was charged now, and `decision` has the numbers of the first answer.
+    """
+
+    decision: Decision
+    id: str
+    repeated: bool
+
+
+class Standing(NamedTuple):
+    """What one limit has after a settlement; `remaining` is below zero where it is in debt."""
+
+    definition: NamedLimit
+    remaining: int
+    reset_after_us: int
+
+
+class Settlement(NamedTuple):
+    """The answer to `commit`.
+
+    `outcome` is "settled", "already settled" or "unknown". `actuals` has for each group the units that count: those
+    of the first settling, whatever a later one says; None for "unknown". `after` has the numbers of each limit at
+    this moment, in the order of the limits; none for "unknown".
+    """
+
+    outcome: SettleOutcome
+    actuals: tuple[int, ...] | None
+    after: Sequence[Standing]
+
+    @property
+    def actual(self) -> int | None:
+        """The units that count, of the first group where there are several; None for "unknown"."""
+        return self.actuals[0] if self.actuals else None
+
+
+class Extension(NamedTuple):
+    """The answer to `extend`.
+
+    `outcome` is "extended"; "refused": there was no room for more, nothing changed; "lapsed": its lease is over, it
+    can only be settled; "already settled" or "unknown". `after` as in `Settlement`. `decision` tells, of what was
+    extended or refused, what was decided about the units that were asked for on top.
+    """
+
+    outcome: ExtendOutcome
+    after: Sequence[Standing]
+    decision: Decision | None
+
+
+def whole_id(key: str, name: str | bytes, place: int) -> str:
+    """The whole id of the hold of a name within a key (as `encode_key` gives it).
+
+    `place` is a number in [0, 65535] of the store's own, from which it finds where the key is: on Redis the slot of a
+    Cluster. Raises ArgumentError for what is no name.
+    """
+    digest = blake2b(key.encode() + b"\0" + check_name(name), digest_size=16, person=_PERSON).digest()
+    return write_id(digest, place)
+
+
+def new_id(place: int) -> str:
+    """A whole id of 128 random bits."""
+    return write_id(os.urandom(16), place)
+
+
+def write_id(digest: bytes, place: int) -> str:
+    """A whole id as text: 26 letters, digits, `-` and `_`."""
+    return _PREFIX + urlsafe_b64encode(digest + place.to_bytes(2, "big")).decode()
+
+
+def read_id(text: object) -> tuple[bytes, int]:
+    """(the 16 bytes of the hold, its place) of a whole id; raises ArgumentError for what is none."""
+    if not isinstance(text, str):
+        raise ArgumentError(f"the id of a hold is text, as reserve and id_of give it, not a {type(text).__name__}")
+    if _ID.fullmatch(text) is None:
+        raise ArgumentError(
+            f"this is no id of a hold: that is {_PREFIX} and 24 letters, digits, - or _, as reserve and id_of give it"
+        )
+    raw = urlsafe_b64decode(text[len(_PREFIX) :])
+    return raw[:16], int.from_bytes(raw[16:], "big")
+
+
+def check_name(name: object) -> bytes:
+    """The bytes of a name of a hold; raises ArgumentError for what is none. Text is its UTF-8."""
+    if isinstance(name, str):
+        try:
+            raw = name.encode()
+        except UnicodeEncodeError as error:
+            raise ArgumentError(f"the id of a hold has a lone surrogate at character {error.start}") from None
+    elif isinstance(name, bytes):
+        raw = name
+    else:
+        raise ArgumentError(f"the id of a hold is text or bytes, not a {type(name).__name__}")
+    if not 0 < len(raw) <= LONGEST_NAME:
+        raise ArgumentError(f"the id of a hold has 1 to {LONGEST_NAME} bytes, not {len(raw)}")
+    return raw
+
+
+def check_lease(lease_us: object) -> int:
+    """A lease in [1, LONGEST_LEASE_US] microseconds; raises ArgumentError for anything else."""
+    number = whole_number(lease_us)
+    if number is None:
+        raise ArgumentError(f"a lease is a whole number of microseconds, not a {type(lease_us).__name__}")
+    if not 0 < number <= LONGEST_LEASE_US:
+        raise ArgumentError(f"a lease is from 1 us to 31 days, not {brief_number(number)} us")
+    return number
+
+
+def check_remember(remember_us: object) -> int:
+    """A time to remember in [0, LONGEST_REMEMBERED_US] microseconds; raises ArgumentError for anything else."""
+    number = whole_number(remember_us)
+    if number is None:
+        raise ArgumentError(f"how long to remember is a whole number of microseconds, not a {_kind(remember_us)}")
+    if not 0 <= number <= LONGEST_REMEMBERED_US:
+        raise ArgumentError(f"a hold is remembered for up to 366 days, not {brief_number(number)} us")
+    return number
+
+
+def check_amount(amount: object) -> int:
+    """What a hold really cost, or is to hold on top, in [0, 2**52]; raises ArgumentError for anything else."""
+    return check_cost(amount)
+
+
+def remembered_us(limits: Sequence[NamedLimit], remember_us: int) -> int:
+    """How long a hold of these limits is remembered after the later of its lease's end and its settling."""
+    periods = (limit.limit.period_us for limit in limits if limit.limit.is_rate)
+    return max(HOUR_US, remember_us, *periods)
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
