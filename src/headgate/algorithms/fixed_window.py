@@ -65,3 +65,24 @@ def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest:
     if window == earliest // limit.period:
         count = max(0, count - cost)
     return (window, count) if count else None
+
+
+def mark(limit: CompiledLimit, state: State, now: int) -> tuple[int, int]:
+    """What a hold remembers right after its charge: the window that counts it."""
+    return state[0], 0
+
+
+def settle(
+    limit: CompiledLimit, state: State, now: int, marked: tuple[int, int], change: int, refunded: int
+) -> tuple[State, int]:
+    """(the state, what was given back) after a hold's charge has changed: in its window, if that is still counted."""
+    window, count = state
+    if window != marked[0]:
+        return state, 0
+    after = max(0, count + change)
+    return (window, after), max(0, count - after)
+
+
+def fits(limit: CompiledLimit, state: State) -> bool:
+    """Whether exact arithmetic holds this state, after a debt was charged."""
+    return state[1] <= LARGEST

@@ -8,6 +8,6 @@ See docs/algorithms.md#leaky-bucket.
 
 from __future__ import annotations
 
-from headgate.algorithms.token_bucket import State, admit, charge, convert, give_back, measure, roll
+from headgate.algorithms.token_bucket import State, admit, charge, convert, fits, give_back, mark, measure, roll, settle
 
-__all__ = ["State", "admit", "charge", "convert", "give_back", "measure", "roll"]
+__all__ = ["State", "admit", "charge", "convert", "fits", "give_back", "mark", "measure", "roll", "settle"]

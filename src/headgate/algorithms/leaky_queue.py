@@ -8,10 +8,10 @@ See docs/algorithms.md#leaky-queue.
 from __future__ import annotations
 
 from headgate.algorithms.integers import ceil_div
-from headgate.algorithms.token_bucket import State, admit, charge, convert, give_back, measure, roll
+from headgate.algorithms.token_bucket import State, admit, charge, convert, fits, give_back, mark, measure, roll, settle
 from headgate.units import CompiledLimit
 
-__all__ = ["State", "admit", "charge", "convert", "delay", "give_back", "measure", "roll"]
+__all__ = ["State", "admit", "charge", "convert", "delay", "fits", "give_back", "mark", "measure", "roll", "settle"]
 
 
 def delay(limit: CompiledLimit, state: State, now: int) -> int:

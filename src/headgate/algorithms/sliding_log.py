@@ -7,9 +7,10 @@ limit's unit. Pure. See docs/algorithms.md#sliding-window-log.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
-from headgate.units import CompiledLimit
+from headgate.units import LARGEST, CompiledLimit
 
 State = tuple[tuple[int, int], ...]
 
@@ -84,6 +85,31 @@ def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest:
     since = moved[len(before) :]
     taken = min(cost, _used(since))
     return (*kept, *_without(before[::-1], cost - taken)[::-1], *_without(since, taken)) or None
+
+
+def mark(limit: CompiledLimit, state: State, now: int) -> tuple[int, int]:
+    """What a hold remembers right after its charge: the time of its entry."""
+    return (max(now, state[-1][0]) if state else now), 0
+
+
+def settle(
+    limit: CompiledLimit, state: State, now: int, marked: tuple[int, int], change: int, refunded: int
+) -> tuple[State, int]:
+    """(the state, what was given back) after a hold's charge has changed: in its own entry, if that still counts."""
+    moment = marked[0]
+    if moment <= max(now, state[-1][0] if state else now) - limit.period:
+        return state, 0
+    place = bisect_left(state, (moment,))
+    there = place < len(state) and state[place][0] == moment
+    before = state[place][1] if there else 0
+    after = max(0, before + change)
+    entry = ((moment, after),) if after else ()
+    return (*state[:place], *entry, *state[place + there :]), max(0, before - after)
+
+
+def fits(limit: CompiledLimit, state: State) -> bool:
+    """Whether exact arithmetic holds this state, after a debt was charged."""
+    return _used(state) <= LARGEST
 
 
 def _used(state: State) -> int:

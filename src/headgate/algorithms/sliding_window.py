@@ -90,6 +90,29 @@ def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest:
     return (window, current, previous) if current or previous else None
 
 
+def mark(limit: CompiledLimit, state: State, now: int) -> tuple[int, int]:
+    """What a hold remembers right after its charge: the window that counts it."""
+    return state[0], 0
+
+
+def settle(
+    limit: CompiledLimit, state: State, now: int, marked: tuple[int, int], change: int, refunded: int
+) -> tuple[State, int]:
+    """(the state, what was given back) after a hold's charge has changed: in its window, where that is now."""
+    window, current, previous = state
+    before = current + previous
+    if window == marked[0]:
+        current = max(0, current + change)
+    elif window == marked[0] + 1:
+        previous = max(0, previous + change)
+    return (window, current, previous), max(0, before - current - previous)
+
+
+def fits(limit: CompiledLimit, state: State) -> bool:
+    """Whether exact arithmetic holds this state, after a debt was charged."""
+    return max(state[1:]) * limit.period <= LARGEST
+
+
 def used(limit: CompiledLimit, state: State, now: int) -> int:
     """How many units count: this window's, and the share of the last one's, in whole units."""
     window, current, previous = state

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from headgate.algorithms import (
     calendar_window,
+    concurrent,
     fixed_window,
     leaky_bucket,
     leaky_queue,
@@ -47,6 +48,11 @@ class Transition(Protocol):
     def measure(self, limit: CompiledLimit, state: Any, now: int) -> tuple[int, int, int]: ...
     def convert(self, limit: CompiledLimit, state: Any, now_us: int, former: CompiledLimit) -> Any: ...
     def give_back(self, limit: CompiledLimit, state: Any, now: int, cost: int, earliest: int) -> Any: ...
+    def mark(self, limit: CompiledLimit, state: Any, now: int) -> tuple[int, int]: ...
+    def settle(
+        self, limit: CompiledLimit, state: Any, now: int, marked: tuple[int, int], change: int, refunded: int
+    ) -> tuple[Any, int]: ...
+    def fits(self, limit: CompiledLimit, state: Any) -> bool: ...
 
 
 Delay = Callable[[CompiledLimit, Any, int], int]
@@ -108,6 +114,9 @@ class Algorithm:
 
     is_log: bool = False
     """Whether a state is a log of requests, which grows with them."""
+
+    in_flight: bool = False
+    """Whether a state is of leases: then it lies with the holds, and only holds take of it."""
 
     redis: RedisForm | None = None
 
@@ -207,7 +216,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             latest=_start,
             redis=RedisForm(6, "c", "<dddI"),
         ),
-        Algorithm(Concurrent, (Shape("concurrent", ("limit",)),)),
+        Algorithm(Concurrent, (Shape("concurrent", ("limit",)),), concurrent, in_flight=True),
     )
 }
 """All algorithms by name, in the order in which they are told."""

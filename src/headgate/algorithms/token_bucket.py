@@ -9,7 +9,7 @@ See docs/algorithms.md#token-bucket.
 from __future__ import annotations
 
 from headgate.algorithms.integers import ceil_div
-from headgate.units import CompiledLimit
+from headgate.units import LARGEST, CompiledLimit
 
 State = tuple[int, int]
 
@@ -32,8 +32,6 @@ def roll(limit: CompiledLimit, state: State | None, now: int) -> State:
 def admit(limit: CompiledLimit, state: State, now: int, cost: int) -> int | None:
     """How long this cost must wait: 0 to pass now, None for never."""
     units, updated = state
-    if cost == 0:
-        return 0
     if cost > limit.quota:
         return None
     missing = cost * limit.period - units
@@ -55,7 +53,7 @@ def measure(limit: CompiledLimit, state: State, now: int) -> tuple[int, int, int
     if missing == 0:
         return limit.quota, 0, 0
     behind = updated - now
-    remaining = max(0, units // limit.period)
+    remaining = units // limit.period
     reset_after = ceil_div(missing, limit.refill) + behind
     next_after = ceil_div((remaining + 1) * limit.period - units, limit.refill) + behind
     return remaining, reset_after, next_after
@@ -81,6 +79,34 @@ def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest:
     passed = max(now, updated) - earliest
     units = min(limit.full, units + max(0, cost * limit.period - limit.refill * passed))
     return (units, updated) if units < limit.full else None
+
+
+def mark(limit: CompiledLimit, state: State, now: int) -> tuple[int, int]:
+    """What a hold remembers right after its charge: the state's moment, and what was missing then."""
+    units, updated = state
+    return updated, limit.full - units
+
+
+def settle(
+    limit: CompiledLimit, state: State, now: int, marked: tuple[int, int], change: int, refunded: int
+) -> tuple[State, int]:
+    """(the state, what was given back) after a hold's charge has changed, in scaled units.
+
+    Missing units are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at
+    the least: of what was missing then, what has not flowed in since, and was not given back (`refunded`) either.
+    """
+    units, updated = state
+    if change >= 0:
+        return (units - change * limit.period, updated), 0
+    moment, missing = marked
+    left = missing - limit.refill * (updated - moment) - refunded
+    given = max(0, min(-change * limit.period, left, limit.full - units))
+    return (units + given, updated), given
+
+
+def fits(limit: CompiledLimit, state: State) -> bool:
+    """Whether exact arithmetic holds this state, after a debt was charged."""
+    return state[0] >= -LARGEST
 
 
 def _horizon(limit: CompiledLimit) -> int:

@@ -23,12 +23,24 @@ class Step(NamedTuple):
     shadow: bool = False
 
 
+class Part(NamedTuple):
+    """What a hold charged at one moment: the units, what it remembers of it, and the key's refunds until then."""
+
+    cost: int
+    marked: tuple[int, int]
+    refunds: int
+
+
 class Outcome(NamedTuple):
-    """Whether all may pass, each limit's reading, and the states to keep (None: leave as it was)."""
+    """Whether all may pass, each limit's reading, the states to keep (None: leave as it was), and all as they stand.
+
+    A state that stands is brought to the moment, with what was charged.
+    """
 
     allowed: bool
     readings: tuple[Reading, ...]
     states: tuple[State | None, ...]
+    standing: tuple[State, ...] = ()
 
 
 def decide(steps: Sequence[Step], now_us: int, *, commit: bool, max_delay_us: int | None = None) -> Outcome:
@@ -50,12 +62,14 @@ def decide(steps: Sequence[Step], now_us: int, *, commit: bool, max_delay_us: in
     allowed = all(wait == 0 for step, wait in zip(steps, waits, strict=True) if not step.shadow)
     readings: list[Reading] = []
     states: list[State | None] = []
+    standing: list[State] = []
     for step, transition, before, wait, delay in zip(steps, transitions, rolled, waits, delays, strict=True):
         charged = allowed and wait == 0
         after = transition.charge(step.limit, before, _now(step, now_us), step.cost) if charged else before
         readings.append(_reading(step, transition, after, now_us, wait, delay if charged else 0))
         states.append(after if charged and commit and step.cost else None)
-    return Outcome(allowed, tuple(readings), tuple(states))
+        standing.append(after)
+    return Outcome(allowed, tuple(readings), tuple(states), tuple(standing))
 
 
 def transition_of(limit: CompiledLimit) -> Transition:
@@ -89,6 +103,39 @@ def give_back(
     unit_us = former.unit_us
     left: State | None = transition_of(former).give_back(former, state, now_us // unit_us, cost, earliest_us // unit_us)
     return left
+
+
+def mark(limit: CompiledLimit, standing: State, now_us: int) -> tuple[int, int]:
+    """What a hold remembers of a limit right after its charge, see `settle`."""
+    return transition_of(limit).mark(limit, standing, now_us // limit.unit_us)
+
+
+def settle(
+    limit: CompiledLimit, state: State | None, now_us: int, parts: Sequence[Part], change: int, refunds: int
+) -> tuple[State, int]:
+    """(the state as it stands, all refunds) after what a hold charged has changed: less where `change` is below 0.
+
+    Its `parts` were charged one after another: what is unused goes off the last first, what is missing onto the last;
+    without any it is charged now.
+    """
+    transition = transition_of(limit)
+    now = now_us // limit.unit_us
+    standing = transition.roll(limit, state, now)
+    if change >= 0 and not parts:
+        return transition.charge(limit, standing, now, change), refunds
+    if change >= 0:
+        return transition.settle(limit, standing, now, parts[-1].marked, change, 0)[0], refunds
+    for part in reversed(parts):
+        unused = min(-change, part.cost)
+        standing, given = transition.settle(limit, standing, now, part.marked, -unused, refunds - part.refunds)
+        refunds += given
+        change += unused
+    return standing, refunds
+
+
+def fits(limit: CompiledLimit, standing: State) -> bool:
+    """Whether exact arithmetic holds this state, after a debt was charged."""
+    return transition_of(limit).fits(limit, standing)
 
 
 def to_present(limit: CompiledLimit, state: State, now_us: int) -> State | None:

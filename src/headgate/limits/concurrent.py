@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from headgate.amounts import REQUESTS, Amount
 from headgate.limits.limit import Limit, count_text, read_unit, set_fields, shown_as, whole
+from headgate.units import CompiledLimit
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -21,6 +22,10 @@ class Concurrent(Limit):
     def __init__(self, *, limit: Amount, of: str = REQUESTS) -> None:
         of = read_unit(self, of)
         set_fields(self, limit=whole(self, "limit", limit, least=0, of=of), of=of)
+
+    @property
+    def compiled(self) -> CompiledLimit:
+        return CompiledLimit(self.algorithm, 1, self.limit, 1)
 
     @property
     def quota(self) -> int:

@@ -67,8 +67,13 @@ class Limit:
 
     @property
     def compiled(self) -> CompiledLimit:
-        """The integers that a transition computes with; raises ConfigError for a limit that is no rate."""
+        """The integers that a transition computes with."""
         raise self._no_rate()
+
+    def check_rate(self) -> None:
+        """Raise ConfigError for a limit that is no rate, where only rates can be used."""
+        if not self.is_rate:
+            raise self._no_rate()
 
     def _no_rate(self) -> ConfigError:
         return ConfigError(f'"{self}" counts {self.of} in flight, which end: here a rate is needed, such as 20/second')

@@ -97,7 +97,7 @@ def _parse(text: object) -> tuple[Limit, ...]:
         raise ConfigError(f'must be text such as "100/minute", not {text!r}')
     limits = parse_limits(text)
     for limit in limits:
-        _ = limit.compiled  # what is no rate is refused here
+        limit.check_rate()
     return limits
 
 

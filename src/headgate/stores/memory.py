@@ -23,9 +23,11 @@ from headgate.decision import NamedLimit
 from headgate.errors import ConfigError, brief_number
 from headgate.keys import whole_number
 from headgate.stores.protocol import BoundLimits, Failure, Store, StoreStats
-from headgate.stores.python_table import PythonBoundLimits, PythonTable
+from headgate.stores.python_holding import HoldingTable
+from headgate.stores.python_holding_limits import PythonHoldingLimits
 
 DEFAULT_MAX_KEYS = 1_000_000
+DEFAULT_MAX_HOLDS = 1_000_000
 MOST_KEYS = 1 << 32
 ON_FULL = ("forget", "refuse", "pass")
 _LOG_ENTRIES_PER_KEY = 16
@@ -47,9 +49,11 @@ class MemoryStore(Store):
         max_keys: int = DEFAULT_MAX_KEYS,
         on_full: Literal["forget", "refuse", "pass"] = "forget",
         max_log_entries: int | None = None,
+        max_holds: int = DEFAULT_MAX_HOLDS,
         core: Literal["native", "python"] | None = None,
     ) -> None:
         self.max_keys = _bound("max_keys", max_keys)
+        self.max_holds = _bound("max_holds", max_holds)
         self.on_full = on_full
         self.core = _core(core)
         if on_full not in ON_FULL:
@@ -61,17 +65,15 @@ class MemoryStore(Store):
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
         """The limits, ready to be asked."""
         definitions = tuple(limits)
-        for definition in definitions:
-            _ = definition.limit.compiled  # what is no rate is refused here, not at the first request
         if self.core == "native":
             own = None if clock is None or isinstance(clock, SystemClock) else clock
             bound: BoundLimits = _native().BoundLimits(self._table, definitions, own)
             return bound
-        return PythonBoundLimits(self._table, definitions, clock)
+        return PythonHoldingLimits(self._table, definitions, clock)
 
     def stats(self) -> StoreStats:
         """What the store counts about itself."""
-        return StoreStats(max_keys=self.max_keys, **self._table.stats())
+        return StoreStats(max_keys=self.max_keys, max_holds=self.max_holds, **self._table.stats())
 
     def clear(self) -> None:
         """Forget everything."""
@@ -89,7 +91,7 @@ class MemoryStore(Store):
         }
         if self.core == "native":
             return _native().Table(seed=os.urandom(16), **bounds)
-        return PythonTable(**bounds)
+        return HoldingTable(max_holds=self.max_holds, **bounds)
 
     def __repr__(self) -> str:
         return f"MemoryStore(max_keys={self.max_keys}, on_full={self.on_full!r}, core={self.core!r})"

@@ -44,6 +44,8 @@ class StoreStats(NamedTuple):
     evicted: int
     refused_full: int
     passed_full: int
+    holds: int = 0
+    max_holds: int = 0
 
 
 class Decisions(Protocol):

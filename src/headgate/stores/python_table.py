@@ -89,24 +89,38 @@ class PythonTable:
     ) -> Decision:
         """Decide the checks of one request at one instant: all enforced ones are charged, or none."""
         with self._lock:
-            if commit:
-                for limit, name in zip(limits, names, strict=True):
-                    self._adopt(name, limit.limit.compiled, now_us)
-            steps = [
-                Step(limit.limit.compiled, self._stored(name, limit.limit.compiled, now_us), cost, limit.shadow)
-                for limit, name, cost in zip(limits, names, costs, strict=True)
-            ]
-            outcome = decide(steps, now_us, commit=commit, max_delay_us=max_delay_us)
-            degraded = ""
-            if commit and outcome.allowed:
-                outcome, degraded = self._make_room(steps, names, outcome, now_us)
-                for name, step, state in zip(names, steps, outcome.states, strict=True):
-                    if state is not None:
-                        self._keep(name, step.limit, state)
-            elif commit:
-                self._mark_refused(names, outcome.readings)
-        binding = binding_of(limits, outcome.readings, costs, allowed=outcome.allowed)
-        return Decision(tuple(limits), outcome.readings, allowed=outcome.allowed, binding=binding, degraded=degraded)
+            outcome, degraded = self._decide(limits, names, costs, now_us, commit=commit, max_delay_us=max_delay_us)
+        return decision_of(limits, costs, outcome, degraded)
+
+    def _decide(
+        self,
+        limits: Sequence[NamedLimit],
+        names: Sequence[StateKey],
+        costs: Sequence[int],
+        now_us: int,
+        *,
+        commit: bool,
+        max_delay_us: int | None,
+        until_us: int | None = None,
+    ) -> tuple[Outcome, str]:
+        """(what is decided, what decided in place of the limits) of `apply`; places are asked for until `until_us`."""
+        if commit:
+            for limit, name in zip(limits, names, strict=True):
+                self._adopt(name, limit.limit.compiled, now_us)
+        steps = [
+            Step(limit.limit.compiled, self._asked(name, limit.limit.compiled, now_us, until_us), cost, limit.shadow)
+            for limit, name, cost in zip(limits, names, costs, strict=True)
+        ]
+        outcome = decide(steps, now_us, commit=commit, max_delay_us=max_delay_us)
+        degraded = ""
+        if commit and outcome.allowed:
+            outcome, degraded = self._make_room(steps, names, outcome, now_us)
+            for name, step, state in zip(names, steps, outcome.states, strict=True):
+                if state is not None and not ALGORITHMS[step.limit.algorithm].in_flight:
+                    self._keep(name, step.limit, state)
+        elif commit:
+            self._mark_refused(names, outcome.readings)
+        return outcome, degraded
 
     def give_back(
         self, limits: Sequence[NamedLimit], names: Sequence[StateKey], costs: Sequence[int], now_us: int, ago_us: int
@@ -119,6 +133,7 @@ class PythonTable:
                 if entry is None:
                     continue
                 state = give_back(limit.limit.compiled, entry.state, now_us, cost, earliest_us, entry.limit)
+                self._note_refund(name, entry.limit, entry.state, state)
                 if state is None:
                     self._drop(name)
                 else:
@@ -140,6 +155,13 @@ class PythonTable:
     def read(self, name: StateKey, limit: CompiledLimit, now_us: int) -> State | None:
         with self._lock:
             return self._stored(name, limit, now_us)
+
+    def _asked(self, name: StateKey, limit: CompiledLimit, now_us: int, until_us: int | None) -> Any:
+        """What is decided on: the state that is stored."""
+        return self._stored(name, limit, now_us)
+
+    def _note_refund(self, name: StateKey, limit: CompiledLimit, before: State, after: State | None) -> None:
+        """Something of a state was given back."""
 
     def _stored(self, name: StateKey, limit: CompiledLimit, now_us: int) -> State | None:
         entry = self._entries.get(name)
@@ -196,7 +218,7 @@ class PythonTable:
         degraded = ""
         new = 0
         for index, (step, name) in enumerate(zip(steps, names, strict=True)):
-            if states[index] is None:
+            if states[index] is None or ALGORITHMS[step.limit.algorithm].in_flight:
                 continue
             full = self._reserve(step, name, names, new, now_us)
             if full is None:
@@ -262,10 +284,16 @@ class PythonTable:
                 continue
             self._entries.move_to_end(name)
             soonest_us = min(soonest_us or reset_after_us, reset_after_us)
-            blocked = entry.refused or remaining == 0 or name in ours
+            blocked = entry.refused or remaining <= 0 or name in ours
             if not blocked and (victim is None or reset_after_us < victim[0]):
                 victim = (reset_after_us, name)
         return max(1, soonest_us), victim[1] if victim else None
+
+
+def decision_of(limits: Sequence[NamedLimit], costs: Sequence[int], outcome: Outcome, degraded: str) -> Decision:
+    """What is answered where this was decided."""
+    binding = binding_of(limits, outcome.readings, costs, allowed=outcome.allowed)
+    return Decision(tuple(limits), outcome.readings, allowed=outcome.allowed, binding=binding, degraded=degraded)
 
 
 class PythonDecisions(list[Decision]):

@@ -103,6 +103,8 @@ class Commands:
 
     def __init__(self, definitions: Sequence[NamedLimit], prefix: str, slot_of: Slot | None) -> None:
         self.definitions = tuple(definitions)
+        for definition in self.definitions:
+            definition.limit.check_rate()
         self.groups = max((definition.group + 1 for definition in self.definitions), default=0)
         self._key_names = [(KeyName(prefix, definition), definition.group) for definition in self.definitions]
         self._is_one = len(self.definitions) == 1

@@ -115,7 +115,7 @@ class SharedStore(Store):
         """The limits, ready to be asked. Raises ConfigError for more at once than a zone can charge."""
         definitions = tuple(limits)
         for definition in definitions:
-            _ = definition.limit.compiled  # what is no rate is refused here, not at the first request
+            definition.limit.check_rate()
         self._warn_of_long_logs(definitions)
         own = None if clock is None or isinstance(clock, SystemClock | ZoneClock) else clock
         bound: BoundLimits = _native().BoundLimits(self._zone, definitions, own)

@@ -1,0 +1,190 @@
+"""What a Python table remembers of holds: bounded, found by their ids, forgotten in time. It decides nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+from headgate.algorithms.leases import KeyLeases, Lease
+from headgate.algorithms.transition import Part
+from headgate.decision import Decision, NamedLimit
+
+StateKey = tuple[str, str]
+"""What a state is found by: the scope of its limit and the text of its key."""
+
+_TIDY = 2
+"""Holds that may be forgotten for each new one, so that those whose time is over do not pile up."""
+
+
+@dataclass(slots=True)
+class KeyHolds:
+    """What is kept of one limit on one key while holds of it are remembered.
+
+    `refunds` are the scaled units that were ever given back; `numbers` of the holds that are remembered.
+    """
+
+    refunds: int = 0
+    numbers: set[int] = field(default_factory=set)
+    leases: KeyLeases = field(default_factory=KeyLeases)
+
+
+@dataclass(slots=True)
+class HeldLimit:
+    """What a hold knows of one of its limits: its parts, none where it was not charged, and its lease on places."""
+
+    definition: NamedLimit
+    name: StateKey
+    key: KeyHolds
+    parts: list[Part]
+    lease: Lease | None = None
+
+    @property
+    def cost(self) -> int:
+        return sum(part.cost for part in self.parts)
+
+
+@dataclass(slots=True)
+class HoldRecord:
+    """One hold. `costs` are those of each group as it was made, `held` those with what was added.
+
+    `actuals` are what it was settled with, None while it is open. The lease ends at `until_us`; it is forgotten
+    `remember_us` after the later of that and its settling.
+    """
+
+    number: int
+    digest: bytes
+    costs: tuple[int, ...]
+    held: list[int]
+    limits: list[HeldLimit]
+    decision: Decision
+    at_once: bool
+    until_us: int
+    remember_us: int
+    forget_us: int
+    actuals: tuple[int, ...] | None = None
+    weight: int = 1
+    """How many parts it has: each counts towards the bound."""
+
+
+class HoldRecords:
+    """All holds of a table: at most `most` parts of them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._by_digest: dict[bytes, HoldRecord] = {}
+        self._by_number: dict[int, HoldRecord] = {}
+        self._keys: dict[StateKey, KeyHolds] = {}
+        self._by_end: list[tuple[int, int]] = []
+        self._settled: deque[int] = deque()
+        self._weight = 0
+        self._numbers = count()
+
+    def __len__(self) -> int:
+        return self._weight
+
+    def next_number(self) -> int:
+        return next(self._numbers)
+
+    def find(self, digest: bytes, now_us: int) -> HoldRecord | None:
+        """The hold of this id, if it is remembered."""
+        record = self._by_digest.get(digest)
+        if record is not None and record.forget_us <= now_us:
+            self._forget(record)
+            return None
+        return record
+
+    def key(self, name: StateKey) -> KeyHolds | None:
+        """What is kept of one limit on one key; None where no hold of it is remembered."""
+        return self._keys.get(name)
+
+    def key_or_new(self, name: StateKey) -> KeyHolds:
+        """`key`, for a hold that will be added."""
+        return self._keys.setdefault(name, KeyHolds())
+
+    def make_room(self, now_us: int, *, forget_settled: bool) -> int | None:
+        """Make room for one more part: None, or how long until there may be some, in microseconds."""
+        for _ in range(_TIDY):
+            self._drop_over(now_us)
+        while self._weight >= self._most and self._drop_over(now_us):
+            pass
+        while self._weight >= self._most and forget_settled and self._settled:
+            record = self._by_number.get(self._settled.popleft())
+            if record is not None:
+                self._forget(record)
+        if self._weight < self._most:
+            return None
+        return max(1, self._by_end[0][0] - now_us)
+
+    def add(self, record: HoldRecord) -> None:
+        self._by_digest[record.digest] = record
+        self._by_number[record.number] = record
+        heappush(self._by_end, (record.forget_us, record.number))
+        for limit in record.limits:
+            limit.key.numbers.add(record.number)
+        self._weight += record.weight
+        self._tidy()
+        if record.actuals is not None:
+            self._settled.append(record.number)
+
+    def grow(self, record: HoldRecord) -> None:
+        """Count one more part of a hold."""
+        record.weight += 1
+        self._weight += 1
+
+    def note_settled(self, record: HoldRecord) -> None:
+        """From here on a full store may forget it."""
+        self._settled.append(record.number)
+
+    def forget_keys(self, names: Iterable[StateKey], now_us: int) -> bool:
+        """Forget all holds of these; whether any of their places was in use."""
+        in_use = False
+        for name in names:
+            key = self._keys.get(name)
+            if key is not None:
+                in_use = in_use or key.leases.used(now_us) > 0
+                for number in tuple(key.numbers):
+                    self._forget(self._by_number[number])
+                self._keys.pop(name, None)
+        return in_use
+
+    def clear(self) -> None:
+        self._by_digest.clear()
+        self._by_number.clear()
+        self._keys.clear()
+        self._by_end.clear()
+        self._settled.clear()
+        self._weight = 0
+
+    def _drop_over(self, now_us: int) -> bool:
+        """Forget the one whose time was over first, if there is such a one; whether anything was looked at."""
+        if not self._by_end or self._by_end[0][0] > now_us:
+            return False
+        _, number = heappop(self._by_end)
+        record = self._by_number.get(number)
+        if record is not None and record.forget_us <= now_us:
+            self._forget(record)
+        elif record is not None:
+            heappush(self._by_end, (record.forget_us, number))  # it was extended or settled since
+        return True
+
+    def _tidy(self) -> None:
+        """Drop what is said of holds that are forgotten, before it is as much as what is said of others."""
+        most = 2 * len(self._by_number) + 64
+        if len(self._by_end) > most:
+            self._by_end = [(record.forget_us, record.number) for record in self._by_number.values()]
+            heapify(self._by_end)
+        if len(self._settled) > most:
+            self._settled = deque(number for number in self._settled if number in self._by_number)
+
+    def _forget(self, record: HoldRecord) -> None:
+        del self._by_digest[record.digest], self._by_number[record.number]
+        self._weight -= record.weight
+        for limit in record.limits:
+            if limit.lease is not None:
+                limit.key.leases.take(limit.lease)
+            limit.key.numbers.discard(record.number)
+            if not limit.key.numbers and self._keys.get(limit.name) is limit.key:
+                del self._keys[limit.name]
