@@ -12,11 +12,13 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from headgate import core
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import ArgumentError, brief_number
-from headgate.keys import check_cost, whole_number
+from headgate.keys import whole_number
+from headgate.units import LARGEST
 
 HOUR_US = 3_600_000_000
 
@@ -31,6 +33,9 @@ LONGEST_NAME = 1024
 
 SettleOutcome = Literal["settled", "already settled", "unknown"]
 ExtendOutcome = Literal["extended", "refused", "lapsed", "already settled", "unknown"]
+
+Amounts = int | None | Sequence[int | None]
+"""Units for each group of a hold, or for all; None for as much as is held."""
 
 _PREFIX = "h1"
 _ID = re.compile(_PREFIX + r"[A-Za-z0-9_-]{24}", re.ASCII)
@@ -75,7 +80,7 @@ class Standing(NamedTuple):
     reset_after_us: int
 
 
-class Settlement(NamedTuple):
+class Settlement:
     """The answer to `commit`.
 
     `outcome` is "settled", "already settled" or "unknown". `actuals` has for each group the units that count: those
@@ -83,14 +88,24 @@ class Settlement(NamedTuple):
     this moment, in the order of the limits; none for "unknown".
     """
 
+    __slots__ = ("actuals", "after", "outcome")
+
     outcome: SettleOutcome
     actuals: tuple[int, ...] | None
-    after: Sequence[Standing]
+    after: tuple[Standing, ...]
+
+    def __init__(self, outcome: SettleOutcome, actuals: tuple[int, ...] | None, after: Sequence[Standing]) -> None:
+        self.outcome = outcome
+        self.actuals = actuals
+        self.after = tuple(after)
 
     @property
     def actual(self) -> int | None:
         """The units that count, of the first group where there are several; None for "unknown"."""
         return self.actuals[0] if self.actuals else None
+
+    def __repr__(self) -> str:
+        return f"Settlement(outcome={self.outcome!r}, actual={self.actual})"
 
 
 class Extension(NamedTuple):
@@ -158,7 +173,7 @@ def check_lease(lease_us: object) -> int:
     """A lease in [1, LONGEST_LEASE_US] microseconds; raises ArgumentError for anything else."""
     number = whole_number(lease_us)
     if number is None:
-        raise ArgumentError(f"a lease is a whole number of microseconds, not a {type(lease_us).__name__}")
+        raise ArgumentError(f"a lease is a whole number of microseconds, not a {_kind(lease_us)}")
     if not 0 < number <= LONGEST_LEASE_US:
         raise ArgumentError(f"a lease is from 1 us to 31 days, not {brief_number(number)} us")
     return number
@@ -176,7 +191,28 @@ def check_remember(remember_us: object) -> int:
 
 def check_amount(amount: object) -> int:
     """What a hold really cost, or is to hold on top, in [0, 2**52]; raises ArgumentError for anything else."""
-    return check_cost(amount)
+    number = whole_number(amount)
+    if number is None:
+        raise ArgumentError(f"an amount is a whole number, not a {_kind(amount)}")
+    if not 0 <= number <= LARGEST:
+        raise ArgumentError(f"an amount is in [0, {LARGEST}] (up to 2**52), not {brief_number(number)}")
+    return number
+
+
+def lease_of(lease: float, lease_us: int | None) -> int:
+    """A lease in microseconds, from seconds, or as it was given; raises ArgumentError for what is none."""
+    return check_lease(_microseconds(lease, "a lease") if lease_us is None else lease_us)
+
+
+def remember_of(remember: float | None) -> int:
+    """A time to remember in microseconds, from seconds; raises ArgumentError for what is none."""
+    return 0 if remember is None else check_remember(_microseconds(remember, "how long to remember"))
+
+
+def amounts_of(amounts: object) -> list[int | None]:
+    """What a hold really cost, from one amount for all its groups or one for each; raises ArgumentError for others."""
+    each = amounts if isinstance(amounts, list | tuple) else (amounts,)
+    return [None if amount is None else check_amount(amount) for amount in each]
 
 
 def remembered_us(limits: Sequence[NamedLimit], remember_us: int) -> int:
@@ -185,5 +221,18 @@ def remembered_us(limits: Sequence[NamedLimit], remember_us: int) -> int:
     return max(HOUR_US, remember_us, *periods)
 
 
+def _microseconds(seconds: object, what: str) -> int:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise ArgumentError(f"{what} is a number of seconds, not a {_kind(seconds)}")
+    if not abs(seconds) < LARGEST:  # not a number is refused here too
+        raise ArgumentError(f"{what} is a time in seconds, not {seconds:.4g}")
+    return round(seconds * 1_000_000)
+
+
 def _kind(value: object) -> str:
     return type(value).__name__
+
+
+PythonSettlement = Settlement
+if not TYPE_CHECKING and core.native is not None:
+    Settlement = core.native.Settlement

@@ -34,7 +34,12 @@ fn main() {
     let decisions: i64 = arguments.next().and_then(|count| count.parse().ok()).expect("a number of decisions");
     let table = Table::new(
         [7; 16],
-        ProcessStorage::new(Bounds { max_keys: 1_000_000, max_log_blocks: 1_000_000, on_full: OnFull::Forget }),
+        ProcessStorage::new(Bounds {
+            max_keys: 1_000_000,
+            max_log_blocks: 1_000_000,
+            max_holds: 1_000_000,
+            on_full: OnFull::Forget,
+        }),
     );
     let algorithms: &[Algorithm] = match kind.as_str() {
         "fixed_window" => &[Algorithm::FixedWindow],

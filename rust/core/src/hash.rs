@@ -53,6 +53,15 @@ impl Seed {
         KeyHash { shard: hash.h1, tag: hash.h2 }
     }
 
+    /// 128 bits of a number, which nobody can guess who has not the seed.
+    #[inline]
+    pub fn numbered(&self, number: u64) -> [u8; 16] {
+        let mut hasher = self.hasher;
+        hasher.write(&number.to_le_bytes());
+        hasher.write(&[0xfd]);
+        hasher.finish128().as_bytes()
+    }
+
     /// The salt of a limit's scope.
     pub fn salt(&self, scope: &str) -> u64 {
         let mut hasher = self.hasher;

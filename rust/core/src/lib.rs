@@ -7,6 +7,7 @@
 pub mod algorithms;
 pub mod encoding;
 pub mod hash;
+pub mod holding;
 pub mod limit;
 #[allow(unsafe_code)]
 pub mod memory;

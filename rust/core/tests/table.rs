@@ -27,7 +27,10 @@ fn sure<T>(result: Result<T, DamagedState>) -> T {
 }
 
 fn table(max_keys: usize, on_full: OnFull) -> Table {
-    Table::new([7; 16], ProcessStorage::new(Bounds { max_keys, max_log_blocks: 1_000_000, on_full }))
+    Table::new(
+        [7; 16],
+        ProcessStorage::new(Bounds { max_keys, max_log_blocks: 1_000_000, max_holds: 1_000_000, on_full }),
+    )
 }
 
 fn is_window(algorithm: Algorithm) -> bool {
@@ -161,7 +164,10 @@ fn memory_is_64_bytes_a_key_at_most_at_any_size() {
 #[test]
 fn the_seed_decides_where_keys_fall() {
     let tables = [[1; 16], [2; 16]].map(|seed| {
-        Table::new(seed, ProcessStorage::new(Bounds { max_keys: 10, max_log_blocks: 10, on_full: OnFull::Refuse }))
+        Table::new(
+            seed,
+            ProcessStorage::new(Bounds { max_keys: 10, max_log_blocks: 10, max_holds: 10, on_full: OnFull::Refuse }),
+        )
     });
     let keys: Vec<String> = (0..1000).map(|number| format!("user:{number}")).collect();
     let order = |table: &Table| {

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use headgate_core::algorithms::transition::Stored;
 use headgate_core::hash::{KeyHash, Seed};
+use headgate_core::holding::record::HoldId;
 use headgate_core::limit::Limit;
 use headgate_core::process::storage::ProcessStorage;
 use headgate_core::shard::DamagedState;
@@ -12,6 +13,8 @@ use headgate_core::shard::registered::TooMany;
 use headgate_core::shard::registered::{Definition, Registered, Registration};
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Answer, Check, Mode};
+use headgate_core::table::holding::HoldRequest;
+use headgate_core::table::settling::{Asked, Extension, Misuse, Reserved, Settlement};
 use headgate_core::table::storage::Stats;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 use headgate_core::zone::backoff::LONGEST_WAIT;
@@ -86,6 +89,56 @@ impl AnyTable {
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
             Self::Shared(table) => table.apply(checks, now_us, mode).map_err(unusable),
         })
+    }
+
+    /// See `Table::apply_in_flight`.
+    pub fn apply_in_flight(&self, checks: &[Check], now_us: i64, mode: Mode) -> PyResult<Answer> {
+        guarded(|| self.holding()?.apply_in_flight(checks, now_us, mode).map_err(damaged))
+    }
+
+    /// See `Table::reserve`.
+    #[inline(always)]
+    pub fn reserve(&self, checks: &[Check], request: &HoldRequest<'_>, now_us: i64, mode: Mode) -> PyResult<Reserved> {
+        guarded(|| self.holding()?.reserve(checks, request, now_us, mode).map_err(damaged))
+    }
+
+    /// See `Table::commit`.
+    #[inline(always)]
+    pub fn commit(
+        &self,
+        id: HoldId,
+        shard_number: usize,
+        actuals: &[Option<i64>],
+        asked: &Asked<'_>,
+        now_us: i64,
+    ) -> PyResult<Result<Settlement, Misuse>> {
+        guarded(|| self.holding()?.commit(id, shard_number, actuals, asked, now_us).map_err(damaged))
+    }
+
+    /// See `Table::extend`.
+    pub fn extend(
+        &self,
+        id: HoldId,
+        shard_number: usize,
+        lease_us: i64,
+        more: &[i64],
+        asked: &Asked<'_>,
+        now_us: i64,
+    ) -> PyResult<Result<Extension, Misuse>> {
+        guarded(|| self.holding()?.extend(id, shard_number, lease_us, more, asked, now_us).map_err(damaged))
+    }
+
+    /// The table, if it is one that holds.
+    #[inline(always)]
+    pub fn holding(&self) -> PyResult<&Table<ProcessStorage>> {
+        match self {
+            Self::Private(table) => Ok(table),
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+            Self::Shared(_) => {
+                let message = "a shared zone does not hold what is settled later: use a store that does";
+                Err(headgate_error("ConfigError", message.into()))
+            }
+        }
     }
 
     /// See `Table::apply_each`.

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use headgate_core::hash::{KeyHash, Seed};
+use headgate_core::limit::Algorithm;
 use headgate_core::shard::registered::Registered;
-use headgate_core::table::answer::{Check, Mode};
+use headgate_core::table::answer::{Answer, Check, Mode};
+use headgate_core::table::holding::HoldRequest;
+use headgate_core::table::settling::{Asked, Reserved};
+use headgate_core::table::storage::Storage;
 use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::any_table::{AnyTable, headgate_error};
@@ -17,6 +21,10 @@ use crate::arguments::{AnyCost, Cost, check_ago, check_now, hash_key, single_cos
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::decisions::Decisions;
+use crate::holding::{
+    Reservation, Settlement, WholeId, amounts_of, check_lease, conflict, extension, extensions_of, lease_of, misuse,
+    remember_of,
+};
 use crate::operation::Operation;
 use crate::registration::{register, table_of};
 use crate::state::read_state;
@@ -44,6 +52,12 @@ pub struct BoundLimits {
     members: Box<[Member]>,
     groups: usize,
     clock: Clock,
+    /// The group of each limit.
+    group_of: Box<[u16]>,
+    /// How long holds are remembered at the least.
+    remember_us: i64,
+    /// Which limit counts what is in flight, if one does.
+    in_flight: Option<usize>,
 }
 
 #[pymethods]
@@ -65,12 +79,26 @@ impl BoundLimits {
         }
         table.check_fit(members.iter().map(|member| &member.limit.limit))?;
         let groups = members.iter().map(|member| member.group + 1).max().unwrap_or(0);
-        Ok(Self { clock, table, definitions: definitions.unbind(), members: members.into(), groups })
+        let group_of = members.iter().map(|member| member.group as u16).collect();
+        let in_flight = members.iter().position(|member| member.limit.limit.algorithm == Algorithm::Concurrent);
+        let holding = py.import("headgate.holding")?;
+        let remember_us = holding.call_method1("remembered_us", (&definitions, 0))?.extract()?;
+        let definitions = definitions.unbind();
+        Ok(Self { clock, table, definitions, members: members.into(), groups, group_of, remember_us, in_flight })
     }
 
-    #[pyo3(signature = (key, cost = AnyCost::Units(1)), text_signature = "($self, key, cost=1)")]
-    fn hit(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: AnyCost) -> PyResult<Decision> {
-        self.one(py, key, cost, HIT)
+    #[pyo3(signature = (key, cost = AnyCost::Units(1), *, id = None), text_signature = "($self, key, cost=1, *, id=None)")]
+    fn hit(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        cost: AnyCost,
+        id: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Decision> {
+        match id {
+            None => self.one(py, key, cost, HIT),
+            Some(name) => self.hit_once(py, key, cost, name),
+        }
     }
 
     #[pyo3(signature = (key, cost = AnyCost::Units(1)), text_signature = "($self, key, cost=1)")]
@@ -87,6 +115,7 @@ impl BoundLimits {
     ) -> PyResult<Decisions> {
         let keys = sequence(keys)?;
         let costs = Costs::read(costs, keys.len())?;
+        self.check_is_held()?;
         // All keys and costs are read before any is charged: bad input charges no key.
         let mut requests = Vec::with_capacity(keys.len());
         for start in (0..keys.len()).step_by(CHUNK) {
@@ -110,6 +139,111 @@ impl BoundLimits {
             py.detach(|| ());
         }
         Ok(Decisions::new(self.definitions.clone_ref(py), answers))
+    }
+
+    /// Hold `cost` units of a key for `lease` seconds.
+    #[pyo3(signature = (key, cost = Cost(1), lease = None, id = None, lease_us = None, remember = None))]
+    #[allow(clippy::too_many_arguments)] // what callers may say
+    fn hold(
+        slf: &Bound<'_, Self>,
+        key: &Bound<'_, PyAny>,
+        cost: Cost,
+        lease: Option<&Bound<'_, PyAny>>,
+        id: Option<&Bound<'_, PyAny>>,
+        lease_us: Option<&Bound<'_, PyAny>>,
+        remember: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Reservation> {
+        let (own, py) = (slf.get(), slf.py());
+        let hash = hash_key(key, own.table.seed())?;
+        let lease_us = lease_of(lease, lease_us)?;
+        let remember_us = own.remember_us.max(remember_of(remember)?);
+        let place = own.place(hash)?;
+        let id = match id {
+            None => WholeId { digest: own.table.holding()?.new_id(), place },
+            Some(name) => WholeId::named(key, name, place)?,
+        };
+        let checks: Checks<'_> = own.members.iter().map(|member| member.check(hash, cost.0)).collect();
+        let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost.0, own.groups);
+        let (answer, repeated) =
+            own.hold_checks(py, &checks, own.request(id, lease_us, remember_us, &costs), None, None)?;
+        Ok(Reservation::new(slf.clone().unbind(), answer, id, repeated, lease_us))
+    }
+
+    /// `hold` is a `headgate.holding.Hold`; gives a `headgate.holding.Reserved`.
+    fn reserve<'py>(
+        &self,
+        py: Python<'py>,
+        operation: &Bound<'py, Operation>,
+        hold: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let operation = operation.get();
+        if !operation.commit {
+            return Err(PyValueError::new_err("what is held is charged: the operation has to commit"));
+        }
+        let (name, lease_us, remember_us, at_once): (Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>, bool) =
+            hold.extract()?;
+        if at_once {
+            self.check_is_held()?;
+        }
+        let (keys, costs) = (operation.keys.bind(py), operation.costs.bind(py));
+        let checks = self.checks(keys, costs)?;
+        let costs: SmallVec<[i64; 4]> =
+            costs.iter().map(|cost| cost.extract::<Cost>().map(|cost| cost.0)).collect::<PyResult<_>>()?;
+        let lease_us = if at_once { 0 } else { check_lease(&lease_us)? };
+        let holding = py.import("headgate.holding")?;
+        let remember_us: i64 = holding.call_method1("check_remember", (remember_us,))?.extract()?;
+        let id = match keys.iter().next() {
+            Some(key) if !name.is_none() => {
+                WholeId::named(&key, &name, self.place(hash_key(&key, self.table.seed())?)?)?
+            }
+            Some(key) => {
+                let place = self.place(hash_key(&key, self.table.seed())?)?;
+                WholeId { digest: self.table.holding()?.new_id(), place }
+            }
+            None => WholeId { digest: self.table.holding()?.new_id(), place: 0 },
+        };
+        let request = self.request(id, lease_us, self.remember_us.max(remember_us), &costs);
+        let now_us = operation.now_us.as_ref().map(|now_us| now_us.bind(py));
+        let (answer, repeated) =
+            self.hold_checks(py, &checks, HoldRequest { at_once, ..request }, now_us, operation.max_delay_us)?;
+        let decision = Decision::new(self.definitions.clone_ref(py), answer);
+        holding.call_method1("Reserved", (decision, id.text(py), repeated))
+    }
+
+    #[pyo3(signature = (whole_id, actuals = None, /, *, now_us = None))]
+    fn commit(
+        &self,
+        py: Python<'_>,
+        whole_id: &Bound<'_, PyAny>,
+        actuals: Option<&Bound<'_, PyAny>>,
+        now_us: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Settlement> {
+        let id = WholeId::read(whole_id)?;
+        let actuals = match actuals {
+            Some(actuals) => amounts_of(actuals)?,
+            None => SmallVec::from_elem(None, 1),
+        };
+        self.settle(py, id, &actuals, now_us)
+    }
+
+    #[pyo3(signature = (whole_id, lease_us, more, /, *, now_us = None))]
+    fn extend<'py>(
+        &self,
+        py: Python<'py>,
+        whole_id: &Bound<'py, PyAny>,
+        lease_us: &Bound<'py, PyAny>,
+        more: &Bound<'py, PyAny>,
+        now_us: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let id = WholeId::read(whole_id)?;
+        let more = extensions_of(more)?;
+        self.lengthen(py, id, check_lease(lease_us)?, &more, now_us)
+    }
+
+    #[pyo3(signature = (key, name, /))]
+    fn id_of<'py>(&self, key: &Bound<'py, PyAny>, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
+        let place = self.place(hash_key(key, self.table.seed())?)?;
+        Ok(WholeId::named(key, name, place)?.text(key.py()))
     }
 
     fn decide(&self, py: Python<'_>, operation: &Bound<'_, Operation>) -> PyResult<Decision> {
@@ -188,11 +322,132 @@ impl BoundLimits {
 
     #[inline]
     fn one(&self, py: Python<'_>, key: &Bound<'_, PyAny>, cost: AnyCost, mode: Mode) -> PyResult<Decision> {
-        let cost = match cost {
-            AnyCost::Units(number) => number,
-            AnyCost::Other(cost) => single_cost(self.definitions.bind(py), &cost)?,
-        };
-        self.of_one(py, hash_key(key, self.table.seed())?, cost, mode)
+        self.of_one(py, hash_key(key, self.table.seed())?, self.units(py, cost)?, mode)
+    }
+
+    /// A cost as so many units of what these limits count.
+    #[inline]
+    fn units(&self, py: Python<'_>, cost: AnyCost) -> PyResult<i64> {
+        match cost {
+            AnyCost::Units(number) => Ok(number),
+            AnyCost::Other(cost) => single_cost(self.definitions.bind(py), &cost),
+        }
+    }
+
+    /// The limits as they were given.
+    pub fn definitions(&self, py: Python<'_>) -> Py<PyTuple> {
+        self.definitions.clone_ref(py)
+    }
+
+    /// Raise ArgumentError where something is in flight that would never end.
+    #[inline]
+    fn check_is_held(&self) -> PyResult<()> {
+        self.in_flight.map_or(Ok(()), |index| Err(never_ends(&self.members[index].limit.text)))
+    }
+
+    /// The moment that was asked for, or the clock's.
+    #[inline]
+    fn moment_us(&self, py: Python<'_>, now_us: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
+        now_us.map_or_else(|| self.clock.now_us(py), check_now)
+    }
+
+    /// The limits, for holds that are settled through them.
+    #[inline]
+    fn asked(&self) -> Asked<'_> {
+        self.members.iter().map(|member| &*member.limit).collect()
+    }
+
+    /// Where the first of some checks is, as ids tell it.
+    #[inline]
+    fn place(&self, key: KeyHash) -> PyResult<u16> {
+        Ok(self.table.holding()?.storage().shard_of(key) as u16)
+    }
+
+    #[cold]
+    fn hit_once(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        cost: AnyCost,
+        name: &Bound<'_, PyAny>,
+    ) -> PyResult<Decision> {
+        self.check_is_held()?;
+        let cost = self.units(py, cost)?;
+        let hash = hash_key(key, self.table.seed())?;
+        let id = WholeId::named(key, name, self.place(hash)?)?;
+        let checks: Checks<'_> = self.members.iter().map(|member| member.check(hash, cost)).collect();
+        let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost, self.groups);
+        let request = self.request(id, 0, self.remember_us, &costs);
+        let (answer, _) = self.hold_checks(py, &checks, HoldRequest { at_once: true, ..request }, None, None)?;
+        Ok(Decision::new(self.definitions.clone_ref(py), answer))
+    }
+
+    #[inline]
+    fn request<'own>(
+        &'own self,
+        id: WholeId,
+        lease_us: i64,
+        remember_us: i64,
+        costs: &'own [i64],
+    ) -> HoldRequest<'own> {
+        HoldRequest { id: id.digest, lease_us, remember_us, at_once: false, costs, groups: &self.group_of }
+    }
+
+    /// (the answer, whether it was given before) to checks that are to be held.
+    #[inline]
+    fn hold_checks(
+        &self,
+        py: Python<'_>,
+        checks: &[Check<'_>],
+        request: HoldRequest<'_>,
+        now_us: Option<&Bound<'_, PyAny>>,
+        max_delay_us: Option<i64>,
+    ) -> PyResult<(Answer, bool)> {
+        let now_us = self.moment_us(py, now_us)?;
+        if checks.is_empty() {
+            return Ok((self.table.apply(checks, now_us, HIT)?, false));
+        }
+        match self.table.reserve(checks, &request, now_us, Mode { commit: true, max_delay_us })? {
+            Reserved::Decided(answer) => Ok((answer, false)),
+            Reserved::Repeated(answer) => Ok((answer, true)),
+            Reserved::Conflict(with) => Err(conflict(with, request.costs)),
+        }
+    }
+
+    /// Settle a hold.
+    #[inline]
+    pub fn settle(
+        &self,
+        py: Python<'_>,
+        id: WholeId,
+        actuals: &[Option<i64>],
+        now_us: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Settlement> {
+        let now_us = self.moment_us(py, now_us)?;
+        let came = self.table.commit(id.digest, usize::from(id.place), actuals, &self.asked(), now_us)?;
+        let came = came.map_err(|fault| misuse(fault, actuals.len(), |salt| self.name_of(py, salt)))?;
+        Ok(Settlement::new(self.definitions.clone_ref(py), came))
+    }
+
+    /// Extend a hold.
+    pub fn lengthen<'py>(
+        &self,
+        py: Python<'py>,
+        id: WholeId,
+        lease_us: i64,
+        more: &[i64],
+        now_us: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let now_us = self.moment_us(py, now_us)?;
+        let came = self.table.extend(id.digest, usize::from(id.place), lease_us, more, &self.asked(), now_us)?;
+        let came = came.map_err(|fault| misuse(fault, more.len(), |salt| self.name_of(py, salt)))?;
+        extension(py, &self.definitions, came)
+    }
+
+    /// What a limit is called, in quotes.
+    fn name_of(&self, py: Python<'_>, salt: u64) -> PyResult<String> {
+        let index = self.members.iter().position(|member| member.limit.salt == salt).unwrap_or_default();
+        Ok(self.definitions.bind(py).get_item(index)?.getattr("name")?.repr()?.to_string())
     }
 
     #[inline]
@@ -242,6 +497,13 @@ impl BoundLimits {
 
     #[inline]
     fn apply(&self, py: Python<'_>, checks: &[Check<'_>], now_us: i64, mode: Mode) -> PyResult<Decision> {
+        if self.in_flight.is_some() {
+            if mode.commit {
+                self.check_is_held()?;
+            }
+            let answer = self.table.apply_in_flight(checks, now_us, mode)?;
+            return Ok(Decision::new(self.definitions.clone_ref(py), answer));
+        }
         let answer = self.table.apply(checks, now_us, mode)?;
         Ok(Decision::new(self.definitions.clone_ref(py), answer))
     }
@@ -252,6 +514,12 @@ impl Member {
     fn check(&self, key: KeyHash, cost: i64) -> Check<'_> {
         Check { limit: &self.limit, key, cost, shadow: self.shadow }
     }
+}
+
+#[cold]
+fn never_ends(text: &str) -> PyErr {
+    let message = format!("\"{text}\" counts what is in flight, and a hit never ends: reserve, and commit at the end");
+    headgate_error("ArgumentError", message)
 }
 
 /// The costs of many requests: one for all, or one each.

@@ -7,6 +7,7 @@ mod clock;
 mod decision;
 mod decisions;
 mod fields;
+mod holding;
 mod log_lines;
 mod operation;
 mod peers;
@@ -31,6 +32,10 @@ mod _native {
     use crate::decisions::Decisions;
     #[pymodule_export]
     use crate::fields::RateLimitFields;
+    #[pymodule_export]
+    use crate::holding::Reservation;
+    #[pymodule_export]
+    use crate::holding::Settlement;
     #[pymodule_export]
     use crate::log_lines::read_common_lines;
     #[pymodule_export]

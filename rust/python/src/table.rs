@@ -23,11 +23,11 @@ pub struct Table {
 #[pymethods]
 impl Table {
     #[new]
-    #[pyo3(signature = (*, max_keys, max_log_entries, on_full, seed))]
-    fn new(max_keys: usize, max_log_entries: usize, on_full: &str, seed: [u8; 16]) -> PyResult<Self> {
+    #[pyo3(signature = (*, max_keys, max_log_entries, max_holds, on_full, seed))]
+    fn new(max_keys: usize, max_log_entries: usize, max_holds: usize, on_full: &str, seed: [u8; 16]) -> PyResult<Self> {
         let on_full = read_on_full(on_full)?;
         let max_log_blocks = max_log_entries.div_ceil(PER_BLOCK);
-        let bounds = Bounds { max_keys, max_log_blocks, on_full };
+        let bounds = Bounds { max_keys, max_log_blocks, max_holds, on_full };
         let table = table::Table::new(seed, ProcessStorage::new(bounds));
         Ok(Self { inner: Arc::new(AnyTable::Private(table)) })
     }
@@ -55,6 +55,7 @@ pub fn read_on_full(on_full: &str) -> PyResult<OnFull> {
 pub fn write_stats(py: Python<'_>, stats: Stats) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("keys", stats.keys)?;
+    dict.set_item("holds", stats.holds)?;
     dict.set_item("bytes", stats.bytes)?;
     dict.set_item("expired", stats.expired)?;
     dict.set_item("evicted", stats.evicted)?;

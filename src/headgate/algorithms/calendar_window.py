@@ -69,6 +69,27 @@ def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest:
     return (start, end, count) if count else None
 
 
+def mark(limit: CompiledLimit, state: State, now: int) -> tuple[int, int]:
+    """What a hold remembers right after its charge: the window that counts it."""
+    return state[0], 0
+
+
+def settle(
+    limit: CompiledLimit, state: State, now: int, marked: tuple[int, int], change: int, refunded: int
+) -> tuple[State, int]:
+    """(the state, what was given back) after a hold's charge has changed: in its window, if that is still counted."""
+    start, end, count = state
+    if start != marked[0]:
+        return state, 0
+    after = max(0, count + change)
+    return (start, end, after), max(0, count - after)
+
+
+def fits(limit: CompiledLimit, state: State) -> bool:
+    """Whether exact arithmetic holds this state, after a debt was charged."""
+    return state[2] <= LARGEST
+
+
 def _window(limit: CompiledLimit, now: int) -> tuple[int, int]:
     """(start, end) of the window of a moment; an empty one where the calendar is not known, which counts nothing."""
     return (now, now) if limit.calendar is None else limit.calendar.window(now)

@@ -8,7 +8,7 @@ of the limit's unit. Pure. See docs/algorithms.md#token-bucket-in-steps.
 from __future__ import annotations
 
 from headgate.algorithms.integers import ceil_div
-from headgate.units import CompiledLimit
+from headgate.units import LARGEST, CompiledLimit
 
 State = tuple[int, int]
 
@@ -35,8 +35,6 @@ def roll(limit: CompiledLimit, state: State | None, now: int) -> State:
 def admit(limit: CompiledLimit, state: State, now: int, cost: int) -> int | None:
     """How long this cost must wait: 0 to pass now, None for never."""
     tokens, stepped = state
-    if cost == 0:
-        return 0
     if cost > limit.quota:
         return None
     missing = cost - tokens
@@ -57,10 +55,9 @@ def measure(limit: CompiledLimit, state: State, now: int) -> tuple[int, int, int
     missing = limit.quota - tokens
     if missing == 0:
         return limit.quota, 0, 0
-    remaining = max(0, tokens)
     reset_after = stepped + ceil_div(missing, limit.refill) * limit.period - now
-    next_after = stepped + ceil_div(remaining + 1 - tokens, limit.refill) * limit.period - now
-    return remaining, reset_after, next_after
+    next_after = stepped + limit.period - now
+    return tokens, reset_after, next_after
 
 
 def convert(limit: CompiledLimit, state: State, now_us: int, former: CompiledLimit) -> State | None:
@@ -83,6 +80,35 @@ def give_back(limit: CompiledLimit, state: State, now: int, cost: int, earliest:
     steps = ceil_div(max(0, stepped - earliest), limit.period)
     tokens = min(limit.quota, tokens + max(0, cost - limit.refill * steps))
     return (tokens, stepped) if tokens < limit.quota else None
+
+
+def mark(limit: CompiledLimit, state: State, now: int) -> tuple[int, int]:
+    """What a hold remembers right after its charge: the moment of the last refill, and what was missing then."""
+    tokens, stepped = state
+    return stepped, limit.quota - tokens
+
+
+def settle(
+    limit: CompiledLimit, state: State, now: int, marked: tuple[int, int], change: int, refunded: int
+) -> tuple[State, int]:
+    """(the state, what was given back) after a hold's charge has changed, in tokens.
+
+    Missing tokens are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at
+    the least: of what was missing then, what no step since has brought, and was not given back (`refunded`) either.
+    """
+    tokens, stepped = state
+    if change >= 0:
+        return (tokens - change, stepped), 0
+    moment, missing = marked
+    flowed = limit.refill * ceil_div(max(0, stepped - moment), limit.period)
+    left = missing - flowed - refunded
+    given = max(0, min(-change, left, limit.quota - tokens))
+    return (tokens + given, stepped), given
+
+
+def fits(limit: CompiledLimit, state: State) -> bool:
+    """Whether exact arithmetic holds this state, after a debt was charged."""
+    return state[0] >= -(LARGEST // limit.period)
 
 
 def _horizon(limit: CompiledLimit) -> int:

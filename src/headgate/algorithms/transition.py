@@ -24,8 +24,9 @@ class Step(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a hold charged at one moment: the units, what it remembers of it, and the key's refunds until then."""
+    """What a hold charged at one moment, what it remembers of it, and the key's refunds until then."""
 
+    limit: CompiledLimit
     cost: int
     marked: tuple[int, int]
     refunds: int
@@ -115,21 +116,22 @@ def settle(
 ) -> tuple[State, int]:
     """(the state as it stands, all refunds) after what a hold charged has changed: less where `change` is below 0.
 
-    Its `parts` were charged one after another: what is unused goes off the last first, what is missing onto the last;
-    without any it is charged now.
+    Its `parts` were charged one after another: what is unused goes off the last first, what is missing onto the last,
+    as far as their numbers count like those of the state.
     """
     transition = transition_of(limit)
     now = now_us // limit.unit_us
     standing = transition.roll(limit, state, now)
-    if change >= 0 and not parts:
-        return transition.charge(limit, standing, now, change), refunds
     if change >= 0:
-        return transition.settle(limit, standing, now, parts[-1].marked, change, 0)[0], refunds
+        alike = counts_alike(parts[-1].limit, limit)
+        marked = parts[-1].marked if alike else transition.mark(limit, standing, now)
+        return transition.settle(limit, standing, now, marked, change, 0)[0], refunds
     for part in reversed(parts):
         unused = min(-change, part.cost)
-        standing, given = transition.settle(limit, standing, now, part.marked, -unused, refunds - part.refunds)
-        refunds += given
         change += unused
+        if counts_alike(part.limit, limit):
+            standing, given = transition.settle(limit, standing, now, part.marked, -unused, refunds - part.refunds)
+            refunds += given
     return standing, refunds
 
 

@@ -90,7 +90,7 @@ class MemoryStore(Store):
             "on_full": self.on_full,
         }
         if self.core == "native":
-            return _native().Table(seed=os.urandom(16), **bounds)
+            return _native().Table(max_holds=self.max_holds, seed=os.urandom(16), **bounds)
         return HoldingTable(max_holds=self.max_holds, **bounds)
 
     def __repr__(self) -> str:

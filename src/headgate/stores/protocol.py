@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import ArgumentError, ConfigError, StoreError
-from headgate.holding import Extension, Hold, Reserved, Settlement
+from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
 from headgate.keys import Key, check_ago, check_cost, encode_key
 from headgate.operation import Operation, Receipt
 from headgate.stores.guard.breaker import Breaker
@@ -83,8 +83,8 @@ class BoundLimits(Protocol):
     count: those that do not have `headgate.costs.single_cost` read it refuse it as no cost.
     """
 
-    def hit(self, key: Key, cost: int = 1) -> Decision:
-        """Decide and charge."""
+    def hit(self, key: Key, cost: int = 1, *, id: str | bytes | None = None) -> Decision:
+        """Decide and charge; with an id, a name within the key, once however often that is repeated."""
         ...
 
     def peek(self, key: Key, cost: int = 1) -> Decision:
@@ -136,12 +136,15 @@ class BoundLimits(Protocol):
         """
         raise _holds_nothing(self)
 
-    def commit(self, whole_id: str, actuals: Sequence[int | None], /, *, now_us: int | None = None) -> Settlement:
-        """Settle a hold with what it really cost, an amount for each group, None for as much as is held.
+    def commit(
+        self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None
+    ) -> Settlement:
+        """Settle a hold with what it really cost: an amount for each group, or one for all; None for as much as is held.
 
         Unused units are given back and missing ones charged, even past the limit, by the rules of docs/holding.md;
         places in flight are freed. Later settlings, and those of ids that are unknown, change nothing. A cancel is a
-        commit of 0 for each group. `now_us` as in `Operation`.
+        commit of 0. It is settled through any limits of the same store: `after` tells of those that the hold has too
+        (by their scopes), in the order of these. `now_us` as in `Operation`.
 
         Raises ArgumentError for what is no id or amount, and where a debt would be too large for exact arithmetic:
         more than 2**52 units, scaled units of a bucket, or units times period of a sliding window counter. Nothing
@@ -168,7 +171,7 @@ class BoundLimits(Protocol):
 class AsyncBoundLimits(Protocol):
     """`BoundLimits` for asyncio: the same methods, awaited. What it promises is the same."""
 
-    def hit(self, key: Key, cost: int = 1) -> Awaitable[Decision]: ...
+    def hit(self, key: Key, cost: int = 1, *, id: str | bytes | None = None) -> Awaitable[Decision]: ...
     def peek(self, key: Key, cost: int = 1) -> Awaitable[Decision]: ...
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Awaitable[Decisions]: ...
     def decide(self, operation: Operation, /) -> Awaitable[Decision]: ...
@@ -180,7 +183,7 @@ class AsyncBoundLimits(Protocol):
         raise _holds_nothing(self)
 
     def commit(
-        self, whole_id: str, actuals: Sequence[int | None], /, *, now_us: int | None = None
+        self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None
     ) -> Awaitable[Settlement]:
         raise _holds_nothing(self)
 

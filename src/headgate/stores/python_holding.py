@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from headgate.algorithms.leases import AskedLeases, Lease
 from headgate.algorithms.table import ALGORITHMS, State
-from headgate.algorithms.transition import Outcome, Part, Step, counts_alike, fits, mark, measure_us, settle
+from headgate.algorithms.transition import Outcome, Part, Step, fits, mark, measure_us, settle
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import ArgumentError, ConflictingId, brief_number
 from headgate.holding import Extension, Settlement, Standing
@@ -87,7 +87,7 @@ class HoldingTable(PythonTable):
                     until_us + asked.remember_us,
                     costs if asked.at_once else None,
                 )
-                self._charge_parts(record, each, outcome, now_us)
+                self._charge_parts(record, limits, each, outcome, now_us)
                 self._holds.add(record)
         return decision, False
 
@@ -158,15 +158,17 @@ class HoldingTable(PythonTable):
         allowed = all(reading.allowed for reading in readings)
         return decision_of(limits, costs, Outcome(allowed, readings, ()), "open" if allowed else "closed")
 
-    def _charge_parts(self, record: HoldRecord, costs: Sequence[int], outcome: Outcome, now_us: int) -> None:
+    def _charge_parts(
+        self, record: HoldRecord, limits: Sequence[NamedLimit], costs: Sequence[int], outcome: Outcome, now_us: int
+    ) -> None:
         """Remember what was just charged, and take the places of it until the end of the lease."""
         for number, limit in enumerate(record.limits):
-            compiled = limit.definition.limit.compiled
+            compiled = limits[number].limit.compiled
             uncharged = not outcome.readings[number].allowed or (costs[number] and outcome.states[number] is None)
             if uncharged:
                 continue
             marked = mark(compiled, outcome.standing[number], now_us)
-            limit.parts.append(Part(costs[number], marked, limit.key.refunds))
+            limit.parts.append(Part(compiled, costs[number], marked, limit.key.refunds))
             if ALGORITHMS[compiled.algorithm].in_flight:
                 self._lease(record, limit, now_us)
 
@@ -197,7 +199,7 @@ class HoldingTable(PythonTable):
             record.held = [held + amount for held, amount in zip(record.held, more, strict=True)]
             if any(each):
                 self._holds.grow(record)
-                self._charge_parts(record, each, outcome, now_us)
+                self._charge_parts(record, limits, each, outcome, now_us)
             for limit in record.limits:
                 if limit.lease is not None:
                     self._lease(record, limit, now_us)
@@ -211,10 +213,10 @@ class HoldingTable(PythonTable):
                 changes.append((limit, *self._settled(limit, actuals[limit.definition.group], now_us)))
         for limit, numbers, state, refunds in changes:
             limit.key.refunds = refunds
-            if measure_us(numbers, state, now_us)[1] > 0:
+            if not state and limit.name in self._entries:
+                self._drop(limit.name)  # a log without entries
+            elif limit.name in self._entries or measure_us(numbers, state, now_us)[1] > 0:
                 self._keep_settled(limit.name, numbers, state, now_us)
-            elif limit.name in self._entries:
-                self._drop(limit.name)
         for limit in record.limits:
             if limit.lease is not None:
                 limit.key.leases.take(limit.lease)
@@ -228,13 +230,10 @@ class HoldingTable(PythonTable):
 
         A state stays in its numbers. What is unused goes back only where those count alike.
         """
-        own = held.definition.limit.compiled
         entry = self._entries.get(held.name)
-        numbers, state = (own, None) if entry is None else (entry.limit, entry.state)
-        change, parts = actual - held.cost, held.parts
-        if not counts_alike(own, numbers):
-            change, parts = max(0, change), []
-        standing, refunds = settle(numbers, state, now_us, parts, change, held.key.refunds)
+        numbers, state = (held.parts[-1].limit, None) if entry is None else (entry.limit, entry.state)
+        change = actual - held.cost
+        standing, refunds = settle(numbers, state, now_us, held.parts, change, held.key.refunds)
         if change > 0 and not fits(numbers, standing):
             raise ArgumentError(
                 f"{brief_number(actual)} for {held.definition.name!r} is so large a debt that its numbers pass 2**52"

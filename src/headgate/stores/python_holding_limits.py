@@ -9,6 +9,8 @@ from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import ArgumentError
 from headgate.holding import (
+    Amounts,
+    amounts_of,
     Extension,
     Hold,
     Reserved,
@@ -35,6 +37,10 @@ class PythonHoldingLimits(PythonBoundLimits):
         self._holding = table
         in_flight = [limit for limit in limits if ALGORITHMS[limit.limit.algorithm].in_flight]
         self._in_flight = in_flight[0] if in_flight else None
+
+    def hit(self, key: Key, cost: int = 1, *, id: str | bytes | None = None) -> Decision:
+        operation = Operation((key,) * self._groups, (cost,) * self._groups)
+        return self.decide(operation) if id is None else self.reserve(operation, Hold(id, 0, at_once=True)).decision
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
         self._check_is_held()
@@ -69,10 +75,9 @@ class PythonHoldingLimits(PythonBoundLimits):
         )
         return Reserved(decision, own, repeated)
 
-    def commit(self, whole_id: str, actuals: Sequence[int | None], /, *, now_us: int | None = None) -> Settlement:
+    def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
         digest, _ = read_id(whole_id)
-        amounts = [None if actual is None else check_amount(actual) for actual in actuals]
-        return self._holding.commit(self._limits, digest, amounts, self._moment_us(now_us))
+        return self._holding.commit(self._limits, digest, amounts_of(actuals), self._moment_us(now_us))
 
     def extend(self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None) -> Extension:
         digest, _ = read_id(whole_id)

@@ -4,6 +4,7 @@
 //! what it means depends on no time zone. Times are microseconds, which are the unit of these limits. Pure.
 //! See docs/algorithms.md#calendar-window.
 
+use crate::algorithms::log_view::Marked;
 use crate::limit::{LARGEST, Limit};
 
 /// (start, end, count)
@@ -74,6 +75,26 @@ pub fn give_back(_limit: &Limit, state: State, _now: i64, cost: i64, earliest: i
         count = (count - cost).max(0);
     }
     (count != 0).then_some((start, end, count))
+}
+
+/// What a hold remembers right after its charge: the window that counts it.
+pub fn mark(_limit: &Limit, state: State, _now: i64) -> Marked {
+    [state.0, 0]
+}
+
+/// (the state, what was given back) after a hold's charge has changed: in its window, if that is still counted.
+pub fn settle(_limit: &Limit, state: State, _now: i64, marked: Marked, change: i64, _refunded: i64) -> (State, i64) {
+    let (start, end, count) = state;
+    if start != marked[0] {
+        return (state, 0);
+    }
+    let after = (count + change).max(0);
+    ((start, end, after), (count - after).max(0))
+}
+
+/// Whether exact arithmetic holds this state, after a debt was charged.
+pub fn fits(_limit: &Limit, state: State) -> bool {
+    state.2 <= LARGEST
 }
 
 /// A window in which so many units are counted.

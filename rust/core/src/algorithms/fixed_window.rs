@@ -3,6 +3,7 @@
 //! State is (window, count), or None for a key never seen. `window` is the index of the window that
 //! is counted. Times are integers of the limit's unit. Pure. See docs/algorithms.md#fixed-window.
 
+use crate::algorithms::log_view::Marked;
 use crate::limit::{LARGEST, Limit};
 
 /// (window, count)
@@ -75,4 +76,27 @@ pub fn give_back(limit: &Limit, state: State, _now: i64, cost: i64, earliest: i6
         count = (count - cost).max(0);
     }
     (count != 0).then_some((window, count))
+}
+
+/// What a hold remembers right after its charge: the window that counts it.
+#[inline(always)]
+pub fn mark(_limit: &Limit, state: State, _now: i64) -> Marked {
+    [state.0, 0]
+}
+
+/// (the state, what was given back) after a hold's charge has changed: in its window, if that is still counted.
+#[inline(always)]
+pub fn settle(_limit: &Limit, state: State, _now: i64, marked: Marked, change: i64, _refunded: i64) -> (State, i64) {
+    let (window, count) = state;
+    if window != marked[0] {
+        return (state, 0);
+    }
+    let after = (count + change).max(0);
+    ((window, after), (count - after).max(0))
+}
+
+/// Whether exact arithmetic holds this state, after a debt was charged.
+#[inline(always)]
+pub fn fits(_limit: &Limit, state: State) -> bool {
+    state.1 <= LARGEST
 }

@@ -5,4 +5,6 @@
 //! they are one transition; the name is kept because it is the one people look for.
 //! See docs/algorithms.md#leaky-bucket.
 
-pub use crate::algorithms::token_bucket::{State, admit, charge, convert, give_back, measure, roll};
+pub use crate::algorithms::token_bucket::{
+    State, admit, charge, convert, fits, give_back, mark, measure, roll, settle,
+};

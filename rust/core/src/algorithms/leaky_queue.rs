@@ -5,7 +5,9 @@
 //! See docs/algorithms.md#leaky-queue.
 
 use crate::algorithms::integers::ceil_div;
-pub use crate::algorithms::token_bucket::{State, admit, charge, convert, give_back, measure, roll};
+pub use crate::algorithms::token_bucket::{
+    State, admit, charge, convert, fits, give_back, mark, measure, roll, settle,
+};
 use crate::limit::Limit;
 
 /// How long a request admitted onto this state waits before it may proceed.

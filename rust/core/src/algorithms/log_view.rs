@@ -3,6 +3,9 @@
 /// (time, cost) in units of the limit.
 pub type Entry = (i64, i64);
 
+/// What a hold remembers of a limit right after its charge; the numbers are the algorithm's.
+pub type Marked = [i64; 2];
+
 /// The entries of a log, oldest first.
 pub trait LogEntries: Iterator<Item = Entry> + Clone + Default {
     /// The next entry, which stays.

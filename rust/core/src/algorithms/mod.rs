@@ -1,10 +1,12 @@
 //! Each algorithm as a pure transition on integers: no clock, no lock, no key, no I/O.
 
 pub mod calendar_window;
+pub mod concurrent;
 pub mod fixed_window;
 pub mod integers;
 pub mod leaky_bucket;
 pub mod leaky_queue;
+pub mod leases;
 pub mod log_view;
 pub mod rare;
 pub mod sliding_conversion;

@@ -5,8 +5,8 @@
 //! they are stored, and `charged` is what this decision adds to them. Times are integers of the limit's unit.
 //! Pure. See docs/algorithms.md#sliding-window-log.
 
-use crate::algorithms::log_view::{Entry, Log, LogEntries};
-use crate::limit::Limit;
+use crate::algorithms::log_view::{Entry, Log, LogEntries, Marked};
+use crate::limit::{LARGEST, Limit};
 
 /// Where so many entries came since a charge, it is not given back: all of them may have to be moved.
 pub const MOST_SINCE: usize = 200;
@@ -18,6 +18,19 @@ pub struct Left {
     pub kept: usize,
     /// Those behind them, at most `MOST_SINCE`.
     pub moved: Vec<Entry>,
+}
+
+/// What becomes of one entry of a log when a hold is settled.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settled {
+    /// How many stored entries are before it.
+    pub older: usize,
+    /// Its time.
+    pub time: i64,
+    /// Its units as they are; 0 where there is no such entry.
+    pub before: i64,
+    /// Its units as they are to be.
+    pub after: i64,
 }
 
 /// The entries of a key as they stand at one moment, and what is to be added.
@@ -132,6 +145,42 @@ pub fn give_back<E: LogEntries>(limit: &Limit, log: Log<E>, now: i64, cost: i64,
     moved.reverse();
     moved.extend(since);
     (kept > 0 || !moved.is_empty()).then_some(Left { kept, moved })
+}
+
+/// What a hold remembers right after its charge: the time of its entry.
+#[inline(always)]
+pub fn mark<E: LogEntries>(_limit: &Limit, state: &State<E>, now: i64) -> Marked {
+    [state.last.map_or(now, |last| last.max(now)), 0]
+}
+
+/// What becomes of a hold's own entry when its charge has changed; None where it no longer counts.
+pub fn settle<E: LogEntries>(
+    limit: &Limit,
+    state: &State<E>,
+    now: i64,
+    marked: Marked,
+    change: i64,
+    _refunded: i64,
+) -> Option<Settled> {
+    let moment = marked[0];
+    if moment <= state.last.map_or(now, |last| last.max(now)) - limit.period {
+        return None;
+    }
+    let before_it = |entry: &Entry| entry.0 + state.shift < moment;
+    let (mut older, mut before) = (0, 0);
+    for entry in state.live.clone() {
+        if !before_it(&entry) {
+            before = if entry.0 + state.shift == moment { entry.1 } else { 0 };
+            break;
+        }
+        older += 1;
+    }
+    Some(Settled { older: state.gone + older, time: moment, before, after: (before + change).max(0) })
+}
+
+/// Whether exact arithmetic holds this state, after a debt was charged.
+pub fn fits<E>(_limit: &Limit, state: &State<E>) -> bool {
+    state.used <= LARGEST
 }
 
 /// How long until the oldest entries that hold `needed` units have left.

@@ -6,6 +6,7 @@
 //! See docs/algorithms.md#sliding-window-counter.
 
 use crate::algorithms::integers::floor_div;
+use crate::algorithms::log_view::Marked;
 use crate::limit::{LARGEST, Limit};
 
 /// (window, current, previous)
@@ -103,6 +104,31 @@ pub fn give_back(limit: &Limit, state: State, _now: i64, cost: i64, earliest: i6
         previous = (previous - cost).max(0);
     }
     (current != 0 || previous != 0).then_some((window, current, previous))
+}
+
+/// What a hold remembers right after its charge: the window that counts it.
+#[inline(always)]
+pub fn mark(_limit: &Limit, state: State, _now: i64) -> Marked {
+    [state.0, 0]
+}
+
+/// (the state, what was given back) after a hold's charge has changed: in its window, where that is now.
+#[inline(always)]
+pub fn settle(_limit: &Limit, state: State, _now: i64, marked: Marked, change: i64, _refunded: i64) -> (State, i64) {
+    let (window, mut current, mut previous) = state;
+    let before = current + previous;
+    if window == marked[0] {
+        current = (current + change).max(0);
+    } else if window == marked[0] + 1 {
+        previous = (previous + change).max(0);
+    }
+    ((window, current, previous), (before - current - previous).max(0))
+}
+
+/// Whether exact arithmetic holds this state, after a debt was charged.
+#[inline(always)]
+pub fn fits(limit: &Limit, state: State) -> bool {
+    state.1.max(state.2) <= LARGEST / limit.period
 }
 
 /// How many units count: this window's, and the share of the last one's, in whole units.

@@ -5,7 +5,8 @@
 //! integers of the limit's unit. Pure. See docs/algorithms.md#token-bucket-in-steps.
 
 use crate::algorithms::integers::ceil_div;
-use crate::limit::Limit;
+use crate::algorithms::log_view::Marked;
+use crate::limit::{LARGEST, Limit};
 
 /// (tokens, stepped)
 pub type State = (i64, i64);
@@ -39,9 +40,6 @@ pub fn roll(limit: &Limit, state: Option<State>, now: i64) -> State {
 /// How long this cost must wait: 0 to pass now, None for never.
 pub fn admit(limit: &Limit, state: State, now: i64, cost: i64) -> Option<i64> {
     let (tokens, stepped) = state;
-    if cost == 0 {
-        return Some(0);
-    }
     if cost > limit.quota {
         return None;
     }
@@ -65,10 +63,9 @@ pub fn measure(limit: &Limit, state: State, now: i64) -> (i64, i64, i64) {
     if missing == 0 {
         return (limit.quota, 0, 0);
     }
-    let remaining = tokens.max(0);
     let reset_after = time_of(limit, missing).saturating_add(stepped - now);
-    let next_after = time_of(limit, remaining + 1 - tokens).saturating_add(stepped - now);
-    (remaining, reset_after, next_after)
+    let next_after = time_of(limit, 1).saturating_add(stepped - now);
+    (tokens, reset_after, next_after)
 }
 
 /// The state of a limit whose numbers were `former`: the tokens left stay, up to the new capacity.
@@ -93,6 +90,34 @@ pub fn give_back(limit: &Limit, state: State, now: i64, cost: i64, earliest: i64
     // Saturating on purpose, as above.
     tokens = limit.quota.min(tokens + (cost - limit.refill.saturating_mul(steps)).max(0));
     (tokens < limit.quota).then_some((tokens, stepped))
+}
+
+/// What a hold remembers right after its charge: the moment of the last refill, and what was missing then.
+pub fn mark(limit: &Limit, state: State, _now: i64) -> Marked {
+    let (tokens, stepped) = state;
+    [stepped, limit.quota - tokens]
+}
+
+/// (the state, what was given back) after a hold's charge has changed, in tokens.
+///
+/// Missing tokens are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at
+/// the least: of what was missing then, what no step since has brought, and was not given back (`refunded`) either.
+pub fn settle(limit: &Limit, state: State, _now: i64, marked: Marked, change: i64, refunded: i64) -> (State, i64) {
+    let (tokens, stepped) = state;
+    // Saturating on purpose, here and below: what is too large does not fit, and long ago all has flowed in.
+    if change >= 0 {
+        return ((tokens.saturating_sub(change), stepped), 0);
+    }
+    let [moment, missing] = marked;
+    let flowed = limit.refill.saturating_mul(ceil_div((stepped - moment).max(0), limit.period));
+    let left = missing.saturating_sub(flowed).saturating_sub(refunded);
+    let given = change.saturating_neg().min(left).min(limit.quota - tokens).max(0);
+    ((tokens + given, stepped), given)
+}
+
+/// Whether exact arithmetic holds this state, after a debt was charged.
+pub fn fits(limit: &Limit, state: State) -> bool {
+    state.0 >= -(LARGEST / limit.period)
 }
 
 /// How far a clock may fall behind a state before the state is held to be wrong.

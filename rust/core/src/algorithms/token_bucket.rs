@@ -6,7 +6,8 @@
 //! See docs/algorithms.md#token-bucket.
 
 use crate::algorithms::integers::{ceil_div, floor_div};
-use crate::limit::Limit;
+use crate::algorithms::log_view::Marked;
+use crate::limit::{LARGEST, Limit};
 
 /// (units, updated)
 pub type State = (i64, i64);
@@ -37,9 +38,6 @@ pub fn roll(limit: &Limit, state: Option<State>, now: i64) -> State {
 #[inline(always)]
 pub fn admit(limit: &Limit, state: State, now: i64, cost: i64) -> Option<i64> {
     let (units, updated) = state;
-    if cost == 0 {
-        return Some(0);
-    }
     if cost > limit.quota {
         return None;
     }
@@ -66,7 +64,7 @@ pub fn measure(limit: &Limit, state: State, now: i64) -> (i64, i64, i64) {
         return (limit.quota, 0, 0);
     }
     let behind = updated - now;
-    let remaining = floor_div(units, limit.period).max(0);
+    let remaining = floor_div(units, limit.period);
     let reset_after = ceil_div(missing, limit.refill) + behind;
     let next_after = ceil_div((remaining + 1) * limit.period - units, limit.refill) + behind;
     (remaining, reset_after, next_after)
@@ -97,6 +95,37 @@ pub fn give_back(limit: &Limit, state: State, now: i64, cost: i64, earliest: i64
     // Saturating on purpose: what was charged long ago has flowed back, it does not overflow.
     units = limit.full.min(units + (cost * limit.period - limit.refill.saturating_mul(passed)).max(0));
     (units < limit.full).then_some((units, updated))
+}
+
+/// What a hold remembers right after its charge: the state's moment, and what was missing then.
+#[inline(always)]
+pub fn mark(limit: &Limit, state: State, _now: i64) -> Marked {
+    let (units, updated) = state;
+    [updated, limit.full - units]
+}
+
+/// (the state, what was given back) after a hold's charge has changed, in scaled units.
+///
+/// Missing units are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at
+/// the least: of what was missing then, what has not flowed in since, and was not given back (`refunded`) either.
+#[inline(always)]
+pub fn settle(limit: &Limit, state: State, _now: i64, marked: Marked, change: i64, refunded: i64) -> (State, i64) {
+    let (units, updated) = state;
+    // Saturating on purpose, here and below: what is too large does not fit, and long ago all has flowed in.
+    if change >= 0 {
+        return ((units.saturating_sub(change.saturating_mul(limit.period)), updated), 0);
+    }
+    let [moment, missing] = marked;
+    let flowed = limit.refill.saturating_mul(updated - moment);
+    let left = missing.saturating_sub(flowed).saturating_sub(refunded);
+    let given = change.saturating_neg().saturating_mul(limit.period).min(left).min(limit.full - units).max(0);
+    ((units + given, updated), given)
+}
+
+/// Whether exact arithmetic holds this state, after a debt was charged.
+#[inline(always)]
+pub fn fits(_limit: &Limit, state: State) -> bool {
+    state.0 >= -LARGEST
 }
 
 /// How far a clock may fall behind a state before the state is held to be wrong.

@@ -3,7 +3,7 @@
 //! The table admits all checks of a decision, then charges all or none; each step of that is one
 //! function here. Times at this border are microseconds, inside they are units of each limit. Pure.
 
-use crate::algorithms::log_view::{Entry, Log, LogCharge, LogEntries};
+use crate::algorithms::log_view::{Entry, Log, LogCharge, LogEntries, Marked};
 use crate::algorithms::{
     calendar_window, fixed_window, leaky_queue, rare, sliding_conversion, sliding_log, sliding_window, stepwise,
     token_bucket,
@@ -240,9 +240,11 @@ pub fn keep<E: LogEntries>(state: &State<E>) -> Kept {
 /// A state that is the same as none, as a table keeps it. Not for logs.
 pub fn nothing(limit: &Limit) -> Numbers {
     match limit.algorithm {
-        Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::CalendarWindow => {
-            [0, 0, 0]
-        }
+        Algorithm::FixedWindow
+        | Algorithm::SlidingWindow
+        | Algorithm::SlidingLog
+        | Algorithm::CalendarWindow
+        | Algorithm::Concurrent => [0, 0, 0],
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => [limit.full, 0, 0],
         Algorithm::Stepwise => [limit.quota, 0, 0],
     }
@@ -283,7 +285,7 @@ fn convert_numbers(limit: &Limit, [a, b, c]: Numbers, now_us: i64, former: &Limi
         }
         Algorithm::Stepwise => stepwise::convert(limit, (a, b), now_us, former).map(|(a, b)| [a, b, 0]),
         Algorithm::CalendarWindow => calendar_window::convert(limit, (a, b, c), now_us, former).map(Into::into),
-        Algorithm::SlidingLog => Some([a, b, c]),
+        Algorithm::SlidingLog | Algorithm::Concurrent => Some([a, b, c]),
     }
 }
 
@@ -302,7 +304,67 @@ pub fn give_back(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64, earl
         }
         Algorithm::Stepwise => stepwise::give_back(limit, (a, b), now, cost, earliest).map(|(a, b)| [a, b, 0]),
         Algorithm::CalendarWindow => calendar_window::give_back(limit, (a, b, c), now, cost, earliest).map(Into::into),
-        Algorithm::SlidingLog => Some([a, b, c]),
+        Algorithm::SlidingLog | Algorithm::Concurrent => Some([a, b, c]),
+    }
+}
+
+/// What a hold remembers of a limit right after its charge. Not for logs.
+#[inline(always)]
+pub fn mark(limit: &Limit, [a, b, c]: Numbers, now_us: i64) -> Marked {
+    let now = unit_time(limit, now_us);
+    match limit.algorithm {
+        Algorithm::FixedWindow => fixed_window::mark(limit, (a, b), now),
+        Algorithm::SlidingWindow => sliding_window::mark(limit, (a, b, c), now),
+        Algorithm::Stepwise => stepwise::mark(limit, (a, b), now),
+        Algorithm::CalendarWindow => calendar_window::mark(limit, (a, b, c), now),
+        _ => token_bucket::mark(limit, (a, b), now),
+    }
+}
+
+/// (the state, what was given back) after what a hold charged has changed: see the algorithms. Not for logs.
+#[inline(always)]
+pub fn settle(
+    limit: &Limit,
+    [a, b, c]: Numbers,
+    now_us: i64,
+    marked: Marked,
+    change: i64,
+    refunded: i64,
+) -> (Numbers, i64) {
+    let now = unit_time(limit, now_us);
+    match limit.algorithm {
+        Algorithm::FixedWindow => {
+            let ((a, b), given) = fixed_window::settle(limit, (a, b), now, marked, change, refunded);
+            ([a, b, 0], given)
+        }
+        Algorithm::SlidingWindow => {
+            let ((a, b, c), given) = sliding_window::settle(limit, (a, b, c), now, marked, change, refunded);
+            ([a, b, c], given)
+        }
+        Algorithm::Stepwise => {
+            let ((a, b), given) = stepwise::settle(limit, (a, b), now, marked, change, refunded);
+            ([a, b, 0], given)
+        }
+        Algorithm::CalendarWindow => {
+            let ((a, b, c), given) = calendar_window::settle(limit, (a, b, c), now, marked, change, refunded);
+            ([a, b, c], given)
+        }
+        _ => {
+            let ((a, b), given) = token_bucket::settle(limit, (a, b), now, marked, change, refunded);
+            ([a, b, 0], given)
+        }
+    }
+}
+
+/// Whether exact arithmetic holds this state, after a debt was charged. Not for logs.
+#[inline(always)]
+pub fn fits(limit: &Limit, [a, b, c]: Numbers) -> bool {
+    match limit.algorithm {
+        Algorithm::FixedWindow => fixed_window::fits(limit, (a, b)),
+        Algorithm::SlidingWindow => sliding_window::fits(limit, (a, b, c)),
+        Algorithm::Stepwise => stepwise::fits(limit, (a, b)),
+        Algorithm::CalendarWindow => calendar_window::fits(limit, (a, b, c)),
+        _ => token_bucket::fits(limit, (a, b)),
     }
 }
 
@@ -324,13 +386,19 @@ pub fn counts_alike(limit: &Limit, former: &Limit) -> bool {
     limit.same_scale(former) && (limit.refill == 0 || former.quota >= limit.quota)
 }
 
+/// A wait in units as one in microseconds.
 #[inline(always)]
-fn wait_us(limit: &Limit, wait: Option<i64>, now_us: i64) -> i64 {
+pub fn wait_us(limit: &Limit, wait: Option<i64>, now_us: i64) -> i64 {
     wait.map_or(NEVER, |wait| until_us(limit, wait, now_us))
 }
 
+/// What was measured in units, in microseconds.
 #[inline(always)]
-fn measured_us(limit: &Limit, (remaining, reset_after, next_after): (i64, i64, i64), now_us: i64) -> (i64, i64, i64) {
+pub fn measured_us(
+    limit: &Limit,
+    (remaining, reset_after, next_after): (i64, i64, i64),
+    now_us: i64,
+) -> (i64, i64, i64) {
     (remaining, until_us(limit, reset_after, now_us), until_us(limit, next_after, now_us))
 }
 

@@ -26,11 +26,13 @@ pub enum Algorithm {
     Stepwise,
     /// See `algorithms::calendar_window`.
     CalendarWindow,
+    /// See `algorithms::concurrent`.
+    Concurrent,
 }
 
 impl Algorithm {
     /// All of them. Zones name them by their places here: new ones come last.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::FixedWindow,
         Self::SlidingLog,
         Self::SlidingWindow,
@@ -39,6 +41,7 @@ impl Algorithm {
         Self::LeakyQueue,
         Self::Stepwise,
         Self::CalendarWindow,
+        Self::Concurrent,
     ];
 
     /// The algorithm of a name as the vectors write it.
@@ -52,6 +55,7 @@ impl Algorithm {
             "leaky_queue" => Self::LeakyQueue,
             "stepwise" => Self::Stepwise,
             "calendar_window" => Self::CalendarWindow,
+            "concurrent" => Self::Concurrent,
             _ => return None,
         })
     }
@@ -130,7 +134,8 @@ impl Limit {
             Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
                 (-LARGEST, [2 * bound, times + 1, u64::MAX]) // the third means nothing
             }
-            Algorithm::SlidingLog => (i64::MAX, [0; 3]), // which no slot holds: a log has entries
+            // Which no slot holds: a log has entries, and leases lie with the holds.
+            Algorithm::SlidingLog | Algorithm::Concurrent => (i64::MAX, [0; 3]),
             Algorithm::Stepwise | Algorithm::CalendarWindow => (i64::MAX, [0; 3]), // rare ones are not checked by these
         };
         Ok(Self { algorithm, unit_us, quota, period, refill, full, least, most, calendar: Calendar::default() })

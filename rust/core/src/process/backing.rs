@@ -4,6 +4,7 @@ use crate::algorithms::log_view::Entry;
 use crate::encoding::block::{Block, places};
 use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::Chain;
+use crate::holding::Holds;
 use crate::memory::Slots;
 use crate::shard::backing::{Backing, Head};
 use crate::shard::{Shard, home};
@@ -22,12 +23,16 @@ pub struct ProcessBacking {
     pub counted_keys: usize,
     /// How many of the log blocks the table has counted.
     pub counted_blocks: usize,
+    /// How many parts of holds the table has counted.
+    pub counted_holds: usize,
+    /// What is remembered of holds.
+    pub holds: Holds,
 }
 
 impl ProcessBacking {
     /// Bytes of slots and log blocks, used or not.
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.slots) + self.blocks.capacity() * size_of::<Block>()
+        size_of_val(&*self.slots) + self.blocks.capacity() * size_of::<Block>() + self.holds.bytes()
     }
 
     /// Where the slots begin, for fetching them ahead.
@@ -151,6 +156,17 @@ impl Backing for ProcessBacking {
         self.slots.fill(Slot::default());
         self.head = Head::default();
         self.blocks = Vec::new();
+        self.holds.clear();
+    }
+
+    #[inline(always)]
+    fn holds(&self) -> Option<&Holds> {
+        Some(&self.holds)
+    }
+
+    #[inline(always)]
+    fn holds_mut(&mut self) -> Option<&mut Holds> {
+        Some(&mut self.holds)
     }
 }
 

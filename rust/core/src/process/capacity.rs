@@ -15,6 +15,8 @@ pub struct Bounds {
     pub max_keys: usize,
     /// The most log blocks it holds.
     pub max_log_blocks: usize,
+    /// The most parts of holds it remembers.
+    pub max_holds: usize,
     /// What happens to a new key beyond that.
     pub on_full: OnFull,
 }
@@ -24,6 +26,7 @@ pub struct Capacity {
     bounds: Bounds,
     keys: AtomicUsize,
     log_blocks: AtomicUsize,
+    holds: AtomicUsize,
     ranges: Mutex<Ranges>,
     expired: AtomicU64,
     evicted: AtomicU64,
@@ -38,6 +41,7 @@ impl Capacity {
             bounds,
             keys: AtomicUsize::new(0),
             log_blocks: AtomicUsize::new(0),
+            holds: AtomicUsize::new(0),
             ranges: Mutex::default(),
             expired: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
@@ -55,6 +59,7 @@ impl Capacity {
     pub fn stats(&self, bytes: usize) -> Stats {
         Stats {
             keys: self.keys.load(Ordering::Relaxed),
+            holds: self.holds.load(Ordering::Relaxed),
             bytes,
             expired: self.expired.load(Ordering::Relaxed),
             evicted: self.evicted.load(Ordering::Relaxed),
@@ -88,6 +93,23 @@ impl Capacity {
         shard.backing.counted_keys = recount(&self.keys, shard.backing.counted_keys, shard.len());
         shard.backing.counted_blocks =
             recount(&self.log_blocks, shard.backing.counted_blocks, shard.backing.made_blocks());
+    }
+
+    /// Bring the count of holds in line with a shard.
+    #[inline]
+    pub fn settle_holds(&self, shard: &mut ProcessShard) {
+        let weight = shard.backing.holds.weight();
+        if weight != shard.backing.counted_holds {
+            shard.backing.counted_holds = recount(&self.holds, shard.backing.counted_holds, weight);
+        }
+    }
+
+    /// Count one more part of a hold for a shard, unless that passes the bound.
+    #[inline]
+    pub fn reserve_hold(&self, shard: &mut ProcessShard) -> bool {
+        let reserved = reserve(&self.holds, self.bounds.max_holds);
+        shard.backing.counted_holds += usize::from(reserved);
+        reserved
     }
 
     /// Do what takes slots out of a shard, and count them out; reservations stay.

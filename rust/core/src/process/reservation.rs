@@ -12,6 +12,8 @@ use crate::table::storage::{Full, Location, LockedShards};
 
 /// Slots that a full table looks at for one new key.
 const SWEEP: usize = 32;
+/// Holds that may be forgotten for each new one, so that those whose time is over do not pile up.
+const TIDY: usize = 2;
 
 /// What room is looked for in, at one moment.
 pub struct Reservation<'table> {
@@ -59,6 +61,47 @@ impl Reservation<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Reserve room for one more part of a hold.
+    #[inline]
+    pub fn reserve_hold(&self, shard: &mut ProcessShard) -> Result<(), Full> {
+        for _ in 0..TIDY {
+            shard.backing.holds.drop_over(self.now_us);
+        }
+        self.capacity.settle_holds(shard);
+        if self.capacity.reserve_hold(shard) { Ok(()) } else { self.forget_one_hold(shard) }
+    }
+
+    /// Reserve room for one more part of a hold in a full table: for one whose time is over, or that the written
+    /// choice lets go.
+    #[cold]
+    fn forget_one_hold(&self, shard: &mut ProcessShard) -> Result<(), Full> {
+        let mut soonest_us = self.forget_holds_of(shard);
+        let mut shard_number = 0;
+        while !self.capacity.reserve_hold(shard) {
+            if shard_number == self.shards.count() {
+                return Err(Full { soonest_us: soonest_us.unwrap_or(1).max(1) });
+            }
+            if let Some(mut other) = self.shards.try_lock(shard_number) {
+                let other_us = self.forget_holds_of(&mut other);
+                soonest_us = soonest_us.min(other_us).or(soonest_us).or(other_us);
+            }
+            shard_number += 1;
+        }
+        Ok(())
+    }
+
+    /// Forget the holds of a shard whose time is over; if there is none, one that is settled. How long until the
+    /// first of those that stay is forgotten.
+    fn forget_holds_of(&self, shard: &mut ProcessShard) -> Option<i64> {
+        let before = shard.backing.holds.weight();
+        while shard.backing.holds.drop_over(self.now_us) {}
+        if shard.backing.holds.weight() == before && self.capacity.on_full() == OnFull::Forget {
+            shard.backing.holds.drop_settled();
+        }
+        self.capacity.settle_holds(shard);
+        shard.backing.holds.first_end_us().map(|end_us| end_us - self.now_us)
     }
 
     /// Make a shard wide enough for `more` slots: without what has expired, or in a wider range.

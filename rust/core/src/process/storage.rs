@@ -34,6 +34,7 @@ impl ProcessStorage {
             let mut shard = self.shards.lock(shard_number);
             let expired = shard.tidy(&newest, &self.registry.lock_limits(), now_us, &mut named);
             self.capacity.count_expired(expired);
+            shard.backing.holds.note_named(&mut named);
             self.capacity.settle(&mut shard);
             self.shards.note_slots(shard_number, &shard);
         }
@@ -115,6 +116,16 @@ impl Storage for ProcessStorage {
     fn commit<'table>(&'table self, _locked: &mut LockedShards<Self::Guard<'table>>) {}
 
     fn roll_back<'table>(&'table self, _locked: &mut LockedShards<Self::Guard<'table>>) {}
+
+    fn reserve_hold(&self, shard: &mut Self::Guard<'_>, now_us: i64) -> Result<(), Full> {
+        let (capacity, shards, registry) = (&self.capacity, &self.shards, &self.registry);
+        Reservation { capacity, shards, registry, now_us }.reserve_hold(shard)
+    }
+
+    #[inline]
+    fn settle_holds(&self, shard: &mut Self::Guard<'_>) {
+        self.capacity.settle_holds(shard);
+    }
 
     fn settle(&self, shard_number: usize, shard: &mut Self::Guard<'_>) {
         self.capacity.settle(shard);

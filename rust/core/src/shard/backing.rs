@@ -10,6 +10,7 @@ use crate::algorithms::log_view::Entry;
 use crate::encoding::block::{Block, NIL};
 use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::Chain;
+use crate::holding::Holds;
 
 /// What a shard knows about its slots and blocks.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +91,16 @@ pub trait Backing {
     /// No chain holds a block any more.
     fn drop_blocks(&mut self);
 
-    /// Empty all slots and forget all blocks.
+    /// Empty all slots and forget all blocks and holds.
     fn clear(&mut self);
+
+    /// What is remembered of holds; None where none can be.
+    fn holds(&self) -> Option<&Holds> {
+        None
+    }
+
+    /// `holds`, to be changed.
+    fn holds_mut(&mut self) -> Option<&mut Holds> {
+        None
+    }
 }

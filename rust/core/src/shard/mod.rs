@@ -11,6 +11,7 @@ pub mod backing;
 pub mod log_pool;
 pub mod log_reader;
 pub mod registered;
+pub mod settling;
 pub mod states;
 pub mod sweep;
 pub mod versions;

@@ -82,6 +82,14 @@ impl<B: Backing> Shard<B> {
         (slot.is_of(limit.number()) && sound).then(|| slot.fields())
     }
 
+    /// The units of a bucket, as they are stored; 0 where nothing is.
+    pub fn units(&self, place: Place) -> i64 {
+        match place {
+            Place::Found(index) => self.backing.slots()[index].fields()[0],
+            Place::Absent => 0,
+        }
+    }
+
     /// The chain of a log, of no entries where there is none yet.
     #[inline]
     pub fn chain(&self, place: Place) -> Chain {
@@ -178,7 +186,7 @@ impl<B: Backing> Shard<B> {
     }
 
     /// Replace the numbers in a slot, of the limit that wrote it; what is marked stays marked.
-    pub(super) fn write_fields(&mut self, index: usize, fields: Numbers) {
+    pub fn write_fields(&mut self, index: usize, fields: Numbers) {
         let former = self.backing.slots()[index];
         let mut slot = Slot::new(former.tag, fields, former.limit());
         if former.refused() {

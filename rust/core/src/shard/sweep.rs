@@ -123,7 +123,7 @@ impl<B: Backing> Shard<B> {
                 continue;
             }
             swept.soonest_us = Some(swept.soonest_us.map_or(reset_after_us, |soonest| soonest.min(reset_after_us)));
-            let blocked = slot.refused() || remaining == 0 || ours(slot.tag);
+            let blocked = slot.refused() || remaining <= 0 || ours(slot.tag);
             if !blocked && swept.victim.is_none_or(|victim| reset_after_us < victim.reset_after_us) {
                 swept.victim = Some(Victim { tag: slot.tag, reset_after_us });
             }

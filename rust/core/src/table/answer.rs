@@ -1,5 +1,6 @@
 //! What goes into a decision of the table, and what comes out.
 
+use crate::algorithms::integers::floor_div;
 use crate::algorithms::transition::{NEVER, Reading};
 use crate::hash::KeyHash;
 use crate::shard::registered::Registered;
@@ -115,7 +116,7 @@ pub fn binding_of(checks: &[Check], readings: &[Reading], allowed: bool) -> Opti
         }
         let rank = match (allowed, reading.retry_after_us) {
             (true, _) if check.cost <= 1 => (-reading.remaining, reading.reset_after_us),
-            (true, _) => (-(reading.remaining / check.cost), reading.reset_after_us),
+            (true, _) => (-floor_div(reading.remaining, check.cost), reading.reset_after_us),
             (false, NEVER) => (1, 0),
             (false, retry_after_us) => (0, retry_after_us),
         };

@@ -2,7 +2,12 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithms::transition::{self, ANY, Kept, Numbers, Reading, State, USUAL};
+use crate::algorithms::leases::AskedLeases;
+use crate::algorithms::log_view::Marked;
+use crate::algorithms::transition::{self, ANY, Kept, Numbers, Reading, State, USUAL, measured_us, wait_us};
+use crate::algorithms::{concurrent, sliding_log};
+use crate::limit::Algorithm;
+use crate::shard::backing::Backing;
 use crate::shard::log_reader::Entries;
 use crate::table::answer::{Check, Mode};
 use crate::table::storage::{Location, Storage};
@@ -18,20 +23,34 @@ pub struct Judgement {
     rolled: SmallVec<[Option<Numbers>; 4]>,
     /// What to keep of each check's state; None where it is not charged.
     pub kept: SmallVec<[Option<Kept>; 4]>,
+    /// What a hold remembers of each check.
+    pub marks: SmallVec<[Marked; 4]>,
+    /// The end of the lease that is asked for; None of a peek.
+    pub until_us: Option<i64>,
 }
 
 impl Judgement {
     /// Of no checks yet.
     #[inline(always)]
     pub fn new() -> Self {
-        Self { allowed: false, readings: SmallVec::new(), rolled: SmallVec::new(), kept: SmallVec::new() }
+        Self {
+            allowed: false,
+            readings: SmallVec::new(),
+            rolled: SmallVec::new(),
+            kept: SmallVec::new(),
+            marks: SmallVec::new(),
+            until_us: None,
+        }
     }
 
     /// Judge all checks on what is stored. Nothing in the table is changed.
     ///
     /// `refuse_for` is the check that the table has no room for, with the time until it may have.
+    ///
+    /// With `HOLDS` places in flight may be among the limits, asked for until `until_us`, and what a hold
+    /// remembers is noted in `marks`.
     #[inline(always)]
-    pub fn judge<S: Storage>(
+    pub fn judge<S: Storage, const HOLDS: bool>(
         &mut self,
         checks: &[Check],
         transaction: &Transaction<'_, S>,
@@ -39,15 +58,15 @@ impl Judgement {
         mode: Mode,
         refuse_for: Option<(usize, i64)>,
     ) {
-        if checks.iter().any(|check| check.limit.limit.algorithm.is_rare()) {
-            self.judge_each::<S, ANY>(checks, transaction, now_us, mode, refuse_for);
+        if HOLDS || checks.iter().any(|check| check.limit.limit.algorithm.is_rare()) {
+            self.judge_each::<S, ANY, HOLDS>(checks, transaction, now_us, mode, refuse_for);
         } else {
-            self.judge_each::<S, USUAL>(checks, transaction, now_us, mode, refuse_for);
+            self.judge_each::<S, USUAL, HOLDS>(checks, transaction, now_us, mode, refuse_for);
         }
     }
 
     #[inline(never)]
-    fn judge_each<S: Storage, const WHICH: bool>(
+    fn judge_each<S: Storage, const WHICH: bool, const HOLDS: bool>(
         &mut self,
         checks: &[Check],
         transaction: &Transaction<'_, S>,
@@ -59,8 +78,22 @@ impl Judgement {
         self.readings.clear();
         self.rolled.clear();
         self.kept.clear();
+        self.marks.clear();
         for (check, location) in checks.iter().zip(&transaction.locked.locations) {
             let limit = &check.limit.limit;
+            if HOLDS && limit.algorithm == Algorithm::Concurrent {
+                let state = places(check, transaction, location, now_us, self.until_us);
+                let mut wait_us = wait_us(limit, concurrent::admit(limit, &state, now_us, check.cost), now_us);
+                if let Some((full, soonest_us)) = refuse_for
+                    && full == self.readings.len()
+                {
+                    wait_us = soonest_us.max(1);
+                }
+                self.allowed &= check.shadow || wait_us == 0;
+                self.readings.push(Reading { retry_after_us: wait_us, ..Reading::default() });
+                self.rolled.push(None);
+                continue;
+            }
             let state = roll::<S, WHICH>(check, transaction, location, now_us);
             let delay_us = transition::delay_us(limit, &state, now_us, check.cost);
             let mut wait_us = mode.wait_us(transition::admit::<_, WHICH>(limit, &state, now_us, check.cost), delay_us);
@@ -80,10 +113,25 @@ impl Judgement {
             if !charged {
                 reading.delay_us = 0;
             }
+            if HOLDS && limit.algorithm == Algorithm::Concurrent {
+                let mut state = places(check, transaction, location, now_us, self.until_us);
+                if charged {
+                    state = concurrent::charge(limit, state, now_us, check.cost);
+                }
+                let measured = measured_us(limit, concurrent::measure(limit, &state, now_us), now_us);
+                let (remaining, reset_after_us, next_after_us) = measured;
+                *reading = Reading { remaining, reset_after_us, next_after_us, ..*reading };
+                self.kept.push(None);
+                self.marks.push(concurrent::mark(limit, &state, now_us));
+                continue;
+            }
             let (measured, kept) = match *rolled {
                 Some(mut numbers) => {
                     if charged {
                         numbers = transition::charge_numbers::<WHICH>(limit, numbers, now_us, check.cost);
+                    }
+                    if HOLDS {
+                        self.marks.push(transition::mark(limit, numbers, now_us));
                     }
                     (transition::measure_numbers::<WHICH>(limit, numbers, now_us), Kept::Numbers(numbers))
                 }
@@ -91,6 +139,9 @@ impl Judgement {
                     let mut state = roll::<S, WHICH>(check, transaction, location, now_us);
                     if charged {
                         state = transition::charge::<_, WHICH>(limit, state, now_us, check.cost);
+                    }
+                    if HOLDS && let State::Entries(log) = &state {
+                        self.marks.push(sliding_log::mark(limit, log, transition::unit_time(limit, now_us)));
                     }
                     (transition::measure::<_, WHICH>(limit, &state, now_us), transition::keep(&state))
                 }
@@ -111,4 +162,17 @@ fn roll<'transaction, S: Storage, const WHICH: bool>(
     now_us: i64,
 ) -> State<Entries<'transaction>> {
     transition::roll::<_, WHICH>(&check.limit.limit, transaction.stored(check, location, now_us), now_us)
+}
+
+/// The places in flight of a check, as they stand at this moment.
+fn places<'transaction, S: Storage>(
+    check: &Check,
+    transaction: &'transaction Transaction<'_, S>,
+    location: &Location,
+    now_us: i64,
+    until_us: Option<i64>,
+) -> concurrent::State<'transaction> {
+    let holds = transaction.locked.guards[location.guard].backing.holds();
+    let leases = holds.and_then(|holds| holds.leases(location.tag));
+    concurrent::roll(&check.limit.limit, AskedLeases { leases, until: until_us }, now_us)
 }

@@ -8,14 +8,20 @@
 //! then charges all or none.
 
 pub mod answer;
+pub mod holding;
 mod judgement;
 mod known_key;
+pub mod settling;
 pub mod storage;
 pub mod transaction;
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use crate::algorithms::transition::Stored;
 use crate::hash::{KeyHash, Seed};
+use crate::holding::record::HoldId;
 use crate::limit::Algorithm;
+use crate::shard::backing::Backing;
 use crate::shard::log_reader::Entries;
 use crate::shard::registered::{Definition, Registered, Registration};
 use crate::table::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
@@ -31,12 +37,14 @@ const LOOKAHEAD: usize = 8;
 pub struct Table<S> {
     seed: Seed,
     storage: S,
+    /// How many ids were made.
+    ids: AtomicU64,
 }
 
 impl<S: Storage> Table<S> {
     /// A table of what a storage holds.
     pub fn new(seed: [u8; 16], storage: S) -> Self {
-        Self { seed: Seed::new(seed), storage }
+        Self { seed: Seed::new(seed), storage, ids: AtomicU64::new(0) }
     }
 
     /// Where its states are.
@@ -47,6 +55,12 @@ impl<S: Storage> Table<S> {
     /// How keys are hashed here.
     pub fn seed(&self) -> &Seed {
         &self.seed
+    }
+
+    /// An id for a hold: 128 bits that nobody can guess, no two alike of the same table in one process.
+    #[inline]
+    pub fn new_id(&self) -> HoldId {
+        HoldId(self.seed.numbered(self.ids.fetch_add(1, Relaxed)))
     }
 
     /// Make a limit known.
@@ -111,7 +125,12 @@ impl<S: Storage> Table<S> {
     pub fn reset(&self, limit: &Registered, key: KeyHash, now_us: i64) -> Result<bool, S::Error> {
         let shard_number = self.storage.shard_of(key);
         let mut shard = self.storage.lock(shard_number)?;
-        let live = shard.forget(key.tag_under(limit.salt), self.storage.limits(), now_us);
+        let tag = key.tag_under(limit.salt);
+        let mut live = shard.forget(tag, self.storage.limits(), now_us);
+        if let Some(holds) = shard.backing.holds_mut().filter(|holds| !holds.is_empty()) {
+            live |= holds.forget_tag(tag, now_us);
+            self.storage.settle_holds(&mut shard);
+        }
         self.storage.settle(shard_number, &mut shard);
         Ok(live)
     }
@@ -141,6 +160,7 @@ impl<S: Storage> Table<S> {
         for shard_number in 0..self.storage.shard_count() {
             let mut shard = self.storage.lock(shard_number)?;
             shard.clear();
+            self.storage.settle_holds(&mut shard);
             self.storage.settle(shard_number, &mut shard);
         }
         Ok(())
@@ -165,16 +185,35 @@ impl<S: Storage> Table<S> {
         Ok(())
     }
 
+    /// `apply` for limits of which some count what is in flight.
+    pub fn apply_in_flight(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
+        let mut transaction = Transaction::new(&self.storage);
+        self.lock(&mut transaction, checks, now_us)?;
+        self.decide::<true>(checks, &mut transaction, &mut Judgement::new(), now_us, mode)
+    }
+
     // As all of the slow way from here on: left to the compiler, what is added to it makes the short way longer.
     #[inline(always)]
     fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let mut transaction = Transaction::new(&self.storage);
         self.lock(&mut transaction, checks, now_us)?;
+        self.decide::<false>(checks, &mut transaction, &mut Judgement::new(), now_us, mode)
+    }
+
+    /// Decide the checks of a transaction, and charge all or none; for `HOLDS` see `Judgement::judge`.
+    #[inline(always)]
+    fn decide<'table, const HOLDS: bool>(
+        &'table self,
+        checks: &[Check],
+        transaction: &mut Transaction<'table, S>,
+        judgement: &mut Judgement,
+        now_us: i64,
+        mode: Mode,
+    ) -> Result<Answer, S::Error> {
         if mode.commit {
             transaction.adopt(checks, now_us);
         }
-        let mut judgement = Judgement::new();
-        judgement.judge(checks, &transaction, now_us, mode, None);
+        judgement.judge::<S, HOLDS>(checks, transaction, now_us, mode, None);
         transaction.check()?;
         let mut full = None;
         if mode.commit && judgement.kept.iter().any(Option::is_none) {
@@ -183,7 +222,7 @@ impl<S: Storage> Table<S> {
         if mode.commit && !judgement.allowed {
             transaction.mark_refused(&judgement.readings);
         } else if mode.commit && transaction.needs_room(checks, &judgement.kept) {
-            full = self.make_room(checks, &mut transaction, &mut judgement, now_us, mode);
+            full = self.make_room::<HOLDS>(checks, transaction, judgement, now_us, mode);
             let mut kept = Ok(());
             if judgement.allowed {
                 kept = transaction.keep_growing(checks, &judgement.kept);
@@ -204,7 +243,7 @@ impl<S: Storage> Table<S> {
 
     /// Find room for the new states of an admitted decision, or let the written choice decide.
     #[cold]
-    fn make_room<'table>(
+    fn make_room<'table, const HOLDS: bool>(
         &'table self,
         checks: &[Check],
         transaction: &mut Transaction<'table, S>,
@@ -232,7 +271,7 @@ impl<S: Storage> Table<S> {
             }
             self.storage.count_refused();
             transaction.find_again();
-            judgement.judge(checks, transaction, now_us, mode, Some((index, soonest_us)));
+            judgement.judge::<S, HOLDS>(checks, transaction, now_us, mode, Some((index, soonest_us)));
             return Some(OnFull::Refuse);
         }
         full

@@ -22,6 +22,8 @@ pub struct Full {
 pub struct Stats {
     /// States held now.
     pub keys: usize,
+    /// Parts of holds remembered now.
+    pub holds: usize,
     /// Bytes of all slots and log blocks.
     pub bytes: usize,
     /// States dropped because they had become the same as none.
@@ -133,6 +135,14 @@ pub trait Storage: Sized {
 
     /// What a decision wrote since it began was never written.
     fn roll_back<'table>(&'table self, locked: &mut LockedShards<Self::Guard<'table>>);
+
+    /// Reserve room for one more part of a hold in a shard that is locked.
+    fn reserve_hold(&self, _shard: &mut Self::Guard<'_>, _now_us: i64) -> Result<(), Full> {
+        Err(Full { soonest_us: 1 })
+    }
+
+    /// Bring the count of holds in line with a shard; what was reserved and not used lapses.
+    fn settle_holds(&self, _shard: &mut Self::Guard<'_>) {}
 
     /// Bring what the table counts in line with a shard that was changed.
     fn settle(&self, shard_number: usize, shard: &mut Self::Guard<'_>);

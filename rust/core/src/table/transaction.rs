@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::algorithms::transition::{Kept, Reading, Stored};
 use crate::limit::Algorithm;
+use crate::shard::backing::Backing;
 use crate::shard::log_reader::Entries;
 use crate::shard::states::Need;
 use crate::shard::{DamagedState, Place};
@@ -187,6 +188,7 @@ impl<'table, S: Storage> Transaction<'table, S> {
                 self.storage.begin(&mut self.locked);
             }
             let shard = &mut self.locked.guards[location.guard];
+            let before = shard.units(location.place);
             if shard.give_back(
                 location.place,
                 &check.limit.limit,
@@ -196,6 +198,12 @@ impl<'table, S: Storage> Transaction<'table, S> {
                 earliest_us,
             ) {
                 empty.push(location);
+            }
+            let given = shard.units(location.place) - before;
+            if check.limit.limit.refill != 0
+                && let Some(holds) = shard.backing.holds_mut()
+            {
+                holds.note_refund(location.tag, given);
             }
             checked = shard.check().and(checked);
         }

@@ -269,6 +269,7 @@ impl Storage for ZoneStorage {
             .sum();
         Ok(Stats {
             keys,
+            holds: 0,
             bytes: layout.size,
             expired: file.figure(Figure::Expired),
             evicted: file.figure(Figure::Evicted),

@@ -14,6 +14,7 @@ from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit
 from headgate.drive import drive, drive_async
 from headgate.errors import StoreError
+from headgate.holding import Hold
 from headgate.keys import Key
 from headgate.operation import Operation, Receipt
 from headgate.stores.guard.breaker import CLOSED
@@ -135,7 +136,9 @@ class _GuardedLimits:
 class GuardedLimits(_GuardedLimits, BoundLimits):
     """Limits of a guarded store, for threads."""
 
-    def hit(self, key: Key, cost: Cost = 1) -> Decision:
+    def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Decision:
+        if id is not None:
+            return self.reserve(self._whole(key, cost), Hold(id, 0, at_once=True)).decision
         own = cost if type(cost) is int else single_cost(self._limits, cost)
         return drive(self._deciding(Operation((key,) * self._groups, (own,) * self._groups)))
 
@@ -179,8 +182,13 @@ class GuardedLimits(_GuardedLimits, BoundLimits):
 class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
     """Limits of a guarded store, for asyncio."""
 
-    def hit(self, key: Key, cost: Cost = 1) -> Awaitable[Decision]:
+    def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Awaitable[Decision]:
+        if id is not None:
+            return self._hit_once(self._whole(key, cost), Hold(id, 0, at_once=True))
         return self.decide(self._whole(key, cost))
+
+    async def _hit_once(self, operation: Operation, hold: Hold) -> Decision:
+        return (await self.reserve(operation, hold)).decision
 
     def peek(self, key: Key, cost: Cost = 1) -> Awaitable[Decision]:
         return self.decide(self._whole(key, cost, commit=False))

@@ -11,6 +11,7 @@ from headgate.clock import Clock, SystemClock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision
 from headgate.drive import drive, drive_async
+from headgate.holding import Hold
 from headgate.keys import Key, check_now
 from headgate.operation import Operation, Receipt
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, StatesAt, checked_pairs, read_receipt
@@ -71,7 +72,9 @@ class RedisLimits(_RedisLimits, BoundLimits):
         super().__init__(link, commands, clock)
         self._run = link.run
 
-    def hit(self, key: Key, cost: Cost = 1) -> Decision:
+    def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Decision:
+        if id is not None:
+            return self.reserve(self._whole(key, cost), Hold(id, 0, at_once=True)).decision
         return self.decide(self._whole(key, cost))
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
@@ -117,8 +120,13 @@ class AsyncRedisLimits(_RedisLimits, AsyncBoundLimits):
         super().__init__(link, commands, clock)
         self._run = link.run
 
-    def hit(self, key: Key, cost: Cost = 1) -> Awaitable[Decision]:
+    def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Awaitable[Decision]:
+        if id is not None:
+            return self._hit_once(self._whole(key, cost), Hold(id, 0, at_once=True))
         return self.decide(self._whole(key, cost))
+
+    async def _hit_once(self, operation: Operation, hold: Hold) -> Decision:
+        return (await self.reserve(operation, hold)).decision
 
     def peek(self, key: Key, cost: Cost = 1) -> Awaitable[Decision]:
         return self.decide(self._whole(key, cost, commit=False))

@@ -1,0 +1,93 @@
+//! The leases of one key, by their ends: what is in use is a sum that is kept, not counted anew.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+/// So many places, until a moment in microseconds. `number` tells those of one end from each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Its end.
+    pub until: i64,
+    /// Which of those of one end.
+    pub number: u64,
+    /// Its places.
+    pub places: i64,
+}
+
+/// Leases, the soonest over first.
+#[derive(Debug, Default)]
+pub struct KeyLeases {
+    leases: BTreeMap<(i64, u64), i64>,
+    /// The moment that was last asked for, and the places that were in use then.
+    asked: Cell<(i64, i64)>,
+}
+
+impl KeyLeases {
+    /// The places of those that are not over.
+    pub fn used(&self, now: i64) -> i64 {
+        let (border, mut in_use) = self.asked.get();
+        let places = |from: i64, to: i64| {
+            self.leases.range((from + 1, 0)..=(to, u64::MAX)).map(|(_, places)| places).sum::<i64>()
+        };
+        if now > border {
+            in_use -= places(border, now);
+        } else if now < border {
+            in_use += places(now, border);
+        }
+        self.asked.set((now, in_use));
+        in_use
+    }
+
+    /// When the last of them is over; None where none is left.
+    pub fn last(&self, now: i64) -> Option<i64> {
+        self.leases.last_key_value().map(|((until, _), _)| *until).filter(|until| *until > now)
+    }
+
+    /// When so many places, which are in use, will be free if nobody extends or frees.
+    pub fn freed_at(&self, now: i64, needed: i64) -> Option<i64> {
+        let mut needed = needed;
+        for ((until, _), places) in self.leases.range((now + 1, 0)..) {
+            needed -= places;
+            if needed <= 0 {
+                return Some(*until);
+            }
+        }
+        None
+    }
+
+    /// Add a lease.
+    pub fn add(&mut self, lease: Lease) {
+        let (border, in_use) = self.asked.get();
+        if lease.until > border {
+            self.asked.set((border, in_use + lease.places));
+        }
+        self.leases.insert((lease.until, lease.number), lease.places);
+    }
+
+    /// Take a lease away; nothing happens where it is not there.
+    pub fn take(&mut self, lease: Lease) {
+        let (border, in_use) = self.asked.get();
+        if self.leases.remove(&(lease.until, lease.number)).is_some() && lease.until > border {
+            self.asked.set((border, in_use - lease.places));
+        }
+    }
+
+    /// Forget those that are over.
+    pub fn drop_over(&mut self, now: i64) {
+        self.used(now);
+        while let Some(first) = self.leases.first_entry()
+            && first.key().0 <= now
+        {
+            first.remove();
+        }
+    }
+}
+
+/// The leases of a key as a decision sees them, and the end of the one that it asks for; None of a peek.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AskedLeases<'key> {
+    /// Those that there are.
+    pub leases: Option<&'key KeyLeases>,
+    /// The end of one more.
+    pub until: Option<i64>,
+}

@@ -1,0 +1,66 @@
+//! Values in chunks that never move, named by small numbers; the places of those that were taken out are used again.
+
+/// Values of one chunk.
+const CHUNK: usize = 64;
+
+/// Values by small numbers.
+#[derive(Debug)]
+pub struct Slab<T> {
+    chunks: Vec<Box<[Option<T>]>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { chunks: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    /// Keep a value; its number.
+    pub fn insert(&mut self, value: T) -> u32 {
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None => {
+                let first = (self.chunks.len() * CHUNK) as u32;
+                self.chunks.push(std::iter::repeat_with(|| None).take(CHUNK).collect());
+                self.free.extend((first + 1..first + CHUNK as u32).rev());
+                first
+            }
+        };
+        self.chunks[number as usize / CHUNK][number as usize % CHUNK] = Some(value);
+        number
+    }
+
+    /// The value of a number.
+    #[inline]
+    pub fn get(&self, number: u32) -> Option<&T> {
+        self.chunks.get(number as usize / CHUNK)?[number as usize % CHUNK].as_ref()
+    }
+
+    /// The value of a number, to be changed.
+    #[inline]
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        self.chunks.get_mut(number as usize / CHUNK)?[number as usize % CHUNK].as_mut()
+    }
+
+    /// Take a value out.
+    pub fn remove(&mut self, number: u32) -> Option<T> {
+        let value = self.chunks.get_mut(number as usize / CHUNK)?[number as usize % CHUNK].take();
+        if value.is_some() {
+            self.free.push(number);
+        }
+        value
+    }
+
+    /// All values, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let places = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        (0..).zip(places).filter_map(|(number, value)| Some((number, value.as_ref()?)))
+    }
+
+    /// Bytes of all places, used or not.
+    pub fn bytes(&self) -> usize {
+        self.chunks.len() * CHUNK * size_of::<Option<T>>() + self.free.capacity() * size_of::<u32>()
+    }
+}

@@ -1,0 +1,98 @@
+//! What comes of holds that are committed or extended.
+
+use smallvec::SmallVec;
+
+use crate::shard::registered::Registered;
+use crate::table::answer::Answer;
+
+/// What settling came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is settled now.
+    Settled,
+    /// It was before.
+    AlreadySettled,
+    /// No such hold is remembered.
+    Unknown,
+    /// It holds on.
+    Extended,
+    /// There was no room for more.
+    Refused,
+    /// Its lease is over.
+    Lapsed,
+}
+
+/// What one limit has after a settlement.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// Which of the limits that were asked.
+    pub asked: usize,
+    /// What remains; below 0 in debt.
+    pub remaining: i64,
+    /// Until the state is the same as none.
+    pub reset_after_us: i64,
+}
+
+/// The numbers of the limits that were asked.
+pub type After = SmallVec<[Standing; 2]>;
+
+/// What came of a commit.
+#[derive(Debug)]
+pub struct Settlement {
+    /// What it came to.
+    pub outcome: Outcome,
+    /// The units of each group that count.
+    pub actuals: SmallVec<[i64; 2]>,
+    /// What the limits have now.
+    pub after: After,
+}
+
+/// What came of an extension.
+#[derive(Debug)]
+pub struct Extension {
+    /// What it came to.
+    pub outcome: Outcome,
+    /// What the limits have now.
+    pub after: After,
+    /// What was decided; None where nothing was, or of other limits than were asked.
+    pub answer: Option<Answer>,
+}
+
+/// Why a hold cannot be settled or extended so.
+#[derive(Debug)]
+pub enum Misuse {
+    /// It has so many amounts.
+    Amounts(usize),
+    /// This amount is so large a debt that the numbers of a limit pass 2**52; the limit by its salt.
+    Debt(i64, u64),
+}
+
+/// A hold that is asked for under the id of another one.
+#[derive(Debug)]
+pub enum Conflict {
+    /// The other one is a hit, or this is.
+    Kind {
+        /// Whether the other one is.
+        former_is_hit: bool,
+    },
+    /// The costs of the other one.
+    Costs(SmallVec<[i64; 2]>),
+    /// It is of other limits.
+    Limits,
+    /// It is of other keys.
+    Keys,
+}
+
+/// What came of asking for a hold.
+#[derive(Debug)]
+pub enum Reserved {
+    /// It was decided.
+    Decided(Answer),
+    /// It was decided before.
+    Repeated(Answer),
+    /// Another one has its id.
+    Conflict(Conflict),
+}
+
+/// The limits through which a hold is settled.
+pub type Asked<'limit> = SmallVec<[&'limit Registered; 4]>;
