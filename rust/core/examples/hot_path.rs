@@ -11,6 +11,9 @@ use headgate_core::process::storage::ProcessStorage;
 use headgate_core::shard::registered::{Definition, Registered};
 use headgate_core::table;
 use headgate_core::table::answer::{Check, Mode, OnFull};
+use headgate_core::table::holding::HoldRequest;
+use headgate_core::table::settling::{Asked, Outcome};
+use headgate_core::table::storage::Storage;
 
 type Table = table::Table<ProcessStorage>;
 
@@ -26,6 +29,26 @@ fn register(table: &Table, scope: &str, algorithm: Algorithm, period: i64) -> Ar
     let calendar = Calendar::numbered(period, || Ok::<_, ()>(vec![(0, period)])).expect("a calendar");
     let limit = Limit::new(algorithm, 1, 100_000, period, refill).expect("a limit").on(calendar);
     table.register(Definition { scope, text: "", limit }, NOW_US).expect("a lock").expect("room")
+}
+
+/// Reserve 9 units and commit 4 of them; 1 where that was so.
+fn hold(table: &Table, checks: &[Check], now_us: i64) -> i64 {
+    let id = table.new_id();
+    let request = HoldRequest {
+        id,
+        lease_us: 60_000_000,
+        remember_us: 60_000_000,
+        is_new: true,
+        at_once: false,
+        costs: &[9],
+        groups: &[0],
+    };
+    let checks: Vec<Check> = checks.iter().map(|check| Check { cost: 9, ..*check }).collect();
+    table.reserve(&checks, &request, now_us, HIT).expect("a lock");
+    let asked: Asked<'_> = checks.iter().map(|check| check.limit).collect();
+    let shard_number = table.storage().shard_of(checks[0].key);
+    let came = table.commit(id, shard_number, &[Some(4)], &asked, now_us).expect("a lock").expect("an amount");
+    i64::from(came.outcome == Outcome::Settled)
 }
 
 fn main() {
@@ -44,7 +67,7 @@ fn main() {
     let algorithms: &[Algorithm] = match kind.as_str() {
         "fixed_window" => &[Algorithm::FixedWindow],
         "sliding_window" => &[Algorithm::SlidingWindow],
-        "token_bucket" | "new_keys" => &[Algorithm::TokenBucket],
+        "token_bucket" | "new_keys" | "held" => &[Algorithm::TokenBucket],
         "sliding_log" | "short_log" => &[Algorithm::SlidingLog],
         "stepwise" => &[Algorithm::Stepwise],
         "calendar_window" => &[Algorithm::CalendarWindow],
@@ -61,6 +84,10 @@ fn main() {
         let name = if kind == "new_keys" { number.to_le_bytes() } else { *b"user:042" };
         let key = table.seed().text(&name);
         checks.iter_mut().for_each(|check| check.key = key);
+        if kind == "held" {
+            allowed += hold(&table, &checks, NOW_US + number * 1000);
+            continue;
+        }
         allowed += i64::from(table.apply(&checks, NOW_US + number * 1000, HIT).expect("a lock").allowed);
     }
     println!("{allowed}");

@@ -158,14 +158,15 @@ impl BoundLimits {
         let lease_us = lease_of(lease, lease_us)?;
         let remember_us = own.remember_us.max(remember_of(remember)?);
         let place = own.place(hash)?;
+        let is_new = id.is_none();
         let id = match id {
             None => WholeId { digest: own.table.holding()?.new_id(), place },
             Some(name) => WholeId::named(key, name, place)?,
         };
         let checks: Checks<'_> = own.members.iter().map(|member| member.check(hash, cost.0)).collect();
         let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost.0, own.groups);
-        let (answer, repeated) =
-            own.hold_checks(py, &checks, own.request(id, lease_us, remember_us, &costs), None, None)?;
+        let request = own.request(id, lease_us, remember_us, &costs);
+        let (answer, repeated) = own.hold_checks(py, &checks, HoldRequest { is_new, ..request }, None, None)?;
         Ok(Reservation::new(slf.clone().unbind(), answer, id, repeated, lease_us))
     }
 
@@ -390,7 +391,15 @@ impl BoundLimits {
         remember_us: i64,
         costs: &'own [i64],
     ) -> HoldRequest<'own> {
-        HoldRequest { id: id.digest, lease_us, remember_us, at_once: false, costs, groups: &self.group_of }
+        HoldRequest {
+            id: id.digest,
+            lease_us,
+            remember_us,
+            is_new: false,
+            at_once: false,
+            costs,
+            groups: &self.group_of,
+        }
     }
 
     /// (the answer, whether it was given before) to checks that are to be held.

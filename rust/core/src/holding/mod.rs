@@ -1,14 +1,15 @@
 //! What a shard remembers of holds: bounded, found by their ids, forgotten in time. It decides nothing.
 
+pub mod ids;
 pub mod record;
 pub mod slab;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::algorithms::leases::KeyLeases;
-use crate::holding::record::{HoldId, Record};
+use crate::algorithms::leases::{KeyLeases, Lease};
+use crate::holding::ids::Ids;
+use crate::holding::record::{Content, HoldId, Record};
 use crate::holding::slab::Slab;
 
 /// What is kept of one limit on one key while holds of it are remembered.
@@ -27,16 +28,36 @@ pub struct KeyHolds {
 }
 
 /// All holds of a shard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Holds {
     records: Slab<Record>,
-    by_id: HashMap<HoldId, u32, Mixing>,
+    ids: Ids,
     keys: Slab<KeyHolds>,
-    by_tag: HashMap<u64, u32, Mixing>,
-    by_end: BinaryHeap<Reverse<(i64, u32, u64)>>,
-    settled: VecDeque<(u32, u64)>,
+    by_tag: HashMap<u64, u32, BuildHasherDefault<TagHasher>>,
     weight: usize,
-    turn: u64,
+    settled: usize,
+    /// Where the next sweep begins.
+    cursor: u32,
+    /// No hold is forgotten before this moment.
+    soonest_us: i64,
+    /// The same of those that the sweep has passed.
+    passed_us: i64,
+}
+
+impl Default for Holds {
+    fn default() -> Self {
+        Self {
+            records: Slab::default(),
+            ids: Ids::default(),
+            keys: Slab::default(),
+            by_tag: HashMap::default(),
+            weight: 0,
+            settled: 0,
+            cursor: 0,
+            soonest_us: i64::MAX,
+            passed_us: i64::MAX,
+        }
+    }
 }
 
 impl Holds {
@@ -46,20 +67,23 @@ impl Holds {
         self.weight
     }
 
+    /// Whether no hold is remembered.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.weight == 0
+    }
+
     /// Bytes that they take.
     pub fn bytes(&self) -> usize {
-        self.records.bytes()
-            + self.keys.bytes()
-            + self.by_id.capacity() * size_of::<(HoldId, u32)>()
-            + self.by_tag.capacity() * size_of::<(u64, u32)>()
-            + self.by_end.capacity() * size_of::<(i64, u32, u64)>()
-            + self.settled.capacity() * size_of::<(u32, u64)>()
+        let tags = self.by_tag.capacity() * size_of::<(u64, u32)>();
+        self.records.bytes() + self.keys.bytes() + self.ids.bytes() + tags
     }
 
     /// The number of the hold of this id, if it is remembered.
     #[inline]
     pub fn find(&mut self, id: HoldId, now_us: i64) -> Option<u32> {
-        let number = *self.by_id.get(&id)?;
+        let records = &self.records;
+        let number = self.ids.find(id, |number| records.get(number).is_some_and(|record| record.id == id))?;
         if self.records.get(number).is_some_and(|record| record.forget_us <= now_us) {
             self.forget(number);
             return None;
@@ -96,12 +120,6 @@ impl Holds {
         Some(&self.keys.get(*self.by_tag.get(&tag)?)?.leases)
     }
 
-    /// Whether no hold is remembered.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.weight == 0
-    }
-
     /// Something was given back on the state of a tag.
     pub fn note_refund(&mut self, tag: u64, given: i64) {
         if let Some(number) = self.by_tag.get(&tag)
@@ -109,11 +127,6 @@ impl Holds {
         {
             key.refunds = key.refunds.saturating_add(given);
         }
-    }
-
-    /// What the next hold will be told from others by.
-    pub fn next_turn(&self) -> u64 {
-        self.turn + 1
     }
 
     /// What is kept of a tag, for a hold that is about to be added.
@@ -130,80 +143,102 @@ impl Holds {
 
     /// Add a hold; its number.
     #[inline]
-    pub fn add(&mut self, mut record: Record) -> u32 {
-        self.turn += 1;
-        record.turn = self.turn;
-        self.weight += record.weight as usize;
-        for limit in &record.limits {
-            if let Some(key) = self.keys.get_mut(limit.key) {
-                key.remembered += 1;
+    pub fn add(&mut self, record: Record) -> u32 {
+        self.weight += record.weight();
+        self.settled += usize::from(record.settled);
+        self.soonest_us = self.soonest_us.min(record.forget_us);
+        self.passed_us = self.passed_us.min(record.forget_us);
+        match &record.content {
+            Content::One(one) => {
+                if let Some(key) = self.keys.get_mut(one.key) {
+                    key.remembered += 1;
+                }
+            }
+            Content::Many(share) => {
+                for limit in &share.limits {
+                    if let Some(key) = self.keys.get_mut(limit.key) {
+                        key.remembered += 1;
+                    }
+                }
             }
         }
-        let (id, forget_us, is_settled) = (record.id, record.forget_us, record.settled);
+        let id = record.id;
         let number = self.records.insert(record);
-        self.by_id.insert(id, number);
-        self.by_end.push(Reverse((forget_us, number, self.turn)));
-        if is_settled {
-            self.settled.push_back((number, self.turn));
-        }
-        self.tidy();
+        self.ids.insert(id, number);
         number
     }
 
     /// Count one more part of a hold.
     pub fn grow(&mut self, number: u32) {
-        if let Some(record) = self.records.get_mut(number) {
-            record.weight += 1;
+        if let Some(share) = self.records.get_mut(number).and_then(Record::share_mut) {
+            share.weight += 1;
             self.weight += 1;
         }
     }
 
-    /// From here on a full store may forget it.
+    /// It is settled: from here on a full store may forget it.
     #[inline]
-    pub fn note_settled(&mut self, number: u32) {
-        if let Some(record) = self.records.get(number) {
-            self.settled.push_back((number, record.turn));
+    pub fn settle(&mut self, number: u32, now_us: i64) {
+        if let Some(record) = self.records.get_mut(number) {
+            record.settle(now_us);
+            self.settled += 1;
         }
     }
 
-    /// Forget the one whose time was over first, if there is such a one; whether anything was looked at.
+    /// Look at a few holds, and forget those whose time is over.
     #[inline]
-    pub fn drop_over(&mut self, now_us: i64) -> bool {
-        match self.by_end.peek() {
-            Some(Reverse((forget_us, ..))) if *forget_us <= now_us => self.drop_first(now_us),
-            _ => false,
+    pub fn tidy(&mut self, now_us: i64) {
+        if now_us >= self.soonest_us {
+            self.sweep(TIDY, now_us);
         }
     }
 
-    fn drop_first(&mut self, now_us: i64) -> bool {
-        let Some(Reverse((_, number, turn))) = self.by_end.pop() else {
-            return false;
-        };
-        if let Some(record) = self.records.get(number).filter(|record| record.turn == turn) {
-            if record.forget_us <= now_us {
+    /// Forget all whose time is over; if there is none, and `forget_settled`, one that is settled.
+    #[cold]
+    pub fn make_room(&mut self, now_us: i64, forget_settled: bool) {
+        let before = self.weight;
+        if now_us >= self.soonest_us {
+            self.sweep(self.records.places() - self.cursor.min(self.records.places()), now_us);
+            self.sweep(self.records.places(), now_us);
+        }
+        if self.weight < before || !forget_settled || self.settled == 0 {
+            return;
+        }
+        for _ in 0..=self.records.places() {
+            let number = self.cursor;
+            self.cursor = if number >= self.records.places() { 0 } else { number + 1 };
+            if self.records.get(number).is_some_and(|record| record.settled) {
                 self.forget(number);
-            } else {
-                // It was extended or settled since.
-                self.by_end.push(Reverse((record.forget_us, number, turn)));
+                return;
             }
         }
-        true
     }
 
-    /// Forget the one that was settled first; whether there was one.
-    pub fn drop_settled(&mut self) -> bool {
-        while let Some((number, turn)) = self.settled.pop_front() {
-            if self.records.get(number).is_some_and(|record| record.turn == turn) {
-                self.forget(number);
-                return true;
+    /// No hold is forgotten before this moment; None where there is none.
+    pub fn soonest_us(&self) -> Option<i64> {
+        (!self.is_empty()).then_some(self.soonest_us)
+    }
+
+    /// Look at so many places, going on where the last sweep ended, and forget the holds whose time is over.
+    #[cold]
+    fn sweep(&mut self, places: u32, now_us: i64) {
+        for _ in 0..places {
+            if self.cursor >= self.records.places() {
+                self.cursor = 0;
+                self.soonest_us = std::mem::replace(&mut self.passed_us, i64::MAX);
+            }
+            let number = self.cursor;
+            self.cursor += 1;
+            match self.records.get(number).map(|record| record.forget_us) {
+                Some(forget_us) if forget_us <= now_us => self.forget(number),
+                Some(forget_us) => self.passed_us = self.passed_us.min(forget_us),
+                None => {}
             }
         }
-        false
-    }
-
-    /// When the first of them is forgotten, as far as is known.
-    pub fn first_end_us(&self) -> Option<i64> {
-        self.by_end.peek().map(|Reverse((forget_us, ..))| *forget_us)
+        if self.cursor >= self.records.places() {
+            self.cursor = 0;
+            self.soonest_us = std::mem::replace(&mut self.passed_us, i64::MAX);
+        }
     }
 
     /// Forget all holds of a tag; whether any of its places was in use.
@@ -212,7 +247,10 @@ impl Holds {
             return false;
         };
         let in_use = self.keys.get(key).is_some_and(|key| key.leases.used(now_us) > 0);
-        let own = |record: &Record| record.limits.iter().any(|limit| limit.key == key);
+        let own = |record: &Record| match &record.content {
+            Content::One(one) => one.key == key,
+            Content::Many(share) => share.limits.iter().any(|limit| limit.key == key),
+        };
         let numbers: Vec<u32> =
             self.records.iter().filter(|(_, record)| own(record)).map(|(number, _)| number).collect();
         for number in numbers {
@@ -223,15 +261,21 @@ impl Holds {
 
     /// Forget everything.
     pub fn clear(&mut self) {
-        *self = Self { turn: self.turn, ..Self::default() };
+        *self = Self::default();
     }
 
-    /// The limits that holds name by their numbers.
+    /// Note the numbers of the limits that holds name.
     pub fn note_named(&self, named: &mut [bool]) {
+        let mut note = |number: u32| {
+            if let Some(named) = named.get_mut(number as usize) {
+                *named = true;
+            }
+        };
         for (_, record) in self.records.iter() {
-            for part in record.limits.iter().flat_map(|limit| &limit.parts) {
-                if let Some(named) = named.get_mut(part.number as usize) {
-                    *named = true;
+            match &record.content {
+                Content::One(one) => note(one.part.number),
+                Content::Many(share) => {
+                    share.limits.iter().flat_map(|limit| &limit.parts).for_each(|part| note(part.number));
                 }
             }
         }
@@ -242,83 +286,57 @@ impl Holds {
         let Some(record) = self.records.remove(number) else {
             return;
         };
-        self.by_id.remove(&record.id);
-        self.weight -= record.weight as usize;
-        for limit in &record.limits {
-            let Some(key) = self.keys.get_mut(limit.key) else {
-                continue;
-            };
-            if let Some(lease) = limit.lease {
-                key.leases.take(lease);
+        self.ids.remove(record.id, number);
+        self.weight -= record.weight();
+        self.settled -= usize::from(record.settled);
+        match &record.content {
+            Content::One(one) => {
+                let lease = Lease { until: record.until_us, number: u64::from(number), places: one.part.cost };
+                self.let_go(one.key, one.in_flight.then_some(lease));
             }
-            key.remembered -= 1;
-            if key.remembered == 0 {
-                let tag = key.tag;
-                self.by_tag.remove(&tag);
-                self.keys.remove(limit.key);
+            Content::Many(share) => {
+                for limit in &share.limits {
+                    self.let_go(limit.key, limit.lease);
+                }
             }
         }
     }
 
-    /// Drop what is said of holds that are forgotten, before it is as much as what is said of others.
-    #[inline]
-    fn tidy(&mut self) {
-        let most = 2 * self.by_id.len() + 64;
-        if self.by_end.len() > most || self.settled.len() > most {
-            self.rebuild();
+    /// One hold fewer is of a key.
+    fn let_go(&mut self, number: u32, lease: Option<Lease>) {
+        let Some(key) = self.keys.get_mut(number) else {
+            return;
+        };
+        if let Some(lease) = lease {
+            key.leases.take(lease);
+        }
+        key.remembered -= 1;
+        if key.remembered == 0 {
+            let tag = key.tag;
+            self.by_tag.remove(&tag);
+            self.keys.remove(number);
         }
     }
-
-    #[cold]
-    fn rebuild(&mut self) {
-        let records = &self.records;
-        self.by_end = records.iter().map(|(number, one)| Reverse((one.forget_us, number, one.turn))).collect();
-        self.settled.retain(|(number, turn)| records.get(*number).is_some_and(|record| record.turn == *turn));
-    }
 }
 
-/// How what is random already is hashed: tags are keyed hashes, ids are random or digests. Which of them meet is secret.
-#[derive(Clone, Debug)]
-pub struct Mixing(u64);
+/// Holds that are looked at for each new one, so that those whose time is over do not pile up.
+const TIDY: u32 = 4;
 
-impl Default for Mixing {
-    fn default() -> Self {
-        Self(RandomState::new().build_hasher().finish())
-    }
-}
+/// Tags are keyed hashes already.
+#[derive(Default)]
+pub struct TagHasher(u64);
 
-impl BuildHasher for Mixing {
-    type Hasher = Mixer;
-
-    #[inline]
-    fn build_hasher(&self) -> Mixer {
-        Mixer(self.0)
-    }
-}
-
-/// See `Mixing`.
-pub struct Mixer(u64);
-
-impl Hasher for Mixer {
+impl Hasher for TagHasher {
     #[inline]
     fn finish(&self) -> u64 {
         self.0
     }
 
-    #[inline]
-    fn write(&mut self, bytes: &[u8]) {
-        for word in bytes.chunks(8) {
-            let mut whole = [0; 8];
-            whole[..word.len()].copy_from_slice(word);
-            self.write_u64(u64::from_le_bytes(whole));
-        }
-    }
+    fn write(&mut self, _bytes: &[u8]) {}
 
     #[inline]
-    fn write_usize(&mut self, _length: usize) {}
-
-    #[inline]
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    fn write_u64(&mut self, tag: u64) {
+        // The shard has fixed none of its bits, and a table looks at the upper and at the lower ones.
+        self.0 = tag;
     }
 }

@@ -28,8 +28,6 @@ pub struct Part {
 pub struct HeldLimit {
     /// What it charged, one after another; nothing where a shadow did not admit, or there was no room to count.
     pub parts: SmallVec<[Part; 1]>,
-    /// The tag of the state.
-    pub tag: u64,
     /// Which of the keys that holds of its shard are of.
     pub key: u32,
     /// Which of the hold's limits it is.
@@ -63,7 +61,49 @@ pub struct Amount {
     pub actual: i64,
 }
 
-/// One hold, or the share of it in one shard: the limits whose keys are there. The first key's shard has the amounts.
+/// A hold of one limit that was charged, as most are, and never extended.
+#[derive(Clone, Copy, Debug)]
+pub struct One {
+    /// What it charged.
+    pub part: Part,
+    /// Which of the keys that holds of its shard are of.
+    pub key: u32,
+    /// As it was settled; meaningless before.
+    pub actual: i64,
+    /// What was answered first: what remained, until the state was the same as none, until one more unit remained, and
+    /// the delay.
+    pub answered: [i64; 4],
+    /// Whether its places are in flight.
+    pub in_flight: bool,
+    /// Whether the limit is a shadow.
+    pub shadow: bool,
+}
+
+/// A hold, or its share in one shard: the limits whose keys are there. The first key's shard has the amounts.
+#[derive(Debug, Default)]
+pub struct Share {
+    /// How many parts it has in this shard: each counts towards the bound.
+    pub weight: u32,
+    /// How many limits it has in all shards.
+    pub limits_of_all: u16,
+    /// The amounts of its groups; none in the shares of other shards.
+    pub amounts: SmallVec<[Amount; 1]>,
+    /// The shards of its other shares.
+    pub others: SmallVec<[u16; 4]>,
+    /// Its limits in this shard.
+    pub limits: Vec<HeldLimit>,
+}
+
+/// What a hold is of.
+#[derive(Debug)]
+pub enum Content {
+    /// Of one limit, as most are.
+    One(One),
+    /// Of whatever it may be.
+    Many(Box<Share>),
+}
+
+/// What is remembered of one hold in one shard. It is remembered as long after its settling as after its lease's end.
 #[derive(Debug)]
 pub struct Record {
     /// What it is found by.
@@ -72,24 +112,80 @@ pub struct Record {
     pub until_us: i64,
     /// When it is forgotten.
     pub forget_us: i64,
-    /// How long it is remembered after the later of its lease's end and its settling.
-    pub remember_us: i64,
+    /// What it is of.
+    pub content: Content,
     /// Whether it is settled.
     pub settled: bool,
     /// Whether it is a hit, settled as it was made.
     pub at_once: bool,
     /// Whether something passed uncounted as it was made.
     pub passed: bool,
-    /// How many parts it has in this shard: each counts towards the bound.
-    pub weight: u32,
-    /// What tells it from others that had its number in the slab.
-    pub turn: u64,
-    /// How many limits it has in all shards.
-    pub limits_of_all: u16,
-    /// The amounts of its groups; none in the shares of other shards.
-    pub amounts: SmallVec<[Amount; 1]>,
-    /// The shards of its other shares, in ascending order.
-    pub others: SmallVec<[u16; 4]>,
-    /// Its limits in this shard.
-    pub limits: SmallVec<[HeldLimit; 1]>,
+}
+
+impl Record {
+    /// How many parts it has in this shard.
+    #[inline]
+    pub fn weight(&self) -> usize {
+        match &self.content {
+            Content::One(_) => 1,
+            Content::Many(share) => share.weight as usize,
+        }
+    }
+
+    /// The whole of it, of one limit or of many.
+    #[inline]
+    pub fn share(&self) -> Option<&Share> {
+        match &self.content {
+            Content::One(_) => None,
+            Content::Many(share) => Some(share),
+        }
+    }
+
+    /// `share`, to be changed.
+    #[inline]
+    pub fn share_mut(&mut self) -> Option<&mut Share> {
+        match &mut self.content {
+            Content::One(_) => None,
+            Content::Many(share) => Some(share),
+        }
+    }
+
+    /// Its lease ends at another moment.
+    pub fn move_end(&mut self, until_us: i64) {
+        self.forget_us += until_us - self.until_us;
+        self.until_us = until_us;
+    }
+
+    /// It is settled.
+    #[inline]
+    pub fn settle(&mut self, now_us: i64) {
+        self.settled = true;
+        self.forget_us += (now_us - self.until_us).max(0);
+    }
+
+    /// Tell a hold of one limit as one of many; `number` is its own in the slab.
+    pub fn expand(&mut self, number: u32) {
+        let Content::One(one) = &self.content else {
+            return;
+        };
+        let [remaining, reset_after_us, next_after_us, delay_us] = one.answered;
+        let cost = one.part.cost;
+        let lease = Lease { until: self.until_us, number: u64::from(number), places: cost };
+        let held = HeldLimit {
+            parts: SmallVec::from_buf([one.part]),
+            key: one.key,
+            index: 0,
+            group: 0,
+            shadow: one.shadow,
+            lease: one.in_flight.then_some(lease),
+            reading: Reading { remaining, reset_after_us, retry_after_us: 0, next_after_us, delay_us },
+        };
+        self.content = Content::Many(Box::new(Share {
+            weight: 1,
+            limits_of_all: 1,
+            amounts: SmallVec::from_buf([Amount { cost, held: cost, actual: one.actual }]),
+            others: SmallVec::new(),
+            limits: vec![held],
+        }));
+    }
 }

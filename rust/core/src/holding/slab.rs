@@ -53,6 +53,12 @@ impl<T> Slab<T> {
         value
     }
 
+    /// How many places there are, used or not.
+    #[inline]
+    pub fn places(&self) -> u32 {
+        (self.chunks.len() * CHUNK) as u32
+    }
+
     /// All values, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let places = self.chunks.iter().flat_map(|chunk| chunk.iter());

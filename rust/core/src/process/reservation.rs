@@ -12,8 +12,6 @@ use crate::table::storage::{Full, Location, LockedShards};
 
 /// Slots that a full table looks at for one new key.
 const SWEEP: usize = 32;
-/// Holds that may be forgotten for each new one, so that those whose time is over do not pile up.
-const TIDY: usize = 2;
 
 /// What room is looked for in, at one moment.
 pub struct Reservation<'table> {
@@ -66,9 +64,7 @@ impl Reservation<'_> {
     /// Reserve room for one more part of a hold.
     #[inline]
     pub fn reserve_hold(&self, shard: &mut ProcessShard) -> Result<(), Full> {
-        for _ in 0..TIDY {
-            shard.backing.holds.drop_over(self.now_us);
-        }
+        shard.backing.holds.tidy(self.now_us);
         self.capacity.settle_holds(shard);
         if self.capacity.reserve_hold(shard) { Ok(()) } else { self.forget_one_hold(shard) }
     }
@@ -95,13 +91,9 @@ impl Reservation<'_> {
     /// Forget the holds of a shard whose time is over; if there is none, one that is settled. How long until the
     /// first of those that stay is forgotten.
     fn forget_holds_of(&self, shard: &mut ProcessShard) -> Option<i64> {
-        let before = shard.backing.holds.weight();
-        while shard.backing.holds.drop_over(self.now_us) {}
-        if shard.backing.holds.weight() == before && self.capacity.on_full() == OnFull::Forget {
-            shard.backing.holds.drop_settled();
-        }
+        shard.backing.holds.make_room(self.now_us, self.capacity.on_full() == OnFull::Forget);
         self.capacity.settle_holds(shard);
-        shard.backing.holds.first_end_us().map(|end_us| end_us - self.now_us)
+        shard.backing.holds.soonest_us().map(|end_us| end_us - self.now_us)
     }
 
     /// Make a shard wide enough for `more` slots: without what has expired, or in a wider range.

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::algorithms::concurrent;
 use crate::algorithms::leases::{AskedLeases, Lease};
 use crate::algorithms::transition::{self, Reading, measured_us};
-use crate::holding::record::{Amount, HeldLimit, HoldId, Part, Record};
+use crate::holding::record::{Amount, Content, HeldLimit, HoldId, One, Part, Record, Share};
 use crate::holding::{Holds, KeyHolds};
 use crate::limit::{Algorithm, Limit};
 use crate::shard::Place;
@@ -16,6 +16,7 @@ use crate::shard::states::Need;
 use crate::table::Table;
 use crate::table::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
 use crate::table::judgement::Judgement;
+use crate::table::known_hold::{commit_known, reserve_known};
 use crate::table::settling::{After, Asked, Conflict, Extension, Misuse, Outcome, Reserved, Settlement, Standing};
 use crate::table::storage::{Full, Location, LockedShards, Storage};
 use crate::table::transaction::Transaction;
@@ -29,6 +30,8 @@ pub struct HoldRequest<'request> {
     pub lease_us: i64,
     /// How long it is remembered after the later of its lease's end and its settling.
     pub remember_us: i64,
+    /// Whether its id was just made, so that no hold has it.
+    pub is_new: bool,
     /// Whether it is a hit: settled with its costs as it is made.
     pub at_once: bool,
     /// The cost of each group.
@@ -47,9 +50,10 @@ struct Shares<'table, S: Storage + 'table> {
 }
 
 impl<'table, S: Storage> Shares<'table, S> {
-    fn record(&self, share: usize) -> Option<&Record> {
+    fn record(&self, share: usize) -> Option<(&Record, &Share)> {
         let (guard, number) = self.records[share];
-        self.transaction.locked.guards[guard].backing.holds()?.get(number)
+        let record = self.transaction.locked.guards[guard].backing.holds()?.get(number)?;
+        Some((record, record.share()?))
     }
 
     fn record_mut(&mut self, share: usize) -> Option<&mut Record> {
@@ -63,7 +67,7 @@ impl<'table, S: Storage> Shares<'table, S> {
         let (share, index) = self.limits[limit];
         let (guard, number) = self.records[share];
         let holds = self.transaction.locked.guards[guard].backing.holds()?;
-        let held = &holds.get(number)?.limits[index];
+        let held = &holds.get(number)?.share()?.limits[index];
         Some((held, holds.key(held.key)?))
     }
 
@@ -81,7 +85,9 @@ impl<'table, S: Storage> Shares<'table, S> {
         let Some(record) = holds.get_mut(number) else {
             return;
         };
-        let held = &mut record.limits[index];
+        let Some(held) = record.share_mut().map(|share| &mut share.limits[index]) else {
+            return;
+        };
         let (key, former) = (held.key, std::mem::replace(&mut held.lease, lease));
         if let Some(key) = holds.key_mut(key) {
             if let Some(former) = former {
@@ -104,6 +110,11 @@ impl<S: Storage> Table<S> {
         now_us: i64,
         mode: Mode,
     ) -> Result<Reserved, S::Error> {
+        if let [check] = checks
+            && let Some(answer) = reserve_known(&self.storage, check, request, now_us, mode)?
+        {
+            return Ok(Reserved::Decided(answer));
+        }
         let mut transaction = Transaction::new(&self.storage);
         self.lock(&mut transaction, checks, now_us)?;
         let first = request.groups.iter().position(|group| *group == 0).unwrap_or(0);
@@ -139,18 +150,23 @@ impl<S: Storage> Table<S> {
         asked: &Asked<'_>,
         now_us: i64,
     ) -> Result<Result<Settlement, Misuse>, S::Error> {
+        if let ([actual], [limit]) = (actuals, &asked[..])
+            && let Some(settlement) = commit_known(&self.storage, id, shard_number, *actual, limit, now_us)?
+        {
+            return Ok(Ok(settlement));
+        }
         let Some(mut shares) = self.lock_shares(id, shard_number, now_us)? else {
             let (actuals, after) = (SmallVec::new(), After::new());
             return Ok(Ok(Settlement { outcome: Outcome::Unknown, actuals, after }));
         };
         let mut outcome = Outcome::AlreadySettled;
-        if shares.record(0).is_some_and(|record| !record.settled) {
+        if shares.record(0).is_some_and(|(record, _)| !record.settled) {
             if let Err(misuse) = self.settle_hold(&mut shares, actuals, asked, now_us) {
                 return Ok(Err(misuse));
             }
             outcome = Outcome::Settled;
         }
-        let actuals = shares.record(0).map(|record| record.amounts.iter().map(|own| own.actual).collect());
+        let actuals = shares.record(0).map(|(_, share)| share.amounts.iter().map(|own| own.actual).collect());
         let after = self.after(&shares, asked, now_us);
         shares.transaction.check()?;
         Ok(Ok(Settlement { outcome, actuals: actuals.unwrap_or_default(), after }))
@@ -171,10 +187,10 @@ impl<S: Storage> Table<S> {
         let Some(mut shares) = self.lock_shares(id, shard_number, now_us)? else {
             return Ok(Ok(unknown));
         };
-        let Some(record) = shares.record(0) else {
+        let Some((record, share)) = shares.record(0) else {
             return Ok(Ok(unknown));
         };
-        let groups = record.amounts.len();
+        let groups = share.amounts.len();
         let (mut outcome, mut answer) = (Outcome::AlreadySettled, None);
         if !record.settled && record.until_us <= now_us {
             outcome = Outcome::Lapsed;
@@ -208,10 +224,10 @@ impl<S: Storage> Table<S> {
         };
         let mut records: SmallVec<[(usize, u32); 2]> = SmallVec::from_elem((0, number), 1);
         let holds = transaction.locked.guards[0].backing.holds();
-        if let Some(record) = holds.and_then(|holds| holds.get(number))
-            && !record.others.is_empty()
+        if let Some(share) = holds.and_then(|holds| holds.get(number)?.share())
+            && !share.others.is_empty()
         {
-            shard_numbers.extend(record.others.iter().map(|other| usize::from(*other)));
+            shard_numbers.extend(share.others.iter().map(|other| usize::from(*other)));
             shard_numbers.sort_unstable();
             transaction.unlock();
             self.storage.lock_all(&shard_numbers, &mut transaction.locked.guards)?;
@@ -228,21 +244,24 @@ impl<S: Storage> Table<S> {
             }
         }
         let mut shares = Shares { transaction, records, limits: SmallVec::new() };
+        for (guard, number) in &shares.records {
+            expand(&mut shares.transaction.locked.guards[*guard], *number);
+        }
         for share in 0..shares.records.len() {
-            let count = shares.record(share).map_or(0, |record| record.limits.len());
+            let count = shares.record(share).map_or(0, |(_, share)| share.limits.len());
             shares.limits.extend((0..count).map(|index| (share, index)));
         }
         if shares.limits.len() > 1 {
             let mut limits = shares.limits.clone();
-            limits.sort_by_key(|(share, index)| shares.record(*share).map(|record| record.limits[*index].index));
+            limits.sort_by_key(|(share, index)| shares.record(*share).map(|(_, share)| share.limits[*index].index));
             shares.limits = limits;
         }
         let whole = shares
             .record(0)
-            .is_some_and(|record| record.settled || shares.limits.len() == usize::from(record.limits_of_all));
+            .is_some_and(|(record, share)| record.settled || shares.limits.len() == usize::from(share.limits_of_all));
         for limit in 0..shares.limits.len() {
             let (guard, _) = shares.records[shares.limits[limit].0];
-            let tag = shares.held(limit).map_or(0, |(held, _)| held.tag);
+            let tag = shares.held(limit).map_or(0, |(_, key)| key.tag);
             let place = shares.transaction.locked.guards[guard].find(tag);
             let location = Location { shard_number: shard_numbers[guard], guard, tag, place };
             shares.transaction.locked.locations.push(location);
@@ -268,7 +287,7 @@ impl<S: Storage> Table<S> {
         now_us: i64,
     ) -> Result<(), Misuse> {
         let amounts: SmallVec<[Amount; 2]> =
-            shares.record(0).map_or_else(SmallVec::new, |record| record.amounts.iter().copied().collect());
+            shares.record(0).map_or_else(SmallVec::new, |(_, share)| share.amounts.iter().copied().collect());
         if actuals.len() != 1 && actuals.len() != amounts.len() {
             return Err(Misuse::Amounts(amounts.len()));
         }
@@ -304,16 +323,14 @@ impl<S: Storage> Table<S> {
             }
         }
         for share in 0..shares.records.len() {
-            if let Some(record) = shares.record_mut(share) {
-                record.settled = true;
-                record.forget_us = record.until_us.max(now_us) + record.remember_us;
-                for (group, amount) in record.amounts.iter_mut().enumerate() {
+            if let Some(share) = shares.record_mut(share).and_then(Record::share_mut) {
+                for (group, amount) in share.amounts.iter_mut().enumerate() {
                     amount.actual = actual(group);
                 }
             }
             let (guard, number) = shares.records[share];
             if let Some(holds) = shares.transaction.locked.guards[guard].backing.holds_mut() {
-                holds.note_settled(number);
+                holds.settle(number, now_us);
             }
         }
         Ok(())
@@ -329,7 +346,7 @@ impl<S: Storage> Table<S> {
         now_us: i64,
     ) {
         if let Some((holds, number, index)) = shares.holds_mut(limit)
-            && let Some(key) = holds.get(number).map(|record| record.limits[index].key)
+            && let Some(key) = holds.get(number).and_then(|record| Some(record.share()?.limits[index].key))
             && let Some(key) = holds.key_mut(key)
         {
             key.refunds = settling.refunds;
@@ -349,7 +366,8 @@ impl<S: Storage> Table<S> {
         if let Some(numbers) = settling.numbers {
             shard.write_fields(slot, numbers);
         } else {
-            let held = shard.backing.holds().and_then(|holds| holds.get(number)).map(|record| &record.limits[index]);
+            let share = shard.backing.holds().and_then(|holds| holds.get(number)?.share());
+            let held = share.map(|share| &share.limits[index]);
             let parts: SmallVec<[Part; 1]> =
                 held.map_or_else(SmallVec::new, |held| held.parts.iter().copied().collect());
             shard.to_present(place, &registered(settling.limit, settling.number, 0), now_us);
@@ -419,7 +437,7 @@ impl<S: Storage> Table<S> {
             };
             let cost = if held.parts.is_empty() { 0 } else { more[usize::from(held.group)] };
             let limit: &Registered = if is_same { asked[limit] } else { &own[limit] };
-            let key = crate::hash::KeyHash { shard: 0, tag: held.tag ^ key.salt };
+            let key = crate::hash::KeyHash { shard: 0, tag: key.tag ^ key.salt };
             checks.push(Check { limit, key, cost, shadow: held.shadow });
         }
         let guard_of = |shares: &Shares<'table, S>, limit: usize| shares.transaction.locked.locations[limit].guard;
@@ -442,9 +460,10 @@ impl<S: Storage> Table<S> {
             for share in 0..shares.records.len() {
                 let (guard, number) = shares.records[share];
                 if let Some(record) = shares.record_mut(share) {
-                    record.until_us = until_us;
-                    record.forget_us = until_us + record.remember_us;
-                    record.amounts.iter_mut().zip(more).for_each(|(amount, more)| amount.held += more);
+                    record.move_end(until_us);
+                }
+                if let Some(share) = shares.record_mut(share).and_then(Record::share_mut) {
+                    share.amounts.iter_mut().zip(more).for_each(|(amount, more)| amount.held += more);
                 }
                 if growing.contains(&guard)
                     && let Some(holds) = shares.transaction.locked.guards[guard].backing.holds_mut()
@@ -531,6 +550,13 @@ impl<S: Storage> Table<S> {
     }
 }
 
+/// Tell a hold of one limit as one of many.
+fn expand<B: Backing>(shard: &mut crate::shard::Shard<B>, number: u32) {
+    if let Some(record) = shard.backing.holds_mut().and_then(|holds| holds.get_mut(number)) {
+        record.expand(number);
+    }
+}
+
 /// The number of the hold of this id in a shard, if it is remembered.
 #[inline]
 fn find<B: Backing>(shard: &mut crate::shard::Shard<B>, id: HoldId, now_us: i64) -> Option<u32> {
@@ -560,67 +586,86 @@ fn remember<G, B>(
     G: std::ops::DerefMut<Target = crate::shard::Shard<B>>,
     B: Backing,
 {
-    let until_us = now_us + request.lease_us;
     for guard in 0..locked.guards.len() {
         let Some(holds) = locked.guards[guard].backing.holds_mut() else {
             continue;
         };
-        let mut record = Record {
-            id: request.id,
-            until_us,
-            forget_us: until_us + request.remember_us,
-            remember_us: request.remember_us,
-            settled: request.at_once,
-            at_once: request.at_once,
-            passed: answer.full == Some(OnFull::Pass),
-            weight: 1,
-            turn: 0,
-            limits_of_all: checks.len() as u16,
-            amounts: SmallVec::new(),
-            others: SmallVec::new(),
-            limits: SmallVec::new(),
-        };
+        let mut share = Share { weight: 1, limits_of_all: checks.len() as u16, ..Share::default() };
         if guard == home {
             let amount = |cost: &i64| Amount { cost: *cost, held: *cost, actual: *cost };
-            record.amounts = request.costs.iter().map(amount).collect();
+            share.amounts = request.costs.iter().map(amount).collect();
             for location in &locked.locations {
                 let other = location.shard_number as u16;
-                if location.guard != home && !record.others.contains(&other) {
-                    record.others.push(other);
+                if location.guard != home && !share.others.contains(&other) {
+                    share.others.push(other);
                 }
             }
         }
-        let number = holds.next_turn();
         for (index, check) in checks.iter().enumerate().filter(|(index, _)| locked.locations[*index].guard == guard) {
             let reading = judgement.readings[index];
             let key = holds.key_or_new(locked.locations[index].tag, check.limit.salt);
-            let in_flight = check.limit.limit.algorithm == Algorithm::Concurrent;
-            let mut held = HeldLimit {
-                parts: SmallVec::new(),
-                tag: locked.locations[index].tag,
-                key,
-                index: index as u16,
-                group: request.groups[index],
-                shadow: check.shadow,
-                lease: None,
-                reading,
-            };
-            if let Some(key) = holds.key_mut(key)
-                && reading.allowed()
-                && (in_flight || check.cost == 0 || judgement.kept[index].is_some())
-            {
-                let marked = judgement.marks[index];
-                held.parts.push(Part { marked, refunds: key.refunds, cost: check.cost, number: check.limit.number() });
-                if in_flight && check.cost > 0 {
-                    let lease = Lease { until: until_us, number, places: check.cost };
-                    key.leases.drop_over(now_us);
-                    key.leases.add(lease);
-                    held.lease = Some(lease);
-                }
-            }
-            record.limits.push(held);
+            let refunds = holds.key(key).map_or(0, |key| key.refunds);
+            let counted = is_in_flight(check) || check.cost == 0 || judgement.kept[index].is_some();
+            let (marked, number) = (judgement.marks[index], check.limit.number());
+            let part = Part { marked, refunds, cost: check.cost, number };
+            let parts = if reading.allowed() && counted { SmallVec::from_buf([part]) } else { SmallVec::new() };
+            let (index, group) = (index as u16, request.groups[index]);
+            share.limits.push(HeldLimit { parts, key, index, group, shadow: check.shadow, lease: None, reading });
         }
-        holds.add(record);
+        let content = match (&share.limits[..], &share.amounts[..]) {
+            ([held], [amount]) if !held.parts.is_empty() && share.limits_of_all == 1 => {
+                let Reading { remaining, reset_after_us, next_after_us, delay_us, .. } = held.reading;
+                Content::One(One {
+                    part: held.parts[0],
+                    key: held.key,
+                    actual: amount.actual,
+                    answered: [remaining, reset_after_us, next_after_us, delay_us],
+                    in_flight: is_in_flight(&checks[0]) && held.parts[0].cost > 0,
+                    shadow: held.shadow,
+                })
+            }
+            _ => Content::Many(Box::new(share)),
+        };
+        let until_us = now_us + request.lease_us;
+        let number = holds.add(Record {
+            id: request.id,
+            until_us,
+            forget_us: until_us + request.remember_us,
+            content,
+            settled: request.at_once,
+            at_once: request.at_once,
+            passed: answer.full == Some(OnFull::Pass),
+        });
+        take_places(holds, number, checks, until_us, now_us);
+    }
+}
+
+fn is_in_flight(check: &Check) -> bool {
+    check.limit.limit.algorithm == Algorithm::Concurrent
+}
+
+/// Let the places of a hold be in use that was just added.
+fn take_places(holds: &mut Holds, number: u32, checks: &[Check], until_us: i64, now_us: i64) {
+    if !checks.iter().any(is_in_flight) {
+        return;
+    }
+    let mut leases: SmallVec<[(u32, Lease); 2]> = SmallVec::new();
+    let lease = |places: i64| Lease { until: until_us, number: u64::from(number), places };
+    match holds.get_mut(number).map(|record| &mut record.content) {
+        Some(Content::One(one)) if one.in_flight => leases.push((one.key, lease(one.part.cost))),
+        Some(Content::Many(share)) => {
+            for held in share.limits.iter_mut().filter(|held| is_in_flight(&checks[usize::from(held.index)])) {
+                held.lease = Some(lease(held.cost())).filter(|lease| lease.places > 0);
+                leases.extend(held.lease.map(|lease| (held.key, lease)));
+            }
+        }
+        _ => {}
+    }
+    for (key, lease) in leases {
+        if let Some(key) = holds.key_mut(key) {
+            key.leases.drop_over(now_us);
+            key.leases.add(lease);
+        }
     }
 }
 
@@ -634,26 +679,22 @@ fn extend_limit<S: Storage>(
     now_us: i64,
 ) {
     let reading = judgement.readings[limit];
-    let in_flight = check.limit.limit.algorithm == Algorithm::Concurrent;
     let Some((holds, number, index)) = shares.holds_mut(limit) else {
         return;
     };
-    let Some(record) = holds.get(number) else {
+    let key = holds.get(number).and_then(|record| Some(record.share()?.limits[index].key));
+    let refunds = key.and_then(|key| holds.key(key)).map_or(0, |key| key.refunds);
+    let Some(held) = holds.get_mut(number).and_then(Record::share_mut).map(|share| &mut share.limits[index]) else {
         return;
     };
-    let (turn, key) = (record.turn, record.limits[index].key);
-    let refunds = holds.key(key).map_or(0, |key| key.refunds);
-    let Some(record) = holds.get_mut(number) else {
-        return;
-    };
-    let held = &mut record.limits[index];
-    if check.cost > 0 && reading.allowed() && (in_flight || judgement.kept[limit].is_some()) {
-        let number = check.limit.number();
-        held.parts.push(Part { marked: judgement.marks[limit], refunds, cost: check.cost, number });
+    if check.cost > 0 && reading.allowed() && (is_in_flight(check) || judgement.kept[limit].is_some()) {
+        let part = Part { marked: judgement.marks[limit], refunds, cost: check.cost, number: check.limit.number() };
+        held.parts.push(part);
     }
     let places = held.cost();
-    if in_flight && places > 0 {
-        shares.change_lease(limit, Some(Lease { until: until_us, number: turn, places }), now_us);
+    if is_in_flight(check) && places > 0 {
+        let lease = Lease { until: until_us, number: u64::from(number), places };
+        shares.change_lease(limit, Some(lease), now_us);
     }
 }
 
@@ -673,18 +714,24 @@ where
     let shares: SmallVec<[(usize, u32); 2]> = (0..locked.guards.len())
         .filter_map(|guard| Some((guard, find(&mut locked.guards[guard], request.id, now_us)?)))
         .collect();
-    let record = |guard: usize, number: u32| locked.guards[guard].backing.holds()?.get(number);
-    let Some(first) = record(home, number) else {
+    for (guard, number) in &shares {
+        expand(&mut locked.guards[*guard], *number);
+    }
+    let record = |guard: usize, number: u32| {
+        let record = locked.guards[guard].backing.holds()?.get(number)?;
+        Some((record, record.share()?))
+    };
+    let Some((first, share)) = record(home, number) else {
         return Reserved::Conflict(Conflict::Keys);
     };
     if first.at_once != request.at_once {
         return Reserved::Conflict(Conflict::Kind { former_is_hit: first.at_once });
     }
-    let costs: SmallVec<[i64; 2]> = first.amounts.iter().map(|amount| amount.cost).collect();
+    let costs: SmallVec<[i64; 2]> = share.amounts.iter().map(|amount| amount.cost).collect();
     if costs[..] != *request.costs {
         return Reserved::Conflict(Conflict::Costs(costs));
     }
-    if checks.len() != usize::from(first.limits_of_all) {
+    if checks.len() != usize::from(share.limits_of_all) {
         return Reserved::Conflict(Conflict::Limits);
     }
     let mut readings: SmallVec<[Option<Reading>; 4]> = SmallVec::from_elem(None, checks.len());
@@ -692,12 +739,12 @@ where
         let Some(holds) = locked.guards[guard].backing.holds() else {
             continue;
         };
-        for held in holds.get(number).iter().flat_map(|record| &record.limits) {
-            let (index, salt) = (usize::from(held.index), holds.key(held.key).map(|key| key.salt));
-            if salt != Some(checks[index].limit.salt) {
+        for held in holds.get(number).and_then(Record::share).iter().flat_map(|share| &share.limits) {
+            let (index, key) = (usize::from(held.index), holds.key(held.key));
+            if key.map(|key| key.salt) != Some(checks[index].limit.salt) {
                 return Reserved::Conflict(Conflict::Limits);
             }
-            if held.tag == locked.locations[index].tag {
+            if key.map(|key| key.tag) == Some(locked.locations[index].tag) {
                 readings[index] = Some(held.reading);
             }
         }

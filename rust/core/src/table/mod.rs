@@ -10,6 +10,7 @@
 pub mod answer;
 pub mod holding;
 mod judgement;
+mod known_hold;
 mod known_key;
 pub mod settling;
 pub mod storage;

@@ -1,0 +1,165 @@
+//! The short way of a hold: one limit of a key that is known, neither a log nor places in flight.
+//!
+//! Each function gives None where there is more to do: then a transaction does it.
+
+use smallvec::SmallVec;
+
+use crate::algorithms::transition::{self, Reading};
+use crate::holding::record::{Content, HoldId, One, Part, Record};
+use crate::holding::{Holds, KeyHolds};
+use crate::limit::Algorithm;
+use crate::shard::backing::Backing;
+use crate::shard::registered::Registered;
+use crate::shard::{Place, Shard};
+use crate::table::answer::{Answer, Check, Mode};
+use crate::table::holding::HoldRequest;
+use crate::table::settling::{After, Outcome, Settlement, Standing};
+use crate::table::storage::Storage;
+
+/// Whether states of this limit are numbers in a slot.
+#[inline(always)]
+fn is_of_numbers(limit: &Registered) -> bool {
+    !matches!(limit.limit.algorithm, Algorithm::SlidingLog | Algorithm::Concurrent)
+}
+
+/// `Table::reserve` of one check of a key that is known, which admits it.
+#[inline(always)]
+pub fn reserve_known<S: Storage>(
+    storage: &S,
+    check: &Check,
+    request: &HoldRequest<'_>,
+    now_us: i64,
+    mode: Mode,
+) -> Result<Option<Answer>, S::Error> {
+    if !is_of_numbers(check.limit) || !request.is_new {
+        return Ok(None);
+    }
+    let limit = &check.limit.limit;
+    let mut shard = storage.lock(storage.shard_of(check.key))?;
+    let tag = check.tag();
+    let Place::Found(index) = shard.find(tag) else {
+        return Ok(None);
+    };
+    let Some(numbers) = shard.numbers(index, check.limit) else {
+        return Ok(None);
+    };
+    if !storage.is_current(check.limit) {
+        return Ok(None);
+    }
+    let numbers = transition::roll_numbers(limit, Some(numbers), now_us);
+    let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
+    if mode.wait_us(transition::admit_numbers(limit, numbers, now_us, check.cost), delay_us) != 0 {
+        return Ok(None);
+    }
+    if storage.reserve_hold(&mut shard, now_us).is_err() {
+        return Ok(None);
+    }
+    let numbers = transition::charge_numbers(limit, numbers, now_us, check.cost);
+    if check.cost != 0 {
+        shard.overwrite(index, tag, check.limit, numbers);
+        shard.backing.commit();
+    }
+    let (remaining, reset_after_us, next_after_us) = transition::measure_numbers(limit, numbers, now_us);
+    let reading = Reading { remaining, reset_after_us, retry_after_us: 0, next_after_us, delay_us };
+    if let Some(holds) = shard.backing.holds_mut() {
+        let marked = transition::mark(limit, numbers, now_us);
+        let part = Part { marked, refunds: 0, cost: check.cost, number: check.limit.number() };
+        remember(holds, check, request, tag, part, reading, now_us);
+    }
+    Ok(Some(Answer::of_one(check, reading)))
+}
+
+/// Remember a hold of one limit.
+#[inline(always)]
+fn remember(
+    holds: &mut Holds,
+    check: &Check,
+    request: &HoldRequest<'_>,
+    tag: u64,
+    mut part: Part,
+    reading: Reading,
+    now_us: i64,
+) {
+    let key = holds.key_or_new(tag, check.limit.salt);
+    part.refunds = holds.key(key).map_or(0, |key| key.refunds);
+    let until_us = now_us + request.lease_us;
+    let Reading { remaining, reset_after_us, next_after_us, delay_us, .. } = reading;
+    let answered = [remaining, reset_after_us, next_after_us, delay_us];
+    let one = One { part, key, actual: check.cost, answered, in_flight: false, shadow: check.shadow };
+    holds.add(Record {
+        id: request.id,
+        until_us,
+        forget_us: until_us + request.remember_us,
+        content: Content::One(one),
+        settled: request.at_once,
+        at_once: request.at_once,
+        passed: false,
+    });
+}
+
+/// `Table::commit` of an open hold of one limit, which was never extended, asked through that limit alone.
+#[inline(always)]
+pub fn commit_known<S: Storage>(
+    storage: &S,
+    id: HoldId,
+    shard_number: usize,
+    actual: Option<i64>,
+    asked: &Registered,
+    now_us: i64,
+) -> Result<Option<Settlement>, S::Error> {
+    if shard_number >= storage.shard_count() {
+        return Ok(None);
+    }
+    let mut guard = storage.lock(shard_number)?;
+    let shard: &mut Shard<S::Backing<'_>> = &mut guard;
+    let Some(settled) = settle_known(shard, id, actual, asked, now_us) else {
+        return Ok(None);
+    };
+    Ok(Some(settled))
+}
+
+#[inline(always)]
+fn settle_known<B: Backing>(
+    shard: &mut Shard<B>,
+    id: HoldId,
+    actual: Option<i64>,
+    asked: &Registered,
+    now_us: i64,
+) -> Option<Settlement> {
+    let number = shard.backing.holds_mut()?.find(id, now_us)?;
+    let holds = shard.backing.holds()?;
+    let record = holds.get(number)?;
+    let Content::One(One { part, key, .. }) = record.content else {
+        return None;
+    };
+    if record.settled || part.number != asked.number() || !is_of_numbers(asked) {
+        return None;
+    }
+    let KeyHolds { tag, refunds, .. } = *holds.key(key)?;
+    let Place::Found(index) = shard.find(tag) else {
+        return None;
+    };
+    let numbers = shard.numbers(index, asked)?;
+    let actual = actual.unwrap_or(part.cost);
+    let limit = &asked.limit;
+    let numbers = transition::roll_numbers(limit, Some(numbers), now_us);
+    let (change, refunded) = (actual - part.cost, refunds.saturating_sub(part.refunds));
+    let (numbers, given) = transition::settle(limit, numbers, now_us, part.marked, change, refunded);
+    if change > 0 && !transition::fits(limit, numbers) {
+        return None;
+    }
+    shard.write_fields(index, numbers);
+    shard.backing.commit();
+    let holds = shard.backing.holds_mut()?;
+    if given != 0 {
+        holds.key_mut(key)?.refunds = refunds.saturating_add(given);
+    }
+    if let Some(Record { content: Content::One(one), .. }) = holds.get_mut(number) {
+        one.actual = actual;
+    }
+    holds.settle(number, now_us);
+    let (remaining, reset_after_us, _) = transition::measure_numbers(limit, numbers, now_us);
+    let mut after = After::new();
+    after.push(Standing { asked: 0, remaining, reset_after_us });
+    Some(Settlement { outcome: Outcome::Settled, actuals: SmallVec::from_slice(&[actual]), after })
+}
