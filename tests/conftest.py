@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from headgate import limit_text
-from subjects import CORES, KINDS
+from subjects import CORES, HOLDING, KINDS
 
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=30)
@@ -22,11 +22,16 @@ settings.load_profile(os.environ.get("HEADGATE_LAWS", "ci"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that asks for `core` runs on each core that is here, one for `store_kind` on each kind of store."""
+    """A test that asks for `core` runs on each core that is here, one for `store_kind` on each kind of store.
+
+    One for `holding_kind` runs on each kind that holds.
+    """
     if "core" in metafunc.fixturenames:
         metafunc.parametrize("core", CORES)
     if "store_kind" in metafunc.fixturenames:
         metafunc.parametrize("store_kind", KINDS)
+    if "holding_kind" in metafunc.fixturenames:
+        metafunc.parametrize("holding_kind", HOLDING)
 
 
 @pytest.fixture(autouse=True)

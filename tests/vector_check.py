@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headgate import Limiter, MemoryStore, core
+from headgate import Extension, Limiter, MemoryStore, Settlement, core
 from headgate.algorithms.table import ALGORITHMS
 from headgate.decision import Decision
 from headgate.limits import Limit
@@ -54,8 +54,29 @@ def steps(limiter: Limiter, clock: ManualClock, vector: dict[str, Any]) -> Itera
     """Each step of a vector: (the answer, what it must be)."""
     for step in vector["steps"]:
         clock.set(step["at_us"])
-        given = answer(getattr(limiter, step["op"])("key", step["cost"]))
+        given = ask(limiter, step)
         yield given, {name: step[name] for name in given}
+
+
+def ask(limiter: Limiter, step: dict[str, Any]) -> dict[str, Any]:
+    """The answer to one step, in the terms of the vectors."""
+    if step["op"] in ("hit", "peek"):
+        return answer(getattr(limiter, step["op"])("key", step["cost"]))
+    if step["op"] == "reserve":
+        held = limiter.reserve("key", step["cost"], id=step["id"], lease_us=step["lease_us"])
+        return {**answer(held.decision), "repeated": held.repeated}
+    whole_id = limiter.id_of("key", step["id"])
+    came: Settlement | Extension
+    if step["op"] == "extend":
+        came = limiter.extend(whole_id, lease_us=step["lease_us"], more=step["more"])
+        told = {}
+    else:
+        came = limiter.cancel(whole_id) if step["op"] == "cancel" else limiter.commit(whole_id, step["actual"])
+        told = {"settled_at": came.actual}
+    # An id that is unknown tells no key: what its key has is seen otherwise.
+    after = limiter.peek("key", 0).limits if came.outcome == "unknown" else came.after
+    standings = [{"remaining": own.remaining, "reset_after_us": own.reset_after_us} for own in after]
+    return {"outcome": came.outcome, "after": standings, **told}
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ from headgate.decision import Decision, LimitReading
 from headgate.errors import (
     ArgumentError,
     ConfigError,
+    ConflictingId,
     HeadgateError,
     Held,
     LimitSyntaxError,
@@ -17,6 +18,7 @@ from headgate.errors import (
     StoreUnavailable,
     Throttled,
 )
+from headgate.holding import Extension, Settlement
 from headgate.limit_text import parse_limits
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.limits import (
@@ -33,6 +35,7 @@ from headgate.limits import (
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.problems import PolicyError
 from headgate.policy.request import Request
+from headgate.reservation import AsyncReservation, Reservation
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.memory import MemoryStore
 from headgate.stores.shared.store import SharedStore
@@ -46,10 +49,13 @@ __all__ = [
     "ArgumentError",
     "AsyncGate",
     "AsyncLimiter",
+    "AsyncReservation",
     "CalendarWindow",
     "Concurrent",
     "ConfigError",
+    "ConflictingId",
     "Decision",
+    "Extension",
     "FixedWindow",
     "Gate",
     "GuardedStore",
@@ -67,6 +73,8 @@ __all__ = [
     "RateLimited",
     "RedisStore",
     "Request",
+    "Reservation",
+    "Settlement",
     "SharedStore",
     "SlidingLog",
     "SlidingWindow",

@@ -10,6 +10,7 @@ from typing import Any, final
 from headgate.clock import Clock
 from headgate.costs import Cost
 from headgate.decision import LimitReading, NamedLimit
+from headgate.holding import Amounts, Extension, Hold, Reserved, Standing
 from headgate.keys import Key
 from headgate.operation import Receipt
 
@@ -22,6 +23,8 @@ __all__ = [
     "Operation",
     "PeerLimits",
     "RateLimitFields",
+    "Reservation",
+    "Settlement",
     "Table",
     "Zone",
     "now_us",
@@ -43,17 +46,17 @@ def read_common_lines(
 class Table:
     """A bounded table of states, shared by every `BoundLimits` made on it.
 
-    `max_keys` bounds the states, `max_log_entries` what all sliding logs together remember (in blocks
-    of seven). `on_full` is "forget", "refuse" or "pass". `seed` is 16 secret bytes: keys are kept as
-    keyed hashes of them only. Raises ValueError for another `on_full`.
+    `max_keys` bounds the states, `max_log_entries` what all sliding logs together remember (in blocks of seven),
+    `max_holds` the parts of holds. `on_full` is "forget", "refuse" or "pass". `seed` is 16 secret bytes: keys are kept
+    as keyed hashes of them only. Raises ValueError for another `on_full`.
     """
 
-    def __new__(cls, *, max_keys: int, max_log_entries: int, on_full: str, seed: bytes) -> Table: ...
+    def __new__(cls, *, max_keys: int, max_log_entries: int, max_holds: int, on_full: str, seed: bytes) -> Table: ...
     def clear(self) -> None:
         """Forget everything."""
 
     def stats(self) -> dict[str, int]:
-        """`keys`, `bytes`, `expired`, `evicted`, `refused_full`, `passed_full`."""
+        """`keys`, `holds`, `bytes`, `expired`, `evicted`, `refused_full`, `passed_full`."""
 
 @final
 class Zone:
@@ -126,11 +129,36 @@ class BoundLimits:
     def __new__(
         cls, table: Table | Zone, definitions: tuple[NamedLimit, ...], clock: Clock | None = None
     ) -> BoundLimits: ...
-    def hit(self, key: Key, cost: Cost = 1) -> Decision:
-        """Decide and charge. Raises ArgumentError for what is no key or cost."""
+    def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Decision:
+        """Decide and charge; with an id once. Raises ArgumentError for what is no key or cost."""
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
         """Decide and change nothing."""
+
+    def hold(
+        self,
+        key: Key,
+        cost: int = 1,
+        lease: float | None = None,
+        id: str | bytes | None = None,
+        lease_us: int | None = None,
+        remember: float | None = None,
+    ) -> Reservation:
+        """See `headgate.limiter.Limiter.reserve`; the same key and cost for all groups."""
+
+    def reserve(self, operation: Operation, hold: Hold) -> Reserved:
+        """Decide, charge, and remember what was charged."""
+
+    def commit(self, id: str, actual: Amounts = None, *, now_us: int | None = None) -> Settlement:
+        """Settle a hold, by its whole id, with what it really cost."""
+
+    def extend(
+        self, whole_id: str, lease_us: int, more: int | Sequence[int], /, *, now_us: int | None = None
+    ) -> Extension:
+        """Let a lease end `lease_us` from now, and hold more."""
+
+    def id_of(self, key: Key, name: str | bytes, /) -> str:
+        """The whole id of the hold of a name within a key."""
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
         """Decide and charge one request after another at one instant; all keys and costs are read first."""
@@ -146,6 +174,48 @@ class BoundLimits:
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None) -> list[tuple[Any, ...] | None]:
         """Each limit's stored state as the Python transition writes it."""
+
+@final
+class Reservation:
+    """What was held; see `headgate.reservation.Reservation`."""
+
+    def __new__(cls, bound: Any, reserved: Reserved, lease_us: int) -> Reservation: ...
+    def __bool__(self) -> bool: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def decision(self) -> Any: ...
+    @property
+    def repeated(self) -> bool: ...
+    @property
+    def lease_us(self) -> int: ...
+    @property
+    def settled(self) -> bool: ...
+    def commit(self, actual: int | None = None) -> Settlement:
+        """Settle it with what it really cost."""
+
+    def cancel(self) -> Settlement:
+        """Settle it as if it had never been."""
+
+    def extend(self, lease: float | None = None, more: int | None = None, *, lease_us: int | None = None) -> Extension:
+        """Let its lease end later, and hold more."""
+
+    def __enter__(self) -> Reservation: ...
+    def __exit__(self, kind: Any, _error: Any, _traceback: Any, /) -> None: ...
+
+@final
+class Settlement:
+    """The answer to `commit`; see `headgate.holding.Settlement`."""
+
+    def __new__(cls, outcome: str, actuals: Sequence[int] | None, after: Iterable[Standing]) -> Settlement: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def actuals(self) -> tuple[int, ...] | None: ...
+    @property
+    def actual(self) -> int | None: ...
+    @property
+    def after(self) -> tuple[Standing, ...]: ...
 
 @final
 class Operation:

@@ -71,6 +71,20 @@ class Counted:
         given = read_units(cost, self.units)
         return tuple([given.get(unit, before) for unit, before in zip(self.units, charged, strict=True)])
 
+    def read_actuals(self, actual: object) -> tuple[int | None, ...]:
+        """What counts of a hold for each group; None for as much as is held, where it is not named."""
+        if actual is None:
+            return (None,) * len(self.units)
+        if not isinstance(actual, Mapping):
+            own = self._of_number(actual)
+            return (
+                own
+                if self._one
+                else tuple([now if unit == REQUESTS else None for unit, now in zip(self.units, own, strict=True)])
+            )
+        given = read_units(actual, self.units)
+        return tuple([given.get(unit) for unit in self.units])
+
     def as_read(self, costs: Sequence[int]) -> Cost:
         """A cost of each group as a limiter takes it."""
         return costs[0] if self.is_plain else ReadCosts(zip(self.units, costs, strict=True))

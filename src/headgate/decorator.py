@@ -12,6 +12,8 @@ from headgate.clock import Clock
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision
 from headgate.errors import ConfigError, RateLimited
+from headgate.held_calls import HeldCalls
+from headgate.holding import lease_of
 from headgate.keys import Key, encode_key
 from headgate.operation import Operation
 from headgate.stores.protocol import BoundLimits
@@ -37,6 +39,9 @@ class CallLimit:
     cost: CostOf
     on_refusal: OnRefusal
     timeout_us: int
+    lease_us: int
+    in_flight: bool
+    """Whether one of the limits counts what is in flight: then a call holds its places while it runs."""
 
     @classmethod
     def checked(
@@ -50,6 +55,8 @@ class CallLimit:
         cost: CostOf,
         on_refusal: OnRefusal,
         timeout: float | None,
+        lease: float = 60,
+        in_flight: bool = False,
     ) -> CallLimit:
         """A call limit, or the error of what cannot be meant."""
         if key is not None and not callable(key):
@@ -60,7 +67,10 @@ class CallLimit:
             raise ConfigError(f'on_refusal is "raise", "wait" or a function, not {on_refusal!r}')
         if timeout is not None and on_refusal != "wait":
             raise ConfigError('a timeout is for on_refusal="wait"')
-        return cls(bound, lines, clock, counted, key, cost, on_refusal, timeout_us(timeout))
+        if in_flight and on_refusal == "wait":
+            raise ConfigError('on_refusal="wait" is for rates: when a place in flight is free, nobody knows ahead')
+        lease_us = lease_of(lease, None)
+        return cls(bound, lines, clock, counted, key, cost, on_refusal, timeout_us(timeout), lease_us, in_flight)
 
     def around(self, function: Callable[P, R]) -> Callable[P, R]:
         """The function with its calls limited; raises ConfigError for what cannot be called, or not as it is."""
@@ -69,11 +79,23 @@ class CallLimit:
         if not callable(function) or inspect.isclass(function):
             raise ConfigError(f"limit goes around a function or a method, not {function!r:.60}")
         call = self if self.key is not None else self._keyed_by(function)
+        if self.in_flight:
+            return cast(Callable[P, R], call._held(function))
         if is_coroutine_function(function):
             return cast(Callable[P, R], call._around_coroutine(function))
         if is_async_generator_function(function):
             return cast(Callable[P, R], call._around_async_generator(cast(Callable[..., Any], function)))
         return call._around_plain(function)
+
+    def _held(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        calls = HeldCalls(self.bound, self.lease_us, self._key_and_costs, self._refused)
+        if is_coroutine_function(function):
+            return calls.around_coroutine(function)
+        if is_async_generator_function(function):
+            return calls.around_async_generator(function)
+        if inspect.isgeneratorfunction(function):
+            return calls.around_generator(function)
+        return calls.around_plain(function)
 
     def _around_plain(self, function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -112,12 +134,15 @@ class CallLimit:
         return limited
 
     def _steps(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WaitSteps:
-        key = self.key(*args, **kwargs) if callable(self.key) else self.key or ""
-        cost = self.cost(*args, **kwargs) if callable(self.cost) else self.cost
-        costs = (cost,) if type(cost) is int and self.counted.is_plain else self.counted.read(cost)
+        key, costs = self._key_and_costs(args, kwargs)
         if self.on_refusal == "wait":
             return self.lines.steps(key, costs, self.timeout_us)
         return self._ask(key, costs)
+
+    def _key_and_costs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Key, tuple[int, ...]]:
+        key = self.key(*args, **kwargs) if callable(self.key) else self.key or ""
+        cost = self.cost(*args, **kwargs) if callable(self.cost) else self.cost
+        return key, (cost,) if type(cost) is int and self.counted.is_plain else self.counted.read(cost)
 
     def _ask(self, key: Key, costs: tuple[int, ...]) -> Generator[Any, Any, Decision]:
         decision = yield Operation((key,) * len(costs), costs)

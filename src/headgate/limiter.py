@@ -26,10 +26,12 @@ from headgate.decorator import (
 )
 from headgate.drive import answered
 from headgate.errors import ArgumentError, ConfigError
+from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.keys import Key, encode_key
 from headgate.limit_text import MOST_LIMITS, parse_limits
 from headgate.limits import Limit, units_of
 from headgate.operation import Operation, Receipt
+from headgate.reservation import AsyncReservation, CountedHolds, Reservation
 from headgate.stores.guard.choice import answering, rescued
 from headgate.stores.guard.fallback import Choice, check_choice
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Decisions, Store
@@ -99,6 +101,16 @@ class _BoundLimiter:
         costs = self.counted.read(cost)
         return self._bound.decide(Operation((key,) * len(costs), costs, commit=commit))
 
+    def _operation(self, key: Key, cost: Cost) -> Operation:
+        """A request that charges this cost."""
+        costs = self.counted.read(cost)
+        return Operation((key,) * len(costs), costs)
+
+    @property
+    def _holds(self) -> Any:
+        """What settles holds: it takes amounts as costs are given."""
+        return self._bound if self._is_plain else CountedHolds(self._bound, self.counted)
+
     def _many(self, keys: Iterable[Key], costs: object) -> list[Operation]:
         """Operations, all at one moment where this process knows it; nothing is asked if a key or cost is bad."""
         every = list(keys)
@@ -149,6 +161,7 @@ class _BoundLimiter:
         cost: CostOf = 1,
         on_refusal: OnRefusal = "raise",
         timeout: float | None = None,
+        lease: float = 60,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Limit the calls of a function.
 
@@ -156,6 +169,10 @@ class _BoundLimiter:
         calls of the function count together. A refused call raises RateLimited; with
         `on_refusal="wait"` it stands in line first, for at most `timeout` seconds; where `on_refusal`
         is a function, that is called instead, with the same arguments.
+
+        Where one of the limits counts what is in flight, a call holds its places, in leases of `lease` seconds that
+        extend themselves, until the function has ended, however it ends: a coroutine with its last step, a generator
+        with its last value (it is asked for its first one when that is decided).
         """
         call = CallLimit.checked(
             self._bound,
@@ -166,6 +183,8 @@ class _BoundLimiter:
             cost=cost,
             on_refusal=on_refusal,
             timeout=timeout,
+            lease=lease,
+            in_flight=any(not limit.is_rate for limit in self.limits),
         )
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -211,25 +230,81 @@ class Limiter(_BoundLimiter):
 
     def _shorten(self) -> None:
         # A bound method of the store is the shortest way to a decision; a subclass's own way stays.
-        for method in ("hit", "peek"):
+        shorter = {method: getattr(self._bound, method) for method in ("hit", "peek")}
+        if hasattr(self._bound, "hold"):
+            shorter |= {"reserve": self._bound.hold, "commit": self._bound.commit}
+        for method, own in shorter.items():
             if getattr(type(self), method) is getattr(Limiter, method):
                 self.__dict__.pop(method, None)
                 if self._is_plain:
-                    setattr(self, method, getattr(self._bound, method))
+                    setattr(self, method, own)
 
-    def hit(self, key: Key, cost: Cost = 1) -> Decision:
+    def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Decision:
         """Take `cost` units of `key` now, if every limit admits it. A cost of 0 only looks.
 
         `key` is text or a tuple of parts. `cost` is a number, or one for each unit that the limits count, as
         {"requests": 1, "tokens": 900}: a number is of the only unit, or of several in requests alone; in a mapping
-        requests that are not named are 1, all other units 0. Atomic; a refusal changes nothing. Raises ArgumentError
-        for an invalid key or cost, StoreError where the store does not answer.
+        requests that are not named are 1, all other units 0. Atomic; a refusal changes nothing. With an `id`, a name
+        within the key, a call that is repeated charges once, and is answered like the first one, for at least an
+        hour. Raises ArgumentError for an invalid key or cost, and for limits of what is in flight; ConflictingId for
+        an id that was another one's; StoreError where the store does not answer.
         """
+        if id is not None:
+            reserved: Reserved = self._bound.reserve(self._operation(key, cost), Hold(id, 0, at_once=True))
+            return reserved.decision
         if self._is_plain:
             decision: Decision = self._bound.hit(key, cost)
             return decision
         decided: Decision = self._decide(key, cost, commit=True)
         return decided
+
+    def reserve(
+        self,
+        key: Key,
+        cost: Cost = 1,
+        lease: float = 60,
+        id: str | bytes | None = None,
+        lease_us: int | None = None,
+        remember: float | None = None,
+    ) -> Reservation:
+        """Hold `cost` units of `key`: charged now like a hit, and settled later with what it really cost.
+
+        `id` is a name for the hold within its key: the same call with the same id is answered like the first one and
+        charges nothing; without it an id is made. The lease, `lease` seconds or exactly `lease_us` microseconds, up to
+        31 days, is how long places in flight are held unless it is extended; all other charges stay until they are
+        settled, however late. It is remembered for an hour after that, for the longest period of its limits, or for
+        `remember` seconds, whichever is longest. Raises as `hit` does.
+        """
+        own_us = lease_of(lease, lease_us)
+        reserved = self._bound.reserve(self._operation(key, cost), Hold(id, own_us, remember_of(remember)))
+        return Reservation(self._holds, reserved, own_us)
+
+    def commit(self, id: str, actual: Cost | None = None) -> Settlement:
+        """Settle a hold, by its whole id, with what it really cost; None is as much as is held.
+
+        Unused units are given back as far as they are not back already, missing ones are charged, even past the
+        limit. A hold is settled once: later settlings say "already settled" and change nothing. Raises
+        ArgumentError for what is no id or amount; StoreError where the store does not answer, which may have settled.
+        """
+        settlement: Settlement = self._holds.commit(id, actual)
+        return settlement
+
+    def cancel(self, id: str) -> Settlement:
+        """Settle a hold as if it had never been: `commit` with 0."""
+        return self.commit(id, 0)
+
+    def extend(self, id: str, lease: float = 60, more: Cost = 0, *, lease_us: int | None = None) -> Extension:
+        """Let a lease end `lease` seconds from now, never sooner than it did, and hold `more` on top of it.
+
+        All of it or nothing. What is settled, or whose lease is over, is not extended. Raises as `commit` does.
+        """
+        extension: Extension = self._holds.extend(id, lease_of(lease, lease_us), (more,))
+        return extension
+
+    def id_of(self, key: Key, id: str | bytes) -> str:
+        """The whole id of the hold of this name within a key, whether there is one or not; nothing is asked."""
+        whole: str = self._bound.id_of(key, id)
+        return whole
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
         """Whether `cost` would pass, and what it would leave; changes nothing. A cost of 0 shows what is left."""
@@ -321,10 +396,48 @@ class AsyncLimiter(_BoundLimiter):
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
         return self._answering.bind_async(self.definitions, clock=clock)
 
-    async def hit(self, key: Key, cost: Cost = 1) -> Decision:
+    async def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Decision:
         """See `Limiter.hit`."""
+        if id is not None:
+            hold = Hold(id, 0, at_once=True)
+            reserved: Reserved = await answered(self._bound.reserve(self._operation(key, cost), hold))
+            return reserved.decision
         decision: Decision = await answered(self.ask(key, cost))
         return decision
+
+    async def reserve(
+        self,
+        key: Key,
+        cost: Cost = 1,
+        lease: float = 60,
+        id: str | bytes | None = None,
+        lease_us: int | None = None,
+        remember: float | None = None,
+    ) -> AsyncReservation:
+        """See `Limiter.reserve`: `async with await limiter.reserve(key) as held`."""
+        own_us = lease_of(lease, lease_us)
+        hold = Hold(id, own_us, remember_of(remember))
+        reserved: Reserved = await answered(self._bound.reserve(self._operation(key, cost), hold))
+        return AsyncReservation(self._holds, reserved, own_us)
+
+    async def commit(self, id: str, actual: Cost | None = None) -> Settlement:
+        """See `Limiter.commit`."""
+        settlement: Settlement = await answered(self._holds.commit(id, actual))
+        return settlement
+
+    async def cancel(self, id: str) -> Settlement:
+        """See `Limiter.cancel`."""
+        return await self.commit(id, 0)
+
+    async def extend(self, id: str, lease: float = 60, more: Cost = 0, *, lease_us: int | None = None) -> Extension:
+        """See `Limiter.extend`."""
+        extension: Extension = await answered(self._holds.extend(id, lease_of(lease, lease_us), (more,)))
+        return extension
+
+    def id_of(self, key: Key, id: str | bytes) -> str:
+        """See `Limiter.id_of`."""
+        whole: str = self._bound.id_of(key, id)
+        return whole
 
     def ask(self, key: Key, cost: Cost = 1) -> Decision | Awaitable[Decision]:
         """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""

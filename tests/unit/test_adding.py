@@ -17,6 +17,7 @@ from headgate.algorithms.table import ALGORITHMS, Algorithm, Shape
 from headgate.algorithms.transition import Step, convert, decide, give_back
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, binding_of
+from headgate.holding import Hold
 from headgate.http.fields.ratelimit import ratelimit_fields
 from headgate.keys import Key, check_cost, encode_key
 from headgate.limit_text import parse_limits
@@ -188,13 +189,14 @@ class DictStore(Store):
         self.states.clear()
 
 
-class DictLimits:
+class DictLimits(BoundLimits):
     def __init__(self, store: DictStore, limits: tuple[NamedLimit, ...], clock: Clock) -> None:
         self.store, self.limits, self.clock = store, limits, clock
         self.groups = max(limit.group for limit in limits) + 1
 
-    def hit(self, key: Key, cost: int = 1) -> Decision:
-        return self.decide(Operation((key,) * self.groups, (cost,) * self.groups))
+    def hit(self, key: Key, cost: int = 1, *, id: str | bytes | None = None) -> Decision:
+        operation = Operation((key,) * self.groups, (cost,) * self.groups)
+        return self.decide(operation) if id is None else self.reserve(operation, Hold(id, 0, at_once=True)).decision
 
     def peek(self, key: Key, cost: int = 1) -> Decision:
         return self.decide(Operation((key,) * self.groups, (cost,) * self.groups, commit=False))

@@ -18,7 +18,7 @@ FLOORS = {
     "operation": 1, "holding": 1, "costs": 1, "testing": 1,
     "algorithms": 2,
     "stores": 3, "limit_text": 3,
-    "waiting": 4, "decorator": 4, "limiter": 4,
+    "waiting": 4, "heartbeat": 4, "reservation": 4, "held_calls": 4, "decorator": 4, "limiter": 4,
     "policy": 5,
     "planning": 6,
     "http": 6,
@@ -29,16 +29,18 @@ FLOORS = {
 SERVICE_FLOORS = {"http": 0, "routes": 1, "checks": 2, "admin": 2, "pages": 2, "app": 3, "workers": 4}
 ROOMS = [("calendars", "units", "periods", "money", "amounts", "limits", "keys", "decision", "operation", "holding",
           "costs", "testing"),
-         ("waiting", "decorator", "limiter"), ("errors", "core", "clock", "drive")]  # fmt: skip
+         ("waiting", "heartbeat", "reservation", "held_calls", "decorator", "limiter"),
+         ("errors", "core", "clock", "drive")]  # fmt: skip
 RUST = ROOT / "rust"
 RUST_FLOORS = {
     "limit": 0, "hash": 0,
     "algorithms": 1,
     "encoding": 2,
     "memory": 3,
-    "shard": 4,
-    "table": 5,
-    "process": 6, "zone": 6,
+    "holding": 4,
+    "shard": 5,
+    "table": 6,
+    "process": 7, "zone": 7,
 }  # fmt: skip
 LEFT_OUT_OF_CIRCLES: dict[tuple[str, str], str] = {}
 """Imports inside functions that lead back to their file, (file, imported): the reason."""
@@ -333,7 +335,9 @@ def test_the_scripts_have_the_floor_plan_of_the_cores() -> None:
     """The same files and, in each, the same steps in the same order, with what only Redis needs around them."""
     lua = SOURCE / "stores" / "redis" / "lua"
     for python_file in (SOURCE / "algorithms").glob("*.py"):
-        if python_file.stem in ("__init__", "transition", "table", "integers", "sliding_conversion"):
+        if python_file.stem in ("__init__", "transition", "table", "integers", "sliding_conversion", "leases"):
+            continue
+        if python_file.stem == "concurrent":  # Redis does not hold yet
             continue
         sections = re.findall(r"^--@ (\w+)$", (lua / f"{python_file.stem}.lua").read_text(), re.M)
         same = re.findall(r"^--@ same (\w+)$", (lua / f"{python_file.stem}.lua").read_text(), re.M)

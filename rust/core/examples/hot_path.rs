@@ -11,9 +11,6 @@ use headgate_core::process::storage::ProcessStorage;
 use headgate_core::shard::registered::{Definition, Registered};
 use headgate_core::table;
 use headgate_core::table::answer::{Check, Mode, OnFull};
-use headgate_core::table::holding::HoldRequest;
-use headgate_core::table::settling::{Asked, Outcome};
-use headgate_core::table::storage::Storage;
 
 type Table = table::Table<ProcessStorage>;
 
@@ -31,26 +28,6 @@ fn register(table: &Table, scope: &str, algorithm: Algorithm, period: i64) -> Ar
     table.register(Definition { scope, text: "", limit }, NOW_US).expect("a lock").expect("room")
 }
 
-/// Reserve 9 units and commit 4 of them; 1 where that was so.
-fn hold(table: &Table, checks: &[Check], now_us: i64) -> i64 {
-    let id = table.new_id();
-    let request = HoldRequest {
-        id,
-        lease_us: 60_000_000,
-        remember_us: 60_000_000,
-        is_new: true,
-        at_once: false,
-        costs: &[9],
-        groups: &[0],
-    };
-    let checks: Vec<Check> = checks.iter().map(|check| Check { cost: 9, ..*check }).collect();
-    table.reserve(&checks, &request, now_us, HIT).expect("a lock");
-    let asked: Asked<'_> = checks.iter().map(|check| check.limit).collect();
-    let shard_number = table.storage().shard_of(checks[0].key);
-    let came = table.commit(id, shard_number, &[Some(4)], &asked, now_us).expect("a lock").expect("an amount");
-    i64::from(came.outcome == Outcome::Settled)
-}
-
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let kind = arguments.next().expect("a kind of decision");
@@ -60,14 +37,14 @@ fn main() {
         ProcessStorage::new(Bounds {
             max_keys: 1_000_000,
             max_log_blocks: 1_000_000,
-            max_holds: 1_000_000,
+            max_holds: 1,
             on_full: OnFull::Forget,
         }),
     );
     let algorithms: &[Algorithm] = match kind.as_str() {
         "fixed_window" => &[Algorithm::FixedWindow],
         "sliding_window" => &[Algorithm::SlidingWindow],
-        "token_bucket" | "new_keys" | "held" => &[Algorithm::TokenBucket],
+        "token_bucket" | "new_keys" => &[Algorithm::TokenBucket],
         "sliding_log" | "short_log" => &[Algorithm::SlidingLog],
         "stepwise" => &[Algorithm::Stepwise],
         "calendar_window" => &[Algorithm::CalendarWindow],
@@ -84,10 +61,6 @@ fn main() {
         let name = if kind == "new_keys" { number.to_le_bytes() } else { *b"user:042" };
         let key = table.seed().text(&name);
         checks.iter_mut().for_each(|check| check.key = key);
-        if kind == "held" {
-            allowed += hold(&table, &checks, NOW_US + number * 1000);
-            continue;
-        }
         allowed += i64::from(table.apply(&checks, NOW_US + number * 1000, HIT).expect("a lock").allowed);
     }
     println!("{allowed}");

@@ -56,10 +56,12 @@ impl Seed {
     /// 128 bits of a number, which nobody can guess who has not the seed.
     #[inline]
     pub fn numbered(&self, number: u64) -> [u8; 16] {
-        let mut hasher = self.hasher;
-        hasher.write(&number.to_le_bytes());
-        hasher.write(&[0xfd]);
-        hasher.finish128().as_bytes()
+        self.hasher.hash(&number.to_le_bytes()).as_bytes()
+    }
+
+    /// Another secret that follows from this one.
+    pub fn derived(&self) -> Self {
+        Self::new(self.hasher.hash(b"\xffderived").as_bytes())
     }
 
     /// The salt of a limit's scope.

@@ -14,6 +14,7 @@ use headgate_core::shard::registered::{Definition, Registered, Registration};
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Answer, Check, Mode};
 use headgate_core::table::holding::HoldRequest;
+use headgate_core::table::known_hold::SettledOne;
 use headgate_core::table::settling::{Asked, Extension, Misuse, Reserved, Settlement};
 use headgate_core::table::storage::Stats;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
@@ -113,6 +114,19 @@ impl AnyTable {
         now_us: i64,
     ) -> PyResult<Result<Settlement, Misuse>> {
         guarded(|| self.holding()?.commit(id, shard_number, actuals, asked, now_us).map_err(damaged))
+    }
+
+    /// See `Table::commit_one`.
+    #[inline(always)]
+    pub fn commit_one(
+        &self,
+        id: HoldId,
+        shard_number: usize,
+        actual: Option<i64>,
+        asked: &Registered,
+        now_us: i64,
+    ) -> PyResult<Option<SettledOne>> {
+        guarded(|| self.holding()?.commit_one(id, shard_number, actual, asked, now_us).map_err(damaged))
     }
 
     /// See `Table::extend`.

@@ -142,7 +142,10 @@ impl BoundLimits {
     }
 
     /// Hold `cost` units of a key for `lease` seconds.
-    #[pyo3(signature = (key, cost = Cost(1), lease = None, id = None, lease_us = None, remember = None))]
+    #[pyo3(
+        signature = (key, cost = Cost(1), lease = None, id = None, lease_us = None, remember = None),
+        text_signature = "($self, key, cost=1, lease=None, id=None, lease_us=None, remember=None)"
+    )]
     #[allow(clippy::too_many_arguments)] // what callers may say
     fn hold(
         slf: &Bound<'_, Self>,
@@ -211,17 +214,17 @@ impl BoundLimits {
         holding.call_method1("Reserved", (decision, id.text(py), repeated))
     }
 
-    #[pyo3(signature = (whole_id, actuals = None, /, *, now_us = None))]
+    #[pyo3(signature = (id, actual = None, *, now_us = None))]
     fn commit(
         &self,
         py: Python<'_>,
-        whole_id: &Bound<'_, PyAny>,
-        actuals: Option<&Bound<'_, PyAny>>,
+        id: &Bound<'_, PyAny>,
+        actual: Option<&Bound<'_, PyAny>>,
         now_us: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Settlement> {
-        let id = WholeId::read(whole_id)?;
-        let actuals = match actuals {
-            Some(actuals) => amounts_of(actuals)?,
+        let id = WholeId::read(id)?;
+        let actuals = match actual {
+            Some(actual) => amounts_of(actual)?,
             None => SmallVec::from_elem(None, 1),
         };
         self.settle(py, id, &actuals, now_us)
@@ -433,6 +436,11 @@ impl BoundLimits {
         now_us: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Settlement> {
         let now_us = self.moment_us(py, now_us)?;
+        if let ([only], [actual]) = (&*self.members, actuals)
+            && let Some(one) = self.table.commit_one(id.digest, usize::from(id.place), *actual, &only.limit, now_us)?
+        {
+            return Ok(Settlement::of_one(self.definitions.clone_ref(py), one));
+        }
         let came = self.table.commit(id.digest, usize::from(id.place), actuals, &self.asked(), now_us)?;
         let came = came.map_err(|fault| misuse(fault, actuals.len(), |salt| self.name_of(py, salt)))?;
         Ok(Settlement::new(self.definitions.clone_ref(py), came))

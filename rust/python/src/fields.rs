@@ -71,8 +71,8 @@ impl Form {
     fn write(&self, reading: &Reading, items: &mut String) {
         let Self(start, _, _, in_flight, ..) = self;
         items.push_str(start);
-        push(items, i128::from(reading.remaining));
-        if *in_flight || (reading.remaining == 0 && reading.retry_after_us == NEVER) {
+        push(items, i128::from(reading.remaining.max(0)));
+        if *in_flight || (reading.remaining <= 0 && reading.retry_after_us == NEVER) {
             return; // no time helps, or none is known
         }
         items.push_str(";t=");
@@ -83,7 +83,8 @@ impl Form {
         let Self(_, window_us, quota, _, on_the_clock, _) = self;
         let mut effective_us = i128::from(reading.reset_after_us);
         if !on_the_clock || effective_us == 0 {
-            effective_us = i128::from(reading.next_after_us).max(share_us(reading.remaining, *window_us, *quota));
+            effective_us =
+                i128::from(reading.next_after_us).max(share_us(reading.remaining.max(0), *window_us, *quota));
         }
         if reading.allowed() {
             return seconds(effective_us);

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use headgate_core::holding::record::HoldId;
 use headgate_core::limit::LARGEST;
 use headgate_core::table::answer::Answer;
-use headgate_core::table::settling::{After, Conflict, Extension, Misuse, Outcome, Settlement as CoreSettlement};
+use headgate_core::table::known_hold::SettledOne;
+use headgate_core::table::settling::{Conflict, Extension, Misuse, Outcome, Settlement as CoreSettlement, Standing};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PyString, PyTuple};
@@ -212,7 +213,7 @@ pub fn outcome_name(outcome: Outcome) -> &'static str {
 }
 
 /// The numbers of limits, as `headgate.holding.Standing`.
-pub fn standings<'py>(py: Python<'py>, definitions: &Py<PyTuple>, after: &After) -> PyResult<Bound<'py, PyTuple>> {
+pub fn standings<'py>(py: Python<'py>, definitions: &Py<PyTuple>, after: &[Standing]) -> PyResult<Bound<'py, PyTuple>> {
     let kind = py.import("headgate.holding")?.getattr("Standing")?;
     let mut each = Vec::with_capacity(after.len());
     for standing in after {
@@ -229,29 +230,38 @@ pub fn extension<'py>(py: Python<'py>, definitions: &Py<PyTuple>, came: Extensio
     py.import("headgate.holding")?.call_method1("Extension", (outcome_name(came.outcome), after, decision))
 }
 
-/// What a settlement tells of limits: as the table told it, or as Python did.
-enum AfterAll {
-    Native(Py<PyTuple>, After),
-    Python(Py<PyTuple>),
+/// What a settlement tells: of one limit, as most do, of several, or as Python told it.
+enum Told {
+    One(Py<PyTuple>, SettledOne),
+    Many(Py<PyTuple>, Box<CoreSettlement>),
+    Python(Option<Vec<i64>>, Py<PyTuple>),
 }
 
 /// The answer to `commit`; the native twin of `headgate.holding.Settlement`.
 #[pyclass(frozen, module = "headgate.holding")]
 pub struct Settlement {
     outcome: &'static str,
-    actuals: Option<SmallVec<[i64; 2]>>,
-    after: AfterAll,
+    told: Told,
 }
 
 impl Settlement {
     /// What came of a commit.
-    #[inline]
     pub fn new(definitions: Py<PyTuple>, came: CoreSettlement) -> Self {
-        let known = came.outcome != Outcome::Unknown;
-        Self {
-            outcome: outcome_name(came.outcome),
-            actuals: known.then_some(came.actuals),
-            after: AfterAll::Native(definitions, came.after),
+        Self { outcome: outcome_name(came.outcome), told: Told::Many(definitions, Box::new(came)) }
+    }
+
+    /// What came of settling a hold of one limit.
+    #[inline]
+    pub fn of_one(definitions: Py<PyTuple>, one: SettledOne) -> Self {
+        Self { outcome: SETTLED, told: Told::One(definitions, one) }
+    }
+
+    /// The units of each group that count; none where no hold is known.
+    fn each(&self) -> Option<&[i64]> {
+        match &self.told {
+            Told::One(_, one) => Some(std::slice::from_ref(&one.actual)),
+            Told::Many(_, came) => (came.outcome != Outcome::Unknown).then_some(&came.actuals),
+            Told::Python(actuals, _) => actuals.as_deref(),
         }
     }
 }
@@ -269,8 +279,7 @@ impl Settlement {
         let after: Vec<Bound<'_, PyAny>> = after.try_iter()?.collect::<PyResult<_>>()?;
         Ok(Self {
             outcome: outcome.ok_or_else(|| PyValueError::new_err("no such outcome"))?,
-            actuals: actuals.map(SmallVec::from_vec),
-            after: AfterAll::Python(PyTuple::new(py, after)?.unbind()),
+            told: Told::Python(actuals, PyTuple::new(py, after)?.unbind()),
         })
     }
 
@@ -281,19 +290,23 @@ impl Settlement {
 
     #[getter]
     fn actuals<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        self.actuals.as_ref().map(|actuals| PyTuple::new(py, actuals)).transpose()
+        self.each().map(|actuals| PyTuple::new(py, actuals)).transpose()
     }
 
     #[getter]
     fn actual(&self) -> Option<i64> {
-        self.actuals.as_ref()?.first().copied()
+        self.each()?.first().copied()
     }
 
     #[getter]
     fn after<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        match &self.after {
-            AfterAll::Native(definitions, after) => standings(py, definitions, after),
-            AfterAll::Python(after) => Ok(after.bind(py).clone()),
+        match &self.told {
+            Told::One(definitions, one) => {
+                let SettledOne { remaining, reset_after_us, .. } = *one;
+                standings(py, definitions, &[Standing { asked: 0, remaining, reset_after_us }])
+            }
+            Told::Many(definitions, came) => standings(py, definitions, &came.after),
+            Told::Python(_, after) => Ok(after.bind(py).clone()),
         }
     }
 
@@ -406,7 +419,7 @@ impl Reservation {
                 let more = extensions_of(&more)?;
                 bound.get().lengthen(py, *id, lease_us, &more, None)
             }
-            Decided::Python(bound, _, id) => bound.bind(py).call_method1("extend", (id, lease_us, more)),
+            Decided::Python(bound, _, id) => bound.bind(py).call_method1("extend", (id, lease_us, (more,))),
         }
     }
 

@@ -10,11 +10,11 @@ from headgate.decision import Decision, NamedLimit
 from headgate.errors import ArgumentError
 from headgate.holding import (
     Amounts,
-    amounts_of,
     Extension,
     Hold,
     Reserved,
     Settlement,
+    amounts_of,
     check_amount,
     check_lease,
     check_remember,
@@ -37,10 +37,6 @@ class PythonHoldingLimits(PythonBoundLimits):
         self._holding = table
         in_flight = [limit for limit in limits if ALGORITHMS[limit.limit.algorithm].in_flight]
         self._in_flight = in_flight[0] if in_flight else None
-
-    def hit(self, key: Key, cost: int = 1, *, id: str | bytes | None = None) -> Decision:
-        operation = Operation((key,) * self._groups, (cost,) * self._groups)
-        return self.decide(operation) if id is None else self.reserve(operation, Hold(id, 0, at_once=True)).decision
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
         self._check_is_held()
@@ -93,5 +89,6 @@ class PythonHoldingLimits(PythonBoundLimits):
     def _check_is_held(self) -> None:
         if self._in_flight is not None:
             raise ArgumentError(
-                f'"{self._in_flight.limit}" counts what is in flight, and a hit never ends: reserve, and commit at the end'
+                f'"{self._in_flight.limit}" counts what is in flight, and a hit never ends: '
+                "reserve, and commit at the end"
             )

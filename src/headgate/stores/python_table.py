@@ -19,9 +19,10 @@ from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ArgumentError
+from headgate.holding import Hold
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.operation import Operation, Receipt
-from headgate.stores.protocol import read_receipt
+from headgate.stores.protocol import BoundLimits, read_receipt
 from headgate.units import CompiledLimit
 
 _SWEEP = 32
@@ -308,7 +309,7 @@ class PythonDecisions(list[Decision]):
         return sum(decision.allowed for decision in self)
 
 
-class PythonBoundLimits:
+class PythonBoundLimits(BoundLimits):
     """Limits bound to a Python table and a clock; see `headgate.stores.protocol.BoundLimits`."""
 
     def __init__(self, table: PythonTable, limits: tuple[NamedLimit, ...], clock: Clock | None = None) -> None:
@@ -317,9 +318,10 @@ class PythonBoundLimits:
         self._groups = max((limit.group + 1 for limit in limits), default=0)
         self._now_us: Callable[[], int] = (clock or SYSTEM_CLOCK).now_us
 
-    def hit(self, key: Key, cost: Cost = 1) -> Decision:
+    def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Decision:
         own = cost if type(cost) is int else single_cost(self._limits, cost)
-        return self.decide(Operation((key,) * self._groups, (own,) * self._groups))
+        operation = Operation((key,) * self._groups, (own,) * self._groups)
+        return self.decide(operation) if id is None else self.reserve(operation, Hold(id, 0, at_once=True)).decision
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
         own = cost if type(cost) is int else single_cost(self._limits, cost)

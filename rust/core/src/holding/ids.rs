@@ -31,7 +31,7 @@ impl Ids {
 
     /// The number of an id, among those that `is_it`.
     #[inline]
-    pub fn find(&self, id: HoldId, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+    pub fn find(&self, id: HoldId, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         if self.words.is_empty() {
             return None;
         }

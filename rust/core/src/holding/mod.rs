@@ -35,6 +35,8 @@ pub struct Holds {
     keys: Slab<KeyHolds>,
     by_tag: HashMap<u64, u32, BuildHasherDefault<TagHasher>>,
     weight: usize,
+    /// How many of the parts the table has counted.
+    pub counted: usize,
     settled: usize,
     /// Where the next sweep begins.
     cursor: u32,
@@ -52,6 +54,7 @@ impl Default for Holds {
             keys: Slab::default(),
             by_tag: HashMap::default(),
             weight: 0,
+            counted: 0,
             settled: 0,
             cursor: 0,
             soonest_us: i64::MAX,
@@ -83,8 +86,14 @@ impl Holds {
     #[inline]
     pub fn find(&mut self, id: HoldId, now_us: i64) -> Option<u32> {
         let records = &self.records;
-        let number = self.ids.find(id, |number| records.get(number).is_some_and(|record| record.id == id))?;
-        if self.records.get(number).is_some_and(|record| record.forget_us <= now_us) {
+        let mut is_over = false;
+        let number = self.ids.find(id, |number| {
+            records.get(number).is_some_and(|record| {
+                is_over = record.forget_us <= now_us;
+                record.id == id
+            })
+        })?;
+        if is_over {
             self.forget(number);
             return None;
         }
@@ -176,6 +185,24 @@ impl Holds {
         }
     }
 
+    /// Settle a hold of one limit, of which so much was given back.
+    #[inline]
+    pub fn settle_one(&mut self, number: u32, actual: i64, given: i64, now_us: i64) {
+        let Some(record) = self.records.get_mut(number) else {
+            return;
+        };
+        record.settle(now_us);
+        self.settled += 1;
+        if let Content::One(one) = &mut record.content {
+            one.actual = actual;
+            if given != 0
+                && let Some(key) = self.keys.get_mut(one.key)
+            {
+                key.refunds = key.refunds.saturating_add(given);
+            }
+        }
+    }
+
     /// It is settled: from here on a full store may forget it.
     #[inline]
     pub fn settle(&mut self, number: u32, now_us: i64) {
@@ -261,7 +288,7 @@ impl Holds {
 
     /// Forget everything.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { counted: self.counted, ..Self::default() };
     }
 
     /// Note the numbers of the limits that holds name.

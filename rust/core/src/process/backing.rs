@@ -20,13 +20,11 @@ pub struct ProcessBacking {
     head: Head,
     blocks: Vec<Block>,
     /// How many of the slots the table has counted; see `Capacity::settle`.
-    pub counted_keys: usize,
+    pub counted_keys: u32,
     /// How many of the log blocks the table has counted.
-    pub counted_blocks: usize,
-    /// How many parts of holds the table has counted.
-    pub counted_holds: usize,
-    /// What is remembered of holds.
-    pub holds: Holds,
+    pub counted_blocks: u32,
+    /// What is remembered of holds: elsewhere, so that a shard stays as small as it is without them.
+    pub holds: Box<Holds>,
 }
 
 impl ProcessBacking {

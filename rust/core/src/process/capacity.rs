@@ -90,17 +90,17 @@ impl Capacity {
 
     /// Bring the counts in line with a shard once its decision is kept: reservations become keys, or lapse.
     pub fn settle(&self, shard: &mut ProcessShard) {
-        shard.backing.counted_keys = recount(&self.keys, shard.backing.counted_keys, shard.len());
+        shard.backing.counted_keys = recount(&self.keys, shard.backing.counted_keys as usize, shard.len()) as u32;
         shard.backing.counted_blocks =
-            recount(&self.log_blocks, shard.backing.counted_blocks, shard.backing.made_blocks());
+            recount(&self.log_blocks, shard.backing.counted_blocks as usize, shard.backing.made_blocks()) as u32;
     }
 
     /// Bring the count of holds in line with a shard.
     #[inline]
     pub fn settle_holds(&self, shard: &mut ProcessShard) {
         let weight = shard.backing.holds.weight();
-        if weight != shard.backing.counted_holds {
-            shard.backing.counted_holds = recount(&self.holds, shard.backing.counted_holds, weight);
+        if weight != shard.backing.holds.counted {
+            shard.backing.holds.counted = recount(&self.holds, shard.backing.holds.counted, weight);
         }
     }
 
@@ -108,7 +108,7 @@ impl Capacity {
     #[inline]
     pub fn reserve_hold(&self, shard: &mut ProcessShard) -> bool {
         let reserved = reserve(&self.holds, self.bounds.max_holds);
-        shard.backing.counted_holds += usize::from(reserved);
+        shard.backing.holds.counted += usize::from(reserved);
         reserved
     }
 
@@ -117,23 +117,24 @@ impl Capacity {
         let (keys, blocks) = (shard.len(), shard.backing.made_blocks());
         let result = lose(shard);
         let (keys, blocks) = (keys - shard.len(), blocks - shard.backing.made_blocks());
-        shard.backing.counted_keys = recount(&self.keys, shard.backing.counted_keys, shard.backing.counted_keys - keys);
-        shard.backing.counted_blocks =
-            recount(&self.log_blocks, shard.backing.counted_blocks, shard.backing.counted_blocks - blocks);
+        let (counted_keys, counted_blocks) =
+            (shard.backing.counted_keys as usize, shard.backing.counted_blocks as usize);
+        shard.backing.counted_keys = recount(&self.keys, counted_keys, counted_keys - keys) as u32;
+        shard.backing.counted_blocks = recount(&self.log_blocks, counted_blocks, counted_blocks - blocks) as u32;
         result
     }
 
     /// Count one more key for a shard, unless that passes the bound.
     pub fn reserve_key(&self, shard: &mut ProcessShard) -> bool {
         let reserved = reserve(&self.keys, self.bounds.max_keys);
-        shard.backing.counted_keys += usize::from(reserved);
+        shard.backing.counted_keys += u32::from(reserved);
         reserved
     }
 
     /// Count one more log block for a shard, unless that passes the bound.
     pub fn reserve_block(&self, shard: &mut ProcessShard) -> bool {
         let reserved = reserve(&self.log_blocks, self.bounds.max_log_blocks);
-        shard.backing.counted_blocks += usize::from(reserved);
+        shard.backing.counted_blocks += u32::from(reserved);
         reserved
     }
 

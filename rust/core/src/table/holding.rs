@@ -16,7 +16,7 @@ use crate::shard::states::Need;
 use crate::table::Table;
 use crate::table::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
 use crate::table::judgement::Judgement;
-use crate::table::known_hold::{commit_known, reserve_known};
+use crate::table::known_hold::{SettledOne, commit_known, reserve_known};
 use crate::table::settling::{After, Asked, Conflict, Extension, Misuse, Outcome, Reserved, Settlement, Standing};
 use crate::table::storage::{Full, Location, LockedShards, Storage};
 use crate::table::transaction::Transaction;
@@ -141,6 +141,19 @@ impl<S: Storage> Table<S> {
         decided.map(Reserved::Decided)
     }
 
+    /// `commit` of an open hold of one limit through that limit; None where there is more to do.
+    #[inline]
+    pub fn commit_one(
+        &self,
+        id: HoldId,
+        shard_number: usize,
+        actual: Option<i64>,
+        asked: &Registered,
+        now_us: i64,
+    ) -> Result<Option<SettledOne>, S::Error> {
+        commit_known(&self.storage, id, shard_number, actual, asked, now_us)
+    }
+
     /// Settle a hold with what it really cost: an amount for each group, or one for all; None for as much as is held.
     pub fn commit(
         &self,
@@ -150,11 +163,6 @@ impl<S: Storage> Table<S> {
         asked: &Asked<'_>,
         now_us: i64,
     ) -> Result<Result<Settlement, Misuse>, S::Error> {
-        if let ([actual], [limit]) = (actuals, &asked[..])
-            && let Some(settlement) = commit_known(&self.storage, id, shard_number, *actual, limit, now_us)?
-        {
-            return Ok(Ok(settlement));
-        }
         let Some(mut shares) = self.lock_shares(id, shard_number, now_us)? else {
             let (actuals, after) = (SmallVec::new(), After::new());
             return Ok(Ok(Settlement { outcome: Outcome::Unknown, actuals, after }));

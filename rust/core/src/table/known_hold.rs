@@ -2,8 +2,6 @@
 //!
 //! Each function gives None where there is more to do: then a transaction does it.
 
-use smallvec::SmallVec;
-
 use crate::algorithms::transition::{self, Reading};
 use crate::holding::record::{Content, HoldId, One, Part, Record};
 use crate::holding::{Holds, KeyHolds};
@@ -13,7 +11,6 @@ use crate::shard::registered::Registered;
 use crate::shard::{Place, Shard};
 use crate::table::answer::{Answer, Check, Mode};
 use crate::table::holding::HoldRequest;
-use crate::table::settling::{After, Outcome, Settlement, Standing};
 use crate::table::storage::Storage;
 
 /// Whether states of this limit are numbers in a slot.
@@ -97,6 +94,17 @@ fn remember(
     });
 }
 
+/// What came of settling a hold of one limit: it was open.
+#[derive(Clone, Copy, Debug)]
+pub struct SettledOne {
+    /// The units that count.
+    pub actual: i64,
+    /// What remains; below 0 in debt.
+    pub remaining: i64,
+    /// Until the state is the same as none.
+    pub reset_after_us: i64,
+}
+
 /// `Table::commit` of an open hold of one limit, which was never extended, asked through that limit alone.
 #[inline(always)]
 pub fn commit_known<S: Storage>(
@@ -106,16 +114,11 @@ pub fn commit_known<S: Storage>(
     actual: Option<i64>,
     asked: &Registered,
     now_us: i64,
-) -> Result<Option<Settlement>, S::Error> {
+) -> Result<Option<SettledOne>, S::Error> {
     if shard_number >= storage.shard_count() {
         return Ok(None);
     }
-    let mut guard = storage.lock(shard_number)?;
-    let shard: &mut Shard<S::Backing<'_>> = &mut guard;
-    let Some(settled) = settle_known(shard, id, actual, asked, now_us) else {
-        return Ok(None);
-    };
-    Ok(Some(settled))
+    Ok(settle_known(&mut *storage.lock(shard_number)?, id, actual, asked, now_us))
 }
 
 #[inline(always)]
@@ -125,7 +128,7 @@ fn settle_known<B: Backing>(
     actual: Option<i64>,
     asked: &Registered,
     now_us: i64,
-) -> Option<Settlement> {
+) -> Option<SettledOne> {
     let number = shard.backing.holds_mut()?.find(id, now_us)?;
     let holds = shard.backing.holds()?;
     let record = holds.get(number)?;
@@ -150,16 +153,7 @@ fn settle_known<B: Backing>(
     }
     shard.write_fields(index, numbers);
     shard.backing.commit();
-    let holds = shard.backing.holds_mut()?;
-    if given != 0 {
-        holds.key_mut(key)?.refunds = refunds.saturating_add(given);
-    }
-    if let Some(Record { content: Content::One(one), .. }) = holds.get_mut(number) {
-        one.actual = actual;
-    }
-    holds.settle(number, now_us);
+    shard.backing.holds_mut()?.settle_one(number, actual, given, now_us);
     let (remaining, reset_after_us, _) = transition::measure_numbers(limit, numbers, now_us);
-    let mut after = After::new();
-    after.push(Standing { asked: 0, remaining, reset_after_us });
-    Some(Settlement { outcome: Outcome::Settled, actuals: SmallVec::from_slice(&[actual]), after })
+    Some(SettledOne { actual, remaining, reset_after_us })
 }

@@ -10,7 +10,7 @@
 pub mod answer;
 pub mod holding;
 mod judgement;
-mod known_hold;
+pub mod known_hold;
 mod known_key;
 pub mod settling;
 pub mod storage;
@@ -38,14 +38,16 @@ const LOOKAHEAD: usize = 8;
 pub struct Table<S> {
     seed: Seed,
     storage: S,
-    /// How many ids were made.
+    /// What ids are made of, and how many were.
+    id_seed: Seed,
     ids: AtomicU64,
 }
 
 impl<S: Storage> Table<S> {
     /// A table of what a storage holds.
     pub fn new(seed: [u8; 16], storage: S) -> Self {
-        Self { seed: Seed::new(seed), storage, ids: AtomicU64::new(0) }
+        let seed = Seed::new(seed);
+        Self { id_seed: seed.derived(), seed, storage, ids: AtomicU64::new(0) }
     }
 
     /// Where its states are.
@@ -61,7 +63,7 @@ impl<S: Storage> Table<S> {
     /// An id for a hold: 128 bits that nobody can guess, no two alike of the same table in one process.
     #[inline]
     pub fn new_id(&self) -> HoldId {
-        HoldId(self.seed.numbered(self.ids.fetch_add(1, Relaxed)))
+        HoldId(self.id_seed.numbered(self.ids.fetch_add(1, Relaxed)))
     }
 
     /// Make a limit known.

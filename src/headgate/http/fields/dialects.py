@@ -68,8 +68,8 @@ def _next(decision: Decision) -> list[tuple[str, str]]:
 
 
 def _next_item(reading: LimitReading) -> str:
-    available = f'"{reading.name}";a={min(reading.remaining, LARGEST_INTEGER)}'
-    never = reading.retry_after_us is None and not reading.remaining
+    available = f'"{reading.name}";a={min(max(reading.remaining, 0), LARGEST_INTEGER)}'
+    never = reading.retry_after_us is None and reading.remaining <= 0
     if never or not reading.definition.limit.is_rate:
         return available
     return f"{available};w={effective_seconds(reading)}"
@@ -130,7 +130,7 @@ def _numbers(decision: Decision) -> tuple[int, int, int] | None:
         return None
     seconds = retry_after_seconds(decision) if not decision.allowed else None
     reset = -(-_reset_us(decision) // 1_000_000) if seconds is None else seconds
-    return min(speaking.limit, LARGEST_INTEGER), min(speaking.remaining, LARGEST_INTEGER), reset
+    return min(speaking.limit, LARGEST_INTEGER), min(max(speaking.remaining, 0), LARGEST_INTEGER), reset
 
 
 def _reset_us(decision: Decision) -> int:

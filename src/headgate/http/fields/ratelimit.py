@@ -195,8 +195,8 @@ def quota_unit(limit: Limit) -> str:
 
 def _limit_item(form: Form, reading: LimitReading) -> str:
     """Its member of RateLimit."""
-    left = min(reading.remaining, LARGEST_INTEGER)
-    if form.in_flight or (not reading.remaining and reading.retry_after_us is None):
+    left = min(max(reading.remaining, 0), LARGEST_INTEGER)  # less is left of what is in debt
+    if form.in_flight or (reading.remaining <= 0 and reading.retry_after_us is None):
         return f"{form.start}{left}"  # no time helps, or none is known
     return f"{form.start}{left};t={min(_effective_seconds(form, reading), LARGEST_INTEGER)}"
 
@@ -204,7 +204,7 @@ def _limit_item(form: Form, reading: LimitReading) -> str:
 def _effective_seconds(form: Form, reading: LimitReading) -> int:
     effective_us = reading.reset_after_us
     if not form.on_the_clock or not effective_us:
-        share_us = -(-reading.remaining * form.window_us // (form.quota or 1))
+        share_us = -(-max(reading.remaining, 0) * form.window_us // (form.quota or 1))
         effective_us = max(reading.next_after_us, share_us)
     if reading.allowed:
         return _seconds(effective_us)

@@ -1,0 +1,46 @@
+//! Holds and their settling, for counting the instructions that they take: `held_path token_bucket 20000`.
+
+#![allow(clippy::expect_used, clippy::panic)] // a tool of the benchmarks, not part of the core
+
+use headgate_core::limit::{Algorithm, Limit};
+use headgate_core::process::capacity::Bounds;
+use headgate_core::process::storage::ProcessStorage;
+use headgate_core::shard::registered::Definition;
+use headgate_core::table::Table;
+use headgate_core::table::answer::{Check, Mode, OnFull};
+use headgate_core::table::holding::HoldRequest;
+use headgate_core::table::storage::Storage;
+
+const NOW_US: i64 = 1_800_000_000_000_000;
+const HOUR_US: i64 = 3_600_000_000;
+const HOLD: Mode = Mode { commit: true, max_delay_us: None };
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let (algorithm, refill) = match arguments.next().expect("a kind of limit").as_str() {
+        "fixed_window" => (Algorithm::FixedWindow, 0),
+        "sliding_window" => (Algorithm::SlidingWindow, 0),
+        "token_bucket" => (Algorithm::TokenBucket, 7),
+        kind => panic!("no such kind of limit: {kind}"),
+    };
+    let holds: i64 = arguments.next().and_then(|count| count.parse().ok()).expect("a number of holds");
+    let bounds =
+        Bounds { max_keys: 1_000_000, max_log_blocks: 1_000_000, max_holds: 1_000_000, on_full: OnFull::Forget };
+    let table = Table::new([7; 16], ProcessStorage::new(bounds));
+    let limit = Limit::new(algorithm, 1, 10_000_000, 60_000_000, refill).expect("a limit");
+    let limit = table.register(Definition { scope: "held", text: "", limit }, NOW_US).expect("a lock").expect("room");
+    let mut settled = 0;
+    for number in 0..holds {
+        let now_us = NOW_US + number * 1000;
+        let check = Check { limit: &limit, key: table.seed().text(b"user:042"), cost: 9, shadow: false };
+        let id = table.new_id();
+        let (lease_us, remember_us) = (60_000_000, HOUR_US);
+        let request =
+            HoldRequest { id, lease_us, remember_us, is_new: true, at_once: false, costs: &[9], groups: &[0] };
+        table.reserve(&[check], &request, now_us, HOLD).expect("a lock");
+        let shard_number = table.storage().shard_of(check.key);
+        let came = table.commit_one(id, shard_number, Some(4), &limit, now_us).expect("a lock");
+        settled += i64::from(came.is_some());
+    }
+    println!("{settled}");
+}

@@ -1,0 +1,177 @@
+"""Leases that are extended while the work goes on: one thread for all of them, and one task on each event loop.
+
+A lease is extended at a third of it. Where that is refused, as it is for a limit in debt, or the store does not
+answer, it is tried again soon; a hold that is settled, lapsed or unknown is left alone from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from headgate.clock import SYSTEM_CLOCK
+from headgate.errors import StoreError
+
+log = logging.getLogger("headgate")
+
+_SHARE = 3
+"""A lease is extended when a third of it is over."""
+
+_SOON = 9
+"""After a refusal it is tried again when another ninth is over."""
+
+_AT_AN_END = ("lapsed", "already settled", "unknown")
+
+
+class _Beats:
+    """Reservations by when their leases are to be extended."""
+
+    def __init__(self) -> None:
+        self._queue: list[tuple[int, int, Any]] = []
+        self._numbers = count()
+
+    def add(self, reservation: Any, share: int = _SHARE) -> bool:
+        """Extend its lease after a share of it; whether that comes before all others."""
+        due = SYSTEM_CLOCK.now_us() + reservation.lease_us // share
+        entry = (due, next(self._numbers), reservation)
+        heappush(self._queue, entry)
+        return self._queue[0] is entry
+
+    def remove(self, reservation: Any) -> None:
+        self._queue = [entry for entry in self._queue if entry[2] is not reservation]
+        heapify(self._queue)
+
+    def wait_s(self) -> float | None:
+        """How long until the next is due; None where there is none."""
+        return None if not self._queue else max(0.0, (self._queue[0][0] - SYSTEM_CLOCK.now_us()) / 1e6)
+
+    def pop(self) -> Any:
+        return heappop(self._queue)[2]
+
+    def extended(self, reservation: Any, outcome: str) -> None:
+        """What came of an extension: when the next is due."""
+        if outcome not in _AT_AN_END and not reservation.settled:
+            self.add(reservation, _SHARE if outcome == "extended" else _SOON)
+
+
+class _Thread:
+    """The thread that extends leases; it ends when there are none."""
+
+    def __init__(self) -> None:
+        self._beats = _Beats()
+        self._changed = threading.Condition()
+        self._running = False
+
+    def start(self, reservation: Any) -> None:
+        with self._changed:
+            is_next = self._beats.add(reservation)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="headgate-leases", daemon=True).start()
+            elif is_next:
+                self._changed.notify()
+
+    def stop(self, reservation: Any) -> None:
+        with self._changed:
+            self._beats.remove(reservation)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                wait_s = self._beats.wait_s()
+                if wait_s is None:
+                    self._running = False
+                    return
+                if wait_s:
+                    self._changed.wait(wait_s)
+                    continue
+                reservation = self._beats.pop()
+            try:
+                outcome = reservation.extend().outcome
+            except StoreError as error:
+                log.warning("a lease could not be extended: %s", error)
+                outcome = "refused"
+            with self._changed:
+                self._beats.extended(reservation, outcome)
+
+
+class _Task:
+    """The task that extends the leases of one event loop; it ends when there are none."""
+
+    def __init__(self) -> None:
+        self._beats = _Beats()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, reservation: Any) -> None:
+        is_next = self._beats.add(reservation)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        elif is_next:
+            self._changed.set()
+
+    def stop(self, reservation: Any) -> None:
+        self._beats.remove(reservation)
+
+    async def _run(self) -> None:
+        try:
+            while (wait_s := self._beats.wait_s()) is not None:
+                if wait_s:
+                    self._changed.clear()
+                    try:
+                        async with asyncio.timeout(wait_s):
+                            await self._changed.wait()
+                    except TimeoutError:
+                        pass
+                    continue
+                reservation = self._beats.pop()
+                try:
+                    outcome = (await reservation.extend()).outcome
+                except StoreError as error:
+                    log.warning("a lease could not be extended: %s", error)
+                    outcome = "refused"
+                self._beats.extended(reservation, outcome)
+        finally:
+            self._task = None
+
+
+_threads = [_Thread()]
+"""The one of this process."""
+
+_tasks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Task] = WeakKeyDictionary()
+
+
+def _after_fork() -> None:
+    _threads[0] = _Thread()  # a child has neither the thread nor the holds
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def start(reservation: Any) -> None:
+    """Extend the lease of a reservation until `stop`."""
+    _threads[0].start(reservation)
+
+
+def stop(reservation: Any) -> None:
+    """Extend it no more."""
+    _threads[0].stop(reservation)
+
+
+def start_async(reservation: Any) -> None:
+    """`start` on the running event loop."""
+    _tasks.setdefault(asyncio.get_running_loop(), _Task()).start(reservation)
+
+
+def stop_async(reservation: Any) -> None:
+    """`stop` on the running event loop."""
+    task = _tasks.get(asyncio.get_running_loop())
+    if task is not None:
+        task.stop(reservation)

@@ -1,0 +1,116 @@
+"""Calls of a function under limits of what is in flight: places are held while it runs, and freed however it ends.
+
+What else a call is charged stays, as it does for limits of rates alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Generator
+from typing import Any
+
+from headgate.decision import Decision
+from headgate.drive import answered
+from headgate.holding import Hold
+from headgate.keys import Key
+from headgate.operation import Operation
+from headgate.reservation import AsyncReservation, Reservation
+
+KeyAndCosts = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Key, tuple[int, ...]]]
+"""The key of a call and its cost in each unit, from its arguments."""
+
+Refused = Callable[[Decision, tuple[Any, ...], dict[str, Any]], Any]
+"""What is done in place of a call that was refused."""
+
+
+class HeldCalls:
+    """How the calls of a function are held."""
+
+    def __init__(self, bound: Any, lease_us: int, key_and_costs: KeyAndCosts, refused: Refused) -> None:
+        self._bound = bound
+        self._lease_us = lease_us
+        self._key_and_costs = key_and_costs
+        self._refused = refused
+
+    def around_plain(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            reservation = self._reserve(args, kwargs)
+            if not reservation:
+                return self._refused(reservation.decision, args, kwargs)
+            with reservation:
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    reservation.commit()
+
+        return limited
+
+    def around_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def limited(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            reservation = self._reserve(args, kwargs)
+            if not reservation:
+                return (yield from self._refused(reservation.decision, args, kwargs))
+            with reservation:
+                try:
+                    return (yield from function(*args, **kwargs))
+                finally:
+                    reservation.commit()
+
+        return limited
+
+    def around_coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def limited(*args: Any, **kwargs: Any) -> Any:
+            reservation = await self._reserve_async(args, kwargs)
+            if not reservation:
+                instead = self._refused(reservation.decision, args, kwargs)
+                return await instead if inspect.isawaitable(instead) else instead
+            async with reservation:
+                try:
+                    return await function(*args, **kwargs)
+                finally:
+                    await reservation.commit()
+
+        return limited
+
+    def around_async_generator(self, function: Callable[..., AsyncIterator[Any]]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def limited(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            reservation = await self._reserve_async(args, kwargs)
+            if not reservation:
+                async for value in _closing(self._refused(reservation.decision, args, kwargs)):
+                    yield value
+                return
+            async with reservation:
+                try:
+                    async for value in _closing(function(*args, **kwargs)):
+                        yield value
+                finally:
+                    await reservation.commit()
+
+        return limited
+
+    def _reserve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reservation:
+        return Reservation(self._bound, self._bound.reserve(*self._asked(args, kwargs)), self._lease_us)
+
+    async def _reserve_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncReservation:
+        reserved = await answered(self._bound.reserve(*self._asked(args, kwargs)))
+        return AsyncReservation(self._bound, reserved, self._lease_us)
+
+    def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Operation, Hold]:
+        key, costs = self._key_and_costs(args, kwargs)
+        return Operation((key,) * len(costs), costs), Hold(None, self._lease_us)
+
+
+async def _closing(values: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The values; a caller that stops early stops their function too."""
+    try:
+        async for value in values:
+            yield value
+    finally:
+        close = getattr(values, "aclose", None)
+        if close is not None:
+            await close()

@@ -1,0 +1,164 @@
+"""What was held: settled by its own methods, by its id, or by leaving its `with` block.
+
+A `Reservation` is made for many requests, so where the native core is at hand its class is native; the class here has
+the same methods and is what type checkers see.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from headgate import core, heartbeat
+from headgate.costs import Cost, Counted
+from headgate.decision import Decision
+from headgate.drive import answered
+from headgate.errors import RateLimited, StoreError
+from headgate.holding import Extension, Reserved, Settlement, lease_of
+
+log = logging.getLogger("headgate")
+
+
+class CountedHolds:
+    """Settles holds of limits that count several units, or money: amounts are given as costs are."""
+
+    def __init__(self, bound: Any, counted: Counted) -> None:
+        self._bound = bound
+        self._counted = counted
+
+    def commit(self, whole_id: str, actual: Cost | None = None) -> Any:
+        """See `BoundLimits.commit`; of what a mapping does not name counts as much as is held."""
+        return self._bound.commit(whole_id, self._counted.read_actuals(actual))
+
+    def extend(self, whole_id: str, lease_us: int, more: Sequence[Cost]) -> Any:
+        """See `BoundLimits.extend`; of what a mapping does not name nothing is added."""
+        (amount,) = more
+        return self._bound.extend(whole_id, lease_us, self._counted.read_part(amount))
+
+
+class _Held:
+    """What the reservations of both colours are made of."""
+
+    __slots__ = ("_bound", "decision", "id", "lease_us", "repeated", "settled")
+
+    decision: Decision
+    id: str
+    repeated: bool
+    lease_us: int
+    settled: bool
+
+    def __init__(self, bound: Any, reserved: Reserved, lease_us: int) -> None:
+        self._bound = bound
+        self.decision, self.id, self.repeated = reserved
+        self.lease_us = lease_us
+        self.settled = False
+
+    def __bool__(self) -> bool:
+        return bool(self.decision)
+
+    def _lease_us(self, lease: float | None, lease_us: int | None) -> int:
+        if lease is None and lease_us is None:
+            return self.lease_us
+        return lease_of(0 if lease is None else lease, lease_us)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(id={self.id!r}, allowed={bool(self)}, repeated={self.repeated})"
+
+
+class Reservation(_Held):
+    """Units that are held until they are settled; `bool(reservation)` is whether they are.
+
+    `id` settles it anywhere, in another process too. `repeated` tells that this id was held before: nothing was
+    charged now, and `decision` is the first one. `settled` is whether it was settled through this very object.
+
+    As a context manager it raises RateLimited where it was refused, and extends its lease by itself, at a third of it,
+    while the block runs. A block that ends without settling it settles it as held; one that raises cancels it.
+    """
+
+    __slots__ = ()
+
+    def commit(self, actual: Cost | None = None) -> Settlement:
+        """Settle it with what it really cost; None is as much as is held. See `Limiter.commit`."""
+        settlement: Settlement = self._bound.commit(self.id, actual)
+        self.settled = True
+        return settlement
+
+    def cancel(self) -> Settlement:
+        """Settle it as if it had never been."""
+        return self.commit(0)
+
+    def extend(self, lease: float | None = None, more: Cost = 0, *, lease_us: int | None = None) -> Extension:
+        """Let its lease end `lease` seconds from now (as long as at first), and hold `more`. See `Limiter.extend`."""
+        extension: Extension = self._bound.extend(self.id, self._lease_us(lease, lease_us), (more,))
+        return extension
+
+    def __enter__(self) -> Reservation:
+        return enter(self)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        leave(self, kind)
+
+
+class AsyncReservation(_Held):
+    """`Reservation` for asyncio: the same names, awaited, and `async with`."""
+
+    __slots__ = ()
+
+    async def commit(self, actual: Cost | None = None) -> Settlement:
+        """See `Reservation.commit`."""
+        settlement: Settlement = await answered(self._bound.commit(self.id, actual))
+        self.settled = True
+        return settlement
+
+    async def cancel(self) -> Settlement:
+        """See `Reservation.cancel`."""
+        return await self.commit(0)
+
+    async def extend(self, lease: float | None = None, more: Cost = 0, *, lease_us: int | None = None) -> Extension:
+        """See `Reservation.extend`."""
+        extension: Extension = await answered(self._bound.extend(self.id, self._lease_us(lease, lease_us), (more,)))
+        return extension
+
+    async def __aenter__(self) -> AsyncReservation:
+        if not self:
+            raise RateLimited(self.decision)
+        heartbeat.start_async(self)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        heartbeat.stop_async(self)
+        if self.settled:
+            return
+        try:
+            await self.commit(None if kind is None else 0)
+        except StoreError as error:
+            if kind is None:
+                raise
+            log.warning("a hold could not be cancelled: %s", error)  # what the block raised says more
+
+
+PythonReservation = Reservation
+if not TYPE_CHECKING and core.native is not None:
+    Reservation = core.native.Reservation
+
+
+def enter(reservation: Reservation) -> Reservation:
+    """What happens where a block begins."""
+    if not reservation:
+        raise RateLimited(reservation.decision)
+    heartbeat.start(reservation)
+    return reservation
+
+
+def leave(reservation: Reservation, kind: type[BaseException] | None) -> None:
+    """What happens where a block ends, by an error of this kind or by none."""
+    heartbeat.stop(reservation)
+    if reservation.settled:
+        return
+    try:
+        reservation.commit(None if kind is None else 0)
+    except StoreError as error:
+        if kind is None:
+            raise
+        log.warning("a hold could not be cancelled: %s", error)  # what the block raised says more

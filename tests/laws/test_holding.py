@@ -1,0 +1,263 @@
+"""Holds under all that can happen to them: both cores alike, settled once, never more generous than the truth."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from asking import give_back
+from headgate import ArgumentError, ConflictingId, Limiter
+from headgate.limits import Concurrent, FixedWindow, Limit, SlidingLog, SlidingWindow
+from headgate.testing import ManualClock
+from strategies import NUMBERS, ONE_LIMIT
+from subjects import HOLDING, make_limiter, make_store, numbers
+
+needs_two = pytest.mark.skipif(len(HOLDING) < 2, reason="only one store that holds is here")
+PLACES = st.builds(Concurrent, limit=st.integers(0, 12))
+LIMITS = st.lists(st.one_of(ONE_LIMIT, PLACES), min_size=1, max_size=4)
+KEYS = st.sampled_from(["a", "b", ("a", 1)])
+NAMES = st.sampled_from(["1", "2", "3", "4", "5", "6"])
+COSTS = st.one_of(st.integers(0, 4), NUMBERS)
+LEASES_US = st.one_of(st.integers(1, 100), st.integers(1, 10**7), st.just(3_600_000_000))
+
+
+def told(came: Any) -> object:
+    """What came of a settling, as plain values."""
+    decision = getattr(came, "decision", None)
+    after = [(own.remaining, own.reset_after_us) for own in came.after]
+    return came.outcome, getattr(came, "actuals", None), after, None if decision is None else numbers(decision)
+
+
+@needs_two
+class AllHolding(RuleBasedStateMachine):
+    """Limiters that differ in their store alone; holds of a few names are made, settled and asked about again."""
+
+    @initialize(limits=LIMITS)
+    def start(self, limits: list[Limit]) -> None:
+        self.clock = ManualClock()
+        self.stores = [make_store(kind) for kind in HOLDING]
+        self.charges: list[tuple[Any, int, int]] = []
+        self.use(limits)
+
+    def use(self, limits: list[Limit]) -> None:
+        self.limits = limits
+        self.all = [Limiter(limits, store=store, name="api", clock=self.clock) for store in self.stores]
+
+    def same(self, ask: Any) -> Any:
+        """The one answer of all, or the error that all raise."""
+        answers = []
+        for limiter in self.all:
+            try:
+                answers.append(ask(limiter))
+            except (ArgumentError, ConflictingId) as error:
+                answers.append((type(error), str(error)))
+        assert all(answer == answers[0] for answer in answers)
+        return answers[0]
+
+    @rule(key=KEYS, name=NAMES, cost=COSTS, lease_us=LEASES_US)
+    def reserve(self, key: Any, name: str, cost: int, lease_us: int) -> None:
+        def ask(limiter: Limiter) -> object:
+            held = limiter.reserve(key, cost, id=name, lease_us=lease_us)
+            return numbers(held.decision), held.repeated
+
+        self.same(ask)
+
+    @rule(key=KEYS, name=NAMES, actual=st.one_of(st.none(), COSTS, st.integers(2**50, 2**52)))
+    def commit(self, key: Any, name: str, actual: int | None) -> None:
+        self.same(lambda limiter: told(limiter.commit(limiter.id_of(key, name), actual)))
+
+    @rule(key=KEYS, name=NAMES, more=st.one_of(st.just(0), COSTS), lease_us=LEASES_US)
+    def extend(self, key: Any, name: str, more: int, lease_us: int) -> None:
+        self.same(lambda limiter: told(limiter.extend(limiter.id_of(key, name), lease_us=lease_us, more=more)))
+
+    @rule(key=KEYS, cost=COSTS, name=st.one_of(st.none(), NAMES))
+    def hit(self, key: Any, cost: int, name: str | None) -> None:
+        self.charges.append((key, cost, self.clock.now_us()))
+        self.same(lambda limiter: numbers(limiter.hit(key, cost, id=name)))
+
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        if self.charges:
+            key, cost, at_us = data.draw(st.sampled_from(self.charges))
+            for limiter in self.all:
+                give_back(limiter.bound, (key,), (cost,), max(0, self.clock.now_us() - at_us))
+
+    @rule(key=KEYS)
+    def reset(self, key: Any) -> None:
+        self.same(lambda limiter: limiter.reset(key))
+
+    @rule(data=st.data())
+    def wait(self, data: st.DataObject) -> None:
+        period_us = max(limit.period_us if limit.is_rate else 10**6 for limit in self.limits)
+        wait_us = data.draw(
+            st.one_of(st.integers(0, 1000), st.integers(0, 3 * period_us), st.integers(-min(period_us, 10**6), 0))
+        )
+        self.clock.set(max(0, self.clock.now_us() + wait_us))
+
+    @rule(data=st.data())
+    def change_numbers(self, data: st.DataObject) -> None:
+        """The same kinds of limits with other numbers."""
+        changed = []
+        for limit in self.limits:
+            if isinstance(limit, Concurrent):
+                changed.append(data.draw(PLACES))
+            elif isinstance(limit, FixedWindow | SlidingLog | SlidingWindow):
+                changed.append(type(limit)(limit=data.draw(st.integers(0, 20)), period_us=limit.period_us))
+            else:
+                changed.append(limit)
+        self.use(changed)
+
+    @invariant()
+    def they_look_alike(self) -> None:
+        for key in ("a", ("a", 1)):
+            self.same(lambda limiter, key=key: numbers(limiter.peek(key, 1)))
+
+
+TestAllHolding = AllHolding.TestCase
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 400_000),
+        st.sampled_from(["hold", "hold", "hit", "settle"]),
+        st.integers(0, 6),
+        st.integers(0, 9),
+    ),
+    min_size=1,
+    max_size=30,
+)
+"""(wait in microseconds, what is done, cost, actual) on a scale of 100 ms to a second."""
+
+
+class Truth:
+    """What a limit would have, had it known from the start what everything really costs."""
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+        self.charges: list[tuple[int, int]] = []
+        self.level = self.at_us = 0
+
+    def charge(self, at_us: int, cost: int) -> None:
+        self.charges.append((at_us, cost))
+        self.bring(at_us)
+        self.level -= cost * self.limit.period_us
+
+    def bring(self, now_us: int) -> None:
+        """The scaled units below full of a bucket, as of a moment."""
+        refill = getattr(self.limit, "refill", 0)
+        self.level = min(0, self.level + refill * (now_us - self.at_us))
+        self.at_us = now_us
+
+    def remaining(self, now_us: int) -> int:
+        period_us, quota = self.limit.period_us, self.limit.quota
+        window = now_us // period_us
+
+        def units(first_us: int, last_us: int) -> int:
+            return sum(cost for at_us, cost in self.charges if first_us <= at_us < last_us)
+
+        if isinstance(self.limit, FixedWindow):
+            return max(0, quota - units(window * period_us, (window + 1) * period_us))
+        if isinstance(self.limit, SlidingLog):
+            return max(0, quota - units(now_us - period_us + 1, now_us + 1))
+        if isinstance(self.limit, SlidingWindow):
+            last = units((window - 1) * period_us, window * period_us)
+            weighed = last * (period_us - now_us % period_us) // period_us
+            return max(0, quota - units(window * period_us, (window + 1) * period_us) - weighed)
+        self.bring(now_us)
+        return (quota * period_us + self.level) // period_us
+
+
+@given(limit=ONE_LIMIT.filter(lambda limit: limit.quota > 0), steps=STEPS)
+def test_settling_is_never_more_generous_than_the_truth_and_of_windows_equal(
+    holding_kind: str, limit: Limit, steps: list[tuple[int, str, int, int]]
+) -> None:
+    assume(limit.compiled.unit_us == 1)  # the replay counts in microseconds
+    clock = ManualClock()
+    limiter, truth = make_limiter(holding_kind, limit, clock), Truth(limit)
+    scale_us = max(1, limit.period_us // 1_000_000)
+    opened: list[tuple[str, int]] = []
+    truth.at_us = clock.now_us()
+    for wait_us, what, cost, actual in steps:
+        clock.advance(wait_us * scale_us)
+        if what == "hold":
+            held = limiter.reserve("key", cost, lease_us=1 + wait_us)
+            if held:
+                opened.append((held.id, actual))
+                truth.charge(clock.now_us(), actual)
+        elif what == "hit" and limiter.hit("key", cost):
+            truth.charge(clock.now_us(), cost)
+        elif what == "settle" and opened:
+            settle(limiter, *opened.pop(actual % len(opened)))
+        compare(limiter, truth, clock, settled=not opened)
+    while opened:
+        settle(limiter, *opened.pop(0))
+        clock.advance(scale_us)
+    compare(limiter, truth, clock, settled=True)
+    clock.advance(limit.period_us // 3)
+    compare(limiter, truth, clock, settled=True)
+
+
+def settle(limiter: Limiter, whole_id: str, actual: int) -> None:
+    first = limiter.commit(whole_id, actual)
+    assert (first.outcome, first.actual) == ("settled", actual)
+    again = limiter.commit(whole_id, actual + 1)
+    assert (again.outcome, again.actual) == ("already settled", actual)
+    assert [own.remaining for own in again.after] == [own.remaining for own in first.after]
+
+
+def compare(limiter: Limiter, truth: Truth, clock: ManualClock, *, settled: bool) -> None:
+    if not settled:
+        return
+    remaining, right = limiter.peek("key", 0).limits[0].remaining, truth.remaining(clock.now_us())
+    if isinstance(truth.limit, FixedWindow | SlidingLog | SlidingWindow):
+        assert remaining == right
+    else:
+        assert remaining <= right
+
+
+@given(limits=LIMITS, costs=st.lists(COSTS, min_size=1, max_size=12))
+def test_all_limits_hold_or_none(holding_kind: str, limits: list[Limit], costs: list[int]) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(holding_kind, limits, clock)
+    for cost in costs:
+        before = [reading.remaining for reading in limiter.peek("key", 0).limits]
+        held = limiter.reserve("key", cost)
+        after = [reading.remaining for reading in limiter.peek("key", 0).limits]
+        assert bool(held) == all(cost <= remaining for remaining in before)
+        assert after == ([remaining - cost for remaining in before] if held else before)
+        clock.advance(1)
+
+
+@given(limit=PLACES, steps=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4), st.integers(1, 20)), max_size=40))
+def test_places_in_use_are_those_whose_leases_are_not_over(
+    holding_kind: str, limit: Limit, steps: list[tuple[int, int, int]]
+) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(holding_kind, limit, clock)
+    leases: dict[str, tuple[int, int]] = {}
+    names = count()
+    for wait_us, cost, lease_us in steps:
+        clock.advance(wait_us)
+        now_us = clock.now_us()
+        live = sorted((until, places) for until, places in leases.values() if until > now_us)
+        free = limit.quota - sum(places for _, places in live)
+        held = limiter.reserve("key", cost, id=str(next(names)), lease_us=lease_us)
+        assert bool(held) == (cost <= free)
+        if held:
+            leases[held.id] = (now_us + lease_us, cost)
+        elif cost > limit.quota:
+            assert held.decision.retry_after_us is None
+        else:
+            needed, freed_at = cost - free, now_us
+            for until, places in live:
+                if needed > 0:
+                    needed, freed_at = needed - places, until
+            assert held.decision.retry_after_us == freed_at - now_us
+        if leases and cost == 0:
+            whole_id = next(iter(leases))
+            assert limiter.commit(whole_id).outcome == "settled"
+            del leases[whole_id]

@@ -1,0 +1,397 @@
+"""Holds: reserve, commit, cancel and extend, and what bad input of them says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headgate import ArgumentError, ConfigError, ConflictingId, Limiter, RateLimited
+from headgate.decision import NamedLimit, name_limits
+from headgate.holding import Hold, whole_id
+from headgate.limit_text import parse_limits
+from headgate.operation import Operation
+from headgate.testing import ManualClock
+from subjects import HOLDING, KINDS, make_limiter, make_store, numbers
+
+HOUR_US = 3_600_000_000
+EVERY_LIMIT = [
+    "9/hour fixed",
+    "9/hour log",
+    "9/hour counter",
+    "9/hour bucket",
+    "9/hour leaky 9",
+    "9/hour queue 8",
+    "9 concurrent",
+]
+
+
+def left(limiter: Limiter, key: str = "key") -> list[int]:
+    return [reading.remaining for reading in limiter.peek(key, 0).limits]
+
+
+@pytest.mark.parametrize("text", EVERY_LIMIT)
+def test_a_hold_is_charged_at_once_and_settled_with_the_truth(holding_kind: str, text: str) -> None:
+    limiter = make_limiter(holding_kind, text, ManualClock())
+    held = limiter.reserve("key", 7)
+    assert held and not held.repeated and left(limiter) == [2]
+    settlement = held.commit(3)
+    assert (settlement.outcome, settlement.actual, held.settled) == ("settled", 3, True)
+    expected = [9] if "concurrent" in text else [6]
+    assert left(limiter) == expected == [standing.remaining for standing in settlement.after]
+    again = limiter.commit(held.id, 9)
+    assert (again.outcome, again.actual) == ("already settled", 3)
+    assert left(limiter) == expected
+
+
+@pytest.mark.parametrize("text", EVERY_LIMIT)
+def test_a_hold_is_found_by_its_id_alone_and_by_key_and_name(holding_kind: str, text: str) -> None:
+    limiter = make_limiter(holding_kind, text, ManualClock())
+    held = limiter.reserve(("user", 42), 2, id="request-7")
+    assert held.id == limiter.id_of(("user", 42), "request-7") == limiter.id_of(("user", 42), b"request-7")
+    assert held.id != limiter.id_of(("user", 43), "request-7")
+    again = limiter.reserve(("user", 42), 2, id="request-7")
+    assert again.repeated and numbers(again.decision) == numbers(held.decision)
+    assert limiter.cancel(held.id).outcome == "settled"
+    assert limiter.peek(("user", 42), 0).remaining == 9
+
+
+def test_a_refusal_holds_nothing(holding_kind: str) -> None:
+    limiter = make_limiter(holding_kind, "9/hour bucket; 3 concurrent", ManualClock())
+    refused = limiter.reserve("key", 4, id="x")
+    assert not refused and left(limiter) == [9, 3]
+    assert limiter.commit(refused.id, 1).outcome == "unknown"
+    assert limiter.reserve("key", 3, id="x") and left(limiter) == [6, 0]
+
+
+def test_what_is_charged_more_than_there_is_becomes_a_debt(holding_kind: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(holding_kind, "10/second bucket; 5/minute fixed", clock)
+    held = limiter.reserve("key", 1)
+    after = limiter.commit(held.id, 30).after
+    assert [(own.remaining, own.definition.name) for own in after] == [(-20, "default.second"), (0, "default.minute")]
+    refused = limiter.peek("key", 0)
+    assert not refused.allowed and refused.limits[0].retry_after_us == 2_000_000
+    clock.advance(2_000_000)
+    assert limiter.peek("key", 0).limits[0].allowed
+
+
+def test_a_late_settling_fills_no_bucket_twice(holding_kind: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(holding_kind, "10000/minute bucket", clock)
+    holds = [limiter.reserve("key", 1000, lease=600) for _ in range(10)]
+    clock.advance(60_000_000)
+    assert limiter.hit("key", 10_000)
+    clock.advance(1_000_000)
+    for held in holds:
+        held.cancel()
+    assert left(limiter) == [166]
+
+
+def test_a_lease_that_ends_frees_places_and_nothing_else(holding_kind: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(holding_kind, "3 concurrent; 9/hour fixed", clock)
+    held = limiter.reserve("key", 3, lease_us=1_000)
+    assert limiter.peek("key", 3).limits[0].retry_after_us == 1_000
+    clock.advance(999)
+    assert left(limiter) == [0, 6]
+    clock.advance(1)
+    assert left(limiter) == [3, 6]
+    assert limiter.extend(held.id).outcome == "lapsed"
+    assert limiter.commit(held.id, 1).outcome == "settled" and left(limiter) == [3, 8]
+
+
+def test_an_extension_holds_all_of_more_or_nothing(holding_kind: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(holding_kind, "3 concurrent; 9/hour bucket", clock)
+    held = limiter.reserve("key", 2, lease_us=1_000)
+    clock.advance(500)
+    refused = limiter.extend(held.id, lease_us=5_000, more=2)
+    assert refused.outcome == "refused" and refused.decision is not None and not refused.decision.allowed
+    assert refused.decision.retry_after_us == 500  # its lease has not become longer either
+    extended = held.extend(lease_us=2_000, more=1)
+    assert extended.outcome == "extended" and left(limiter) == [0, 6]
+    assert limiter.extend(held.id, lease_us=1).outcome == "extended"  # never sooner than it would have ended
+    clock.advance(1_999)
+    assert left(limiter) == [0, 6]
+    assert limiter.commit(held.id, 1).actual == 1 and left(limiter) == [3, 8]
+    assert limiter.extend(held.id).outcome == "already settled"
+    assert limiter.extend(limiter.id_of("key", "nobody")).outcome == "unknown"
+
+
+def test_a_hit_with_an_id_charges_once(holding_kind: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(holding_kind, "9/hour fixed; 20/day bucket", clock)
+    first = limiter.hit("key", 2, id="payment-1")
+    limiter.hit("key", 1)
+    clock.advance(1_000_000)
+    assert numbers(limiter.hit("key", 2, id="payment-1")) == numbers(first)
+    assert limiter.peek("key", 0).limits[0].remaining == 6
+    assert limiter.commit(limiter.id_of("key", "payment-1"), 0).actual == 2
+    with pytest.raises(ConflictingId, match="that of a hit"):
+        limiter.reserve("key", 2, id="payment-1")
+
+
+def test_a_hold_is_forgotten_an_hour_after_its_end_or_its_longest_period_if_that_is_longer(holding_kind: str) -> None:
+    for text, period_us in (("9/minute fixed", HOUR_US), ("9/minute fixed; 99/day bucket", 24 * HOUR_US)):
+        clock = ManualClock()
+        limiter = make_limiter(holding_kind, text, clock)
+        settled, opened = (limiter.reserve("key", 1, lease=600) for _ in range(2))
+        assert settled.cancel().outcome == "settled"
+        clock.advance(600_000_000 + period_us - 1)
+        assert limiter.cancel(settled.id).outcome == "already settled"
+        clock.advance(1)
+        assert limiter.cancel(settled.id).outcome == limiter.cancel(opened.id).outcome == "unknown"
+
+
+def test_remember_makes_it_longer(holding_kind: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(holding_kind, "9/minute fixed", clock)
+    held = limiter.reserve("key", 1, lease=1, remember=7200)
+    clock.advance(7_200_999_999)
+    assert limiter.cancel(held.id).outcome == "settled"
+
+
+def test_a_reset_forgets_the_holds_of_its_key(holding_kind: str) -> None:
+    limiter = make_limiter(holding_kind, "3 concurrent; 9/hour bucket", ManualClock())
+    held, other = limiter.reserve("key", 2), limiter.reserve("other", 2)
+    assert limiter.reset("key") and left(limiter) == [3, 9]
+    assert limiter.commit(held.id, 9).outcome == "unknown" and left(limiter) == [3, 9]
+    assert other.commit(1).outcome == "settled"
+
+
+def test_a_hold_of_several_keys_is_one(holding_kind: str) -> None:
+    clock = ManualClock()
+    store = make_store(holding_kind)
+    definitions = [
+        *name_limits(parse_limits("9/hour bucket; 5 concurrent"), scope="user", name="user"),
+        *name_limits(parse_limits("20/hour fixed"), scope="team", name="team", group=1),
+    ]
+    bound = store.bind(definitions, clock=clock)
+
+    def remaining() -> list[int]:
+        operation = Operation(("ann", "blue"), (0, 0), commit=False)
+        return [reading.remaining for reading in bound.decide(operation).limits]
+
+    held = bound.reserve(Operation(("ann", "blue"), (4, 7)), Hold("r1", 60_000_000))
+    assert held.decision.allowed and remaining() == [5, 1, 13]
+    with pytest.raises(ConflictingId, match="other keys"):
+        bound.reserve(Operation(("ann", "red"), (4, 7)), Hold("r1", 60_000_000))
+    with pytest.raises(ArgumentError, match="2 amounts"):
+        bound.commit(held.id, (1, 2, 3))
+    assert bound.extend(held.id, 60_000_000, (1, 3)).outcome == "extended" and remaining() == [4, 0, 10]
+    settlement = bound.commit(held.id, (None, 2))
+    assert settlement.actuals == (5, 2) and remaining() == [4, 5, 18]
+    other = store.bind(name_limits(parse_limits("7/minute"), scope="team", name="t"), clock=clock)
+    again = other.commit(held.id, 0)  # through other limits of the same store
+    assert (again.outcome, [own.remaining for own in again.after]) == ("already settled", [])
+
+
+def test_the_same_id_with_another_cost_or_other_limits_is_an_error(holding_kind: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(holding_kind, "9/hour bucket", clock)
+    limiter.reserve("key", 2, id="x")
+    with pytest.raises(ConflictingId, match="cost 2, and is now given with 3"):
+        limiter.reserve("key", 3, id="x")
+    other = Limiter("9/hour fixed", store=limiter.store, clock=clock)
+    with pytest.raises(ConflictingId, match="other limits"):
+        other.reserve("key", 2, id="x")
+    assert left(limiter) == [7] and left(other) == [9]
+    assert limiter.reserve("another key", 3, id="x")
+
+
+@pytest.mark.parametrize("bad", ["", b"", "x" * 1025, b"x" * 1025, "\ud800", 7, None, ("x",)])
+def test_what_is_no_name_of_a_hold_is_refused_and_charges_nothing(holding_kind: str, bad: Any) -> None:
+    limiter = make_limiter(holding_kind, "9/hour bucket", ManualClock())
+    with pytest.raises(ArgumentError):
+        limiter.id_of("key", bad)
+    if bad is not None:
+        for call in (limiter.reserve, limiter.hit):
+            with pytest.raises(ArgumentError, match="the id of a hold"):
+                call("key", 2, id=bad)
+    assert left(limiter) == [9]
+
+
+@pytest.mark.parametrize("name", ["x", "x" * 1024, b"\x00\xff", "ключ", "a|b{c}", " "])
+def test_any_text_or_bytes_name_a_hold(holding_kind: str, name: str | bytes) -> None:
+    limiter = make_limiter(holding_kind, "9/hour bucket", ManualClock())
+    assert limiter.reserve("key", 2, id=name).id == limiter.id_of("key", name)
+
+
+BAD_IDS = ["", "x", "h1", "h1" + "A" * 23, "h1" + "A" * 25, "h2" + "A" * 24, "h1" + "A" * 23 + "=", "h1" + "é" * 24]
+
+
+@pytest.mark.parametrize("bad", [*BAD_IDS, 7, None, b"h1"])
+def test_what_is_no_whole_id_is_refused(holding_kind: str, bad: Any) -> None:
+    limiter = make_limiter(holding_kind, "9/hour bucket", ManualClock())
+    for call in (limiter.commit, limiter.cancel, limiter.extend):
+        with pytest.raises(ArgumentError, match=r"id of a hold"):
+            call(bad)
+
+
+def test_an_id_of_another_store_is_unknown(holding_kind: str) -> None:
+    limiter, other = (make_limiter(holding_kind, "9/hour bucket", ManualClock()) for _ in range(2))
+    held = other.reserve("key", 2)
+    assert limiter.commit(held.id, 0).outcome == "unknown"
+    for place in (0, 255, 65_535):
+        assert limiter.commit(whole_id("key", "x", place), 0).outcome == "unknown"
+
+
+@pytest.mark.parametrize("bad", [-1, True, 1.5, "3", 2**52 + 1, 10**400])
+def test_what_is_no_amount_settles_nothing(holding_kind: str, bad: Any) -> None:
+    limiter = make_limiter(holding_kind, "9/hour bucket; 9 concurrent", ManualClock())
+    held = limiter.reserve("key", 2)
+    with pytest.raises(ArgumentError, match="an amount"):
+        limiter.commit(held.id, bad)
+    with pytest.raises(ArgumentError, match="an amount"):
+        limiter.extend(held.id, more=bad)
+    with pytest.raises(ArgumentError, match="a cost"):
+        limiter.reserve("key", bad)
+    assert left(limiter) == [7, 7] and limiter.commit(held.id).actual == 2
+
+
+@pytest.mark.parametrize("text", [*EVERY_LIMIT[:-1], "9/day", "1000/hour counter"])
+def test_a_debt_beyond_exact_arithmetic_is_refused_and_the_hold_stays_open(holding_kind: str, text: str) -> None:
+    limiter = make_limiter(holding_kind, text, ManualClock())
+    before = limiter.reserve("key", 1)
+    before.commit(1)
+    held = limiter.reserve("key", 2)
+    with pytest.raises(ArgumentError, match=r"4503599627370496 for 'default' is so large a debt"):
+        limiter.commit(held.id, 2**52)
+    assert limiter.commit(held.id, 3).outcome == "settled"
+
+
+@pytest.mark.parametrize("bad", [0, -1, 0.0000001, float("nan"), float("inf"), 32 * 86_400, 10**9, True, "60", None])
+def test_what_is_no_lease_is_refused(holding_kind: str, bad: Any) -> None:
+    limiter = make_limiter(holding_kind, "9/hour bucket", ManualClock())
+    held = limiter.reserve("key", 1)
+    if bad is not None:
+        with pytest.raises(ArgumentError, match="lease"):
+            limiter.reserve("key", 2, lease=bad)
+        with pytest.raises(ArgumentError, match="lease"):
+            limiter.extend(held.id, lease=bad)
+    for bad_us in (0, -1, 1.5, True, 31 * 24 * HOUR_US + 1):
+        with pytest.raises(ArgumentError, match="lease"):
+            limiter.reserve("key", 2, lease_us=bad_us)  # type: ignore[arg-type]
+    assert left(limiter) == [8]
+
+
+@pytest.mark.parametrize("bad", [-1, True, "1", 367 * 86_400, float("nan")])
+def test_what_is_no_time_to_remember_is_refused(holding_kind: str, bad: Any) -> None:
+    limiter = make_limiter(holding_kind, "9/hour bucket", ManualClock())
+    with pytest.raises(ArgumentError, match="remember"):
+        limiter.reserve("key", 2, remember=bad)
+    assert left(limiter) == [9]
+
+
+def test_a_hit_on_what_is_in_flight_is_an_error_and_a_peek_is_none(holding_kind: str) -> None:
+    limiter = make_limiter(holding_kind, "9/hour bucket; 2 concurrent", ManualClock())
+    for call in (
+        lambda: limiter.hit("key"),
+        lambda: limiter.hit("key", id="x"),
+        lambda: limiter.hit_many(["key"]),
+        lambda: limiter.acquire("key"),
+    ):
+        with pytest.raises(ArgumentError, match='"2 concurrent" counts what is in flight'):
+            call()
+    assert limiter.peek("key", 2) and not limiter.peek("key", 3) and left(limiter) == [9, 2]
+
+
+def test_what_was_given_back_of_a_plain_hit_is_not_given_back_again(holding_kind: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(holding_kind, "100/minute bucket", clock)
+    decision = limiter.hit("key", 50)
+    held = limiter.reserve("key", 50)
+    limiter.give_back("key", 50, 0, decision)
+    clock.advance(30_000_000)
+    assert limiter.hit("key", 100)
+    held.cancel()
+    assert left(limiter) == [0]
+
+
+def test_settling_under_other_numbers_gives_back_only_what_counts_alike(holding_kind: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(holding_kind, "10/minute fixed", clock, name="api")
+    one, two = limiter.reserve("key", 3), limiter.reserve("key", 3)
+    larger = Limiter("20/minute fixed", store=limiter.store, clock=clock, name="api")
+    assert larger.commit(one.id, 0).after[0].remaining == 17
+    slower = Limiter("20/hour fixed", store=limiter.store, clock=clock, name="api")
+    slower.hit("key")
+    assert slower.commit(two.id, 0).outcome == "settled" and left(slower) == [16]
+    other = Limiter("5/minute", store=limiter.store, clock=clock, name="other")
+    assert other.commit(limiter.reserve("key", 1).id, 1).after == ()
+
+
+@pytest.mark.parametrize("on_full", ["refuse", "forget", "pass"])
+def test_a_full_store_never_forgets_an_open_hold(core: str, on_full: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "99/hour bucket; 50 concurrent", clock, max_holds=3, on_full=on_full)
+    settled, *opened = (limiter.reserve(f"key-{number}", 2) for number in range(3))
+    settled.commit(1)
+    more = limiter.reserve("key-3", 2)
+    if on_full == "forget":  # what is settled already
+        assert more and limiter.commit(settled.id).outcome == "unknown"
+        more = limiter.reserve("key-4", 2)
+    assert more.decision.degraded == ("open" if on_full == "pass" else "closed") and bool(more) == (on_full == "pass")
+    assert more.commit(1).outcome == "unknown" and left(limiter, "key-4") == [99, 50]
+    if on_full == "refuse":
+        assert more.decision.retry_after_us == 60_000_000 + HOUR_US
+        assert limiter.extend(opened[0].id, more=1).outcome == "refused"
+        assert limiter.extend(opened[0].id).outcome == "extended"
+    assert [held.commit(1).outcome for held in opened] == ["settled", "settled"]
+    clock.advance(2 * HOUR_US)
+    assert limiter.reserve("key-5", 2).decision.degraded == ""
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in HOLDING])
+def test_a_store_that_holds_nothing_says_so(kind: str) -> None:
+    limiter = make_limiter(kind, "9/hour bucket", ManualClock())
+    for call in (
+        lambda: limiter.reserve("key"),
+        lambda: limiter.hit("key", id="x"),
+        lambda: limiter.commit(whole_id("key", "x", 0)),
+        lambda: limiter.extend(whole_id("key", "x", 0)),
+        lambda: limiter.id_of("key", "x"),
+    ):
+        with pytest.raises(ConfigError, match="does not hold what is settled later"):
+            call()
+
+
+def test_a_shadow_that_did_not_admit_is_not_held(holding_kind: str) -> None:
+    clock = ManualClock()
+    limiter = Limiter("2/hour bucket; 1 concurrent", store=make_store(holding_kind), clock=clock, shadow=True)
+    one, two = limiter.reserve("key", 1), limiter.reserve("key", 2, id="x")
+    assert one and two and [reading.allowed for reading in two.decision.limits] == [False, False]
+    assert numbers(limiter.reserve("key", 2, id="x").decision) == numbers(two.decision)
+    assert two.commit(9).outcome == "settled" and left(limiter) == [1, 0]
+
+
+def test_a_block_settles_what_it_held(holding_kind: str) -> None:
+    limiter = make_limiter(holding_kind, "9/hour bucket; 3 concurrent", ManualClock())
+    with limiter.reserve("key", 2) as held:
+        assert left(limiter) == [7, 1]
+        held.commit(1)
+        assert left(limiter) == [8, 3]
+    assert left(limiter) == [8, 3]
+    with limiter.reserve("key", 2):
+        pass
+    assert left(limiter) == [6, 3]
+    with pytest.raises(KeyError), limiter.reserve("key", 2):
+        raise KeyError
+    assert left(limiter) == [6, 3]
+    with pytest.raises(RateLimited) as refused, limiter.reserve("key", 4):
+        raise AssertionError
+    assert refused.value.decision.retry_after_us is None
+
+
+def test_a_hold_is_shown_without_its_key(holding_kind: str) -> None:
+    limiter = make_limiter(holding_kind, "9/hour bucket", ManualClock())
+    held = limiter.reserve("secret-key", 2)
+    assert repr(held) == f"Reservation(id='{held.id}', allowed=True, repeated=False)"
+    assert repr(held.commit(1)) == "Settlement(outcome='settled', actual=1)"
+
+
+def test_definitions_of_a_standing_are_the_limits_own(holding_kind: str) -> None:
+    limiter = make_limiter(holding_kind, "9/hour bucket; 3 concurrent", ManualClock())
+    named: list[NamedLimit] = [standing.definition for standing in limiter.reserve("key").commit(1).after]
+    assert tuple(named) == limiter.definitions
