@@ -2,7 +2,7 @@
 
 use crate::algorithms::log_view::{Entry, LogCharge, Marked};
 use crate::algorithms::sliding_log::{self, Settled};
-use crate::algorithms::transition::{self, Numbers, Stored};
+use crate::algorithms::transition::{self, ANY, Numbers, Stored};
 use crate::encoding::block::{Position, entry};
 use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::{Chain, NO_CHAIN, has_blocks};
@@ -78,7 +78,7 @@ impl<B: Backing> Shard<B> {
             return (used.saturating_add(change) <= LARGEST).then_some(settling);
         }
         let stored = if let Stored::Numbers(numbers) = stored { Some(numbers) } else { None };
-        let mut numbers = transition::roll_numbers(&settling.limit, stored, now_us);
+        let mut numbers = transition::roll_numbers::<ANY>(&settling.limit, stored, now_us);
         if change >= 0 {
             let marked = settling
                 .mark_of_last(parts, limits)

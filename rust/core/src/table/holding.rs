@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::algorithms::concurrent;
 use crate::algorithms::leases::{AskedLeases, Lease};
-use crate::algorithms::transition::{self, Reading, measured_us};
+use crate::algorithms::transition::{self, ANY, Reading, measured_us};
 use crate::holding::record::{Amount, Content, HeldLimit, HoldId, One, Part, Record, Share};
 use crate::holding::{Holds, KeyHolds};
 use crate::limit::{Algorithm, Limit};
@@ -395,7 +395,7 @@ impl<S: Storage> Table<S> {
         now_us: i64,
     ) -> bool {
         let reset_after_us =
-            settling.numbers.map(|numbers| transition::measure_numbers(&settling.limit, numbers, now_us).1);
+            settling.numbers.map(|numbers| transition::measure_numbers::<ANY>(&settling.limit, numbers, now_us).1);
         if settling.change <= 0 || reset_after_us == Some(0) {
             return false;
         }
@@ -504,7 +504,11 @@ impl<S: Storage> Table<S> {
             } else {
                 let stored =
                     shares.transaction.locked.guards[guard].stored(place, limit, self.storage.limits(), now_us);
-                transition::measure(&limit.limit, &transition::roll(&limit.limit, stored, now_us), now_us)
+                transition::measure::<_, ANY>(
+                    &limit.limit,
+                    &transition::roll::<_, ANY>(&limit.limit, stored, now_us),
+                    now_us,
+                )
             };
             after.push(Standing { asked: number, remaining, reset_after_us });
         }

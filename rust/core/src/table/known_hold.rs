@@ -2,7 +2,7 @@
 //!
 //! Each function gives None where there is more to do: then a transaction does it.
 
-use crate::algorithms::transition::{self, Reading};
+use crate::algorithms::transition::{self, ANY, Reading};
 use crate::holding::record::{Content, HoldId, One, Part, Record};
 use crate::holding::{Holds, KeyHolds};
 use crate::limit::Algorithm;
@@ -43,20 +43,20 @@ pub fn reserve_known<S: Storage>(
     if !storage.is_current(check.limit) {
         return Ok(None);
     }
-    let numbers = transition::roll_numbers(limit, Some(numbers), now_us);
+    let numbers = transition::roll_numbers::<ANY>(limit, Some(numbers), now_us);
     let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
-    if mode.wait_us(transition::admit_numbers(limit, numbers, now_us, check.cost), delay_us) != 0 {
+    if mode.wait_us(transition::admit_numbers::<ANY>(limit, numbers, now_us, check.cost), delay_us) != 0 {
         return Ok(None);
     }
     if storage.reserve_hold(&mut shard, now_us).is_err() {
         return Ok(None);
     }
-    let numbers = transition::charge_numbers(limit, numbers, now_us, check.cost);
+    let numbers = transition::charge_numbers::<ANY>(limit, numbers, now_us, check.cost);
     if check.cost != 0 {
         shard.overwrite(index, tag, check.limit, numbers);
         shard.backing.commit();
     }
-    let (remaining, reset_after_us, next_after_us) = transition::measure_numbers(limit, numbers, now_us);
+    let (remaining, reset_after_us, next_after_us) = transition::measure_numbers::<ANY>(limit, numbers, now_us);
     let reading = Reading { remaining, reset_after_us, retry_after_us: 0, next_after_us, delay_us };
     if let Some(holds) = shard.backing.holds_mut() {
         let marked = transition::mark(limit, numbers, now_us);
@@ -145,7 +145,7 @@ fn settle_known<B: Backing>(
     let numbers = shard.numbers(index, asked)?;
     let actual = actual.unwrap_or(part.cost);
     let limit = &asked.limit;
-    let numbers = transition::roll_numbers(limit, Some(numbers), now_us);
+    let numbers = transition::roll_numbers::<ANY>(limit, Some(numbers), now_us);
     let (change, refunded) = (actual - part.cost, refunds.saturating_sub(part.refunds));
     let (numbers, given) = transition::settle(limit, numbers, now_us, part.marked, change, refunded);
     if change > 0 && !transition::fits(limit, numbers) {
@@ -154,6 +154,6 @@ fn settle_known<B: Backing>(
     shard.write_fields(index, numbers);
     shard.backing.commit();
     shard.backing.holds_mut()?.settle_one(number, actual, given, now_us);
-    let (remaining, reset_after_us, _) = transition::measure_numbers(limit, numbers, now_us);
+    let (remaining, reset_after_us, _) = transition::measure_numbers::<ANY>(limit, numbers, now_us);
     Some(SettledOne { actual, remaining, reset_after_us })
 }
