@@ -8,7 +8,7 @@ use headgate_core::process::storage::ProcessStorage;
 use headgate_core::shard::registered::Definition;
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Check, Mode, OnFull};
-use headgate_core::table::holding::HoldRequest;
+use headgate_core::table::settling::HoldRequest;
 use headgate_core::table::storage::Storage;
 
 const NOW_US: i64 = 1_800_000_000_000_000;

@@ -13,8 +13,8 @@ use headgate_core::shard::registered::TooMany;
 use headgate_core::shard::registered::{Definition, Registered, Registration};
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Answer, Check, Mode};
-use headgate_core::table::holding::HoldRequest;
 use headgate_core::table::known_hold::SettledOne;
+use headgate_core::table::settling::HoldRequest;
 use headgate_core::table::settling::{Asked, Extension, Misuse, Reserved, Settlement};
 use headgate_core::table::storage::Stats;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]

@@ -6,7 +6,7 @@ use headgate_core::hash::{KeyHash, Seed};
 use headgate_core::limit::Algorithm;
 use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Answer, Check, Mode};
-use headgate_core::table::holding::HoldRequest;
+use headgate_core::table::settling::HoldRequest;
 use headgate_core::table::settling::{Asked, Reserved};
 use headgate_core::table::storage::Storage;
 use pyo3::Borrowed;

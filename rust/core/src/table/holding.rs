@@ -17,28 +17,11 @@ use crate::table::Table;
 use crate::table::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
 use crate::table::judgement::Judgement;
 use crate::table::known_hold::{SettledOne, commit_known, reserve_known};
-use crate::table::settling::{After, Asked, Conflict, Extension, Misuse, Outcome, Reserved, Settlement, Standing};
+use crate::table::settling::{
+    After, Asked, Conflict, Extension, HoldRequest, Misuse, Outcome, Reserved, Settlement, Standing,
+};
 use crate::table::storage::{Full, Location, LockedShards, Storage};
 use crate::table::transaction::Transaction;
-
-/// A hold that is asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct HoldRequest<'request> {
-    /// What it is to be found by.
-    pub id: HoldId,
-    /// How long its lease is; 0 of a hit.
-    pub lease_us: i64,
-    /// How long it is remembered after the later of its lease's end and its settling.
-    pub remember_us: i64,
-    /// Whether its id was just made, so that no hold has it.
-    pub is_new: bool,
-    /// Whether it is a hit: settled with its costs as it is made.
-    pub at_once: bool,
-    /// The cost of each group.
-    pub costs: &'request [i64],
-    /// The group of each check.
-    pub groups: &'request [u16],
-}
 
 /// The shares of a hold, locked, and where the states of its limits are: a location for each, in their order.
 struct Shares<'table, S: Storage + 'table> {

@@ -10,7 +10,7 @@ use crate::shard::backing::Backing;
 use crate::shard::registered::Registered;
 use crate::shard::{Place, Shard};
 use crate::table::answer::{Answer, Check, Mode};
-use crate::table::holding::HoldRequest;
+use crate::table::settling::HoldRequest;
 use crate::table::storage::Storage;
 
 /// Whether states of this limit are numbers in a slot.

@@ -2,8 +2,28 @@
 
 use smallvec::SmallVec;
 
+use crate::holding::record::HoldId;
 use crate::shard::registered::Registered;
 use crate::table::answer::Answer;
+
+/// A hold that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct HoldRequest<'request> {
+    /// What it is to be found by.
+    pub id: HoldId,
+    /// How long its lease is; 0 of a hit.
+    pub lease_us: i64,
+    /// How long it is remembered after the later of its lease's end and its settling.
+    pub remember_us: i64,
+    /// Whether its id was just made, so that no hold has it.
+    pub is_new: bool,
+    /// Whether it is a hit: settled with its costs as it is made.
+    pub at_once: bool,
+    /// The cost of each group.
+    pub costs: &'request [i64],
+    /// The group of each check.
+    pub groups: &'request [u16],
+}
 
 /// What settling came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
