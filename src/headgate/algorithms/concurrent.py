@@ -22,11 +22,11 @@ class State(NamedTuple):
 _NO_LEASES = AskedLeases(None, None)
 
 
-def roll(limit: CompiledLimit, asked: AskedLeases | None, now: int) -> State:
+def roll(limit: CompiledLimit, state: AskedLeases | None, now: int) -> State:
     """The state as it stands at `now`."""
-    if asked is None or asked.leases is None:
-        return State(asked or _NO_LEASES, 0, None)
-    return State(asked, asked.leases.used(now), asked.leases.last(now))
+    if state is None or state.leases is None:
+        return State(state or _NO_LEASES, 0, None)
+    return State(state, state.leases.used(now), state.leases.last(now))
 
 
 def admit(limit: CompiledLimit, state: State, now: int, cost: int) -> int | None:

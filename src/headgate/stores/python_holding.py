@@ -61,7 +61,8 @@ class HoldingTable(PythonTable):
             former = self._holds.find(asked.digest, now_us)
             if former is not None:
                 _check_same(former, limits, names, costs, at_once=asked.at_once)
-                return former.decision, True
+                first = Outcome(True, former.readings, ())
+                return decision_of(limits, each, first, former.degraded), True
             full_us = self._holds.make_room(now_us, forget_settled=self._on_full == "forget")
             if full_us is not None:
                 return self._refuse_hold(limits, names, each, now_us, full_us), False
@@ -80,7 +81,8 @@ class HoldingTable(PythonTable):
                         HeldLimit(limit, name, self._holds.key_or_new(name), [])
                         for limit, name in zip(limits, names, strict=True)
                     ],
-                    decision,
+                    outcome.readings,
+                    degraded,
                     asked.at_once,
                     until_us,
                     asked.remember_us,

@@ -10,7 +10,7 @@ from itertools import count
 
 from headgate.algorithms.leases import KeyLeases, Lease
 from headgate.algorithms.transition import Part
-from headgate.decision import Decision, NamedLimit
+from headgate.decision import NamedLimit, Reading
 
 StateKey = tuple[str, str]
 """What a state is found by: the scope of its limit and the text of its key."""
@@ -59,7 +59,10 @@ class HoldRecord:
     costs: tuple[int, ...]
     held: list[int]
     limits: list[HeldLimit]
-    decision: Decision
+    readings: tuple[Reading, ...]
+    """What was answered first."""
+
+    degraded: str
     at_once: bool
     until_us: int
     remember_us: int

@@ -50,6 +50,7 @@ impl<B: Backing> Shard<B> {
     /// A state stays in its numbers. What is unused goes off the last part first, what is missing onto the last one,
     /// as far as their numbers count alike.
     #[inline]
+    #[allow(clippy::too_many_arguments)] // what is known of a state and of a hold on it
     pub fn settling(
         &self,
         place: Place,

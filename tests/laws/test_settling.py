@@ -102,7 +102,7 @@ class AllHolding(RuleBasedStateMachine):
     @rule(data=st.data())
     def change_numbers(self, data: st.DataObject) -> None:
         """The same kinds of limits with other numbers."""
-        changed = []
+        changed: list[Limit] = []
         for limit in self.limits:
             if isinstance(limit, Concurrent):
                 changed.append(data.draw(PLACES))

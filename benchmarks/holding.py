@@ -1,0 +1,91 @@
+"""Holds: `reserve` and its `commit` against a hit in the same run, and against how many holds of the key are open."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.measuring import Measured, Section, Target, Timed, in_turns, timed_loop
+from headgate import Limiter, MemoryStore
+from headgate import core as cores
+
+CALLS = 5_000
+OPEN = (10, 10_000)
+MANY = 10**7
+TEXTS = {
+    "fixed window": f"{MANY}/hour fixed",
+    "sliding window counter": f"{MANY}/hour",
+    "token bucket": f"{MANY}/hour bucket",
+    "places in flight": f"{MANY} concurrent",
+}
+
+
+def hits(core: str, text: str) -> Timed:
+    limiter = Limiter(text, store=MemoryStore(core=core))  # type: ignore[arg-type]
+
+    def work() -> None:
+        for _ in range(CALLS):
+            limiter.hit("user:42")
+
+    return timed_loop(work, CALLS)
+
+
+def holds(core: str, text: str) -> Timed:
+    """Units are held and settled, of one key; the store remembers as many as in a busy hour."""
+    limiter = Limiter(text, store=MemoryStore(core=core, max_holds=4 * CALLS))  # type: ignore[arg-type]
+
+    def work() -> None:
+        for _ in range(CALLS):
+            limiter.reserve("user:42", 9).commit(4)
+
+    return timed_loop(work, CALLS)
+
+
+def settling(core: str, text: str, opened: int) -> Timed:
+    """As `holds`, by ids, of a key of which so many others are open."""
+    limiter = Limiter(text, store=MemoryStore(core=core, max_holds=opened + 4 * CALLS))  # type: ignore[arg-type]
+    for _ in range(opened):
+        limiter.reserve("user:42", 1, lease=86_400)
+
+    def timed() -> float:
+        taken = 0
+        for number in range(CALLS):
+            whole_id = limiter.reserve("user:42", 9, lease=1 + number % 3600).id
+            start = time.perf_counter_ns()
+            limiter.commit(whole_id, 4)
+            taken += time.perf_counter_ns() - start
+        return taken / CALLS
+
+    return timed
+
+
+def run(quick: bool) -> Section:
+    """Measure all kinds of limits on the cores that are here."""
+    rounds = 3 if quick else 9
+    kinds = ("native", "python") if cores.native is not None else ("python",)
+    rows, targets = [], []
+    for core in kinds:
+        of_one: dict[str, Timed] = {"hit": hits(core, TEXTS["token bucket"])}
+        for name, text in TEXTS.items():
+            of_one[name] = holds(core, text)
+            for opened in OPEN:
+                of_one[f"{name} {opened}"] = settling(core, text, opened)
+        measured = in_turns(of_one, rounds)
+        hit = measured["hit"]
+        for name in TEXTS:
+            few, many = (measured[f"{name} {opened}"] for opened in OPEN)
+            rows.append((core, name, str(hit), str(measured[name]), str(few), str(many)))
+            targets.append(_at_most(f"{core}, {name}: a reserve and its commit", measured[name], hit, 3))
+            targets.append(_at_most(f"{core}, {name}: a commit with {OPEN[1]:,} open to {OPEN[0]}", many, few, 1.5))
+    return Section(
+        "Holds",
+        "`limiter.reserve(key, 9).commit(4)` beside `limiter.hit(key)` of a token bucket on the same core; and "
+        "`limiter.commit(id, 4)` on a key of which ten or ten thousand others are open.",
+        ("core", "limit", "hit", "reserve and commit", f"commit, {OPEN[0]} open", f"commit, {OPEN[1]:,} open"),
+        rows,
+        targets,
+    )
+
+
+def _at_most(what: str, measured: Measured, by: Measured, most: float) -> Target:
+    ratio = measured.median_ns / by.median_ns
+    return Target(f"{what} takes at most {most} times", f"{ratio:.2f} times", ratio <= most)
