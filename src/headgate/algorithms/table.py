@@ -216,10 +216,22 @@ ALGORITHMS: dict[str, Algorithm] = {
             latest=_start,
             redis=RedisForm(6, "c", "<dddI"),
         ),
-        Algorithm(Concurrent, (Shape("concurrent", ("limit",)),), concurrent, in_flight=True),
+        Algorithm(
+            Concurrent,
+            (Shape("concurrent", ("limit",)),),
+            concurrent,
+            in_flight=True,
+            redis=RedisForm(7, "p", "<dI"),
+        ),
     )
 }
 """All algorithms by name, in the order in which they are told."""
+
+
+def is_in_flight(algorithm: str) -> bool:
+    """Whether a limit of this algorithm counts leases."""
+    return ALGORITHMS[algorithm].in_flight
+
 
 REDIS_FORMS = {name: algorithm.redis for name, algorithm in ALGORITHMS.items() if algorithm.redis is not None}
 """What the states of each algorithm look like in Redis."""

@@ -22,7 +22,16 @@ from headgate.stores.redis.first_connection import first_commands
 from headgate.stores.redis.multiplexer import Command, Multiplexer
 from headgate.stores.redis.replies import check_said
 from headgate.stores.redis.scripts import Script
-from headgate.stores.redis.slot_map import ELSEWHERE, LOST, PAUSE_S, SearchStep, SendTo, SlotMap
+from headgate.stores.redis.slot_map import (
+    ELSEWHERE,
+    LOST,
+    PAUSE_S,
+    RecordKey,
+    SearchStep,
+    SendTo,
+    SlotMap,
+    is_moving,
+)
 from headgate.stores.redis.url import Address, Place
 
 _AS_BYTES = {NEVER_DECODE: True}
@@ -216,7 +225,7 @@ class _LoopConnections:
         return await self._ask_cluster(key, command, within_s)
 
     async def _ask_cluster(self, key: bytes | None, command: Command, within_s: float | None = None) -> Any:
-        slot = 0 if key is None else key_slot(key)
+        slot, whole = 0 if key is None else key_slot(key), isinstance(key, RecordKey)
         until = asyncio.get_running_loop().time() + (within_s or self._timeout_s)
 
         async def do(step: SearchStep | SendTo) -> Any:
@@ -229,14 +238,19 @@ class _LoopConnections:
         if address is not None:  # the usual way, whose deadline is kept by the multiplexer
             try:
                 return await self._multiplexer(address).ask(command, within_s=within_s)
-            except ELSEWHERE as error:
-                asked = self._slots.directed(error, slot, address)
+            except exceptions.ResponseError as error:
+                if whole and is_moving(error):
+                    asked = None
+                elif isinstance(error, ELSEWHERE):
+                    asked = self._slots.directed(error, slot, address)
+                else:
+                    raise
             except LOST:
                 self._slots.doubt(address)
                 raise
         try:
             async with asyncio.timeout_at(until):
-                return await drive_async(self._slots.search(slot, self._shown, asked), do)
+                return await drive_async(self._slots.search(slot, self._shown, asked, whole=whole), do)
         except TimeoutError as error:
             self._slots.doubt(asked or self._slots.server_of(slot))
             raise store_error(error, self._shown) from error

@@ -17,7 +17,7 @@ from headgate.drive import drive
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.stores.redis.clients import open_connection
 from headgate.stores.redis.pool import Command, ConnectionPool, execute_one_by_one, sound
-from headgate.stores.redis.slot_map import PAUSE_S, SearchStep, SendTo, SlotMap
+from headgate.stores.redis.slot_map import PAUSE_S, RecordKey, SearchStep, SendTo, SlotMap
 from headgate.stores.redis.url import Address, Place
 
 _AT_LEISURE = 0.75
@@ -46,7 +46,7 @@ class ClusterPools:
                 return self._learn(slot, until_us)
             return threading.Event().wait(min(PAUSE_S, self._left_s(until_us)))
 
-        return drive(self._slots.search(slot, self._place.shown), do)
+        return drive(self._slots.search(slot, self._place.shown, whole=isinstance(key, RecordKey)), do)
 
     execute_first = execute
     """A call that waited for the first connection has what is left of that time here by itself: `patience_s`."""

@@ -41,19 +41,22 @@ class KeyName:
     All limits of one key have one hash tag.
     """
 
-    __slots__ = ("_head", "_tail")
+    __slots__ = ("_head", "tail")
 
     def __init__(self, prefix: str, definition: NamedLimit) -> None:
         scope = definition.scope
         self._head = prefix.encode() + b":{"
-        self._tail = b"}:" + scope[: scope.rindex("/") + 1].encode()
+        self.tail = b"}:" + scope[: scope.rindex("/") + 1].encode()
 
     def of(self, text: str) -> bytes:
         """The Redis key of a text that comes from `encode_key`: it has no brace, so it cannot choose its slot."""
-        name = text.encode()
-        if len(name) > LONGEST_NAME:
-            name = b"#" + blake2b(name, digest_size=20).hexdigest().encode()
-        return self._head + name + self._tail
+        return self._head + tag_of(text) + self.tail
+
+
+def tag_of(text: str) -> bytes:
+    """The hash tag of a key, whose text comes from `encode_key`."""
+    name = text.encode()
+    return name if len(name) <= LONGEST_NAME else b"#" + blake2b(name, digest_size=20).hexdigest().encode()
 
 
 def field_name(definition: NamedLimit) -> str:
@@ -94,27 +97,31 @@ def _read_log(value: bytes, others: Mapping[int, bytes]) -> tuple[CompiledLimit,
     end_at = len(value) - min(MARKS) - _LOG.size
     offset, _, form = _LOG.unpack_from(value, end_at)
     former = _former("sliding_log", value[-min(MARKS) :])
-    start, end, skip, copied = 0, 0, 0, 0
+    start, end, skip, copied, moved = 0, 0, 0, 0, 0.0
     if form >= _IN_SEVERAL:
         end_at -= _MOVED.size
-        skip, copied, _, _, start, end = _MOVED.unpack_from(value, end_at)
+        skip, copied, moved, _, start, end = _MOVED.unpack_from(value, end_at)
     length = end_at - _BEFORE.size
     (base,) = _BEFORE.unpack_from(value, length)
     width, parts, modulus = _WIDE if form % _IN_SEVERAL else _NARROW
-    texts = [value[copied:length]]
-    if end - start <= len(others):
-        texts = [*(others[number][: -_BEFORE.size] for number in range(start, end)), *texts]
-    else:  # only what is in the log's own field is asked for
-        skip = 0
+    texts = [(value[copied:length], base)]
+    if start < end <= start + len(others):
+        fields = [others[number] for number in range(start, end)]
+        texts = [(field[: -_BEFORE.size], *_BEFORE.unpack(field[-_BEFORE.size :])) for field in fields]
+        texts.append((value[copied:length], moved))
+        if skip:
+            first = texts[0][0]
+            gone, left = first[: skip * width], first[skip * width :]
+            texts[0] = (left, int.from_bytes(gone[parts - width :], "little"))
     entries = []
-    before = _whole(base)
-    for text in texts:
-        for at in range(skip * width, len(text), width):
+    for text, sum_before in texts:  # sums of one field go on from its own, since entries of later ones may be amended
+        before = _whole(sum_before)
+        for at in range(0, len(text), width):
             total = int.from_bytes(text[at + parts : at + width], "little")
             time = int.from_bytes(text[at : at + parts], "little") + _whole(offset)
-            entries.append((time, (total - before) % modulus))
+            if total != before:  # else all its units were given back
+                entries.append((time, (total - before) % modulus))
             before = total
-        skip = 0
     return former, tuple(entries)
 
 

@@ -13,10 +13,11 @@ from functools import partial
 from struct import pack
 from typing import Any, NamedTuple
 
+from headgate.algorithms.table import is_in_flight
 from headgate.algorithms.transition import measure_us
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.errors import StoreError, StoreKeyError
+from headgate.errors import ArgumentError, StoreError, StoreKeyError
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.operation import Operation
 from headgate.stores.protocol import StatesAt
@@ -31,7 +32,7 @@ from headgate.stores.redis.codec import (
     read_state,
 )
 from headgate.stores.redis.replies import no_answer, read_time
-from headgate.stores.redis.script_replies import numbers_of, readings_of, states_at, text_of
+from headgate.stores.redis.script_replies import last_end_of, numbers_of, readings_of, states_at, text_of
 from headgate.stores.redis.scripts import (
     BRIEF,
     HIT,
@@ -86,7 +87,7 @@ ScriptSteps = Generator[ScriptCall, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
+class Member:
     """A limit as the scripts see it."""
 
     definition: NamedLimit
@@ -103,19 +104,20 @@ class Commands:
 
     def __init__(self, definitions: Sequence[NamedLimit], prefix: str, slot_of: Slot | None) -> None:
         self.definitions = tuple(definitions)
-        for definition in self.definitions:
-            definition.limit.check_rate()
+        self.prefix = prefix
         self.groups = max((definition.group + 1 for definition in self.definitions), default=0)
-        self._key_names = [(KeyName(prefix, definition), definition.group) for definition in self.definitions]
+        self.key_names = [(KeyName(prefix, definition), definition.group) for definition in self.definitions]
         self._is_one = len(self.definitions) == 1
         """Whether there is one limit, as mostly: then its key and cost are those of its group."""
 
-        self._slot_of = slot_of
+        self.slot_of = slot_of
+        in_flight = [definition.limit for definition in self.definitions if is_in_flight(definition.limit.algorithm)]
+        self._in_flight = in_flight[0] if in_flight else None
         self.needs_several = slot_of is not None
         """Whether an operation may take several calls."""
 
-        self._members = [
-            _Member(
+        self.members = [
+            Member(
                 definition,
                 one_limit(definition.limit.algorithm, field_name(definition)),
                 field_name(definition),
@@ -127,18 +129,21 @@ class Commands:
             for definition in self.definitions
         ]
         self._servers_clock = ServersClock()
-        self._have_borders = any(member.borders is not None for member in self._members)
+        self._have_borders = any(member.borders is not None for member in self.members)
         self._scripts: dict[tuple[tuple[int, ...], bool], Script] = {}
         # Whatever order they are written in, the same algorithms are one script.
-        self._order = sorted(range(len(self._members)), key=lambda number: self._members[number].kind & _ALGORITHM)
+        self._order = sorted(range(len(self.members)), key=lambda number: self.members[number].kind & _ALGORITHM)
         self._in_order = self._order == sorted(self._order)
         self._compiled = [self.definitions[number].limit.compiled for number in self._order]
         self._brief = BRIEF * len(self._order)
+        self.are_few = len(self.members) <= MOST_IN_A_HASH and self._locals(self._order) <= MOST_LOCALS
+        """Whether they have scripts of their own, if they are of one key."""
 
     def usual_script(self) -> Script | None:
         """The script of a usual request, whose identities differ; None where there is no limit."""
         keys = tuple(map(str, range(self.groups)))
-        call = next(self.decide(Operation(keys, (1,) * self.groups)), None)
+        operation = Operation(keys, (1,) * self.groups, commit=self._in_flight is None)
+        call = next(self.decide(operation), None)
         return None if call is None else call.script
 
     def names(self, keys: Sequence[Key]) -> list[bytes]:
@@ -147,8 +152,8 @@ class Commands:
             raise ValueError(f"these limits take {self.groups} keys, not {len(keys)}")
         texts = list(map(encode_key, keys))
         if self._is_one:
-            return [self._key_names[0][0].of(texts[-1])]
-        return [name.of(texts[group]) for name, group in self._key_names]
+            return [self.key_names[0][0].of(texts[-1])]
+        return [name.of(texts[group]) for name, group in self.key_names]
 
     def costs(self, costs: Sequence[int]) -> list[int]:
         """The cost of each limit. Raises ArgumentError for what is no cost."""
@@ -157,10 +162,19 @@ class Commands:
         checked = list(map(check_cost, costs))
         return checked[-1:] if self._is_one else [checked[definition.group] for definition in self.definitions]
 
+    def check_hit(self) -> None:
+        """Raise ArgumentError where a hit would take a place that nothing frees."""
+        if self._in_flight is not None:
+            raise ArgumentError(
+                f'"{self._in_flight}" counts what is in flight, and a hit never ends: reserve, and commit at the end'
+            )
+
     def decide(self, operation: Operation, clock: Clock | None = None) -> ScriptSteps:
         """Decide an operation, by `clock` in place of the server's; the generator's result is the decision."""
         names, costs = self.names(operation.keys), self.costs(operation.costs)
         mode, max_delay_us = HIT if operation.commit else PEEK, operation.max_delay_us
+        if mode == HIT and self._in_flight is not None:
+            self.check_hit()
         now_us = operation.now_us
         if now_us is None and clock is not None:
             now_us = clock.now_us()
@@ -168,7 +182,7 @@ class Commands:
             return Decision((), (), allowed=True, binding=None)
         if now_us is not None:
             check_now(now_us)
-        places = [self._order] if self._slot_of is None else self._places(names)
+        places = [self._order] if self.slot_of is None else self._places(names)
         if len(places) == 1:
             reply = yield self._call(places[0], names, costs, mode, now_us, max_delay_us)
             if self._have_borders:
@@ -180,7 +194,7 @@ class Commands:
             )
         else:
             readings = yield from self._decide_apart(places, names, costs, mode, now_us, max_delay_us)
-        return self._decision(readings, costs)
+        return self.decision_of(readings, costs)
 
     def give_back(self, names: list[bytes], costs: list[int], ago_us: int, now_us: int | None) -> ScriptSteps:
         """Give back what is left of a charge that was made up to `ago_us` ago."""
@@ -204,7 +218,7 @@ class Commands:
         live = False
         for place in self._places(names) if names else ():
             kinds = [self.definitions[number].limit.algorithm for number in place]
-            fields = [self._members[number].field.encode() for number in place]
+            fields = [self.members[number].field.encode() for number in place]
             reply = yield ScriptCall(forget(), [names[number] for number in place], fields)
             if not isinstance(reply, list) or len(reply) != len(place) + 1 or type(reply[-1]) is not int:
                 raise no_answer(reply, "what was forgotten")
@@ -213,6 +227,9 @@ class Commands:
                 if value is not None:
                     if not isinstance(value, bytes):
                         raise no_answer(value, "a state")
+                    if is_in_flight(kind):
+                        live |= last_end_of(value) > moment_us
+                        continue
                     try:
                         former, state = read_state(kind, value)
                     except StoreKeyError:
@@ -254,14 +271,31 @@ class Commands:
                     charged.append((taken, moment_us))
         if refused:
             yield from self._take_back(charged, names, costs)
-            untouched = [0] * len(names)
-            for place in places:
-                # With a commit, a state that other numbers left is adopted, as by a refusal in one call.
-                reply = yield from self._ask(place, names, untouched, mode, now_us, None)
-                for number, reading in zip(place, readings_of(reply, len(place)), strict=True):
-                    found[number] = reading._replace(
-                        allowed=found[number].allowed, retry_after_us=found[number].retry_after_us
-                    )
+            return (yield from self._untouched(places, names, found, mode, now_us))
+        return [found[number] for number in range(len(names))]
+
+    def refusal(
+        self, names: list[bytes], costs: list[int], found: dict[int, Reading], now_us: int | None
+    ) -> Generator[ScriptCall, Any, list[Reading]]:
+        """What all limits have after a hold was refused: `found` of those asked, while the others are looked at."""
+        places = self._places(names)
+        for place in places:
+            if not all(number in found for number in place):
+                reply = yield from self._ask(place, names, costs, PEEK, now_us, None)
+                found |= dict(zip(place, readings_of(reply, len(place)), strict=True))
+        return (yield from self._untouched(places, names, found, HIT, now_us))
+
+    def _untouched(
+        self, places: list[list[int]], names: list[bytes], found: dict[int, Reading], mode: int, now_us: int | None
+    ) -> Generator[ScriptCall, Any, list[Reading]]:
+        """What all limits have where nothing is charged, and whether each admits, as it was `found`."""
+        for place in places:
+            # With a commit, a state that other numbers left is adopted, as by a refusal in one call.
+            reply = yield from self._ask(place, names, [0] * len(names), mode, now_us, None)
+            for number, reading in zip(place, readings_of(reply, len(place)), strict=True):
+                found[number] = reading._replace(
+                    allowed=found[number].allowed, retry_after_us=found[number].retry_after_us
+                )
         return [found[number] for number in range(len(names))]
 
     def _ask(
@@ -294,9 +328,9 @@ class Commands:
         self, place: list[int], names: list[bytes], costs: list[int], head: tuple[float, float, float]
     ) -> ScriptCall:
         """The call that gives back; `head` is (when it was charged, or how long ago at the most, now)."""
-        arguments = [pack("<3d", *head), bytes([self._members[number].kind for number in place])]
+        arguments = [pack("<3d", *head), bytes([self.members[number].kind for number in place])]
         for number in place:
-            member = self._members[number]
+            member = self.members[number]
             arguments += [member.numbers, member.field.encode(), b"%d" % costs[number]]
         return ScriptCall(give_back(), [names[number] for number in place], arguments)
 
@@ -314,13 +348,13 @@ class Commands:
         usual = mode == HIT and now_us is None and max_delay_us is None
         head = (mode, _NO_DELAY if max_delay_us is None else max_delay_us, _SERVERS_TIME if now_us is None else now_us)
         if len(place) == 1 and not together:
-            member = self._members[place[0]]
+            member = self.members[place[0]]
             cost = costs[place[0]]
             options = [] if usual and cost == 1 else [pack("<4d", *head, cost)]
             numbers = self._numbers([member], now_us) if self._have_borders else [member.numbers]
             return ScriptCall(member.one, [names[place[0]]], [*numbers, *options])
         own = [costs[number] for number in place]
-        members = [self._members[number] for number in place]
+        members = [self.members[number] for number in place]
         keys = [names[number] for number in place]
         numbers = self._numbers(members, now_us) if self._have_borders else [member.numbers for member in members]
         usual = usual and own.count(1) == len(own)
@@ -350,13 +384,13 @@ class Commands:
 
     def _locals(self, place: list[int]) -> int:
         """How many local variables a script for these limits has, of the 200 that Lua allows."""
-        return sum(40 if is_log(self.definitions[number]) or self._members[number].borders else 20 for number in place)
+        return sum(40 if is_log(self.definitions[number]) or self.members[number].borders else 20 for number in place)
 
     def _few(self, place: tuple[int, ...], *, together: bool) -> Script:
         """The script of these limits, found once."""
         script = self._scripts.get((place, together))
         if script is None:
-            limits = [self._members[number] for number in place]
+            limits = [self.members[number] for number in place]
             script = few_limits(
                 tuple((limit.definition.limit.algorithm, limit.field) for limit in limits), together=together
             )
@@ -365,11 +399,11 @@ class Commands:
 
     def _places(self, names: list[bytes]) -> list[list[int]]:
         """Which limits can be decided in one call: all, or in a Cluster those of one slot."""
-        if self._slot_of is None or len(names) == 1:
+        if self.slot_of is None or len(names) == 1:
             return [self._order]
         by_slot: dict[int, list[int]] = {}
         for number in self._order:
-            by_slot.setdefault(self._slot_of(names[number]), []).append(number)
+            by_slot.setdefault(self.slot_of(names[number]), []).append(number)
         return list(by_slot.values())
 
     def _readings(self, reply: Any, costs: list[int]) -> list[Reading]:
@@ -385,7 +419,7 @@ class Commands:
             return [read_refused(self._compiled[0], reply, costs[0])]
         return readings_of(reply, len(self._order))
 
-    def _decision(self, readings: list[Reading], costs: list[int]) -> Decision:
+    def decision_of(self, readings: list[Reading], costs: list[int]) -> Decision:
         if len(readings) == 1:
             allowed = readings[0].allowed or self.definitions[0].shadow
             binding = None if self.definitions[0].shadow else 0

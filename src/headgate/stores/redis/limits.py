@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,13 @@ from headgate.clock import Clock, SystemClock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision
 from headgate.drive import drive, drive_async
-from headgate.holding import Hold
+from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
 from headgate.keys import Key, check_now
 from headgate.operation import Operation, Receipt
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, StatesAt, checked_pairs, read_receipt
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.redis.commands import Commands, ScriptSteps
+from headgate.stores.redis.hold_commands import HoldCommands
 
 if TYPE_CHECKING:
     from headgate.stores.redis.async_link import AsyncLink
@@ -30,6 +31,7 @@ class _RedisLimits:
         self._link = link
         self._commands = commands
         self._groups = commands.groups
+        self._holds = HoldCommands(commands)
         # The server's clock, unless another one is to stand in for it.
         self._clock = None if clock is None or isinstance(clock, SystemClock) else clock
 
@@ -40,6 +42,9 @@ class _RedisLimits:
         _, each, ago_us = read_receipt(self._commands.definitions, receipt, ago_us)
         if not receipt.degraded:  # else nothing was charged there
             yield from self._commands.give_back(self._commands.names(receipt.keys), each, ago_us, self._now_us())
+
+    def id_of(self, key: Key, name: str | bytes, /) -> str:
+        return self._holds.id_of(key, name)
 
     def _resetting(self, keys: tuple[Key, ...]) -> ScriptSteps:
         return self._commands.forget(self._commands.names(keys), self._now_us())
@@ -104,6 +109,19 @@ class RedisLimits(_RedisLimits, BoundLimits):
     def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
         drive(self._giving_back(receipt, ago_us), self._run)
 
+    def reserve(self, operation: Operation, hold: Hold, /) -> Reserved:
+        reserved: Reserved = drive(self._holds.reserve(operation, hold, self._clock), self._run)
+        return reserved
+
+    def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
+        settlement: Settlement = drive(self._holds.commit(whole_id, actuals, now_us, self._clock), self._run)
+        return settlement
+
+    def extend(self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None) -> Extension:
+        steps = self._holds.extend(whole_id, lease_us, more, now_us, self._clock)
+        extension: Extension = drive(steps, self._run)
+        return extension
+
     def reset(self, keys: tuple[Key, ...], /) -> bool:
         found: bool = drive(self._resetting(keys), self._run)
         return found
@@ -139,6 +157,17 @@ class AsyncRedisLimits(_RedisLimits, AsyncBoundLimits):
 
     def give_back(self, receipt: Receipt, ago_us: int, /) -> Awaitable[None]:
         return drive_async(self._giving_back(receipt, ago_us), self._run)
+
+    def reserve(self, operation: Operation, hold: Hold, /) -> Awaitable[Reserved]:
+        return drive_async(self._holds.reserve(operation, hold, self._clock), self._run)
+
+    def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Awaitable[Settlement]:
+        return drive_async(self._holds.commit(whole_id, actuals, now_us, self._clock), self._run)
+
+    def extend(
+        self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None
+    ) -> Awaitable[Extension]:
+        return drive_async(self._holds.extend(whole_id, lease_us, more, now_us, self._clock), self._run)
 
     def reset(self, keys: tuple[Key, ...], /) -> Awaitable[bool]:
         return drive_async(self._resetting(keys), self._run)

@@ -45,13 +45,19 @@ def text_of(reply: Any) -> bytes:
 
 
 def numbers_of(reply: bytes, count: int) -> list[int]:
-    """The numbers in a reply, which are whole ones up to LARGEST, or -1."""
+    """The numbers in a reply, which are whole ones up to LARGEST; below 0 is a debt, or -1 for never."""
     if len(reply) != 8 * count:
         raise StoreError(f"a script replied with {len(reply)} bytes, which are not {count} numbers")
     numbers = unpack(f"<{count}d", reply)
-    if not all(-1 <= number <= LARGEST and number == int(number) for number in numbers):
+    if not all(-LARGEST <= number <= LARGEST and number == int(number) for number in numbers):
         raise StoreKeyError("a state holds what are no numbers of a limit: another program wrote it, or it was damaged")
     return [int(number) for number in numbers]
+
+
+def last_end_of(reply: bytes) -> int:
+    """When the last lease is over, as it was told of places in flight that were forgotten."""
+    [end_us] = numbers_of(reply, 1)
+    return end_us
 
 
 def states_at(definitions: Sequence[NamedLimit], found: Sequence[Any], now_us: int) -> StatesAt:

@@ -22,6 +22,13 @@ from headgate.units import LARGEST, CompiledLimit
 HIT, PEEK, TELL = 0, 1, 2
 """What a script is to do: charge, look, or charge and tell the moment."""
 
+ID_LETTERS = 24
+"""Letters at the end of the key of a hold's record that tell its id."""
+
+SETTLE, FORGET, SHORTEN, TURN_BACK = 0, 1, 2, 3
+"""What a script does that settles: settle; or take back the whole charge of a hold, or what it took last and with it
+the end of its lease, or this end alone."""
+
 BRIEF = 42
 """Bytes of a bucket's state, which a script may reply with; no other reply has as many."""
 
@@ -50,9 +57,18 @@ _CONSTANTS = {
     "COPIED": COPIED,
     "MOST_ADOPTED": 2 * MOST_SINCE,
     "MOST_NARROW": 1 << 45,
+    "MOST_SPAN": 1 << 47,
+    "CORRECTED": 4,
     "MOST_SWEPT": 100,
     "LOG": REDIS_FORMS["sliding_log"].code,
     "WINDOW": REDIS_FORMS["sliding_window"].code,
+    "PLACES": REDIS_FORMS["concurrent"].code,
+    "MOST_DEAD": 10,
+    "NOT_CHARGED": 255,
+    "ID_LETTERS": ID_LETTERS,
+    "FORGET": FORGET,
+    "SHORTEN": SHORTEN,
+    "TURN_BACK": TURN_BACK,
     "NOTHING": "'" + BRIEF * r"\0" + "'",
 }
 _FUNCTIONS = {
@@ -62,7 +78,10 @@ _FUNCTIONS = {
     **{name: f"string.{name}" for name in ("byte", "sub")},
 }
 _NO_SWAPS: Mapping[str, str] = {}
-_OPTIONAL = ("delay", "adopt", "settle", "brief")
+_OPTIONAL = (
+    "delay", "adopt", "settle", "brief", "give_back", "take", "free", "remember", "begin", "fits", "amend",
+    "retake",
+)  # fmt: skip
 _DIRECTIVE = re.compile(r"^( *)--@ (include|each|end|same) ?(\S*)$")
 
 
@@ -76,7 +95,7 @@ class Script(NamedTuple):
 @cache
 def one_limit(algorithm: str, field: str) -> Script:
     """The script that decides one limit of an algorithm, whose state is in a field of a hash."""
-    return _finished(_with_field(_included(_sections("decide_one")[""], algorithm, ""), field))
+    return finished(_with_field(included(sections_of("decide_one")[""], algorithm, ""), field))
 
 
 @cache
@@ -87,18 +106,19 @@ def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script
     """
     inside = [(str(number), *limit) for number, limit in enumerate(limits, 1)]
     swaps = {"hash_io.fetch": "hash_io.fetched", "hash_io.put": "hash_io.gather"} if together else {}
-    sections = _sections("decide_unrolled")
+    sections = sections_of("decide_unrolled")
     brief = together and all(REDIS_FORMS[algorithm].brief for algorithm, _ in limits)
 
     def each(lines: list[str], some: Iterable[tuple[str, str, str]]) -> list[str]:
         made: list[str] = []
         for number, algorithm, field in some:
-            own = _with_field(_included(lines, algorithm, "", swaps), field)
+            own = _with_field(included(lines, algorithm, "", swaps), field)
             own = [re.sub(r"\bPLACE\b", "1" if together else number, line) for line in own]
+            own = [re.sub(r"\bVALUE\b", number, line) for line in own]
             made += [re.sub(r"NUMBER\b", number, line) for line in own]
         return made
 
-    lines = _included(sections[""], "", "")
+    lines = included(sections[""], "", "")
     lines += sections["read"] if together else []
     lines += sections["brief_read"] if brief else []
     lines += each(sections["open"] + (sections["brief_open"] if brief else []), inside)
@@ -107,7 +127,7 @@ def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script
         before, after = sections["write"], []
         at = next(index for index, line in enumerate(before) if "decide_unrolled.each" in line)
         before, after = before[:at], before[at + 1 :]
-        lines += [*before, *each(sections["each"], inside), *_included(after, "", "")]
+        lines += [*before, *each(sections["each"], inside), *included(after, "", "")]
     lines += sections["brief_tell"] if brief else []
     lines += sections["tell"]
     lists = {
@@ -118,25 +138,25 @@ def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script
         "ALL": " and ".join(f"state{number}" for number, _, _ in inside),
         "CHANGES": ", ".join(f"'{field}', state{number}" for number, _, field in inside),
     }
-    return _finished([re.sub(r"\b[A-Z]+\b", lambda word: lists.get(word[0], word[0]), line) for line in lines])
+    return finished([re.sub(r"\b[A-Z]+\b", lambda word: lists.get(word[0], word[0]), line) for line in lines])
 
 
 @cache
 def several_limits() -> Script:
     """The script that decides any number of limits, all or none."""
-    return _script("decide_loop")
+    return script_of("decide_loop")
 
 
 @cache
 def give_back() -> Script:
     """The script that gives back what was charged."""
-    return _script("give_back")
+    return script_of("give_back")
 
 
 @cache
 def forget() -> Script:
     """The script that forgets."""
-    return _script("forget")
+    return script_of("forget")
 
 
 def mark_of(limit: CompiledLimit) -> bytes:
@@ -160,11 +180,11 @@ def _bytes(number: int, length: int) -> bytes:
     return number.to_bytes(length, "little")
 
 
-def _script(shell: str) -> Script:
-    return _finished(_included(_sections(shell)[""], "", ""))
+def script_of(shell: str) -> Script:
+    return finished(included(sections_of(shell)[""], "", ""))
 
 
-def _finished(lines: list[str]) -> Script:
+def finished(lines: list[str]) -> Script:
     """A script of these lines: without comments, its constants put in, what it calls made local."""
     bare = (re.sub(r" *--.*", "", line) for line in lines)
     code = "\n".join(line for line in bare if line)
@@ -179,7 +199,7 @@ def _with_field(lines: list[str], field: str) -> list[str]:
     return [re.sub(r"\bFIELD\b", f"'{field}'", line) for line in lines]
 
 
-def _included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, str] = _NO_SWAPS) -> list[str]:
+def included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, str] = _NO_SWAPS) -> list[str]:
     """Lines with what they include in its place, or what that is swapped for."""
     found: list[str] = []
     repeated: list[str] | None = None
@@ -191,14 +211,14 @@ def _included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, s
             repeated = []
         elif match[2] == "end":
             for own, each in _algorithms_by_code().items():
-                found += _included(repeated or [], each, str(own), swaps)
+                found += included(repeated or [], each, str(own), swaps)
             repeated = None
         elif repeated is not None:
             repeated.append(line)
         else:
             file, section = swaps.get(match[3], match[3]).split(".")
-            inner = _section(algorithm if file == "ALGORITHM" else file, section)
-            found += [match[1] + inside for inside in _included(inner, algorithm, code, swaps)]
+            inner = section_of(algorithm if file == "ALGORITHM" else file, section)
+            found += [match[1] + inside for inside in included(inner, algorithm, code, swaps)]
     return found
 
 
@@ -210,13 +230,13 @@ def _algorithms_by_code() -> dict[int, str]:
     return found
 
 
-def _section(file: str, name: str) -> list[str]:
-    sections = _sections(file)
+def section_of(file: str, name: str) -> list[str]:
+    sections = sections_of(file)
     return sections.get(name, []) if name in _OPTIONAL else sections[name]
 
 
 @cache
-def _sections(file: str) -> dict[str, list[str]]:
+def sections_of(file: str) -> dict[str, list[str]]:
     """The sections of a file by name; what comes before the first has none."""
     sections: dict[str, list[str]] = {"": []}
     name = ""
@@ -224,7 +244,7 @@ def _sections(file: str) -> dict[str, list[str]]:
         same = re.fullmatch(r"--@ same (\w+)", line)
         begin = re.fullmatch(r"--@ (\w+)", line)
         if same is not None:
-            sections |= {name: lines for name, lines in _sections(same[1]).items() if name}
+            sections |= {name: lines for name, lines in sections_of(same[1]).items() if name}
         elif begin is not None and begin[1] not in ("end",):
             name = begin[1]
             sections[name] = []

@@ -24,8 +24,20 @@ _LATER = (exceptions.TryAgainError, exceptions.ClusterDownError)
 ELSEWHERE = (exceptions.AskError, *_LATER)
 """Not executed, and another server may execute it; MovedError is an AskError."""
 
+_PARTLY_MOVED = "attempted to access a non local key"
+
 LOST = (StoreTimeout, StoreUnavailable, exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 """A server that has not answered."""
+
+
+class RecordKey(bytes):
+    """The key of a record that tells a script which other keys of its slot to use.
+
+    A server that is only about to get the slot may not have these yet, and would take them for new: no call is sent
+    there, but waits until the slot has moved.
+    """
+
+    __slots__ = ()
 
 
 class SearchStep(Enum):
@@ -40,6 +52,12 @@ class SendTo(NamedTuple):
 
     address: Address
     asking: bool
+
+
+def is_moving(error: Exception) -> bool:
+    """Whether a server refuses a call since the slot is moving, or a script since some keys have moved."""
+    is_asking = isinstance(error, exceptions.AskError) and not isinstance(error, exceptions.MovedError)
+    return is_asking or _PARTLY_MOVED in str(error)
 
 
 class SlotMap:
@@ -94,10 +112,13 @@ class SlotMap:
         self._servers = servers
         self._failed.pop(teller, None)
 
-    def search(self, slot: int, shown: str, asked: Address | None = None) -> Generator[SearchStep | SendTo, Any, Any]:
+    def search(
+        self, slot: int, shown: str, asked: Address | None = None, *, whole: bool = False
+    ) -> Generator[SearchStep | SendTo, Any, Any]:
         """Go from server to server, as they say, until one takes the call; its reply is the result.
 
-        `asked` is the server to ask first, according to another one.
+        `asked` is the server to ask first, according to another one. A call that needs the `whole` slot, of a RecordKey,
+        waits while it moves.
         """
         turns = 0
         while turns < _MOST_TURNS:
@@ -109,9 +130,12 @@ class SlotMap:
                 raise StoreUnavailable(f"{shown}: no server has slot {slot}")
             try:
                 reply = yield SendTo(address, asked is not None)
-            except ELSEWHERE as error:
-                asked = self.directed(error, slot, address)
-                if isinstance(error, _LATER):
+            except exceptions.ResponseError as error:
+                moves = whole and is_moving(error)
+                if not (moves or isinstance(error, ELSEWHERE)):
+                    raise
+                asked = None if moves else self.directed(error, slot, address)
+                if moves or isinstance(error, _LATER):
                     turns -= 1  # it is the deadline that ends this
                     yield SearchStep.PAUSE
             except LOST:

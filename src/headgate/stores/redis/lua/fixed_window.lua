@@ -84,3 +84,17 @@ kept[at], kept[at + 1], kept[at + 2] = window, count, expires_s
 --@ load
 local window, count, expires_s = kept[at], kept[at + 1], kept[at + 2]
 local former = false
+
+--@ remember
+marked = window
+
+--@ fits
+if window == marked and count + change > LARGEST then fits = false end
+
+--@ amend
+if window == marked then count = math.max(0, count + change) end
+
+--@ leave
+if expires_s or count ~= 0 then
+  --@ include steps.keep
+end

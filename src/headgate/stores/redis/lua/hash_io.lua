@@ -3,6 +3,12 @@
 --@ fetch
 local value = call('HGET', key, field)
 
+--@ fetch_refunds
+local refunded = call('HGET', key, '+' .. field)
+
+--@ put_refunds
+call('HSET', key, '+' .. field, pack('<dd', times, refunds))
+
 --@ put
 call('HSET', key, field, state)
 if fresh then
@@ -16,7 +22,20 @@ if given_us >= 0 then server_s = call('TIME')[1] end
 if call('TTL', key) < expires_s - server_s then call('EXPIREAT', key, expires_s) end
 
 --@ fetched
-local value = values[NUMBER]
+local value = values[VALUE]
+
+--@ fetched_refunds
+local refunded = values[REFUNDED]
+
+--@ gather_refunds
+refundsNUMBER = pack('<dd', times, refunds)
+
+--@ drop
+call('HDEL', key, field)
+
+--@ dropped
+stateNUMBER = nil
+call('HDEL', key, field)
 
 --@ gather
 stateNUMBER = state

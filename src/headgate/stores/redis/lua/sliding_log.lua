@@ -13,7 +13,7 @@
 --@ include hash_io.fetch
 local offset, base, expires_s, wide, length = 0, 0, nil, 0, 0
 local before, swept, from, to, skip, copied = 0, 0, 0, 0, 0, 0
-local former, kept_period, legacy, newest, newest_total = false, period, false, nil, nil
+local former, kept_period, legacy, newest, newest_total, corrected = false, period, false, nil, nil, 0
 if not value then
   --@ include sliding_log.adopt_list
 elseif #value % 2 == 0 then
@@ -35,7 +35,7 @@ if newest and not former and mode == HIT and unit_us == 1 and cost ~= 0 and swep
     end
     local used, begin = (newest_total - before_first) % 4294967296 + cost, from < to and copied or start
     if first + offset > border and (from == to or start < copied) and used <= quota and used <= 2147483647
-      and length - begin < MOST_PACKED * 10 - 10 and now - offset <= MOST_NARROW and period <= MOST_NARROW then
+      and length - begin < MOST_PACKED * 10 - 10 and now - offset <= MOST_SPAN and period <= MOST_NARROW then
       local total, most, reset_after, fetched = (newest_total + cost) % 4294967296, length, period, ''
       last, base = now, before_first
       if from < to then skip = skip + gone end
@@ -71,7 +71,7 @@ end
 --@ charge
 apart = last == nil or now > last
 if last == nil then
-  offset, base, total, start, length, first, first_total = now, 0, 0, 0, 0, now, cost
+  offset, base, total, start, length, first, first_total = now - period, 0, 0, 0, 0, now, cost
   wide = (quota > 2147483647 or period > MOST_NARROW) and 1 or 0
   width, form, sums = 10, '<I6I4', 4294967296
   if wide == 1 then width, form, sums = 14, '<I7I7', SUMS end
@@ -103,7 +103,8 @@ end
 local state
 local begin, most = from < to and copied or start, apart and length or length - width -- the last may be written anew
 if wide == 0 and swept == from and used ~= held and length - begin < MOST_PACKED * width - width
-  and used <= 2147483647 and period <= MOST_NARROW and last - offset <= MOST_NARROW and (to == 0 or from < to) then
+  and used <= 2147483647 and period <= MOST_NARROW and last - offset <= MOST_SPAN and (to == 0 or from < to)
+  and corrected == 0 then
   --@ include sliding_log.append
 else
   --@ include sliding_log.write_long
@@ -138,7 +139,7 @@ elseif length == 0 then
 else
   entries = sub(value, begin + 1, most) .. pack(form, last - offset, total)
 end
-if wide == 0 and (used > 2147483647 or period > MOST_NARROW or last - offset > MOST_NARROW) then
+if wide == 0 and (used > 2147483647 or period > MOST_NARROW or last - offset > MOST_SPAN) then
   -- Numbers that have outgrown the form: all counts as if it had come at once with the newest.
   wide, offset, base, from, skip, copies = 1, last, 0, to, 0, ''
   entries = pack('<I7I7', 0, used)
@@ -147,8 +148,11 @@ else
     local moved = PACKED * width
     local sum_before = before
     if from == to then sum_before, skip, copies = base, 0, sub(entries, 1, COPIED * width) end
-    call('HSET', key, field .. ':' .. to, sub(entries, 1, moved) .. pack('<d', sum_before))
-    local _
+    local chunk, numbered, _ = sub(entries, 1, moved) .. pack('<d', sum_before), to, nil
+    --@ include sliding_log.shift
+    shift = -shift
+    --@ include sliding_log.shifted
+    call('HSET', key, field .. ':' .. to, chunk)
     _, before = unpack(form, entries, moved - width + 1)
     to, entries = to + 1, sub(entries, moved + 1)
   end
@@ -156,7 +160,7 @@ end
 if to > 0 then
   --@ include sliding_log.sweep
   if swept == to then
-    swept, from, to = 0, 0, 0
+    swept, from, to, corrected = 0, 0, 0, 0
   else
     entries = copies .. entries
   end
@@ -166,13 +170,14 @@ end
 --@ seal
 if to > 0 then
   state = entries .. pack('<dI2I2dI4I4I4dI4Bc15', base, skip, #copies, before, swept, from, to, offset, expires_s,
-    wide + 2, mark)
+    wide + 2 + corrected, mark)
 else
   state = entries .. pack('<ddI4Bc15', base, offset, expires_s, wide, mark)
 end
 
 --@ give_back
 --@ include sliding_log.form
+local fetched_to = to
 local copies = sub(value, 1, copied)
 value, length = sub(value, copied + 1), length - copied
 local count = math.floor(length / width)
@@ -220,6 +225,7 @@ if last > border and earliest > border and ((seen == count and to == from) or ti
   end
 end
 if length == 0 then
+  if corrected ~= 0 then to = fetched_to end
   --@ include sliding_log.sweep_all
   call('HDEL', key, field)
 else
@@ -227,6 +233,17 @@ else
   if from == to then copies = '' end
   local state
   local entries = copies .. sub(value, 1, length)
+  if corrected ~= 0 and to < fetched_to then
+    local cut_to = to
+    to = fetched_to
+    --@ include sliding_log.cut
+    again, base, before = {}, (base + cut) % sums, (before + cut) % sums
+    for place = 1, #entries, width do
+      local time, own = unpack(form, entries, place)
+      again[#again + 1] = pack(form, time, (own + cut) % sums)
+    end
+    entries = table.concat(again)
+  end
   --@ include sliding_log.seal
   --@ include hash_io.put
 end
@@ -234,9 +251,15 @@ end
 --@ fetch_moved
 -- Bring the newest entries that were moved away back before those that are here.
 to = to - 1
-local chunk = call('HGET', key, field .. ':' .. to)
-value = sub(chunk, (to == from and skip or 0) * width + 1, #chunk - 8) .. sub(value, 1, length)
+local chunk, numbered = call('HGET', key, field .. ':' .. to), to
+--@ include sliding_log.shift
+--@ include sliding_log.shifted
 before = unpack('<d', chunk, #chunk - 7)
+local text, sum_before = sub(chunk, (to == from and skip or 0) * width + 1, #chunk - 8), to == from and base or before
+if corrected ~= 0 then
+  --@ include sliding_log.solid
+end
+value = text .. sub(value, 1, length)
 if to == from then skip = 0 end
 call('HDEL', key, field .. ':' .. to)
 length = #value
@@ -257,14 +280,15 @@ newest, newest_total, base, offset, expires_s, wide, numbers = unpack('<I6I4ddI4
 length = #value - 36
 if wide ~= 0 then
   newest = nil
-  if wide == 2 then
+  if wide > 3 then corrected, wide = CORRECTED, wide - CORRECTED end
+  if wide == 2 and corrected == 0 then
     length = #value - 60
     newest, newest_total, base, skip, copied, before, swept, from, to = unpack('<I6I4dI2I2dI4I4I4', value, length - 9)
     wide = 0
-  elseif wide == 3 then
+  elseif wide > 1 then
     length = #value - 60
     base, skip, copied, before, swept, from, to = unpack('<dI2I2dI4I4I4', value, length + 1)
-    wide = 1
+    wide = wide - 2
   end
 end
 former = numbers ~= mark
@@ -327,7 +351,7 @@ first = first + offset
 -- The first of the fields whose newest entry has not left, and in it the first entry that has not. It is `fetched`,
 -- with the next ones, to stand in the place of the copies.
 local low, high, middle, text = from, to, from, nil
-if skip == PACKED then low, middle = from + 1, from + 1 end -- mostly the next
+if skip == PACKED and corrected == 0 then low, middle = from + 1, from + 1 end -- mostly the next
 while low < high do
   text = call('HGET', key, field .. ':' .. middle)
   if unpack(form, text, #text - 7 - width) + offset > border then
@@ -349,6 +373,13 @@ if low > from then
 end
 if from == to then text = value end
 low, high = skip, PACKED - 1
+if corrected ~= 0 and from < to then
+  local chunk, numbered = text, from
+  --@ include sliding_log.shift
+  --@ include sliding_log.shifted
+  text, high = chunk, (#chunk - 8) / width - 1
+  if low == 0 then base = unpack('<d', text, #text - 7) end
+end
 if from == to then low, high = math.floor(copied / width), math.floor(length / width) - 1 end
 --@ include sliding_log.trim_text
 if from == to then
@@ -368,11 +399,17 @@ if needed > (first_total - base) % sums then
       local middle = math.floor((low + high) / 2)
       local chunk = call('HGET', key, field .. ':' .. middle)
       local _, sum = unpack(form, chunk, #chunk - 7 - width)
+      local numbered = middle
+      --@ include sliding_log.shift
+      sum = sum + shift
       if (sum - base) % sums < needed then low = middle + 1 else high = middle end
     end
     local text, place, most = value, (from < to and copied or start) / width, math.floor(length / width) - 1
     if low < to then
-      text = call('HGET', key, field .. ':' .. low)
+      local chunk, numbered = call('HGET', key, field .. ':' .. low), low
+      --@ include sliding_log.shift
+      --@ include sliding_log.shifted
+      text = chunk
       place, most = low == from and skip or 0, (#text - 8) / width - 1
     end
     while place < most do
@@ -390,6 +427,7 @@ local dead = {}
 while swept < from and #dead < MOST_SWEPT do
   dead[#dead + 1] = field .. ':' .. swept
   swept = swept + 1
+  if corrected ~= 0 then dead[#dead + 1] = field .. ';' .. swept end
 end
 if dead[1] then call('HDEL', key, spread(dead)) end
 
@@ -399,6 +437,7 @@ while swept < to do
   while swept < to and #dead < MOST_SWEPT do
     dead[#dead + 1] = field .. ':' .. swept
     swept = swept + 1
+    if corrected ~= 0 then dead[#dead + 1] = field .. ';' .. swept end
   end
   if call('HDEL', key, spread(dead)) == 0 then swept = to end -- none is there: the counts are damaged
 end
@@ -445,11 +484,266 @@ local unit_us, quota, period = unpack('<BI7I7', mark)
 --@ save
 kept[at] = {
   value, offset, base, expires_s, wide, length, before, swept, from, to, skip, copied, former, kept_period, legacy,
-  start, first, first_total, last, total, fetched, used,
+  start, first, first_total, last, total, fetched, used, corrected,
 }
 
 --@ load
 local value, offset, base, expires_s, wide, length, before, swept, from, to, skip, copied, former, kept_period, legacy,
-  start, first, first_total, last, total, fetched, used = spread(kept[at], 1, 22)
+  start, first, first_total, last, total, fetched, used, corrected = spread(kept[at], 1, 23)
 local held, apart = used, true
 --@ include sliding_log.form
+
+--@ shift
+-- By how much the sums in the field `numbered` are behind, since entries in later fields were amended; see amend_moved.
+local shift = 0
+if corrected ~= 0 then
+  local node, size, nodes = numbered + 2, 1, {}
+  while node <= 4294967296 do
+    nodes[#nodes + 1] = field .. ';' .. node
+    while node % (2 * size) == 0 do size = 2 * size end
+    node = node + size
+  end
+  for _, change in ipairs(call('HMGET', key, spread(nodes))) do
+    if change then shift = shift - change end
+  end
+end
+
+--@ shifted
+if shift ~= 0 then
+  local again = {}
+  for at = 1, #chunk - 8, width do
+    local time, sum = unpack(form, chunk, at)
+    again[#again + 1] = pack(form, time, (sum + shift) % sums)
+  end
+  again[#again + 1] = pack('<d', (unpack('<d', chunk, #chunk - 7) + shift) % sums)
+  chunk = table.concat(again)
+end
+
+--@ remember
+marked = last and last > now and last or now
+
+--@ fits
+if used + change > LARGEST then fits = false end
+
+--@ amend
+-- Change the units of the entry of the moment `marked`, which need not be there. Entries of the log's own field are
+-- written anew; see amend_moved for others.
+if marked > (last and last > now and last or now) - period then
+  if last == nil then
+    value, offset, base, total, length, copied, last = '', now - period, 0, 0, 0, 0, marked
+    wide = (quota > 2147483647 or period > MOST_NARROW) and 1 or 0
+    --@ include sliding_log.form_of
+  elseif from < to then
+    local copies = fetched .. sub(value, start + 1, copied)
+    value = copies .. sub(value, copied + 1, length)
+    copied = #copies
+  else
+    value, copied = sub(value, start + 1, length), 0
+  end
+  length, start, fetched = #value, 0, ''
+  if marked < offset then marked = offset end -- of a log that another algorithm or version wrote
+  if wide == 0 and used + change > 2147483647 then
+    --@ include sliding_log.widen
+  end
+  if from < to and marked < unpack(form, value, copied + 1) + offset then
+    --@ include sliding_log.amend_moved
+  else
+    --@ include sliding_log.amend_own
+  end
+  used = (total - base) % sums
+  if used == 0 then
+    length, base, total, last, from, skip, copied = 0, 0, 0, nil, to, 0, 0
+  else
+    if length == copied then
+      --@ include sliding_log.retract
+    end
+    last, total = unpack(form, value, length - width + 1)
+    first, first_total = unpack(form, value, 1)
+    first, last = first + offset, last + offset
+    if last == marked and last > now then present = false end -- it may be the newest now: older ones have left
+  end
+  held = used
+end
+
+--@ amend_own
+local begin, at = copied, length
+while at > begin and unpack(form, value, at - width + 1) + offset >= marked do at = at - width end
+local _, sum_before, units, rest = nil, from < to and before or base, 0, at
+if at > begin then _, sum_before = unpack(form, value, at - width + 1) end
+if at < length then
+  local time, sum = unpack(form, value, at + 1)
+  if time + offset == marked then units, rest = (sum - sum_before) % sums, at + width end
+end
+local more = math.max(change, -units)
+local again = {sub(value, 1, at)}
+if units + more > 0 then again[2] = pack(form, marked - offset, (sum_before + units + more) % sums) end
+for place = rest + 1, length, width do
+  local time, sum = unpack(form, value, place)
+  again[#again + 1] = pack(form, time, (sum + more) % sums)
+end
+value, total = table.concat(again), (total + more) % sums
+length = #value
+
+--@ amend_moved
+-- An entry that was moved away. Sums that come before it change instead of those that come after it, the other way: in
+-- its own field, and the base; for the fields before it, what is changed is noted in a tree (a Fenwick tree from the
+-- end, so that a change is noted in few nodes, and what was changed after a field is the sum of few), see `shift`.
+local low, high, chunk = from, to, nil
+while low < high do
+  local middle = math.floor((low + high) / 2)
+  local text = call('HGET', key, field .. ':' .. middle)
+  if unpack(form, text, #text - 7 - width) + offset < marked then
+    low = middle + 1
+  else
+    high, chunk = middle, text
+  end
+end
+if low == to then
+  --@ include sliding_log.amend_own
+else
+  local at, sum_before, _ = 0, unpack('<d', chunk, #chunk - 7), nil
+  local before_all, units = sum_before, 0
+  while unpack(form, chunk, at + 1) + offset < marked do
+    _, sum_before = unpack(form, chunk, at + 1)
+    at = at + width
+  end
+  local time, sum = unpack(form, chunk, at + 1)
+  local rest = at
+  if time + offset == marked then units, rest = (sum - sum_before) % sums, at + width end
+  local more, again = math.max(change, -units), {}
+  if more ~= 0 then
+    for place = 1, at, width do
+      time, sum = unpack(form, chunk, place)
+      again[#again + 1] = pack(form, time, (sum - more) % sums)
+    end
+    again[#again + 1] = pack(form, marked - offset, (sum_before + units) % sums)
+    again[#again + 1] = sub(chunk, rest + 1, #chunk - 8)
+    again[#again + 1] = pack('<d', (before_all - more) % sums)
+    chunk = table.concat(again)
+    call('HSET', key, field .. ':' .. low, chunk)
+    local node, size = low + 1, 1
+    while node > from do
+      call('HINCRBY', key, field .. ';' .. node, more)
+      while node % (2 * size) == 0 do size = 2 * size end
+      node = node - size
+    end
+    corrected, base = CORRECTED, (base - more) % sums
+    local numbered, copies = from, ''
+    if low == from then
+      --@ include sliding_log.shift
+      --@ include sliding_log.shifted
+      copies = sub(chunk, skip * width + 1, math.min((skip + COPIED) * width, #chunk - 8))
+    else
+      again = {}
+      for place = 1, copied, width do
+        time, sum = unpack(form, value, place)
+        again[#again + 1] = pack(form, time, (sum - more) % sums)
+      end
+      copies = table.concat(again)
+    end
+    value = copies .. sub(value, copied + 1, length)
+    length, copied = #value, #copies
+  end
+end
+
+--@ widen
+-- Entries of fourteen bytes; of a long log all counts as if it had come at once with the newest.
+local again = {}
+if from == to then
+  for place = 1, length, width do
+    local time, sum = unpack(form, value, place)
+    again[#again + 1] = pack('<I7I7', time, (sum - base) % sums)
+  end
+elseif used > 0 then
+  again[1] = pack('<I7I7', last - offset, used)
+end
+value, base, total, from, skip, copied, wide = table.concat(again), 0, used, to, 0, 0, 1
+length = #value
+--@ include sliding_log.form_of
+
+--@ retract
+-- None of the entries that are here has any units left: the newest that has some is brought back.
+local low, high, size = from, to - 1, length
+while low < high do
+  local middle = math.floor((low + high) / 2)
+  local chunk, numbered = call('HGET', key, field .. ':' .. middle), middle
+  --@ include sliding_log.shift
+  local _, sum = unpack(form, chunk, #chunk - 7 - width)
+  if (sum + shift - base) % sums < used then low = middle + 1 else high = middle end
+end
+local chunk, numbered = call('HGET', key, field .. ':' .. low), low
+--@ include sliding_log.shift
+--@ include sliding_log.shifted
+local at, sum, _ = (low == from and skip or 0) * width, nil, nil
+local begin = at
+repeat
+  _, sum = unpack(form, chunk, at + 1)
+  at = at + width
+until (sum - base) % sums >= used or at >= #chunk - 8
+before = unpack('<d', chunk, #chunk - 7)
+local copies = low > from and sub(value, 1, copied) or ''
+local text, cut_to = sub(chunk, begin + 1, at), low
+--@ include sliding_log.cut
+if low == from then skip = 0 end
+local sum_before = low == from and base or before
+--@ include sliding_log.solid
+base, before = (base + cut) % sums, (before + cut) % sums
+value, again = copies .. text, {}
+for place = 1, #value, width do
+  local time, own = unpack(form, value, place)
+  again[#again + 1] = pack(form, time, (own + cut) % sums)
+end
+value, copied = table.concat(again), #copies
+length = #value
+
+--@ solid
+-- A text of entries without those that have no units left.
+local solid = {}
+for place = 1, #text, width do
+  local _, own = unpack(form, text, place)
+  if own ~= sum_before then solid[#solid + 1] = sub(text, place, place + width - 1) end
+  sum_before = own
+end
+text = table.concat(solid)
+
+--@ cut
+-- Forget the fields from `cut_to` on, and what the tree tells of them. All sums are `cut` higher from then on.
+local cut, again = 0, nil
+if corrected ~= 0 then
+  local numbered = cut_to - 1
+  do
+    --@ include sliding_log.shift
+    cut = -shift
+  end
+  local node, size = cut_to + 1, 1
+  while true do
+    while node % (2 * size) == 0 do size = 2 * size end
+    node = node - size
+    if node <= from then break end
+    numbered = node - 2
+    --@ include sliding_log.shift
+    call('HSET', key, field .. ';' .. node, string.format('%.0f', -shift - cut))
+  end
+end
+while to > cut_to do
+  local dead = {}
+  while to > cut_to and #dead < MOST_SWEPT do
+    to = to - 1
+    dead[#dead + 1] = field .. ':' .. to
+    if corrected ~= 0 then dead[#dead + 1] = field .. ';' .. to + 1 end
+  end
+  call('HDEL', key, spread(dead))
+end
+
+--@ form_of
+width, form, sums = 10, '<I6I4', 4294967296
+if wide == 1 then width, form, sums = 14, '<I7I7', SUMS end
+
+--@ leave
+if last then
+  if swept == to then swept, from, to, corrected = 0, 0, 0, 0 end
+  --@ include steps.keep
+else
+  --@ include sliding_log.sweep_all
+  --@ include hash_io.drop
+end

@@ -102,7 +102,7 @@ local counted = current + math.floor(previous * (to_come - behind) / former_peri
 --@ of_log
 -- The twin of sliding_conversion.counter_of_log.
 local now, kept_period, expires_s, former = now_us, period * unit_us
-local offset, base, wide, length, before, swept, from, to, skip, copied = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+local offset, base, wide, length, before, swept, from, to, skip, copied, corrected = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 local newest, newest_total = nil, nil
 --@ include sliding_log.parse
 local _, _, former_period = unpack('<BI7I7', value, #value - 14)
@@ -167,3 +167,22 @@ kept[at], kept[at + 1], kept[at + 2], kept[at + 3] = window, current, previous, 
 local window, current, previous, expires_s = kept[at], kept[at + 1], kept[at + 2], kept[at + 3]
 local former = false
 --@ include sliding_window.to_come
+
+--@ remember
+marked = window
+
+--@ fits
+if (window == marked and (current + change) * period > LARGEST)
+  or (window == marked + 1 and (previous + change) * period > LARGEST) then fits = false end
+
+--@ amend
+if window == marked then
+  current = math.max(0, current + change)
+elseif window == marked + 1 then
+  previous = math.max(0, previous + change)
+end
+
+--@ leave
+if expires_s or current ~= 0 or previous ~= 0 then
+  --@ include steps.keep
+end

@@ -38,13 +38,11 @@ elseif updated - now > math.ceil(full / refill) then -- no clock steps back that
 end
 
 --@ admit
-if cost ~= 0 then
-  if cost > quota then
-    wait = NEVER
-  else
-    local missing = cost * period - units
-    if missing > 0 then wait = math.ceil(missing / refill) + updated - now end
-  end
+if cost > quota then
+  wait = NEVER
+else
+  local missing = cost * period - units
+  if missing > 0 then wait = math.ceil(missing / refill) + updated - now end
 end
 
 --@ charge
@@ -55,7 +53,7 @@ local missing = full - units
 if missing ~= 0 then
   -- x - x % 1 is floor(x) and x + -x % 1 is ceil(x), without the price of a call.
   local behind, held, all = updated - now, units / period, missing / refill
-  if units > 0 then remaining = held - held % 1 end
+  remaining = held - held % 1
   local more = ((remaining + 1) * period - units) / refill
   reset_after = all + -all % 1 + behind
   next_after = more + -more % 1 + behind
@@ -100,7 +98,13 @@ end
 --@ give_back
 local passed = 0 -- none flows back within a decision
 if not exact then passed = math.max(now, updated) - earliest end
-units = math.min(full, units + math.max(0, cost * period - refill * passed))
+local given = math.min(full - units, math.max(0, cost * period - refill * passed))
+units = units + given
+if given > 0 and call('HEXISTS', key, '+') == 1 then
+  local times, refunds = 0, 0
+  --@ include token_bucket.refunds
+  --@ include token_bucket.refund
+end
 if units >= full then
   call('HDEL', key, field)
 else
@@ -126,3 +130,45 @@ kept[at], kept[at + 1], kept[at + 2] = units, updated, expires_s
 --@ load
 local units, updated, expires_s = kept[at], kept[at + 1], kept[at + 2]
 local full, former = quota * period, false
+
+--@ remember
+marked, missing_then = updated, full - units
+--@ include token_bucket.refunds
+
+--@ refunds
+-- What was given back while holds of the key are remembered: so many times LARGEST, and the rest.
+--@ include hash_io.fetch_refunds
+if refunded then times, refunds = unpack('<dd', refunded) end
+
+--@ begin
+local times, refunds = 0, 0
+if left_to_change < 0 then
+  --@ include token_bucket.refunds
+end
+
+--@ fits
+if units - change * period < -LARGEST then fits = false end
+
+--@ amend
+-- Missing units are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at the
+-- least: of what was missing then, what has not flowed in since, and was not given back either.
+if change > 0 then
+  units = units - change * period
+else
+  local left = missing_then - refill * (updated - marked) - ((times - times_then) * LARGEST + refunds - refunds_then)
+  local given = math.max(0, math.min(-change * period, left, full - units))
+  units = units + given
+  if given > 0 then
+    --@ include token_bucket.refund
+  end
+end
+
+--@ refund
+refunds = refunds + given
+if refunds >= LARGEST then times, refunds = times + 1, refunds - LARGEST end
+--@ include hash_io.put_refunds
+
+--@ leave
+if expires_s or units < full then
+  --@ include steps.keep
+end

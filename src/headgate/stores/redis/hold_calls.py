@@ -1,0 +1,142 @@
+"""The calls of scripts that hold, settle and extend what some limits charge, as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct, pack
+from typing import NamedTuple
+
+from headgate.clock import US_PER_SECOND
+from headgate.stores.redis.commands import Commands, Member, ScriptCall
+from headgate.stores.redis.hold_names import record_name
+from headgate.stores.redis.hold_scripts import extend, reserve, reserve_few, settle, settle_few
+from headgate.stores.redis.scripts import FORGET, SETTLE, SHORTEN, TURN_BACK, Script
+
+AS_HELD = -1.0
+"""An amount: as much as is held."""
+
+TOKEN = 8
+"""Random bytes that begin an epoch of a key's holds."""
+
+_HOLD = Struct("<ddddBB16s8s").pack
+_DOUBLE = Struct("<d").pack
+_AMOUNT = Struct("<dd").pack
+_NO_OTHERS = bytes(2)
+_SLACK_S = 2
+_OTHER_CLOCK_S = 86_400
+"""How much longer a record is kept where another clock than the server's says when it is over."""
+
+
+class HoldHead(NamedTuple):
+    """What a hold is asked for with, besides its limits: times in microseconds, -1 for none or for the server's.
+
+    `identity` tells who made it, where its id was given (`is_named`); `token` is random.
+    """
+
+    max_delay_us: float
+    now_us: float
+    lease_us: int
+    remember_us: int
+    at_once: bool
+    is_named: bool
+    identity: bytes
+    token: bytes
+
+
+class HoldPlace(NamedTuple):
+    """A slot, the record that a hold has in it, and the limits whose states are there, by their numbers."""
+
+    slot: int
+    record: bytes
+    numbers: list[int]
+
+
+class _Few(NamedTuple):
+    """The scripts of their own that a few limits of one key have, and these limits as both are told of them."""
+
+    reserve: Script
+    settle: Script
+    held: bytes
+
+
+class HoldCalls:
+    """The calls for limits that are decided together; `order` are the numbers of the limits as a hold has them."""
+
+    def __init__(self, commands: Commands, order: Sequence[int]) -> None:
+        self._commands = commands
+        members = [commands.members[number] for number in order]
+        names = [commands.key_names[number][0] for number in order]
+        self._asked = [bytes(member.kind for member in members)]
+        for member, name in zip(members, names, strict=True):
+            self._asked += [member.numbers, member.field.encode(), name.tail]
+        self._few = self._scripts_of_few(members, len({name.tail for name in names}))
+        self.are_few = self._few is not None
+        """Whether they have scripts of their own: a few limits of one key, none of them a shadow."""
+
+    def record(self, whole_id: str, slot: int) -> bytes:
+        """The key of the record that a hold has in a slot."""
+        return record_name(self._commands.prefix, whole_id, slot)
+
+    def reserve(
+        self, head: HoldHead, place: HoldPlace, names: list[bytes], costs: Sequence[int], others: Sequence[int]
+    ) -> ScriptCall:
+        """Hold what the limits of a place charge; `others` are the other slots that its record is to name."""
+        commands = self._commands
+        keys = list(dict.fromkeys(names[number] for number in place.numbers))
+        what = _HOLD(*head) + pack("<HHH", commands.groups, len(keys), len(place.numbers))
+        what += pack(f"<{len(costs)}d", *costs)
+        for number in place.numbers:
+            group = commands.definitions[number].group
+            what += _as_held(commands.members[number], group + 1, keys.index(names[number]) + 1)
+        return ScriptCall(reserve(), [place.record, *keys], [what + pack(f"<H{len(others)}H", len(others), *others)])
+
+    def reserve_few(self, head: HoldHead, record: bytes, name: bytes, cost: int) -> ScriptCall:
+        """The same for a few limits of one key."""
+        assert self._few is not None
+        script, _, held = self._few
+        seconds = (head.lease_us + head.remember_us) // US_PER_SECOND + _SLACK_S
+        if head.now_us >= 0:
+            seconds += _OTHER_CLOCK_S
+        return ScriptCall(script, [record, name], [_HOLD(*head) + _DOUBLE(cost), held, b"%d" % seconds])
+
+    def settle(self, record: bytes, actuals: Sequence[float], now_us: float) -> ScriptCall:
+        """Settle a hold of any limits with an amount for each group, or one for all."""
+        return self._settle(record, actuals, now_us, SETTLE, 0.0)
+
+    def settle_few(self, record: bytes, actual: float, now_us: float) -> ScriptCall:
+        """Settle a hold that is one of these few limits, as they are now."""
+        assert self._few is not None
+        return ScriptCall(self._few.settle, [record], [_AMOUNT(now_us, actual), self._few.held])
+
+    def forget(self, record: bytes, now_us: float) -> ScriptCall:
+        """Take back all that a hold charged, and forget it."""
+        return self._settle(record, [0.0], now_us, FORGET, 0.0)
+
+    def shorten(self, record: bytes, former_end_us: float, now_us: float, *, added: bool) -> ScriptCall:
+        """Let a lease end when it did before, and take back what the hold charged last, if that was `added`."""
+        return self._settle(record, [AS_HELD], now_us, SHORTEN if added else TURN_BACK, former_end_us)
+
+    def extend(self, record: bytes, lease_us: int, more: Sequence[int], now_us: float) -> ScriptCall:
+        """Let a lease end later, and hold more: an amount for each group, or one for all."""
+        what = pack(f"<ddH{len(more)}d", now_us, lease_us, len(more), *more)
+        return ScriptCall(extend(), [record], [what, *self._asked])
+
+    def _settle(
+        self, record: bytes, actuals: Sequence[float], now_us: float, how: int, former_end_us: float
+    ) -> ScriptCall:
+        what = pack(f"<dBdH{len(actuals)}d", now_us, how, former_end_us, len(actuals), *actuals)
+        return ScriptCall(settle(), [record], [what, *self._asked])
+
+    def _scripts_of_few(self, members: Sequence[Member], names: int) -> _Few | None:
+        commands = self._commands
+        if commands.groups != 1 or names != 1 or not commands.are_few or any(member.shadow for member in members):
+            return None
+        limits = tuple((member.definition.limit.algorithm, member.field) for member in members)
+        held = b"".join(_as_held(member, 1, 1) for member in members) + _NO_OTHERS
+        return _Few(reserve_few(limits), settle_few(limits), held)
+
+
+def _as_held(member: Member, group: int, name: int) -> bytes:
+    """A limit as a record has it; group and name are numbered from 1."""
+    field, mark = member.field.encode(), member.numbers
+    return pack("<HHBB", group, name, member.kind, len(field)) + field + pack("<B", len(mark)) + mark

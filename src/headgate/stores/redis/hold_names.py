@@ -1,0 +1,44 @@
+"""Where the record of a hold is in Redis: its key follows from the whole id alone, and is in the slot of its states."""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from functools import cache
+
+from headgate.stores.redis.scripts import ID_LETTERS
+from headgate.stores.redis.slot_map import RecordKey
+
+SLOTS = 16384
+"""Hash slots of a Cluster."""
+
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz012345"
+_HALVES = [bytes((first, second)) for first in _LETTERS for second in _LETTERS]
+
+
+def slot_of_tag(tag: bytes) -> int:
+    """The slot of all keys with a hash tag."""
+    return crc_hqx(tag, 0) % SLOTS
+
+
+def record_name(prefix: str, whole_id: str, slot: int) -> RecordKey:
+    """The Redis key of the record that a hold has in a slot."""
+    return RecordKey(f"{prefix}:{{{tag_in_slot(slot)}}}:hold/{whole_id[-ID_LETTERS:]}".encode())
+
+
+@cache
+def tag_in_slot(slot: int) -> str:
+    """A hash tag of four letters and digits in a slot.
+
+    The checksum of a text is the exclusive or of those of its halves, each at its place and the other one of zeros.
+    """
+    for half in _HALVES:
+        rest = _second_halves().get(slot ^ crc_hqx(half + b"\0\0", 0) % SLOTS)
+        if rest is not None:
+            return (half + rest).decode()
+    raise AssertionError("four letters reach every slot")
+
+
+@cache
+def _second_halves() -> dict[int, bytes]:
+    """The second half of a tag by what it adds to the checksum."""
+    return {crc_hqx(b"\0\0" + half, 0) % SLOTS: half for half in _HALVES}

@@ -1,0 +1,134 @@
+"""What the scripts for holds reply."""
+
+from __future__ import annotations
+
+from struct import Struct, error
+from typing import Any, NamedTuple
+
+from headgate.decision import Reading
+from headgate.errors import ArgumentError, StoreKeyError
+from headgate.stores.redis.replies import no_answer
+from headgate.stores.redis.script_replies import numbers_of, readings_of, text_of
+from headgate.units import LARGEST
+
+_NUMBER = Struct("<H")
+_STANDING = Struct("<Hdd")
+_EXTENDED = Struct("<dBHH")
+_ONE = Struct("<sHdHHdd")
+_NO_SLOTS: list[int] = []
+
+Numbers = dict[int, tuple[int, int]]
+"""What limits have now, by their number among those of the caller: (remaining, reset_after_us)."""
+
+
+class Settled(NamedTuple):
+    """What became of a hold in one slot: the outcome, the units of each group, what limits have, and other slots."""
+
+    outcome: bytes
+    actuals: list[int]
+    standing: Numbers
+    others: list[int]
+
+
+class Extended(NamedTuple):
+    """The same of a hold that was to be extended.
+
+    `readings` are those of the decision about what was held on top, of the limits that are the caller's; `whole` tells
+    whether all limits of the hold are. `former_end_us` is when the lease ended before, `added` whether more was charged.
+    """
+
+    outcome: bytes
+    standing: Numbers
+    others: list[int]
+    readings: dict[int, Reading]
+    whole: bool
+    former_end_us: float
+    added: bool
+
+
+def read_reserved(reply: Any, count: int) -> tuple[bytes, list[Reading]]:
+    """(N for a new answer, R for one told again, C for another hold of this id; the readings of so many limits)."""
+    reply = text_of(reply)
+    status = reply[:1]
+    if status == b"N":  # most replies
+        return status, readings_of(reply[1:], count) if count else []
+    if status == b"C":
+        return status, []
+    if status != b"R":
+        raise no_answer(reply, "what was held")
+    return status, readings_of(reply[1:], count) if count else []
+
+
+def read_settled_few(reply: Any) -> Settled | None:
+    """What a settling replied that knows the limits of its caller alone; None where it has to be asked of any."""
+    if len(reply) == _ONE.size:  # most replies
+        outcome, _, actual, _, _, remaining, reset_after_us = _ONE.unpack(reply)
+        if outcome == b"S" and 0 <= actual <= LARGEST and -LARGEST <= remaining <= LARGEST >= reset_after_us >= 0:
+            return Settled(outcome, [int(actual)], {0: (int(remaining), int(reset_after_us))}, _NO_SLOTS)
+    return None if text_of(reply) == b"X" else read_settled(reply)
+
+
+def read_settled(reply: Any) -> Settled:
+    """What a settling replied; raises ArgumentError for what cannot be settled so."""
+    reply = text_of(reply)
+    outcome = _outcome(reply, b"SAUY")
+    if outcome == b"U":
+        return Settled(outcome, [], {}, [])
+    try:
+        (groups,) = _NUMBER.unpack_from(reply, 1)
+        at = 3 + 8 * groups
+        actuals = numbers_of(reply[3:at], groups)
+        standing, others = _read_standing(reply[at:])
+    except error as wrong:
+        raise no_answer(reply, "what became of a hold") from wrong
+    return Settled(outcome, actuals, standing, others)
+
+
+def read_extended(reply: Any) -> Extended:
+    """What an extension replied; raises ArgumentError for what a hold cannot be extended by."""
+    reply = text_of(reply)
+    outcome = _outcome(reply, b"ERLAU")
+    if outcome == b"U":
+        return Extended(outcome, {}, [], {}, False, 0.0, False)
+    try:
+        if outcome in (b"L", b"A"):
+            return Extended(outcome, *_read_standing(reply[1:]), {}, False, 0.0, False)
+        former_end_us, added, count, length = _EXTENDED.unpack_from(reply, 1)
+        at = 1 + _EXTENDED.size
+        numbers = Struct(f"<{count}H").unpack_from(reply, at)
+        at += 2 * count
+        found = readings_of(reply[at : at + length], count) if count else []
+        readings = {number - 1: reading for number, reading in zip(numbers, found, strict=True) if number}
+        standing, others = _read_standing(reply[at + length :])
+    except error as wrong:
+        raise no_answer(reply, "what became of a hold") from wrong
+    return Extended(outcome, standing, others, readings, 0 not in numbers, former_end_us, added == 1)
+
+
+def _outcome(reply: bytes, known: bytes) -> bytes:
+    outcome = reply[:1]
+    if outcome == b"D":
+        raise ArgumentError("so large a debt cannot be counted exactly: its numbers pass 2**52; nothing was changed")
+    if outcome == b"G" and len(reply) == 3:
+        (groups,) = _NUMBER.unpack_from(reply, 1)
+        raise ArgumentError(f"this hold has {groups} amounts: give one for each, or one for all")
+    if not outcome or outcome not in known:
+        raise no_answer(reply, "what became of a hold")
+    return outcome
+
+
+def _read_standing(reply: bytes) -> tuple[Numbers, list[int]]:
+    (count,) = _NUMBER.unpack_from(reply)
+    end = _NUMBER.size + count * _STANDING.size
+    if len(reply) < end:
+        raise no_answer(reply, "what limits have")
+    standing = {}
+    for number, remaining, reset_after_us in _STANDING.iter_unpack(reply[_NUMBER.size : end]):
+        if not (_is_whole(remaining) and _is_whole(reset_after_us) and reset_after_us >= 0):
+            raise StoreKeyError("a state holds what are no numbers of a limit: another program wrote it")
+        standing[number - 1] = (int(remaining), int(reset_after_us))
+    return standing, [slot for (slot,) in _NUMBER.iter_unpack(reply[end:])]
+
+
+def _is_whole(number: float) -> bool:
+    return -LARGEST <= number <= LARGEST and number == int(number)

@@ -1,0 +1,118 @@
+"""The Lua scripts for holds, put together as those that decide: for any limits, and for a few limits of one key.
+
+The usual limiter has a few limits of one key. Their scripts have no loop and no table, read the key's hash at once and
+write it at once; the scripts for any limits do the same step by step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+
+from headgate.algorithms.table import REDIS_FORMS
+from headgate.stores.redis.scripts import MARKS, Script, finished, included, script_of, section_of, sections_of
+
+_ENTRY = 34
+"""Bytes that a record has of a limit for each part."""
+
+_BEFORE_FIELD = 6
+"""Bytes that it has of a limit before the name of its field: group, name, kind and a length."""
+
+
+@cache
+def reserve() -> Script:
+    """The script that decides limits and holds what they charge."""
+    return script_of("reserve")
+
+
+@cache
+def settle() -> Script:
+    """The script that settles what is held."""
+    return script_of("settle")
+
+
+@cache
+def extend() -> Script:
+    """The script that holds for longer, and more."""
+    return script_of("extend")
+
+
+@cache
+def reserve_few(limits: tuple[tuple[str, str], ...]) -> Script:
+    """The script that holds what a few limits of one hash charge, of these algorithms and fields, in this order."""
+    return _few_of_one_hash("reserve_few", limits)
+
+
+@cache
+def settle_few(limits: tuple[tuple[str, str], ...]) -> Script:
+    """The script that settles what a few limits of one hash hold."""
+    return _few_of_one_hash("settle_few", limits)
+
+
+def _few_of_one_hash(shell: str, limits: tuple[tuple[str, str], ...]) -> Script:
+    """A shell around a few limits, one inside the other, that reads their hash at once and writes it at once."""
+    swaps = {
+        "hash_io.fetch": "hash_io.fetched",
+        "hash_io.put": "hash_io.gather",
+        "hash_io.drop": "hash_io.dropped",
+        "hash_io.fetch_refunds": "hash_io.fetched_refunds",
+        "hash_io.put_refunds": "hash_io.gather_refunds",
+    }
+    sections = sections_of(shell)
+    refills = [number for number, (algorithm, _) in enumerate(limits, 1) if REDIS_FORMS[algorithm].refills]
+    numbers = range(1, len(limits) + 1)
+    marks = list(_marks_in(limits))
+
+    def each(lines: list[str], some: Iterable[int]) -> list[str]:
+        made: list[str] = []
+        for number in some:
+            algorithm, field = limits[number - 1]
+            words = {
+                "FIELD": f"'{field}'",
+                "CODE": str(REDIS_FORMS[algorithm].code),
+                "VALUE": str(number + 1),
+                "REFUNDED": str(1 + len(limits) + refills.index(number) + 1) if number in refills else "0",
+                "MARK_AT": str(marks[number - 1][0]),
+                "MARK_END": str(marks[number - 1][1]),
+                "ENTRY_AT": str(10 + _ENTRY * (number - 1)),
+            }
+            own = [_with_words(line, words) for line in included(lines, algorithm, "", swaps)]
+            made += [re.sub(r"NUMBER\b", str(number), line) for line in own]
+        return made
+
+    def with_each(lines: list[str], name: str) -> list[str]:
+        at = next(index for index, line in enumerate(lines) if name in line)
+        return [
+            *included(lines[:at], "", ""),
+            *each(section_of(*name.split(".")), numbers),
+            *included(lines[at + 1 :], "", ""),
+        ]
+
+    lines = included(sections[""], "", "")
+    lines += each(sections["open"], numbers) + each(sections["close"], reversed(numbers))
+    lines += with_each(sections["write"], f"{shell}.each")
+    fields = [f"'{field}'" for _, field in limits] + [f"'+{limits[number - 1][1]}'" for number in refills]
+    words = {
+        "COUNT": str(len(limits)),
+        "FIELDS": ", ".join(fields),
+        "STATES": ", ".join(f"state{number}" for number in numbers),
+        "REFUNDS": ", ".join(f"refunds{number}" for number in numbers),
+        "ENTRIES": ", ".join(f"entry{number}" for number in numbers),
+        "JOINED": " .. ".join(f"entry{number}" for number in numbers),
+        "PART_SIZE": str(8 + _ENTRY * len(limits)),
+    }
+    return finished([_with_words(line, words) for line in lines])
+
+
+def _marks_in(limits: tuple[tuple[str, str], ...]) -> Iterator[tuple[int, int]]:
+    """From where to where the numbers of each limit are, in the limits as a record has them."""
+    end = 0
+    for algorithm, field in limits:
+        start = end + _BEFORE_FIELD + len(field) + 1
+        end = start + MARKS[REDIS_FORMS[algorithm].refills]
+        yield start + 1, end
+
+
+def _with_words(line: str, words: Mapping[str, str]) -> str:
+    return re.sub(r"\b[A-Z_]+\b", lambda word: words.get(word[0], word[0]), line)

@@ -1,0 +1,160 @@
+-- Places in flight: the twin of algorithms/concurrent.py.
+--
+-- A lease of n places is a member of one sorted set for each binary digit of n, whose score is the moment at which it
+-- is over: each member of the set of digit 4 counts for 4 places. So what is in use is a few counts, and the moment at
+-- which enough will be free a few ranks, however many leases there are; those that are over need not be gone. The field
+-- of the limit tells which digits have sets.
+
+--@ read
+local digits, expires_s = 0, nil
+local former = false
+--@ include hash_io.fetch
+if value then
+  local numbers
+  digits, expires_s, numbers = unpack('<dI4c15', value)
+  former = numbers ~= mark
+end
+
+--@ roll
+local used, left, weight, over = 0, digits, 1, string.format('(%.0f', now)
+while left > 0 do
+  if left % 2 == 1 then used = used + weight * call('ZCOUNT', key .. field .. ':' .. weight, over, '+inf') end
+  left, weight = math.floor(left / 2), weight * 2
+end
+local in_flight = used
+
+--@ admit
+if cost ~= 0 and used + cost > quota then
+  if cost > quota then
+    wait = NEVER
+  else
+    local needed = used + cost - quota
+    --@ include concurrent.freed
+    wait = freed - now
+  end
+end
+
+--@ charge
+used = used + cost
+
+--@ take
+-- The lease that has had `places` has `cost` more from now on, and is over at `lease_end`.
+local had, has = places, places + cost
+weight = 1
+while had > 0 or has > 0 do
+  local name = key .. field .. ':' .. weight
+  if has % 2 == 1 then
+    call('ZADD', name, lease_end, place)
+    if math.floor(digits / weight) % 2 == 0 then digits = digits + weight end
+  elseif had % 2 == 1 then
+    call('ZREM', name, place)
+  end
+  had, has, weight = math.floor(had / 2), math.floor(has / 2), weight * 2
+end
+in_flight = used
+
+--@ remember
+-- Nothing; but leases that are over go, a few at a time, which are more than one hold adds.
+left, weight = adds + places > 0 and digits or 0, 1
+while left > 0 do
+  if left % 2 == 1 then
+    local name = key .. field .. ':' .. weight
+    local dead = call('ZRANGEBYSCORE', name, '-inf', now, 'LIMIT', 0, MOST_DEAD)
+    if dead[1] then call('ZREM', name, spread(dead)) end
+  end
+  left, weight = math.floor(left / 2), weight * 2
+end
+
+--@ free
+-- The lease that has `places` is over.
+left, weight = places, 1
+while left > 0 do
+  if left % 2 == 1 then
+    local gone = weight * call('ZREM', key .. field .. ':' .. weight, place)
+    if lease_end > now then used = used - gone end
+  end
+  left, weight = math.floor(left / 2), weight * 2
+end
+in_flight = used
+
+--@ retake
+if left_to_change + places > 0 then
+  local cost, places, lease_end = left_to_change + places, 0, former_end
+  --@ include concurrent.charge
+  --@ include concurrent.take
+end
+
+--@ measure
+if used < quota then remaining = quota - used end
+--@ include concurrent.ends
+if ends > now then
+  reset_after, next_after = ends - now, ends - now
+  local needed = used - quota + 1
+  if needed < 1 then needed = 1 end
+  if needed <= in_flight then -- what is only asked for has no lease
+    --@ include concurrent.freed
+    next_after = freed - now
+  end
+end
+
+--@ ends
+-- The end of the lease that ends last.
+local ends = now
+left, weight = digits, 1
+while left > 0 do
+  if left % 2 == 1 then
+    local last = tonumber(call('ZRANGE', key .. field .. ':' .. weight, -1, -1, 'WITHSCORES')[2] or 0)
+    if last > ends then ends = last end
+  end
+  left, weight = math.floor(left / 2), weight * 2
+end
+
+--@ freed
+-- The moment at which the leases that end first will have freed `needed` places.
+local freed, only = nil, 1
+while only * 2 <= digits do only = only * 2 end
+if digits == only then -- all leases are of one size
+  local name = key .. field .. ':' .. only
+  local rank = call('ZCOUNT', name, '-inf', now) + math.ceil(needed / only) - 1
+  freed = tonumber(call('ZRANGE', name, rank, rank, 'WITHSCORES')[2])
+else
+  --@ include concurrent.ends
+  local low, high = now, ends
+  while high - low > 1 do
+    local middle, freeing = math.floor((low + high) / 2), 0
+    left, weight = digits, 1
+    while left > 0 do
+      if left % 2 == 1 then
+        freeing = freeing + weight * call('ZCOUNT', key .. field .. ':' .. weight, over, middle)
+      end
+      left, weight = math.floor(left / 2), weight * 2
+    end
+    if freeing < needed then low = middle else high = middle end
+  end
+  freed = high
+end
+
+--@ convert
+
+--@ write
+local state = pack('<dI4c15', digits, expires_s, mark)
+left, weight = digits, 1
+while left > 0 do
+  local name = key .. field .. ':' .. weight
+  if left % 2 == 1 and (fresh or call('TTL', name) == -1) then call('EXPIREAT', name, expires_s) end
+  left, weight = math.floor(left / 2), weight * 2
+end
+--@ include hash_io.put
+
+--@ leave
+--@ include steps.keep
+
+--@ numbers
+local unit_us, quota = unpack('<BI7', mark)
+
+--@ save
+kept[at], kept[at + 1], kept[at + 2], kept[at + 3] = digits, used, expires_s, former
+
+--@ load
+local digits, used, expires_s, former = kept[at], kept[at + 1], kept[at + 2], kept[at + 3]
+local left, weight, over, in_flight = 0, 1, string.format('(%.0f', now), used

@@ -1,0 +1,53 @@
+-- Decide several limits and hold what is charged, once for an id: all are read before the first is charged.
+--
+-- KEYS: the record, then the hash of each name. ARGV: the operation and the hold, packed as they are read below: after
+-- the numbers of groups, names and limits come the cost of each group, and the limits and other slots as in a record.
+-- The reply begins with N for a new answer, R for the first one of this id told again, C for an id of another operation;
+-- then come doubles for each limit, as in a script for several limits.
+
+local max_delay_us, given_us, lease_us, remember_us, at_once, is_named, identity, token, groups, named, count, at =
+  unpack('<ddddBBc16c8HHH', ARGV[1])
+local place = sub(KEYS[1], -ID_LETTERS)
+local limits, mode, group_costs, costs, before, names = ARGV[1], HIT, {}, {}, {}, {}
+--@ include steps.moment
+local former_record = is_named == 1 and call('GET', KEYS[1])
+if former_record then
+  --@ include reserve.repeated
+end
+local costs_at = at
+for group = 1, groups do group_costs[group], at = unpack('<d', limits, at) end
+for number = 1, named do names[number] = KEYS[number + 1] end
+local limits_at = at
+--@ include holds.limits
+for number = 1, count do costs[number], before[number] = group_costs[group_of[number]], 0 end
+local first_kind_of, first_mark_of = kind_of, mark_of
+local adds, lease_end = 1, now_us + lease_us
+--@ include holds.open
+--@ include holds.close
+if allowed then
+  local settled_us = at_once == 1 and now_us or 0
+  local known_names = {}
+  for number = 1, named do
+    local epoch = call('HGET', names[number], '+')
+    known_names[number] = pack('<Hc0c8', #names[number], names[number], epoch and sub(epoch, 1, 8) or token)
+  end
+  costs = sub(limits, costs_at, limits_at - 1)
+  local record = pack('<c16BdddHHHH', identity, at_once, lease_end, settled_us, remember_us, groups, named, count,
+    1 - at_once) .. costs .. table.concat(known_names) .. sub(limits, limits_at)
+  if at_once == 0 then record = record .. costs .. table.concat(part) end
+  record = record .. answer
+  --@ include holds.keep
+end
+return 'N' .. answer
+
+--@ repeated
+do
+  local made, record = identity, former_record
+  --@ include holds.parse
+  --@ include holds.known
+  if known then
+    if identity ~= made then return 'C' end
+    --@ include holds.parts
+    return 'R' .. sub(record, answer_at)
+  end
+end

@@ -1,0 +1,81 @@
+-- The shell around holding what a few limits of one key charge, one inside the other, as in decide_unrolled.
+--
+-- KEYS: the record, and the hash. ARGV: the operation and the hold, packed as they are read below; the limits and other
+-- slots as in a record; how many seconds to keep the record. Record and reply are those of the script for any limits.
+
+local max_delay_us, given_us, lease_us, remember_us, at_once, is_named, identity, token, cost =
+  unpack('<ddddBBc16c8d', ARGV[1])
+local key, mode, place, groups, named, count = KEYS[2], HIT, sub(KEYS[1], -ID_LETTERS), 1, 1, COUNT
+--@ include steps.moment
+local former_record = is_named == 1 and call('GET', KEYS[1])
+if former_record then
+  --@ include reserve.repeated
+end
+local values = call('HMGET', key, '+', FIELDS)
+local adds, places, longest_s, lease_end = 1, 0, 0, now_us + lease_us
+local allowed, usual, reply, STATES = true, true, ''
+local ENTRIES
+
+--@ open
+do
+  local field, mark = FIELD, sub(ARGV[2], MARK_AT, MARK_END)
+  --@ include steps.numbers
+  --@ include ALGORITHM.read
+  --@ include steps.adopt
+  --@ include ALGORITHM.roll
+  --@ include steps.admit
+  if wait ~= 0 then
+    usual, allowed = false, false
+  elseif delay ~= 0 then
+    usual = false
+  end
+
+--@ close
+  local remaining, reset_after, next_after = 0, 0, 0
+  if allowed and cost ~= 0 then
+    --@ include ALGORITHM.charge
+    --@ include ALGORITHM.take
+    --@ include steps.measure
+    --@ include steps.keep
+  else
+    delay = 0
+    --@ include steps.measure
+    --@ include steps.settle
+  end
+  if allowed then
+    local marked, missing_then, times, refunds = 0, 0, 0, 0
+    --@ include ALGORITHM.remember
+    entryNUMBER = pack('<BBdddd', CODE, 0, marked, missing_then, times, refunds)
+  end
+  if usual then
+    reply = pack('<ddd', remaining, reset_after, next_after) .. reply
+  else
+    reply = pack('<ddddd', remaining, reset_after, next_after, wait, delay) .. reply
+  end
+end
+
+--@ write
+--@ include reserve_few.each
+if allowed then
+  local settled_us, until_s = at_once == 1 and now_us or 0, 0
+  local epoch, seconds, server_s = nil, ARGV[3], now_us / 1000000
+  if given_us >= 0 then server_s = call('TIME')[1] end
+  epoch, until_s = unpack('<c8I4', values[1] or token .. '\0\0\0\0')
+  local record = pack('<c16BdddHHHHdHc0c8', identity, at_once, lease_end, settled_us, remember_us, 1, 1, COUNT, 1 - at_once,
+    cost, #key, key, epoch) .. ARGV[2]
+  if at_once == 0 then record = record .. pack('<d', cost) .. JOINED end
+  call('SET', KEYS[1], record .. reply, 'EX', seconds)
+  if until_s < server_s + seconds then
+    until_s = math.min(math.ceil(server_s + seconds * 1.125), 4294967295)
+    call('HSET', key, '+', pack('<c8I4', epoch, until_s))
+    if until_s > longest_s then longest_s = until_s end
+  end
+end
+if longest_s > 0 then
+  local expires_s = longest_s
+  --@ include hash_io.prolong
+end
+return 'N' .. reply
+
+--@ each
+if stateNUMBER then call('HSET', key, FIELD, stateNUMBER) end

@@ -1,0 +1,95 @@
+-- The shell around settling a hold of a few limits of one key, one inside the other.
+--
+-- KEYS: the record. ARGV: when, and what it really cost (-1 for as much as is held), packed as they are read below; the
+-- limits and other slots of the record, as they must be. The reply is that of the script for any
+-- hold; X where that is needed for other limits or other numbers, and nothing was changed; Y where it was settled and is
+-- to be asked what there is now, since a clock has stepped back.
+
+local record = call('GET', KEYS[1])
+if not record then return 'U' end
+local given_us, actual = unpack('<dd', ARGV[1])
+local identity, settled, lease_end, settled_us, remember_us, groups, named, count, parted, settled_with, key, epoch, at =
+  unpack('<c16BdddHHHHdHc0c8', record)
+if groups ~= 1 or named ~= 1 or settled > 1 or sub(record, at, at + #ARGV[2] - 1) ~= ARGV[2] then return 'X' end
+local mode, place, limits_end = settled == 1 and PEEK or HIT, sub(KEYS[1], -ID_LETTERS), at + #ARGV[2]
+--@ include steps.moment
+local values = call('HMGET', key, '+', FIELDS)
+if not values[1] or sub(values[1], 1, 8) ~= epoch or now_us >= math.max(lease_end, settled_us) + remember_us then return 'U' end
+local outcome, told_now, held_in_all, change_in_all, longest_s, reply = 'S', true, 0, 0, 0, ''
+local answer_at = limits_end + parted * PART_SIZE
+if settled == 1 then
+  outcome, actual = 'A', settled_with
+else
+  for part = 1, parted do
+    held_in_all = held_in_all + unpack('<d', record, limits_end + part * PART_SIZE - PART_SIZE)
+  end
+  if actual < 0 then actual = held_in_all end
+  change_in_all = actual - held_in_all
+end
+local STATES
+local REFUNDS
+
+--@ open
+do
+  local field, mark, cost, fits = FIELD, sub(ARGV[2], MARK_AT, MARK_END), 0, true
+  --@ include steps.numbers
+  --@ include ALGORITHM.read
+  if former and value then return 'X' end
+  --@ include ALGORITHM.roll
+  if change_in_all > 0 then
+    local change, marked = change_in_all, unpack('<d', record, answer_at - PART_SIZE + ENTRY_AT)
+    --@ include ALGORITHM.fits
+  end
+  if not fits then return 'D' end
+
+--@ close
+  local remaining, reset_after, next_after, present = 0, 0, 0, true
+  if outcome == 'S' then
+    local places, left_to_change, part_at = held_in_all, change_in_all, answer_at
+    --@ include ALGORITHM.free
+    --@ include ALGORITHM.begin
+    while left_to_change ~= 0 and part_at > limits_end do
+      part_at = part_at - PART_SIZE
+      local change, marked, missing_then, times_then, refunds_then =
+        left_to_change, unpack('<dddd', record, part_at + ENTRY_AT)
+      if change < 0 then change = -math.min(-change, (unpack('<d', record, part_at))) end
+      --@ include ALGORITHM.amend
+      left_to_change = left_to_change - change
+    end
+    --@ include steps.measure
+    --@ include ALGORITHM.leave
+  else
+    --@ include steps.measure
+  end
+  if not present then told_now = false end
+  reply = pack('<Hdd', NUMBER, remaining, reset_after) .. reply
+end
+
+--@ each
+if refundsNUMBER then
+  call('HSET', key, FIELD, stateNUMBER, '+' .. FIELD, refundsNUMBER)
+elseif stateNUMBER then
+  call('HSET', key, FIELD, stateNUMBER)
+end
+
+--@ write
+--@ include settle_few.each
+if outcome ~= 'A' then
+  call('SETRANGE', KEYS[1], 16, pack('<BdddHHHHd', 1, lease_end, now_us, remember_us, 1, 1, COUNT, parted, actual))
+end
+if outcome ~= 'A' and now_us > lease_end then -- else it is kept for long enough
+  settled_us = now_us
+  --@ include holds.seconds
+  call('EXPIRE', KEYS[1], seconds)
+  local _, until_s = unpack('<c8I4', values[1])
+  if until_s < server_s + seconds then
+    until_s = math.min(math.ceil(server_s + seconds * 1.125), 4294967295)
+    call('HSET', key, '+', pack('<c8I4', epoch, until_s))
+    if until_s > longest_s then longest_s = until_s end
+  end
+end
+if longest_s > 0 then
+  local expires_s = longest_s
+  --@ include hash_io.prolong
+end
+return (told_now and outcome or 'Y') .. pack('<HdH', 1, actual, COUNT) .. reply
