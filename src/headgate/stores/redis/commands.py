@@ -374,7 +374,7 @@ class Commands:
         ]
         return ScriptCall(several_limits(), keys, [kinds, *arguments])
 
-    def _numbers(self, members: Sequence[_Member], now_us: int | None) -> list[bytes]:
+    def _numbers(self, members: Sequence[Member], now_us: int | None) -> list[bytes]:
         """The numbers of limits with borders among them, which follow those of a calendar window."""
         moment_us = self._servers_clock.now_us() if now_us is None else now_us
         return [
