@@ -17,7 +17,7 @@ from headgate.algorithms.table import is_in_flight
 from headgate.algorithms.transition import measure_us
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.errors import ArgumentError, StoreError, StoreKeyError
+from headgate.errors import ArgumentError, ConfigError, StoreError, StoreKeyError
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.operation import Operation
 from headgate.stores.protocol import StatesAt
@@ -39,6 +39,7 @@ from headgate.stores.redis.scripts import (
     PEEK,
     TELL,
     Script,
+    can_be_held,
     few_limits,
     forget,
     give_back,
@@ -161,6 +162,15 @@ class Commands:
             raise ValueError(f"these limits take {self.groups} costs, not {len(costs)}")
         checked = list(map(check_cost, costs))
         return checked[-1:] if self._is_one else [checked[definition.group] for definition in self.definitions]
+
+    def check_holdable(self) -> None:
+        """Raise ConfigError where there is a limit whose charges cannot be held on Redis."""
+        for definition in self.definitions:
+            if not can_be_held(definition.limit.algorithm):
+                raise ConfigError(
+                    f'"{definition.limit}" cannot be held on Redis: calendar windows and buckets in steps are held by '
+                    "the memory store alone"
+                )
 
     def check_hit(self) -> None:
         """Raise ArgumentError where a hit would take a place that nothing frees."""

@@ -80,6 +80,7 @@ class HoldCommands:
         name, lease_us, remember_us, at_once = hold
         if not operation.commit:
             raise ValueError("what is held is charged: the operation has to commit")
+        commands.check_holdable()
         if at_once:
             commands.check_hit()
         first = encode_key(keys[0]) if keys else ""

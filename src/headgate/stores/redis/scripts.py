@@ -9,7 +9,7 @@ limits, the same whatever their numbers are: a server's cache holds as many as a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import sha1
 from importlib import resources
@@ -211,7 +211,8 @@ def included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, st
             repeated = []
         elif match[2] == "end":
             for own, each in _algorithms_by_code().items():
-                found += included(repeated or [], each, str(own), swaps)
+                if _has_all(each, repeated or []):
+                    found += included(repeated or [], each, str(own), swaps)
             repeated = None
         elif repeated is not None:
             repeated.append(line)
@@ -220,6 +221,18 @@ def included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, st
             inner = section_of(algorithm if file == "ALGORITHM" else file, section)
             found += [match[1] + inside for inside in included(inner, algorithm, code, swaps)]
     return found
+
+
+def _has_all(algorithm: str, lines: Sequence[str]) -> bool:
+    """Whether an algorithm has the sections that lines include; one that cannot be held has none of what settles."""
+    wanted = {match[3] for line in lines if (match := _DIRECTIVE.match(line)) is not None and match[3]}
+    own = {name.removeprefix("ALGORITHM.") for name in wanted if name.startswith("ALGORITHM.")}
+    return own - set(_OPTIONAL) <= set(sections_of(algorithm))
+
+
+def can_be_held(algorithm: str) -> bool:
+    """Whether the scripts settle what was charged under an algorithm."""
+    return "leave" in sections_of(algorithm)
 
 
 def _algorithms_by_code() -> dict[int, str]:
