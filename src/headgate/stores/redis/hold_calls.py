@@ -10,7 +10,7 @@ from headgate.clock import US_PER_SECOND
 from headgate.stores.redis.commands import Commands, Member, ScriptCall
 from headgate.stores.redis.hold_names import record_name
 from headgate.stores.redis.hold_scripts import extend, reserve, reserve_few, settle, settle_few
-from headgate.stores.redis.scripts import FORGET, SETTLE, SHORTEN, TURN_BACK, Script
+from headgate.stores.redis.scripts import FORGET, SETTLE, SHORTEN, TURN_BACK, Script, can_be_held
 
 AS_HELD = -1.0
 """An amount: as much as is held."""
@@ -130,6 +130,8 @@ class HoldCalls:
     def _scripts_of_few(self, members: Sequence[Member], names: int) -> _Few | None:
         commands = self._commands
         if commands.groups != 1 or names != 1 or not commands.are_few or any(member.shadow for member in members):
+            return None
+        if not all(can_be_held(member.definition.limit.algorithm) for member in members):
             return None
         limits = tuple((member.definition.limit.algorithm, member.field) for member in members)
         held = b"".join(_as_held(member, 1, 1) for member in members) + _NO_OTHERS
