@@ -16,23 +16,32 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
+use crate::amounts::{amounts_of, check_lease, extensions_of, lease_of, remember_of};
 use crate::any_table::{AnyTable, headgate_error};
 use crate::arguments::{AnyCost, Cost, check_ago, check_now, hash_key, single_cost};
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::decisions::Decisions;
-use crate::holding::{
-    Reservation, Settlement, WholeId, amounts_of, check_lease, conflict, extension, extensions_of, lease_of, misuse,
-    remember_of,
-};
 use crate::operation::Operation;
 use crate::registration::{register, table_of};
+use crate::reservation::{Keeper, Reservation};
+use crate::settlement::{Settlement, conflict, extension, misuse};
 use crate::state::read_state;
+use crate::whole_id::WholeId;
 
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
 const PEEK: Mode = Mode { commit: false, max_delay_us: None };
 /// Keys judged between two moments at which other threads may run.
 const CHUNK: usize = 1024;
+
+/// How reservations of native limits are settled and extended.
+static KEEPER: Keeper = Keeper {
+    definitions: |bound| Ok(bound.cast::<BoundLimits>()?.get().definitions(bound.py())),
+    settle: |bound, id, actuals| bound.cast::<BoundLimits>()?.get().settle(bound.py(), id, actuals, None),
+    extend: |bound, id, lease_us, more| {
+        bound.cast::<BoundLimits>()?.get().lengthen(bound.py(), id, lease_us, more, None)
+    },
+};
 
 type Checks<'limit> = SmallVec<[Check<'limit>; 4]>;
 
@@ -170,7 +179,7 @@ impl BoundLimits {
         let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost.0, own.groups);
         let request = own.request(id, lease_us, remember_us, &costs);
         let (answer, repeated) = own.hold_checks(py, &checks, HoldRequest { is_new, ..request }, None, None)?;
-        Ok(Reservation::new(slf.clone().unbind(), answer, id, repeated, lease_us))
+        Ok(Reservation::new(slf.clone().into_any().unbind(), &KEEPER, answer, id, repeated, lease_us))
     }
 
     /// `hold` is a `headgate.holding.Hold`; gives a `headgate.holding.Reserved`.

@@ -1,5 +1,6 @@
 //! `headgate._native`: the native core as a Python module. What it offers is in `_native.pyi`.
 
+mod amounts;
 mod any_table;
 mod arguments;
 mod bound;
@@ -7,14 +8,16 @@ mod clock;
 mod decision;
 mod decisions;
 mod fields;
-mod holding;
 mod log_lines;
 mod operation;
 mod peers;
 mod registration;
+mod reservation;
 mod sender;
+mod settlement;
 mod state;
 mod table;
+mod whole_id;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod zone;
 
@@ -33,19 +36,19 @@ mod _native {
     #[pymodule_export]
     use crate::fields::RateLimitFields;
     #[pymodule_export]
-    use crate::holding::Reservation;
-    #[pymodule_export]
-    use crate::holding::Settlement;
-    #[pymodule_export]
     use crate::log_lines::read_common_lines;
     #[pymodule_export]
     use crate::operation::Operation;
     #[pymodule_export]
     use crate::peers::PeerLimits;
     #[pymodule_export]
+    use crate::reservation::Reservation;
+    #[pymodule_export]
     use crate::sender::FieldSender;
     #[pymodule_export]
     use crate::sender::FieldStarter;
+    #[pymodule_export]
+    use crate::settlement::Settlement;
     #[pymodule_export]
     use crate::table::Table;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]

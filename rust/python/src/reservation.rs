@@ -1,0 +1,155 @@
+//! What was held, as the caller has it.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use headgate_core::table::answer::Answer;
+use pyo3::prelude::*;
+use pyo3::types::{PyInt, PyString, PyTuple};
+use smallvec::SmallVec;
+
+use crate::amounts::{amounts_of, extensions_of, lease_of};
+use crate::decision::Decision;
+use crate::settlement::Settlement;
+use crate::whole_id::WholeId;
+
+/// What a reservation asks of the native limits that made it.
+pub struct Keeper {
+    pub definitions: fn(&Bound<'_, PyAny>) -> PyResult<Py<PyTuple>>,
+    pub settle: fn(&Bound<'_, PyAny>, WholeId, &[Option<i64>]) -> PyResult<Settlement>,
+    pub extend: for<'py> fn(&Bound<'py, PyAny>, WholeId, i64, &[i64]) -> PyResult<Bound<'py, PyAny>>,
+}
+
+/// What was decided: by a table, or by another store.
+enum Decided {
+    Native(Py<PyAny>, &'static Keeper, Answer, WholeId),
+    Python(Py<PyAny>, Py<PyAny>, Py<PyString>),
+}
+
+/// What was held; the native twin of `headgate.reservation.Reservation`.
+#[pyclass(frozen, module = "headgate.reservation")]
+pub struct Reservation {
+    decided: Decided,
+    #[pyo3(get)]
+    repeated: bool,
+    #[pyo3(get)]
+    lease_us: i64,
+    settled: AtomicBool,
+}
+
+impl Reservation {
+    /// What a table held.
+    #[inline]
+    pub fn new(
+        bound: Py<PyAny>,
+        keeper: &'static Keeper,
+        answer: Answer,
+        id: WholeId,
+        repeated: bool,
+        lease_us: i64,
+    ) -> Self {
+        let decided = Decided::Native(bound, keeper, answer, id);
+        Self { decided, repeated, lease_us, settled: AtomicBool::new(false) }
+    }
+}
+
+#[pymethods]
+impl Reservation {
+    /// `reserved` is a `headgate.holding.Reserved`.
+    #[new]
+    fn from_python(bound: Py<PyAny>, reserved: &Bound<'_, PyAny>, lease_us: i64) -> PyResult<Self> {
+        let (decision, id, repeated): (Py<PyAny>, Py<PyString>, bool) = reserved.extract()?;
+        Ok(Self { decided: Decided::Python(bound, decision, id), repeated, lease_us, settled: AtomicBool::new(false) })
+    }
+
+    fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
+        match &self.decided {
+            Decided::Native(_, _, answer, _) => Ok(answer.allowed),
+            Decided::Python(_, decision, _) => decision.bind(py).is_truthy(),
+        }
+    }
+
+    #[getter]
+    fn id<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
+        match &self.decided {
+            Decided::Native(_, _, _, id) => id.text(py),
+            Decided::Python(_, _, id) => id.bind(py).clone(),
+        }
+    }
+
+    #[getter]
+    fn decision<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match &self.decided {
+            Decided::Native(bound, keeper, answer, _) => {
+                let decision = Decision::new((keeper.definitions)(bound.bind(py))?, answer.clone());
+                Ok(Bound::new(py, decision)?.into_any())
+            }
+            Decided::Python(_, decision, _) => Ok(decision.bind(py).clone()),
+        }
+    }
+
+    #[getter]
+    fn settled(&self) -> bool {
+        self.settled.load(Relaxed)
+    }
+
+    #[pyo3(signature = (actual = None))]
+    fn commit<'py>(&self, py: Python<'py>, actual: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+        let settlement = match &self.decided {
+            Decided::Native(bound, keeper, _, id) => {
+                let actuals = match actual {
+                    Some(actual) => amounts_of(actual)?,
+                    None => SmallVec::from_elem(None, 1),
+                };
+                Bound::new(py, (keeper.settle)(bound.bind(py), *id, &actuals)?)?.into_any()
+            }
+            Decided::Python(bound, _, id) => bound.bind(py).call_method1("commit", (id, actual))?,
+        };
+        self.settled.store(true, Relaxed);
+        Ok(settlement)
+    }
+
+    fn cancel<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.commit(py, Some(PyInt::new(py, 0).as_any()))
+    }
+
+    #[pyo3(signature = (lease = None, more = None, *, lease_us = None))]
+    fn extend<'py>(
+        &self,
+        py: Python<'py>,
+        lease: Option<&Bound<'py, PyAny>>,
+        more: Option<&Bound<'py, PyAny>>,
+        lease_us: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let lease_us = if lease.is_none() && lease_us.is_none() { self.lease_us } else { lease_of(lease, lease_us)? };
+        let more = match more {
+            Some(more) => more.clone(),
+            None => PyInt::new(py, 0).into_any(),
+        };
+        match &self.decided {
+            Decided::Native(bound, keeper, _, id) => {
+                let more = extensions_of(&more)?;
+                (keeper.extend)(bound.bind(py), *id, lease_us, &more)
+            }
+            Decided::Python(bound, _, id) => bound.bind(py).call_method1("extend", (id, lease_us, (more,))),
+        }
+    }
+
+    fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("headgate.reservation")?.call_method1("enter", (slf,))
+    }
+
+    fn __exit__(
+        slf: &Bound<'_, Self>,
+        kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        slf.py().import("headgate.reservation")?.call_method1("leave", (slf, kind)).map(|_| ())
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let allowed = if self.__bool__(py)? { "True" } else { "False" };
+        let repeated = if self.repeated { "True" } else { "False" };
+        Ok(format!("Reservation(id='{}', allowed={allowed}, repeated={repeated})", self.id(py)))
+    }
+}

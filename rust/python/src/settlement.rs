@@ -1,0 +1,164 @@
+//! What comes of holds that are settled or extended, and the errors of those that cannot be.
+
+use headgate_core::table::known_hold::SettledOne;
+use headgate_core::table::settling::{Conflict, Extension, Misuse, Outcome, Settlement as CoreSettlement, Standing};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::any_table::headgate_error;
+use crate::decision::Decision;
+
+const SETTLED: &str = "settled";
+const ALREADY_SETTLED: &str = "already settled";
+const UNKNOWN: &str = "unknown";
+
+/// The error of an id that is that of another hold.
+#[cold]
+pub fn conflict(conflict: Conflict, costs: &[i64]) -> PyErr {
+    let shown = |costs: &[i64]| match costs {
+        [one] => one.to_string(),
+        many => format!("({})", many.iter().map(i64::to_string).collect::<Vec<_>>().join(", ")),
+    };
+    let kind = |is_hit: bool| if is_hit { "a hit" } else { "a hold" };
+    let message = match conflict {
+        Conflict::Kind { former_is_hit } => {
+            format!("this id is that of {}, and is now given to {}", kind(former_is_hit), kind(!former_is_hit))
+        }
+        Conflict::Costs(former) => {
+            format!("this id was given with cost {}, and is now given with {}", shown(&former), shown(costs))
+        }
+        Conflict::Limits => "this id was given with other limits; what is new needs an id of its own".into(),
+        Conflict::Keys => "this id was given with other keys; what is new needs an id of its own".into(),
+    };
+    headgate_error("ConflictingId", message)
+}
+
+/// The error of amounts that a hold cannot be settled or extended with; `name` is what a limit of a salt is called.
+#[cold]
+pub fn misuse(misuse: Misuse, amounts: usize, name: impl Fn(u64) -> PyResult<String>) -> PyErr {
+    let message = match misuse {
+        Misuse::Amounts(groups) => format!("this hold has {groups} amounts, not {amounts}"),
+        Misuse::Debt(actual, salt) => {
+            let name = name(salt).unwrap_or_else(|_| "a limit".into());
+            format!("{actual} for {name} is so large a debt that its numbers pass 2**52")
+        }
+    };
+    headgate_error("ArgumentError", message)
+}
+
+/// What an outcome is called.
+pub fn outcome_name(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Settled => SETTLED,
+        Outcome::AlreadySettled => ALREADY_SETTLED,
+        Outcome::Unknown => UNKNOWN,
+        Outcome::Extended => "extended",
+        Outcome::Refused => "refused",
+        Outcome::Lapsed => "lapsed",
+    }
+}
+
+/// The numbers of limits, as `headgate.holding.Standing`.
+pub fn standings<'py>(py: Python<'py>, definitions: &Py<PyTuple>, after: &[Standing]) -> PyResult<Bound<'py, PyTuple>> {
+    let kind = py.import("headgate.holding")?.getattr("Standing")?;
+    let mut each = Vec::with_capacity(after.len());
+    for standing in after {
+        let definition = definitions.bind(py).get_item(standing.asked)?;
+        each.push(kind.call1((definition, standing.remaining, standing.reset_after_us))?);
+    }
+    PyTuple::new(py, each)
+}
+
+/// `headgate.holding.Extension`.
+pub fn extension<'py>(py: Python<'py>, definitions: &Py<PyTuple>, came: Extension) -> PyResult<Bound<'py, PyAny>> {
+    let after = standings(py, definitions, &came.after)?;
+    let decision = came.answer.map(|answer| Decision::new(definitions.clone_ref(py), answer));
+    py.import("headgate.holding")?.call_method1("Extension", (outcome_name(came.outcome), after, decision))
+}
+
+/// What a settlement tells: of one limit, as most do, of several, or as Python told it.
+enum Told {
+    One(Py<PyTuple>, SettledOne),
+    Many(Py<PyTuple>, Box<CoreSettlement>),
+    Python(Option<Vec<i64>>, Py<PyTuple>),
+}
+
+/// The answer to `commit`; the native twin of `headgate.holding.Settlement`.
+#[pyclass(frozen, module = "headgate.holding")]
+pub struct Settlement {
+    outcome: &'static str,
+    told: Told,
+}
+
+impl Settlement {
+    /// What came of a commit.
+    pub fn new(definitions: Py<PyTuple>, came: CoreSettlement) -> Self {
+        Self { outcome: outcome_name(came.outcome), told: Told::Many(definitions, Box::new(came)) }
+    }
+
+    /// What came of settling a hold of one limit.
+    #[inline]
+    pub fn of_one(definitions: Py<PyTuple>, one: SettledOne) -> Self {
+        Self { outcome: SETTLED, told: Told::One(definitions, one) }
+    }
+
+    /// The units of each group that count; none where no hold is known.
+    fn each(&self) -> Option<&[i64]> {
+        match &self.told {
+            Told::One(_, one) => Some(std::slice::from_ref(&one.actual)),
+            Told::Many(_, came) => (came.outcome != Outcome::Unknown).then_some(&came.actuals),
+            Told::Python(actuals, _) => actuals.as_deref(),
+        }
+    }
+}
+
+#[pymethods]
+impl Settlement {
+    #[new]
+    fn from_python(
+        py: Python<'_>,
+        outcome: &str,
+        actuals: Option<Vec<i64>>,
+        after: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let outcome = [SETTLED, ALREADY_SETTLED, UNKNOWN].into_iter().find(|name| *name == outcome);
+        let after: Vec<Bound<'_, PyAny>> = after.try_iter()?.collect::<PyResult<_>>()?;
+        Ok(Self {
+            outcome: outcome.ok_or_else(|| PyValueError::new_err("no such outcome"))?,
+            told: Told::Python(actuals, PyTuple::new(py, after)?.unbind()),
+        })
+    }
+
+    #[getter]
+    fn outcome(&self) -> &'static str {
+        self.outcome
+    }
+
+    #[getter]
+    fn actuals<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        self.each().map(|actuals| PyTuple::new(py, actuals)).transpose()
+    }
+
+    #[getter]
+    fn actual(&self) -> Option<i64> {
+        self.each()?.first().copied()
+    }
+
+    #[getter]
+    fn after<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        match &self.told {
+            Told::One(definitions, one) => {
+                let SettledOne { remaining, reset_after_us, .. } = *one;
+                standings(py, definitions, &[Standing { asked: 0, remaining, reset_after_us }])
+            }
+            Told::Many(definitions, came) => standings(py, definitions, &came.after),
+            Told::Python(_, after) => Ok(after.bind(py).clone()),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        let actual = self.actual().map_or("None".to_owned(), |actual| actual.to_string());
+        format!("Settlement(outcome='{}', actual={actual})", self.outcome)
+    }
+}
