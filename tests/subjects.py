@@ -49,7 +49,7 @@ REDIS = tuple(TOPOLOGIES)
 KINDS = (*CORES, *ZONES, *REDIS)
 """Where states can be: a memory store of each core, a shared zone, and a real Redis, alone or several."""
 
-HOLDING = CORES
+HOLDING = (*CORES, *REDIS)
 """Those of them that hold what is settled later."""
 
 _NUMBERS = count()

@@ -337,8 +337,6 @@ def test_the_scripts_have_the_floor_plan_of_the_cores() -> None:
     for python_file in (SOURCE / "algorithms").glob("*.py"):
         if python_file.stem in ("__init__", "transition", "table", "integers", "sliding_conversion", "leases"):
             continue
-        if python_file.stem == "concurrent":  # Redis does not hold yet
-            continue
         sections = re.findall(r"^--@ (\w+)$", (lua / f"{python_file.stem}.lua").read_text(), re.M)
         same = re.findall(r"^--@ same (\w+)$", (lua / f"{python_file.stem}.lua").read_text(), re.M)
         tree = ast.parse(python_file.read_text())
@@ -352,7 +350,7 @@ def test_the_scripts_have_the_floor_plan_of_the_cores() -> None:
         assert [name for name in sections if name in STEPS] == own, python_file.stem
 
 
-STEPS = ("roll", "admit", "charge", "delay", "measure", "convert", "give_back")
+STEPS = ("roll", "admit", "charge", "delay", "measure", "convert", "give_back", "mark", "settle", "fits")
 
 
 def test_nothing_names_a_registry_or_a_path_of_a_machine() -> None:

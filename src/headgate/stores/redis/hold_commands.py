@@ -14,7 +14,7 @@ from typing import Any
 
 from headgate.clock import Clock
 from headgate.decision import Reading
-from headgate.errors import ConflictingId, StoreError
+from headgate.errors import ArgumentError, ConflictingId, StoreError, brief_number
 from headgate.holding import (
     Amounts,
     Extension,
@@ -39,8 +39,12 @@ from headgate.stores.redis.commands import Commands, ScriptCall, ScriptSteps
 from headgate.stores.redis.hold_calls import AS_HELD, TOKEN, HoldCalls, HoldHead, HoldPlace
 from headgate.stores.redis.hold_names import slot_of_tag
 from headgate.stores.redis.hold_replies import (
+    IDENTITY,
+    Conflict,
     Extended,
     Numbers,
+    Settled,
+    TooMuchDebt,
     read_extended,
     read_reserved,
     read_settled,
@@ -50,7 +54,10 @@ from headgate.stores.redis.hold_replies import (
 _SERVERS_TIME = -1.0
 _NO_DELAY = -1.0
 _DIGEST = 16
-_OWN_ID = bytes(16)
+_IDENTITY = (3, 6, 6)
+"""Bytes of the costs, limits and keys in what tells who made a hold."""
+
+_OWN_ID = bytes(IDENTITY)
 """Who made a hold whose id no caller can give again."""
 
 
@@ -98,35 +105,34 @@ class HoldCommands:
         )
         if self._calls.are_few:
             call = self._calls.reserve_few(head, self._calls.record(text, slot), names[0], costs[0])
-            status, readings = read_reserved((yield call), len(names))
-            if len(readings) > 1:
-                readings = [reading for _, reading in sorted(zip(self._order, readings, strict=True))]
+            answer = read_reserved((yield call), len(names))
         else:
-            places = self._places(names, text, slot)
-            status, readings = yield from self._reserve_apart(places, head, names, costs, asked)
-        if status == b"C":
-            raise ConflictingId("this id is that of a hold or hit of other costs, limits or keys: give each its own id")
-        return Reserved(commands.decision_of(readings, costs), text, status == b"R")
+            answer = yield from self._reserve_apart(self._places(names, text, slot), head, names, costs, asked)
+        if isinstance(answer, Conflict):
+            raise _conflict(answer, head.identity, asked)
+        repeated, readings = answer
+        if self._calls.are_few and len(readings) > 1:
+            readings = [reading for _, reading in sorted(zip(self._order, readings, strict=True))]
+        return Reserved(commands.decision_of(readings, costs), text, repeated)
 
     def commit(self, text: str, actuals: Amounts, now_us: int | None, clock: Clock | None) -> ScriptSteps:
         """Settle a hold; the generator's result is the Settlement."""
         _, slot = read_id(text)
         given = [AS_HELD if actual is None else actual for actual in amounts_of(actuals)]
         moment_us = _moment(now_us, clock)
-        record, settled = self._calls.record(text, slot), None
-        if self._calls.are_few and len(given) == 1:
-            settled = read_settled_few((yield self._calls.settle_few(record, given[0], moment_us)))
-        if settled is None:  # a hold of other limits, or of other numbers
-            settled = read_settled((yield self._calls.settle(record, given, moment_us)))
-        outcome, settled_with, standing, others = settled
+        try:
+            outcome, settled_with, standing, others = yield from self._settle(text, slot, given, moment_us)
+            for other in others:
+                # What the first place was settled with counts: settlings that come together tell the others the same.
+                reply = yield self._calls.settle(self._calls.record(text, other), settled_with, moment_us)
+                standing |= read_settled(reply).standing
+        except TooMuchDebt as debt:
+            name = repr(self._commands.definitions[self._order[debt.number]].name) if debt.number >= 0 else "a limit"
+            raise ArgumentError(
+                f"{brief_number(debt.actual)} for {name} is so large a debt that its numbers pass 2**52"
+            ) from None
         if outcome == b"U":
             return Settlement("unknown", None, ())
-        if outcome == b"Y":
-            standing = read_settled((yield self._calls.settle(record, given, moment_us))).standing
-        for other in others:
-            # What the first place was settled with counts: settlings that come together tell the others the same.
-            reply = yield self._calls.settle(self._calls.record(text, other), settled_with, moment_us)
-            standing |= read_settled(reply).standing
         told: SettleOutcome = "already settled" if outcome == b"A" else "settled"
         return Settlement(told, tuple(settled_with), self._standings(standing))
 
@@ -154,9 +160,21 @@ class HoldCommands:
             decision = self._commands.decision_of(readings, [each[definition.group] for definition in definitions])
         return Extension("extended" if found.outcome == b"E" else "refused", after, decision)
 
+    def _settle(self, text: str, slot: int, given: list[float], now_us: float) -> Generator[ScriptCall, Any, Settled]:
+        """Settle a hold in the slot of its id."""
+        record, settled = self._calls.record(text, slot), None
+        if self._calls.are_few and len(given) == 1:
+            settled = read_settled_few((yield self._calls.settle_few(record, given[0], now_us)))
+        if settled is None:  # a hold of other limits, or of other numbers
+            settled = read_settled((yield self._calls.settle(record, given, now_us)))
+        elif settled.outcome == b"Y":
+            standing = read_settled((yield self._calls.settle(record, given, now_us))).standing
+            settled = settled._replace(standing=standing)
+        return settled
+
     def _reserve_apart(
         self, places: list[HoldPlace], head: HoldHead, names: list[bytes], costs: list[int], asked: Sequence[int]
-    ) -> Generator[ScriptCall, Any, tuple[bytes, list[Reading]]]:
+    ) -> Generator[ScriptCall, Any, tuple[bool, list[Reading]] | Conflict]:
         """Hold place by place; where one refuses, forget what the others hold, and look at the limits again."""
         commands, calls = self._commands, self._calls
         found: dict[int, Reading] = {}
@@ -166,22 +184,22 @@ class HoldCommands:
             others = [] if held else [other.slot for other in places[1:]]
             try:
                 reply = yield calls.reserve(head, place, names, asked, others)
-                status, readings = read_reserved(reply, len(place.numbers))
+                answer = read_reserved(reply, len(place.numbers))
             except StoreError:
                 yield from self._forget(held, head.now_us)
                 raise
-            if status == b"C":
+            if isinstance(answer, Conflict):
                 yield from self._forget(held, head.now_us)
-                return status, []
-            repeated = repeated and status == b"R"
-            found |= dict(zip(place.numbers, readings, strict=True))
+                return answer
+            repeated = repeated and answer[0]
+            found |= dict(zip(place.numbers, answer[1], strict=True))
             if not all(found[number].allowed or commands.definitions[number].shadow for number in place.numbers):
                 yield from self._forget(held, head.now_us)
                 if len(places) > 1:
                     now_us = None if head.now_us < 0 else int(head.now_us)
-                    return b"N", (yield from commands.refusal(names, costs, found, now_us))
+                    return False, (yield from commands.refusal(names, costs, found, now_us))
             held.append(place)
-        return b"R" if repeated else b"N", [found[number] for number in range(len(names))]
+        return repeated, [found[number] for number in range(len(names))]
 
     def _forget(self, places: list[HoldPlace], now_us: float) -> ScriptSteps:
         """Take back what was charged for a hold that is none."""
@@ -232,10 +250,25 @@ class HoldCommands:
         return tuple(Standing(definitions[number], *numbers) for number, numbers in own)
 
     def _identity(self, operation: Operation, hold: Hold) -> bytes:
-        """What must be the same where an id is given again."""
+        """What must be the same where an id is given again: the kind, the costs, the limits and the keys."""
         texts = [encode_key(key) for key in operation.keys]
-        said = repr((hold.at_once, list(operation.costs), texts, self._scopes))
-        return blake2b(said.encode(), digest_size=16).digest()
+        parts = (repr(list(operation.costs)), self._scopes, repr(texts))
+        return bytes([hold.at_once]) + b"".join(
+            blake2b(part.encode(), digest_size=size).digest() for part, size in zip(parts, _IDENTITY, strict=True)
+        )
+
+
+def _conflict(other: Conflict, identity: bytes, costs: tuple[int, ...]) -> ConflictingId:
+    """The error of an id that is given again for another hold."""
+    if other.identity[0] != identity[0]:
+        kinds = ("a hold", "a hit")
+        return ConflictingId(f"this id is that of {kinds[other.identity[0]]}, and is now given to {kinds[identity[0]]}")
+    if other.costs != tuple(costs):
+        former, new = (each[0] if len(each) == 1 else each for each in (other.costs, tuple(costs)))
+        return ConflictingId(f"this id was given with cost {former}, and is now given with {new}")
+    limits = slice(1 + _IDENTITY[0], 1 + _IDENTITY[0] + _IDENTITY[1])
+    what = "limits" if other.identity[limits] != identity[limits] else "keys"
+    return ConflictingId(f"this id was given with other {what}; what is new needs an id of its own")
 
 
 def _slot_of(text: str) -> int:

@@ -21,8 +21,8 @@ def slot_of_tag(tag: bytes) -> int:
 
 
 def record_name(prefix: str, whole_id: str, slot: int) -> RecordKey:
-    """The Redis key of the record that a hold has in a slot."""
-    return RecordKey(f"{prefix}:{{{tag_in_slot(slot)}}}:hold/{whole_id[-ID_LETTERS:]}".encode())
+    """The Redis key of the record that a hold has in a slot; what is no slot is of an id that another store made."""
+    return RecordKey(f"{prefix}:{{{tag_in_slot(slot % SLOTS)}}}:hold/{whole_id[-ID_LETTERS:]}".encode())
 
 
 @cache

@@ -15,6 +15,10 @@ _NUMBER = Struct("<H")
 _STANDING = Struct("<Hdd")
 _EXTENDED = Struct("<dBHH")
 _ONE = Struct("<sHdHHdd")
+_DEBT = Struct("<sHd")
+IDENTITY = 16
+"""Bytes that tell who made a hold."""
+
 _NO_SLOTS: list[int] = []
 
 Numbers = dict[int, tuple[int, int]]
@@ -33,7 +37,7 @@ class Settled(NamedTuple):
 class Extended(NamedTuple):
     """The same of a hold that was to be extended.
 
-    `readings` are those of the decision about what was held on top, of the limits that are the caller's; `whole` tells
+    `readings` are of the decision about what was held on top, for the limits that are the caller's; `whole` tells
     whether all limits of the hold are. `former_end_us` is when the lease ended before, `added` whether more was charged.
     """
 
@@ -46,17 +50,31 @@ class Extended(NamedTuple):
     added: bool
 
 
-def read_reserved(reply: Any, count: int) -> tuple[bytes, list[Reading]]:
-    """(N for a new answer, R for one told again, C for another hold of this id; the readings of so many limits)."""
+class Conflict(NamedTuple):
+    """Another hold that has the id: who made it, and with which costs."""
+
+    identity: bytes
+    costs: tuple[int, ...]
+
+
+def read_reserved(reply: Any, count: int) -> tuple[bool, list[Reading]] | Conflict:
+    """(whether it is an answer told again, the readings of so many limits), or the other hold that has the id."""
     reply = text_of(reply)
     status = reply[:1]
-    if status == b"N":  # most replies
-        return status, readings_of(reply[1:], count) if count else []
-    if status == b"C":
-        return status, []
-    if status != b"R":
+    if status in (b"N", b"R"):
+        return status == b"R", readings_of(reply[1:], count) if count else []
+    if status != b"C" or len(reply) % 8 != 1 or len(reply) < 1 + IDENTITY:
         raise no_answer(reply, "what was held")
-    return status, readings_of(reply[1:], count) if count else []
+    costs = reply[1 + IDENTITY :]
+    return Conflict(reply[1 : 1 + IDENTITY], tuple(numbers_of(costs, len(costs) // 8)))
+
+
+class TooMuchDebt(Exception):
+    """A debt of which limit, -1 for none of the caller's, that exact numbers do not hold; nothing was changed."""
+
+    def __init__(self, number: int, actual: int) -> None:
+        super().__init__(number, actual)
+        self.number, self.actual = number, actual
 
 
 def read_settled_few(reply: Any) -> Settled | None:
@@ -107,8 +125,9 @@ def read_extended(reply: Any) -> Extended:
 
 def _outcome(reply: bytes, known: bytes) -> bytes:
     outcome = reply[:1]
-    if outcome == b"D":
-        raise ArgumentError("so large a debt cannot be counted exactly: its numbers pass 2**52; nothing was changed")
+    if outcome == b"D" and len(reply) == _DEBT.size:
+        _, number, actual = _DEBT.unpack(reply)
+        raise TooMuchDebt(number - 1, int(actual))
     if outcome == b"G" and len(reply) == 3:
         (groups,) = _NUMBER.unpack_from(reply, 1)
         raise ArgumentError(f"this hold has {groups} amounts: give one for each, or one for all")

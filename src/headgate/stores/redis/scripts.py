@@ -79,8 +79,7 @@ _FUNCTIONS = {
 }
 _NO_SWAPS: Mapping[str, str] = {}
 _OPTIONAL = (
-    "delay", "adopt", "settle", "brief", "give_back", "take", "free", "remember", "begin", "fits", "amend",
-    "retake",
+    "delay", "adopt", "keep_former", "brief", "take", "ask", "prolong", "free", "retake", "begin",
 )  # fmt: skip
 _DIRECTIVE = re.compile(r"^( *)--@ (include|each|end|same) ?(\S*)$")
 

@@ -117,8 +117,8 @@ class SlotMap:
     ) -> Generator[SearchStep | SendTo, Any, Any]:
         """Go from server to server, as they say, until one takes the call; its reply is the result.
 
-        `asked` is the server to ask first, according to another one. A call that needs the `whole` slot, of a RecordKey,
-        waits while it moves.
+        `asked` is the server to ask first, according to another one. A call that needs the `whole` slot, as a RecordKey
+        does, waits while it moves.
         """
         turns = 0
         while turns < _MOST_TURNS:

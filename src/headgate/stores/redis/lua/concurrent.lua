@@ -21,7 +21,7 @@ while left > 0 do
   if left % 2 == 1 then used = used + weight * call('ZCOUNT', key .. field .. ':' .. weight, over, '+inf') end
   left, weight = math.floor(left / 2), weight * 2
 end
-local in_flight = used
+local in_flight, asked_end = used, now
 
 --@ admit
 if cost ~= 0 and used + cost > quota then
@@ -36,6 +36,10 @@ end
 
 --@ charge
 used = used + cost
+
+--@ ask
+-- The end of a lease that is asked for.
+asked_end = lease_end
 
 --@ take
 -- The lease that has had `places` has `cost` more from now on, and is over at `lease_end`.
@@ -52,18 +56,6 @@ while had > 0 or has > 0 do
   had, has, weight = math.floor(had / 2), math.floor(has / 2), weight * 2
 end
 in_flight = used
-
---@ remember
--- Nothing; but leases that are over go, a few at a time, which are more than one hold adds.
-left, weight = adds + places > 0 and digits or 0, 1
-while left > 0 do
-  if left % 2 == 1 then
-    local name = key .. field .. ':' .. weight
-    local dead = call('ZRANGEBYSCORE', name, '-inf', now, 'LIMIT', 0, MOST_DEAD)
-    if dead[1] then call('ZREM', name, spread(dead)) end
-  end
-  left, weight = math.floor(left / 2), weight * 2
-end
 
 --@ free
 -- The lease that has `places` is over.
@@ -87,11 +79,12 @@ end
 --@ measure
 if used < quota then remaining = quota - used end
 --@ include concurrent.ends
+if asked_end > ends then ends = asked_end end
 if ends > now then
   reset_after, next_after = ends - now, ends - now
   local needed = used - quota + 1
   if needed < 1 then needed = 1 end
-  if needed <= in_flight then -- what is only asked for has no lease
+  if needed <= in_flight then -- what is asked for has no lease yet
     --@ include concurrent.freed
     next_after = freed - now
   end
@@ -136,6 +129,26 @@ end
 
 --@ convert
 
+--@ give_back
+-- Nothing: places are freed by settling alone.
+
+--@ mark
+-- Nothing; but leases that are over go, a few at a time, which are more than one hold adds.
+left, weight = adds + places > 0 and digits or 0, 1
+while left > 0 do
+  if left % 2 == 1 then
+    local name = key .. field .. ':' .. weight
+    local dead = call('ZRANGEBYSCORE', name, '-inf', now, 'LIMIT', 0, MOST_DEAD)
+    if dead[1] then call('ZREM', name, spread(dead)) end
+  end
+  left, weight = math.floor(left / 2), weight * 2
+end
+
+--@ settle
+-- Nothing: see free.
+
+--@ fits
+
 --@ write
 local state = pack('<dI4c15', digits, expires_s, mark)
 left, weight = digits, 1
@@ -157,4 +170,12 @@ kept[at], kept[at + 1], kept[at + 2], kept[at + 3] = digits, used, expires_s, fo
 
 --@ load
 local digits, used, expires_s, former = kept[at], kept[at + 1], kept[at + 2], kept[at + 3]
-local left, weight, over, in_flight = 0, 1, string.format('(%.0f', now), used
+local left, weight, over, in_flight, asked_end = 0, 1, string.format('(%.0f', now), used, now
+
+--@ prolong
+-- A lease that is extended has no more places.
+if allowed and wait == 0 and places ~= 0 then
+  local reset_after = math.max(reset_after, lease_end - now)
+  --@ include concurrent.take
+  --@ include steps.keep
+end

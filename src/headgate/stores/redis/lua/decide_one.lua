@@ -26,6 +26,6 @@ if wait == 0 and cost ~= 0 then
 else
   delay = 0
   --@ include steps.measure
-  --@ include steps.settle
+  --@ include steps.keep_former
 end
 return pack('<ddddd', remaining, reset_after, next_after, wait, delay)

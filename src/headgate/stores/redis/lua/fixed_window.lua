@@ -65,6 +65,15 @@ else
   --@ include fixed_window.write
 end
 
+--@ mark
+marked = window
+
+--@ settle
+if window == marked then count = math.max(0, count + change) end
+
+--@ fits
+if window == marked and count + change > LARGEST then fits = false end
+
 --@ write
 local state = pack('<ddI4c15', window, count, expires_s, mark)
 --@ include hash_io.put
@@ -84,15 +93,6 @@ kept[at], kept[at + 1], kept[at + 2] = window, count, expires_s
 --@ load
 local window, count, expires_s = kept[at], kept[at + 1], kept[at + 2]
 local former = false
-
---@ remember
-marked = window
-
---@ fits
-if window == marked and count + change > LARGEST then fits = false end
-
---@ amend
-if window == marked then count = math.max(0, count + change) end
 
 --@ leave
 if expires_s or count ~= 0 then

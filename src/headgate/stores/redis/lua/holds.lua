@@ -1,7 +1,7 @@
 -- What the scripts for holds are made of: the record of a hold, and the decision about what it charges.
 --
 -- A record is one string, in a key of its own in the slot of the hold:
---   head      who made it (16 bytes of its costs, keys and limits), whether it is settled (1; 2 where it is not, and
+--   head      who made it (a byte for a hit, 3 of its costs, 6 of its limits, 6 of its keys), whether it is settled (1; 2 where it is not, and
 --             was charged under several numbers), the end of its lease, when it
 --             was settled (0 while it is open), how long it is remembered after these, and how many groups, names,
 --             limits and parts follow
@@ -113,18 +113,20 @@ for number = 1, count do
   if kind == CODE then
     --@ include steps.numbers
     --@ include ALGORITHM.load
-    if allowed and wait == 0 and (cost ~= 0 or kind == PLACES and places ~= 0) then
+    if allowed and wait == 0 and cost ~= 0 then
       --@ include ALGORITHM.charge
-      --@ include ALGORITHM.take
+      --@ include ALGORITHM.ask
       --@ include steps.measure
+      --@ include ALGORITHM.take
       --@ include steps.keep
     else
       delay = 0
       --@ include steps.measure
-      --@ include steps.settle
+      --@ include steps.keep_former
+      --@ include ALGORITHM.prolong
     end
     if allowed then
-      --@ include ALGORITHM.remember
+      --@ include ALGORITHM.mark
     end
   end
   --@ end

@@ -2,8 +2,8 @@
 --
 -- KEYS: the record, then the hash of each name. ARGV: the operation and the hold, packed as they are read below: after
 -- the numbers of groups, names and limits come the cost of each group, and the limits and other slots as in a record.
--- The reply begins with N for a new answer, R for the first one of this id told again, C for an id of another operation;
--- then come doubles for each limit, as in a script for several limits.
+-- The reply begins with N for a new answer, R for the first one of this id told again, C for an id of another one, with
+-- what is told of it below; then come doubles for each limit, as in a script for several limits.
 
 local max_delay_us, given_us, lease_us, remember_us, at_once, is_named, identity, token, groups, named, count, at =
   unpack('<ddddBBc16c8HHH', ARGV[1])
@@ -46,7 +46,10 @@ do
   --@ include holds.parse
   --@ include holds.known
   if known then
-    if identity ~= made then return 'C' end
+    if identity ~= made then
+      local costs_at = parted > 0 and parts_at or actuals_at
+      return 'C' .. identity .. sub(record, costs_at, costs_at + 8 * groups - 1)
+    end
     --@ include holds.parts
     return 'R' .. sub(record, answer_at)
   end

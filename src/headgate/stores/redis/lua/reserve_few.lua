@@ -34,17 +34,18 @@ do
   local remaining, reset_after, next_after = 0, 0, 0
   if allowed and cost ~= 0 then
     --@ include ALGORITHM.charge
-    --@ include ALGORITHM.take
+    --@ include ALGORITHM.ask
     --@ include steps.measure
+    --@ include ALGORITHM.take
     --@ include steps.keep
   else
     delay = 0
     --@ include steps.measure
-    --@ include steps.settle
+    --@ include steps.keep_former
   end
   if allowed then
     local marked, missing_then, times, refunds = 0, 0, 0, 0
-    --@ include ALGORITHM.remember
+    --@ include ALGORITHM.mark
     entryNUMBER = pack('<BBdddd', CODE, 0, marked, missing_then, times, refunds)
   end
   if usual then

@@ -3,8 +3,9 @@
 -- KEYS: the record. ARGV: how, and what each group really cost, or one number for all (-1 for as much as is held), packed
 -- as they are read below; a byte for each limit of the caller, its kind; then its numbers, its field and the end of its
 -- name. The reply begins with S for settled, A for already settled, U for unknown, G for a hold of so many groups, D for
--- a debt beyond exact numbers, where nothing was changed. After S and A come the number of groups, what each was settled
--- with, as doubles; for each limit of the caller its number, and remaining and reset_after as doubles; the other slots.
+-- a debt beyond exact numbers (of which limit of the caller's, and how much it was to be), where nothing was changed.
+-- After S and A come the number of groups, what each was settled with, as doubles; for each limit of the caller its
+-- number, and remaining and reset_after as doubles; the other slots.
 
 local record = call('GET', KEYS[1])
 if not record then return 'U' end
@@ -38,8 +39,8 @@ if settled ~= 1 then
       how == SHORTEN and parted - 1 or parted) .. sub(record, actuals_at, parts_end - 1) .. sub(record, answer_at)
   else
     settled_us = now_us
-    record = pack('<c16BdddHHHH', identity, 1, lease_end, settled_us, remember_us, groups, named, count, 0)
-      .. table.concat(told) .. sub(record, actuals_at + 8 * groups, parts_at - 1) .. sub(record, answer_at)
+    record = pack('<c16BdddHHHH', identity, 1, lease_end, settled_us, remember_us, groups, named, count, parted)
+      .. table.concat(told) .. sub(record, actuals_at + 8 * groups)
   end
   if how == FORGET then
     call('DEL', KEYS[1])
@@ -84,7 +85,7 @@ for number = 1, count do
       --@ include ALGORITHM.save
     end
     --@ end
-    if not fits then return 'D' end
+    if not fits then return pack('<c1Hd', 'D', asked[number] or 0, actuals[group_of[number]]) end
   end
 end
 
@@ -113,7 +114,7 @@ for number = 1, count do
           --@ include settle.entry
           if change < 0 then change = -math.min(-change, part_costs[part][group_of[number]]) end
           if alike or change > 0 then
-            --@ include ALGORITHM.amend
+            --@ include ALGORITHM.settle
           end
           left_to_change = left_to_change - change
         end
@@ -141,7 +142,7 @@ local charged_mark = own == 0 and mark_of[number] or sub(record, entry_at + 2, e
 if alike then
   marked, missing_then, times_then, refunds_then = unpack('<dddd', record, entry_at + 2 + own)
 else
-  --@ include ALGORITHM.remember
+  --@ include ALGORITHM.mark
 end
 
 --@ alike

@@ -40,7 +40,7 @@ do
     local change, marked = change_in_all, unpack('<d', record, answer_at - PART_SIZE + ENTRY_AT)
     --@ include ALGORITHM.fits
   end
-  if not fits then return 'D' end
+  if not fits then return pack('<c1Hd', 'D', NUMBER, actual) end
 
 --@ close
   local remaining, reset_after, next_after, present = 0, 0, 0, true
@@ -53,7 +53,7 @@ do
       local change, marked, missing_then, times_then, refunds_then =
         left_to_change, unpack('<dddd', record, part_at + ENTRY_AT)
       if change < 0 then change = -math.min(-change, (unpack('<d', record, part_at))) end
-      --@ include ALGORITHM.amend
+      --@ include ALGORITHM.settle
       left_to_change = left_to_change - change
     end
     --@ include steps.measure

@@ -248,6 +248,52 @@ else
   --@ include hash_io.put
 end
 
+--@ mark
+marked = last and last > now and last or now
+
+--@ settle
+-- Change the units of the entry of the moment `marked`, which need not be there. Entries of the log's own field are
+-- written anew; see amend_moved for others.
+if marked > (last and last > now and last or now) - period then
+  if last == nil then
+    value, offset, base, total, length, copied, last = '', now - period, 0, 0, 0, 0, marked
+    wide = (quota > 2147483647 or period > MOST_NARROW) and 1 or 0
+    --@ include sliding_log.form_of
+  elseif from < to then
+    local copies = fetched .. sub(value, start + 1, copied)
+    value = copies .. sub(value, copied + 1, length)
+    copied = #copies
+  else
+    value, copied = sub(value, start + 1, length), 0
+  end
+  length, start, fetched = #value, 0, ''
+  if marked < offset then marked = offset end -- of a log that another algorithm or version wrote
+  if wide == 0 and used + change > 2147483647 then
+    --@ include sliding_log.widen
+  end
+  if from < to and marked < unpack(form, value, copied + 1) + offset then
+    --@ include sliding_log.amend_moved
+  else
+    --@ include sliding_log.amend_own
+  end
+  used = (total - base) % sums
+  if used == 0 then
+    length, base, total, last, from, skip, copied = 0, 0, 0, nil, to, 0, 0
+  else
+    if length == copied then
+      --@ include sliding_log.retract
+    end
+    last, total = unpack(form, value, length - width + 1)
+    first, first_total = unpack(form, value, 1)
+    first, last = first + offset, last + offset
+    if last == marked and last > now then present = false end -- it may be the newest now: older ones have left
+  end
+  held = used
+end
+
+--@ fits
+if used + change > LARGEST then fits = false end
+
 --@ fetch_moved
 -- Bring the newest entries that were moved away back before those that are here.
 to = to - 1
@@ -265,7 +311,7 @@ call('HDEL', key, field .. ':' .. to)
 length = #value
 count = math.floor(length / width)
 
---@ settle
+--@ keep_former
 if last then
   --@ include steps.keep
 else
@@ -517,52 +563,6 @@ if shift ~= 0 then
   end
   again[#again + 1] = pack('<d', (unpack('<d', chunk, #chunk - 7) + shift) % sums)
   chunk = table.concat(again)
-end
-
---@ remember
-marked = last and last > now and last or now
-
---@ fits
-if used + change > LARGEST then fits = false end
-
---@ amend
--- Change the units of the entry of the moment `marked`, which need not be there. Entries of the log's own field are
--- written anew; see amend_moved for others.
-if marked > (last and last > now and last or now) - period then
-  if last == nil then
-    value, offset, base, total, length, copied, last = '', now - period, 0, 0, 0, 0, marked
-    wide = (quota > 2147483647 or period > MOST_NARROW) and 1 or 0
-    --@ include sliding_log.form_of
-  elseif from < to then
-    local copies = fetched .. sub(value, start + 1, copied)
-    value = copies .. sub(value, copied + 1, length)
-    copied = #copies
-  else
-    value, copied = sub(value, start + 1, length), 0
-  end
-  length, start, fetched = #value, 0, ''
-  if marked < offset then marked = offset end -- of a log that another algorithm or version wrote
-  if wide == 0 and used + change > 2147483647 then
-    --@ include sliding_log.widen
-  end
-  if from < to and marked < unpack(form, value, copied + 1) + offset then
-    --@ include sliding_log.amend_moved
-  else
-    --@ include sliding_log.amend_own
-  end
-  used = (total - base) % sums
-  if used == 0 then
-    length, base, total, last, from, skip, copied = 0, 0, 0, nil, to, 0, 0
-  else
-    if length == copied then
-      --@ include sliding_log.retract
-    end
-    last, total = unpack(form, value, length - width + 1)
-    first, first_total = unpack(form, value, 1)
-    first, last = first + offset, last + offset
-    if last == marked and last > now then present = false end -- it may be the newest now: older ones have left
-  end
-  held = used
 end
 
 --@ amend_own

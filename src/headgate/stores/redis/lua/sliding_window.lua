@@ -143,6 +143,20 @@ else
   --@ include sliding_window.write
 end
 
+--@ mark
+marked = window
+
+--@ settle
+if window == marked then
+  current = math.max(0, current + change)
+elseif window == marked + 1 then
+  previous = math.max(0, previous + change)
+end
+
+--@ fits
+if (window == marked and (current + change) * period > LARGEST)
+  or (window == marked + 1 and (previous + change) * period > LARGEST) then fits = false end
+
 --@ write
 local state = pack('<dddI4c15', window, current, previous, expires_s, mark)
 --@ include hash_io.put
@@ -167,20 +181,6 @@ kept[at], kept[at + 1], kept[at + 2], kept[at + 3] = window, current, previous, 
 local window, current, previous, expires_s = kept[at], kept[at + 1], kept[at + 2], kept[at + 3]
 local former = false
 --@ include sliding_window.to_come
-
---@ remember
-marked = window
-
---@ fits
-if (window == marked and (current + change) * period > LARGEST)
-  or (window == marked + 1 and (previous + change) * period > LARGEST) then fits = false end
-
---@ amend
-if window == marked then
-  current = math.max(0, current + change)
-elseif window == marked + 1 then
-  previous = math.max(0, previous + change)
-end
 
 --@ leave
 if expires_s or current ~= 0 or previous ~= 0 then

@@ -61,9 +61,9 @@ elseif expires_s == nil or expires_s <= needed_s then
   fresh, expires_s = true, math.min(math.ceil(needed_s + reset_after / 8000000) + 1, 4294967295)
 end
 
---@ settle
+--@ keep_former
 if former and mode == HIT then
-  --@ include ALGORITHM.settle
+  --@ include ALGORITHM.keep_former
 end
 
 --@ finish
@@ -77,5 +77,5 @@ if allowed and wait == 0 and cost ~= 0 then
 else
   delay = 0
   --@ include steps.measure
-  --@ include steps.settle
+  --@ include steps.keep_former
 end

@@ -111,6 +111,27 @@ else
   --@ include token_bucket.write
 end
 
+--@ mark
+marked, missing_then = updated, full - units
+--@ include token_bucket.refunds
+
+--@ settle
+-- Missing units are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at the
+-- least: of what was missing then, what has not flowed in since, and was not given back either.
+if change > 0 then
+  units = units - change * period
+else
+  local left = missing_then - refill * (updated - marked) - ((times - times_then) * LARGEST + refunds - refunds_then)
+  local given = math.max(0, math.min(-change * period, left, full - units))
+  units = units + given
+  if given > 0 then
+    --@ include token_bucket.refund
+  end
+end
+
+--@ fits
+if units - change * period < -LARGEST then fits = false end
+
 --@ write
 local state = pack('<ddI4c22', units, updated, expires_s, mark)
 --@ include hash_io.put
@@ -131,10 +152,6 @@ kept[at], kept[at + 1], kept[at + 2] = units, updated, expires_s
 local units, updated, expires_s = kept[at], kept[at + 1], kept[at + 2]
 local full, former = quota * period, false
 
---@ remember
-marked, missing_then = updated, full - units
---@ include token_bucket.refunds
-
 --@ refunds
 -- What was given back while holds of the key are remembered: so many times LARGEST, and the rest.
 --@ include hash_io.fetch_refunds
@@ -144,23 +161,6 @@ if refunded then times, refunds = unpack('<dd', refunded) end
 local times, refunds = 0, 0
 if left_to_change < 0 then
   --@ include token_bucket.refunds
-end
-
---@ fits
-if units - change * period < -LARGEST then fits = false end
-
---@ amend
--- Missing units are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at the
--- least: of what was missing then, what has not flowed in since, and was not given back either.
-if change > 0 then
-  units = units - change * period
-else
-  local left = missing_then - refill * (updated - marked) - ((times - times_then) * LARGEST + refunds - refunds_then)
-  local given = math.max(0, math.min(-change * period, left, full - units))
-  units = units + given
-  if given > 0 then
-    --@ include token_bucket.refund
-  end
 end
 
 --@ refund
