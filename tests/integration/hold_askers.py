@@ -87,12 +87,14 @@ def hold_steps(colour: str, store: RedisStore, vector: dict[str, Any]) -> Iterat
 def _answered(holder: Holder, key: str, step: dict[str, Any]) -> dict[str, Any]:
     kind = step["op"]
     if kind in ("hit", "peek"):
-        return answer(getattr(holder, kind)(key, step["cost"]))
+        decision: Decision = getattr(holder, kind)(key, step["cost"])
+        given: dict[str, Any] = answer(decision)
+        return given
     if kind == "reserve":
         reserved = holder.reserve(key, step["cost"], step["id"], step["lease_us"])
         return {**answer(reserved.decision), "repeated": reserved.repeated}
     whole_id = holder.id_of(key, step["id"])
-    given: dict[str, Any] = {}
+    given = {}
     if kind == "extend":
         found: Extension | Settlement = holder.extend(whole_id, step["lease_us"], step["more"])
     else:

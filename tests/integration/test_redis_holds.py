@@ -308,6 +308,39 @@ def test_records_expire_in_redis_and_nothing_stays_behind(server: Server) -> Non
     store.close()
 
 
+RIGHTS = (
+    "evalsha", "eval", "time", "hget", "hmget", "hset", "hdel", "lrange", "ttl", "expireat", "unlink", "set", "ping",
+    "script|load", "get", "setrange", "hincrby", "zadd", "zcount", "zrange", "zrangebyscore", "zrem",
+)  # fmt: skip
+"""All that docs/redis.md says that a user needs who holds."""
+
+
+def test_the_rights_that_the_docs_tell_suffice(server: Server) -> None:
+    server.cli("SCRIPT", "FLUSH")
+    prefix = f"rights{next(_prefixes)}"
+    rights = [f"+{right}" for right in RIGHTS]
+    server.cli("ACL", "SETUSER", "holder", "reset", "on", ">holder-pass", f"~{prefix}:*", "-@all", *rights)
+    url = f"{server.url.replace('redis://', 'redis://holder:holder-pass@')}?timeout=10s"
+    store, clock = RedisStore(url, prefix=prefix), ManualClock(START_US)
+    texts = (
+        "900/hour log; 900 concurrent",
+        "9/second bucket",
+        "; ".join(f"{n}00/{n} hours fixed" for n in range(1, 8)),
+    )
+    for text in texts:
+        with Holder("sync", text, store, scope=text, clock=clock) as holder:
+            for number in range(40):
+                clock.advance(300_000)
+                holder.reserve("key", 1 + number % 2, f"job {number}", lease_us=SECOND)
+            for number in (3, 39, 2, 20):
+                whole_id = holder.id_of("key", f"job {number}")
+                holder.extend(whole_id, SECOND, 1)
+                assert holder.commit(whole_id, number % 3).outcome in ("settled", "unknown")
+            assert holder.do("reset", ("key",))
+    store.close()
+    server.cli("ACL", "DELUSER", "holder")
+
+
 # Processes that die between holding and settling
 
 _DYING = """

@@ -17,8 +17,8 @@ def free(limiter: Limiter | AsyncLimiter, key: str = "key") -> list[int]:
 
 
 @pytest.fixture
-def limiter(holding_kind: str) -> Limiter:
-    return Limiter("2 concurrent; 9/hour", store=make_store(holding_kind))
+def limiter(core: str) -> Limiter:
+    return Limiter("2 concurrent; 9/hour", store=make_store(core))
 
 
 def test_a_function_holds_a_place_until_it_returns_or_raises(limiter: Limiter) -> None:
@@ -71,8 +71,8 @@ def test_a_generator_holds_its_place_from_its_first_value_to_its_end(limiter: Li
     assert free(limiter)[0] == 2
 
 
-def test_what_is_called_in_place_of_a_refused_generator_gives_its_values(holding_kind: str) -> None:
-    limiter = Limiter("0 concurrent", store=make_store(holding_kind))
+def test_what_is_called_in_place_of_a_refused_generator_gives_its_values(core: str) -> None:
+    limiter = Limiter("0 concurrent", store=make_store(core))
 
     @limiter.limit(key="key", on_refusal=lambda: iter([7]))
     def values() -> Iterator[int]:
@@ -83,9 +83,9 @@ def test_what_is_called_in_place_of_a_refused_generator_gives_its_values(holding
 
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
 def test_a_coroutine_holds_its_place_until_it_ends_or_is_cancelled(
-    holding_kind: str, kind: type[Limiter | AsyncLimiter]
+    core: str, kind: type[Limiter | AsyncLimiter]
 ) -> None:
-    limiter = kind("2 concurrent", store=make_store(holding_kind))
+    limiter = kind("2 concurrent", store=make_store(core))
 
     async def main() -> None:
         started = asyncio.Event()
@@ -114,8 +114,8 @@ def test_a_coroutine_holds_its_place_until_it_ends_or_is_cancelled(
     asyncio.run(main())
 
 
-def test_an_async_generator_holds_its_place_until_it_is_closed(holding_kind: str) -> None:
-    limiter = AsyncLimiter("1 concurrent", store=make_store(holding_kind))
+def test_an_async_generator_holds_its_place_until_it_is_closed(core: str) -> None:
+    limiter = AsyncLimiter("1 concurrent", store=make_store(core))
 
     @limiter.limit(key="key")
     async def values() -> AsyncIterator[int]:
@@ -134,8 +134,8 @@ def test_an_async_generator_holds_its_place_until_it_is_closed(holding_kind: str
     asyncio.run(main())
 
 
-def test_the_block_of_an_event_loop_settles_what_it_held(holding_kind: str) -> None:
-    limiter = AsyncLimiter("9/hour bucket; 3 concurrent", store=make_store(holding_kind))
+def test_the_block_of_an_event_loop_settles_what_it_held(core: str) -> None:
+    limiter = AsyncLimiter("9/hour bucket; 3 concurrent", store=make_store(core))
 
     async def main() -> None:
         async with await limiter.reserve("key", 2) as held:
@@ -159,8 +159,8 @@ def test_the_block_of_an_event_loop_settles_what_it_held(holding_kind: str) -> N
     asyncio.run(main())
 
 
-def test_a_hit_with_an_id_charges_once_on_an_event_loop(holding_kind: str) -> None:
-    limiter = AsyncLimiter("9/hour bucket", store=make_store(holding_kind))
+def test_a_hit_with_an_id_charges_once_on_an_event_loop(core: str) -> None:
+    limiter = AsyncLimiter("9/hour bucket", store=make_store(core))
 
     async def main() -> None:
         assert [(await limiter.hit("key", 2, id="x")).remaining for _ in range(3)] == [7, 7, 7]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headgate import ConfigError, Decision, Limiter, MemoryStore
+from headgate import ArgumentError, ConfigError, Decision, Limiter, MemoryStore
 from headgate.stores.memory import ON_FULL
 from headgate.testing import ManualClock
 from subjects import make_limiter
@@ -253,8 +253,9 @@ def test_a_store_url_that_cannot_be_read_is_refused_without_showing_secrets(url:
 
 
 def test_requests_in_flight_are_no_rate(core: str) -> None:
-    with pytest.raises(ConfigError, match="requests in flight"):
-        make_limiter(core, "20 concurrent", ManualClock())
+    limiter = make_limiter(core, "20 concurrent", ManualClock())
+    with pytest.raises(ArgumentError, match="in flight"):
+        limiter.hit("key")
 
 
 @pytest.mark.parametrize("text", ["2 per {} fixed", "2 per {}", "2 per {} log", "2 per {} bucket"])

@@ -38,7 +38,8 @@ class Extended(NamedTuple):
     """The same of a hold that was to be extended.
 
     `readings` are of the decision about what was held on top, for the limits that are the caller's; `whole` tells
-    whether all limits of the hold are. `former_end_us` is when the lease ended before, `added` whether more was charged.
+    whether all limits of the hold are. `former_end_us` is when the lease ended before; `added` tells whether more was
+    charged.
     """
 
     outcome: bytes

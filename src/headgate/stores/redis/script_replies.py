@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from struct import Struct, unpack
 from typing import Any
 
+from headgate.algorithms.table import is_in_flight
 from headgate.decision import NamedLimit, Reading
 from headgate.errors import StoreError, StoreKeyError
 from headgate.stores.protocol import StatesAt
@@ -24,9 +25,9 @@ def readings_of(reply: Any, count: int) -> list[Reading]:
             return [Reading(True, int(remaining), int(reset_after_us), 0, int(next_after_us), 0)]
     reply = text_of(reply)
     if len(reply) == 24 * count:
-        numbers = numbers_of(reply, 3 * count)
+        numbers = numbers_of(reply, 3 * count, row=3)
         return [Reading(True, numbers[at], numbers[at + 1], 0, numbers[at + 2], 0) for at in range(0, 3 * count, 3)]
-    numbers = numbers_of(reply, 5 * count)
+    numbers = numbers_of(reply, 5 * count, row=5)
     readings = []
     for at in range(0, 5 * count, 5):
         remaining, reset_after_us, next_after_us, retry_after_us, delay_us = numbers[at : at + 5]
@@ -44,12 +45,18 @@ def text_of(reply: Any) -> bytes:
     raise no_answer(reply, "a script's answer")
 
 
-def numbers_of(reply: bytes, count: int) -> list[int]:
-    """The numbers in a reply, which are whole ones up to LARGEST; below 0 is a debt, or -1 for never."""
+def numbers_of(reply: bytes, count: int, *, row: int = 0) -> list[int]:
+    """The numbers in a reply, which are whole ones up to LARGEST, or -1; the first of each `row` is lower in debt."""
     if len(reply) != 8 * count:
         raise StoreError(f"a script replied with {len(reply)} bytes, which are not {count} numbers")
     numbers = unpack(f"<{count}d", reply)
-    if not all(-LARGEST <= number <= LARGEST and number == int(number) for number in numbers):
+    if not all(-1 <= number <= LARGEST and number == int(number) for number in numbers) and not (
+        row
+        and all(
+            (-1 if at % row else -LARGEST) <= number <= LARGEST and number == int(number)
+            for at, number in enumerate(numbers)
+        )
+    ):
         raise StoreKeyError("a state holds what are no numbers of a limit: another program wrote it, or it was damaged")
     return [int(number) for number in numbers]
 
@@ -62,9 +69,12 @@ def last_end_of(reply: bytes) -> int:
 
 def states_at(definitions: Sequence[NamedLimit], found: Sequence[Any], now_us: int) -> StatesAt:
     """What was found, as the transitions of these limits read it."""
-    states = []
+    states: list[tuple[Any, ...] | None] = []
     for definition, reply in zip(definitions, found, strict=True):
         limit = definition.limit.compiled
+        if is_in_flight(limit.algorithm):
+            states.append(None)  # leases are no state that a transition reads
+            continue
         value, others = _fields(reply, field_name(definition).encode()) if is_log(definition) else (reply, {})
         states.append(None if value is None else convert(limit, *read_state(limit.algorithm, value, others), now_us))
     return StatesAt(states, now_us)

@@ -57,7 +57,7 @@ _CONSTANTS = {
     "COPIED": COPIED,
     "MOST_ADOPTED": 2 * MOST_SINCE,
     "MOST_NARROW": 1 << 45,
-    "MOST_SPAN": 1 << 47,
+    "MOST_SPAN": (1 << 48) - 1,
     "CORRECTED": 4,
     "MOST_SWEPT": 100,
     "LOG": REDIS_FORMS["sliding_log"].code,

@@ -43,7 +43,7 @@ if settled ~= 1 then
       .. table.concat(told) .. sub(record, actuals_at + 8 * groups)
   end
   if how == FORGET then
-    call('DEL', KEYS[1])
+    call('UNLINK', KEYS[1])
   else
     local token = epochs[1]
     --@ include holds.keep

@@ -80,7 +80,7 @@ end
 if outcome ~= 'A' and now_us > lease_end then -- else it is kept for long enough
   settled_us = now_us
   --@ include holds.seconds
-  call('EXPIRE', KEYS[1], seconds)
+  call('EXPIREAT', KEYS[1], math.ceil(server_s + seconds))
   local _, until_s = unpack('<c8I4', values[1])
   if until_s < server_s + seconds then
     until_s = math.min(math.ceil(server_s + seconds * 1.125), 4294967295)

@@ -100,7 +100,7 @@ local passed = 0 -- none flows back within a decision
 if not exact then passed = math.max(now, updated) - earliest end
 local given = math.min(full - units, math.max(0, cost * period - refill * passed))
 units = units + given
-if given > 0 and call('HEXISTS', key, '+') == 1 then
+if given > 0 and call('HGET', key, '+') then
   local times, refunds = 0, 0
   --@ include token_bucket.refunds
   --@ include token_bucket.refund
