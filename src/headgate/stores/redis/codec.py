@@ -50,13 +50,19 @@ class KeyName:
 
     def of(self, text: str) -> bytes:
         """The Redis key of a text that comes from `encode_key`: it has no brace, so it cannot choose its slot."""
-        return self._head + tag_of(text) + self.tail
+        name = text.encode()
+        return self._head + (name if len(name) <= LONGEST_NAME else _shortened(name)) + self.tail
 
 
 def tag_of(text: str) -> bytes:
     """The hash tag of a key, whose text comes from `encode_key`."""
     name = text.encode()
-    return name if len(name) <= LONGEST_NAME else b"#" + blake2b(name, digest_size=20).hexdigest().encode()
+    return name if len(name) <= LONGEST_NAME else _shortened(name)
+
+
+def _shortened(name: bytes) -> bytes:
+    """A long name by its digest."""
+    return b"#" + blake2b(name, digest_size=20).hexdigest().encode()
 
 
 def field_name(definition: NamedLimit) -> str:

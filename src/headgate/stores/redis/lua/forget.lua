@@ -9,7 +9,7 @@ for number = 1, #KEYS do
   local value = call('HGET', key, field)
   reply[number] = value
   call('HDEL', key, field, '+' .. field, '+')
-  if value and sub(field, 1, 1) == 'c' then
+  if value and sub(field, 1, 1) == 'p' then
     local digits, now = unpack('<d', value), 0
     local left, weight
     --@ include concurrent.ends
