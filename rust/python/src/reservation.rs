@@ -12,11 +12,14 @@ use crate::decision::Decision;
 use crate::settlement::Settlement;
 use crate::whole_id::WholeId;
 
+type Settle = fn(&Bound<'_, PyAny>, WholeId, &[Option<i64>]) -> PyResult<Settlement>;
+type Extend = for<'py> fn(&Bound<'py, PyAny>, WholeId, i64, &[i64]) -> PyResult<Bound<'py, PyAny>>;
+
 /// What a reservation asks of the native limits that made it.
 pub struct Keeper {
     pub definitions: fn(&Bound<'_, PyAny>) -> PyResult<Py<PyTuple>>,
-    pub settle: fn(&Bound<'_, PyAny>, WholeId, &[Option<i64>]) -> PyResult<Settlement>,
-    pub extend: for<'py> fn(&Bound<'py, PyAny>, WholeId, i64, &[i64]) -> PyResult<Bound<'py, PyAny>>,
+    pub settle: Settle,
+    pub extend: Extend,
 }
 
 /// What was decided: by a table, or by another store.

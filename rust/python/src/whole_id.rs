@@ -42,12 +42,14 @@ impl WholeId {
         if text.len() != 26 || !text.starts_with(PREFIX) {
             return None;
         }
+        let mut any = 0;
         for (four, three) in text[2..].chunks_exact(4).zip(bytes.chunks_exact_mut(3)) {
-            let mut word = 0;
-            for letter in four {
-                word = word << 6 | u32::from(value_of(*letter)?);
-            }
-            three.copy_from_slice(&word.to_be_bytes()[1..]);
+            let [a, b, c, d] = [0, 1, 2, 3].map(|index| VALUES[usize::from(four[index])]);
+            any |= a | b | c | d;
+            three.copy_from_slice(&[a << 2 | b >> 4, b << 4 | c >> 2, c << 6 | d]);
+        }
+        if any >= 64 {
+            return None;
         }
         let mut digest = [0; 16];
         digest.copy_from_slice(&bytes[..16]);
@@ -62,26 +64,24 @@ impl WholeId {
         let mut text = [0; 26];
         text[..2].copy_from_slice(PREFIX);
         for (three, four) in bytes.chunks_exact(3).zip(text[2..].chunks_exact_mut(4)) {
-            let word = u32::from(three[0]) << 16 | u32::from(three[1]) << 8 | u32::from(three[2]);
-            for (index, letter) in four.iter_mut().enumerate() {
-                *letter = ALPHABET[(word >> (18 - 6 * index)) as usize & 63];
-            }
+            let [a, b, c] = [three[0], three[1], three[2]];
+            let values = [a >> 2, (a << 4 | b >> 4) & 63, (b << 2 | c >> 6) & 63, c & 63];
+            four.copy_from_slice(&values.map(|value| ALPHABET[usize::from(value)]));
         }
         PyString::new(py, std::str::from_utf8(&text).unwrap_or_default())
     }
 }
 
-#[inline]
-fn value_of(letter: u8) -> Option<u8> {
-    Some(match letter {
-        b'A'..=b'Z' => letter - b'A',
-        b'a'..=b'z' => letter - b'a' + 26,
-        b'0'..=b'9' => letter - b'0' + 52,
-        b'-' => 62,
-        b'_' => 63,
-        _ => return None,
-    })
-}
+/// What each letter is worth; 64 and more of what is none.
+const VALUES: [u8; 256] = {
+    let mut values = [0xff; 256];
+    let mut index = 0;
+    while index < ALPHABET.len() {
+        values[ALPHABET[index] as usize] = index as u8;
+        index += 1;
+    }
+    values
+};
 
 /// Call a function of `headgate.holding`, which knows all forms and writes all messages.
 pub fn call<'py>(value: &Bound<'py, PyAny>, function: &str) -> PyResult<Bound<'py, PyAny>> {

@@ -79,6 +79,12 @@ class Limit:
         return ConfigError(f'"{self}" counts {self.of} in flight, which end: here a rate is needed, such as 20/second')
 
 
+def check_rates(limits: Iterable[Limit]) -> None:
+    """Raise ConfigError for the first of these limits that is no rate."""
+    for limit in limits:
+        limit.check_rate()
+
+
 def units_of(limits: Iterable[Limit]) -> tuple[str, ...]:
     """The units that limits count, each once, in their order."""
     return tuple(dict.fromkeys(limit.of for limit in limits))

@@ -12,7 +12,7 @@ from headgate.costs import Cost
 from headgate.errors import ArgumentError, ConfigError
 from headgate.keys import Key, check_cost
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.limits import Limit
+from headgate.limits import Limit, check_rates
 from headgate.stores.guard.fallback import check_choice
 from headgate.stores.protocol import Store
 from headgate.waiting import timeout_us
@@ -109,6 +109,8 @@ def read_options(limits: ClientLimits, options: Options, *, asynchronous: bool) 
     if not callable(chance):
         raise ConfigError(f"random is a function that gives numbers from 0 up to 1, not {chance!r}")
     limiter = _limiter(limits, options, asynchronous=asynchronous)
+    if limiter is not None:
+        check_rates(limiter.limits)
     return Settings(
         limiter=limiter,
         owned=not isinstance(limits, Limiter | AsyncLimiter),

@@ -31,6 +31,7 @@ from headgate.http.server.options import AnyLimits, Response, cost_of, function_
 from headgate.http.server.shortcuts import NOWHERE, Shortcut, of_environs, of_one_scope, of_scopes
 from headgate.keys import Key, check_cost
 from headgate.limiter import AsyncLimiter, Limiter
+from headgate.limits import check_rates
 from headgate.policy.client_address import UNIX
 from headgate.policy.request import Repeated, Request
 from headgate.stores.guard.choice import answering
@@ -375,6 +376,7 @@ class RequestLimits:
                 shadow=self._shadow,
                 on_store_error=self._on_store_error or None,
             )
+            check_rates(limiter.limits)
         self._limiters[known] = limiter
         return limiter
 

@@ -1,0 +1,108 @@
+"""What is held in several units, and where places in flight can be used so far."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from headgate import ArgumentError, AsyncLimiter, ConfigError, Gate, Limiter, MemoryStore
+from headgate.http.asgi import RateLimitMiddleware as AsgiMiddleware
+from headgate.http.wsgi import RateLimitMiddleware as WsgiMiddleware
+from headgate.integrations.httpx import RateLimitTransport
+from headgate.testing import ManualClock
+from subjects import REDIS, make_limiter
+
+LIMITS = "60/minute fixed; 90000 tokens/minute bucket; 20 usd/day fixed; 5 concurrent"
+
+
+def left(limiter: Limiter) -> list[int]:
+    return [reading.remaining for reading in limiter.peek("key", {"requests": 0}).limits]
+
+
+def test_a_hold_of_several_units_is_settled_in_each_of_them(holding_kind: str) -> None:
+    limiter = make_limiter(holding_kind, LIMITS, ManualClock())
+    held = limiter.reserve("key", {"tokens": 900, "usd": "0.5"})
+    assert held and left(limiter) == [59, 89_100, 19_500_000_000, 4]
+    assert held.extend(more={"tokens": 100}).outcome == "extended"
+    assert left(limiter) == [59, 89_000, 19_500_000_000, 4]
+    settlement = held.commit({"tokens": 412, "usd": Decimal("0.1")})
+    assert (settlement.outcome, settlement.actuals) == ("settled", (1, 412, 100_000_000))
+    assert left(limiter) == [59, 89_588, 19_900_000_000, 5]
+    again = limiter.commit(held.id, {"tokens": 1})
+    assert (again.outcome, again.actuals) == ("already settled", (1, 412, 100_000_000))
+
+
+def test_what_a_settlement_does_not_name_is_as_it_was_held(holding_kind: str) -> None:
+    limiter = make_limiter(holding_kind, LIMITS, ManualClock())
+    held = limiter.reserve("key", {"requests": 2, "tokens": 900})
+    assert limiter.commit(held.id, {}).actuals == (2, 900, 0)
+    number = limiter.reserve("key", {"requests": 2, "tokens": 900})
+    assert limiter.commit(number.id, 1).actuals == (1, 900, 0)
+    assert limiter.cancel(limiter.reserve("key", {"tokens": 7}).id).actuals == (0, 7, 0)
+
+
+def test_a_hit_of_several_units_with_an_id_charges_once(holding_kind: str) -> None:
+    limiter = make_limiter(holding_kind, "60/minute fixed; 90000 tokens/minute bucket", ManualClock())
+    for _ in range(3):
+        assert limiter.hit("key", {"tokens": 900}, id="request-1")
+    assert left(limiter) == [59, 89_100]
+
+
+def test_money_is_held_as_text_or_decimals(core: str) -> None:
+    limiter = make_limiter(core, "20 usd/day fixed", ManualClock())
+    with limiter.reserve("key", "1.5") as held:
+        assert held.commit("0.25").actuals == (250_000_000,)
+    for amount in (0.5, "-1", "1.0000000001", True):
+        with pytest.raises(ArgumentError, match="usd"):
+            limiter.reserve("key", amount)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="usd"):
+            limiter.commit(held.id, amount)  # type: ignore[arg-type]
+    assert limiter.peek("key", 0).remaining == 19_750_000_000
+
+
+def test_calendar_windows_and_buckets_in_steps_are_held_in_memory(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "1000/month in Europe/Zurich; 10/minute burst 30 stepwise", clock)
+    held = limiter.reserve("key", 20)
+    assert held.commit(5).outcome == "settled"
+    assert [reading.remaining for reading in limiter.peek("key", 0).limits] == [995, 25]
+    debt = limiter.reserve("key", 20)
+    clock.advance(60_000_000)  # a step gives ten back
+    assert debt.commit(40).outcome == "settled"
+    assert [reading.remaining for reading in limiter.peek("key", 0).limits] == [955, -5]
+    refused = limiter.hit("key", 0)
+    assert (refused.allowed, refused.retry_after_us) == (False, 60_000_000)
+    late = limiter.reserve("other", 30)
+    clock.advance(120_000_000)  # two steps have brought 20 of the 30 back
+    late.commit(0)
+    assert [reading.remaining for reading in limiter.peek("other", 0).limits] == [1000, 30]
+
+
+@pytest.mark.parametrize("kind", REDIS[:1])
+@pytest.mark.parametrize("text", ["1000/month in Europe/Zurich", "10/minute burst 30 stepwise"])
+def test_what_cannot_be_held_on_redis_says_so_before_anything_is_charged(text: str, kind: str) -> None:
+    limiter = make_limiter(kind, text, ManualClock())
+    with pytest.raises(ConfigError, match="cannot be held on Redis"):
+        limiter.reserve("key")
+    assert limiter.hit("key").remaining == limiter.limits[0].quota - 1
+
+
+def rejected(make: Any) -> None:
+    with pytest.raises(ConfigError, match="in flight"):
+        make()
+
+
+def test_places_in_flight_are_refused_where_nothing_would_free_them() -> None:
+    rejected(lambda: AsgiMiddleware(None, limits="20 concurrent"))  # type: ignore[arg-type]
+    rejected(lambda: WsgiMiddleware(None, limits="5/minute; 20 concurrent"))  # type: ignore[arg-type]
+    rejected(lambda: RateLimitTransport("20 concurrent"))
+    rejected(lambda: RateLimitTransport(Limiter("20 concurrent")))
+    rejected(lambda: Gate({"rules": [{"name": "all", "by": "ip", "limits": "20 concurrent"}]}))
+    for limiter in (Limiter("2 concurrent"), Limiter("2 concurrent", store=MemoryStore(core="python"))):
+        with pytest.raises(ArgumentError, match="in flight"):
+            limiter.acquire("key", timeout=1)
+        with pytest.raises(ArgumentError, match="in flight"):
+            limiter.hit_many(["key"])
+    assert AsyncLimiter("2 concurrent").limits == Limiter("2 concurrent").limits
