@@ -102,7 +102,8 @@ fn a_zone_is_what_its_file_says() {
 
 #[test]
 fn threads_that_ask_at_once_pass_exactly_the_limit() {
-    for algorithm in Algorithm::ALL {
+    // Places in flight are taken by holds, not by hits.
+    for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Concurrent) {
         let table = table(1 << 20);
         let narrow = limit(&table, "narrow", algorithm, 1000);
         let wide = limit(&table, "wide", Algorithm::TokenBucket, 100_000);
