@@ -12,14 +12,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from asking import give_back
 from headgate import ArgumentError, ConflictingId, Limiter
-from headgate.limits import Concurrent, FixedWindow, Limit, SlidingLog, SlidingWindow
+from headgate.limits import CalendarWindow, Concurrent, FixedWindow, Limit, SlidingLog, SlidingWindow, StepwiseBucket
 from headgate.testing import ManualClock
 from strategies import NUMBERS, ONE_LIMIT
 from subjects import HOLDING, make_limiter, make_store, numbers
 
 needs_two = pytest.mark.skipif(len(HOLDING) < 2, reason="only one store that holds is here")
+HELD = ONE_LIMIT.filter(lambda limit: not isinstance(limit, CalendarWindow | StepwiseBucket))
+"""Limits that can be held on every store that holds."""
+
 PLACES = st.builds(Concurrent, limit=st.integers(0, 12))
-LIMITS = st.lists(st.one_of(ONE_LIMIT, PLACES), min_size=1, max_size=4)
+LIMITS = st.lists(st.one_of(HELD, PLACES), min_size=1, max_size=4)
 KEYS = st.sampled_from(["a", "b", ("a", 1)])
 NAMES = st.sampled_from(["1", "2", "3", "4", "5", "6"])
 COSTS = st.one_of(st.integers(0, 4), NUMBERS)
@@ -171,7 +174,7 @@ class Truth:
         return (quota * period_us + self.level) // period_us
 
 
-@given(limit=ONE_LIMIT.filter(lambda limit: limit.quota > 0), steps=STEPS)
+@given(limit=HELD.filter(lambda limit: limit.quota > 0), steps=STEPS)
 def test_settling_is_never_more_generous_than_the_truth_and_of_windows_equal(
     holding_kind: str, limit: Limit, steps: list[tuple[int, str, int, int]]
 ) -> None:
