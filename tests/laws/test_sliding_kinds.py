@@ -7,7 +7,7 @@ that at every later moment as much counts as the former state, left alone, would
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from headgate import Limiter
@@ -86,6 +86,7 @@ def test_what_counts_when_the_kind_changes_counts_on(
 
 
 @each_store
+@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])  # most need not wait
 @given(change=changes(period=True), data=st.data())
 def test_a_wait_is_exact_when_the_kind_has_changed(
     store: str, change: tuple[Limit, Limit], data: st.DataObject
