@@ -89,6 +89,15 @@ def test_what_cannot_be_held_on_redis_says_so_before_anything_is_charged(text: s
     assert limiter.hit("key").remaining == limiter.limits[0].quota - 1
 
 
+def test_a_shadow_limit_that_did_not_admit_a_hold_is_not_charged_when_it_is_settled(core: str) -> None:
+    store = MemoryStore(core=core)  # type: ignore[arg-type]
+    limiter = Limiter("2/hour bucket; 99/hour fixed", store=store, clock=ManualClock(), shadow=True)
+    held = limiter.reserve("key", 3)
+    assert held.extend(more=1).outcome == "extended"
+    assert held.commit(9).outcome == "settled"
+    assert [reading.remaining for reading in limiter.peek("key", 0).limits] == [2, 90]
+
+
 def rejected(make: Any) -> None:
     with pytest.raises(ConfigError, match="in flight"):
         make()

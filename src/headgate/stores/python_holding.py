@@ -164,10 +164,11 @@ class HoldingTable(PythonTable):
         self, record: HoldRecord, limits: Sequence[NamedLimit], costs: Sequence[int], outcome: Outcome, now_us: int
     ) -> None:
         """Remember what was just charged, and take the places of it until the end of the lease."""
+        extends = any(limit.parts for limit in record.limits)  # nothing is added to a limit that it does not charge
         for number, limit in enumerate(record.limits):
             compiled = limits[number].limit.compiled
             uncharged = not outcome.readings[number].allowed or (costs[number] and outcome.states[number] is None)
-            if uncharged:
+            if uncharged or (extends and not costs[number]):
                 continue
             marked = mark(compiled, outcome.standing[number], now_us)
             limit.parts.append(Part(compiled, costs[number], marked, limit.key.refunds))
