@@ -13,13 +13,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import batches, fleet, gates, hits, holding, instructions, memory, replays, service, shared, web
+from benchmarks import batches, fleet, gates, hits, holding, instructions, memory, replays, service, shared, usage, web
 from benchmarks.measuring import Section
 from headgate import core
 
 SECTIONS: dict[str, Callable[[bool], Section]] = {
     "hits": hits.run,
     "holding": holding.run,
+    "usage": usage.run,
     "batches": batches.run,
     "gates": gates.run,
     "shared": shared.run,
