@@ -13,13 +13,28 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import batches, fleet, gates, hits, holding, instructions, memory, replays, service, shared, usage, web
+from benchmarks import (
+    batches,
+    fleet,
+    gates,
+    hits,
+    holding,
+    instructions,
+    memory,
+    replays,
+    service,
+    shared,
+    turns,
+    usage,
+    web,
+)
 from benchmarks.measuring import Section
 from headgate import core
 
 SECTIONS: dict[str, Callable[[bool], Section]] = {
     "hits": hits.run,
     "holding": holding.run,
+    "turns": turns.run,
     "usage": usage.run,
     "batches": batches.run,
     "gates": gates.run,
@@ -33,7 +48,7 @@ SECTIONS: dict[str, Callable[[bool], Section]] = {
     "instructions": instructions.run,
 }
 PEERS = (
-    *("limits", "throttled-py", "pyrate-limiter", "aiolimiter"),
+    *("limits", "throttled-py", "pyrate-limiter", "aiolimiter", "tenacity"),
     *("slowapi", "fastapi-limiter", "Flask-Limiter", "django-ratelimit"),
     *("starlette", "fastapi", "Flask", "Django", "uvicorn", "gunicorn"),
 )

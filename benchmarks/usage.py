@@ -1,8 +1,8 @@
 """How much of a limit is really used where costs are held first and known later, by the clock of a simulation.
 
 The rules of two other limiters are written down from their sources, for one bucket and without their I/O.
-token-throttle's memory backend (`_capacity.py`, `_bucket.py`) refills all the time and gives all of a refund back, up to
-the capacity when it is read. TensorZero's Postgres functions (`consume_multiple_resource_tickets`,
+token-throttle's memory backend (`_capacity.py`, `_bucket.py`) refills all the time and gives a whole refund back, up to
+the capacity. TensorZero's Postgres functions (`consume_multiple_resource_tickets`,
 `return_multiple_resource_tickets`) refill whole intervals and give all back, up to the capacity.
 """
 
@@ -205,9 +205,9 @@ def run(quick: bool) -> Section:
         f"{TOKENS:,} tokens a minute by a simulated clock. A request every {EVERY_US // 1000} ms holds {HELD} tokens; "
         f"its answer comes after {ANSWER_US // 1_000_000} s and used {USED}. What passed after {WARM_UP_MINUTES} "
         "minutes, as a share of the limit, and the most within one minute. No sliding window can use more than "
-        f"{MOST_OF_A_SLIDING_WINDOW:.1%} of its limit and be sure to keep it. Last, how many tokens pass within a second "
-        f"around a late refund: ten holds of a tenth each, two minutes later {TOKENS:,} tokens are used, then the holds "
-        f"are settled with 0. More than {TOKENS + TOKENS // 60:,} means that something was given back twice.",
+        f"{MOST_OF_A_SLIDING_WINDOW:.1%} of its limit and be sure to keep it. Last, how many tokens pass within a "
+        f"second around a late refund: ten holds of a tenth each, two minutes later {TOKENS:,} tokens are used, then "
+        f"the holds are settled with 0. More than {TOKENS + TOKENS // 60:,} means that something was given back twice.",
         ("rule", "used of the limit", "most in a minute", "in one second after late refunds"),
         rows,
         targets,

@@ -1,0 +1,230 @@
+"""Waiting for a turn: how long ten turns take, in which order they come, how evenly, and what a waiter costs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from statistics import median
+from typing import Any
+
+import aiolimiter
+import limits
+import pyrate_limiter
+import tenacity
+import throttled
+
+from benchmarks.measuring import Section, Target
+from headgate import AsyncLimiter, Limiter, MemoryStore
+from headgate.clock import Clock
+from headgate.decision import NamedLimit
+
+TURNS = 10
+PER_SECOND = 100
+QUEUED = 1000
+WAITERS = 1000
+
+Wait = Callable[[], object]
+"""Waits for a turn in its thread."""
+
+
+def headgate(per_second: int) -> Wait:
+    limiter = Limiter(f"{per_second}/second burst 1")
+    return lambda: limiter.acquire("key")
+
+
+def throttled_py(per_second: int) -> Wait:
+    """throttled-py's token bucket, which waits for as long as its timeout says."""
+    quota = throttled.rate_limiter.per_sec(per_second, burst=1)
+    return throttled.Throttled(key="key", using="token_bucket", quota=quota, timeout=10).limit
+
+
+def pyrate(per_second: int) -> Wait:
+    """pyrate-limiter, which blocks by itself; its periods are whole milliseconds."""
+    limiter = pyrate_limiter.Limiter(pyrate_limiter.InMemoryBucket([pyrate_limiter.Rate(1, 1000 // per_second)]))
+    return lambda: limiter.try_acquire("key")
+
+
+def limits_with_tenacity(per_second: int) -> Wait:
+    """limits, which does not wait: tenacity asks again every hundredth of a second. It knows no period below one."""
+    limiter, item = limits.strategies.MovingWindowRateLimiter(limits.storage.MemoryStorage()), limits.parse("1/second")
+    assert per_second == 1
+    retry = tenacity.retry(wait=tenacity.wait_fixed(0.01), retry=tenacity.retry_if_result(lambda passed: not passed))
+    return retry(lambda: limiter.hit(item, "key"))
+
+
+def in_threads(wait: Wait, waiters: int) -> list[tuple[int, float]]:
+    """Which waiter passed when, in seconds since the first asked; each begins to wait a little after the one before."""
+    passed: list[tuple[int, float]] = []
+    start = time.perf_counter()
+
+    def work(number: int) -> None:
+        wait()
+        passed.append((number, time.perf_counter() - start))
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(waiters)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.0002)
+    for thread in threads:
+        thread.join(60)
+    return passed
+
+
+async def in_tasks(wait: Callable[[], Awaitable[object]], waiters: int) -> list[tuple[int, float]]:
+    """`in_threads` on an event loop."""
+    passed: list[tuple[int, float]] = []
+    start = time.perf_counter()
+
+    async def work(number: int) -> None:
+        await wait()
+        passed.append((number, time.perf_counter() - start))
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(waiters):
+            group.create_task(work(number))
+    return passed
+
+
+def asyncio_headgate(per_second: int, waiters: int) -> list[tuple[int, float]]:
+    async def run() -> list[tuple[int, float]]:
+        limiter = AsyncLimiter(f"{per_second}/second burst 1")
+        return await in_tasks(lambda: limiter.acquire("key"), waiters)
+
+    return asyncio.run(run())
+
+
+def asyncio_aiolimiter(per_second: int, waiters: int) -> list[tuple[int, float]]:
+    async def run() -> list[tuple[int, float]]:
+        limiter = aiolimiter.AsyncLimiter(1, 1 / per_second)
+        return await in_tasks(limiter.acquire, waiters)
+
+    return asyncio.run(run())
+
+
+def inversions(passed: Sequence[tuple[int, float]]) -> int:
+    """How many pairs of waiters passed in another order than they came."""
+    order = [number for number, _ in passed]
+    return sum(later < earlier for at, earlier in enumerate(order) for later in order[at + 1 :])
+
+
+Run = Callable[[int, int], list[tuple[int, float]]]
+"""Which of so many waiters, at so many turns a second, passed when."""
+
+RUNS: dict[str, Run] = {
+    "Headgate, threads": lambda rate, waiters: in_threads(headgate(rate), waiters),
+    "Headgate, asyncio": asyncio_headgate,
+    "throttled-py": lambda rate, waiters: in_threads(throttled_py(rate), waiters),
+    "pyrate-limiter": lambda rate, waiters: in_threads(pyrate(rate), waiters),
+    "limits with tenacity": lambda rate, waiters: in_threads(limits_with_tenacity(rate), waiters),
+    "aiolimiter": asyncio_aiolimiter,
+}
+SLOW = ("throttled-py", "limits with tenacity")
+
+
+def run(quick: bool) -> Section:
+    """Measure turns in turns with the others, then spacing and what a waiter costs."""
+    rounds = 2 if quick else 9
+    took: dict[str, list[float]] = {name: [] for name in RUNS}
+    turned: Counter[str] = Counter()
+    for _ in range(rounds):
+        for name, wait in RUNS.items():
+            turns, rate = (3, 1) if name in SLOW else (TURNS, PER_SECOND)
+            passed = wait(rate, turns)
+            took[name].append(max(moment for _, moment in passed) / ((turns - 1) / rate))
+            turned[name] += inversions(passed)
+    rows = [
+        (
+            name,
+            f"{1 if name in SLOW else PER_SECOND}/second",
+            f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
+            str(turned[name]),
+        )
+        for name, ratios in took.items()
+    ]
+    targets = []
+    for name in ("Headgate, threads", "Headgate, asyncio"):
+        ratio = median(took[name])
+        asked = f"{name}: ten turns at {PER_SECOND} a second take at most 1.05 times the ideal 90 ms"
+        targets.append(Target(asked, f"{ratio:.3f} times", ratio <= 1.05))
+        asked = f"{name}: waiters that passed in another order than they came"
+        targets.append(Target(asked, f"{turned[name]}", not turned[name]))
+    error = spacing(100 if quick else QUEUED)
+    calls, timers = cost_of_waiters()
+    targets.append(
+        Target(f"{WAITERS:,} waiters on one key: timers at once, at most as many", f"{timers:,}", timers <= WAITERS)
+    )
+    return Section(
+        "Waiting for a turn",
+        f"{TURNS} callers ask for a key one after another and wait for their turns, in rounds with the others: the "
+        "time until the last has passed, divided by the ideal, and how many pairs passed in another order than they "
+        "came, of all rounds. Where one turn takes a second, three callers ask: limits knows no shorter period, and "
+        "throttled-py waits for whole seconds. A queue of 1,000 a second lets its waiters out at moments that are off "
+        f"by {error[0]:,.0f} us in the median and {error[1]:,.0f} us at the 99th percentile, in threads. "
+        f"{WAITERS:,} tasks that wait for one key make {calls:.2f} calls of the store each.",
+        ("limiter", "rate", "time by the ideal", "pairs in another order"),
+        rows,
+        targets,
+    )
+
+
+def spacing(waiters: int) -> tuple[float, float]:
+    """By how many microseconds the turns of a queue are off, measured from its first: median and 99th percentile."""
+    limiter = Limiter(f"1000/second queue {waiters}")
+    passed = in_threads(lambda: limiter.acquire("key"), waiters)
+    moments = sorted(moment for _, moment in passed)
+    errors = sorted(abs(moment - moments[0] - number / 1000) * 1e6 for number, moment in enumerate(moments))
+    return median(errors), errors[len(errors) * 99 // 100]
+
+
+class CountedStore(MemoryStore):
+    """Memory that counts how often its limits are asked."""
+
+    asked = 0
+
+    def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> Any:
+        store, bound = self, super().bind(limits, clock=clock)
+
+        class Counted:
+            def __getattr__(self, name: str) -> Any:
+                value = getattr(bound, name)
+                if name not in ("decide", "read"):
+                    return value
+
+                def counted(*arguments: Any) -> Any:
+                    store.asked += 1
+                    return value(*arguments)
+
+                return counted
+
+        return Counted()
+
+
+def cost_of_waiters() -> tuple[float, int]:
+    """Of a thousand tasks that wait for one key: calls of the store for each, and the most timers at one moment."""
+    store, most = CountedStore(), 0
+    timers: list[asyncio.TimerHandle] = []
+
+    def noting(call_at: Callable[..., asyncio.TimerHandle]) -> Callable[..., asyncio.TimerHandle]:
+        def noted(*arguments: Any, **options: Any) -> asyncio.TimerHandle:
+            timers.append(call_at(*arguments, **options))
+            return timers[-1]
+
+        return noted
+
+    async def run() -> None:
+        nonlocal most
+        loop = asyncio.get_running_loop()
+        loop.call_at = noting(loop.call_at)  # type: ignore[assignment]
+        limiter = AsyncLimiter("1000/second burst 1", store=store)
+        waiting = asyncio.create_task(in_tasks(lambda: limiter.acquire("key", timeout=60), WAITERS))
+        while not waiting.done():
+            now = loop.time()
+            most = max(most, sum(not timer.cancelled() and timer.when() > now for timer in timers))
+            await asyncio.sleep(0.05)
+        await waiting
+
+    asyncio.run(run())
+    return store.asked / WAITERS, most
