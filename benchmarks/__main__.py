@@ -16,6 +16,7 @@ from rich.table import Table
 from benchmarks import (
     batches,
     fleet,
+    fleet_holding,
     gates,
     hits,
     holding,
@@ -40,6 +41,7 @@ SECTIONS: dict[str, Callable[[bool], Section]] = {
     "gates": gates.run,
     "shared": shared.run,
     "fleet": fleet.run,
+    "fleet-holding": fleet_holding.run,
     "web": web.run,
     "service": service.run,
     "replays": replays.run,

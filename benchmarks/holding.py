@@ -74,8 +74,8 @@ def run(quick: bool) -> Section:
         for name in TEXTS:
             few, many = (measured[f"{name} {opened}"] for opened in OPEN)
             rows.append((core, name, str(hit), str(measured[name]), str(few), str(many)))
-            targets.append(_at_most(f"{core}, {name}: a reserve and its commit", measured[name], hit, 3))
-            targets.append(_at_most(f"{core}, {name}: a commit with {OPEN[1]:,} open to {OPEN[0]}", many, few, 1.5))
+            targets.append(at_most(f"{core}, {name}: a reserve and its commit", measured[name], hit, 3))
+            targets.append(at_most(f"{core}, {name}: a commit with {OPEN[1]:,} open to {OPEN[0]}", many, few, 1.5))
     return Section(
         "Holds",
         "`limiter.reserve(key, 9).commit(4)` beside `limiter.hit(key)` of a token bucket on the same core; and "
@@ -86,6 +86,7 @@ def run(quick: bool) -> Section:
     )
 
 
-def _at_most(what: str, measured: Measured, by: Measured, most: float) -> Target:
+def at_most(what: str, measured: Measured, by: Measured, most: float) -> Target:
+    """A target: one thing takes at most so many times as long as another."""
     ratio = measured.median_ns / by.median_ns
     return Target(f"{what} takes at most {most} times", f"{ratio:.2f} times", ratio <= most)

@@ -1,0 +1,97 @@
+"""Holds on Redis: a reserve and its commit against a hit in the same run, and against how many holds are open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from random import Random
+
+from benchmarks.holding import at_most
+from benchmarks.measuring import Section, Target, Timed, in_turns
+from benchmarks.servers import program, redis_server
+from headgate import Limiter
+from headgate.stores.redis.store import RedisStore
+
+MANY = 10**6
+OPEN = (10, 10_000)
+CALLS = 300
+SETTLED = 100
+TEXTS = {
+    "fixed window": f"{MANY}/hour fixed",
+    "sliding window counter": f"{MANY}/hour",
+    "sliding window log": "100000/hour log",
+    "token bucket": f"{MANY}/hour bucket",
+    "places in flight": f"{MANY} concurrent",
+    "token bucket and places": f"{MANY}/hour bucket; {MANY} concurrent",
+}
+RATES = {name: text for name, text in TEXTS.items() if "concurrent" not in text}
+
+
+def hits(limiter: Limiter) -> Timed:
+    return _median_of(lambda: limiter.hit("user:42"))
+
+
+def holds(limiter: Limiter) -> Timed:
+    return _median_of(lambda: limiter.commit(limiter.reserve("user:42").id, 0))
+
+
+def settling(limiter: Limiter, opened: int) -> Timed:
+    """A commit of one of the holds that were made as many before as after it; so many are open all the time."""
+    random, ids = Random(7), [limiter.reserve("user:43", lease=86_400).id for _ in range(opened)]
+
+    def timed() -> float:
+        taken = []
+        for _ in range(SETTLED):
+            place = random.randrange(len(ids))
+            start = time.perf_counter_ns()
+            limiter.commit(ids[place], 0)
+            taken.append(time.perf_counter_ns() - start)
+            ids[place] = limiter.reserve("user:43", lease=86_400).id
+        return sorted(taken)[SETTLED // 2]
+
+    return timed
+
+
+def run(quick: bool) -> Section:
+    """Measure all kinds of limits on one server."""
+    rounds = 3 if quick else 9
+    rows: list[tuple[str, ...]] = []
+    targets: list[Target] = []
+    if program("redis-server"):
+        with redis_server() as port:
+            store = RedisStore(f"redis://127.0.0.1:{port}/0?timeout=5s")
+            for number, (name, text) in enumerate(TEXTS.items()):
+                hitting = Limiter(RATES.get(name, RATES["token bucket"]), store=store, name=f"hits-{number}")
+                timed: dict[str, Timed] = {
+                    "hit": hits(hitting),
+                    "hold": holds(Limiter(text, store=store, name=f"holds-{number}")),
+                }
+                for opened in OPEN:
+                    timed[str(opened)] = settling(Limiter(text, store=store, name=f"open-{number}-{opened}"), opened)
+                measured = in_turns(timed, rounds)
+                few, many = (measured[str(opened)] for opened in OPEN)
+                rows.append((name, str(measured["hit"]), str(measured["hold"]), str(few), str(many)))
+                targets.append(at_most(f"{name}: a reserve and its commit", measured["hold"], measured["hit"], 2.5))
+                targets.append(at_most(f"{name}: a commit with {OPEN[1]:,} open to {OPEN[0]}", many, few, 1.5))
+            store.close()
+    return Section(
+        "Holds on Redis",
+        "One Redis on loopback and one thread: the median of `limiter.commit(limiter.reserve(key).id, 0)`, two round "
+        "trips, beside that of `limiter.hit(key)` on a limit of the same kind (a token bucket beside places), and of "
+        "`limiter.commit(id, 0)` on a key of which ten or ten thousand others are open.",
+        ("limit", "hit", "reserve and commit", f"commit, {OPEN[0]} open", f"commit, {OPEN[1]:,} open"),
+        rows,
+        targets,
+    )
+
+
+def _median_of(call: Callable[[], object]) -> Timed:
+    def timed() -> float:
+        taken = []
+        for _ in range(CALLS):
+            start = time.perf_counter_ns()
+            call()
+            taken.append(time.perf_counter_ns() - start)
+        return sorted(taken)[CALLS // 2]
+
+    return timed
