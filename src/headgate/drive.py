@@ -7,10 +7,14 @@ or an awaitable. On an event loop what is no awaitable is taken as it is: a stor
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_unfinished: set[asyncio.Future[Any]] = set()
+"""What goes on although its caller was cancelled: an event loop itself remembers its tasks only weakly."""
 
 
 def drive(steps: Generator[Any, Any, T], do: Callable[[Any], Any] | None = None) -> T:
@@ -55,4 +59,16 @@ async def answered(answer: T | Awaitable[T]) -> T:
     """What was answered: at once, or when it comes."""
     value: Any = answer
     came: T = await value if hasattr(value, "__await__") else value
+    return came
+
+
+async def answered_in_any_case(answer: T | Awaitable[T]) -> T:
+    """`answered`, which goes on to its end where the caller is cancelled, once or again and again."""
+    value: Any = answer
+    if not hasattr(value, "__await__"):
+        return value  # type: ignore[no-any-return]
+    asked = asyncio.ensure_future(value)
+    _unfinished.add(asked)
+    asked.add_done_callback(_unfinished.discard)
+    came: T = await asyncio.shield(asked)
     return came

@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from headgate.clock import SYSTEM_CLOCK
-from headgate.errors import StoreError
+from headgate.errors import HeadgateError
 
 log = logging.getLogger("headgate")
 
@@ -26,38 +26,55 @@ _SHARE = 3
 _SOON = 9
 """After a refusal it is tried again when another ninth is over."""
 
+_TIDY = 64
+"""Stopped ones that the queue may have beside as many as are running."""
+
 _AT_AN_END = ("lapsed", "already settled", "unknown")
 
 
 class _Beats:
-    """Reservations by when their leases are to be extended."""
+    """Reservations by when their leases are to be extended. What is stopped stays in the queue until its turn."""
 
     def __init__(self) -> None:
         self._queue: list[tuple[int, int, Any]] = []
         self._numbers = count()
+        self._running: dict[int, int] = {}
+        """The number of the entry that counts, of each reservation (by `id`) that is not stopped."""
 
     def add(self, reservation: Any, share: int = _SHARE) -> bool:
         """Extend its lease after a share of it; whether that comes before all others."""
-        due = SYSTEM_CLOCK.now_us() + reservation.lease_us // share
-        entry = (due, next(self._numbers), reservation)
+        entry = (SYSTEM_CLOCK.now_us() + reservation.lease_us // share, next(self._numbers), reservation)
+        self._running[id(reservation)] = entry[1]
         heappush(self._queue, entry)
         return self._queue[0] is entry
 
     def remove(self, reservation: Any) -> None:
-        self._queue = [entry for entry in self._queue if entry[2] is not reservation]
-        heapify(self._queue)
+        self._running.pop(id(reservation), None)
+        if len(self._queue) > 2 * len(self._running) + _TIDY:
+            self._queue = [entry for entry in self._queue if self._counts(entry)]
+            heapify(self._queue)
 
     def wait_s(self) -> float | None:
         """How long until the next is due; None where there is none."""
+        while self._queue and not self._counts(self._queue[0]):
+            heappop(self._queue)
         return None if not self._queue else max(0.0, (self._queue[0][0] - SYSTEM_CLOCK.now_us()) / 1e6)
 
     def pop(self) -> Any:
+        """The one that is due, after `wait_s` said so."""
         return heappop(self._queue)[2]
 
     def extended(self, reservation: Any, outcome: str) -> None:
-        """What came of an extension: when the next is due."""
-        if outcome not in _AT_AN_END and not reservation.settled:
+        """What came of an extension: when the next is due, if it was not stopped meanwhile."""
+        if id(reservation) not in self._running:
+            return
+        if outcome in _AT_AN_END or reservation.settled:
+            del self._running[id(reservation)]
+        else:
             self.add(reservation, _SHARE if outcome == "extended" else _SOON)
+
+    def _counts(self, entry: tuple[int, int, Any]) -> bool:
+        return self._running.get(id(entry[2])) == entry[1]
 
 
 class _Thread:
@@ -94,9 +111,8 @@ class _Thread:
                 reservation = self._beats.pop()
             try:
                 outcome = reservation.extend().outcome
-            except StoreError as error:
-                log.warning("a lease could not be extended: %s", error)
-                outcome = "refused"
+            except Exception as error:  # whatever it is, the leases of others go on
+                outcome = _failed(error)
             with self._changed:
                 self._beats.extended(reservation, outcome)
 
@@ -133,12 +149,17 @@ class _Task:
                 reservation = self._beats.pop()
                 try:
                     outcome = (await reservation.extend()).outcome
-                except StoreError as error:
-                    log.warning("a lease could not be extended: %s", error)
-                    outcome = "refused"
+                except Exception as error:
+                    outcome = _failed(error)
                 self._beats.extended(reservation, outcome)
         finally:
             self._task = None
+
+
+def _failed(error: Exception) -> str:
+    """What an error comes to: it is tried again soon, and a hold that no store has any more lapses by itself."""
+    log.warning("a lease could not be extended: %s", error, exc_info=not isinstance(error, HeadgateError))
+    return "refused"
 
 
 _threads = [_Thread()]

@@ -10,12 +10,13 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any
 
+from headgate import heartbeat
 from headgate.decision import Decision
 from headgate.drive import answered
 from headgate.holding import Hold
 from headgate.keys import Key
 from headgate.operation import Operation
-from headgate.reservation import AsyncReservation, Reservation
+from headgate.reservation import AsyncReservation, Reservation, end, end_async
 
 KeyAndCosts = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Key, tuple[int, ...]]]
 """The key of a call and its cost in each unit, from its arguments."""
@@ -39,11 +40,11 @@ class HeldCalls:
             reservation = self._reserve(args, kwargs)
             if not reservation:
                 return self._refused(reservation.decision, args, kwargs)
-            with reservation:
-                try:
-                    return function(*args, **kwargs)
-                finally:
-                    reservation.commit()
+            heartbeat.start(reservation)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                end(reservation)
 
         return limited
 
@@ -53,11 +54,11 @@ class HeldCalls:
             reservation = self._reserve(args, kwargs)
             if not reservation:
                 return (yield from self._refused(reservation.decision, args, kwargs))
-            with reservation:
-                try:
-                    return (yield from function(*args, **kwargs))
-                finally:
-                    reservation.commit()
+            heartbeat.start(reservation)
+            try:
+                return (yield from function(*args, **kwargs))
+            finally:
+                end(reservation)
 
         return limited
 
@@ -68,11 +69,11 @@ class HeldCalls:
             if not reservation:
                 instead = self._refused(reservation.decision, args, kwargs)
                 return await instead if inspect.isawaitable(instead) else instead
-            async with reservation:
-                try:
-                    return await function(*args, **kwargs)
-                finally:
-                    await reservation.commit()
+            heartbeat.start_async(reservation)
+            try:
+                return await function(*args, **kwargs)
+            finally:
+                await end_async(reservation)
 
         return limited
 
@@ -84,12 +85,12 @@ class HeldCalls:
                 async for value in _closing(self._refused(reservation.decision, args, kwargs)):
                     yield value
                 return
-            async with reservation:
-                try:
-                    async for value in _closing(function(*args, **kwargs)):
-                        yield value
-                finally:
-                    await reservation.commit()
+            heartbeat.start_async(reservation)
+            try:
+                async for value in _closing(function(*args, **kwargs)):
+                    yield value
+            finally:
+                await end_async(reservation)
 
         return limited
 

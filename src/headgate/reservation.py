@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headgate import core, heartbeat
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision
-from headgate.drive import answered
+from headgate.drive import answered, answered_in_any_case
 from headgate.errors import RateLimited, StoreError
 from headgate.holding import Extension, Reserved, Settlement, lease_of
 
@@ -131,7 +131,7 @@ class AsyncReservation(_Held):
         if self.settled:
             return
         try:
-            await self.commit(None if kind is None else 0)
+            await answered_in_any_case(self.commit(None if kind is None else 0))
         except StoreError as error:
             if kind is None:
                 raise
@@ -162,3 +162,24 @@ def leave(reservation: Reservation, kind: type[BaseException] | None) -> None:
         if kind is None:
             raise
         log.warning("a hold could not be cancelled: %s", error)  # what the block raised says more
+
+
+def end(reservation: Reservation) -> None:
+    """What happens where a call that was held ends, however it ended: it is settled as held.
+
+    Where the store does not answer, its lease frees it later: what the call came to is worth more than that error.
+    """
+    heartbeat.stop(reservation)
+    try:
+        reservation.commit()
+    except StoreError as error:
+        log.warning("a hold could not be settled: %s", error)
+
+
+async def end_async(reservation: AsyncReservation) -> None:
+    """`end` on an event loop, carried out where the call is cancelled, too."""
+    heartbeat.stop_async(reservation)
+    try:
+        await answered_in_any_case(reservation.commit())
+    except StoreError as error:
+        log.warning("a hold could not be settled: %s", error)
