@@ -62,13 +62,9 @@ async def answered(answer: T | Awaitable[T]) -> T:
     return came
 
 
-async def answered_in_any_case(answer: T | Awaitable[T]) -> T:
-    """`answered`, which goes on to its end where the caller is cancelled, once or again and again."""
-    value: Any = answer
-    if not hasattr(value, "__await__"):
-        return value  # type: ignore[no-any-return]
-    asked = asyncio.ensure_future(value)
+async def answered_in_any_case(answer: Awaitable[T]) -> T:
+    """What is answered; asking goes on to its end where the caller is cancelled, once or again and again."""
+    asked = asyncio.ensure_future(answer)
     _unfinished.add(asked)
     asked.add_done_callback(_unfinished.discard)
-    came: T = await asyncio.shield(asked)
-    return came
+    return await asyncio.shield(asked)

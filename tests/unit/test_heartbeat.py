@@ -180,7 +180,7 @@ def test_a_decorated_call_gives_its_result_though_its_hold_cannot_be_settled(
     def work() -> str:
         return "done"
 
-    held = next(cell.cell_contents for cell in work.__closure__ or () if hasattr(cell.cell_contents, "_bound"))  # type: ignore[attr-defined]
+    held = next(cell.cell_contents for cell in work.__closure__ or () if hasattr(cell.cell_contents, "_bound"))
     monkeypatch.setattr(held, "_bound", Away())
     assert work() == "done"
     assert calls == ["commit"]
