@@ -101,6 +101,17 @@ def test_a_lease_that_ends_frees_places_and_nothing_else(holding_kind: str) -> N
     assert limiter.commit(held.id, 1).outcome == "settled" and left(limiter) == [3, 8]
 
 
+def test_places_tell_when_one_more_is_free_also_where_more_are_in_use_than_there_are_now(holding_kind: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(holding_kind, "3 concurrent", clock, name="jobs")
+    for lease_us in (3_000, 1_000, 2_000):
+        assert limiter.reserve("key", lease_us=lease_us)
+    assert limiter.peek("key", 0).limits[0].next_after_us == 1_000
+    fewer = Limiter("2 concurrent", store=limiter.store, name="jobs", clock=clock)
+    assert fewer.peek("key", 0).limits[0].next_after_us == 2_000
+    assert fewer.peek("key").limits[0].retry_after_us == 2_000
+
+
 def test_an_extension_holds_all_of_more_or_nothing(holding_kind: str) -> None:
     clock = ManualClock()
     limiter = make_limiter(holding_kind, "3 concurrent; 9/hour bucket", clock)
@@ -307,6 +318,15 @@ def test_what_was_given_back_of_a_plain_hit_is_not_given_back_again(holding_kind
     assert limiter.hit("key", 100)
     held.cancel()
     assert left(limiter) == [0]
+
+
+def test_no_more_than_what_was_given_back_of_a_plain_hit_is_kept_from_a_hold(holding_kind: str) -> None:
+    limiter = make_limiter(holding_kind, "100/minute bucket", ManualClock())
+    held = limiter.reserve("key", 40)
+    decision = limiter.hit("key", 30)
+    limiter.give_back("key", 10, 0, decision)
+    held.cancel()
+    assert left(limiter) == [70]  # 30 of the 40: the other 10 came back with those of the hit
 
 
 def test_settling_under_other_numbers_gives_back_only_what_counts_alike(holding_kind: str) -> None:

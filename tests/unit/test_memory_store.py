@@ -115,6 +115,52 @@ def test_a_refused_request_takes_nobodys_place(core: str) -> None:
     assert limiter.store.stats().keys == 10
 
 
+def test_a_refusal_for_want_of_room_tells_what_each_limit_says_itself(core: str) -> None:
+    limiter = make_limiter(core, "5/hour log; 2/minute log", ManualClock(), max_keys=2, on_full="refuse", name="api")
+    assert limiter.hit("old")
+    decision = limiter.hit("new", 3)  # more than the second ever passes
+    assert [reading.allowed for reading in decision.limits] == [True, False]
+    assert [reading.retry_after_us for reading in decision.limits] == [0, None]
+    decision = limiter.hit("new", 2)
+    assert decision.degraded == "closed"
+    assert [reading.allowed for reading in decision.limits].count(False) == 1
+    assert [reading.remaining for reading in decision.limits] == [5, 2]
+
+
+def hit_each_moment(limiter: Limiter, clock: ManualClock, key: str, hits: int) -> list[Decision]:
+    """So many entries of a log."""
+    decisions = []
+    for _ in range(hits):
+        clock.advance(1)
+        decisions.append(limiter.hit(key))
+    return decisions
+
+
+def test_what_was_given_back_of_a_log_makes_room_for_others() -> None:  # the native core bounds blocks of entries
+    clock = ManualClock()
+    limiter = make_limiter("python", "9/hour log", clock, max_log_entries=6, on_full="refuse")
+    fill(limiter, 3)
+    decisions = hit_each_moment(limiter, clock, "other", 3)
+    assert not any(hit_each_moment(limiter, clock, "other", 2))
+    limiter.give_back("other", 1, 2, decisions[2])
+    limiter.give_back("other", 1, 3, decisions[1])
+    assert [bool(decision) for decision in hit_each_moment(limiter, clock, "other", 3)] == [True, True, False]
+
+
+def test_a_table_takes_more_bytes_the_more_it_keeps() -> None:
+    clock = ManualClock()
+    limiter = make_limiter("python", "99/hour log", clock)
+    taken = [limiter.store.stats().bytes]
+    for hits, key in ((1, "a"), (50, "a"), (1, "b"), (98, "b")):
+        hit_each_moment(limiter, clock, key, hits)
+        taken.append(limiter.store.stats().bytes)
+    empty, one, fifty, two, many = taken
+    assert 100 < one - empty < 2_000
+    assert 50 * 50 < fifty - one < 50 * 500
+    assert 100 < two - fifty < 2_000
+    assert 98 * 50 < many - two < 98 * 500
+
+
 def test_all_limits_of_a_request_find_room_or_none_is_charged(core: str) -> None:
     limiter = make_limiter(core, "5/hour; 3/minute", ManualClock(), max_keys=3, on_full="refuse")
     assert limiter.hit("a")
