@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headgate import ArgumentError, ConfigError, FixedWindow
 from headgate.amounts import amount_text, grouped_text, number_text, read_amount
+from headgate.costs import Counted
 from headgate.money import CURRENCIES, NANO, read_money
 from headgate.units import LARGEST
 
@@ -109,3 +110,40 @@ def test_units_but_money_are_counted_whole(value: Any) -> None:
         FixedWindow(limit=value, period="day", of="tokens")
     with pytest.raises(ArgumentError, match="a cost in tokens is a whole number, not "):
         read_amount(value, "tokens")
+
+
+COUNTED = Counted(("requests", "tokens", "usd"))
+
+
+def test_what_counts_in_the_end_is_what_was_charged_but_for_what_is_named() -> None:
+    assert COUNTED.read_settled({"tokens": 5}, (1, 900, 20_000_000)) == (1, 5, 20_000_000)
+    assert COUNTED.read_settled({"usd": "0.5", "requests": 0}, (1, 900, 20_000_000)) == (0, 900, 500_000_000)
+    assert COUNTED.read_settled(3, (1, 900, 20_000_000)) == (3, 900, 20_000_000)
+    assert Counted(("tokens",)).read_settled(7, (900,)) == (7,)
+    assert Counted(("usd",)).read_settled("0.25", (900,)) == (250_000_000,)
+    with pytest.raises(ArgumentError, match="no limit counts 'bytes'"):
+        COUNTED.read_settled({"bytes": 5}, (1, 900, 0))
+    assert COUNTED.read_actuals({"tokens": 5}) == (None, 5, None)
+    assert COUNTED.read_actuals(3) == (3, None, None)
+    assert COUNTED.read_actuals(None) == (None, None, None)
+    assert Counted(("tokens",)).read_actuals(7) == (7,)
+
+
+def test_a_part_of_a_cost_has_nothing_of_what_it_does_not_name() -> None:
+    assert COUNTED.read_part({"tokens": 5}) == (0, 5, 0)
+    assert COUNTED.read_part(COUNTED.as_read((1, 2, 3))) == (1, 2, 3)
+    assert COUNTED.read_part(2) == (2, 0, 0)
+
+
+def test_costs_that_were_read_are_read_as_they_are() -> None:
+    assert COUNTED.read(COUNTED.as_read((1, 2, 300))) == (1, 2, 300)
+    assert Counted(("usd",)).as_read((300,)) == {"usd": 300}
+    assert Counted(("tokens",)).as_read((300,)) == 300
+
+
+def test_a_long_amount_is_shown_whole_up_to_forty_digits_and_briefly_beyond() -> None:
+    for digits in (39, 40, 41):
+        with pytest.raises(ValueError, match=r"9") as error:
+            read_money(Decimal("0." + "9" * digits), "usd")
+        shown = "0." + "9" * digits in str(error.value)
+        assert shown == (digits < 40), str(error.value)
