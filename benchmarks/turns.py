@@ -32,7 +32,7 @@ Wait = Callable[[], object]
 
 
 BUCKET, QUEUE = "{}/second burst 1", "{}/second queue 100"
-"""A bucket of one loses what flows in before a waiter that is woken late has asked; the moments of a queue are fixed."""
+"""A bucket of one loses what flows in before a waiter that is woken late has asked; a queue sets its moments."""
 
 
 def headgate(text: str, per_second: int) -> Wait:
