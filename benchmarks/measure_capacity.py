@@ -18,6 +18,7 @@ from struct import unpack
 import hiredis
 import redis
 
+from benchmarks.measure_holds import hold_costs
 from benchmarks.servers import redis_server
 from headgate.decision import NamedLimit, name_limits
 from headgate.keys import Key
@@ -60,7 +61,8 @@ class Costs(NamedTuple):
     """Memory of one more such limit of the same rule and key: a field, or for a log another key."""
 
     one: int
-    """Decisions of one such limit, for each second that a server computes."""
+    """Decisions of one such limit, for each second that a server computes; of what is in flight, a hold and its
+    settling."""
 
     three: int
     """Decisions of three such limits."""
@@ -88,6 +90,15 @@ TABLE_BYTES = {table_bytes}
 
 FIELD_BYTES = {field_bytes}
 """Memory that each other limit of the key takes more then."""
+
+HOLD_BYTES = {hold_bytes}
+"""Memory of the record of a hold of one limit, which is kept for an hour, or the longest period of its limits."""
+
+HELD_BYTES = {held_bytes}
+"""Memory that each further limit of a hold takes in its record."""
+
+HELD_FACTOR = {held_factor}
+"""How often a rate takes what it does in a hit, where it is held and settled beside what is in flight."""
 
 COSTS = {{
 {costs}
@@ -143,7 +154,7 @@ class Measuring:
         asked = [next(commands.decide(Operation((key,), (1,), now_us=now_us))) for key in keys]
         for text in {call.script.text for call in asked}:
             self.client.script_load(text)
-        sent = [_encoded(call) for call in asked]
+        sent = [encoded(call) for call in asked]
         return [b"".join(sent[at : at + AT_ONCE]) for at in range(0, len(sent), AT_ONCE)]
 
     def send(self, buffers: Sequence[bytes]) -> None:
@@ -240,7 +251,7 @@ def _is_admission(reply: object) -> bool:
     return len(reply) % 40 != 0 or not any(unpack(f"<{len(reply) // 8}d", reply)[3::5])
 
 
-def _encoded(call: ScriptCall) -> bytes:
+def encoded(call: ScriptCall) -> bytes:
     words = [b"EVALSHA", call.script.sha.encode(), b"%d" % len(call.keys), *call.keys, *call.arguments]
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
@@ -254,7 +265,12 @@ def module(measuring: Measuring) -> str:
         one, three = measuring.bytes_a_key(algorithm), measuring.bytes_a_key(algorithm, 3)
         numbers = f"{one}, {round((three - one) / 2)}, {rates[algorithm, 1]:_}, {rates[algorithm, 3]:_}"
         costs.append(f'    "{algorithm}": Costs({numbers}),')
+    held = hold_costs(measuring, (1 / rates["fixed_window", 3] - 1 / rates["fixed_window", 1]) / 2)
+    costs.append(f'    "concurrent": Costs({held.concurrent}),')
     return TEMPLATE.format(
+        hold_bytes=held.hold_bytes,
+        held_bytes=held.held_bytes,
+        held_factor=held.held_factor,
         server=f"Redis {server['redis_version']}, {allocator}",
         machine=machine(),
         day=date.today(),

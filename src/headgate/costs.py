@@ -75,6 +75,8 @@ class Counted:
         """What counts of a hold for each group; None for as much as is held, where it is not named."""
         if actual is None:
             return (None,) * len(self.units)
+        if type(actual) is int and actual == 0:  # it never happened, whatever it was
+            return (0,) * len(self.units)
         if not isinstance(actual, Mapping):
             own = self._of_number(actual)
             return (

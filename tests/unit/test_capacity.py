@@ -177,3 +177,13 @@ def test_a_cost_that_a_rule_does_not_say_may_be_a_whole_quota() -> None:
     assert unsaid.limits[1].life_s == 69.5 > said.limits[1].life_s
     assumed = "of a unit that a rule says no cost in, one request may take a whole quota"
     assert assumed in unsaid.assumptions and assumed not in said.assumptions
+
+
+def test_what_is_in_flight_costs_a_hold_and_its_settling_and_a_record_that_is_remembered() -> None:
+    rates = needed(by_user("1000/minute"), rate=100)
+    held = needed(by_user("20 concurrent; 1000/minute"), rate=100)
+    records = held.limits[-1]
+    assert (records.rule, records.states) == ("holds", 100 * 3660)
+    assert held.state_bytes > 100 * 3660 * records.state_bytes > 100 * rates.state_bytes
+    assert held.saturated < rates.saturated / 4
+    assert needed(by_user("20 concurrent; 1000/month in UTC")).limits[-1].life_s > 30 * 86400

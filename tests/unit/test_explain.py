@@ -77,3 +77,11 @@ def test_an_explanation_agrees_with_the_gate() -> None:
                 assert told == [
                     reading.rule for reading in gate.peek(request).limits if not reading.name.endswith(".minute")
                 ]
+
+
+def test_what_is_in_flight_is_explained_as_held() -> None:
+    policy = read_policy({"version": 1, "rules": [{"name": "user", "by": ["ip"], "limits": "20 concurrent; 9/hour"}]})
+    request = Request(client_ip="203.0.113.9")
+    text = explanation_text(request, explain(policy, request))
+    assert "limits 20 concurrent; 9/hour" in text
+    assert "20 concurrent: the request is held until its response has ended" in text

@@ -374,7 +374,7 @@ def test_no_identity_that_a_client_can_send_is_an_error(core: str, value: str) -
 def test_a_secret_is_hashed_before_anything_sees_it(core: str) -> None:
     gate = make_gate(core, rule(by=["key"]), identities={"key": {"header": "X-Key", "secret": True}})
     request = Request(headers={"X-Key": "hunter2"})
-    _, (_, operation, rules) = gate.decide_at(request, START_US, 1)
+    _, (_, operation, rules, _) = gate.decide_at(request, START_US, 1)
     assert "hunter2" not in str(operation.keys)
     assert "hunter2" not in str(rules)
     assert counted_apart(gate, request, Request(headers={"X-Key": "hunter3"}))

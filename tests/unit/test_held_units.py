@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate import ArgumentError, AsyncLimiter, ConfigError, Gate, Limiter, MemoryStore
+from headgate import ArgumentError, AsyncLimiter, ConfigError, Limiter, MemoryStore
 from headgate.http.asgi import RateLimitMiddleware as AsgiMiddleware
 from headgate.http.wsgi import RateLimitMiddleware as WsgiMiddleware
 from headgate.integrations.httpx import RateLimitTransport
@@ -40,7 +40,15 @@ def test_what_a_settlement_does_not_name_is_as_it_was_held(holding_kind: str) ->
     assert limiter.commit(held.id, {}).actuals == (2, 900, 0)
     number = limiter.reserve("key", {"requests": 2, "tokens": 900})
     assert limiter.commit(number.id, 1).actuals == (1, 900, 0)
-    assert limiter.cancel(limiter.reserve("key", {"tokens": 7}).id).actuals == (0, 7, 0)
+
+
+def test_a_hold_that_is_cancelled_has_taken_nothing_of_any_unit(holding_kind: str) -> None:
+    limiter = make_limiter(holding_kind, LIMITS, ManualClock())
+    before = left(limiter)
+    assert limiter.cancel(limiter.reserve("key", {"tokens": 7, "usd": 1}).id).actuals == (0, 0, 0)
+    with pytest.raises(KeyError), limiter.reserve("key", {"requests": 2, "tokens": 7}):
+        raise KeyError
+    assert left(limiter) == before
 
 
 def test_a_hit_of_several_units_with_an_id_charges_once(holding_kind: str) -> None:
@@ -108,7 +116,8 @@ def test_places_in_flight_are_refused_where_nothing_would_free_them() -> None:
     rejected(lambda: WsgiMiddleware(None, limits="5/minute; 20 concurrent"))  # type: ignore[arg-type]
     rejected(lambda: RateLimitTransport("20 concurrent"))
     rejected(lambda: RateLimitTransport(Limiter("20 concurrent")))
-    rejected(lambda: Gate({"rules": [{"name": "all", "by": "ip", "limits": "20 concurrent"}]}))
+    policy = {"version": 1, "rules": [{"name": "all", "by": ["ip"], "limits": "20 concurrent"}]}
+    rejected(lambda: AsgiMiddleware(None, policy))  # type: ignore[arg-type]
     for limiter in (Limiter("2 concurrent"), Limiter("2 concurrent", store=MemoryStore(core="python"))):
         with pytest.raises(ArgumentError, match="in flight"):
             limiter.acquire("key", timeout=1)

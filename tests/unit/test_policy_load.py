@@ -153,7 +153,6 @@ RULE_CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"limits": 5}, 'rules[0].limits: must be text such as "100/minute", or a map from tier to text'),
     ({"limits": {}}, 'rules[0].limits: must be text such as "100/minute", or a map from tier to text'),
     ({"limits": {"free": "5/minute"}}, "rules[0].limits: limits by tier need tiers"),
-    ({"limits": "20 concurrent"}, 'rules[0].limits: "20 concurrent" counts requests in flight'),
     ({"limits": ""}, 'rules[0].limits: cannot read "": expected a number'),
     ({"cost": 1.5}, "rules[0].cost: must be a whole number, not 1.5"),
     ({"cost": -1}, "rules[0].cost: must be at least 1, not -1"),

@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import random
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import ConfigError, core
+from headgate.cli.replay_text import outcome_lines
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import read_policy
 from headgate.replay import ordering
@@ -506,3 +508,24 @@ def test_the_report_is_one_page_that_fetches_nothing(tmp_path: Path) -> None:
     assert page.count("<svg") == 2
     assert "5</b>requests" in page
     assert "2015-05-17 10:05:03 to 10:05:03 UTC" in page
+
+
+def test_what_is_in_flight_is_left_out_and_named(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text('203.0.113.9 - - [10/Oct/2026:13:55:36 +0000] "GET / HTTP/1.1" 200 5\n' * 3)
+    rules = [
+        {"name": "busy", "by": ["ip"], "limits": "1 concurrent"},
+        {"name": "both", "by": ["ip"], "limits": "1 concurrent; 2/minute"},
+    ]
+    both = read_policy({"version": 1, "rules": rules})
+    outcome = replay([Log(log, Reading())], [("p", both)], lambda step: None)
+    told = summary(outcome, 5)
+    assert (told["allowed"], told["denied"]) == (2, 1)
+    assert told["left_out"] == ["busy: 1 concurrent", "both: 1 concurrent"]
+    assert [(rule["name"], rule["limits"]) for rule in told["rules"]] == [("both", "2/minute")]
+    for text in ("\n".join(outcome_lines(outcome, 5, 200)), report(outcome, ["log"], 5)):
+        assert "left out, since a log does not say how long a request took: busy: 1 concurrent, both: 1" in re.sub(
+            "<[^>]*>", "", text
+        )
+    with pytest.raises(ConfigError, match="nothing to replay"):
+        replay([], [("p", read_policy({"version": 1, "rules": rules[:1]}))], lambda step: None)

@@ -34,6 +34,9 @@ def _details(verdict: RuleVerdict) -> list[str]:
     limits = "; ".join(str(limit) for limit in verdict.limits)
     shadow = " (shadow: counted and reported, never refuses)" if verdict.shadow else ""
     lines = [f"counted by {by}: key {verdict.key}{cost}", f"limits {limits}{shadow}"]
+    places = [str(limit) for limit in verdict.limits if not limit.is_rate]
+    if places:
+        lines.append(f"{'; '.join(places)}: the request is held until its response has ended, in leases; see reserve")
     untold = [unit for unit in units_of(verdict.limits) if not verdict.costs.get(unit)]
     if untold:
         lines.append(f"takes no {' or '.join(untold)} unless the caller tells how many: the rule says no cost in them")

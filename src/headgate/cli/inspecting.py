@@ -139,6 +139,9 @@ def _left(reading: LimitReading) -> str:
     quota = quota if reading.unit == REQUESTS else f"{quota} {reading.unit}"
     if not reading.reset_after_us:
         return f"nothing is held, all {quota} left"
+    if not reading.definition.limit.is_rate:
+        free = grouped_text(reading.remaining, reading.unit)
+        return f"{free} of {quota} free, all in {reading.reset_after_us / 1e6:.3f} s at the latest"
     soon = reading.next_after_us
     one_more = 0 < soon < reading.reset_after_us and not is_money(reading.unit)
     more = f", one more in {soon / 1e6:.3f} s" if one_more else ""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from headgate.amounts import grouped_text
 from headgate.replay.entries import Tally
 from headgate.replay.judging import Result, RuleResult
+from headgate.replay.rates_only import LEFT_OUT
 from headgate.replay.replay import Outcome
 from headgate.replay.times import clock_text, span_text
 
@@ -60,6 +61,8 @@ def _headline(result: Result, outcome: Outcome, width: int) -> Iterator[str]:
         f"{result.denied:,} refused ({_share(result.denied, result.requests)} %)",
     ]  # fmt: skip
     yield from _wrapped(f"{result.name}: {', '.join(parts)}", width, "  ")
+    if result.left_out:
+        yield from _wrapped(f"{LEFT_OUT}: {', '.join(result.left_out)}", width, "  ")
     for unit in outcome.costs:
         passed, refused = result.cost_allowed[unit], result.cost_denied[unit]
         share = _share(refused, passed + refused)

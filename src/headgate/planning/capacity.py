@@ -20,7 +20,15 @@ from headgate.planning.decisions import (
     shards_of,
     shared_key,
 )
-from headgate.planning.memory import ADDRESS_BYTES, VALUE_BYTES, LimitNeeds, is_shared, needs_of
+from headgate.planning.memory import (
+    ADDRESS_BYTES,
+    LEASE_S,
+    VALUE_BYTES,
+    LimitNeeds,
+    is_shared,
+    needs_of,
+    needs_of_holds,
+)
 from headgate.planning.requests import groups_by_key, requests_of
 from headgate.policy.compiled import Policy
 from headgate.policy.store_fit import cluster_obstacle
@@ -71,12 +79,14 @@ class Capacity:
 def capacity(policy: Policy, *, users: int, rate: float) -> Capacity:
     """What so many users need that make so many requests a second, all together."""
     needs = tuple(need for rule in policy.rules for need in needs_of(rule, users, rate))
-    state_bytes = sum(need.total_bytes for need in needs)
-    memory_bytes = ceil(state_bytes * MEMORY_FACTOR)
     dearest, rules = max(
         requests_of(policy), key=lambda found: seconds_of(dearest_limits(found[1])), default=(("GET", "", "/"), ())
     )
     limits = dearest_limits(rules)
+    if policy.in_flight:
+        needs += (needs_of_holds(policy, rate, max(1, len(limits))),)
+    state_bytes = sum(need.total_bytes for need in needs)
+    memory_bytes = ceil(state_bytes * MEMORY_FACTOR)
     groups = groups_by_key(rules)
     shared = {index: shared_key(group, rate) for index, group in enumerate(groups) if is_shared(group[0])}
     kept = [group for index, group in enumerate(groups) if index not in shared or not shared[index].leased]
@@ -116,5 +126,13 @@ def _assumptions(policy: Policy) -> tuple[str, ...]:
         "async store",
         f"measured on {redis_costs.DAY} with {redis_costs.SERVER}, {redis_costs.MACHINE}",
         redis_costs.METHOD,
+        *(
+            (
+                f"what is in flight is held for {LEASE_S} s, a hold and its settling each time; the record of each "
+                "hold is kept for an hour after that, or for the longest period of the policy",
+            )
+            if policy.in_flight
+            else ()
+        ),
         *(("of a unit that a rule says no cost in, one request may take a whole quota",) if untold else ()),
     )

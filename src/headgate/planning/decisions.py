@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from headgate.decision import NamedLimit
-from headgate.planning.redis_costs import COSTS
+from headgate.planning.redis_costs import COSTS, HELD_FACTOR
 from headgate.policy.compiled import Rule
 
 BUSY_SHARE = 0.6
@@ -42,11 +42,18 @@ def planned_rate(seconds: float) -> int:
 
 
 def seconds_of(limits: Sequence[NamedLimit]) -> float:
-    """How long a server computes for one decision of these limits: what a call takes, and each limit in it."""
+    """How long a server computes for one decision of these limits: what a call takes, and each limit in it.
+
+    Beside what is in flight it is a hold and its settling.
+    """
     costs = [COSTS[named.limit.algorithm] for named in limits]
     if not costs:
         return 0.0
     each = [max(0.0, 1 / cost.three - 1 / cost.one) / 2 for cost in costs]
+    if any(not named.limit.is_rate for named in limits):  # all of them are held, and settled
+        pairs = list(zip(limits, costs, each, strict=True))
+        shell = max(1 / cost.one - own for named, cost, own in pairs if not named.limit.is_rate)
+        return shell + sum(own * (HELD_FACTOR if named.limit.is_rate else 1) for named, _, own in pairs)
     return max(1 / cost.one - own for cost, own in zip(costs, each, strict=True)) + sum(each)
 
 

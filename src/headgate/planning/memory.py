@@ -8,9 +8,19 @@ from math import ceil
 
 from headgate.algorithms.table import ALGORITHMS
 from headgate.decision import NamedLimit
+from headgate.holding import remembered_us
 from headgate.limits import Limit, units_of
-from headgate.planning.redis_costs import COSTS, ENTRY_BYTES, FIELD_BYTES, LISTED_ENTRIES, NAME_BYTES, TABLE_BYTES
-from headgate.policy.compiled import ANY_TIER, Rule
+from headgate.planning.redis_costs import (
+    COSTS,
+    ENTRY_BYTES,
+    FIELD_BYTES,
+    HELD_BYTES,
+    HOLD_BYTES,
+    LISTED_ENTRIES,
+    NAME_BYTES,
+    TABLE_BYTES,
+)
+from headgate.policy.compiled import ANY_TIER, Policy, Rule
 from headgate.policy.identity import AddressIdentity, CookieIdentity, FirstOf, HeaderIdentity, Identity, QueryIdentity
 from headgate.stores.redis.codec import KeyName
 from headgate.stores.redis.url import DEFAULT_PREFIX
@@ -19,6 +29,10 @@ VALUE_BYTES = 36
 """Length of what identifies a user: that of a UUID."""
 
 ADDRESS_BYTES = 23
+
+LEASE_S = 60
+"""How long a request is taken to be in flight: a lease, unless another is told."""
+
 _DIGEST_BYTES, _PLACE_BYTES = 32, 24
 _LONGEST_TEXT, _HASHED_TEXT = 128, 41
 _BELONG_TO_ALL = ("endpoint", "host", "method")
@@ -108,11 +122,32 @@ def _needs(
     )
 
 
+def needs_of_holds(policy: Policy, rate: float, limits: int) -> LimitNeeds:
+    """The records of holds of so many limits: each is remembered, settled or not."""
+    every = [named for rule in policy.rules for limits_of_tier in rule.limits.values() for named in limits_of_tier]
+    life_s = LEASE_S + remembered_us(every, 0) / 1e6
+    records, record_bytes = ceil(rate * life_s), HOLD_BYTES + (limits - 1) * HELD_BYTES
+    return LimitNeeds(
+        rule="holds",
+        tier="",
+        limit="their records",
+        counted_by=("request",),
+        shared=False,
+        states=records,
+        life_s=round(life_s, 3),
+        state_bytes=record_bytes,
+        entries=0,
+        total_bytes=records * record_bytes,
+    )
+
+
 def _life_s(rule: Rule, limit: Limit) -> float:
     """How long one request keeps a state alive at the most: until it is as none, an eighth of that, and two seconds.
 
     One whose cost in the limit's unit the rule does not say may take all that the limit holds.
     """
+    if not limit.is_rate:
+        return LEASE_S + 2
     return limit.life_us(rule.cost_in(limit.of) or limit.quota) / 1e6 * 1.125 + 2
 
 

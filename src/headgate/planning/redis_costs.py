@@ -18,7 +18,8 @@ class Costs(NamedTuple):
     """Memory of one more such limit of the same rule and key: a field, or for a log another key."""
 
     one: int
-    """Decisions of one such limit, for each second that a server computes."""
+    """Decisions of one such limit, for each second that a server computes; of what is in flight, a hold and its
+    settling."""
 
     three: int
     """Decisions of three such limits."""
@@ -47,6 +48,15 @@ TABLE_BYTES = 136
 FIELD_BYTES = 48
 """Memory that each other limit of the key takes more then."""
 
+HOLD_BYTES = 447
+"""Memory of the record of a hold of one limit, which is kept for an hour, or the longest period of its limits."""
+
+HELD_BYTES = 136
+"""Memory that each further limit of a hold takes in its record."""
+
+HELD_FACTOR = 3
+"""How often a rate takes what it does in a hit, where it is held and settled beside what is in flight."""
+
 COSTS = {
     "fixed_window": Costs(229, 56, 161_100, 97_800),
     "sliding_window": Costs(245, 48, 152_700, 88_700),
@@ -56,4 +66,5 @@ COSTS = {
     "leaky_queue": Costs(245, 48, 138_200, 76_900),
     "stepwise": Costs(245, 48, 156_600, 94_800),
     "calendar_window": Costs(245, 48, 166_000, 93_400),
+    "concurrent": Costs(477, 228, 24_700, 13_600),
 }

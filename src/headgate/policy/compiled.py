@@ -129,6 +129,11 @@ class Rule:
         """The units that its limits of any tier count."""
         return units_of(named.limit for limits in self.limits.values() for named in limits)
 
+    @property
+    def in_flight(self) -> bool:
+        """Whether a limit of any tier counts what is in flight, so that requests are held."""
+        return any(not named.limit.is_rate for limits in self.limits.values() for named in limits)
+
     def cost_in(self, unit: str) -> int:
         """What one request takes of a unit, as the rule says."""
         return self.costs.get(unit, 0)
@@ -166,6 +171,11 @@ class Policy:
     def units(self) -> tuple[str, ...]:
         """Requests, which costs are told in, and the other units that any of its limits count."""
         return tuple(dict.fromkeys((REQUESTS, *(unit for rule in self.rules for unit in rule.all_units))))
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a limit of any rule counts what is in flight."""
+        return any(rule.in_flight for rule in self.rules)
 
     @property
     def counts_by_address(self) -> bool:

@@ -16,11 +16,16 @@ from headgate.clock import Clock
 from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit
 from headgate.drive import answered
+from headgate.errors import ConfigError
+from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.operation import Operation
-from headgate.policy.compiled import ALL_RULES, Policy
+from headgate.policy.compiled import ALL_RULES, Policy, Rule
+from headgate.policy.gate_holds import GateHolds
+from headgate.policy.held_groups import HeldGroups
 from headgate.policy.resolver import Resolved, Resolver
-from headgate.policy.store_fit import check_fit
+from headgate.policy.store_fit import check_fit, check_holds
 from headgate.policy.subject import Subject
+from headgate.reservation import AsyncReservation, Reservation
 from headgate.stores.guard.choice import answering, rescued
 from headgate.stores.guard.fallback import MAX_LOCAL_KEYS, Choice, check_choice
 from headgate.stores.guard.late_limits import bound_or_late
@@ -57,8 +62,12 @@ class _BoundPolicy:
         self._answering = answering(self.store)
         self._clock = clock
         self._local = MemoryStore(max_keys=MAX_LOCAL_KEYS)
+        self._settles: Any = None
+        check_holds(compiled, self._bind)
         check_fit(compiled, self.store, clock=self._clock)
         self._resolver = Resolver(compiled, self._bind, self._on_store_error)
+        self.reloaded: list[Callable[[], object]] = []
+        """Called after each reload."""
 
     @property
     def policy(self) -> Policy:
@@ -72,8 +81,11 @@ class _BoundPolicy:
         then the old one stays.
         """
         compiled = read_policy(policy)
+        check_holds(compiled, self._bind)
         check_fit(compiled, self.store, clock=self._clock)
         self._resolver = Resolver(compiled, self._bind, self._on_store_error)
+        for listener in list(self.reloaded):
+            listener()
 
     def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
         return rescued(self.store, self._bound(limits), limits, self._clock, local=self._local)
@@ -87,6 +99,31 @@ class _BoundPolicy:
     def _bind_to(self) -> Callable[..., Any]:
         """What binds limits to the store, in this colour."""
         return self._answering.bind
+
+    def id_of(self, request: Subject, id: str | bytes, *, ruleset: str = ALL_RULES) -> str:
+        """The whole id of the hold of this name for a request, whether there is one or not; nothing is asked.
+
+        The name is within the key of the first rule that applies.
+        """
+        bound, operation, rules, units = self._resolver.resolve(request, 1, ruleset)
+        whole = bound.id_of(operation.keys[0] if operation.keys else (), id)
+        return _groups_of(rules, units, 1).id(whole)
+
+    def _holding(
+        self, resolved: Resolved, cost: Cost, hold: Hold
+    ) -> tuple[Reserved | Awaitable[Reserved], Any, HeldGroups]:
+        """What comes of a hold, the limits that hold, and what it is made of."""
+        bound, operation, rules, units = resolved
+        if not hasattr(bound, "reserve"):
+            raise ConfigError("this store does not hold what is settled later: use a store that does")
+        return bound.reserve(operation, hold), bound, _groups_of(rules, units, cost)
+
+    @property
+    def _holds(self) -> Any:
+        """What settles any hold by its id: limits of no rule do, as the hold's record says all that is needed."""
+        if self._settles is None:
+            self._settles = self._bind(())
+        return GateHolds(self._settles, self.policy.units)
 
     def _bind_ahead(self) -> None:
         """Bind the limits of each rule, so that the store knows what they take before it is asked."""
@@ -128,17 +165,74 @@ class Gate(_BoundPolicy):
         of other units is charged in place of what the rules say. A unit that no limit of the policy counts is an
         ArgumentError.
         Only the rules of `ruleset` apply. The decision's `rule` is the binding limit's. A request
-        that no rule applies to, or that is exempt, passes with `limits` empty.
+        that no rule applies to, or that is exempt, passes with `limits` empty. Of a request that a rule of what is
+        in flight applies to, a hit would never end: that is an ArgumentError, and `reserve` holds it.
         """
-        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
+        bound, operation, _, _ = self._resolver.resolve(request, cost, ruleset)
         decision: Decision = bound.decide(operation)
         return decision
 
     def peek(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """Decide for a request and change nothing."""
-        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
+        bound, operation, _, _ = self._resolver.resolve(request, cost, ruleset)
         decision: Decision = bound.decide(Operation(operation.keys, operation.costs, commit=False))
         return decision
+
+    def reserve(
+        self,
+        request: Subject,
+        cost: Cost = 1,
+        lease: float = 60,
+        id: str | bytes | None = None,
+        lease_us: int | None = None,
+        remember: float | None = None,
+        *,
+        ruleset: str = ALL_RULES,
+    ) -> Reservation:
+        """Hold a request: charged now like a hit, by all rules that apply or none, and settled later with the truth.
+
+        `id` is a name for the hold within the key of the first rule that applies; all else as in `Limiter.reserve`. A
+        request that no rule applies to, or that is exempt, is held without a store, and settles so.
+        """
+        own_us = lease_of(lease, lease_us)
+        hold = Hold(id, own_us, remember_of(remember))
+        return self._reserve(self._resolver.resolve(request, cost, ruleset), cost, hold)
+
+    def hit_or_hold(
+        self, request: Subject, cost: Cost, lease_us: int, *, ruleset: str = ALL_RULES
+    ) -> Decision | Reservation:
+        """`hit`, or `reserve` where a rule of what is in flight applies; for what sees the end of a request."""
+        resolved = self._resolver.resolve(request, cost, ruleset)
+        if any(rule.in_flight for rule in resolved[2]):
+            return self._reserve(resolved, cost, Hold(None, lease_us))
+        decision: Decision = resolved[0].decide(resolved[1])
+        return decision
+
+    def _reserve(self, resolved: Resolved, cost: Cost, hold: Hold) -> Reservation:
+        reserved: Any
+        reserved, bound, groups = self._holding(resolved, cost, hold)
+        own = reserved._replace(id=groups.id(reserved.id))
+        return Reservation(GateHolds(bound, self.policy.units), own, hold.lease_us)
+
+    def commit(self, id: str, actual: Cost | None = None) -> Settlement:
+        """Settle a hold of any gate on this store, by its whole id; None is as much as is held.
+
+        `actual` is given as costs are: a number is so many requests, each with what its rules said of it when it was
+        held, and a mapping may name the truth of other units. What is not named is as it was held. The policy may have
+        changed since. `after` is empty: a reservation's own `commit` tells what its limits have then. Raises as
+        `Limiter.commit` does.
+        """
+        settlement: Settlement = self._holds.commit(id, actual)
+        return settlement
+
+    def cancel(self, id: str) -> Settlement:
+        """Settle a hold as if it had never been: `commit` with 0."""
+        return self.commit(id, 0)
+
+    def extend(self, id: str, lease: float = 60, more: Cost = 0, *, lease_us: int | None = None) -> Extension:
+        """Let a lease end `lease` seconds from now, and hold `more` on top of it; see `Limiter.extend`."""
+        extension: Extension = self._holds.extend(id, lease_of(lease, lease_us), (more,))
+        return extension
 
     @property
     def decide_at(self) -> Callable[[Subject, int, Cost], tuple[Decision, Resolved]]:
@@ -150,7 +244,7 @@ class Gate(_BoundPolicy):
 
         def decide_at(request: Subject, now_us: int, cost: Cost) -> tuple[Decision, Resolved]:
             resolved = resolve(request, cost, ALL_RULES)
-            bound, operation, _ = resolved
+            bound, operation, _, _ = resolved
             return bound.decide(Operation(operation.keys, operation.costs, now_us=now_us)), resolved
 
         return decide_at
@@ -185,7 +279,7 @@ class AsyncGate(_BoundPolicy):
 
     async def peek(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """See `Gate.peek`."""
-        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
+        bound, operation, _, _ = self._resolver.resolve(request, cost, ruleset)
         decision: Decision = await answered(bound.decide(Operation(operation.keys, operation.costs, commit=False)))
         return decision
 
@@ -195,9 +289,55 @@ class AsyncGate(_BoundPolicy):
 
     def ask(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision | Awaitable[Decision]:
         """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""
-        bound, operation, _ = self._resolver.resolve(request, cost, ruleset)
+        bound, operation, _, _ = self._resolver.resolve(request, cost, ruleset)
         decision: Decision | Awaitable[Decision] = bound.decide(operation)
         return decision
+
+    async def reserve(
+        self,
+        request: Subject,
+        cost: Cost = 1,
+        lease: float = 60,
+        id: str | bytes | None = None,
+        lease_us: int | None = None,
+        remember: float | None = None,
+        *,
+        ruleset: str = ALL_RULES,
+    ) -> AsyncReservation:
+        """See `Gate.reserve`: `async with await gate.reserve(request) as held`."""
+        own_us = lease_of(lease, lease_us)
+        hold = Hold(id, own_us, remember_of(remember))
+        return await self._reserve(self._resolver.resolve(request, cost, ruleset), cost, hold)
+
+    async def hit_or_hold(
+        self, request: Subject, cost: Cost, lease_us: int, *, ruleset: str = ALL_RULES
+    ) -> Decision | AsyncReservation:
+        """See `Gate.hit_or_hold`."""
+        resolved = self._resolver.resolve(request, cost, ruleset)
+        if any(rule.in_flight for rule in resolved[2]):
+            return await self._reserve(resolved, cost, Hold(None, lease_us))
+        decision: Decision = await answered(resolved[0].decide(resolved[1]))
+        return decision
+
+    async def _reserve(self, resolved: Resolved, cost: Cost, hold: Hold) -> AsyncReservation:
+        coming, bound, groups = self._holding(resolved, cost, hold)
+        reserved = await answered(coming)
+        own = reserved._replace(id=groups.id(reserved.id))
+        return AsyncReservation(GateHolds(bound, self.policy.units), own, hold.lease_us)
+
+    async def commit(self, id: str, actual: Cost | None = None) -> Settlement:
+        """See `Gate.commit`."""
+        settlement: Settlement = await answered(self._holds.commit(id, actual))
+        return settlement
+
+    async def cancel(self, id: str) -> Settlement:
+        """See `Gate.cancel`."""
+        return await self.commit(id, 0)
+
+    async def extend(self, id: str, lease: float = 60, more: Cost = 0, *, lease_us: int | None = None) -> Extension:
+        """See `Gate.extend`."""
+        extension: Extension = await answered(self._holds.extend(id, lease_of(lease, lease_us), (more,)))
+        return extension
 
     async def warm_up(self) -> None:
         """See `Gate.warm_up`."""
@@ -213,3 +353,8 @@ class AsyncGate(_BoundPolicy):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _groups_of(rules: tuple[Rule, ...], units: tuple[str, ...], cost: Cost) -> HeldGroups:
+    """What a hold of this cost is made of, by the rule and the unit of each group."""
+    return HeldGroups.of(units, [rule.cost_in(unit) for rule, unit in zip(rules, units, strict=True)], cost)

@@ -13,9 +13,11 @@ from typing import Any
 from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
 from headgate.errors import ConfigError
+from headgate.holding import Hold, Reserved, check_name, check_remember, new_id
 from headgate.operation import Operation
 from headgate.policy.compiled import ANY_TIER, Policy, Rule
 from headgate.policy.extract import Extractor
+from headgate.policy.held_groups import NOTHING_HELD
 from headgate.policy.identity import Parts
 from headgate.policy.matching import Candidate, Candidates, Kind, Matcher
 from headgate.policy.request import Request
@@ -36,8 +38,8 @@ Bind = Callable[[tuple[NamedLimit, ...]], Any]
 Keys = tuple[Parts | None, ...]
 """The key of each rule; None where a rule refuses for lack of an identity."""
 
-Resolved = tuple[Any, Operation, tuple[Rule, ...]]
-"""(the limits to ask, what to ask them: a key and a cost for each group, the rule that each group is of)."""
+Resolved = tuple[Any, Operation, tuple[Rule, ...], tuple[str, ...]]
+"""(the limits to ask, what to ask them: a key and a cost for each group, the rule and the unit of each group)."""
 
 
 class Settled:
@@ -49,6 +51,17 @@ class Settled:
     def decide(self, operation: Operation, /) -> Decision:
         """The decision."""
         return self._decision
+
+    def reserve(self, operation: Operation, hold: Hold, /) -> Reserved:
+        """The decision; nothing is held."""
+        if hold.name is not None:
+            check_name(hold.name)
+        check_remember(hold.remember_us)
+        return Reserved(self._decision, self.id_of((), hold.name), False)
+
+    def id_of(self, key: object, name: object, /) -> str:
+        """The id of what is settled already, or of what no store knows."""
+        return NOTHING_HELD if self._decision.allowed else new_id(0)
 
 
 _FREE = Settled(Decision((), (), allowed=True, binding=None))
@@ -156,16 +169,17 @@ class Resolver:
         if selection.only is not None:
             parts = selection.only(subject)
             if parts:
-                return bound, usual.with_key(parts), rules
+                return bound, usual.with_key(parts), rules, units
         else:
             found: list[Any] = [extract(subject) for extract in selection.extractors]
             if all(found):
                 for one, other in selection.joins:
                     found.append(found[one] + found[other])
-                return bound, usual.with_keys(found if spread is None else spread(found)), rules
+                return bound, usual.with_keys(found if spread is None else spread(found)), rules, units
         whole: Keys = tuple([whole_key(subject) for whole_key in selection.whole_keys])
         keys: Any = tuple([whole[number] for number in numbers])
-        return bound if all(whole) else self._refusal(selection.rules, whole), usual.with_keys(keys), rules
+        asked_of = bound if all(whole) else self._refusal(selection.rules, whole)
+        return asked_of, usual.with_keys(keys), rules, units
 
     def _refusal(self, rules: tuple[Rule, ...], keys: Keys) -> Settled:
         """The refusal of a subject that lacks an identity which a rule insists on: its quota is nothing."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 from headgate.algorithms.table import ALGORITHMS
 from headgate.clock import Clock
+from headgate.decision import NamedLimit
 from headgate.errors import ConfigError
 from headgate.policy.compiled import Policy, Rule
 from headgate.stores.protocol import Store
@@ -16,6 +20,24 @@ def check_fit(policy: Policy, store: Store, *, clock: Clock | None = None) -> No
     check_cluster(policy, store)
     limits = [limit for rule in policy.rules for limits in rule.limits.values() for limit in limits]
     store.check_room(limits, clock=clock)
+
+
+def check_holds(policy: Policy, bind: Callable[[tuple[NamedLimit, ...]], Any]) -> None:
+    """Raise ConfigError for a policy that counts what is in flight, on a store that does not hold it.
+
+    `bind` binds limits to the store as they will be asked.
+    """
+    rule = next((rule for rule in policy.rules if rule.in_flight), None)
+    if rule is None:
+        return
+    limits = next(limits for limits in rule.limits.values() if any(not each.limit.is_rate for each in limits))
+    try:
+        bind(tuple(replace(limit, group=0) for limit in limits)).id_of(("anyone",), "any")
+    except (ConfigError, AttributeError) as error:
+        why = f": {error}" if isinstance(error, ConfigError) else ""
+        raise ConfigError(
+            f"rule {rule.name} counts what is in flight, which this store does not hold yet; memory:// does{why}"
+        ) from error
 
 
 def check_cluster(policy: Policy, store: Store) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from headgate.limits import (
     CalendarWindow,
+    Concurrent,
     FixedWindow,
     LeakyBucket,
     LeakyQueue,
@@ -80,6 +81,8 @@ def _covers(limit: Limit, other: Limit) -> bool:
         case (TokenBucket() | LeakyBucket(), TokenBucket() | LeakyBucket()):
             faster = other.refill * limit.period_us >= limit.refill * other.period_us
             return faster and other.capacity >= limit.capacity
+        case Concurrent(), Concurrent():
+            return other.limit >= limit.limit
         case LeakyQueue(), LeakyQueue():
             faster = other.refill * limit.period_us >= limit.refill * other.period_us
             return faster and other.queue >= limit.queue

@@ -17,6 +17,7 @@ from headgate.policy.identity import Parts
 from headgate.policy.request import Request
 from headgate.policy.resolver import Settled
 from headgate.replay.entries import Entry, LogCost
+from headgate.replay.rates_only import rates_of
 from headgate.stores.memory import MOST_KEYS, MemoryStore
 
 MINUTE_US = 60_000_000
@@ -123,6 +124,9 @@ class Result:
     """By unit; "" where the log says a cost without one."""
 
     cost_denied: Counter[str] = field(default_factory=Counter)
+    left_out: tuple[str, ...] = ()
+    """Limits that a log cannot judge, each with its rule: those of what is in flight."""
+
     series: Series = field(default_factory=Series)
     hits: Counter[tuple[tuple[str, ...], Parts | None]] = field(default_factory=Counter)
     """Requests by what they were counted by and as, each once, whatever the number of rules."""
@@ -166,13 +170,16 @@ class Judge:
     def __init__(self, policy: Policy, name: str) -> None:
         # Room for every key there may be: a replay must not forget what the real thing might.
         store = MemoryStore(max_keys=MOST_KEYS, on_full="refuse")
-        self._gate = Gate(policy, store=store)
+        rates, left_out = rates_of(policy)
+        self._gate = Gate(rates, store=store)
         self._request = Request()
         self._rules = {
-            rule.name: RuleResult(rule.name, rule.shadow, _limits_text(rule), rule.by) for rule in policy.rules
+            rule.name: RuleResult(rule.name, rule.shadow, _limits_text(rule), rule.by)
+            for rule in rates.rules
+            if any(rule.limits.values())
         }
         self._rules_together: dict[object, _RulesTogether] = {}
-        self._result = Result(name, list(self._rules.values()))
+        self._result = Result(name, list(self._rules.values()), left_out=left_out)
         self._since_us = 0
         self.first_us: int | None = None
         self.last_us: int | None = None
@@ -199,7 +206,7 @@ class Judge:
             request.client_ip = client
             request.host = host
             told = cost if isinstance(cost, int) else ReadCosts(cost)
-            decision, (bound, operation, rules) = decide_at(request, time_us, told)
+            decision, (bound, operation, rules, _) = decide_at(request, time_us, told)
             keys: Any = operation.keys
             name = tuple([rule.name for rule in rules]) if type(bound) is Settled else bound
             together = rules_together.get(name)
@@ -297,4 +304,5 @@ def _limits_text(rule: Rule) -> str:
     texts = {tier: "; ".join(str(named.limit) for named in limits) for tier, limits in rule.limits.items()}
     if not rule.is_tiered:
         return texts[ANY_TIER]
+    texts = {tier: text for tier, text in texts.items() if text}
     return ", ".join(f"{tier}: {text}" for tier, text in texts.items() if tier != ANY_TIER)

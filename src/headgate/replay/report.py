@@ -8,6 +8,7 @@ from headgate.amounts import grouped_text
 from headgate.replay.axis import Axis, axis_of, step_text
 from headgate.replay.charts import difference_chart, key_bars, time_chart
 from headgate.replay.judging import BusyKey, Result, RuleResult
+from headgate.replay.rates_only import LEFT_OUT
 from headgate.replay.replay import Difference, Outcome
 from headgate.replay.times import clock_text, span_text
 
@@ -91,6 +92,11 @@ def _warnings(outcome: Outcome) -> list[str]:
     told = [
         f"<b>{escape(part.source)}:{part.line}:</b> {escape(part.reason)}. The rest of this file is not counted."
         for part in outcome.unread.damaged
+    ]
+    told += [
+        f"<b>{escape(result.name)}:</b> {escape(LEFT_OUT)}: {escape(', '.join(result.left_out))}."
+        for result in outcome.results
+        if result.left_out
     ]
     told += [
         f"The times of <b>{escape(source)}</b> lack their month or their date: the first is taken for one of "

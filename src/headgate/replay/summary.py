@@ -46,6 +46,7 @@ def _result(result: Result, outcome: Outcome, top: int) -> dict[str, Any]:
         "allowed": result.allowed,
         "denied": result.denied,
         **_costs(result, outcome),
+        **({"left_out": list(result.left_out)} if result.left_out else {}),
         "outside": outcome.outside,
         "unparsed": outcome.unread.count,
         "first": None if outcome.first_us is None else iso_time(outcome.first_us),

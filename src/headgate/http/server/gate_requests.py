@@ -13,7 +13,7 @@ from headgate.errors import ConfigError
 from headgate.http.server.options import AnyPolicy, cost_of, function_of
 from headgate.http.server.request_limits import Asked
 from headgate.keys import check_cost
-from headgate.policy.compiled import ALL_RULES
+from headgate.policy.compiled import ALL_RULES, Policy
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.stores.protocol import Store
@@ -70,12 +70,14 @@ class GateRequests:
             for name in ("store", "clock", "on_store_error"):
                 if name in told:
                     raise ConfigError(f"{name} goes with a policy; a gate has its own")
+            _check_rates(policy.policy)
             return policy
         store = told.get("store")
         own: dict[str, Any] = {name: told[name] for name in ("clock", "on_store_error") if name in told}
         gate: Any = kind(cast(AnyPolicy, policy), store=store, **own)
         if store is None or isinstance(store, str):
             self.owned = gate.store
+        _check_rates(gate.policy)
         return gate
 
     def _check_cost(self, cost: Any) -> None:
@@ -103,3 +105,10 @@ class GateRequests:
         cost = await answered(self._cost(request)) if callable(self._cost) else self._cost
         decision: Decision = await answered(self._gate.ask(request, cost, ruleset=self._ruleset))
         return decision
+
+
+def _check_rates(policy: Policy) -> None:
+    """Raise ConfigError for a policy of what is in flight, which nothing here would free."""
+    for rule in policy.rules:
+        if rule.in_flight:
+            raise ConfigError(f"rule {rule.name} counts what is in flight: hold requests with Gate.reserve")

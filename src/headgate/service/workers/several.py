@@ -17,7 +17,7 @@ from headgate.observe.prometheus import Sharing, make_files
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
 from headgate.policy.problems import PolicyError
-from headgate.policy.store_fit import check_fit
+from headgate.policy.store_fit import check_fit, check_holds
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds, within_descriptors
 from headgate.service.http.listener import address_of, listen_together
@@ -67,6 +67,7 @@ def serve_workers(
             f"{place}: memory counts for each process alone, so {workers} workers would let {workers} times as much "
             "pass; name a shared:// store, or leave it out to get one"
         )
+    check_holds(policy, opened.bind)
     check_fit(policy, opened)
     listeners = listen_together(host, port, workers)
     folder = MetricsFolder()

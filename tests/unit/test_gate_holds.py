@@ -1,0 +1,257 @@
+"""Holds of a gate: all rules that match, all or none, settled by an id that knows what they are made of."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headgate import ArgumentError, ConfigError, ConflictingId, RateLimited
+from headgate.policy.gate import AsyncGate, Gate
+from headgate.policy.request import Request
+from headgate.testing import ManualClock
+from subjects import make_store, make_zone
+
+ANN = Request("GET", "/a", client_ip="203.0.113.9")
+TOKENS: list[dict[str, Any]] = [
+    {"name": "user", "by": ["ip"], "limits": "20 concurrent; 60/minute bucket; 900 tokens/minute bucket"},
+    {"name": "all", "by": [], "cost": {"tokens": 5}, "limits": "10000 tokens/minute bucket"},
+]
+
+
+def make_gate(core: str, *rules: dict[str, Any], clock: ManualClock | None = None, **policy: Any) -> Gate:
+    values = {"version": 1, "rules": list(rules or TOKENS), **policy}
+    return Gate(values, store=make_store(core), clock=clock or ManualClock())
+
+
+def left(gate: Gate, request: Request = ANN) -> list[int]:
+    return [reading.remaining for reading in gate.peek(request, 0).limits]
+
+
+def test_a_hold_takes_of_all_rules_and_is_settled_with_the_truth_of_each_unit(core: str) -> None:
+    gate = make_gate(core)
+    held = gate.reserve(ANN, {"tokens": 500})
+    assert held and held.decision.allowed and left(gate) == [19, 59, 400, 9500]
+    settlement = held.commit({"tokens": 412})
+    assert (settlement.outcome, settlement.actuals) == ("settled", (1, 412, 412))
+    assert [standing.remaining for standing in settlement.after] == left(gate) == [20, 59, 488, 9588]
+    assert gate.commit(held.id, {"tokens": 1}).outcome == "already settled"
+
+
+def test_a_number_is_so_many_requests_each_with_what_its_rules_said_of_it(core: str) -> None:
+    gate = make_gate(core)
+    held = gate.reserve(ANN, 3)
+    assert left(gate) == [17, 57, 900, 9985]
+    assert gate.commit(held.id, 2).actuals == (2, 0, 10)
+    assert left(gate) == [20, 58, 900, 9990]
+    told = gate.reserve(ANN, {"requests": 2, "tokens": 7})
+    assert gate.commit(told.id, 1).actuals == (1, 7, 7)  # tokens were told: they are as they were held
+    again = gate.reserve(ANN, {"requests": 2, "tokens": 7})
+    assert gate.commit(again.id, {"requests": 1, "tokens": 9}).actuals == (1, 9, 9)
+    whole = gate.reserve(ANN, {"requests": 2, "tokens": 7})
+    assert gate.commit(whole.id).actuals == (2, 7, 7)
+
+
+def test_what_is_cancelled_has_taken_nothing(core: str) -> None:
+    gate = make_gate(core)
+    before = left(gate)
+    assert gate.cancel(gate.reserve(ANN, {"requests": 3, "tokens": 7}).id).actuals == (0, 0, 0)
+    with pytest.raises(KeyError), gate.reserve(ANN, {"tokens": 7}):
+        raise KeyError
+    assert left(gate) == before
+
+
+def test_one_rule_that_refuses_leaves_all_others_as_they_were(core: str) -> None:
+    gate = make_gate(core, {"name": "user", "by": ["ip"], "limits": "2 concurrent"}, TOKENS[1])
+    with gate.reserve(ANN), gate.reserve(ANN):
+        before = left(gate)
+        refused = gate.reserve(ANN)
+        assert not refused and refused.decision.rule == "user" and left(gate) == before
+        with pytest.raises(RateLimited), gate.reserve(ANN):
+            raise AssertionError
+        assert gate.reserve(Request("GET", "/a", client_ip="203.0.113.10"))
+    assert left(gate)[0] == 2
+
+
+def test_a_hold_is_extended_by_its_id_and_holds_more_of_what_is_named(core: str) -> None:
+    clock = ManualClock()
+    gate = make_gate(core, clock=clock)
+    held = gate.reserve(ANN, {"tokens": 100}, lease=60)
+    clock.advance(50_000_000)
+    assert gate.extend(held.id, 60, {"tokens": 50}).outcome == "extended"
+    clock.advance(50_000_000)
+    assert left(gate)[0] == 19
+    assert held.extend(more={"tokens": 10}).outcome == "extended"
+    assert gate.extend(held.id, 60, {"tokens": 5000}).outcome == "refused"
+    clock.advance(60_000_000)
+    assert gate.extend(held.id, 60).outcome == "lapsed"
+    assert gate.commit(held.id).actuals == (1, 160, 160)
+
+
+def test_a_name_is_held_once_and_found_by_request_and_name(core: str) -> None:
+    gate = make_gate(core)
+    held = gate.reserve(ANN, 2, id="request-7")
+    again = gate.reserve(ANN, 2, id="request-7")
+    assert again.repeated and again.id == held.id == gate.id_of(ANN, "request-7")
+    with pytest.raises(ConflictingId):
+        gate.reserve(ANN, 3, id="request-7")
+    assert gate.commit(gate.id_of(ANN, "request-7")).outcome == "settled"
+    assert gate.commit(gate.id_of(ANN, "request-8")).outcome == "unknown"
+
+
+def test_where_each_group_is_a_request_the_id_is_the_store_s_own(core: str) -> None:
+    gate = make_gate(core, {"name": "user", "by": ["ip"], "limits": "20 concurrent; 60/minute"})
+    held = gate.reserve(ANN, 2)
+    assert len(held.id) == 26
+    assert gate.commit(held.id, 1).actuals == (1,)
+
+
+def test_another_policy_settles_what_an_earlier_one_held(core: str) -> None:
+    gate = make_gate(core)
+    held = gate.reserve(ANN, 3)
+    gate.reload({"version": 1, "rules": [{**TOKENS[0], "cost": {"tokens": 80}, "limits": "900 tokens/minute bucket"}]})
+    assert gate.commit(held.id, 2).actuals == (2, 0, 10)  # as the rules were when it was held
+    gate.reload({"version": 1, "rules": TOKENS})
+    assert left(gate) == [20, 58, 900, 9990]
+    held = gate.reserve(ANN, {"tokens": 400})
+    other = Gate({"version": 1, "namespace": "other", "rules": [{**TOKENS[1], "name": "x"}]}, store=gate.store)
+    assert other.commit(held.id, {"tokens": 100}).actuals == (1, 100, 100)
+
+
+def test_a_rule_whose_numbers_have_changed_counts_what_is_settled_under_it(core: str) -> None:
+    rules: dict[str, Any] = {"name": "user", "by": ["ip"], "limits": "20 concurrent; 60/hour fixed"}
+    gate = make_gate(core, rules)
+    held = gate.reserve(ANN, 5)
+    gate.reload({"version": 1, "rules": [{**rules, "limits": "3 concurrent; 50/hour fixed"}]})
+    assert not gate.reserve(ANN)
+    gate.commit(held.id, 2)
+    assert left(gate) == [3, 48]
+
+
+@pytest.mark.parametrize("asked", [ANN, Request("GET", "/b", client_ip="203.0.113.9")])
+def test_what_no_rule_is_for_is_held_and_settled_without_a_store(core: str, asked: Request) -> None:
+    rules = {**TOKENS[0], "match": {"path": "/x"}}
+    gate = make_gate(core, rules, exempt=[{"path": "/b"}])
+    with gate.reserve(asked, {"tokens": 9}, id="one") as held:
+        assert held and held.decision.limits == () and not held.repeated
+        assert held.extend(more=2).outcome == "extended"
+    assert held.id == gate.id_of(asked, "one")
+    assert gate.commit(held.id, {"tokens": 3}).outcome == gate.cancel(held.id).outcome == "settled"
+    assert gate.extend(held.id, 60).outcome == "extended"
+    assert gate.stats().keys == gate.stats().holds == 0
+
+
+def test_a_request_without_the_identity_that_a_rule_insists_on_is_refused_and_not_held(core: str) -> None:
+    gate = make_gate(
+        core,
+        {"name": "user", "by": ["user"], "missing": "refuse", "limits": "20 concurrent"},
+        identities={"user": {"header": "X-User"}},
+    )
+    refused = gate.reserve(ANN)
+    assert not refused
+    assert gate.commit(refused.id).outcome == "unknown"
+
+
+def test_a_hit_on_what_is_in_flight_says_to_reserve_and_charges_nothing(core: str) -> None:
+    gate = make_gate(core)
+    with pytest.raises(ArgumentError, match=r"20 concurrent.*reserve"):
+        gate.hit(ANN)
+    assert left(gate) == [20, 60, 900, 10000]
+
+
+def test_a_gate_decides_at_once_what_no_rule_in_flight_is_for(core: str) -> None:
+    gate = make_gate(core, {**TOKENS[0], "match": {"path": "/a"}}, TOKENS[1])
+    assert gate.hit_or_hold(Request("GET", "/b"), 1, 60_000_000).limits  # type: ignore[union-attr]
+    assert gate.stats().holds == 0
+    assert gate.hit_or_hold(ANN, 1, 60_000_000).id  # type: ignore[union-attr]
+    assert gate.stats().holds > 0
+
+
+@pytest.mark.parametrize(
+    ("id", "actual", "says"),
+    [
+        ("", None, "no id"),
+        ("h1", None, "no id"),
+        (b"h1", None, "text, .* not a bytes"),
+        (None, None, "text, .* not a NoneType"),
+        ("h1" + "A" * 24 + ".", None, "no id"),
+        ("h1" + "A" * 24 + ".re quests", None, "no id"),
+        ("h1" + "A" * 24 + ".requests" * 5000, None, "no id"),
+        ("h1" + "A" * 24 + ".99999999999999999requests", None, "no id"),
+        ("HELD", -1, "at least 0"),
+        ("HELD", True, "whole number"),
+        ("HELD", 1.5, "whole number"),
+        ("HELD", 2**53, "at most"),
+        ("HELD", {"bytes": 1}, "no limit counts 'bytes'"),
+        ("HELD", {"tokens": -1}, "at least 0"),
+        ("HELD", {"tokens": 1, "Tokens": 1}, "no limit counts 'Tokens'"),
+    ],
+)
+def test_a_bad_id_or_amount_is_an_error_that_changes_nothing(core: str, id: Any, actual: Any, says: str) -> None:
+    gate = make_gate(core)
+    held = gate.reserve(ANN)
+    before = left(gate)
+    with pytest.raises(ArgumentError, match=says):
+        gate.commit(held.id if id == "HELD" else id, actual)
+    if id != "HELD":
+        with pytest.raises(ArgumentError, match=says):
+            gate.extend(id, 60)
+    assert left(gate) == before and gate.commit(held.id).outcome == "settled"
+
+
+def test_an_id_that_says_other_groups_than_its_hold_is_an_error(core: str) -> None:
+    gate = make_gate(core)
+    held = gate.reserve(ANN)
+    with pytest.raises(ArgumentError, match=r"3 amounts, not [24]"):
+        gate.commit(held.id.replace(".0tokens", "", 1), {"tokens": 4})
+    assert gate.commit(held.id).outcome == "settled"
+
+
+@pytest.mark.parametrize("lease", [0, -1, 1e12, True, "60"])
+def test_a_bad_lease_is_an_error_of_requests_that_are_exempt_too(core: str, lease: Any) -> None:
+    gate = make_gate(core, exempt=[{"path": "/b"}])
+    for request in (ANN, Request("GET", "/b")):
+        with pytest.raises(ArgumentError, match="lease"):
+            gate.reserve(request, lease=lease)
+    with pytest.raises(ArgumentError, match="id of a hold"):
+        gate.reserve(Request("GET", "/b"), id="")
+
+
+def test_a_policy_of_what_is_in_flight_is_refused_by_a_store_that_does_not_hold() -> None:
+    store = make_zone()
+    try:
+        store.bind(()).id_of("a", "b")
+    except ConfigError:
+        with pytest.raises(ConfigError, match="rule user counts what is in flight"):
+            Gate({"version": 1, "rules": TOKENS}, store=store)
+        gate = Gate({"version": 1, "rules": TOKENS[1:]}, store=store)
+        with pytest.raises(ConfigError, match="rule user counts what is in flight"):
+            gate.reload({"version": 1, "rules": TOKENS})
+        assert [rule.name for rule in gate.policy.rules] == ["all"]
+        with pytest.raises(ConfigError, match="hold"):
+            gate.reserve(ANN)
+
+
+def test_an_async_gate_has_the_same_names_awaited(core: str) -> None:
+    async def run() -> None:
+        gate = AsyncGate({"version": 1, "rules": TOKENS}, store=make_store(core), clock=ManualClock())
+
+        async def remaining() -> list[int]:
+            return [reading.remaining for reading in (await gate.peek(ANN, 0)).limits]
+
+        async with await gate.reserve(ANN, {"tokens": 500}) as held:
+            assert await remaining() == [19, 59, 400, 9500]
+            assert (await held.commit({"tokens": 412})).actuals == (1, 412, 412)
+        other = await gate.reserve(ANN, 2, id="x")
+        assert other.id == gate.id_of(ANN, "x")
+        assert (await gate.extend(other.id, 60, {"tokens": 1})).outcome == "extended"
+        assert (await gate.cancel(other.id)).actuals == (0, 0, 0)
+        assert await remaining() == [20, 59, 488, 9588]
+        with pytest.raises(ArgumentError, match="reserve"):
+            await gate.hit(ANN)
+        with pytest.raises(ArgumentError, match=r"3 amounts, not [24]"):
+            await gate.commit((await gate.reserve(ANN)).id + ".tokens", 4)
+        assert (await gate.commit("h0", 1)).outcome == "settled"
+
+    asyncio.run(run())
