@@ -11,17 +11,16 @@ from typing import Any, NamedTuple
 from headgate.costs import ReadCosts
 from headgate.decision import Decision
 from headgate.keys import encode_key
-from headgate.policy.compiled import ANY_TIER, Policy, Rule
+from headgate.policy.compiled import Policy, Rule
 from headgate.policy.gate import Gate
 from headgate.policy.identity import Parts
 from headgate.policy.request import Request
 from headgate.policy.resolver import Settled
 from headgate.replay.entries import Entry, LogCost
-from headgate.replay.rates_only import rates_of
+from headgate.replay.rates_only import limits_text, rates_of
 from headgate.stores.memory import MOST_KEYS, MemoryStore
 
 MINUTE_US = 60_000_000
-
 
 STEPS_S = (1, 2, 10, 30, 60, 120, 600, 1800, 3600, 7200, 21600, 43200, 86400, 604800, 1209600, 4838400, 38707200)
 """Round lengths of time in seconds; each divides the next."""
@@ -174,7 +173,7 @@ class Judge:
         self._gate = Gate(rates, store=store)
         self._request = Request()
         self._rules = {
-            rule.name: RuleResult(rule.name, rule.shadow, _limits_text(rule), rule.by)
+            rule.name: RuleResult(rule.name, rule.shadow, limits_text(rule), rule.by)
             for rule in rates.rules
             if any(rule.limits.values())
         }
@@ -297,12 +296,3 @@ def _top(counts: Counter[Parts | None], most: int) -> list[tuple[str, int]]:
 def key_text(key: Parts | None) -> str:
     """A key as people read it."""
     return encode_key(key) if key else "(no identity)"
-
-
-def _limits_text(rule: Rule) -> str:
-    """A rule's limits in short: those of each tier it names."""
-    texts = {tier: "; ".join(str(named.limit) for named in limits) for tier, limits in rule.limits.items()}
-    if not rule.is_tiered:
-        return texts[ANY_TIER]
-    texts = {tier: text for tier, text in texts.items() if text}
-    return ", ".join(f"{tier}: {text}" for tier, text in texts.items() if tier != ANY_TIER)

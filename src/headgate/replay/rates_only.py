@@ -44,3 +44,11 @@ def _left_out(rule: Rule) -> Iterator[str]:
         for named in limits:
             if not named.limit.is_rate:
                 yield f"{rule.name}{f' ({tier})' if tier else ''}: {named.limit}"
+
+
+def limits_text(rule: Rule) -> str:
+    """A rule's limits in short: those of each tier it names."""
+    texts = {tier: "; ".join(str(named.limit) for named in limits) for tier, limits in rule.limits.items()}
+    if not rule.is_tiered:
+        return texts[ANY_TIER]
+    return ", ".join(f"{tier}: {text}" for tier, text in texts.items() if text and tier != ANY_TIER)
