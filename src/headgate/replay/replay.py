@@ -16,6 +16,7 @@ from headgate.policy.compiled import Policy
 from headgate.replay.entries import Entry, Tally
 from headgate.replay.judging import Judge, Refusal, Result, Series, key_text
 from headgate.replay.ordering import FarOutOfOrder, ordered, sorted_on_disk
+from headgate.replay.rates_only import LEFT_OUT
 from headgate.replay.sources import Log
 
 Progress = Callable[[int], None]
@@ -68,6 +69,11 @@ class Outcome:
     outside: int = 0
     costs: tuple[str, ...] = ()
     """The units that a log says costs in; see `Log.costs`."""
+
+    @property
+    def left_out(self) -> list[str]:
+        """What is told of limits that no log can judge."""
+        return [f"{each.name}: {LEFT_OUT}: {', '.join(each.left_out)}" for each in self.results if each.left_out]
 
 
 class Span(NamedTuple):

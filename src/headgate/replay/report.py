@@ -8,7 +8,6 @@ from headgate.amounts import grouped_text
 from headgate.replay.axis import Axis, axis_of, step_text
 from headgate.replay.charts import difference_chart, key_bars, time_chart
 from headgate.replay.judging import BusyKey, Result, RuleResult
-from headgate.replay.rates_only import LEFT_OUT
 from headgate.replay.replay import Difference, Outcome
 from headgate.replay.times import clock_text, span_text
 
@@ -94,16 +93,11 @@ def _warnings(outcome: Outcome) -> list[str]:
         for part in outcome.unread.damaged
     ]
     told += [
-        f"<b>{escape(result.name)}:</b> {escape(LEFT_OUT)}: {escape(', '.join(result.left_out))}."
-        for result in outcome.results
-        if result.left_out
-    ]
-    told += [
         f"The times of <b>{escape(source)}</b> lack their month or their date: the first is taken for one of "
         f"{first.isoformat()}, by the date of the file."
         for source, first in outcome.unread.guessed.items()
     ]
-    return [f'<p class="warning">{text}</p>' for text in told]
+    return [f'<p class="warning">{text}</p>' for text in (*map(escape, outcome.left_out), *told)]
 
 
 def _facts(*facts: tuple[str, str, str]) -> str:
