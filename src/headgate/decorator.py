@@ -13,11 +13,13 @@ from headgate.costs import Cost, Counted
 from headgate.decision import Decision
 from headgate.errors import ConfigError, RateLimited
 from headgate.held_calls import HeldCalls
-from headgate.holding import lease_of
+from headgate.holding import Hold, lease_of
 from headgate.keys import Key, encode_key
 from headgate.operation import Operation
 from headgate.stores.protocol import BoundLimits
-from headgate.waiting import WaitingLines, WaitSteps, proceed, run, run_async, timeout_us
+from headgate.waiting.lines import WaitingLines, proceed
+from headgate.waiting.run import run, run_async
+from headgate.waiting.steps import WaitSteps, timeout_us
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,8 +69,6 @@ class CallLimit:
             raise ConfigError(f'on_refusal is "raise", "wait" or a function, not {on_refusal!r}')
         if timeout is not None and on_refusal != "wait":
             raise ConfigError('a timeout is for on_refusal="wait"')
-        if in_flight and on_refusal == "wait":
-            raise ConfigError('on_refusal="wait" is for rates: when a place in flight is free, nobody knows ahead')
         lease_us = lease_of(lease, None)
         return cls(bound, lines, clock, counted, key, cost, on_refusal, timeout_us(timeout), lease_us, in_flight)
 
@@ -88,7 +88,7 @@ class CallLimit:
         return call._around_plain(function)
 
     def _held(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        calls = HeldCalls(self.bound, self.lease_us, self._key_and_costs, self._refused)
+        calls = HeldCalls(self.bound, self.clock, self.lease_us, self._key_and_costs, self._refused, self._waiting)
         if is_coroutine_function(function):
             return calls.around_coroutine(function)
         if is_async_generator_function(function):
@@ -97,10 +97,18 @@ class CallLimit:
             return calls.around_generator(function)
         return calls.around_plain(function)
 
+    @property
+    def _waiting(self) -> Callable[[Key, tuple[int, ...]], WaitSteps] | None:
+        """How a call waits for what it holds while it runs, if it does."""
+        if self.on_refusal != "wait":
+            return None
+        lines, hold = self.lines, Hold(None, self.lease_us)
+        return lambda key, costs: lines.steps(key, costs, self.timeout_us, lines.holding(key, hold))
+
     def _around_plain(self, function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def limited(*args: P.args, **kwargs: P.kwargs) -> R:
-            decision = run(self._steps(args, kwargs), self.bound)
+            decision = run(self._steps(args, kwargs), self.bound, self.clock)
             if decision.allowed:
                 return function(*args, **kwargs)
             return cast(R, self._refused(decision, args, kwargs))
@@ -110,7 +118,7 @@ class CallLimit:
     def _around_coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         async def limited(*args: Any, **kwargs: Any) -> Any:
-            decision = await run_async(self._steps(args, kwargs), self.bound)
+            decision = await run_async(self._steps(args, kwargs), self.bound, self.clock)
             if decision.allowed:
                 return await function(*args, **kwargs)
             instead = self._refused(decision, args, kwargs)
@@ -121,7 +129,7 @@ class CallLimit:
     def _around_async_generator(self, function: Callable[..., AsyncIterator[Any]]) -> Callable[..., Any]:
         @functools.wraps(function)
         async def limited(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            decision = await run_async(self._steps(args, kwargs), self.bound)
+            decision = await run_async(self._steps(args, kwargs), self.bound, self.clock)
             values = function(*args, **kwargs) if decision.allowed else self._refused(decision, args, kwargs)
             try:
                 async for value in values:
@@ -145,8 +153,9 @@ class CallLimit:
         return key, (cost,) if type(cost) is int and self.counted.is_plain else self.counted.read(cost)
 
     def _ask(self, key: Key, costs: tuple[int, ...]) -> Generator[Any, Any, Decision]:
-        decision = yield Operation((key,) * len(costs), costs)
-        return (yield from proceed(decision, self.clock))
+        decision: Decision = yield Operation((key,) * len(costs), costs)
+        yield from proceed(decision, self.clock)
+        return decision
 
     def _refused(self, decision: Decision, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if callable(self.on_refusal):

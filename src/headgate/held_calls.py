@@ -11,15 +11,21 @@ from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any
 
 from headgate import heartbeat
+from headgate.clock import Clock
 from headgate.decision import Decision
 from headgate.drive import answered
 from headgate.holding import Hold
 from headgate.keys import Key
 from headgate.operation import Operation
 from headgate.reservation import AsyncReservation, Reservation, end, end_async
+from headgate.waiting.run import run, run_async
+from headgate.waiting.steps import WaitSteps
 
 KeyAndCosts = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Key, tuple[int, ...]]]
 """The key of a call and its cost in each unit, from its arguments."""
+
+Waiting = Callable[[Key, tuple[int, ...]], WaitSteps]
+"""The steps of waiting for what a call holds."""
 
 Refused = Callable[[Decision, tuple[Any, ...], dict[str, Any]], Any]
 """What is done in place of a call that was refused."""
@@ -28,8 +34,18 @@ Refused = Callable[[Decision, tuple[Any, ...], dict[str, Any]], Any]
 class HeldCalls:
     """How the calls of a function are held."""
 
-    def __init__(self, bound: Any, lease_us: int, key_and_costs: KeyAndCosts, refused: Refused) -> None:
+    def __init__(
+        self,
+        bound: Any,
+        clock: Clock,
+        lease_us: int,
+        key_and_costs: KeyAndCosts,
+        refused: Refused,
+        waiting: Waiting | None = None,
+    ) -> None:
         self._bound = bound
+        self._clock = clock
+        self._waiting = waiting
         self._lease_us = lease_us
         self._key_and_costs = key_and_costs
         self._refused = refused
@@ -95,14 +111,22 @@ class HeldCalls:
         return limited
 
     def _reserve(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reservation:
-        return Reservation(self._bound, self._bound.reserve(*self._asked(args, kwargs)), self._lease_us)
+        key, costs = self._key_and_costs(args, kwargs)
+        if self._waiting is not None:
+            reserved = run(self._waiting(key, costs), self._bound, self._clock)
+        else:
+            reserved = self._bound.reserve(*self._asked(key, costs))
+        return Reservation(self._bound, reserved, self._lease_us)
 
     async def _reserve_async(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncReservation:
-        reserved = await answered(self._bound.reserve(*self._asked(args, kwargs)))
+        key, costs = self._key_and_costs(args, kwargs)
+        if self._waiting is not None:
+            reserved = await run_async(self._waiting(key, costs), self._bound, self._clock)
+        else:
+            reserved = await answered(self._bound.reserve(*self._asked(key, costs)))
         return AsyncReservation(self._bound, reserved, self._lease_us)
 
-    def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Operation, Hold]:
-        key, costs = self._key_and_costs(args, kwargs)
+    def _asked(self, key: Key, costs: tuple[int, ...]) -> tuple[Operation, Hold]:
         return Operation((key,) * len(costs), costs), Hold(None, self._lease_us)
 
 

@@ -13,6 +13,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, ParamSpec, Self, TypeVar
 
+from headgate.acquiring import Acquiring, AsyncAcquiring
 from headgate.clock import Clock
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision, NamedLimit, name_limits
@@ -27,7 +28,7 @@ from headgate.decorator import (
 from headgate.drive import answered
 from headgate.errors import ArgumentError, ConfigError
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
-from headgate.keys import Key, encode_key
+from headgate.keys import Key, encode_key, whole_number
 from headgate.limit_text import MOST_LIMITS, parse_limits
 from headgate.limits import Limit, units_of
 from headgate.operation import Operation, Receipt
@@ -37,7 +38,8 @@ from headgate.stores.guard.fallback import Choice, check_choice
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Decisions, Store
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.url import open_store
-from headgate.waiting import WaitingLines, run, run_async, timeout_us
+from headgate.waiting.freed import freeing
+from headgate.waiting.lines import MOST_WAITERS, WaitingLines
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,6 +58,7 @@ class _BoundLimiter:
         clock: Clock | None = None,
         shadow: bool = False,
         on_store_error: Choice | None = None,
+        max_waiters: int = MOST_WAITERS,
     ) -> None:
         self.limits = _read_limits(limits)
         self.name = _check_name(name)
@@ -76,7 +79,7 @@ class _BoundLimiter:
         self._own_clock = clock
         self._bound: Any = self._bind_as_told()
         self._clock = clock or self.store.clock
-        self._lines = WaitingLines(self.definitions, self._clock)
+        self._lines = WaitingLines(self.definitions, self._clock, self.store, self._bound, _check_waiters(max_waiters))
         self._is_plain = self.counted.is_plain
 
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
@@ -84,9 +87,9 @@ class _BoundLimiter:
 
     def _bind_as_told(self) -> Any:
         bound = self._bind(self._own_clock)
-        if not self.definitions[0].on_store_error:
-            return bound
-        return rescued(self.store, bound, self.definitions, self._own_clock)
+        if self.definitions[0].on_store_error:
+            bound = rescued(self.store, bound, self.definitions, self._own_clock)
+        return freeing(bound, self.store, self.definitions)
 
     def _shorten(self) -> None:
         """Let methods that only pass on what they are given be those of the bound limits."""
@@ -201,7 +204,7 @@ class _BoundLimiter:
         return f"{type(self).__name__}({text!r}, store={self.store!r})"
 
 
-class Limiter(_BoundLimiter):
+class Limiter(_BoundLimiter, Acquiring):
     """Decides for one or several limits, all or none; safe under threads.
 
     `limits` is text ("10/second burst 100; 1000/hour") or limit values. `store` is a URL or a store;
@@ -210,7 +213,8 @@ class Limiter(_BoundLimiter):
     numbers may change without forgetting what was used. `clock` replaces the store's clock. With
     `shadow` everything is counted and reported, in `Decision.refusals`, but nothing is refused. `on_store_error`
     ("local", "open" or "closed") decides where the store cannot; without it, the store's URL does,
-    and a store without a guard raises StoreError.
+    and a store without a guard raises StoreError. At most `max_waiters` calls of `acquire` wait at one time; further
+    ones are refused at once, and the log says so.
 
     Raises ConfigError for limits or stores that cannot be used.
     """
@@ -224,8 +228,17 @@ class Limiter(_BoundLimiter):
         clock: Clock | None = None,
         shadow: bool = False,
         on_store_error: Choice | None = None,
+        max_waiters: int = MOST_WAITERS,
     ) -> None:
-        super().__init__(limits, store=store, name=name, clock=clock, shadow=shadow, on_store_error=on_store_error)
+        super().__init__(
+            limits,
+            store=store,
+            name=name,
+            clock=clock,
+            shadow=shadow,
+            on_store_error=on_store_error,
+            max_waiters=max_waiters,
+        )
         self._shorten()
 
     def _shorten(self) -> None:
@@ -330,14 +343,6 @@ class Limiter(_BoundLimiter):
             decisions = self._bound.hit_many(every, self._singly(own, len(every)))
         return decisions
 
-    def acquire(self, key: Key, cost: Cost = 1, *, timeout: float | None = None) -> Decision:
-        """Take `cost` units of `key`, waiting for them in line for at most `timeout` seconds.
-
-        Refused at once, with nothing consumed, if the turn would come later than that or never.
-        Blocks only this thread; callers that wait for other keys are not in its line.
-        """
-        return run(self._lines.steps(key, self.counted.read(cost), timeout_us(timeout)), self._bound)
-
     def reset(self, key: Key) -> bool:
         """Forget what `key` used; gives whether there was anything."""
         found: bool = self._bound.reset((key,) * len(self.counted.units))
@@ -367,7 +372,7 @@ class Limiter(_BoundLimiter):
         self.close()
 
 
-class AsyncLimiter(_BoundLimiter):
+class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
     """`Limiter` for asyncio: the same names, awaited.
 
     Memory never makes a caller wait, so there `hit` decides without giving up the event loop. A store
@@ -383,8 +388,17 @@ class AsyncLimiter(_BoundLimiter):
         clock: Clock | None = None,
         shadow: bool = False,
         on_store_error: Choice | None = None,
+        max_waiters: int = MOST_WAITERS,
     ) -> None:
-        super().__init__(limits, store=store, name=name, clock=clock, shadow=shadow, on_store_error=on_store_error)
+        super().__init__(
+            limits,
+            store=store,
+            name=name,
+            clock=clock,
+            shadow=shadow,
+            on_store_error=on_store_error,
+            max_waiters=max_waiters,
+        )
         self._shorten()
 
     def _shorten(self) -> None:
@@ -466,10 +480,6 @@ class AsyncLimiter(_BoundLimiter):
             decisions = await answered(self._bound.hit_many(every, self._singly(own, len(every))))
         return decisions
 
-    async def acquire(self, key: Key, cost: Cost = 1, *, timeout: float | None = None) -> Decision:
-        """See `Limiter.acquire`; cancelling it leaves the line."""
-        return await run_async(self._lines.steps(key, self.counted.read(cost), timeout_us(timeout)), self._bound)
-
     async def reset(self, key: Key) -> bool:
         """See `Limiter.reset`."""
         found: bool = await answered(self._bound.reset((key,) * len(self.counted.units)))
@@ -527,6 +537,13 @@ def _check_name(name: str) -> str:
     if name and not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise ConfigError(f"a name is a letter and up to 63 more letters, digits, _ . or -, not {name!r}")
     return name
+
+
+def _check_waiters(most: object) -> int:
+    number = whole_number(most)
+    if number is None or number < 1:
+        raise ConfigError(f"max_waiters is a whole number of at least 1, not {most!r}")
+    return number
 
 
 def _is_async(function: Callable[..., object]) -> bool:

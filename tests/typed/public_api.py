@@ -11,6 +11,7 @@ from headgate.http import asgi, wsgi
 from headgate.http.keys import all_of, api_key, first_of, header
 from headgate.http.server.options import Refusal, Response
 from headgate.http.server.routes import exempt
+from headgate.reservation import Reservation
 
 limiter = Limiter("10/second burst 100; 1000/hour", store="memory://", name="api")
 decision = limiter.hit("user:42", cost=1)
@@ -22,6 +23,10 @@ assert_type(decision.retry_after_us, int | None)
 assert_type(decision.limits, tuple[LimitReading, ...])
 assert_type(decision.binding, LimitReading | None)
 assert_type(limiter.acquire(("tenant", 7), timeout=2.0), Decision)
+assert_type(limiter.acquire("user:42", timeout=2.0, lease=60), Reservation)
+assert_type(limiter.acquire("user:42", 3, lease_us=60_000_000), Reservation)
+assert_type(limiter.acquire("user:42", id="job-7", remember=60), Reservation)
+assert_type(limiter.acquire("user:42", remember=60), Reservation)
 assert_type(limiter.reset("user:42"), bool)
 of_several: dict[str, int | Decimal] = {"requests": 1, "tokens": 900, "usd": Decimal("0.0123")}
 assert_type(limiter.hit("user:42", of_several), Decision)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from headgate import AsyncLimiter, ConfigError, Limiter, RateLimited
+from headgate import AsyncLimiter, Limiter, RateLimited
 from subjects import make_store
 
 
@@ -166,8 +166,3 @@ def test_a_hit_with_an_id_charges_once_on_an_event_loop(core: str) -> None:
         assert [(await limiter.hit("key", 2, id="x")).remaining for _ in range(3)] == [7, 7, 7]
 
     asyncio.run(main())
-
-
-def test_nobody_waits_in_line_for_a_place(limiter: Limiter) -> None:
-    with pytest.raises(ConfigError, match='on_refusal="wait" is for rates'):
-        limiter.limit(key="key", on_refusal="wait")

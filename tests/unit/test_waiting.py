@@ -15,18 +15,9 @@ from headgate import ArgumentError, AsyncLimiter, Decision, Limiter, MemoryStore
 from headgate.limits import Limit
 from headgate.operation import Operation
 from headgate.testing import ManualClock
-from headgate.waiting import (
-    FOREVER_US,
-    Plan,
-    Read,
-    Sleep,
-    Stand,
-    Ticket,
-    WaitSteps,
-    _stand,
-    _stand_async,
-    timeout_us,
-)
+from headgate.waiting.plan import Plan
+from headgate.waiting.run import _stand, _stand_async
+from headgate.waiting.steps import FOREVER_US, Read, Sleep, Stand, Ticket, WaitSteps, timeout_us
 from strategies import SEVERAL_LIMITS, history_of
 from subjects import make_limiter
 
@@ -314,6 +305,7 @@ def drive(steps: WaitSteps, limiter: Limiter) -> Sleep | Stand | Decision:
             elif isinstance(step, Read):
                 answer = limiter._bound.read(step.keys)
             else:
+                assert isinstance(step, Sleep | Stand)
                 return step
     except StopIteration as stop:
         decision: Decision = stop.value

@@ -29,7 +29,7 @@ from headgate.http.client.limit_fields import Told, told
 from headgate.http.client.options import ClientLimits, Options, read_options
 from headgate.keys import Key
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.waiting import FOREVER_US, Sleep
+from headgate.waiting.steps import FOREVER_US, Sleep
 
 R = TypeVar("R")
 _log = logging.getLogger("headgate")

@@ -15,7 +15,7 @@ from headgate.limiter import AsyncLimiter, Limiter
 from headgate.limits import Limit, check_rates
 from headgate.stores.guard.fallback import check_choice
 from headgate.stores.protocol import Store
-from headgate.waiting import timeout_us
+from headgate.waiting.steps import timeout_us
 
 ClientLimits = str | Limit | Sequence[Limit] | Limiter | AsyncLimiter | None
 """The client's own limits: limits, a limiter of the client's colour, or none."""

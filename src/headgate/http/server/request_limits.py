@@ -38,7 +38,7 @@ from headgate.stores.guard.choice import answering
 from headgate.stores.guard.fallback import Choice, RescuedLimits, check_choice
 from headgate.stores.protocol import Store, warm_up_async
 from headgate.stores.url import open_store
-from headgate.waiting import timeout_us
+from headgate.waiting.steps import timeout_us
 
 _log = logging.getLogger("headgate")
 _MOST_LIMITERS = 1024

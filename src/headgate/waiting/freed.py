@@ -1,0 +1,124 @@
+"""Places in flight that are freed in this process wake the callers here that wait for them, at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from headgate.algorithms.table import is_in_flight
+from headgate.decision import NamedLimit
+from headgate.errors import ArgumentError
+from headgate.holding import read_id
+from headgate.keys import Key
+from headgate.stores.protocol import Store
+
+_ANY_NAME = b"-"
+
+
+class FreedPlaces:
+    """Who waits in this process for places in flight of one store, by the place that ids of holds tell of a key.
+
+    Keys may share such a place: then a caller is woken that finds nothing free.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_place: dict[int, list[Callable[[], object]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_place)
+
+    def add(self, place: int, call: Callable[[], object]) -> None:
+        """Call this whenever places of such a key are freed."""
+        with self._lock:
+            self._by_place.setdefault(place, []).append(call)
+
+    def remove(self, place: int, call: Callable[[], object]) -> None:
+        with self._lock:
+            calls = self._by_place[place]
+            calls.remove(call)
+            if not calls:
+                del self._by_place[place]
+
+    def freed(self, place: int) -> None:
+        """Places of keys with this place were freed."""
+        with self._lock:
+            calls = list(self._by_place.get(place, ()))
+        for call in calls:
+            call()
+
+
+class FreeingLimits:
+    """Limits that are bound to a store, which tell `FreedPlaces` when one of their holds is settled or forgotten."""
+
+    def __init__(self, bound: Any, waiting: FreedPlaces) -> None:
+        self.bound = bound
+        self._waiting = waiting
+        self.decide = bound.decide
+        self.reserve = bound.reserve
+        self.extend = bound.extend
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "hold":  # the native way to a reservation, which would settle without telling
+            raise AttributeError(name)
+        return getattr(self.bound, name)
+
+    def commit(self, whole_id: str, actuals: Any = None, /, *, now_us: int | None = None) -> Any:
+        """See `BoundLimits.commit`."""
+        settlement = self.bound.commit(whole_id, actuals, now_us=now_us)
+        if hasattr(settlement, "__await__"):
+            return self._settled(settlement, whole_id)
+        if self._waiting and settlement.outcome == "settled":
+            self._waiting.freed(read_id(whole_id)[1])
+        return settlement
+
+    def reset(self, keys: tuple[Key, ...], /) -> Any:
+        """See `BoundLimits.reset`."""
+        found = self.bound.reset(keys)
+        if hasattr(found, "__await__"):
+            return self._forgotten(found, keys)
+        self._tell_of(keys)
+        return found
+
+    async def _settled(self, settling: Awaitable[Any], whole_id: str) -> Any:
+        settlement = await settling
+        if self._waiting and settlement.outcome == "settled":
+            self._waiting.freed(read_id(whole_id)[1])
+        return settlement
+
+    async def _forgotten(self, resetting: Awaitable[Any], keys: tuple[Key, ...]) -> Any:
+        found = await resetting
+        self._tell_of(keys)
+        return found
+
+    def _tell_of(self, keys: tuple[Key, ...]) -> None:
+        if self._waiting:
+            for key in keys[:1]:
+                self._waiting.freed(read_id(self.bound.id_of(key, _ANY_NAME))[1])
+
+
+def freeing(bound: Any, store: Store, limits: Sequence[NamedLimit]) -> Any:
+    """The bound limits; where they count what is in flight, as `FreeingLimits`."""
+    if all(not is_in_flight(limit.limit.algorithm) for limit in limits):
+        return bound
+    return FreeingLimits(bound, freed_places(store))
+
+
+def freed_places(store: Store) -> FreedPlaces:
+    """Who waits for places of a store; one for the store and all its guards."""
+    return _by_store.setdefault(store.unguarded, FreedPlaces())
+
+
+def check_has_lease(limits: Sequence[NamedLimit]) -> None:
+    """Raise ArgumentError where limits count what is in flight, and it is to be acquired without a lease."""
+    for limit in limits:
+        if is_in_flight(limit.limit.algorithm):
+            raise ArgumentError(
+                f'"{limit.limit}" counts what is in flight, and what is acquired without a lease never ends: '
+                "acquire(key, lease=60) waits for a place, and gives a reservation that frees it"
+            )
+
+
+_by_store: WeakKeyDictionary[Store, FreedPlaces] = WeakKeyDictionary()

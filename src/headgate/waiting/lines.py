@@ -1,0 +1,226 @@
+"""The waiting lines of a process: who waits for a key, in the order in which they came.
+
+Only the first of a line asks the store again, so a small request never overtakes a big one; lines of different keys
+know nothing of each other. When a caller joins, a plan tells when its turn will come: if that is too late, it is
+refused at once, with nothing consumed. Of places in flight nobody knows when they will be free: a caller waits for
+them until its timeout, and is called when one is. `hit` and `reserve` do not wait in line: they take what is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from headgate.algorithms.table import State
+from headgate.clock import US_PER_SECOND, Clock
+from headgate.decision import Decision, NamedLimit
+from headgate.holding import Hold, read_id
+from headgate.keys import Key, encode_key
+from headgate.stores.protocol import Store
+from headgate.waiting.freed import FreedPlaces, freed_places
+from headgate.waiting.plan import Plan
+from headgate.waiting.steps import (
+    Answer,
+    Extend,
+    Holding,
+    IsHeld,
+    Read,
+    Request,
+    Sleep,
+    Stand,
+    Ticket,
+    WaitSteps,
+    decision_in,
+)
+from headgate.waiting.tickets import Line, shared_lines
+from headgate.waiting.verdicts import Verdicts
+
+log = logging.getLogger("headgate")
+
+MOST_WAITERS = 10_000
+"""Callers that may stand in the lines of one limiter, unless it was given another bound."""
+
+_NAME_BYTES = 16
+
+_AHEAD_US = 1_000
+"""A caller that passes so much sooner than planned has found more than the plan knew of."""
+
+
+class WaitingLines:
+    """The waiting lines of one limiter, one for each key that is waited for.
+
+    Limiters of the same limits on one store and clock share their lines. `bound` are the limits as they are bound;
+    at most `most` callers wait at one time.
+    """
+
+    def __init__(
+        self,
+        limits: Sequence[NamedLimit],
+        clock: Clock,
+        store: Store,
+        bound: Any,
+        most: int = MOST_WAITERS,
+    ) -> None:
+        self._limits = tuple(limits)
+        self._clock = clock
+        self._bound = bound
+        self._most = most
+        self._verdicts = Verdicts(limits, clock)
+        self._places: FreedPlaces | None = freed_places(store) if self._verdicts.has_places else None
+        self._shared = shared_lines(store, self._limits, clock)
+        self._lines = self._shared.by_key
+
+    def steps(self, key: Key, costs: tuple[int, ...], timeout_us: int, holding: Holding | None = None) -> WaitSteps:
+        """Wait for a turn of `key`, at most `timeout_us`; the generator's result is the decision, or what is held."""
+        asked = Request(encode_key(key), (key,) * self._verdicts.groups, costs, holding)
+        answer = yield from self._turn(asked, timeout_us)
+        yield from proceed(answer, self._clock, None if self._places is None else holding)
+        return answer
+
+    def holding(self, key: Key, hold: Hold) -> Holding:
+        """How what is waited for is held; a hold without a name gets one of its own."""
+        own = hold._replace(name=os.urandom(_NAME_BYTES)) if hold.name is None else hold
+        return Holding(own, self._bound.id_of(key, own.name or b""), hold.name is not None)
+
+    def _turn(self, asked: Request, timeout_us: int) -> Generator[Any, Any, Answer]:
+        deadline_us = self._clock.now_us() + timeout_us
+        if asked.name not in self._lines or (yield from _is_held(asked)):
+            answer: Answer = yield asked.asking(timeout_us)
+            decision = decision_in(answer)
+            if decision.allowed:
+                return answer
+            if self._verdicts.hopeless(decision, timeout_us):
+                return (yield from self._verdicts.late(asked, decision))
+        ticket, wait_us = yield from self._join(asked, timeout_us)
+        if ticket is None:
+            return (yield from self._verdicts.refuse(asked, wait_us))
+        admitted = False
+        try:
+            if not ticket.called:
+                yield Stand(ticket, timeout_us / US_PER_SECOND)
+            if not ticket.called:
+                return (yield from self._verdicts.refuse(asked, (yield from self._verdicts.alone_us(asked))))
+            while True:
+                ticket.called = False
+                left_us = max(0, deadline_us - self._clock.now_us())
+                answer = yield asked.asking(left_us)
+                decision = decision_in(answer)
+                admitted = decision.allowed
+                if admitted or self._verdicts.hopeless(decision, left_us):
+                    break
+                yield from self._pause(asked, ticket, decision, left_us)
+        finally:
+            self._leave(asked, ticket, admitted=admitted)
+        return answer if admitted else (yield from self._verdicts.late(asked, decision))
+
+    def _pause(self, asked: Request, ticket: Ticket, decision: Decision, left_us: int) -> WaitSteps:
+        """Wait, first in line, for the moment that a refusal promises.
+
+        A place in flight may be free sooner: then the caller is called, and asks as soon as the rates admit it.
+        """
+        rates_us, places_us = self._verdicts.waits_us(decision)
+        if rates_us:  # another caller took what the plan counted on
+            self._drop_plan(asked.name)
+        if self._places is None:
+            yield Sleep(self._clock.let_pass(rates_us or 0))
+            return
+        ready_us = self._clock.now_us() + (rates_us or 0)
+        wait_us = min(max(rates_us or 0, places_us or 0), left_us)
+        yield Stand(ticket, self._clock.let_pass(wait_us))
+        early_us = ready_us - self._clock.now_us()
+        if early_us > 0:
+            yield Sleep(self._clock.let_pass(early_us))
+
+    def _join(self, asked: Request, timeout_us: int) -> Generator[Read, Any, tuple[Ticket | None, int | None]]:
+        """Join the line; a caller whose turn would come too late gets no ticket, and the wait (None: never).
+
+        The states are read only where there is no plan of the line.
+        """
+        if self._verdicts.never(asked):
+            return None, None
+        states: Sequence[State | None] | None = None if self._verdicts.has_rates else []
+        while True:
+            with self._shared.lock:
+                line = self._lines.get(asked.name)
+                if states is not None or (line is not None and line.plan is not None):
+                    return self._join_planned(asked, states, timeout_us)
+            states = yield Read(asked.keys)
+
+    def _join_planned(
+        self, asked: Request, states: Sequence[State | None] | None, timeout_us: int
+    ) -> tuple[Ticket | None, int | None]:
+        line = self._lines.get(asked.name) or Line()
+        if line.plan is None:
+            states = states or [None] * len(self._limits)
+            line.ahead_us = self._verdicts.now_us(states) - self._clock.now_us()
+            line.plan = Plan(self._limits, states, self._verdicts.now_us(states))
+            for waiting in line.tickets:
+                waiting.turn_us = line.plan.turn_us(waiting.costs, self._verdicts.now_us(states), join=True) or 0
+        now_us = self._clock.now_us() + line.ahead_us
+        turn_us = line.plan.turn_us(asked.costs, now_us, join=False)
+        if turn_us is None or turn_us - now_us > timeout_us or self._is_full():
+            return None, None if turn_us is None else turn_us - now_us
+        line.plan.turn_us(asked.costs, now_us, join=True)
+        ticket = Ticket(asked.costs, called=not line.tickets, turn_us=turn_us)
+        line.tickets.append(ticket)
+        self._shared.waiting += 1
+        if asked.name not in self._lines:
+            self._lines[asked.name] = line
+            if self._places is not None:
+                self._places.add(self._place(asked), line.call_first)
+        return ticket, turn_us - now_us
+
+    def _is_full(self) -> bool:
+        """Whether no more callers may wait; the log says it once."""
+        if self._shared.waiting < self._most:
+            return False
+        if not self._shared.told_full:
+            self._shared.told_full = True
+            log.warning("%d callers wait already, which is the most that may: more are refused", self._most)
+        return True
+
+    def _leave(self, asked: Request, ticket: Ticket, *, admitted: bool) -> None:
+        """Step out of the line and call the next. A plan that came true is still good for those behind."""
+        with self._shared.lock:
+            line = self._lines[asked.name]
+            was_first = line.tickets[0] is ticket
+            line.tickets.remove(ticket)
+            self._shared.waiting -= 1
+            if not admitted or self._clock.now_us() + line.ahead_us < ticket.turn_us - _AHEAD_US:
+                line.plan = None
+            if not line.tickets:
+                del self._lines[asked.name]
+                if self._places is not None:
+                    self._places.remove(self._place(asked), line.call_first)
+            elif was_first:
+                line.tickets[0].call()
+
+    def _place(self, asked: Request) -> int:
+        """The place that ids of holds tell of a key."""
+        return read_id(self._bound.id_of(asked.keys[0], b"-"))[1]
+
+    def _drop_plan(self, name: str) -> None:
+        with self._shared.lock:
+            self._lines[name].plan = None
+
+
+def proceed(answer: Answer, clock: Clock, holding: Holding | None = None) -> WaitSteps:
+    """Wait as long as a queue delays an admitted request; places that it holds meanwhile stay held."""
+    decision = decision_in(answer)
+    left_us = decision.delay_us if decision.allowed else 0
+    while left_us:
+        slept_us = left_us if holding is None else min(left_us, max(1, holding.hold.lease_us // 3))
+        yield Sleep(clock.let_pass(slept_us))
+        left_us -= slept_us
+        if holding is not None:
+            yield Extend(holding.whole_id, holding.hold.lease_us)
+
+
+def _is_held(asked: Request) -> Generator[IsHeld, Any, bool]:
+    """Whether a hold of the name that the caller gave is there already: then there is nothing to wait for."""
+    if asked.holding is None or not asked.holding.is_named:
+        return False
+    held: bool = yield IsHeld(asked.holding.whole_id)
+    return held
