@@ -17,7 +17,7 @@ from uuid import uuid4
 import http_sf
 import pytest
 
-from headgate import Limiter, MemoryStore, SharedStore
+from headgate import GuardedStore, Limiter, MemoryStore, SharedStore
 from headgate import core as cores
 from headgate.decision import Decision
 from headgate.limits import Limit
@@ -49,8 +49,11 @@ REDIS = tuple(TOPOLOGIES)
 KINDS = (*CORES, *ZONES, *REDIS)
 """Where states can be: a memory store of each core, a shared zone, and a real Redis, alone or several."""
 
-HOLDING = (*CORES, *REDIS)
-"""Those of them that hold what is settled later."""
+GUARDED = ("guarded",) if "redis" in REDIS else ()
+"""A Redis behind a guard, as it is opened by its URL."""
+
+HOLDING = (*CORES, *REDIS, *GUARDED)
+"""Where what is settled later can be held."""
 
 _NUMBERS = count()
 START_US = 1_800_000_000_000_000
@@ -67,6 +70,8 @@ def make_store(kind: str, **options: Any) -> Store:
     """A store of this kind that nobody else has."""
     if kind == "shared":
         return make_zone(**options)
+    if kind == "guarded":
+        return GuardedStore(make_store("redis"))
     if kind in ("redis", "valkey"):
         return RedisStore(f"{redis_url(kind)}?timeout=5s", prefix=f"t{next(_NUMBERS)}")
     if kind in TOPOLOGIES:

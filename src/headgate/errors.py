@@ -77,6 +77,8 @@ class StoreError(HeadgateError):
 
     code: ClassVar[str] = "store"
     transient: bool = False
+    hold_id: str = ""
+    """Where the answer to `reserve` was lost: the whole id of the hold that may have been made."""
 
 
 class StoreTimeout(StoreError):

@@ -32,6 +32,7 @@ LONGEST_NAME = 1024
 """Bytes that a name of a hold may have; text counts as its UTF-8."""
 
 SettleOutcome = Literal["settled", "already settled", "unknown"]
+SettleDegraded = Literal["", "local", "later", "lost"]
 ExtendOutcome = Literal["extended", "refused", "lapsed", "already settled", "unknown"]
 
 Amounts = int | None | Sequence[int | None]
@@ -86,18 +87,31 @@ class Settlement:
     `outcome` is "settled", "already settled" or "unknown". `actuals` has for each group the units that count: those
     of the first settling, whatever a later one says; None for "unknown". `after` has the numbers of each limit at
     this moment, in the order of the limits; none for "unknown".
+
+    `degraded` is "" where the store settled it. "local": the hold was made in this process in place of the store, and
+    was settled there. "later": the store does not answer; the settlement is kept and sent to it as soon as it does, and
+    `after` is empty, `actuals` None if it was to be settled as held. "lost": the store does not answer and too many
+    settlements are kept already; the outcome is "unknown".
     """
 
-    __slots__ = ("actuals", "after", "outcome")
+    __slots__ = ("actuals", "after", "degraded", "outcome")
 
     outcome: SettleOutcome
     actuals: tuple[int, ...] | None
     after: tuple[Standing, ...]
+    degraded: SettleDegraded
 
-    def __init__(self, outcome: SettleOutcome, actuals: tuple[int, ...] | None, after: Sequence[Standing]) -> None:
+    def __init__(
+        self,
+        outcome: SettleOutcome,
+        actuals: tuple[int, ...] | None,
+        after: Sequence[Standing],
+        degraded: SettleDegraded = "",
+    ) -> None:
         self.outcome = outcome
         self.actuals = actuals
         self.after = tuple(after)
+        self.degraded = degraded
 
     @property
     def actual(self) -> int | None:
@@ -105,7 +119,8 @@ class Settlement:
         return self.actuals[0] if self.actuals else None
 
     def __repr__(self) -> str:
-        return f"Settlement(outcome={self.outcome!r}, actual={self.actual})"
+        degraded = f", degraded={self.degraded!r}" if self.degraded else ""
+        return f"Settlement(outcome={self.outcome!r}, actual={self.actual}{degraded})"
 
 
 class Extension(NamedTuple):
@@ -114,11 +129,16 @@ class Extension(NamedTuple):
     `outcome` is "extended"; "refused": there was no room for more, nothing changed; "lapsed": its lease is over, it
     can only be settled; "already settled" or "unknown". `after` as in `Settlement`. `decision` tells, of what was
     extended or refused, what was decided about the units that were asked for on top.
+
+    `degraded` is "" where the store answered, "local" for a hold that was made in this process in its place. "closed":
+    the store does not answer, and the outcome is "refused": try again before the lease ends. Units that were asked for
+    on top may have been held all the same, so commit with an amount.
     """
 
     outcome: ExtendOutcome
     after: Sequence[Standing]
     decision: Decision | None
+    degraded: Literal["", "local", "closed"] = ""
 
 
 def whole_id(key: str, name: str | bytes, place: int) -> str:

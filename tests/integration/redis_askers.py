@@ -21,6 +21,7 @@ from stalls import stalled_s
 from headgate import AsyncLimiter, Limiter
 from headgate.clock import Clock
 from headgate.decision import Decision
+from headgate.holding import Extension, Settlement
 from headgate.operation import Receipt
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.protocol import Store
@@ -108,6 +109,17 @@ class Asker:
     def acquire(self, key: str, cost: int = 1, *, timeout: float) -> Decision:
         decision: Decision = self._do(self.limiter.acquire, key, cost, timeout=timeout)
         return decision
+
+    def reserve(self, key: str, cost: int = 1, **how: Any) -> Any:
+        return self._do(self.limiter.reserve, key, cost, **how)
+
+    def commit(self, whole_id: str, actual: int | None = None) -> Settlement:
+        settlement: Settlement = self._do(self.limiter.commit, whole_id, actual)
+        return settlement
+
+    def extend(self, whole_id: str, **how: Any) -> Extension:
+        extension: Extension = self._do(self.limiter.extend, whole_id, **how)
+        return extension
 
     def give_back(self, key: str, cost: int = 1, ago_us: int = 0) -> None:
         self._do(self.limiter._bound.give_back, Receipt((key,), (cost,)), ago_us)

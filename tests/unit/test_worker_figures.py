@@ -69,7 +69,7 @@ def test_a_successor_counts_on_from_where_a_worker_ended(tmp_path: Path) -> None
         metrics = worker(tmp_path, 1)
         decide(metrics, 1e-6)
         assert ("headgate_decisions_total", ("allowed", "all"), count) in figures(metrics)
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_a_set_of_figures_looks_the_same_from_one_process_and_from_several(tmp_path: Path) -> None:

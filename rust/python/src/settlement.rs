@@ -81,7 +81,7 @@ pub fn extension<'py>(py: Python<'py>, definitions: &Py<PyTuple>, came: Extensio
 enum Told {
     One(Py<PyTuple>, SettledOne),
     Many(Py<PyTuple>, Box<CoreSettlement>),
-    Python(Option<Vec<i64>>, Py<PyTuple>),
+    Python(Option<Vec<i64>>, Py<PyTuple>, &'static str),
 }
 
 /// The answer to `commit`; the native twin of `headgate.holding.Settlement`.
@@ -108,7 +108,7 @@ impl Settlement {
         match &self.told {
             Told::One(_, one) => Some(std::slice::from_ref(&one.actual)),
             Told::Many(_, came) => (came.outcome != Outcome::Unknown).then_some(&came.actuals),
-            Told::Python(actuals, _) => actuals.as_deref(),
+            Told::Python(actuals, _, _) => actuals.as_deref(),
         }
     }
 }
@@ -116,17 +116,24 @@ impl Settlement {
 #[pymethods]
 impl Settlement {
     #[new]
+    #[pyo3(signature = (outcome, actuals, after, degraded = ""))]
     fn from_python(
         py: Python<'_>,
         outcome: &str,
         actuals: Option<Vec<i64>>,
         after: &Bound<'_, PyAny>,
+        degraded: &str,
     ) -> PyResult<Self> {
         let outcome = [SETTLED, ALREADY_SETTLED, UNKNOWN].into_iter().find(|name| *name == outcome);
+        let degraded = ["", "local", "later", "lost"].into_iter().find(|name| *name == degraded);
         let after: Vec<Bound<'_, PyAny>> = after.try_iter()?.collect::<PyResult<_>>()?;
         Ok(Self {
             outcome: outcome.ok_or_else(|| PyValueError::new_err("no such outcome"))?,
-            told: Told::Python(actuals, PyTuple::new(py, after)?.unbind()),
+            told: Told::Python(
+                actuals,
+                PyTuple::new(py, after)?.unbind(),
+                degraded.ok_or_else(|| PyValueError::new_err("no such choice"))?,
+            ),
         })
     }
 
@@ -153,12 +160,24 @@ impl Settlement {
                 standings(py, definitions, &[Standing { asked: 0, remaining, reset_after_us }])
             }
             Told::Many(definitions, came) => standings(py, definitions, &came.after),
-            Told::Python(_, after) => Ok(after.bind(py).clone()),
+            Told::Python(_, after, _) => Ok(after.bind(py).clone()),
+        }
+    }
+
+    #[getter]
+    fn degraded(&self) -> &'static str {
+        match &self.told {
+            Told::Python(_, _, degraded) => degraded,
+            Told::One(..) | Told::Many(..) => "",
         }
     }
 
     fn __repr__(&self) -> String {
         let actual = self.actual().map_or("None".to_owned(), |actual| actual.to_string());
-        format!("Settlement(outcome='{}', actual={actual})", self.outcome)
+        let degraded = match self.degraded() {
+            "" => String::new(),
+            degraded => format!(", degraded='{degraded}'"),
+        };
+        format!("Settlement(outcome='{}', actual={actual}{degraded})", self.outcome)
     }
 }

@@ -55,7 +55,15 @@ class StoreRecovered(NamedTuple):
     """The store answers again."""
 
 
-Event = DecisionEvent | PolicyApplied | PolicyRefused | PolicyChecked | StoreDegraded | StoreRecovered
+class SettlementsKept(NamedTuple):
+    """Settlements that could not reach the store: how many are kept now, and how many were just sent, or lost."""
+
+    kept: int
+    sent: int
+    lost: int
+
+
+Event = DecisionEvent | PolicyApplied | PolicyRefused | PolicyChecked | StoreDegraded | StoreRecovered | SettlementsKept
 
 
 class Subscriber(Protocol):
@@ -64,8 +72,8 @@ class Subscriber(Protocol):
     def handle(self, event: Event) -> None:
         """Take note of an event; kinds that it does not know are ignored.
 
-        It must not block: a request waits for it. It is called on the event loop, but with `StoreDegraded` and
-        `StoreRecovered` it may be on another thread.
+        It must not block: a request waits for it. It is called on the event loop, but with `StoreDegraded`,
+        `StoreRecovered` and `SettlementsKept` it may be on another thread.
         """
         ...
 

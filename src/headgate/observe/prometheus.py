@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import MissingExtraError
-from headgate.observe.events import DecisionEvent, Event, PolicyApplied, PolicyChecked, PolicyRefused
+from headgate.observe.events import DecisionEvent, Event, PolicyApplied, PolicyChecked, PolicyRefused, SettlementsKept
 from headgate.stores.protocol import StoreStats
 
 try:
@@ -64,7 +64,7 @@ class Sharing(NamedTuple):
 def make_files(folder: Path, workers: int) -> None:
     """Make the files of all workers, empty, before any process could read one half made."""
     for worker in range(1, workers + 1):
-        for kind in ("counter", "histogram", "gauge_min"):
+        for kind in ("counter", "histogram", "gauge_min", "gauge_sum"):
             MmapedDict(str(folder / f"{kind}_{worker}.db")).close()  # type: ignore[no-untyped-call]
 
 
@@ -107,6 +107,21 @@ class Metrics:
             registry=own,
             multiprocess_mode="min",
         )
+        self._late = Counter(
+            "headgate_late_settlements",
+            "Settlements of holds that could not reach the store at once: sent when it was back, or lost",
+            ["result"],
+            registry=own,
+        )
+        self._kept = Gauge(
+            "headgate_kept_settlements",
+            "Settlements of holds that are to be sent when the store answers again",
+            registry=own,
+            multiprocess_mode="sum",
+        )
+        self._kept.set(0)
+        for result in ("sent", "lost"):
+            self._late.labels(result)
         self._known: dict[tuple[int, ...], tuple[tuple[NamedLimit, ...], Sequence[Callable[[], None]]]] = {}
         """By whether it was allowed, and the identities of the limits and of those that refuse; limits are kept."""
 
@@ -118,7 +133,7 @@ class Metrics:
     def handle(self, event: Event) -> None:
         """Count an event."""
         if not isinstance(event, DecisionEvent):
-            self._handle_policy(event)
+            self._handle_other(event)
             return
         decision = event.decision
         self._seconds.observe(event.seconds)
@@ -149,13 +164,17 @@ class Metrics:
             counts.append(self._decisions.labels(rule, result).inc)
         return counts or [self._decisions.labels(NO_RULE, "allowed" if decision.allowed else "refused").inc]
 
-    def _handle_policy(self, event: Event) -> None:
+    def _handle_other(self, event: Event) -> None:
         if isinstance(event, PolicyChecked):
             self._in_force.set(int(event.in_force))
         elif isinstance(event, PolicyApplied):
             self._reloads.labels("applied").inc()
         elif isinstance(event, PolicyRefused):
             self._reloads.labels("refused").inc()
+        elif isinstance(event, SettlementsKept):
+            self._kept.set(event.kept)
+            self._late.labels("sent").inc(event.sent)
+            self._late.labels("lost").inc(event.lost)
 
     def exposition(self) -> bytes:
         """All figures in Prometheus' text format."""

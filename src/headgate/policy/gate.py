@@ -29,6 +29,7 @@ from headgate.reservation import AsyncReservation, Reservation
 from headgate.stores.guard.choice import answering, rescued
 from headgate.stores.guard.fallback import MAX_LOCAL_KEYS, Choice, check_choice
 from headgate.stores.guard.late_limits import bound_or_late
+from headgate.stores.guard.store import GuardedStore
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import Store, StoreStats, warm_up, warm_up_async
 from headgate.stores.url import open_store
@@ -134,7 +135,7 @@ class _BoundPolicy:
 
     def stats(self) -> StoreStats:
         """What the store counts about itself."""
-        return self.store.stats()
+        return self._answering.stats()
 
     def watch_store(self, listener: Callable[[Exception | None], object]) -> None:
         """Have a listener called with an error when the store stops answering, and with None when it is back.
@@ -144,6 +145,14 @@ class _BoundPolicy:
         breaker = self._answering.breaker
         if breaker is not None:
             breaker.listeners.append(listener)
+
+    def watch_settlements(self, listener: Callable[[int, int, int], object]) -> None:
+        """Have a listener called when settlements that could not reach the store are kept, sent later or lost.
+
+        It is called with how many are kept now, and how many were just sent and lost; on any thread.
+        """
+        if isinstance(self._answering, GuardedStore):
+            self._answering.kept.listeners.append(listener)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.policy.namespace!r}, store={self.store!r})"

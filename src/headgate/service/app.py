@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from headgate.observe.events import Events, StoreDegraded, StoreRecovered
+from headgate.observe.events import Events, SettlementsKept, StoreDegraded, StoreRecovered
 from headgate.observe.prometheus import Metrics, Sharing
 from headgate.policy.gate import AsyncGate
 from headgate.service.admin.endpoints import Admin
@@ -26,6 +26,7 @@ class Service:
         self.metrics = Metrics(gate.stats, sharing)
         self.events.subscribe(self.metrics)
         gate.watch_store(self._on_store)
+        gate.watch_settlements(self._on_settlements)
         self.draining = False
         decider = Decider(gate, self.events)
         checks, forward = JsonChecks(decider), ForwardAuth(decider)
@@ -55,6 +56,9 @@ class Service:
 
     def _on_store(self, error: Exception | None) -> None:
         self.events.publish(StoreRecovered() if error is None else StoreDegraded(str(error)))
+
+    def _on_settlements(self, kept: int, sent: int, lost: int) -> None:
+        self.events.publish(SettlementsKept(kept, sent, lost))
 
 
 async def _awaited(reply: Awaitable[ServiceResponse]) -> ServiceResponse:

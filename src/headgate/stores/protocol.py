@@ -32,9 +32,12 @@ _COLD = "the store does not answer at the start: %s"
 class StoreStats(NamedTuple):
     """What a store counts about itself.
 
-    `expired` are states dropped because they had become the same as none. The last three count new
-    keys that met a full store: what was evicted for them, how many were refused, how many passed
-    without being counted.
+    `expired` are states dropped because they had become the same as none. `evicted`, `refused_full` and
+    `passed_full` count new keys that met a full store: what was evicted for them, how many were refused,
+    how many passed without being counted.
+
+    Of settlements that could not reach a guarded store, `kept` are to be sent to it, `sent_later` were
+    sent, and `lost` were given up.
     """
 
     keys: int
@@ -46,6 +49,9 @@ class StoreStats(NamedTuple):
     passed_full: int
     holds: int = 0
     max_holds: int = 0
+    kept: int = 0
+    sent_later: int = 0
+    lost: int = 0
 
 
 class Decisions(Protocol):

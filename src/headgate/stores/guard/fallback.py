@@ -14,8 +14,9 @@ from typing import Any, Literal
 from headgate.clock import Clock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.errors import ConfigError, StoreError
-from headgate.keys import Key
+from headgate.errors import ArgumentError, ConfigError, StoreError
+from headgate.holding import Hold, Reserved, Standing, check_lease, check_name, check_remember
+from headgate.keys import Key, check_cost, encode_key
 from headgate.operation import Operation, Receipt
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.memory import MemoryStore
@@ -50,13 +51,16 @@ class Fallback:
             for own, definition in zip(self._choices, self.definitions, strict=True)
         )
         self._local = [number for number, own in enumerate(self._choices) if own == "local"]
-        self._groups = sorted({self.definitions[number].group for number in self._local})
-        self._bound: BoundLimits = local.bind(
+        self.local_groups = sorted({self.definitions[number].group for number in self._local})
+        """The groups whose limits are decided here, which are those of `bound`."""
+
+        self._by_scope = {definition.scope: definition for definition in self.definitions}
+        self.bound: BoundLimits = local.bind(
             [
                 replace(
                     self.definitions[number],
                     limit=self.definitions[number].limit.scaled(share),
-                    group=self._groups.index(self.definitions[number].group),
+                    group=self.local_groups.index(self.definitions[number].group),
                 )
                 for number in self._local
             ],
@@ -65,6 +69,59 @@ class Fallback:
 
     def decide(self, operation: Operation) -> Decision:
         """The decision, `degraded` by the choice that decided."""
+        return self._decide(operation, self.bound.decide)
+
+    def reserve(self, operation: Operation, hold: Hold) -> Reserved:
+        """The same, held where limits are decided here; the id is that of the local store, "" where nothing is held.
+
+        Raises what a store does for what cannot be held.
+        """
+        self._check(operation, hold)
+        made: list[Reserved] = []
+
+        def ask(own: Operation) -> Decision:
+            if not own.commit:
+                return self.bound.decide(own)
+            made.append(self.bound.reserve(own, hold))
+            return made[0].decision
+
+        decision = self._decide(operation, ask)
+        if not made or not decision.allowed:
+            return Reserved(decision, "", repeated=False)
+        return Reserved(decision, made[0].id, made[0].repeated)
+
+    def standings(self, after: Sequence[Standing]) -> tuple[Standing, ...]:
+        """What these limits have, from what the local store tells of those that it decides."""
+        return tuple(
+            Standing(self._by_scope[definition.scope], remaining, reset_after_us)
+            for definition, remaining, reset_after_us in after
+        )
+
+    def _check(self, operation: Operation, hold: Hold) -> None:
+        """Raise what a store does for what is not asked for rightly."""
+        keys, costs = operation.keys, operation.costs
+        if len(keys) != self.groups or len(costs) != self.groups:
+            raise ValueError(f"these limits take {self.groups} keys and costs")
+        if not operation.commit:
+            raise ValueError("what is held is charged: the operation has to commit")
+        for key, cost in zip(keys, costs, strict=True):
+            encode_key(key)
+            check_cost(cost)
+        check_remember(hold.remember_us)
+        if hold.name is not None:
+            check_name(hold.name)
+        if not hold.at_once:
+            check_lease(hold.lease_us)
+            return
+        for definition in self.definitions:
+            if not definition.limit.is_rate:
+                raise ArgumentError(
+                    f'"{definition.limit}" counts what is in flight, and a hit never ends: '
+                    "reserve, and commit at the end"
+                )
+
+    def _decide(self, operation: Operation, ask: Callable[[Operation], Decision]) -> Decision:
+        """The decision; `ask` decides the limits that are decided here."""
         keys, costs = operation.keys, operation.costs
         closed = self._enforced_closed and any(costs)
         readings = [
@@ -75,16 +132,16 @@ class Fallback:
         ]
         degraded = "closed" if self._enforced_closed else "open"
         if self._local:
-            degraded = "local"
-            decision = self._bound.decide(
+            decision = ask(
                 Operation(
-                    tuple(keys[group] for group in self._groups),
-                    tuple(costs[group] for group in self._groups),
+                    tuple(keys[group] for group in self.local_groups),
+                    tuple(costs[group] for group in self.local_groups),
                     commit=operation.commit and not closed,
                     now_us=operation.now_us,
                     max_delay_us=operation.max_delay_us,
                 )
             )
+            degraded = decision.degraded or "local"
             for number, own in zip(self._local, decision.limits, strict=True):
                 readings[number] = Reading(
                     own.allowed, own.remaining, own.reset_after_us, own.retry_after_us, own.next_after_us, own.delay_us
@@ -103,21 +160,21 @@ class Fallback:
         if self._local:
             keys, costs, _, charged = receipt
             own = Receipt(
-                tuple(keys[group] for group in self._groups),
-                tuple(costs[group] for group in self._groups),
+                tuple(keys[group] for group in self.local_groups),
+                tuple(costs[group] for group in self.local_groups),
                 charged=None if charged is None else [charged[number] for number in self._local],
             )
-            self._bound.give_back(own, ago_us)
+            self.bound.give_back(own, ago_us)
 
     def reset(self, keys: tuple[Key, ...]) -> bool:
         """Forget what was used here."""
-        return bool(self._local) and self._bound.reset(tuple(keys[group] for group in self._groups))
+        return bool(self._local) and self.bound.reset(tuple(keys[group] for group in self.local_groups))
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None) -> StatesAt:
         """The states here; None for limits that are not decided here."""
         states: list[tuple[Any, ...] | None] = [None] * len(self.definitions)
         if self._local:
-            found = self._bound.read(tuple(keys[group] for group in self._groups), now_us)
+            found = self.bound.read(tuple(keys[group] for group in self.local_groups), now_us)
             for number, state in zip(self._local, found, strict=True):
                 states[number] = state
         return StatesAt(states, now_us)

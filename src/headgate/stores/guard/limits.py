@@ -14,11 +14,12 @@ from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit
 from headgate.drive import drive, drive_async
 from headgate.errors import StoreError
-from headgate.holding import Hold
+from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
 from headgate.keys import Key
 from headgate.operation import Operation, Receipt
 from headgate.stores.guard.breaker import CLOSED
 from headgate.stores.guard.fallback import Fallback
+from headgate.stores.guard.holds import GuardedHolds
 from headgate.stores.guard.refusals import RefusalMemory
 from headgate.stores.protocol import (
     AsyncBoundLimits,
@@ -56,10 +57,19 @@ class _GuardedLimits:
         self._refusals = store.refusals
         self._memory = RefusalMemory(store.refusals, limits, now_us)
         self._remembers = store.remember and self._memory.is_used
+        self._holds = GuardedHolds(store, bound, fallback, self._memory, clock)
 
     def _probe(self) -> None:
         """See to it that the end of an outage is noticed."""
         raise NotImplementedError
+
+    def _away(self) -> None:
+        """See to it that the end of an outage is noticed, and that settlements that are kept are sent."""
+        raise NotImplementedError
+
+    def id_of(self, key: Key, name: str | bytes, /) -> str:
+        whole_id: str = self._bound.id_of(key, name)
+        return whole_id
 
     def _whole(self, key: Key, cost: Cost, *, commit: bool = True) -> Operation:
         """An operation with one key and cost for all groups."""
@@ -169,6 +179,15 @@ class GuardedLimits(_GuardedLimits, BoundLimits):
     def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
         drive(self._giving_back(receipt, ago_us))
 
+    def reserve(self, operation: Operation, hold: Hold, /) -> Reserved:
+        return drive(self._holds.reserving(operation, hold, self._away))
+
+    def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
+        return drive(self._holds.committing(whole_id, actuals, now_us, self._away))
+
+    def extend(self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None) -> Extension:
+        return drive(self._holds.extending(whole_id, lease_us, more, now_us, self._away))
+
     def reset(self, keys: tuple[Key, ...], /) -> bool:
         return drive(self._resetting(keys))
 
@@ -177,6 +196,10 @@ class GuardedLimits(_GuardedLimits, BoundLimits):
 
     def _probe(self) -> None:
         self._breaker.probe_in_thread(self._store.probe)
+
+    def _away(self) -> None:
+        self._probe()
+        self._store.kept.send_in_thread()
 
 
 class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
@@ -203,6 +226,17 @@ class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
     def give_back(self, receipt: Receipt, ago_us: int, /) -> Awaitable[None]:
         return drive_async(self._giving_back(receipt, ago_us))
 
+    def reserve(self, operation: Operation, hold: Hold, /) -> Awaitable[Reserved]:
+        return drive_async(self._holds.reserving(operation, hold, self._away))
+
+    def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Awaitable[Settlement]:
+        return drive_async(self._holds.committing(whole_id, actuals, now_us, self._away))
+
+    def extend(
+        self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None
+    ) -> Awaitable[Extension]:
+        return drive_async(self._holds.extending(whole_id, lease_us, more, now_us, self._away))
+
     def reset(self, keys: tuple[Key, ...], /) -> Awaitable[bool]:
         return drive_async(self._resetting(keys))
 
@@ -211,3 +245,7 @@ class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
 
     def _probe(self) -> None:
         self._breaker.probe_in_task(self._store.probe_async)
+
+    def _away(self) -> None:
+        self._probe()
+        self._store.kept.send_in_task()

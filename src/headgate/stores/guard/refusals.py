@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from headgate.decision import Decision, NamedLimit, Reading
@@ -42,7 +43,28 @@ class Refusals:
         """How often something was given back or reset."""
 
         self.limits = 0
+        self._held: dict[str, Callable[[], tuple[_State, ...]]] = {}
+        """Where holds that are not settled yet were charged, by their whole ids: those made last in this process."""
+
         self._lock = threading.Lock()
+
+    def held(self, whole_id: str, states: Callable[[], tuple[_State, ...]]) -> None:
+        """A hold was made; the states are asked for when it is settled, since an id tells no key."""
+        with self._lock:
+            if len(self._held) >= MOST_REMEMBERED:
+                del self._held[next(iter(self._held))]
+            self._held[whole_id] = states
+
+    def settled(self, whole_id: str) -> None:
+        """Forget what a settlement may have ended; all refusals where it is not known what it was charged to."""
+        with self._lock:
+            states = self._held.pop(whole_id, None)
+        if not self.known:
+            self.undone += 1
+        elif states is None:
+            self.clear()
+        else:
+            self.drop(states(), undone=True)
 
     def add(self, name: _Name, refusal: _Refusal, undone: int) -> None:
         """Remember, unless something was given back since `undone` was read: the refusal may be older."""
@@ -132,6 +154,11 @@ class RefusalMemory:
     def given_back(self, keys: tuple[Key, ...]) -> None:
         """Forget what may have ended: something was given back, or reset."""
         self._refusals.drop(self._states(keys), undone=True)
+
+    def held(self, whole_id: str, keys: tuple[Key, ...]) -> None:
+        """A hold was made: forget what its charge has changed, and keep in mind what its settlement will."""
+        self.charged(keys)
+        self._refusals.held(whole_id, partial(self._states, keys))
 
     def _name(self, operation: Operation) -> _Name:
         return self._number, tuple(encode_key(key) for key in operation.keys), operation.costs

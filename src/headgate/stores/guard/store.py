@@ -8,14 +8,17 @@ second, see `refusals`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.guard.fallback import CHOICES, MAX_LOCAL_KEYS, Choice, Fallback, read_share
+from headgate.stores.guard.kept import Commit, KeptSettlements, hastening
 from headgate.stores.guard.limits import AsyncGuardedLimits, GuardedLimits
+from headgate.stores.guard.local_holds import LocalHolds
 from headgate.stores.guard.refusals import Refusals
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import (
@@ -52,8 +55,13 @@ class GuardedStore(Store):
         self.local_share = read_share(local_share)
         self.remember = remember
         self._breaker = Breaker(repr(store))
-        self.local = MemoryStore(max_keys=MAX_LOCAL_KEYS)
+        self.local = MemoryStore(max_keys=MAX_LOCAL_KEYS, max_holds=MAX_LOCAL_KEYS)
+        self.local_holds = LocalHolds()
         self.refusals = Refusals()
+        self.kept = KeptSettlements(
+            repr(store), _settles(store.bind), _settles(store.bind_async), self.refusals.settled
+        )
+        self._breaker.listeners.append(hastening(self.kept))
 
         self.blocking = store.blocking
         self.clock = store.clock
@@ -96,12 +104,14 @@ class GuardedStore(Store):
         await self.inner.probe_async()
 
     def stats(self) -> StoreStats:
-        """What the store counts about itself."""
-        return self.inner.stats()
+        """What the store counts about itself, and this guard about settlements that could not reach it."""
+        kept = self.kept
+        return self.inner.stats()._replace(kept=len(kept), sent_later=kept.sent, lost=kept.lost)
 
     def clear(self) -> None:
         """Forget everything."""
         self.local.clear()
+        self.local_holds.clear()
         try:
             self.inner.clear()
         finally:
@@ -124,14 +134,26 @@ class GuardedStore(Store):
         await self.inner.ping_async()
 
     def close(self) -> None:
-        """Close the store."""
+        """Close the store; settlements that are kept are sent first, for at most a second, or counted as lost."""
+        self.kept.close()
         self.breaker.close()
         self.inner.close()
 
     async def aclose(self) -> None:
         """`close` for an event loop."""
+        await self.kept.aclose()
         self.breaker.close()
         await self.inner.aclose()
 
     def __repr__(self) -> str:
         return f"GuardedStore({self.inner!r}, on_error={self.on_error!r}, breaker={self.breaker.state!r})"
+
+
+def _settles(bind: Callable[..., Any]) -> Commit:
+    """What settles holds of any limits on a store, by a clock of the caller's or its own."""
+
+    def commit(clock: Clock | None) -> Callable[..., Any]:
+        settle: Callable[..., Any] = bind((), clock=clock).commit
+        return settle
+
+    return commit

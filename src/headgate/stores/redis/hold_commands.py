@@ -103,11 +103,15 @@ class HoldCommands:
             _OWN_ID if name is None else self._identity(operation, hold),
             random[:TOKEN],
         )
-        if self._calls.are_few:
-            call = self._calls.reserve_few(head, self._calls.record(text, slot), names[0], costs[0])
-            answer = read_reserved((yield call), len(names))
-        else:
-            answer = yield from self._reserve_apart(self._places(names, text, slot), head, names, costs, asked)
+        try:
+            if self._calls.are_few:
+                call = self._calls.reserve_few(head, self._calls.record(text, slot), names[0], costs[0])
+                answer = read_reserved((yield call), len(names))
+            else:
+                answer = yield from self._reserve_apart(self._places(names, text, slot), head, names, costs, asked)
+        except StoreError as lost:
+            lost.hold_id = text
+            raise
         if isinstance(answer, Conflict):
             raise _conflict(answer, head.identity, asked)
         repeated, readings = answer
