@@ -8,11 +8,14 @@
 //! then charges all or none.
 
 pub mod answer;
-pub mod holding;
+mod committing;
+mod extending;
 mod judgement;
 pub mod known_hold;
 mod known_key;
+mod reserving;
 pub mod settling;
+mod shares;
 pub mod storage;
 pub mod transaction;
 
