@@ -52,7 +52,7 @@ KINDS = (*CORES, *ZONES, *REDIS)
 GUARDED = ("guarded",) if "redis" in REDIS else ()
 """A Redis behind a guard, as it is opened by its URL."""
 
-HOLDING = (*CORES, *REDIS, *GUARDED)
+HOLDING = (*CORES, *ZONES, *REDIS, *GUARDED)
 """Where what is settled later can be held."""
 
 _NUMBERS = count()

@@ -71,7 +71,7 @@ class Zone:
 
     def __new__(cls, descriptor: int, *, on_full: str, alone: int | None) -> Zone: ...
     @staticmethod
-    def format(descriptor: int, *, size: int, log_percent: int, seed: bytes, boot: bytes) -> None:
+    def format(descriptor: int, *, size: int, log_percent: int, max_holds: int, seed: bytes, boot: bytes) -> None:
         """Make a file of `size` zeroes a zone; no other process may have it yet. `seed` and `boot` have 16 bytes."""
 
     @staticmethod
@@ -104,7 +104,7 @@ class Zone:
 
     def info(self) -> dict[str, int]:
         """`size`, `log_percent`, `shards`, `max_keys`, `max_log_entries_per_key`, `log_blocks`, `log_blocks_held`,
-        `max_limits`, `created_us`, `mended`."""
+        `max_holds`, `max_limits`, `created_us`, `mended`."""
 
     def known(self) -> list[tuple[str, str]]:
         """(scope, text) of each limit that is known."""

@@ -64,6 +64,9 @@ class Scenario(NamedTuple):
     """Whether bystanders may be let go for the new key."""
 
     log_percent: int = 25
+    max_holds: int | None = None
+    seen_us: int = NOW_US
+    """The moment at which is looked what is left."""
 
 
 class Clock:
@@ -85,9 +88,9 @@ class Clock:
 class World:
     """A zone, the limits bound to it, and its memory."""
 
-    def __init__(self, size: int, log_percent: int, limits: str, keys: int) -> None:
+    def __init__(self, size: int, log_percent: int, limits: str, keys: int, max_holds: int | None = None) -> None:
         path = Path("/dev/shm") / f"headgate-killing-{os.getpid()}-{uuid4().hex}"
-        self.store = SharedStore(path, size=size, log_percent=log_percent)
+        self.store = SharedStore(path, size=size, log_percent=log_percent, max_holds=max_holds)
         with path.open("r+b") as file:
             self.memory = mmap.mmap(file.fileno(), size)
         path.unlink()
@@ -103,15 +106,16 @@ class World:
 
     def keys_in_shards(self) -> dict[str, str]:
         """Keys in shards of their own, by the names that scenarios have for them: "z" in the lowest, "a" and so on."""
-        shards = self.store.info()["shards"]
+        shards, plain = self.store.info()["shards"], self.bind(parse_limits("9/hour"), 1, scope="plain")
         first = 4096 + max(32 << 10, min(self.size // 64, 1 << 20)) // 4096 * 4096
-        stride = (self.size - first) // shards
+        end = self.size - (-(-self.store.info()["max_holds"] // 4) + shards) * 272 * 8  # the cells of holds
+        stride = (end // 4096 * 4096 - first) // shards
         stride -= (stride - 320) % 4096
         used = [slice(first + shard * stride + 48 + 16, first + shard * stride + 48 + 24) for shard in range(shards)]
         found: dict[int, str] = {}
         while len(found) < shards:
             before, key = [self.memory[place] for place in used], uuid4().hex
-            self.one.decide(Operation((key,), (1,)))
+            plain.decide(Operation((key,), (1,)))
             [shard] = [shard for shard, place in enumerate(used) if self.memory[place] != before[shard]]
             found[shard] = key
         self.store.clear()
@@ -301,12 +305,12 @@ class Killer:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.world = World(scenario.size, scenario.log_percent, scenario.limits, len(scenario.keys))
+        self.world = World(scenario.size, scenario.log_percent, scenario.limits, len(scenario.keys), scenario.max_holds)
         scenario.prepare(self.world)
         self.keep = ctypes.create_string_buffer(scenario.size)
         self.mended = 0
         self.last = ctypes.create_string_buffer(scenario.size)
-        self.after_us = NOW_US + HOUR_US + 3 if "leave" in scenario.name else NOW_US
+        self.after_us = NOW_US + HOUR_US + 3 if "leave" in scenario.name else scenario.seen_us
         self.save()
         self.before = self.seen()
         scenario.operate(self.world)
@@ -404,18 +408,23 @@ class Killer:
         assert self.scenario.lossy or others in unharmed, f"others were harmed: {others}"
         fault = self.world.store._zone.check()
         assert fault is None, fault
-        for key in self.scenario.keys:  # and life goes on
+        found = "after" if keys == self.after[0] else "before"
+        self.go_on(found)
+        assert self.world.store._zone.check() is None
+        self.mended += self.world.store.info()["mended"]
+        return found
+
+    def go_on(self, found: str) -> None:
+        """Life goes on."""
+        for key in self.scenario.keys:
             was = self.world.state(key, self.after_us)
             assert self.world.hit(key, now_us=self.after_us).allowed
             assert self.world.state(key, self.after_us) != was
-        assert self.world.store._zone.check() is None
-        self.mended += self.world.store.info()["mended"]
-        return "after" if keys == self.after[0] else "before"
 
 
-def run(scenario: Scenario, most_steps: int | None) -> dict[str, object]:
+def run(killer: Killer, most_steps: int | None) -> dict[str, object]:
     """Kill at all points of a scenario, or at as many as that takes so many steps."""
-    killer = Killer(scenario)
+    scenario = killer.scenario
     changes = killer.changes()
     points = list(points_of(changes, all_of_them=most_steps == 0))
     if most_steps:
@@ -477,7 +486,7 @@ def mender_deaths(killer: Killer, first: Point, way: tuple[str, ...], most_steps
     original = ctypes.create_string_buffer(killer.keep.raw, killer.scenario.size)
     killer.save()  # half done, and its owner dead
     look = killer.scenario._replace(operate=lambda world: world.hit(*way, cost=0, now_us=killer.after_us, commit=False))
-    mender = Killer.__new__(Killer)
+    mender = type(killer).__new__(type(killer))
     mender.__dict__.update(killer.__dict__, scenario=look)
     pid, steps, changes = mender.start(), 0, 0
     mender.look()
@@ -592,7 +601,7 @@ def main() -> None:
     steps, name = (*sys.argv[1:], "", "")[:2]
     for scenario in scenarios():
         if name in {"", scenario.name}:
-            print(json.dumps(run(scenario, int(steps) if steps else None)), flush=True)
+            print(json.dumps(run(Killer(scenario), int(steps) if steps else None)), flush=True)
 
 
 if __name__ == "__main__":

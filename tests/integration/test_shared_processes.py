@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from killing import scenarios
+from killing_holds import scenarios as scenarios_of_holds
 
 from subjects import KINDS
 
@@ -66,6 +67,36 @@ def test_a_process_killed_at_any_instruction_leaves_its_decision_charged_or_not(
     assert sum(result["deaths"] for result in results) > 60
     assert sum(result["second_deaths"] for result in results) > 12
     assert sum(result["mended"] for result in results) > 20
+
+
+def test_a_process_killed_at_any_instruction_of_holding_leaves_the_hold_made_and_settled_or_not() -> None:
+    steps, names = "" if LONG else "5000", [scenario.name for scenario in scenarios_of_holds()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        told_of_each = list(pool.map(lambda name: told("killing_holds.py", steps, name, within_s=7200), names))
+    results = [result for [result] in told_of_each]
+    assert len(results) >= 28
+    for result in results:
+        assert result["before"] and result["after"], result
+    assert sum(result["deaths"] for result in results) >= 4 * len(results)
+    assert sum(result["second_deaths"] for result in results) > 200
+    assert sum(result["mended"] for result in results) > 200
+
+
+def test_a_hold_of_one_process_is_settled_by_another_and_places_are_never_more_than_there_are() -> None:
+    [result] = told("crowd_holds.py", "flood", "5000" if LONG else "500", within_s=600)
+    assert result["ended_well"] and result["fault"] is None, result
+    assert 0 < result["most"] <= 20 and result["places_left"] == 20, result
+    assert result["settled"] >= 500 and result["held_by_the_first"] > 0, result
+
+
+def test_what_killed_processes_held_is_free_at_the_end_of_its_lease_and_settled_once() -> None:
+    processes = 1000 if LONG else 80
+    [result] = told("crowd_holds.py", "killed", str(processes), within_s=600)
+    assert result["killed"] == processes and result["fault"] is None, result
+    assert result["free"] == [20], result  # whatever was in flight
+    assert result["told"] > processes and result["settled"] == result["told"], result
+    assert result["again"] == ["already settled"] and result["given_back"] == 2 * result["told"], result
+    assert 0 <= result["not_told"] <= 3 * processes, result
 
 
 def test_a_process_killed_while_it_takes_back_limits_leaves_a_zone_that_is_whole() -> None:

@@ -12,7 +12,7 @@ from headgate.http.asgi import RateLimitMiddleware as AsgiMiddleware
 from headgate.http.wsgi import RateLimitMiddleware as WsgiMiddleware
 from headgate.integrations.httpx import RateLimitTransport
 from headgate.testing import ManualClock
-from subjects import REDIS, make_limiter
+from subjects import CORES, REDIS, ZONES, make_limiter
 
 LIMITS = "60/minute fixed; 90000 tokens/minute bucket; 20 usd/day fixed; 5 concurrent"
 
@@ -70,9 +70,10 @@ def test_money_is_held_as_text_or_decimals(core: str) -> None:
     assert limiter.peek("key", 0).remaining == 19_750_000_000
 
 
-def test_calendar_windows_and_buckets_in_steps_are_held_in_memory(core: str) -> None:
+@pytest.mark.parametrize("kind", [*CORES, *ZONES])
+def test_calendar_windows_and_buckets_in_steps_are_held_in_memory(kind: str) -> None:
     clock = ManualClock()
-    limiter = make_limiter(core, "1000/month in Europe/Zurich; 10/minute burst 30 stepwise", clock)
+    limiter = make_limiter(kind, "1000/month in Europe/Zurich; 10/minute burst 30 stepwise", clock)
     held = limiter.reserve("key", 20)
     assert held.commit(5).outcome == "settled"
     assert [reading.remaining for reading in limiter.peek("key", 0).limits] == [995, 25]

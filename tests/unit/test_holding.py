@@ -12,7 +12,7 @@ from headgate.holding import Hold, whole_id
 from headgate.limit_text import parse_limits
 from headgate.operation import Operation
 from headgate.testing import ManualClock
-from subjects import HOLDING, KINDS, make_limiter, make_store, numbers
+from subjects import CORES, ZONES, make_limiter, make_store, numbers
 
 HOUR_US = 3_600_000_000
 EVERY_LIMIT = [
@@ -343,9 +343,10 @@ def test_settling_under_other_numbers_gives_back_only_what_counts_alike(holding_
 
 
 @pytest.mark.parametrize("on_full", ["refuse", "forget", "pass"])
-def test_a_full_store_never_forgets_an_open_hold(core: str, on_full: str) -> None:
+@pytest.mark.parametrize("kind", [*CORES, *ZONES])
+def test_a_full_store_never_forgets_an_open_hold(kind: str, on_full: str) -> None:
     clock = ManualClock()
-    limiter = make_limiter(core, "99/hour bucket; 50 concurrent", clock, max_holds=3, on_full=on_full)
+    limiter = make_limiter(kind, "99/hour bucket; 50 concurrent", clock, max_holds=3, on_full=on_full)
     settled, *opened = (limiter.reserve(f"key-{number}", 2) for number in range(3))
     settled.commit(1)
     more = limiter.reserve("key-3", 2)
@@ -363,9 +364,10 @@ def test_a_full_store_never_forgets_an_open_hold(core: str, on_full: str) -> Non
     assert limiter.reserve("key-5", 2).decision.degraded == ""
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in HOLDING])
-def test_a_store_that_holds_nothing_says_so(kind: str) -> None:
-    limiter = make_limiter(kind, "9/hour bucket", ManualClock())
+@pytest.mark.skipif(not ZONES, reason="a zone needs the native core")
+def test_a_zone_without_room_for_holds_says_so_and_charges_nothing() -> None:
+    store = make_store("shared", max_holds=0)
+    limiter = Limiter("9/hour bucket", store=store, clock=ManualClock())
     for call in (
         lambda: limiter.reserve("key"),
         lambda: limiter.hit("key", id="x"),
@@ -373,8 +375,25 @@ def test_a_store_that_holds_nothing_says_so(kind: str) -> None:
         lambda: limiter.extend(whole_id("key", "x", 0)),
         lambda: limiter.id_of("key", "x"),
     ):
-        with pytest.raises(ConfigError, match="does not hold what is settled later"):
+        with pytest.raises(ConfigError, match="does not hold what is settled later: make one with max_holds="):
             call()
+    with pytest.raises(ConfigError, match="a rate is needed"):
+        Limiter("9 concurrent", store=store)
+    assert limiter.hit("key").remaining == 8
+
+
+@pytest.mark.skipif(not ZONES, reason="a zone needs the native core")
+def test_more_limits_than_a_zone_can_hold_at_once_are_refused_and_charge_nothing() -> None:
+    store = make_store("shared")
+    clock = ManualClock()
+    few, many = (
+        Limiter("; ".join(f"{number}/hour fixed" for number in range(9, 9 + count)), store=store, clock=clock)
+        for count in (12, 13)
+    )
+    assert few.reserve("key").commit(3).outcome == "settled"
+    with pytest.raises(ConfigError, match="holds up to 12 limits at once"):
+        many.reserve("key")
+    assert many.peek("other", 0).limits[0].remaining == 9
 
 
 def test_a_shadow_that_did_not_admit_is_not_held(holding_kind: str) -> None:

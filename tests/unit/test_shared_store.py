@@ -162,7 +162,7 @@ def test_a_foreign_file_is_refused_and_left_alone(path: Path, content: bytes, me
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (8, 77, "is a zone of layout 77, and this program reads layout 2"),
+        (8, 77, "is a zone of layout 77, and this program reads layouts 2 and 3"),
         (16, 5, "was made for another kind of processor or C library"),
         (24, SIZE * 2, "is damaged in its header"),
         (72, 1, "is damaged in its header"),
@@ -310,7 +310,7 @@ def test_no_room_on_the_disk_is_told_at_once_and_leaves_nothing(path: Path) -> N
         ("shared:///x?mode=999", "mode is three octal digits such as 660, not '999'"),
         ("shared:///x?mode=400", "mode is 600 with what others may do, such as 660, not 400"),
         ("shared:///x?log_percent=95", "log_percent is 0 to 90, not 95"),
-        ("shared:///x?max_keys=95", 'has the options size, log_percent, on_full and mode, not "max_keys"'),
+        ("shared:///x?max_keys=95", 'has the options size, log_percent, max_holds, on_full and mode, not "max_keys"'),
         ("shared:///x?size=1MiB&size=2MiB", 'the store option "size" is given twice'),
         ("shared:///no/such/place/x", "there is no directory /no/such/place"),
         ("shared:///tmp", "is a directory; name a file in it"),

@@ -179,6 +179,10 @@ pub mod shared {
         pub blocks: usize,
         /// Where one more lock is, before the first shard.
         pub lock: usize,
+        /// Where the words are that all shards share, behind the last shard.
+        pub pool: usize,
+        /// How many words those are.
+        pub pool_words: usize,
     }
 
     impl ShardLayout {
@@ -191,12 +195,15 @@ pub mod shared {
         fn fit(&self, bytes: usize) -> bool {
             let end = self.blocks_at().checked_add(self.blocks.saturating_mul(size_of::<Block>()));
             let all = self.count.checked_mul(self.stride).and_then(|all| all.checked_add(self.first));
+            let pool = self.pool_words.checked_mul(8).and_then(|pool| pool.checked_add(self.pool));
             self.lock % 8 == 0
                 && self.lock + LOCK_BYTES <= self.first
                 && self.first % 64 == 0
                 && self.stride % 64 == 0
                 && end.is_some_and(|end| end <= self.stride)
-                && all.is_some_and(|all| all <= bytes)
+                && self.pool % 64 == 0
+                && all.is_some_and(|all| all <= self.pool)
+                && pool.is_some_and(|pool| pool <= bytes)
         }
     }
 
@@ -274,7 +281,19 @@ pub mod shared {
         pub words: &'map Words<SHARD_WORDS>,
         /// Its records.
         pub records: &'map Records,
+        /// Its number.
+        pub number: usize,
+        /// Where the words are that all shards share.
+        map: &'map SharedMap,
         _taken: Taken<'map>,
+    }
+
+    impl<'map> HeldShard<'map> {
+        /// The words that all shards share: a thread writes those alone that its shard has taken.
+        #[inline(always)]
+        pub fn pool(&self) -> &'map [AtomicU64] {
+            self.map.pool()
+        }
     }
 
     /// A mapped file.
@@ -340,6 +359,8 @@ pub mod shared {
                     blocks: std::slice::from_raw_parts_mut(start.add(shards.blocks_at()).cast(), shards.blocks),
                     words: self.shard_words(shard_number),
                     records: &*start.add(RECORDS_AT).cast(),
+                    number: shard_number,
+                    map: self,
                     _taken: taken,
                 })
             }
@@ -350,6 +371,16 @@ pub mod shared {
         pub fn shard_words(&self, shard_number: usize) -> &Words<SHARD_WORDS> {
             // SAFETY: as in `hold`; and words are atomic, so that no lock is needed to look at them.
             unsafe { &*self.map.as_ptr().add(self.place_of(shard_number) + LOCK_BYTES).cast() }
+        }
+
+        /// The words that all shards share.
+        #[inline(always)]
+        pub fn pool(&self) -> &[AtomicU64] {
+            // SAFETY: `fit` said that they lie in the mapping, in line, and behind all shards; nothing there is ever
+            // viewed as anything but atomic words.
+            unsafe {
+                std::slice::from_raw_parts(self.map.as_ptr().add(self.shards.pool).cast(), self.shards.pool_words)
+            }
         }
 
         /// Where a slot of a shard is, for fetching it ahead.

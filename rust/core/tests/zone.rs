@@ -38,7 +38,7 @@ fn file(size: u64) -> File {
 }
 
 fn zone(size: usize) -> ZoneStorage {
-    let (file, layout) = (file(size as u64), Layout::new(size, 25).expect("a layout"));
+    let (file, layout) = (file(size as u64), Layout::new(size, 25, size >> 12).expect("a layout"));
     ZoneStorage::format(&file, &layout, &BIRTH).expect("a zone");
     ZoneStorage::open(&file, OnFull::Refuse, Some(4)).expect("a file").expect("a zone")
 }
@@ -89,14 +89,14 @@ fn a_zone_is_what_its_file_says() {
     assert_eq!((zone.birth().anchor_us, zone.birth().created_us), (5, 6));
     assert_eq!(zone.namespace(), 4);
     for (size, log_percent) in [(128 << 10, 0), (1 << 20, 90), (64 << 20, 25), (1 << 40, 50)] {
-        let layout = Layout::new(size, log_percent).expect("a layout");
+        let layout = Layout::new(size, log_percent, 0).expect("a layout");
         let end = layout.shards.first + layout.shards.count * layout.shards.stride;
         assert!(end <= size && size - end < size / 16 + 8192, "{size}: {end}");
         assert!(layout.homes > 100);
         assert_eq!(layout.shards.blocks == 0, log_percent == 0);
     }
     for (size, log_percent) in [(64 << 10, 25), ((1 << 20) + 1, 25), (1 << 20, 91), (1 << 50, 25)] {
-        assert!(Layout::new(size, log_percent).is_err());
+        assert!(Layout::new(size, log_percent, 0).is_err());
     }
 }
 

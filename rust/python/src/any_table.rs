@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use headgate_core::algorithms::transition::Stored;
 use headgate_core::hash::{KeyHash, Seed};
 use headgate_core::holding::record::HoldId;
-use headgate_core::limit::Limit;
+use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::process::storage::ProcessStorage;
 use headgate_core::shard::DamagedState;
 use headgate_core::shard::log_reader::Entries;
@@ -16,7 +16,7 @@ use headgate_core::table::answer::{Answer, Check, Mode};
 use headgate_core::table::known_hold::SettledOne;
 use headgate_core::table::settling::HoldRequest;
 use headgate_core::table::settling::{Asked, Extension, Misuse, Reserved, Settlement};
-use headgate_core::table::storage::Stats;
+use headgate_core::table::storage::{Stats, Storage};
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 use headgate_core::zone::backoff::LONGEST_WAIT;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
@@ -24,6 +24,17 @@ use headgate_core::zone::shards::Unusable;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 use headgate_core::zone::storage::ZoneStorage;
 use pyo3::prelude::*;
+
+/// What a table answers to a call, wherever it is; an error is raised.
+macro_rules! ask {
+    ($self:ident.$call:ident($($argument:expr),*)) => {
+        guarded(|| match $self {
+            Self::Private(table) => table.$call($($argument),*).map_err(damaged),
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+            Self::Shared(table) => table.$call($($argument),*).map_err(unusable),
+        })
+    };
+}
 
 /// A table.
 pub enum AnyTable {
@@ -56,11 +67,7 @@ impl AnyTable {
 
     /// Make a limit known.
     pub fn register(&self, definition: Definition<'_>, now_us: i64) -> Registration<PyErr> {
-        guarded(|| match self {
-            Self::Private(table) => table.register(definition, now_us).map_err(damaged),
-            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-            Self::Shared(table) => table.register(definition, now_us).map_err(unusable),
-        })
+        ask!(self.register(definition, now_us))
     }
 
     /// Raise ConfigError for limits that cannot be asked together here.
@@ -85,22 +92,20 @@ impl AnyTable {
     /// See `Table::apply`.
     #[inline(always)]
     pub fn apply(&self, checks: &[Check], now_us: i64, mode: Mode) -> PyResult<Answer> {
-        guarded(|| match self {
-            Self::Private(table) => table.apply(checks, now_us, mode).map_err(damaged),
-            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-            Self::Shared(table) => table.apply(checks, now_us, mode).map_err(unusable),
-        })
+        ask!(self.apply(checks, now_us, mode))
     }
 
     /// See `Table::apply_in_flight`.
     pub fn apply_in_flight(&self, checks: &[Check], now_us: i64, mode: Mode) -> PyResult<Answer> {
-        guarded(|| self.holding()?.apply_in_flight(checks, now_us, mode).map_err(damaged))
+        self.check_holds(checks)?;
+        ask!(self.apply_in_flight(checks, now_us, mode))
     }
 
     /// See `Table::reserve`.
     #[inline(always)]
     pub fn reserve(&self, checks: &[Check], request: &HoldRequest<'_>, now_us: i64, mode: Mode) -> PyResult<Reserved> {
-        guarded(|| self.holding()?.reserve(checks, request, now_us, mode).map_err(damaged))
+        self.check_holds(checks)?;
+        ask!(self.reserve(checks, request, now_us, mode))
     }
 
     /// See `Table::commit`.
@@ -113,7 +118,8 @@ impl AnyTable {
         asked: &Asked<'_>,
         now_us: i64,
     ) -> PyResult<Result<Settlement, Misuse>> {
-        guarded(|| self.holding()?.commit(id, shard_number, actuals, asked, now_us).map_err(damaged))
+        self.check_holds(&[])?;
+        ask!(self.commit(id, shard_number, actuals, asked, now_us))
     }
 
     /// See `Table::commit_one`.
@@ -126,7 +132,7 @@ impl AnyTable {
         asked: &Registered,
         now_us: i64,
     ) -> PyResult<Option<SettledOne>> {
-        guarded(|| self.holding()?.commit_one(id, shard_number, actual, asked, now_us).map_err(damaged))
+        ask!(self.commit_one(id, shard_number, actual, asked, now_us))
     }
 
     /// See `Table::extend`.
@@ -139,18 +145,43 @@ impl AnyTable {
         asked: &Asked<'_>,
         now_us: i64,
     ) -> PyResult<Result<Extension, Misuse>> {
-        guarded(|| self.holding()?.extend(id, shard_number, lease_us, more, asked, now_us).map_err(damaged))
+        self.check_holds(&[])?;
+        ask!(self.extend(id, shard_number, lease_us, more, asked, now_us))
     }
 
-    /// The table, if it is one that holds.
+    /// See `Table::new_id`.
     #[inline(always)]
-    pub fn holding(&self) -> PyResult<&Table<ProcessStorage>> {
+    pub fn new_id(&self) -> HoldId {
         match self {
-            Self::Private(table) => Ok(table),
+            Self::Private(table) => table.new_id(),
             #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-            Self::Shared(_) => {
-                let message = "a shared zone does not hold what is settled later: use a store that does";
-                Err(headgate_error("ConfigError", message.into()))
+            Self::Shared(table) => table.new_id(),
+        }
+    }
+
+    /// The number of a key's shard, for the ids of its holds. Raises ConfigError for a table that holds nothing.
+    #[inline(always)]
+    pub fn place_of(&self, key: KeyHash) -> PyResult<u16> {
+        self.check_holds(&[])?;
+        match self {
+            Self::Private(table) => Ok(table.storage().shard_of(key) as u16),
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+            Self::Shared(table) => Ok(table.storage().shard_of(key) as u16),
+        }
+    }
+
+    /// Raise ConfigError where these limits cannot be held together here.
+    #[inline(always)]
+    fn check_holds(&self, checks: &[Check]) -> PyResult<()> {
+        match self {
+            Self::Private(_) => Ok(()),
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+            Self::Shared(table) => {
+                let logs = checks.iter().filter(|check| check.limit.limit.algorithm == Algorithm::SlidingLog).count();
+                match table.storage().unheld(checks.len(), logs) {
+                    None => Ok(()),
+                    Some(fault) => Err(headgate_error("ConfigError", fault)),
+                }
             }
         }
     }
@@ -164,29 +195,17 @@ impl AnyTable {
         mode: Mode,
         each: impl FnMut(Answer),
     ) -> PyResult<()> {
-        guarded(|| match self {
-            Self::Private(table) => table.apply_each(requests, checks_each, now_us, mode, each).map_err(damaged),
-            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-            Self::Shared(table) => table.apply_each(requests, checks_each, now_us, mode, each).map_err(unusable),
-        })
+        ask!(self.apply_each(requests, checks_each, now_us, mode, each))
     }
 
     /// See `Table::reset`.
     pub fn reset(&self, limit: &Registered, key: KeyHash, now_us: i64) -> PyResult<bool> {
-        guarded(|| match self {
-            Self::Private(table) => table.reset(limit, key, now_us).map_err(damaged),
-            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-            Self::Shared(table) => table.reset(limit, key, now_us).map_err(unusable),
-        })
+        ask!(self.reset(limit, key, now_us))
     }
 
     /// See `Table::give_back`.
     pub fn give_back(&self, checks: &[Check], now_us: i64, earliest_us: i64) -> PyResult<()> {
-        guarded(|| match self {
-            Self::Private(table) => table.give_back(checks, now_us, earliest_us).map_err(damaged),
-            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-            Self::Shared(table) => table.give_back(checks, now_us, earliest_us).map_err(unusable),
-        })
+        ask!(self.give_back(checks, now_us, earliest_us))
     }
 
     /// See `Table::read`.
@@ -197,29 +216,17 @@ impl AnyTable {
         now_us: i64,
         read: impl FnOnce(Stored<Entries<'_>>) -> T,
     ) -> PyResult<T> {
-        guarded(|| match self {
-            Self::Private(table) => table.read(limit, key, now_us, read).map_err(damaged),
-            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-            Self::Shared(table) => table.read(limit, key, now_us, read).map_err(unusable),
-        })
+        ask!(self.read(limit, key, now_us, read))
     }
 
     /// See `Table::clear`.
     pub fn clear(&self) -> PyResult<()> {
-        guarded(|| match self {
-            Self::Private(table) => table.clear().map_err(damaged),
-            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-            Self::Shared(table) => table.clear().map_err(unusable),
-        })
+        ask!(self.clear())
     }
 
     /// See `Table::stats`.
     pub fn stats(&self) -> PyResult<Stats> {
-        guarded(|| match self {
-            Self::Private(table) => table.stats().map_err(damaged),
-            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-            Self::Shared(table) => table.stats().map_err(unusable),
-        })
+        ask!(self.stats())
     }
 }
 

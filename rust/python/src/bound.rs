@@ -8,7 +8,6 @@ use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Answer, Check, Mode};
 use headgate_core::table::settling::HoldRequest;
 use headgate_core::table::settling::{Asked, Reserved};
-use headgate_core::table::storage::Storage;
 use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -172,7 +171,7 @@ impl BoundLimits {
         let place = own.place(hash)?;
         let is_new = id.is_none();
         let id = match id {
-            None => WholeId { digest: own.table.holding()?.new_id(), place },
+            None => WholeId { digest: own.table.new_id(), place },
             Some(name) => WholeId::named(key, name, place)?,
         };
         let checks: Checks<'_> = own.members.iter().map(|member| member.check(hash, cost.0)).collect();
@@ -211,9 +210,9 @@ impl BoundLimits {
             }
             Some(key) => {
                 let place = self.place(hash_key(&key, self.table.seed())?)?;
-                WholeId { digest: self.table.holding()?.new_id(), place }
+                WholeId { digest: self.table.new_id(), place }
             }
-            None => WholeId { digest: self.table.holding()?.new_id(), place: 0 },
+            None => WholeId { digest: self.table.new_id(), place: 0 },
         };
         let request = self.request(id, lease_us, self.remember_us.max(remember_us), &costs);
         let now_us = operation.now_us.as_ref().map(|now_us| now_us.bind(py));
@@ -373,7 +372,7 @@ impl BoundLimits {
     /// Where the first of some checks is, as ids tell it.
     #[inline]
     fn place(&self, key: KeyHash) -> PyResult<u16> {
-        Ok(self.table.holding()?.storage().shard_of(key) as u16)
+        self.table.place_of(key)
     }
 
     #[cold]

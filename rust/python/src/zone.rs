@@ -37,9 +37,16 @@ impl Zone {
 
     /// Make a file of zeroes a zone.
     #[staticmethod]
-    #[pyo3(signature = (descriptor, *, size, log_percent, seed, boot))]
-    fn format(descriptor: RawFd, size: usize, log_percent: usize, seed: [u8; 16], boot: [u8; 16]) -> PyResult<()> {
-        let layout = Layout::new(size, log_percent).map_err(|fault| headgate_error("ConfigError", fault))?;
+    #[pyo3(signature = (descriptor, *, size, log_percent, max_holds, seed, boot))]
+    fn format(
+        descriptor: RawFd,
+        size: usize,
+        log_percent: usize,
+        max_holds: usize,
+        seed: [u8; 16],
+        boot: [u8; 16],
+    ) -> PyResult<()> {
+        let layout = Layout::new(size, log_percent, max_holds).map_err(|fault| headgate_error("ConfigError", fault))?;
         let created_us = wall_us();
         let birth = Birth { seed, boot, anchor_us: created_us - monotonic_us(), created_us };
         Ok(ZoneStorage::format(&same_file(descriptor)?, &layout, &birth)?)
@@ -92,6 +99,7 @@ impl Zone {
         dict.set_item("max_log_entries_per_key", layout.max_log_entries())?;
         dict.set_item("log_blocks", blocks)?;
         dict.set_item("log_blocks_held", held)?;
+        dict.set_item("max_holds", layout.max_holds)?;
         dict.set_item("max_limits", layout.limits)?;
         dict.set_item("created_us", zone.birth().created_us)?;
         dict.set_item("mended", zone.mended())?;

@@ -36,6 +36,7 @@ def info(path: str, as_json: bool) -> None:
     rows = {
         "zone": f"{store.path}, {facts['size']:,} bytes, made {created:%Y-%m-%d %H:%M:%S} UTC",
         "states": f"{stats.keys:,} of {stats.max_keys:,}",
+        "holds": f"{stats.holds:,} of {stats.max_holds:,}",
         "log blocks": f"{facts['log_blocks_held']:,} of {facts['log_blocks']:,}, {facts['log_percent']} % of the zone; "
         f"a key's log has at most {facts['max_log_entries_per_key']:,} entries",
         "since then": f"{stats.expired:,} expired, {stats.evicted:,} evicted, {stats.refused_full:,} refused and "

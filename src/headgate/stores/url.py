@@ -70,7 +70,7 @@ def _memory_options(url: str) -> dict[str, Any]:
     parts = split_url(url)
     if parts.credentials or parts.host or parts.path not in ("", "/"):
         raise ConfigError('the memory store is "memory://", with options after "?", and nothing between')
-    check_options(parts.options, ("max_keys", "max_log_entries", "on_full"), "the memory store")
+    check_options(parts.options, ("max_keys", "max_log_entries", "max_holds", "on_full"), "the memory store")
     return {name: _on_full(value) if name == "on_full" else _number(name, value) for name, value in parts.options}
 
 
@@ -83,12 +83,12 @@ def _shared_options(url: str) -> dict[str, Any]:
     path = unquote_to_bytes(parts.path)
     if b"\0" in path:
         raise ConfigError("a path has no NUL in it, which %00 stands for")
-    check_options(parts.options, ("size", "log_percent", "on_full", "mode"), "the shared store")
+    check_options(parts.options, ("size", "log_percent", "max_holds", "on_full", "mode"), "the shared store")
     options: dict[str, Any] = {"path": os.fsdecode(path)}
     for name, value in parts.options:
         if name == "size":
             options[name] = _bytes(value)
-        elif name == "log_percent":
+        elif name in ("log_percent", "max_holds"):
             options[name] = _number(name, value)
         elif name == "on_full":
             options[name] = _on_full(value)

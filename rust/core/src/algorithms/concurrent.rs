@@ -4,25 +4,28 @@
 //! when the last of them is over, None where there is none. What a decision takes is in `used` and `last`; the store
 //! adds its lease. A lease is over at its end. Times are microseconds. Pure. See docs/algorithms.md#places-in-flight.
 
-use crate::algorithms::leases::AskedLeases;
+use crate::algorithms::leases::{AskedLeases, Leases};
 use crate::algorithms::log_view::Marked;
 use crate::limit::Limit;
 
 /// (asked, used, last)
-pub type State<'key> = (AskedLeases<'key>, i64, Option<i64>);
+pub type State<L> = (AskedLeases<L>, i64, Option<i64>);
 
 /// The state as it stands at `now`.
-pub fn roll<'key>(_limit: &Limit, asked: AskedLeases<'key>, now: i64) -> State<'key> {
-    match asked.leases {
+pub fn roll<L: Leases>(_limit: &Limit, asked: AskedLeases<L>, now: i64) -> State<L> {
+    match &asked.leases {
         None => (asked, 0, None),
-        Some(leases) => (asked, leases.used(now), leases.last(now)),
+        Some(leases) => {
+            let (used, last) = (leases.used(now), leases.last(now));
+            (asked, used, last)
+        }
     }
 }
 
 /// How long this cost must wait at the most: 0 to pass now, None for never.
-pub fn admit(limit: &Limit, state: &State<'_>, now: i64, cost: i64) -> Option<i64> {
-    let (_, used, _) = *state;
-    if cost == 0 || used + cost <= limit.quota {
+pub fn admit<L: Leases>(limit: &Limit, state: &State<L>, now: i64, cost: i64) -> Option<i64> {
+    let (_, used, _) = state;
+    if cost == 0 || *used + cost <= limit.quota {
         return Some(0);
     }
     if cost > limit.quota {
@@ -32,15 +35,15 @@ pub fn admit(limit: &Limit, state: &State<'_>, now: i64, cost: i64) -> Option<i6
 }
 
 /// The state after an admitted cost.
-pub fn charge<'key>(_limit: &Limit, state: State<'key>, _now: i64, cost: i64) -> State<'key> {
+pub fn charge<L: Leases>(_limit: &Limit, state: State<L>, _now: i64, cost: i64) -> State<L> {
     let (asked, used, last) = state;
     let until = asked.until.filter(|_| cost != 0);
     (asked, used + cost, last.max(until))
 }
 
 /// (remaining, reset_after, next_after): what is free, when all of it is, when one more is.
-pub fn measure(limit: &Limit, state: &State<'_>, now: i64) -> (i64, i64, i64) {
-    let (_, used, last) = *state;
+pub fn measure<L: Leases>(limit: &Limit, state: &State<L>, now: i64) -> (i64, i64, i64) {
+    let (_, used, last) = (&state.0, state.1, state.2);
     let remaining = (limit.quota - used).max(0);
     let Some(last) = last else {
         return (remaining, 0, 0);
@@ -49,46 +52,46 @@ pub fn measure(limit: &Limit, state: &State<'_>, now: i64) -> (i64, i64, i64) {
 }
 
 /// The state of a limit whose numbers were `former`: what is in flight stays so.
-pub fn convert<'key>(_limit: &Limit, state: State<'key>, _now_us: i64, _former: &Limit) -> Option<State<'key>> {
+pub fn convert<L: Leases>(_limit: &Limit, state: State<L>, _now_us: i64, _former: &Limit) -> Option<State<L>> {
     Some(state)
 }
 
 /// The state as it is: places are freed by settling alone.
-pub fn give_back<'key>(
+pub fn give_back<L: Leases>(
     _limit: &Limit,
-    state: State<'key>,
+    state: State<L>,
     _now: i64,
     _cost: i64,
     _earliest: i64,
-) -> Option<State<'key>> {
+) -> Option<State<L>> {
     Some(state)
 }
 
 /// What a hold remembers: nothing, as the store keeps its lease.
-pub fn mark(_limit: &Limit, _state: &State<'_>, _now: i64) -> Marked {
+pub fn mark<L: Leases>(_limit: &Limit, _state: &State<L>, _now: i64) -> Marked {
     [0, 0]
 }
 
 /// The state as it is: the store takes the lease away.
-pub fn settle<'key>(
+pub fn settle<L: Leases>(
     _limit: &Limit,
-    state: State<'key>,
+    state: State<L>,
     _now: i64,
     _marked: Marked,
     _change: i64,
     _refunded: i64,
-) -> (State<'key>, i64) {
+) -> (State<L>, i64) {
     (state, 0)
 }
 
 /// Whether exact arithmetic holds this state: always.
-pub fn fits(_limit: &Limit, _state: &State<'_>) -> bool {
+pub fn fits<L: Leases>(_limit: &Limit, _state: &State<L>) -> bool {
     true
 }
 
-fn freed(state: &State<'_>, now: i64, needed: i64) -> i64 {
-    let (asked, _, last) = *state;
-    if let Some(leases) = asked.leases
+fn freed<L: Leases>(state: &State<L>, now: i64, needed: i64) -> i64 {
+    let (asked, _, last) = state;
+    if let Some(leases) = &asked.leases
         && needed <= leases.used(now)
         && let Some(until) = leases.freed_at(now, needed)
     {

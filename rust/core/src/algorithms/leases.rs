@@ -14,7 +14,19 @@ pub struct Lease {
     pub places: i64,
 }
 
-/// Leases, the soonest over first.
+/// The leases of one key, wherever they lie. Moments are microseconds.
+pub trait Leases {
+    /// The places of those that are not over.
+    fn used(&self, now: i64) -> i64;
+
+    /// When the last of them is over; None where none is left.
+    fn last(&self, now: i64) -> Option<i64>;
+
+    /// When so many places, which are in use, will be free if nobody extends or frees.
+    fn freed_at(&self, now: i64, needed: i64) -> Option<i64>;
+}
+
+/// Leases in the memory of one process, the soonest over first.
 #[derive(Debug, Default)]
 pub struct KeyLeases {
     leases: BTreeMap<(i64, u64), i64>,
@@ -22,9 +34,8 @@ pub struct KeyLeases {
     asked: Cell<(i64, i64)>,
 }
 
-impl KeyLeases {
-    /// The places of those that are not over.
-    pub fn used(&self, now: i64) -> i64 {
+impl Leases for &KeyLeases {
+    fn used(&self, now: i64) -> i64 {
         let (border, mut in_use) = self.asked.get();
         let places = |from: i64, to: i64| {
             self.leases.range((from + 1, 0)..=(to, u64::MAX)).map(|(_, places)| places).sum::<i64>()
@@ -38,13 +49,11 @@ impl KeyLeases {
         in_use
     }
 
-    /// When the last of them is over; None where none is left.
-    pub fn last(&self, now: i64) -> Option<i64> {
+    fn last(&self, now: i64) -> Option<i64> {
         self.leases.last_key_value().map(|((until, _), _)| *until).filter(|until| *until > now)
     }
 
-    /// When so many places, which are in use, will be free if nobody extends or frees.
-    pub fn freed_at(&self, now: i64, needed: i64) -> Option<i64> {
+    fn freed_at(&self, now: i64, needed: i64) -> Option<i64> {
         let mut needed = needed;
         for ((until, _), places) in self.leases.range((now + 1, 0)..) {
             needed -= places;
@@ -54,7 +63,9 @@ impl KeyLeases {
         }
         None
     }
+}
 
+impl KeyLeases {
     /// Add a lease.
     pub fn add(&mut self, lease: Lease) {
         let (border, in_use) = self.asked.get();
@@ -74,7 +85,7 @@ impl KeyLeases {
 
     /// Forget those that are over.
     pub fn drop_over(&mut self, now: i64) {
-        self.used(now);
+        (&*self).used(now);
         while let Some(first) = self.leases.first_entry()
             && first.key().0 <= now
         {
@@ -84,10 +95,10 @@ impl KeyLeases {
 }
 
 /// The leases of a key as a decision sees them, and the end of the one that it asks for; None of a peek.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AskedLeases<'key> {
+#[derive(Clone, Copy, Debug)]
+pub struct AskedLeases<L> {
     /// Those that there are.
-    pub leases: Option<&'key KeyLeases>,
+    pub leases: Option<L>,
     /// The end of one more.
     pub until: Option<i64>,
 }

@@ -3,14 +3,16 @@
 pub mod ids;
 pub mod record;
 pub mod slab;
+pub mod store;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::algorithms::leases::{KeyLeases, Lease};
+use crate::algorithms::leases::{KeyLeases, Lease, Leases};
 use crate::holding::ids::Ids;
-use crate::holding::record::{Content, HoldId, Record};
+use crate::holding::record::{Content, HoldId, One, Part, Record};
 use crate::holding::slab::Slab;
+use crate::holding::store::{HeldKey, HoldStore};
 
 /// What is kept of one limit on one key while holds of it are remembered.
 #[derive(Debug)]
@@ -82,136 +84,6 @@ impl Holds {
         self.records.bytes() + self.keys.bytes() + self.ids.bytes() + tags
     }
 
-    /// The number of the hold of this id, if it is remembered.
-    #[inline]
-    pub fn find(&mut self, id: HoldId, now_us: i64) -> Option<u32> {
-        let records = &self.records;
-        let mut is_over = false;
-        let number = self.ids.find(id, |number| {
-            records.get(number).is_some_and(|record| {
-                is_over = record.forget_us <= now_us;
-                record.id == id
-            })
-        })?;
-        if is_over {
-            self.forget(number);
-            return None;
-        }
-        Some(number)
-    }
-
-    /// A hold.
-    #[inline]
-    pub fn get(&self, number: u32) -> Option<&Record> {
-        self.records.get(number)
-    }
-
-    /// A hold, to be changed.
-    #[inline]
-    pub fn get_mut(&mut self, number: u32) -> Option<&mut Record> {
-        self.records.get_mut(number)
-    }
-
-    /// What is kept of one limit on one key.
-    #[inline]
-    pub fn key(&self, number: u32) -> Option<&KeyHolds> {
-        self.keys.get(number)
-    }
-
-    /// `key`, to be changed.
-    #[inline]
-    pub fn key_mut(&mut self, number: u32) -> Option<&mut KeyHolds> {
-        self.keys.get_mut(number)
-    }
-
-    /// The leases of a tag; None where no hold of it is remembered.
-    pub fn leases(&self, tag: u64) -> Option<&KeyLeases> {
-        Some(&self.keys.get(*self.by_tag.get(&tag)?)?.leases)
-    }
-
-    /// Something was given back on the state of a tag.
-    pub fn note_refund(&mut self, tag: u64, given: i64) {
-        if let Some(number) = self.by_tag.get(&tag)
-            && let Some(key) = self.keys.get_mut(*number)
-        {
-            key.refunds = key.refunds.saturating_add(given);
-        }
-    }
-
-    /// What is kept of a tag, for a hold that is about to be added.
-    #[inline]
-    pub fn key_or_new(&mut self, tag: u64, salt: u64) -> u32 {
-        if let Some(number) = self.by_tag.get(&tag) {
-            return *number;
-        }
-        let key = KeyHolds { tag, salt, refunds: 0, remembered: 0, leases: KeyLeases::default() };
-        let number = self.keys.insert(key);
-        self.by_tag.insert(tag, number);
-        number
-    }
-
-    /// Add a hold; its number.
-    #[inline]
-    pub fn add(&mut self, record: Record) -> u32 {
-        self.weight += record.weight();
-        self.settled += usize::from(record.settled);
-        self.soonest_us = self.soonest_us.min(record.forget_us);
-        self.passed_us = self.passed_us.min(record.forget_us);
-        match &record.content {
-            Content::One(one) => {
-                if let Some(key) = self.keys.get_mut(one.key) {
-                    key.remembered += 1;
-                }
-            }
-            Content::Many(share) => {
-                for limit in &share.limits {
-                    if let Some(key) = self.keys.get_mut(limit.key) {
-                        key.remembered += 1;
-                    }
-                }
-            }
-        }
-        let id = record.id;
-        let number = self.records.insert(record);
-        self.ids.insert(id, number);
-        number
-    }
-
-    /// Count one more part of a hold.
-    pub fn grow(&mut self, number: u32) {
-        if let Some(share) = self.records.get_mut(number).and_then(Record::share_mut) {
-            share.weight += 1;
-            self.weight += 1;
-        }
-    }
-
-    /// Settle a hold of one limit, of which so much was given back.
-    #[inline]
-    pub fn settle_one(&mut self, number: u32, actual: i64, given: i64, now_us: i64) {
-        let Some(record) = self.records.get_mut(number) else {
-            return;
-        };
-        record.settle(now_us);
-        self.settled += 1;
-        if let Content::One(one) = &mut record.content {
-            one.actual = actual;
-            if given != 0
-                && let Some(key) = self.keys.get_mut(one.key)
-            {
-                key.refunds = key.refunds.saturating_add(given);
-            }
-        }
-    }
-
-    /// It is settled: from here on a full store may forget it.
-    #[inline]
-    pub fn settle(&mut self, number: u32, now_us: i64) {
-        if let Some(record) = self.records.get_mut(number) {
-            record.settle(now_us);
-            self.settled += 1;
-        }
-    }
-
     /// Look at a few holds, and forget those whose time is over.
     #[inline]
     pub fn tidy(&mut self, now_us: i64) {
@@ -268,24 +140,6 @@ impl Holds {
         }
     }
 
-    /// Forget all holds of a tag; whether any of its places was in use.
-    pub fn forget_tag(&mut self, tag: u64, now_us: i64) -> bool {
-        let Some(key) = self.by_tag.get(&tag).copied() else {
-            return false;
-        };
-        let in_use = self.keys.get(key).is_some_and(|key| key.leases.used(now_us) > 0);
-        let own = |record: &Record| match &record.content {
-            Content::One(one) => one.key == key,
-            Content::Many(share) => share.limits.iter().any(|limit| limit.key == key),
-        };
-        let numbers: Vec<u32> =
-            self.records.iter().filter(|(_, record)| own(record)).map(|(number, _)| number).collect();
-        for number in numbers {
-            self.forget(number);
-        }
-        in_use
-    }
-
     /// Forget everything.
     pub fn clear(&mut self) {
         *self = Self { counted: self.counted, ..Self::default() };
@@ -323,7 +177,8 @@ impl Holds {
             }
             Content::Many(share) => {
                 for limit in &share.limits {
-                    self.let_go(limit.key, limit.lease);
+                    let lease = Lease { until: record.until_us, number: u64::from(number), places: limit.cost() };
+                    self.let_go(limit.key, limit.in_flight.then_some(lease));
                 }
             }
         }
@@ -343,6 +198,161 @@ impl Holds {
             self.by_tag.remove(&tag);
             self.keys.remove(number);
         }
+    }
+}
+
+impl HoldStore for Holds {
+    type Leases<'store> = &'store KeyLeases;
+
+    #[inline]
+    fn find(&mut self, id: HoldId, now_us: i64) -> Option<u32> {
+        let records = &self.records;
+        let mut is_over = false;
+        let number = self.ids.find(id, |number| {
+            records.get(number).is_some_and(|record| {
+                is_over = record.forget_us <= now_us;
+                record.id == id
+            })
+        })?;
+        if is_over {
+            self.forget(number);
+            return None;
+        }
+        Some(number)
+    }
+
+    #[inline]
+    fn open_one(&self, number: u32) -> Option<(Part, u32)> {
+        let record = self.records.get(number).filter(|record| !record.settled)?;
+        let Content::One(One { part, key, .. }) = record.content else {
+            return None;
+        };
+        Some((part, key))
+    }
+
+    fn load(&self, number: u32) -> Option<Record> {
+        let mut record = self.records.get(number)?.clone();
+        record.expand();
+        Some(record)
+    }
+
+    fn change(&mut self, number: u32, record: Record) {
+        let Some(former) = self.records.get_mut(number) else {
+            return;
+        };
+        self.weight = self.weight - former.weight() + record.weight();
+        self.settled = self.settled - usize::from(former.settled) + usize::from(record.settled);
+        *former = record;
+    }
+
+    #[inline]
+    fn settle_one(&mut self, number: u32, actual: i64, given: i64, now_us: i64) {
+        let Some(record) = self.records.get_mut(number) else {
+            return;
+        };
+        record.settle(now_us);
+        self.settled += 1;
+        if let Content::One(one) = &mut record.content {
+            one.actual = actual;
+            if given != 0
+                && let Some(key) = self.keys.get_mut(one.key)
+            {
+                key.refunds = key.refunds.saturating_add(given);
+            }
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, record: Record) -> u32 {
+        self.weight += record.weight();
+        self.settled += usize::from(record.settled);
+        self.soonest_us = self.soonest_us.min(record.forget_us);
+        self.passed_us = self.passed_us.min(record.forget_us);
+        match &record.content {
+            Content::One(one) => {
+                if let Some(key) = self.keys.get_mut(one.key) {
+                    key.remembered += 1;
+                }
+            }
+            Content::Many(share) => {
+                for limit in &share.limits {
+                    if let Some(key) = self.keys.get_mut(limit.key) {
+                        key.remembered += 1;
+                    }
+                }
+            }
+        }
+        let id = record.id;
+        let number = self.records.insert(record);
+        self.ids.insert(id, number);
+        number
+    }
+
+    #[inline]
+    fn key(&self, number: u32) -> Option<HeldKey> {
+        let KeyHolds { tag, salt, refunds, .. } = *self.keys.get(number)?;
+        Some(HeldKey { tag, salt, refunds })
+    }
+
+    #[inline]
+    fn key_or_new(&mut self, tag: u64, salt: u64) -> u32 {
+        if let Some(number) = self.by_tag.get(&tag) {
+            return *number;
+        }
+        let key = KeyHolds { tag, salt, refunds: 0, remembered: 0, leases: KeyLeases::default() };
+        let number = self.keys.insert(key);
+        self.by_tag.insert(tag, number);
+        number
+    }
+
+    fn set_refunds(&mut self, key: u32, refunds: i64) {
+        if let Some(key) = self.keys.get_mut(key) {
+            key.refunds = refunds;
+        }
+    }
+
+    fn note_refund(&mut self, tag: u64, given: i64) {
+        if let Some(number) = self.by_tag.get(&tag)
+            && let Some(key) = self.keys.get_mut(*number)
+        {
+            key.refunds = key.refunds.saturating_add(given);
+        }
+    }
+
+    fn leases(&self, tag: u64) -> Option<&KeyLeases> {
+        Some(&self.keys.get(*self.by_tag.get(&tag)?)?.leases)
+    }
+
+    fn move_places(&mut self, key: u32, former: Option<Lease>, lease: Option<Lease>) {
+        if let Some(key) = self.keys.get_mut(key) {
+            former.into_iter().for_each(|former| key.leases.take(former));
+            lease.into_iter().for_each(|lease| key.leases.add(lease));
+        }
+    }
+
+    fn drop_over(&mut self, tag: u64, now_us: i64) {
+        if let Some(key) = self.by_tag.get(&tag)
+            && let Some(key) = self.keys.get_mut(*key)
+        {
+            key.leases.drop_over(now_us);
+        }
+    }
+
+    fn forget_tag(&mut self, tag: u64, now_us: i64) -> bool {
+        let Some(key) = self.by_tag.get(&tag).copied() else {
+            return false;
+        };
+        let in_use = self.keys.get(key).is_some_and(|key| (&key.leases).used(now_us) > 0);
+        let own = |record: &Record| match &record.content {
+            Content::One(one) => one.key == key,
+            Content::Many(share) => share.limits.iter().any(|limit| limit.key == key),
+        };
+        let numbers: Vec<u32> =
+            self.records.iter().filter(|(_, record)| own(record)).map(|(number, _)| number).collect();
+        for number in numbers {
+            self.forget(number);
+        }
+        in_use
     }
 }
 

@@ -2,7 +2,6 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithms::leases::Lease;
 use crate::algorithms::log_view::Marked;
 use crate::algorithms::transition::Reading;
 
@@ -24,7 +23,7 @@ pub struct Part {
 }
 
 /// What a hold knows of one of its limits.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct HeldLimit {
     /// What it charged, one after another; nothing where a shadow did not admit, or there was no room to count.
     pub parts: SmallVec<[Part; 1]>,
@@ -36,8 +35,8 @@ pub struct HeldLimit {
     pub group: u16,
     /// Whether it is a shadow.
     pub shadow: bool,
-    /// Its places in flight.
-    pub lease: Option<Lease>,
+    /// Whether its places are in flight, until the end of the hold's lease.
+    pub in_flight: bool,
     /// What was answered first.
     pub reading: Reading,
 }
@@ -80,7 +79,7 @@ pub struct One {
 }
 
 /// A hold, or its share in one shard: the limits whose keys are there. The first key's shard has the amounts.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Share {
     /// How many parts it has in this shard: each counts towards the bound.
     pub weight: u32,
@@ -95,7 +94,7 @@ pub struct Share {
 }
 
 /// What a hold is of.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Content {
     /// Of one limit, as most are.
     One(One),
@@ -104,7 +103,7 @@ pub enum Content {
 }
 
 /// What is remembered of one hold in one shard. It is remembered as long after its settling as after its lease's end.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Record {
     /// What it is found by.
     pub id: HoldId,
@@ -163,21 +162,20 @@ impl Record {
         self.forget_us += (now_us - self.until_us).max(0);
     }
 
-    /// Tell a hold of one limit as one of many; `number` is its own in the slab.
-    pub fn expand(&mut self, number: u32) {
+    /// Tell a hold of one limit as one of many.
+    pub fn expand(&mut self) {
         let Content::One(one) = &self.content else {
             return;
         };
         let [remaining, reset_after_us, next_after_us, delay_us] = one.answered;
         let cost = one.part.cost;
-        let lease = Lease { until: self.until_us, number: u64::from(number), places: cost };
         let held = HeldLimit {
             parts: SmallVec::from_buf([one.part]),
             key: one.key,
             index: 0,
             group: 0,
             shadow: one.shadow,
-            lease: one.in_flight.then_some(lease),
+            in_flight: one.in_flight,
             reading: Reading { remaining, reset_after_us, retry_after_us: 0, next_after_us, delay_us },
         };
         self.content = Content::Many(Box::new(Share {
@@ -187,5 +185,26 @@ impl Record {
             others: SmallVec::new(),
             limits: vec![held],
         }));
+    }
+
+    /// Tell a hold as one of one limit, where it can be: the inverse of `expand`.
+    pub fn compact(&mut self) {
+        let Content::Many(share) = &self.content else {
+            return;
+        };
+        let ([held], [amount], 1) = (&share.limits[..], &share.amounts[..], share.limits_of_all) else {
+            return;
+        };
+        let [part] = held.parts[..] else {
+            return;
+        };
+        let Amount { cost, held: all, actual } = *amount;
+        let Reading { remaining, reset_after_us, next_after_us, delay_us, retry_after_us } = held.reading;
+        if (part.cost, all, share.weight, held.group, retry_after_us) != (cost, cost, 1, 0, 0) {
+            return;
+        }
+        let answered = [remaining, reset_after_us, next_after_us, delay_us];
+        let (key, in_flight, shadow) = (held.key, held.in_flight, held.shadow);
+        self.content = Content::One(One { part, key, actual, answered, in_flight, shadow });
     }
 }

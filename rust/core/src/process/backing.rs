@@ -1,7 +1,7 @@
 //! The backing of a shard in the memory of one process: it grows, and dies with the process.
 
 use crate::algorithms::log_view::Entry;
-use crate::encoding::block::{Block, places};
+use crate::encoding::block::{Block, Position, places};
 use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::Chain;
 use crate::holding::Holds;
@@ -52,6 +52,8 @@ impl ProcessBacking {
 }
 
 impl Backing for ProcessBacking {
+    type Holds = Holds;
+
     #[inline(always)]
     fn slots(&self) -> &[Slot] {
         &self.slots
@@ -148,6 +150,24 @@ impl Backing for ProcessBacking {
     fn drop_blocks(&mut self) {
         self.blocks = Vec::new();
         self.head.free = Head::default().free;
+    }
+
+    fn take_entry_out(&mut self, at: Position, behind: usize) {
+        let mut to = at;
+        for _ in 0..behind {
+            let from = to.after(&self.blocks);
+            self.blocks[to.block as usize].entries[to.index as usize] =
+                self.blocks[from.block as usize].entries[from.index as usize];
+            to = from;
+        }
+    }
+
+    fn put_entry_in(&mut self, at: Position, behind: usize, (time, cost): Entry) {
+        let (mut to, mut own) = (at, [time, cost]);
+        for _ in 0..=behind {
+            own = std::mem::replace(&mut self.blocks[to.block as usize].entries[to.index as usize], own);
+            to = to.after(&self.blocks);
+        }
     }
 
     fn clear(&mut self) {

@@ -1,5 +1,7 @@
 //! Shards in the memory of one process: they grow, and die with it.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use crate::hash::{KeyHash, Seed};
 use crate::process::backing::ProcessBacking;
 use crate::process::capacity::{Bounds, Capacity};
@@ -17,12 +19,19 @@ pub struct ProcessStorage {
     registry: Registry,
     shards: Shards,
     capacity: Capacity,
+    /// How many ids for holds were made.
+    ids: AtomicU64,
 }
 
 impl ProcessStorage {
     /// Nothing stored yet.
     pub fn new(bounds: Bounds) -> Self {
-        Self { registry: Registry::default(), shards: Shards::new(bounds.max_keys), capacity: Capacity::new(bounds) }
+        Self {
+            registry: Registry::default(),
+            shards: Shards::new(bounds.max_keys),
+            capacity: Capacity::new(bounds),
+            ids: AtomicU64::new(0),
+        }
     }
 
     /// Forget the limits that no binding holds, once no slot names them.
@@ -117,7 +126,13 @@ impl Storage for ProcessStorage {
 
     fn roll_back<'table>(&'table self, _locked: &mut LockedShards<Self::Guard<'table>>) {}
 
-    fn reserve_hold(&self, shard: &mut Self::Guard<'_>, now_us: i64) -> Result<(), Full> {
+    #[inline]
+    fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Relaxed)
+    }
+
+    #[inline]
+    fn reserve_hold(&self, shard: &mut Self::Guard<'_>, _limits: usize, now_us: i64) -> Result<(), Full> {
         let (capacity, shards, registry) = (&self.capacity, &self.shards, &self.registry);
         Reservation { capacity, shards, registry, now_us }.reserve_hold(shard)
     }

@@ -1,16 +1,16 @@
 //! Where the slots and log blocks of a shard lie: the memory of one process, or a file
 //! that many processes map.
 //!
-//! A shard changes its backing in three ways. What a decision charges is written piece by piece and
+//! A shard changes its backing in three ways. What a decision charges and holds is written piece by piece and
 //! then committed: a backing that outlives its processes takes back what was written and not committed.
 //! What moves slots opens or closes a gap, and what moves the times of a log is one step as well: such
 //! a backing carries those on. All the rest changes one word.
 
 use crate::algorithms::log_view::Entry;
-use crate::encoding::block::{Block, NIL};
+use crate::encoding::block::{Block, NIL, Position};
 use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::Chain;
-use crate::holding::Holds;
+use crate::holding::store::HoldStore;
 
 /// What a shard knows about its slots and blocks.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +34,9 @@ impl Default for Head {
 
 /// Where the slots and log blocks of a shard lie.
 pub trait Backing {
+    /// What is remembered of holds.
+    type Holds: HoldStore;
+
     /// All slots, used or not.
     fn slots(&self) -> &[Slot];
 
@@ -94,13 +97,22 @@ pub trait Backing {
     /// Empty all slots and forget all blocks and holds.
     fn clear(&mut self);
 
+    /// Take the entry at a place out of its chain: those behind, so many, move one place forward. Counts when it is
+    /// committed.
+    fn take_entry_out(&mut self, at: Position, behind: usize);
+
+    /// Put an entry into a chain at a place: that there and those behind, so many, move one place back, where the last
+    /// one has room. Counts when it is committed.
+    fn put_entry_in(&mut self, at: Position, behind: usize, entry: Entry);
+
     /// What is remembered of holds; None where none can be.
-    fn holds(&self) -> Option<&Holds> {
-        None
-    }
+    fn holds(&self) -> Option<&Self::Holds>;
 
     /// `holds`, to be changed.
-    fn holds_mut(&mut self) -> Option<&mut Holds> {
-        None
+    fn holds_mut(&mut self) -> Option<&mut Self::Holds>;
+
+    /// Whether something was met among the holds that cannot be, since this was last asked.
+    fn has_damaged_holds(&self) -> bool {
+        false
     }
 }

@@ -126,6 +126,50 @@ pub fn rewrite<B: Backing>(backing: &mut B, chain: Chain, kept: usize, moved: &[
     [first, used, newest.pack()]
 }
 
+/// The log of blocks without the entry behind the `older` oldest ones, of so many `units`, `behind` which so many follow.
+pub fn take_out<B: Backing>(backing: &mut B, chain: Chain, older: usize, behind: usize, units: i64) -> Chain {
+    let [first, used, last] = chain;
+    if older + behind == 0 {
+        release(backing, chain);
+        return NO_CHAIN;
+    }
+    let (mut place, mut newest) = (Position::unpack(first), Position::unpack(first));
+    let mut at = place;
+    for number in 0..older + behind {
+        newest = at;
+        at = at.after(backing.blocks());
+        if number + 1 == older {
+            place = at;
+        }
+    }
+    backing.take_entry_out(place, behind);
+    let end = Position::unpack(last);
+    if newest.block != end.block {
+        give_back(backing, end.block, end.block);
+    }
+    [first, used - units, newest.pack()]
+}
+
+/// The log of blocks with an entry behind the `older` oldest ones, before so many; as it was where there is no block.
+pub fn put_in<B: Backing>(backing: &mut B, chain: Chain, older: usize, behind: usize, entry: Entry) -> Chain {
+    let [first, used, last] = chain;
+    let end = Position::unpack(last);
+    let mut newest = Position { block: end.block, index: end.index + 1 };
+    if newest.index > LAST_INDEX {
+        let Some(block) = take_block(backing) else {
+            return chain;
+        };
+        newest = Position { block, index: 0 };
+        backing.write_link(end.block, block);
+    }
+    let mut at = Position::unpack(first);
+    for _ in 0..older {
+        at = if at == end { newest } else { at.after(backing.blocks()) };
+    }
+    backing.put_entry_in(at, behind, entry);
+    [first, used + entry.1, newest.pack()]
+}
+
 /// Give back all blocks of a log.
 pub fn release<B: Backing>(backing: &mut B, chain: Chain) {
     if has_blocks(chain) {

@@ -56,6 +56,12 @@ impl<B: Backing> Shard<B> {
         if self.damage.get() { self.tell_damage() } else { Ok(()) }
     }
 
+    /// `check`, and of all that was read of holds, too.
+    #[inline(always)]
+    pub fn check_with_holds(&self) -> Result<(), DamagedState> {
+        if self.backing.has_damaged_holds() { Err(DamagedState) } else { self.check() }
+    }
+
     #[cold]
     fn tell_damage(&self) -> Result<(), DamagedState> {
         self.damage.set(false);

@@ -159,7 +159,7 @@ impl<B: Backing> Shard<B> {
         [first, used + settled.after - settled.before, last]
     }
 
-    /// The log with an entry less, or more, or in its slot.
+    /// The log with an entry less, or more, or in its slot; as it was where there is no block for one more.
     fn rewrite_entries(&mut self, slot: &Slot, limit: &Limit, settled: &Settled) -> Chain {
         let chain = slot.fields();
         let entries = match self.of_slot(slot, limit) {
@@ -167,18 +167,21 @@ impl<B: Backing> Shard<B> {
             _ => Entries::default(),
         };
         let taken = usize::from(settled.before > 0);
-        if has_blocks(chain) && settled.after == 0 {
-            let moved: Vec<Entry> = entries.skip(settled.older + taken).collect();
-            return log_pool::rewrite(&mut self.backing, chain, settled.older, &moved);
+        if has_blocks(chain) {
+            let behind = entries.skip(settled.older + taken).count();
+            if settled.after == 0 {
+                return log_pool::take_out(&mut self.backing, chain, settled.older, behind, settled.before);
+            }
+            return log_pool::put_in(&mut self.backing, chain, settled.older, behind, (settled.time, settled.after));
         }
         let mut all: Vec<Entry> = entries.collect();
         let own = (settled.after > 0).then_some((settled.time, settled.after));
         all.splice(settled.older..settled.older + taken, own);
-        log_pool::release(&mut self.backing, chain);
-        all.iter().fold(NO_CHAIN, |chain, (time, cost)| {
+        let rewritten = all.iter().try_fold(NO_CHAIN, |chain, (time, cost)| {
             let charge = LogCharge { time: *time, cost: *cost, ..LogCharge::default() };
-            log_pool::record(&mut self.backing, chain, &charge).unwrap_or(chain)
-        })
+            log_pool::record(&mut self.backing, chain, &charge)
+        });
+        rewritten.unwrap_or(chain)
     }
 
     /// Put a slot for a state that is not there, as it is before it is settled; `can_take` said that there is room.

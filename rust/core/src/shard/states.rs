@@ -114,8 +114,8 @@ impl<B: Backing> Shard<B> {
 
     /// Whether a charge can be given back here before what was written is committed.
     pub fn can_give_back(&self, limit: &Limit) -> bool {
-        // Entries, the link and the list of the blocks that are free then, and the slot.
-        self.backing.can_note(if limit.algorithm == Algorithm::SlidingLog { MOST_SINCE + 3 } else { 1 })
+        // Entries, the link and the list of the blocks that are free then, and the slot; a bucket's, and its refunds.
+        self.backing.can_note(if limit.algorithm == Algorithm::SlidingLog { MOST_SINCE + 3 } else { 2 })
     }
 
     /// Replace the numbers in a slot.

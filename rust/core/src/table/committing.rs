@@ -2,19 +2,21 @@
 
 use smallvec::SmallVec;
 
+use crate::algorithms::leases::Lease;
 use crate::algorithms::transition::{self, ANY};
-use crate::holding::record::{Amount, HoldId, Part, Record};
+use crate::holding::record::{Amount, HoldId};
+use crate::holding::store::HoldStore;
 use crate::limit::Algorithm;
-use crate::shard::Place;
 use crate::shard::backing::Backing;
 use crate::shard::registered::Registered;
 use crate::shard::settling::Settling;
 use crate::shard::states::Need;
+use crate::shard::{DamagedState, Place};
 use crate::table::Table;
 use crate::table::answer::Check;
 use crate::table::known_hold::{SettledOne, commit_known};
 use crate::table::settling::{After, Asked, Misuse, Outcome, Settlement};
-use crate::table::shares::{Shares, registered};
+use crate::table::shares::{LoadedShare, Shares, registered};
 use crate::table::storage::{Location, Storage};
 
 impl<S: Storage> Table<S> {
@@ -45,16 +47,16 @@ impl<S: Storage> Table<S> {
             return Ok(Ok(Settlement { outcome: Outcome::Unknown, actuals, after }));
         };
         let mut outcome = Outcome::AlreadySettled;
-        if shares.record(0).is_some_and(|(record, _)| !record.settled) {
-            if let Err(misuse) = self.settle_hold(&mut shares, actuals, asked, now_us) {
+        if !shares.loaded[0].record.settled {
+            if let Err(misuse) = self.settle_hold(&mut shares, actuals, asked, now_us)? {
                 return Ok(Err(misuse));
             }
             outcome = Outcome::Settled;
         }
-        let actuals = shares.record(0).map(|(_, share)| share.amounts.iter().map(|own| own.actual).collect());
+        let actuals = shares.amounts().iter().map(|own| own.actual).collect();
         let after = self.after(&shares, asked, now_us);
-        shares.transaction.check()?;
-        Ok(Ok(Settlement { outcome, actuals: actuals.unwrap_or_default(), after }))
+        shares.transaction.check_with_holds()?;
+        Ok(Ok(Settlement { outcome, actuals, after }))
     }
 
     /// Settle a hold: all its limits, or none where one of them cannot be in so much debt.
@@ -64,11 +66,10 @@ impl<S: Storage> Table<S> {
         actuals: &[Option<i64>],
         asked: &Asked<'_>,
         now_us: i64,
-    ) -> Result<(), Misuse> {
-        let amounts: SmallVec<[Amount; 2]> =
-            shares.record(0).map_or_else(SmallVec::new, |(_, share)| share.amounts.iter().copied().collect());
+    ) -> Result<Result<(), Misuse>, DamagedState> {
+        let amounts: SmallVec<[Amount; 2]> = shares.amounts().into();
         if actuals.len() != 1 && actuals.len() != amounts.len() {
-            return Err(Misuse::Amounts(amounts.len()));
+            return Ok(Err(Misuse::Amounts(amounts.len())));
         }
         let actual = |group: usize| actuals[if actuals.len() == 1 { 0 } else { group }].unwrap_or(amounts[group].held);
         let mut settlings: SmallVec<[Option<Settling>; 2]> = SmallVec::new();
@@ -86,7 +87,10 @@ impl<S: Storage> Table<S> {
                             let limits = self.storage.limits();
                             let settling =
                                 shard.settling(place, &own, &held.parts, change, key.refunds, limits, now_us);
-                            Some(settling.ok_or(Misuse::Debt(actual, key.salt))?)
+                            if settling.is_none() {
+                                return shard.check_with_holds().map(|()| Err(Misuse::Debt(actual, key.salt)));
+                            }
+                            settling
                         }
                     }
                 }
@@ -95,27 +99,53 @@ impl<S: Storage> Table<S> {
         }
         for (limit, settling) in settlings.iter().enumerate() {
             if let Some(settling) = settling {
+                self.prepare(shares, limit, settling, now_us);
+            }
+        }
+        shares.transaction.begin();
+        for (limit, settling) in settlings.iter().enumerate() {
+            if let Some(settling) = settling {
                 self.write_settled(shares, limit, settling, now_us);
             }
-            if shares.held(limit).is_some_and(|(held, _)| held.lease.is_some()) {
-                shares.change_lease(limit, None, now_us);
-            }
         }
-        for share in 0..shares.records.len() {
-            if let Some(share) = shares.record_mut(share).and_then(Record::share_mut) {
-                for (group, amount) in share.amounts.iter_mut().enumerate() {
-                    amount.actual = actual(group);
+        for LoadedShare { guard, number, record } in &mut shares.loaded {
+            let Some(holds) = shares.transaction.locked.guards[*guard].backing.holds_mut() else {
+                continue;
+            };
+            let (until, number) = (record.until_us, *number);
+            if let Some(share) = record.share_mut() {
+                for held in share.limits.iter_mut().filter(|held| held.in_flight) {
+                    held.in_flight = false;
+                    let lease = Lease { until, number: u64::from(number), places: held.cost() };
+                    holds.move_places(held.key, Some(lease), None);
                 }
+                share.amounts.iter_mut().enumerate().for_each(|(group, amount)| amount.actual = actual(group));
             }
-            let (guard, number) = shares.records[share];
-            if let Some(holds) = shares.transaction.locked.guards[guard].backing.holds_mut() {
-                holds.settle(number, now_us);
-            }
+            record.settle(now_us);
+            holds.change(number, record.clone());
         }
-        Ok(())
+        let checked = shares.transaction.check_with_holds();
+        shares.transaction.commit(checked)?;
+        for Location { shard_number, guard, .. } in &shares.transaction.locked.locations {
+            self.storage.settle(*shard_number, &mut shares.transaction.locked.guards[*guard]);
+        }
+        Ok(Ok(()))
     }
 
-    /// Write the state of a limit that was settled. A debt of a key that was forgotten needs room like a new key.
+    /// Make room for the state of a limit that is about to be settled. A debt of a key that was forgotten needs room
+    /// like a new key.
+    fn prepare<'table>(&'table self, shares: &mut Shares<'table, S>, limit: usize, settling: &Settling, now_us: i64) {
+        if shares.transaction.locked.locations[limit].place == Place::Absent {
+            self.put(shares, limit, settling, now_us);
+        }
+        if settling.numbers.is_none() {
+            let Location { guard, place, .. } = shares.transaction.locked.locations[limit];
+            let written = registered(settling.limit, settling.number, 0);
+            shares.transaction.locked.guards[guard].to_present(place, &written, now_us);
+        }
+    }
+
+    /// Write the state of a limit that was settled, where there is one.
     #[inline]
     fn write_settled<'table>(
         &'table self,
@@ -124,51 +154,32 @@ impl<S: Storage> Table<S> {
         settling: &Settling,
         now_us: i64,
     ) {
-        if let Some((holds, number, index)) = shares.holds_mut(limit)
-            && let Some(key) = holds.get(number).and_then(|record| Some(record.share()?.limits[index].key))
-            && let Some(key) = holds.key_mut(key)
-        {
-            key.refunds = settling.refunds;
-        }
-        if shares.transaction.locked.locations[limit].place == Place::Absent
-            && !self.put(shares, limit, settling, now_us)
-        {
-            return;
-        }
         let Location { guard, place, .. } = shares.transaction.locked.locations[limit];
+        let (share, index) = shares.limits[limit];
+        let Some(held) = shares.loaded[share].record.share().and_then(|share| share.limits.get(index)) else {
+            return;
+        };
+        let shard = &mut shares.transaction.locked.guards[guard];
+        if let Some(holds) = shard.backing.holds_mut() {
+            holds.set_refunds(held.key, settling.refunds);
+        }
         let Place::Found(slot) = place else {
             return;
         };
-        let (_, number) = shares.records[shares.limits[limit].0];
-        let index = shares.limits[limit].1;
-        let shard = &mut shares.transaction.locked.guards[guard];
         if let Some(numbers) = settling.numbers {
             shard.write_fields(slot, numbers);
         } else {
-            let share = shard.backing.holds().and_then(|holds| holds.get(number)?.share());
-            let held = share.map(|share| &share.limits[index]);
-            let parts: SmallVec<[Part; 1]> =
-                held.map_or_else(SmallVec::new, |held| held.parts.iter().copied().collect());
-            shard.to_present(place, &registered(settling.limit, settling.number, 0), now_us);
-            shard.settle_log(slot, settling, &parts, self.storage.limits(), now_us);
-            self.storage.settle(shares.transaction.locked.locations[limit].shard_number, shard);
+            shard.settle_log(slot, settling, &held.parts, self.storage.limits(), now_us);
         }
-        shard.backing.commit();
     }
 
-    /// Make a slot for the state of a limit that has none, where a debt leaves one; whether there is one then.
+    /// Make a slot for the state of a limit that has none, where a debt leaves one.
     #[cold]
-    fn put<'table>(
-        &'table self,
-        shares: &mut Shares<'table, S>,
-        limit: usize,
-        settling: &Settling,
-        now_us: i64,
-    ) -> bool {
+    fn put<'table>(&'table self, shares: &mut Shares<'table, S>, limit: usize, settling: &Settling, now_us: i64) {
         let reset_after_us =
             settling.numbers.map(|numbers| transition::measure_numbers::<ANY>(&settling.limit, numbers, now_us).1);
         if settling.change <= 0 || reset_after_us == Some(0) {
-            return false;
+            return;
         }
         let registered = registered(settling.limit, settling.number, 0);
         let location = shares.transaction.locked.locations[limit];
@@ -178,7 +189,7 @@ impl<S: Storage> Table<S> {
         let reserved = self.storage.reserve(&check, locked, limit, Need::default(), now_us);
         if reserved.is_err() {
             self.storage.count_passed();
-            return false;
+            return;
         }
         let shard = &mut locked.guards[location.guard];
         if shard.find(location.tag) == Place::Absent {
@@ -186,6 +197,5 @@ impl<S: Storage> Table<S> {
         }
         self.storage.settle(location.shard_number, shard);
         shares.transaction.find_again();
-        true
     }
 }

@@ -1,18 +1,22 @@
 //! Leases that are made longer, and more that is held on top: all of it, or nothing.
 
+use std::ops::DerefMut;
+
 use smallvec::SmallVec;
 
 use crate::algorithms::leases::Lease;
-use crate::holding::record::{HoldId, Part, Record};
+use crate::holding::record::{HoldId, Part};
+use crate::holding::store::HoldStore;
+use crate::shard::Shard;
 use crate::shard::backing::Backing;
 use crate::shard::registered::Registered;
 use crate::table::Table;
 use crate::table::answer::{Answer, Check, Mode};
 use crate::table::judgement::Judgement;
-use crate::table::reserving::is_in_flight;
+use crate::table::reserving::{check_all, drop_over, is_in_flight};
 use crate::table::settling::{After, Asked, Extension, Misuse, Outcome};
-use crate::table::shares::{Shares, registered};
-use crate::table::storage::{Full, Storage};
+use crate::table::shares::{LoadedShare, Shares, registered};
+use crate::table::storage::{Full, LockedShards, Storage};
 
 impl<S: Storage> Table<S> {
     /// Let a lease end `lease_us` from now, never sooner than it did, and hold more: an amount for each group, or one
@@ -30,10 +34,7 @@ impl<S: Storage> Table<S> {
         let Some(mut shares) = self.lock_shares(id, shard_number, now_us)? else {
             return Ok(Ok(unknown));
         };
-        let Some((record, share)) = shares.record(0) else {
-            return Ok(Ok(unknown));
-        };
-        let groups = share.amounts.len();
+        let (record, groups) = (&shares.loaded[0].record, shares.amounts().len());
         let (mut outcome, mut answer) = (Outcome::AlreadySettled, None);
         if !record.settled && record.until_us <= now_us {
             outcome = Outcome::Lapsed;
@@ -49,7 +50,7 @@ impl<S: Storage> Table<S> {
             answer = Some(decided).filter(|_| is_same);
         }
         let after = self.after(&shares, asked, now_us);
-        shares.transaction.check()?;
+        shares.transaction.check_with_holds()?;
         Ok(Ok(Extension { outcome, after, answer }))
     }
 
@@ -86,7 +87,7 @@ impl<S: Storage> Table<S> {
         let guard_of = |shares: &Shares<'table, S>, limit: usize| shares.transaction.locked.locations[limit].guard;
         let growing: SmallVec<[usize; 4]> =
             (0..count).filter(|limit| checks[*limit].cost > 0).map(|limit| guard_of(shares, limit)).collect();
-        let room = self.reserve_parts(&mut shares.transaction.locked, |guard| growing.contains(&guard), now_us);
+        let room = self.reserve_parts(&mut shares.transaction.locked, |guard| growing.contains(&guard), count, now_us);
         if let Err(Full { soonest_us }) = room {
             let answer = self.refuse_hold(&checks, &shares.transaction, soonest_us, now_us);
             self.settle_parts(&mut shares.transaction.locked);
@@ -95,59 +96,70 @@ impl<S: Storage> Table<S> {
         let mut judgement = Judgement::new();
         judgement.until_us = Some(until_us);
         let mode = Mode { commit: true, max_delay_us: None };
-        let decided = self.decide::<true>(&checks, &mut shares.transaction, &mut judgement, now_us, mode);
-        shares.transaction.find_again();
-        if let Ok(answer) = &decided
-            && answer.allowed
-        {
-            for share in 0..shares.records.len() {
-                let (guard, number) = shares.records[share];
-                if let Some(record) = shares.record_mut(share) {
-                    record.move_end(until_us);
+        let Shares { transaction, loaded, limits } = shares;
+        let decided =
+            self.decide::<true>(&checks, transaction, &mut judgement, now_us, mode, |locked, judgement, _| {
+                for (limit, check) in checks.iter().enumerate() {
+                    let (share, index) = limits[limit];
+                    extend_limit(locked, &mut loaded[share], index, (check, until_us), judgement, limit);
                 }
-                if let Some(share) = shares.record_mut(share).and_then(Record::share_mut) {
-                    share.amounts.iter_mut().zip(more).for_each(|(amount, more)| amount.held += more);
+                for share in loaded.iter_mut() {
+                    extend_share(locked, share, until_us, more, growing.contains(&share.guard));
                 }
-                if growing.contains(&guard)
-                    && let Some(holds) = shares.transaction.locked.guards[guard].backing.holds_mut()
-                {
-                    holds.grow(number);
-                }
-            }
-            for (limit, check) in checks.iter().enumerate() {
-                extend_limit(shares, limit, check, &judgement, until_us, now_us);
-            }
-        }
+                check_all(&locked.guards)
+            });
+        transaction.find_again();
+        drop_over(&mut transaction.locked, &checks, &decided, now_us);
         self.settle_parts(&mut shares.transaction.locked);
         decided.map(|answer| (answer, is_same))
     }
 }
 
-/// Remember what was just charged on top of a hold, and let its places be in use until `until_us`.
-fn extend_limit<S: Storage>(
-    shares: &mut Shares<'_, S>,
-    limit: usize,
-    check: &Check,
+/// Note what was just charged on top of a hold, and let its places be in use until the lease's end.
+fn extend_limit<G, B>(
+    locked: &mut LockedShards<G>,
+    share: &mut LoadedShare,
+    index: usize,
+    (check, until_us): (&Check, i64),
     judgement: &Judgement,
-    until_us: i64,
-    now_us: i64,
-) {
-    let reading = judgement.readings[limit];
-    let Some((holds, number, index)) = shares.holds_mut(limit) else {
+    limit: usize,
+) where
+    G: DerefMut<Target = Shard<B>>,
+    B: Backing,
+{
+    let former = share.lease(index);
+    let (Some(holds), Some(own)) = (locked.guards[share.guard].backing.holds_mut(), share.record.share_mut()) else {
         return;
     };
-    let key = holds.get(number).and_then(|record| Some(record.share()?.limits[index].key));
-    let refunds = key.and_then(|key| holds.key(key)).map_or(0, |key| key.refunds);
-    let Some(held) = holds.get_mut(number).and_then(Record::share_mut).map(|share| &mut share.limits[index]) else {
-        return;
-    };
-    if check.cost > 0 && reading.allowed() && (is_in_flight(check) || judgement.kept[limit].is_some()) {
-        let part = Part { marked: judgement.marks[limit], refunds, cost: check.cost, number: check.limit.number() };
-        held.parts.push(part);
+    let held = &mut own.limits[index];
+    if check.cost > 0 && judgement.readings[limit].allowed() && (is_in_flight(check) || judgement.kept[limit].is_some())
+    {
+        let refunds = holds.key(held.key).map_or(0, |key| key.refunds);
+        let (marked, number) = (judgement.marks[limit], check.limit.number());
+        held.parts.push(Part { marked, refunds, cost: check.cost, number });
     }
-    let places = held.cost();
-    if is_in_flight(check) && places > 0 {
-        let lease = Lease { until: until_us, number: u64::from(number), places };
-        shares.change_lease(limit, Some(lease), now_us);
+    held.in_flight = is_in_flight(check) && held.cost() > 0;
+    let lease = Lease { until: until_us, number: u64::from(share.number), places: held.cost() };
+    holds.move_places(held.key, former, held.in_flight.then_some(lease));
+}
+
+/// Write a share of a hold that was extended.
+fn extend_share<G, B>(
+    locked: &mut LockedShards<G>,
+    share: &mut LoadedShare,
+    until_us: i64,
+    more: &[i64],
+    has_more: bool,
+) where
+    G: DerefMut<Target = Shard<B>>,
+    B: Backing,
+{
+    share.record.move_end(until_us);
+    if let Some(own) = share.record.share_mut() {
+        own.amounts.iter_mut().zip(more).for_each(|(amount, more)| amount.held += more);
+        own.weight += u32::from(has_more);
+    }
+    if let Some(holds) = locked.guards[share.guard].backing.holds_mut() {
+        holds.change(share.number, share.record.clone());
     }
 }

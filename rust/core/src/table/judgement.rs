@@ -6,6 +6,7 @@ use crate::algorithms::leases::AskedLeases;
 use crate::algorithms::log_view::Marked;
 use crate::algorithms::transition::{self, ANY, Kept, Numbers, Reading, State, USUAL, measured_us, wait_us};
 use crate::algorithms::{concurrent, sliding_log};
+use crate::holding::store::HoldStore;
 use crate::limit::Algorithm;
 use crate::shard::backing::Backing;
 use crate::shard::log_reader::Entries;
@@ -164,14 +165,18 @@ fn roll<'transaction, S: Storage, const WHICH: bool>(
     transition::roll::<_, WHICH>(&check.limit.limit, transaction.stored(check, location, now_us), now_us)
 }
 
+/// The places in flight on a storage.
+type PlacesOf<'transaction, 'table, S> = concurrent::State<LeasesOf<'transaction, <S as Storage>::Backing<'table>>>;
+type LeasesOf<'transaction, B> = <<B as Backing>::Holds as HoldStore>::Leases<'transaction>;
+
 /// The places in flight of a check, as they stand at this moment.
-fn places<'transaction, S: Storage>(
+fn places<'transaction, 'table, S: Storage>(
     check: &Check,
-    transaction: &'transaction Transaction<'_, S>,
+    transaction: &'transaction Transaction<'table, S>,
     location: &Location,
     now_us: i64,
     until_us: Option<i64>,
-) -> concurrent::State<'transaction> {
+) -> PlacesOf<'transaction, 'table, S> {
     let holds = transaction.locked.guards[location.guard].backing.holds();
     let leases = holds.and_then(|holds| holds.leases(location.tag));
     concurrent::roll(&check.limit.limit, AskedLeases { leases, until: until_us }, now_us)

@@ -4,11 +4,11 @@
 
 use crate::algorithms::transition::{self, ANY, Reading};
 use crate::holding::record::{Content, HoldId, One, Part, Record};
-use crate::holding::{Holds, KeyHolds};
+use crate::holding::store::{HeldKey, HoldStore};
 use crate::limit::Algorithm;
 use crate::shard::backing::Backing;
 use crate::shard::registered::Registered;
-use crate::shard::{Place, Shard};
+use crate::shard::{DamagedState, Place, Shard};
 use crate::table::answer::{Answer, Check, Mode};
 use crate::table::settling::HoldRequest;
 use crate::table::storage::Storage;
@@ -48,13 +48,12 @@ pub fn reserve_known<S: Storage>(
     if mode.wait_us(transition::admit_numbers::<ANY>(limit, numbers, now_us, check.cost), delay_us) != 0 {
         return Ok(None);
     }
-    if storage.reserve_hold(&mut shard, now_us).is_err() {
+    if storage.reserve_hold(&mut shard, 1, now_us).is_err() {
         return Ok(None);
     }
     let numbers = transition::charge_numbers::<ANY>(limit, numbers, now_us, check.cost);
     if check.cost != 0 {
         shard.overwrite(index, tag, check.limit, numbers);
-        shard.backing.commit();
     }
     let (remaining, reset_after_us, next_after_us) = transition::measure_numbers::<ANY>(limit, numbers, now_us);
     let reading = Reading { remaining, reset_after_us, retry_after_us: 0, next_after_us, delay_us };
@@ -63,13 +62,26 @@ pub fn reserve_known<S: Storage>(
         let part = Part { marked, refunds: 0, cost: check.cost, number: check.limit.number() };
         remember(holds, check, request, tag, part, reading, now_us);
     }
+    commit(&mut shard)?;
     Ok(Some(Answer::of_one(check, reading)))
+}
+
+/// What was written counts, unless something that cannot be was met.
+#[inline(always)]
+fn commit<B: Backing>(shard: &mut Shard<B>) -> Result<(), DamagedState> {
+    let checked = shard.check_with_holds();
+    if checked.is_ok() {
+        shard.backing.commit();
+    } else {
+        shard.backing.roll_back();
+    }
+    checked
 }
 
 /// Remember a hold of one limit.
 #[inline(always)]
 fn remember(
-    holds: &mut Holds,
+    holds: &mut impl HoldStore,
     check: &Check,
     request: &HoldRequest<'_>,
     tag: u64,
@@ -118,7 +130,10 @@ pub fn commit_known<S: Storage>(
     if shard_number >= storage.shard_count() {
         return Ok(None);
     }
-    Ok(settle_known(&mut *storage.lock(shard_number)?, id, actual, asked, now_us))
+    let mut shard = storage.lock(shard_number)?;
+    let settled = settle_known(&mut *shard, id, actual, asked, now_us);
+    commit(&mut *shard)?;
+    Ok(settled)
 }
 
 #[inline(always)]
@@ -131,14 +146,11 @@ fn settle_known<B: Backing>(
 ) -> Option<SettledOne> {
     let number = shard.backing.holds_mut()?.find(id, now_us)?;
     let holds = shard.backing.holds()?;
-    let record = holds.get(number)?;
-    let Content::One(One { part, key, .. }) = record.content else {
-        return None;
-    };
-    if record.settled || part.number != asked.number() || !is_of_numbers(asked) {
+    let (part, key) = holds.open_one(number)?;
+    if part.number != asked.number() || !is_of_numbers(asked) {
         return None;
     }
-    let KeyHolds { tag, refunds, .. } = *holds.key(key)?;
+    let HeldKey { tag, refunds, .. } = holds.key(key)?;
     let Place::Found(index) = shard.find(tag) else {
         return None;
     };
@@ -152,7 +164,6 @@ fn settle_known<B: Backing>(
         return None;
     }
     shard.write_fields(index, numbers);
-    shard.backing.commit();
     shard.backing.holds_mut()?.settle_one(number, actual, given, now_us);
     let (remaining, reset_after_us, _) = transition::measure_numbers::<ANY>(limit, numbers, now_us);
     Some(SettledOne { actual, remaining, reset_after_us })

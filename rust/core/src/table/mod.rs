@@ -19,19 +19,19 @@ mod shares;
 pub mod storage;
 pub mod transaction;
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use crate::algorithms::transition::Stored;
 use crate::hash::{KeyHash, Seed};
 use crate::holding::record::HoldId;
+use crate::holding::store::HoldStore;
 use crate::limit::Algorithm;
+use crate::shard::DamagedState;
 use crate::shard::backing::Backing;
 use crate::shard::log_reader::Entries;
 use crate::shard::registered::{Definition, Registered, Registration};
 use crate::table::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
 use crate::table::judgement::Judgement;
 use crate::table::known_key::{decide_known, decide_known_log};
-use crate::table::storage::{Full, Stats, Storage};
+use crate::table::storage::{Full, LockedShards, Stats, Storage};
 use crate::table::transaction::Transaction;
 
 /// How far ahead of its turn a key's slot is fetched when many keys are judged.
@@ -41,16 +41,15 @@ const LOOKAHEAD: usize = 8;
 pub struct Table<S> {
     seed: Seed,
     storage: S,
-    /// What ids are made of, and how many were.
+    /// What ids are made of.
     id_seed: Seed,
-    ids: AtomicU64,
 }
 
 impl<S: Storage> Table<S> {
     /// A table of what a storage holds.
     pub fn new(seed: [u8; 16], storage: S) -> Self {
         let seed = Seed::new(seed);
-        Self { id_seed: seed.derived(), seed, storage, ids: AtomicU64::new(0) }
+        Self { id_seed: seed.derived(), seed, storage }
     }
 
     /// Where its states are.
@@ -63,10 +62,10 @@ impl<S: Storage> Table<S> {
         &self.seed
     }
 
-    /// An id for a hold: 128 bits that nobody can guess, no two alike of the same table in one process.
+    /// An id for a hold: 128 bits that nobody can guess, no two alike of all that use the storage.
     #[inline]
     pub fn new_id(&self) -> HoldId {
-        HoldId(self.id_seed.numbered(self.ids.fetch_add(1, Relaxed)))
+        HoldId(self.id_seed.numbered(self.storage.next_id()))
     }
 
     /// Make a limit known.
@@ -133,10 +132,11 @@ impl<S: Storage> Table<S> {
         let mut shard = self.storage.lock(shard_number)?;
         let tag = key.tag_under(limit.salt);
         let mut live = shard.forget(tag, self.storage.limits(), now_us);
-        if let Some(holds) = shard.backing.holds_mut().filter(|holds| !holds.is_empty()) {
+        if let Some(holds) = shard.backing.holds_mut() {
             live |= holds.forget_tag(tag, now_us);
             self.storage.settle_holds(&mut shard);
         }
+        shard.check_with_holds()?;
         self.storage.settle(shard_number, &mut shard);
         Ok(live)
     }
@@ -195,7 +195,7 @@ impl<S: Storage> Table<S> {
     pub fn apply_in_flight(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let mut transaction = Transaction::new(&self.storage);
         self.lock(&mut transaction, checks, now_us)?;
-        self.decide::<true>(checks, &mut transaction, &mut Judgement::new(), now_us, mode)
+        self.decide::<true>(checks, &mut transaction, &mut Judgement::new(), now_us, mode, |_, _, _| Ok(()))
     }
 
     // As all of the slow way from here on: left to the compiler, what is added to it makes the short way longer.
@@ -203,10 +203,12 @@ impl<S: Storage> Table<S> {
     fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let mut transaction = Transaction::new(&self.storage);
         self.lock(&mut transaction, checks, now_us)?;
-        self.decide::<false>(checks, &mut transaction, &mut Judgement::new(), now_us, mode)
+        self.decide::<false>(checks, &mut transaction, &mut Judgement::new(), now_us, mode, |_, _, _| Ok(()))
     }
 
     /// Decide the checks of a transaction, and charge all or none; for `HOLDS` see `Judgement::judge`.
+    ///
+    /// `more` is written with the charges, and counts with them.
     #[inline(always)]
     fn decide<'table, const HOLDS: bool>(
         &'table self,
@@ -215,6 +217,7 @@ impl<S: Storage> Table<S> {
         judgement: &mut Judgement,
         now_us: i64,
         mode: Mode,
+        more: impl FnOnce(&mut LockedShards<S::Guard<'table>>, &Judgement, Option<OnFull>) -> Result<(), DamagedState>,
     ) -> Result<Answer, S::Error> {
         if mode.commit {
             transaction.adopt(checks, now_us);
@@ -231,7 +234,7 @@ impl<S: Storage> Table<S> {
             full = self.make_room::<HOLDS>(checks, transaction, judgement, now_us, mode);
             let mut kept = Ok(());
             if judgement.allowed {
-                kept = transaction.keep_growing(checks, &judgement.kept);
+                kept = transaction.keep_growing(checks, &judgement.kept, |locked| more(locked, judgement, full));
             }
             if !judgement.allowed || kept.is_err() {
                 self.storage.drop_reserved(&mut transaction.locked, now_us);
@@ -239,7 +242,7 @@ impl<S: Storage> Table<S> {
             transaction.settle();
             kept?;
         } else if mode.commit {
-            transaction.keep(checks, &judgement.kept)?;
+            transaction.keep(checks, &judgement.kept, |locked| more(locked, judgement, None))?;
         }
         let (allowed, readings) = (judgement.allowed, &judgement.readings[..]);
         let binding = binding_of(checks, readings, allowed);

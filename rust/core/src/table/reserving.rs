@@ -1,20 +1,23 @@
 //! Holds that are made: charged like a hit, and remembered. All limits of one are in the shards of its keys, and a share
 //! of it in each.
 
+use std::ops::{Deref, DerefMut};
+
 use smallvec::SmallVec;
 
 use crate::algorithms::leases::Lease;
 use crate::algorithms::transition::Reading;
-use crate::holding::Holds;
 use crate::holding::record::{Amount, Content, HeldLimit, One, Part, Record, Share};
+use crate::holding::store::HoldStore;
 use crate::limit::Algorithm;
 use crate::shard::backing::Backing;
+use crate::shard::{DamagedState, Shard};
 use crate::table::Table;
 use crate::table::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
 use crate::table::judgement::Judgement;
 use crate::table::known_hold::reserve_known;
 use crate::table::settling::{Conflict, HoldRequest, Reserved};
-use crate::table::shares::{expand, find};
+use crate::table::shares::{LoadedShare, find, load};
 use crate::table::storage::{Full, LockedShards, Storage};
 use crate::table::transaction::Transaction;
 
@@ -39,21 +42,24 @@ impl<S: Storage> Table<S> {
         if let Some(holds) = transaction.locked.guards[home].backing.holds_mut()
             && let Some(number) = holds.find(request.id, now_us)
         {
-            return Ok(repeat(&mut transaction.locked, (home, number), checks, request, now_us));
+            let repeated = repeat(&mut transaction.locked, (home, number), checks, request, now_us);
+            transaction.check_with_holds()?;
+            return Ok(repeated);
         }
-        if let Err(Full { soonest_us }) = self.reserve_parts(&mut transaction.locked, |_| true, now_us) {
+        transaction.check_with_holds()?;
+        if let Err(Full { soonest_us }) = self.reserve_parts(&mut transaction.locked, |_| true, checks.len(), now_us) {
             let answer = self.refuse_hold(checks, &transaction, soonest_us, now_us);
             self.settle_parts(&mut transaction.locked);
             return Ok(Reserved::Decided(answer));
         }
         let mut judgement = Judgement::new();
         judgement.until_us = Some(now_us + request.lease_us);
-        let decided = self.decide::<true>(checks, &mut transaction, &mut judgement, now_us, mode);
-        if let Ok(answer) = &decided
-            && answer.allowed
-        {
-            remember(&mut transaction.locked, checks, &judgement, request, answer, home, now_us);
-        }
+        let decided =
+            self.decide::<true>(checks, &mut transaction, &mut judgement, now_us, mode, |locked, judgement, full| {
+                let passed = full == Some(OnFull::Pass);
+                remember(locked, checks, judgement, request, passed, home, now_us)
+            });
+        drop_over(&mut transaction.locked, checks, &decided, now_us);
         self.settle_parts(&mut transaction.locked);
         decided.map(Reserved::Decided)
     }
@@ -64,11 +70,12 @@ impl<S: Storage> Table<S> {
         &'table self,
         locked: &mut LockedShards<S::Guard<'table>>,
         has_one: impl Fn(usize) -> bool,
+        limits: usize,
         now_us: i64,
     ) -> Result<(), Full> {
         for (number, guard) in locked.guards.iter_mut().enumerate() {
             if has_one(number) {
-                self.storage.reserve_hold(guard, now_us)?;
+                self.storage.reserve_hold(guard, limits, now_us)?;
             }
         }
         Ok(())
@@ -84,7 +91,13 @@ impl<S: Storage> Table<S> {
 
     /// The answer where no more can be remembered: the written choice, and nothing is charged.
     #[cold]
-    pub(super) fn refuse_hold(&self, checks: &[Check], transaction: &Transaction<'_, S>, full_us: i64, now_us: i64) -> Answer {
+    pub(super) fn refuse_hold(
+        &self,
+        checks: &[Check],
+        transaction: &Transaction<'_, S>,
+        full_us: i64,
+        now_us: i64,
+    ) -> Answer {
         let passes = self.storage.on_full() == OnFull::Pass;
         if passes {
             self.storage.count_passed();
@@ -117,11 +130,12 @@ fn remember<G, B>(
     checks: &[Check],
     judgement: &Judgement,
     request: &HoldRequest<'_>,
-    answer: &Answer,
+    passed: bool,
     home: usize,
     now_us: i64,
-) where
-    G: std::ops::DerefMut<Target = crate::shard::Shard<B>>,
+) -> Result<(), DamagedState>
+where
+    G: DerefMut<Target = Shard<B>>,
     B: Backing,
 {
     for guard in 0..locked.guards.len() {
@@ -146,10 +160,14 @@ fn remember<G, B>(
             let counted = is_in_flight(check) || check.cost == 0 || judgement.kept[index].is_some();
             let (marked, number) = (judgement.marks[index], check.limit.number());
             let part = Part { marked, refunds, cost: check.cost, number };
-            let parts = if reading.allowed() && counted { SmallVec::from_buf([part]) } else { SmallVec::new() };
+            let parts: SmallVec<[Part; 1]> =
+                if reading.allowed() && counted { SmallVec::from_buf([part]) } else { SmallVec::new() };
+            let in_flight = is_in_flight(check) && parts.iter().any(|part| part.cost > 0);
             let (index, group) = (index as u16, request.groups[index]);
-            share.limits.push(HeldLimit { parts, key, index, group, shadow: check.shadow, lease: None, reading });
+            share.limits.push(HeldLimit { parts, key, index, group, shadow: check.shadow, in_flight, reading });
         }
+        let places: SmallVec<[(u32, i64); 2]> =
+            share.limits.iter().filter(|held| held.in_flight).map(|held| (held.key, held.cost())).collect();
         let content = match (&share.limits[..], &share.amounts[..]) {
             ([held], [amount]) if !held.parts.is_empty() && share.limits_of_all == 1 => {
                 let Reading { remaining, reset_after_us, next_after_us, delay_us, .. } = held.reading;
@@ -158,7 +176,7 @@ fn remember<G, B>(
                     key: held.key,
                     actual: amount.actual,
                     answered: [remaining, reset_after_us, next_after_us, delay_us],
-                    in_flight: is_in_flight(&checks[0]) && held.parts[0].cost > 0,
+                    in_flight: held.in_flight,
                     shadow: held.shadow,
                 })
             }
@@ -172,40 +190,54 @@ fn remember<G, B>(
             content,
             settled: request.at_once,
             at_once: request.at_once,
-            passed: answer.full == Some(OnFull::Pass),
+            passed,
         });
-        take_places(holds, number, checks, until_us, now_us);
+        for (key, places) in places {
+            let lease = Lease { until: until_us, number: u64::from(number), places };
+            holds.move_places(key, None, Some(lease));
+        }
+    }
+    check_all(&locked.guards)
+}
+
+/// Whether all that was read in these shards can be.
+pub(super) fn check_all<G, B>(guards: &[G]) -> Result<(), DamagedState>
+where
+    G: Deref<Target = Shard<B>>,
+    B: Backing,
+{
+    let mut checked = Ok(());
+    for guard in guards {
+        checked = guard.check_with_holds().and(checked); // each is asked, so that none remembers it
+    }
+    checked
+}
+
+/// Forget the leases that are over of the places that were just taken.
+pub(super) fn drop_over<G, B, E>(
+    locked: &mut LockedShards<G>,
+    checks: &[Check],
+    decided: &Result<Answer, E>,
+    now_us: i64,
+) where
+    G: DerefMut<Target = Shard<B>>,
+    B: Backing,
+{
+    if !decided.as_ref().is_ok_and(|answer| answer.allowed) {
+        return;
+    }
+    for (check, location) in checks.iter().zip(&locked.locations).filter(|(check, _)| is_in_flight(check)) {
+        if check.cost > 0
+            && let Some(holds) = locked.guards[location.guard].backing.holds_mut()
+        {
+            holds.drop_over(location.tag, now_us);
+        }
     }
 }
 
 /// Whether a limit counts places in flight.
 pub(super) fn is_in_flight(check: &Check) -> bool {
     check.limit.limit.algorithm == Algorithm::Concurrent
-}
-
-/// Let the places of a hold be in use that was just added.
-fn take_places(holds: &mut Holds, number: u32, checks: &[Check], until_us: i64, now_us: i64) {
-    if !checks.iter().any(is_in_flight) {
-        return;
-    }
-    let mut leases: SmallVec<[(u32, Lease); 2]> = SmallVec::new();
-    let lease = |places: i64| Lease { until: until_us, number: u64::from(number), places };
-    match holds.get_mut(number).map(|record| &mut record.content) {
-        Some(Content::One(one)) if one.in_flight => leases.push((one.key, lease(one.part.cost))),
-        Some(Content::Many(share)) => {
-            for held in share.limits.iter_mut().filter(|held| is_in_flight(&checks[usize::from(held.index)])) {
-                held.lease = Some(lease(held.cost())).filter(|lease| lease.places > 0);
-                leases.extend(held.lease.map(|lease| (held.key, lease)));
-            }
-        }
-        _ => {}
-    }
-    for (key, lease) in leases {
-        if let Some(key) = holds.key_mut(key) {
-            key.leases.drop_over(now_us);
-            key.leases.add(lease);
-        }
-    }
 }
 
 /// What is answered where a hold was made before: the same again, or a conflict with it.
@@ -218,20 +250,16 @@ fn repeat<G, B>(
     now_us: i64,
 ) -> Reserved
 where
-    G: std::ops::DerefMut<Target = crate::shard::Shard<B>>,
+    G: DerefMut<Target = Shard<B>>,
     B: Backing,
 {
-    let shares: SmallVec<[(usize, u32); 2]> = (0..locked.guards.len())
-        .filter_map(|guard| Some((guard, find(&mut locked.guards[guard], request.id, now_us)?)))
-        .collect();
-    for (guard, number) in &shares {
-        expand(&mut locked.guards[*guard], *number);
+    let mut shares: SmallVec<[LoadedShare; 2]> = SmallVec::new();
+    for guard in 0..locked.guards.len() {
+        let number = if guard == home { Some(number) } else { find(&mut locked.guards[guard], request.id, now_us) };
+        shares.extend(number.and_then(|number| load(&locked.guards[guard], guard, number)));
     }
-    let record = |guard: usize, number: u32| {
-        let record = locked.guards[guard].backing.holds()?.get(number)?;
-        Some((record, record.share()?))
-    };
-    let Some((first, share)) = record(home, number) else {
+    let first = shares.iter().find(|share| share.guard == home).map(|share| &share.record);
+    let Some((first, share)) = first.and_then(|record| Some((record, record.share()?))) else {
         return Reserved::Conflict(Conflict::Keys);
     };
     if first.at_once != request.at_once {
@@ -245,12 +273,15 @@ where
         return Reserved::Conflict(Conflict::Limits);
     }
     let mut readings: SmallVec<[Option<Reading>; 4]> = SmallVec::from_elem(None, checks.len());
-    for (guard, number) in shares {
-        let Some(holds) = locked.guards[guard].backing.holds() else {
+    for LoadedShare { guard, record, .. } in &shares {
+        let Some(holds) = locked.guards[*guard].backing.holds() else {
             continue;
         };
-        for held in holds.get(number).and_then(Record::share).iter().flat_map(|share| &share.limits) {
+        for held in record.share().iter().flat_map(|share| &share.limits) {
             let (index, key) = (usize::from(held.index), holds.key(held.key));
+            if index >= checks.len() {
+                return Reserved::Conflict(Conflict::Limits);
+            }
             if key.map(|key| key.salt) != Some(checks[index].limit.salt) {
                 return Reserved::Conflict(Conflict::Limits);
             }

@@ -5,9 +5,10 @@ use smallvec::SmallVec;
 use crate::algorithms::concurrent;
 use crate::algorithms::leases::{AskedLeases, Lease};
 use crate::algorithms::transition::{self, ANY, measured_us};
-use crate::holding::record::{HeldLimit, HoldId, Record, Share};
-use crate::holding::{Holds, KeyHolds};
+use crate::holding::record::{Amount, HeldLimit, HoldId, Record};
+use crate::holding::store::{HeldKey, HoldStore};
 use crate::limit::{Algorithm, Limit};
+use crate::shard::Shard;
 use crate::shard::backing::Backing;
 use crate::shard::registered::{Definition, Limits, Registered};
 use crate::table::Table;
@@ -15,72 +16,60 @@ use crate::table::settling::{After, Asked, Standing};
 use crate::table::storage::{Location, Storage};
 use crate::table::transaction::Transaction;
 
+/// One share of a hold.
+pub(super) struct LoadedShare {
+    /// The guard of its shard.
+    pub(super) guard: usize,
+    /// Its number there.
+    pub(super) number: u32,
+    /// What is remembered, told as a hold of many limits.
+    pub(super) record: Record,
+}
+
 /// The shares of a hold, locked, and where the states of its limits are: a location for each, in their order.
 pub(super) struct Shares<'table, S: Storage + 'table> {
     /// The shards.
     pub(super) transaction: Transaction<'table, S>,
-    /// The guard and the number of each share; that with the amounts comes first.
-    pub(super) records: SmallVec<[(usize, u32); 2]>,
+    /// Each share; that with the amounts comes first.
+    pub(super) loaded: SmallVec<[LoadedShare; 1]>,
     /// Of each limit its share, and which of the limits there it is.
     pub(super) limits: SmallVec<[(usize, usize); 2]>,
 }
 
-impl<'table, S: Storage> Shares<'table, S> {
-    pub(super) fn record(&self, share: usize) -> Option<(&Record, &Share)> {
-        let (guard, number) = self.records[share];
-        let record = self.transaction.locked.guards[guard].backing.holds()?.get(number)?;
-        Some((record, record.share()?))
+impl LoadedShare {
+    /// The lease of one of its limits; None where no places of it are in flight.
+    pub(super) fn lease(&self, index: usize) -> Option<Lease> {
+        let held = self.record.share()?.limits.get(index)?;
+        let lease = Lease { until: self.record.until_us, number: u64::from(self.number), places: held.cost() };
+        held.in_flight.then_some(lease)
     }
+}
 
-    pub(super) fn record_mut(&mut self, share: usize) -> Option<&mut Record> {
-        let (guard, number) = self.records[share];
-        self.transaction.locked.guards[guard].backing.holds_mut()?.get_mut(number)
+impl<S: Storage> Shares<'_, S> {
+    /// The amounts of its groups.
+    pub(super) fn amounts(&self) -> &[Amount] {
+        self.loaded.first().and_then(|first| first.record.share()).map_or(&[], |share| &share.amounts)
     }
 
     /// One of its limits, and what is kept of that on its key.
     #[inline]
-    pub(super) fn held(&self, limit: usize) -> Option<(&HeldLimit, &KeyHolds)> {
+    pub(super) fn held(&self, limit: usize) -> Option<(&HeldLimit, HeldKey)> {
         let (share, index) = self.limits[limit];
-        let (guard, number) = self.records[share];
-        let holds = self.transaction.locked.guards[guard].backing.holds()?;
-        let held = &holds.get(number)?.share()?.limits[index];
-        Some((held, holds.key(held.key)?))
-    }
-
-    pub(super) fn holds_mut(&mut self, limit: usize) -> Option<(&mut Holds, u32, usize)> {
-        let (share, index) = self.limits[limit];
-        let (guard, number) = self.records[share];
-        Some((self.transaction.locked.guards[guard].backing.holds_mut()?, number, index))
-    }
-
-    /// Take the places of a limit, and let others be in use instead.
-    pub(super) fn change_lease(&mut self, limit: usize, lease: Option<Lease>, now_us: i64) {
-        let Some((holds, number, index)) = self.holds_mut(limit) else {
-            return;
-        };
-        let Some(record) = holds.get_mut(number) else {
-            return;
-        };
-        let Some(held) = record.share_mut().map(|share| &mut share.limits[index]) else {
-            return;
-        };
-        let (key, former) = (held.key, std::mem::replace(&mut held.lease, lease));
-        if let Some(key) = holds.key_mut(key) {
-            if let Some(former) = former {
-                key.leases.take(former);
-            }
-            if let Some(lease) = lease {
-                key.leases.drop_over(now_us);
-                key.leases.add(lease);
-            }
-        }
+        let LoadedShare { guard, record, .. } = &self.loaded[share];
+        let held = record.share()?.limits.get(index)?;
+        Some((held, self.transaction.locked.guards[*guard].backing.holds()?.key(held.key)?))
     }
 }
 
 impl<S: Storage> Table<S> {
     /// Lock the shares of a hold; None where it is not remembered.
     #[inline]
-    pub(super) fn lock_shares(&self, id: HoldId, shard_number: usize, now_us: i64) -> Result<Option<Shares<'_, S>>, S::Error> {
+    pub(super) fn lock_shares(
+        &self,
+        id: HoldId,
+        shard_number: usize,
+        now_us: i64,
+    ) -> Result<Option<Shares<'_, S>>, S::Error> {
         if shard_number >= self.storage.shard_count() {
             return Ok(None);
         }
@@ -90,45 +79,42 @@ impl<S: Storage> Table<S> {
         let Some(number) = find(&mut transaction.locked.guards[0], id, now_us) else {
             return Ok(None);
         };
-        let mut records: SmallVec<[(usize, u32); 2]> = SmallVec::from_elem((0, number), 1);
-        let holds = transaction.locked.guards[0].backing.holds();
-        if let Some(share) = holds.and_then(|holds| holds.get(number)?.share())
+        let mut loaded: SmallVec<[LoadedShare; 1]> = SmallVec::new();
+        loaded.extend(load(&transaction.locked.guards[0], 0, number));
+        if let Some(share) = loaded.first().and_then(|first| first.record.share())
             && !share.others.is_empty()
         {
             shard_numbers.extend(share.others.iter().map(|other| usize::from(*other)));
             shard_numbers.sort_unstable();
+            shard_numbers.dedup();
             transaction.unlock();
-            self.storage.lock_all(&shard_numbers, &mut transaction.locked.guards)?;
-            records.clear();
-            for (guard, own) in shard_numbers.iter().enumerate() {
-                match find(&mut transaction.locked.guards[guard], id, now_us) {
-                    Some(number) if *own == shard_number => records.insert(0, (guard, number)),
-                    Some(number) => records.push((guard, number)),
-                    None => {}
-                }
+            loaded.clear();
+            if shard_numbers.last().is_none_or(|last| *last < self.storage.shard_count()) {
+                self.storage.lock_all(&shard_numbers, &mut transaction.locked.guards)?;
             }
-            if records.first().is_none_or(|(guard, _)| shard_numbers[*guard] != shard_number) {
-                return Ok(None);
+            for guard in 0..transaction.locked.guards.len() {
+                let number = find(&mut transaction.locked.guards[guard], id, now_us);
+                let share = number.and_then(|number| load(&transaction.locked.guards[guard], guard, number));
+                let place = if shard_numbers[guard] == shard_number { 0 } else { loaded.len() };
+                share.into_iter().for_each(|share| loaded.insert(place, share));
             }
         }
-        let mut shares = Shares { transaction, records, limits: SmallVec::new() };
-        for (guard, number) in &shares.records {
-            expand(&mut shares.transaction.locked.guards[*guard], *number);
+        transaction.check_with_holds()?;
+        if loaded.first().is_none_or(|first| shard_numbers[first.guard] != shard_number) {
+            return Ok(None);
         }
-        for share in 0..shares.records.len() {
-            let count = shares.record(share).map_or(0, |(_, share)| share.limits.len());
-            shares.limits.extend((0..count).map(|index| (share, index)));
+        let mut limits: SmallVec<[(usize, usize); 2]> = SmallVec::new();
+        for (number, share) in loaded.iter().enumerate() {
+            let count = share.record.share().map_or(0, |share| share.limits.len());
+            limits.extend((0..count).map(|index| (number, index)));
         }
-        if shares.limits.len() > 1 {
-            let mut limits = shares.limits.clone();
-            limits.sort_by_key(|(share, index)| shares.record(*share).map(|(_, share)| share.limits[*index].index));
-            shares.limits = limits;
-        }
-        let whole = shares
-            .record(0)
-            .is_some_and(|(record, share)| record.settled || shares.limits.len() == usize::from(share.limits_of_all));
+        limits.sort_by_key(|(share, index)| loaded[*share].record.share().map(|share| share.limits[*index].index));
+        let first = &loaded[0].record;
+        let whole =
+            first.settled || first.share().is_some_and(|share| limits.len() == usize::from(share.limits_of_all));
+        let mut shares = Shares { transaction, loaded, limits };
         for limit in 0..shares.limits.len() {
-            let (guard, _) = shares.records[shares.limits[limit].0];
+            let guard = shares.loaded[shares.limits[limit].0].guard;
             let tag = shares.held(limit).map_or(0, |(_, key)| key.tag);
             let place = shares.transaction.locked.guards[guard].find(tag);
             let location = Location { shard_number: shard_numbers[guard], guard, tag, place };
@@ -157,7 +143,8 @@ impl<S: Storage> Table<S> {
             };
             let Location { guard, place, .. } = shares.transaction.locked.locations[index];
             let (remaining, reset_after_us, _) = if limit.limit.algorithm == Algorithm::Concurrent {
-                let leases = shares.held(index).map(|(_, key)| &key.leases);
+                let holds = shares.transaction.locked.guards[guard].backing.holds();
+                let leases = holds.and_then(|holds| holds.leases(shares.transaction.locked.locations[index].tag));
                 let state = concurrent::roll(&limit.limit, AskedLeases { leases, until: None }, now_us);
                 measured_us(&limit.limit, concurrent::measure(&limit.limit, &state, now_us), now_us)
             } else {
@@ -175,16 +162,14 @@ impl<S: Storage> Table<S> {
     }
 }
 
-/// Tell a hold of one limit as one of many.
-pub(super) fn expand<B: Backing>(shard: &mut crate::shard::Shard<B>, number: u32) {
-    if let Some(record) = shard.backing.holds_mut().and_then(|holds| holds.get_mut(number)) {
-        record.expand(number);
-    }
+/// A share of a hold, as it is remembered.
+pub(super) fn load<B: Backing>(shard: &Shard<B>, guard: usize, number: u32) -> Option<LoadedShare> {
+    Some(LoadedShare { guard, number, record: shard.backing.holds()?.load(number)? })
 }
 
 /// The number of the hold of this id in a shard, if it is remembered.
 #[inline]
-pub(super) fn find<B: Backing>(shard: &mut crate::shard::Shard<B>, id: HoldId, now_us: i64) -> Option<u32> {
+pub(super) fn find<B: Backing>(shard: &mut Shard<B>, id: HoldId, now_us: i64) -> Option<u32> {
     shard.backing.holds_mut()?.find(id, now_us)
 }
 

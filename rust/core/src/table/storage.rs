@@ -136,13 +136,14 @@ pub trait Storage: Sized {
     /// What a decision wrote since it began was never written.
     fn roll_back<'table>(&'table self, locked: &mut LockedShards<Self::Guard<'table>>);
 
-    /// Reserve room for one more part of a hold in a shard that is locked.
-    fn reserve_hold(&self, _shard: &mut Self::Guard<'_>, _now_us: i64) -> Result<(), Full> {
-        Err(Full { soonest_us: 1 })
-    }
+    /// A number that no other id for a hold was made of.
+    fn next_id(&self) -> u64;
+
+    /// Reserve room in a locked shard for one more part of a hold, of so many limits there.
+    fn reserve_hold(&self, shard: &mut Self::Guard<'_>, limits: usize, now_us: i64) -> Result<(), Full>;
 
     /// Bring the count of holds in line with a shard; what was reserved and not used lapses.
-    fn settle_holds(&self, _shard: &mut Self::Guard<'_>) {}
+    fn settle_holds(&self, shard: &mut Self::Guard<'_>);
 
     /// Bring what the table counts in line with a shard that was changed.
     fn settle(&self, shard_number: usize, shard: &mut Self::Guard<'_>);

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithms::transition::{Kept, Reading, Stored};
+use crate::holding::store::HoldStore;
 use crate::limit::Algorithm;
 use crate::shard::backing::Backing;
 use crate::shard::log_reader::Entries;
@@ -115,9 +116,14 @@ impl<'table, S: Storage> Transaction<'table, S> {
         Need { charge: charge(index).unwrap_or_default(), before: before.count() }
     }
 
-    /// Keep what a decision charged, in the places that are known.
+    /// Keep what a decision charged, in the places that are known, and what `more` writes with it.
     #[inline(always)]
-    pub fn keep(&mut self, checks: &[Check], kept: &[Option<Kept>]) -> Result<(), DamagedState> {
+    pub fn keep(
+        &mut self,
+        checks: &[Check],
+        kept: &[Option<Kept>],
+        more: impl FnOnce(&mut LockedShards<S::Guard<'table>>) -> Result<(), DamagedState>,
+    ) -> Result<(), DamagedState> {
         for (location, kept) in self.locked.locations.iter().zip(kept) {
             if let Some(Kept::Entries(charge)) = kept {
                 self.locked.guards[location.guard].shift(location.place, charge.shift);
@@ -129,11 +135,17 @@ impl<'table, S: Storage> Transaction<'table, S> {
                 self.locked.guards[location.guard].keep(location.place, location.tag, check.limit, *kept);
             }
         }
-        self.commit()
+        let more = more(&mut self.locked);
+        self.commit(more)
     }
 
-    /// Keep what a decision charged, in new slots too: each of those moves its neighbours.
-    pub fn keep_growing(&mut self, checks: &[Check], kept: &[Option<Kept>]) -> Result<(), DamagedState> {
+    /// `keep`, in new slots too: each of those moves its neighbours.
+    pub fn keep_growing(
+        &mut self,
+        checks: &[Check],
+        kept: &[Option<Kept>],
+        more: impl FnOnce(&mut LockedShards<S::Guard<'table>>) -> Result<(), DamagedState>,
+    ) -> Result<(), DamagedState> {
         for (location, kept) in self.locked.locations.iter().zip(kept) {
             if let Some(Kept::Entries(charge)) = kept {
                 let shard = &mut self.locked.guards[location.guard];
@@ -149,13 +161,14 @@ impl<'table, S: Storage> Transaction<'table, S> {
                 shard.keep(place, location.tag, check.limit, *kept);
             }
         }
-        self.commit()
+        let more = more(&mut self.locked);
+        self.commit(more)
     }
 
-    /// What was written counts, unless something that cannot be was met.
+    /// What was written counts, unless something that cannot be was met, here or by what came `before`.
     #[inline(always)]
-    fn commit(&mut self) -> Result<(), DamagedState> {
-        let checked = self.check();
+    pub fn commit(&mut self, before: Result<(), DamagedState>) -> Result<(), DamagedState> {
+        let checked = self.check().and(before);
         if checked.is_ok() {
             self.storage.commit(&mut self.locked)
         } else {
@@ -172,6 +185,20 @@ impl<'table, S: Storage> Transaction<'table, S> {
             checked = guard.check().and(checked); // each is asked, so that none remembers it
         }
         checked
+    }
+
+    /// `check`, and of all that was read of holds, too.
+    pub fn check_with_holds(&self) -> Result<(), DamagedState> {
+        let mut checked = Ok(());
+        for guard in &self.locked.guards {
+            checked = guard.check_with_holds().and(checked);
+        }
+        checked
+    }
+
+    /// The charges begin that count together.
+    pub fn begin(&mut self) {
+        self.storage.begin(&mut self.locked);
     }
 
     /// Give back what a decision charged, in one piece; in several where that takes more notes than a shard has.
@@ -205,7 +232,7 @@ impl<'table, S: Storage> Transaction<'table, S> {
             {
                 holds.note_refund(location.tag, given);
             }
-            checked = shard.check().and(checked);
+            checked = shard.check_with_holds().and(checked);
         }
         self.storage.commit(&mut self.locked);
         for Location { shard_number, guard, tag, .. } in empty {

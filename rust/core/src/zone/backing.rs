@@ -1,7 +1,9 @@
 //! The backing of a shard in a mapped file: each write is noted in the journal of the shard first.
 
+use std::cell::Cell;
+
 use crate::algorithms::log_view::Entry;
-use crate::encoding::block::Block;
+use crate::encoding::block::{Block, Position};
 use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::Chain;
 use crate::memory::shared::{HeldShard, put};
@@ -13,17 +15,21 @@ pub struct MappedBacking<'zone> {
     /// What is noted in the shard.
     pub journal: Journal<'zone>,
     homes: usize,
+    /// Whether something was met among the holds that cannot be.
+    pub(super) damaged: Cell<bool>,
 }
 
 impl<'zone> MappedBacking<'zone> {
     /// The backing of a shard that is held.
     #[inline(always)]
     pub fn new(held: HeldShard<'zone>, homes: usize) -> Self {
-        Self { journal: Journal::new(held), homes }
+        Self { journal: Journal::new(held), homes, damaged: Cell::new(false) }
     }
 }
 
 impl Backing for MappedBacking<'_> {
+    type Holds = Self;
+
     #[inline(always)]
     fn slots(&self) -> &[Slot] {
         self.journal.held.slots
@@ -137,5 +143,28 @@ impl Backing for MappedBacking<'_> {
 
     fn clear(&mut self) {
         self.journal.clear();
+    }
+
+    fn take_entry_out(&mut self, at: Position, behind: usize) {
+        self.journal.take_entry_out(at.block, at.index as usize, behind);
+    }
+
+    fn put_entry_in(&mut self, at: Position, behind: usize, (time, cost): Entry) {
+        self.journal.put_entry_in(at.block, at.index as usize, behind, [time, cost]);
+    }
+
+    #[inline(always)]
+    fn holds(&self) -> Option<&Self> {
+        (!self.journal.held.pool().is_empty()).then_some(self)
+    }
+
+    #[inline(always)]
+    fn holds_mut(&mut self) -> Option<&mut Self> {
+        if self.journal.held.pool().is_empty() { None } else { Some(self) }
+    }
+
+    #[inline(always)]
+    fn has_damaged_holds(&self) -> bool {
+        self.damaged.take()
     }
 }

@@ -8,7 +8,7 @@ use crate::shard::registered::Limits;
 use crate::zone::catalog::Catalog;
 use crate::zone::layout::{FIGURES, Layout, NAMESPACE};
 
-const FIGURE_WORDS: usize = 5;
+const FIGURE_WORDS: usize = 7;
 
 /// What a zone counts, by its place among the figures.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,10 @@ pub enum Figure {
     PassedFull = 3,
     /// Shards that were found half written.
     Mended = 4,
+    /// Parts of holds that are remembered, and some more of processes that died.
+    Holds = 5,
+    /// Ids for holds that were made.
+    Ids = 6,
 }
 
 /// A mapped zone.
@@ -55,6 +59,16 @@ impl ZoneFile {
         if more > 0 {
             self.figures()[figure as usize].fetch_add(more, Relaxed);
         }
+    }
+
+    /// Count one more; how many there were.
+    pub fn next(&self, figure: Figure) -> u64 {
+        self.figures()[figure as usize].fetch_add(1, Relaxed)
+    }
+
+    /// Count so many fewer.
+    pub fn take_off(&self, figure: Figure, fewer: u64) {
+        self.figures()[figure as usize].fetch_sub(fewer, Relaxed);
     }
 
     fn figures(&self) -> &Words<FIGURE_WORDS> {

@@ -10,8 +10,10 @@ use crate::zone::layout::{HEADER, Layout};
 
 /// "headgate" as bytes.
 const MAGIC: u64 = u64::from_ne_bytes(*b"headgate");
-/// The version of this layout; another one cannot be read.
-const VERSION: u64 = 2;
+/// The version of the layout of a zone that holds nothing.
+const PLAIN: u64 = 2;
+/// The version of one that has room for holds; another one than these two cannot be read.
+const HOLDING: u64 = 3;
 
 const WAY_OUT: &str = "name another path, or delete the file once no process uses it";
 const WORDS: usize = 16;
@@ -24,6 +26,7 @@ const AT_SEED: usize = 5;
 const AT_BOOT: usize = 7;
 const AT_ANCHOR: usize = 9;
 const AT_CREATED: usize = 10;
+const AT_MAX_HOLDS: usize = 11;
 const AT_SUM: usize = 15;
 
 /// What makes a zone this one and no other.
@@ -54,7 +57,8 @@ fn words_of(layout: &Layout, birth: &Birth) -> [u64; WORDS] {
     };
     let mut words = [0; WORDS];
     words[AT_MAGIC] = MAGIC;
-    words[AT_VERSION] = VERSION;
+    words[AT_VERSION] = if layout.max_holds == 0 { PLAIN } else { HOLDING };
+    words[AT_MAX_HOLDS] = layout.max_holds as u64;
     words[AT_MACHINE] = machine();
     words[AT_SIZE] = layout.size as u64;
     words[AT_LOG_PERCENT] = layout.log_percent as u64;
@@ -84,9 +88,9 @@ pub fn read_header(file: &File, bytes: usize) -> io::Result<Result<(Layout, Birt
     if words[AT_MAGIC] != MAGIC {
         return Ok(Err("is no zone of Headgate; name another path".into()));
     }
-    if words[AT_VERSION] != VERSION {
+    if !(PLAIN..=HOLDING).contains(&words[AT_VERSION]) {
         return Ok(Err(format!(
-            "is a zone of layout {}, and this program reads layout {VERSION}; {WAY_OUT}",
+            "is a zone of layout {}, and this program reads layouts {PLAIN} and {HOLDING}; {WAY_OUT}",
             words[AT_VERSION]
         )));
     }
@@ -111,7 +115,8 @@ pub fn read_header(file: &File, bytes: usize) -> io::Result<Result<(Layout, Birt
         anchor_us: words[AT_ANCHOR] as i64,
         created_us: words[AT_CREATED] as i64,
     };
-    Ok(Layout::new(bytes, words[AT_LOG_PERCENT] as usize).map(|layout| (layout, birth)))
+    let layout = Layout::new(bytes, words[AT_LOG_PERCENT] as usize, words[AT_MAX_HOLDS] as usize);
+    Ok(layout.map(|layout| (layout, birth)))
 }
 
 /// What makes a zone of one machine unreadable on another: its words, its processor, its C library's locks.

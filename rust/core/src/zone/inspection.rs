@@ -1,12 +1,17 @@
 //! Looking into a zone while other processes use it, and checking all of it.
 
-use crate::algorithms::transition::{self, ANY, Reading};
+use crate::algorithms::concurrent;
+use crate::algorithms::leases::AskedLeases;
+use crate::algorithms::transition::{self, ANY, Reading, measured_us};
 use crate::hash::KeyHash;
+use crate::holding::store::HoldStore;
+use crate::limit::Algorithm;
 use crate::shard::Place;
 use crate::shard::backing::Backing;
 use crate::shard::registered::{Limits, Registered};
 use crate::table::storage::Storage;
 use crate::zone::file::Figure;
+use crate::zone::hold_check;
 use crate::zone::integrity::check;
 use crate::zone::journal;
 use crate::zone::shards::Unusable;
@@ -31,7 +36,8 @@ impl ZoneStorage {
         for shard_number in 0..self.layout().shards.count {
             // A shard that is not whole is mended first.
             let checked = match self.lock(shard_number) {
-                Ok(guard) => check(&guard.backing, |number| self.limits().of(number)),
+                Ok(guard) => check(&guard.backing, |number| self.limits().of(number))
+                    .and_then(|()| hold_check::check(&guard.backing, |number| self.limits().of(number).is_some())),
                 Err(Unusable::Damaged(fault)) => Err(fault),
                 Err(stuck) => return Err(stuck),
             };
@@ -52,6 +58,15 @@ impl ZoneStorage {
         let known = self.known();
         let shard = self.lock(self.shard_of(key))?;
         let looked = known.iter().enumerate().filter_map(|(place, registered)| {
+            if registered.limit.algorithm == Algorithm::Concurrent {
+                let leases = shard.backing.holds()?.leases(key.tag_under(registered.salt))?;
+                let asked = AskedLeases { leases: Some(leases), until: None };
+                let state = concurrent::roll(&registered.limit, asked, now_us);
+                let measured = concurrent::measure(&registered.limit, &state, now_us);
+                let (remaining, reset_after_us, next_after_us) = measured_us(&registered.limit, measured, now_us);
+                let reading = Reading { remaining, reset_after_us, next_after_us, ..Reading::default() };
+                return Some(Looked { place, reading, refused: false });
+            }
             let Place::Found(index) = shard.find(key.tag_under(registered.salt)) else {
                 return None;
             };
@@ -70,7 +85,7 @@ impl ZoneStorage {
             Some(Looked { place, reading, refused: slot.refused() })
         });
         let looked = looked.collect();
-        shard.check()?;
+        shard.check_with_holds()?;
         Ok(looked)
     }
 
@@ -78,9 +93,17 @@ impl ZoneStorage {
     pub fn forget(&self, key: KeyHash, now_us: i64) -> Result<bool, Unusable> {
         let known = self.known();
         let mut shard = self.lock(self.shard_of(key))?;
-        Ok(known.iter().fold(false, |found, registered| {
-            found | shard.forget(key.tag_under(registered.salt), self.limits(), now_us)
-        }))
+        let mut found = false;
+        for registered in &known {
+            let tag = key.tag_under(registered.salt);
+            found |= shard.forget(tag, self.limits(), now_us);
+            if let Some(holds) = shard.backing.holds_mut() {
+                found |= holds.forget_tag(tag, now_us);
+            }
+        }
+        self.settle_holds(&mut shard);
+        shard.check_with_holds()?;
+        Ok(found)
     }
 
     /// Log blocks that are held, and how many there are.

@@ -15,6 +15,7 @@ use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::Chain;
 use crate::memory::shared::{HeldShard, RECORDS, SHARD_WORDS, Words, put, set};
 use crate::zone::chain::is_whole_chain;
+use crate::zone::pool::CHUNK_WORDS;
 
 /// What is going on in a shard: records (32 bits), step (16 bits), leader (16 bits). 0: nothing, it is whole.
 const STATE: usize = 0;
@@ -40,6 +41,24 @@ const ARGUMENT: usize = 10;
 const USED_AFTER: usize = 14;
 /// The times of the last two entries that were moved, as they were.
 const TIMES: usize = 15;
+/// The first cell that is free, and how many are.
+pub(super) const FREE_CELLS: usize = 17;
+/// The same of cells that are free once a decision counts.
+pub(super) const LATER_CELLS: usize = 18;
+/// The next cell that was never taken, and the end of those.
+pub(super) const FRESH_CELLS: usize = 19;
+/// The tries of holds and of keys: their first cells.
+pub(super) const TRIES: usize = 20;
+/// Parts of holds, and holds that are settled.
+pub(super) const HELD: usize = 21;
+/// No hold is forgotten before this moment.
+pub(super) const SOONEST: usize = 22;
+/// The same of those that the sweep has passed.
+pub(super) const PASSED: usize = 23;
+/// Where the next sweep of holds begins.
+pub(super) const SWEPT: usize = 24;
+/// Parts of holds that the zone has counted of this shard.
+pub(super) const COUNTED: usize = 25;
 
 const STEP: u32 = 32;
 const LEADER: u32 = 48;
@@ -54,12 +73,24 @@ pub(super) const SLOT: u64 = 1 << 56;
 pub(super) const ENTRY: u64 = 2 << 56;
 pub(super) const LINK: u64 = 3 << 56;
 pub(super) const BLOCKS: u64 = 4 << 56;
+/// Of how many words, in the byte below, and from which one on.
+pub(super) const WORDS: u64 = 5 << 56;
+pub(super) const CELL: u64 = 6 << 56;
+pub(super) const CHUNK: u64 = 7 << 56;
+/// An entry of a log that was taken out, and how many of those behind have moved.
+const TAKEN_OUT: u64 = 8 << 56;
+/// An entry that was put in before so many, and how many of those are still to be moved.
+const PUT_IN: u64 = 9 << 56;
 const KIND: u64 = 0xff << 56;
 
 /// Records that charging one check takes at the most.
 pub const RECORDS_OF_LOG: usize = 7;
 /// Records that charging one check takes, if it is not a log.
 pub const RECORDS_OF_NUMBERS: usize = 1;
+/// Records that holding takes at the most for each limit, its charge included.
+pub const RECORDS_OF_HELD_LIMIT: usize = 20;
+/// Records that holding takes beside those of its limits.
+pub const RECORDS_OF_HOLD: usize = 16;
 /// Records of all checks of a decision in one shard.
 pub const MOST_RECORDS: usize = RECORDS;
 
@@ -161,7 +192,111 @@ impl<'zone> Journal<'zone> {
             ENTRY => index < blocks && entry < PER_BLOCK as u64,
             LINK => index < blocks,
             BLOCKS => made <= blocks && former as u32 as u64 <= blocks,
+            WORDS => {
+                let (count, word) = (index >> 48, index as u32 as usize);
+                (1..=3).contains(&count) && word >= FREE_CELLS && word + count as usize <= SHARD_WORDS
+            }
+            CELL => {
+                let (count, place) = (index >> 48, (index & 0xffff_ffff_ffff) as usize);
+                (1..=3).contains(&count)
+                    && self.owns(place / CHUNK_WORDS)
+                    && place % CHUNK_WORDS >= 16
+                    && place % 16 + count as usize <= 16
+            }
+            CHUNK => (index as usize) < self.held.pool().len() / CHUNK_WORDS,
+            TAKEN_OUT => self.way(index as u32, entry as u8 as usize, (entry >> 8) as usize).is_some(),
+            PUT_IN => made <= former && self.way(index as u32, entry as usize, former as usize).is_some(),
             _ => false,
+        }
+    }
+
+    /// Whether a chunk of the pool is this shard's.
+    pub(super) fn owns(&self, chunk: usize) -> bool {
+        let owner = self.held.pool().get(chunk * CHUNK_WORDS);
+        owner.is_some_and(|owner| owner.load(Relaxed) == self.held.number as u64 + 1)
+    }
+
+    /// Give this shard's chunks back to the pool.
+    pub(super) fn give_chunks_back(&mut self) {
+        for chunk in 0..self.held.pool().len() / CHUNK_WORDS {
+            if self.owns(chunk) {
+                set(&self.held.pool()[chunk * CHUNK_WORDS], 0);
+            }
+        }
+    }
+
+    /// The place of an entry and so many behind; None where there are fewer.
+    fn way(&self, block: u32, index: usize, behind: usize) -> Option<Vec<(usize, usize)>> {
+        let blocks = &*self.held.blocks;
+        if index >= PER_BLOCK || behind > blocks.len() * PER_BLOCK {
+            return None;
+        }
+        let mut way = Vec::with_capacity(behind + 1);
+        let mut at = (block as usize, index);
+        for _ in 0..=behind {
+            blocks.get(at.0)?;
+            way.push(at);
+            at = if at.1 + 1 < PER_BLOCK { (at.0, at.1 + 1) } else { (blocks[at.0].next as usize, 0) };
+        }
+        Some(way)
+    }
+
+    fn copy_entry(&mut self, from: (usize, usize), to: (usize, usize)) {
+        let entry = self.held.blocks[from.0].entries[from.1];
+        put(&mut self.held.blocks[to.0].entries[to.1], entry);
+    }
+
+    /// See `Backing::take_entry_out`.
+    pub(super) fn take_entry_out(&mut self, block: u32, index: usize, behind: usize) {
+        let Some(way) = self.way(block, index, behind) else {
+            return;
+        };
+        let [time, cost] = self.held.blocks[way[0].0].entries[way[0].1];
+        let records = self.held.records;
+        let record = &records[self.word(STATE) as u32 as usize];
+        self.save(TAKEN_OUT | u64::from(block), [time as u64, cost as u64, index as u64]);
+        for number in 0..behind {
+            self.copy_entry(way[number + 1], way[number]);
+            set(&record[3], index as u64 | (number as u64 + 1) << 8);
+        }
+    }
+
+    /// See `Backing::put_entry_in`.
+    pub(super) fn put_entry_in(&mut self, block: u32, index: usize, behind: usize, entry: [i64; 2]) {
+        let Some(way) = self.way(block, index, behind) else {
+            return;
+        };
+        let records = self.held.records;
+        let record = &records[self.word(STATE) as u32 as usize];
+        self.save(PUT_IN | u64::from(block), [behind as u64, behind as u64, index as u64]);
+        for number in (0..behind).rev() {
+            self.copy_entry(way[number], way[number + 1]);
+            set(&record[2], number as u64);
+        }
+        put(&mut self.held.blocks[way[0].0].entries[way[0].1], entry);
+    }
+
+    fn undo_taken_out(&mut self, record: usize, [what, time, cost, moved]: [u64; 4]) {
+        let (index, moved) = (moved as u8 as usize, (moved >> 8) as usize);
+        let Some(way) = self.way(what as u32, index, moved) else {
+            return;
+        };
+        let records = self.held.records;
+        for number in (1..=moved).rev() {
+            self.copy_entry(way[number - 1], way[number]);
+            set(&records[record][3], index as u64 | (number as u64 - 1) << 8);
+        }
+        put(&mut self.held.blocks[way[0].0].entries[way[0].1], [time as i64, cost as i64]);
+    }
+
+    fn undo_put_in(&mut self, record: usize, [what, behind, left, index]: [u64; 4]) {
+        let Some(way) = self.way(what as u32, index as usize, behind as usize) else {
+            return;
+        };
+        let records = self.held.records;
+        for number in left as usize..behind as usize {
+            self.copy_entry(way[number + 1], way[number]);
+            set(&records[record][2], number as u64 + 1);
         }
     }
 
@@ -256,8 +391,8 @@ impl<'zone> Journal<'zone> {
     fn undo(&mut self) {
         while self.word(STATE) as u32 != 0 {
             let state = self.word(STATE);
-            let [what, a, b, c] =
-                self.held.records[state as u32 as usize - 1].each_ref().map(|word| word.load(Relaxed));
+            let record = state as u32 as usize - 1;
+            let [what, a, b, c] = self.held.records[record].each_ref().map(|word| word.load(Relaxed));
             let index = (what & !KIND) as usize;
             match what & KIND {
                 SLOT => {
@@ -266,6 +401,17 @@ impl<'zone> Journal<'zone> {
                 }
                 ENTRY => put(&mut self.held.blocks[index].entries[c as usize], [a as i64, b as i64]),
                 LINK => put(&mut self.held.blocks[index].next, a as u32),
+                WORDS => (index as u32 as usize..).zip([a, b, c]).take(index >> 48).for_each(|(word, former)| {
+                    self.set(word, former);
+                }),
+                CELL => {
+                    let words = &self.held.pool()[index & 0xffff_ffff_ffff..];
+                    words.iter().zip([a, b, c]).take(index >> 48).for_each(|(word, former)| set(word, former));
+                }
+                CHUNK if self.owns(index) => set(&self.held.pool()[index * CHUNK_WORDS], 0),
+                CHUNK => {}
+                TAKEN_OUT => self.undo_taken_out(record, [what, a, b, c]),
+                PUT_IN => self.undo_put_in(record, [what, a, b, c]),
                 _ => {
                     self.set(FREE, a);
                     self.set(MADE, b);
@@ -348,6 +494,10 @@ impl<'zone> Journal<'zone> {
         self.set(USED, 0);
         self.set(CURSOR, 0);
         self.put_blocks(NIL, 0, 0);
+        for word in [FREE_CELLS, LATER_CELLS, FRESH_CELLS, TRIES, HELD, SWEPT] {
+            self.set(word, 0);
+        }
+        self.give_chunks_back();
         self.set(STATE, 0);
     }
 }
@@ -360,6 +510,11 @@ pub fn decided(words: &Words<SHARD_WORDS>) -> u64 {
 /// States in use in a shard, read without its lock; at most as many as it has slots.
 pub fn used(words: &Words<SHARD_WORDS>, slots: usize) -> usize {
     words[USED].load(Relaxed).min(slots as u64) as usize
+}
+
+/// Parts of holds that are remembered in a shard, read without its lock.
+pub fn holds(words: &Words<SHARD_WORDS>) -> usize {
+    words[HELD].load(Relaxed) as u32 as usize
 }
 
 /// Log blocks held in a shard, read without its lock.

@@ -1,11 +1,14 @@
 //! How a zone's file is laid out: a header, the limits that are known, and shards of slots and log blocks.
 //!
-//! Everything follows from the size and the share of logs, so that a process that opens a zone can tell
+//! Behind the shards are the cells of holds, for all of them.
+//!
+//! Everything follows from the size, the share of logs and the number of holds, so that a process that opens a zone can tell
 //! whether it is whole. Nothing in it is an address.
 
 use crate::encoding::block::{Block, PER_BLOCK};
 use crate::encoding::slot::Slot;
 use crate::memory::shared::{SLOTS_AT, ShardLayout};
+use crate::zone::pool::{CELLS_PER_CHUNK, CHUNK_WORDS};
 
 /// Where the words of the header begin.
 pub const HEADER: usize = 0;
@@ -29,6 +32,9 @@ const PAGE: usize = 4096;
 const STAGGER: usize = 320;
 const MOST_SHARDS: usize = 64;
 const BYTES_PER_SHARD: usize = 256 << 10;
+/// Cells that a hold of one limit takes at the most, with its key and its places.
+const CELLS_PER_HOLD: usize = 4;
+const HOLDS_PER_CHUNK: usize = CELLS_PER_CHUNK / CELLS_PER_HOLD;
 const LEAST_SIZE: usize = 128 << 10;
 const MOST_SIZE: usize = 1 << 40;
 
@@ -39,6 +45,8 @@ pub struct Layout {
     pub size: usize,
     /// How many percent of a shard are for the entries of sliding logs.
     pub log_percent: usize,
+    /// The most parts of holds that are remembered.
+    pub max_holds: usize,
     /// How many limits can be known.
     pub limits: usize,
     /// Where their texts begin.
@@ -53,7 +61,7 @@ pub struct Layout {
 
 impl Layout {
     /// The layout of a zone of this size, or what is wrong with the numbers.
-    pub fn new(size: usize, log_percent: usize) -> Result<Self, String> {
+    pub fn new(size: usize, log_percent: usize, max_holds: usize) -> Result<Self, String> {
         if !(LEAST_SIZE..=MOST_SIZE).contains(&size) || size % PAGE != 0 {
             return Err(format!("a zone has {LEAST_SIZE} to {MOST_SIZE} bytes, a multiple of {PAGE}, not {size}"));
         }
@@ -65,7 +73,15 @@ impl Layout {
         let texts = LIMITS + limits * LIMIT_BYTES;
         let first = LIMITS + limits_bytes;
         let count = 1 << (size / BYTES_PER_SHARD).clamp(1, MOST_SHARDS).ilog2();
-        let most = (size - first) / count;
+        if max_holds > Self::most_holds(size) {
+            return Err(format!(
+                "a zone of {size} bytes holds 0 to {} at a time, not {max_holds}",
+                Self::most_holds(size)
+            ));
+        }
+        let pool_words = if max_holds == 0 { 0 } else { (max_holds.div_ceil(HOLDS_PER_CHUNK) + count) * CHUNK_WORDS };
+        let pool = (size - pool_words * 8) / PAGE * PAGE;
+        let most = (pool - first) / count;
         let stride = most - (most - STAGGER) % PAGE;
         let room = stride - SLOTS_AT;
         let blocks = room * log_percent / 100 / size_of::<Block>();
@@ -76,9 +92,16 @@ impl Layout {
             limits,
             texts,
             texts_bytes: first - texts,
-            shards: ShardLayout { count, first, stride, slots, blocks, lock: LIMITS_LOCK },
+            max_holds,
+            shards: ShardLayout { count, first, stride, slots, blocks, lock: LIMITS_LOCK, pool, pool_words },
             homes: slots - TAIL,
         })
+    }
+
+    /// The most parts of holds that a zone of this size can be made for: those take up to half of it.
+    pub fn most_holds(size: usize) -> usize {
+        let count = 1 << (size / BYTES_PER_SHARD).clamp(1, MOST_SHARDS).ilog2();
+        ((size / 2) / (CHUNK_WORDS * 8)).saturating_sub(count) * HOLDS_PER_CHUNK
     }
 
     /// The most states that it holds.

@@ -99,13 +99,17 @@ fn take_back(shards: &MappedShards, now_us: i64) -> Result<(), Unusable> {
     let newest = Newest::of(catalog.all().into_iter().map(with_turn));
     let mut named = vec![false; shards.file.layout.limits];
     for shard_number in 0..shards.count() {
-        let expired = shards.lock(shard_number)?.tidy(&newest, &shards.file, now_us, &mut named);
+        let mut shard = shards.lock(shard_number)?;
+        let expired = shard.tidy(&newest, &shards.file, now_us, &mut named);
+        shard.backing.note_named_by_holds(&mut named);
         shards.file.count(Figure::Expired, expired as u64);
     }
     catalog.numbers().filter(|number| !named[*number as usize]).for_each(|number| catalog.retire(number));
     named.fill(false);
     for shard_number in 0..shards.count() {
-        shards.lock(shard_number)?.note_named(&mut named);
+        let shard = shards.lock(shard_number)?;
+        shard.note_named(&mut named);
+        shard.backing.note_named_by_holds(&mut named);
     }
     for number in catalog.numbers().filter(|number| !named[*number as usize]) {
         catalog.free_retired(number);

@@ -117,6 +117,11 @@ impl MappedShards {
         Ok(())
     }
 
+    /// A shard, unless it takes waiting to have it.
+    pub fn try_lock(&self, shard_number: usize) -> Option<Guard<'_>> {
+        self.attempt(shard_number).ok()
+    }
+
     /// Try once each shard that was out of reach, or why one still is.
     pub fn probe(&self) -> Result<(), Unusable> {
         let shard_numbers = (0..self.count()).filter(|shard_number| self.is_out_of_reach(*shard_number));

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::hash::{KeyHash, Seed};
-use crate::limit::{Algorithm, Limit};
 use crate::memory::prefetch;
 use crate::memory::shared::{SharedMap, set};
 use crate::shard::backing::Backing;
@@ -20,7 +19,8 @@ use crate::table::storage::{Full, LockedShards, Stats, Storage};
 use crate::zone::backing::MappedBacking;
 use crate::zone::file::{Figure, ZoneFile};
 use crate::zone::header::{Birth, read_header, write_header};
-use crate::zone::journal::{self, Journal, MOST_RECORDS, RECORDS_OF_LOG, RECORDS_OF_NUMBERS};
+use crate::zone::hold_room::{HoldRoom, settle_holds};
+use crate::zone::journal::{self, Journal};
 use crate::zone::layout::{Layout, NAMESPACE};
 use crate::zone::limits::BoundLimits;
 use crate::zone::several_shards;
@@ -86,20 +86,6 @@ impl ZoneStorage {
     /// Since when it is, and by which clock and seed.
     pub fn birth(&self) -> &Birth {
         &self.birth
-    }
-
-    /// Whether limits can be asked together here, or what is too much.
-    pub fn check_fit<'limit>(limits: impl Iterator<Item = &'limit Limit> + Clone) -> Result<(), String> {
-        let is_log = |limit: &&Limit| limit.algorithm == Algorithm::SlidingLog;
-        let logs = limits.clone().filter(is_log).count();
-        let others = limits.clone().count() - logs;
-        if logs * RECORDS_OF_LOG + others * RECORDS_OF_NUMBERS > MOST_RECORDS {
-            return Err(format!(
-                "{others} limits and {logs} sliding logs are asked at once; a zone can charge {MOST_RECORDS} limits, \
-                 where a log counts as {RECORDS_OF_LOG}"
-            ));
-        }
-        Ok(())
     }
 
     /// Try once what was out of reach, or why something still is.
@@ -251,6 +237,21 @@ impl Storage for ZoneStorage {
         several_shards::roll_back(locked);
     }
 
+    #[inline]
+    fn next_id(&self) -> u64 {
+        self.shards.file.next(Figure::Ids)
+    }
+
+    #[inline]
+    fn reserve_hold(&self, shard: &mut Guard<'_>, limits: usize, now_us: i64) -> Result<(), Full> {
+        HoldRoom { shards: &self.shards, on_full: self.on_full, now_us }.reserve(shard, limits)
+    }
+
+    #[inline]
+    fn settle_holds(&self, shard: &mut Guard<'_>) {
+        settle_holds(&self.shards.file, shard);
+    }
+
     #[inline(always)]
     fn settle(&self, _shard_number: usize, _shard: &mut Guard<'_>) {}
 
@@ -269,7 +270,9 @@ impl Storage for ZoneStorage {
             .sum();
         Ok(Stats {
             keys,
-            holds: 0,
+            holds: (0..self.shards.count())
+                .map(|shard_number| journal::holds(file.map.shard_words(shard_number)))
+                .sum(),
             bytes: layout.size,
             expired: file.figure(Figure::Expired),
             evicted: file.figure(Figure::Evicted),

@@ -58,9 +58,10 @@ class SharedStore(Store):
     """States in a file that all processes of this host map: exact for all of them together.
 
     `path` is the file; the first process makes it, of `size` bytes (64 MiB unless it exists already
-    or you say otherwise), `log_percent` of them for the entries of sliding logs (25). `on_full` says
-    what happens to a new key in a full part of the table, as for the memory store. `mode` are
-    the file's permissions: by default its owner alone.
+    or you say otherwise), `log_percent` of them for the entries of sliding logs (25). At most `max_holds` holds are
+    remembered at a time (one for 16 KiB of its size); 0 leaves all room to states, and then nothing can be held.
+    `on_full` says what happens to a new key in a full part of the table, and to a hold too many, as for the memory
+    store. `mode` are the file's permissions: by default its owner alone.
 
     Raises ConfigError for a file that is no zone of this version, or a damaged one, or one of another
     size or layout than asked for, and where the native core is missing; StoreUnavailable where there is no room
@@ -77,13 +78,15 @@ class SharedStore(Store):
         size: int | None = None,
         on_full: Literal["forget", "refuse", "pass"] = "forget",
         log_percent: int | None = None,
+        max_holds: int | None = None,
         mode: int = 0o600,
     ) -> None:
         if on_full not in ON_FULL:
             raise ConfigError(f"on_full is one of {', '.join(ON_FULL)}, not {on_full!r}")
         if not isinstance(mode, int) or isinstance(mode, bool) or mode & 0o600 != 0o600 or mode & ~0o666:
             raise ConfigError(f"mode is 600 with what others may do, such as 660, not {_octal(mode)}")
-        self._open(path, on_full, size=_size(size), log_percent=_percent(log_percent), mode=mode, make=True)
+        shape = {"size": _size(size), "log_percent": _percent(log_percent), "max_holds": _holds(max_holds)}
+        self._open(path, on_full, **shape, mode=mode, make=True)
 
     @classmethod
     def existing(cls, path: str | os.PathLike[str], *, mode: int | None = None) -> SharedStore:
@@ -114,8 +117,9 @@ class SharedStore(Store):
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
         """The limits, ready to be asked. Raises ConfigError for more at once than a zone can charge."""
         definitions = tuple(limits)
-        for definition in definitions:
-            definition.limit.check_rate()
+        if self._zone.info()["max_holds"] == 0:
+            for definition in definitions:
+                definition.limit.check_rate()  # what is in flight is held
         self._warn_of_long_logs(definitions)
         own = None if clock is None or isinstance(clock, SystemClock | ZoneClock) else clock
         bound: BoundLimits = _native().BoundLimits(self._zone, definitions, own)
@@ -155,7 +159,8 @@ class SharedStore(Store):
 
     def stats(self) -> StoreStats:
         """What the zone counts about itself, all processes together."""
-        return StoreStats(max_keys=self._zone.info()["max_keys"], **self._zone.stats())
+        info = self._zone.info()
+        return StoreStats(max_keys=info["max_keys"], max_holds=info["max_holds"], **self._zone.stats())
 
     def info(self) -> dict[str, int]:
         """The zone's shape: `size`, `max_keys`, `log_blocks` and more; `mended` counts parts found half written."""
@@ -244,6 +249,17 @@ def _percent(percent: object) -> int | None:
     if isinstance(percent, bool) or not isinstance(percent, int) or not 0 <= percent <= MOST_LOG_PERCENT:
         raise ConfigError(f"log_percent is 0 to {MOST_LOG_PERCENT}, not {percent!r}")
     return percent
+
+
+def _holds(holds: object) -> int | None:
+    if holds is None:
+        return None
+    number = whole_number(holds)
+    if number is None:
+        raise ConfigError(f"max_holds is a whole number of holds, not {holds!r}")
+    if not 0 <= number <= MOST_SIZE:
+        raise ConfigError(f"max_holds is 0 or more, as many as a zone has room for, not {brief_number(number)}")
+    return number
 
 
 def _octal(mode: object) -> str:

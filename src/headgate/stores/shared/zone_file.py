@@ -42,10 +42,11 @@ _OTHER_FILE_SYSTEMS = {
 
 
 class Wanted(NamedTuple):
-    """What a zone is to be like; `size` (bytes), `log_percent` and `mode` are None where any is right."""
+    """What a zone is to be like; `size` (bytes), `log_percent`, `max_holds` and `mode` are None where any is right."""
 
     size: int | None = None
     log_percent: int | None = None
+    max_holds: int | None = None
     mode: int | None = None
     make: bool = False
 
@@ -61,6 +62,8 @@ class Identity(NamedTuple):
 DEFAULT_SIZE = 64 << 20
 DEFAULT_LOG_PERCENT = 25
 DEFAULT_MODE = 0o600
+BYTES_PER_HOLD = 16 << 10
+"""A zone holds one thing at a time for so many of its bytes, if nothing else is said: that takes 3 % of it."""
 
 
 def open_zone(native: Any, path: Path, wanted: Wanted, on_full: str) -> tuple[Any, Identity]:
@@ -150,11 +153,12 @@ def _take(native: Any, path: Path, descriptor: int, wanted: Wanted, on_full: str
 def _shaped_like(wanted: Wanted, info: dict[str, int]) -> Wanted:
     size = info["size"] if wanted.size is None else wanted.size
     log_percent = info["log_percent"] if wanted.log_percent is None else wanted.log_percent
-    return wanted._replace(size=size, log_percent=log_percent)
+    max_holds = info["max_holds"] if wanted.max_holds is None else wanted.max_holds
+    return wanted._replace(size=size, log_percent=log_percent, max_holds=max_holds)
 
 
 def _check_shape(path: Path, info: dict[str, int], wanted: Wanted) -> None:
-    for name in ("size", "log_percent"):
+    for name in ("size", "log_percent", "max_holds"):
         value = getattr(wanted, name)
         if value is not None and value != info[name]:
             raise ConfigError(
@@ -227,9 +231,11 @@ def _make(native: Any, path: Path, wanted: Wanted) -> bool:
 def _fill(native: Any, descriptor: int, wanted: Wanted) -> None:
     size = DEFAULT_SIZE if wanted.size is None else wanted.size
     log_percent = DEFAULT_LOG_PERCENT if wanted.log_percent is None else wanted.log_percent
+    max_holds = size // BYTES_PER_HOLD if wanted.max_holds is None else wanted.max_holds
     os.ftruncate(descriptor, 0)  # a process that died over it may have left some
     os.posix_fallocate(descriptor, 0, size)  # a full disk is told here, not when a page is first touched
-    native.Zone.format(descriptor, size=size, log_percent=log_percent, seed=os.urandom(16), boot=_boot())
+    shape = {"size": size, "log_percent": log_percent, "max_holds": max_holds}
+    native.Zone.format(descriptor, **shape, seed=os.urandom(16), boot=_boot())
 
 
 def _lock(descriptor: int, kind: int) -> bool:

@@ -1,0 +1,67 @@
+//! What holds are remembered in, wherever it lies: the memory of one process, or a file that many processes map.
+//!
+//! Where it outlives its processes, what is written counts with the rest of a decision: see `shard::backing`.
+
+use crate::algorithms::leases::{Lease, Leases};
+use crate::holding::record::{HoldId, Part, Record};
+
+/// What is kept of one limit on one key while holds of it are remembered, but for its leases.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldKey {
+    /// The tag of its state.
+    pub tag: u64,
+    /// The salt of its limit's scope.
+    pub salt: u64,
+    /// The scaled units that were ever given back.
+    pub refunds: i64,
+}
+
+/// What a shard remembers of holds. Holds and keys are named by small numbers.
+pub trait HoldStore {
+    /// The leases of a key.
+    type Leases<'store>: Leases
+    where
+        Self: 'store;
+
+    /// The number of the hold of this id, if it is remembered. One whose time is over is forgotten.
+    fn find(&mut self, id: HoldId, now_us: i64) -> Option<u32>;
+
+    /// The part and the key of an open hold of one limit that is not told as one of many.
+    fn open_one(&self, number: u32) -> Option<(Part, u32)>;
+
+    /// A hold, told as one of many.
+    fn load(&self, number: u32) -> Option<Record>;
+
+    /// Write a hold that was loaded and changed.
+    fn change(&mut self, number: u32, record: Record);
+
+    /// Settle an open hold of one limit, of which so much was given back.
+    fn settle_one(&mut self, number: u32, actual: i64, given: i64, now_us: i64);
+
+    /// Add a hold; its number.
+    fn add(&mut self, record: Record) -> u32;
+
+    /// What is kept of one limit on one key.
+    fn key(&self, number: u32) -> Option<HeldKey>;
+
+    /// The number of what is kept of a tag, for a hold that is about to be added.
+    fn key_or_new(&mut self, tag: u64, salt: u64) -> u32;
+
+    /// So much was ever given back on a key.
+    fn set_refunds(&mut self, key: u32, refunds: i64);
+
+    /// Something was given back on the state of a tag.
+    fn note_refund(&mut self, tag: u64, given: i64);
+
+    /// The leases of a tag; None where no hold of it is remembered.
+    fn leases(&self, tag: u64) -> Option<Self::Leases<'_>>;
+
+    /// Free places of a key, and let others be in use instead. What is free already stays so.
+    fn move_places(&mut self, key: u32, former: Option<Lease>, lease: Option<Lease>);
+
+    /// Forget the leases of a tag that are over.
+    fn drop_over(&mut self, tag: u64, now_us: i64);
+
+    /// Forget all holds of a tag; whether any of its places was in use.
+    fn forget_tag(&mut self, tag: u64, now_us: i64) -> bool;
+}

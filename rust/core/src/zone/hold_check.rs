@@ -1,0 +1,169 @@
+//! Whether what a shard remembers of holds fits together: each cell in one place, each hold, key and lease found from
+//! the others.
+//!
+//! Read from a file that any process may have written, so nothing here relies on anything.
+
+use std::collections::HashMap;
+
+use crate::algorithms::leases::Lease;
+use crate::zone::backing::MappedBacking;
+use crate::zone::holding::keys_of;
+use crate::zone::journal::{FREE_CELLS, FRESH_CELLS, HELD, LATER_CELLS};
+use crate::zone::lease_list::{LANES, PLACES};
+use crate::zone::pool::{CELLS_PER_CHUNK, CHUNK_WORDS, KIND, Kind, NEXT_FREE, halves};
+use crate::zone::tries::Trie;
+
+type Checked = Result<(), &'static str>;
+
+/// What does not fit together among the holds of a shard. `is_limit` tells whether a number is that of a limit.
+pub fn check(backing: &MappedBacking<'_>, is_limit: impl Fn(u32) -> bool) -> Checked {
+    let cells = backing.journal.held.pool().len() / CHUNK_WORDS * CELLS_PER_CHUNK;
+    let mut found = Found { backing, seen: vec![false; cells], keys: HashMap::new(), leases: HashMap::new() };
+    if cells == 0 {
+        return Ok(());
+    }
+    found.see_free(FREE_CELLS)?;
+    found.see_free(LATER_CELLS)?;
+    let (next, end) = halves(backing.journal.word(FRESH_CELLS));
+    (next..end.min(next.saturating_add(cells as u32 + 1))).try_for_each(|cell| found.see(cell))?;
+    let mut holds = Vec::new();
+    found.see_trie(Trie::Holds, backing.root(Trie::Holds), 0, 0, &mut holds)?;
+    let (mut weight, mut settled) = (0, 0);
+    for cell in holds {
+        let (own, is_settled) = found.see_hold(cell, &is_limit)?;
+        weight += own;
+        settled += u32::from(is_settled);
+    }
+    let mut keys = Vec::new();
+    found.see_trie(Trie::Keys, backing.root(Trie::Keys), 0, 0, &mut keys)?;
+    for key in keys {
+        found.see_key(key)?;
+    }
+    if !found.keys.is_empty() {
+        return Err("a hold of a key that is not there");
+    }
+    if (weight, settled) != halves(backing.journal.word(HELD)) {
+        return Err("counts of holds that do not add up");
+    }
+    if backing.damaged.take() { Err("a hold that cannot be") } else { Ok(()) }
+}
+
+/// What was found so far.
+struct Found<'held, 'zone> {
+    backing: &'held MappedBacking<'zone>,
+    seen: Vec<bool>,
+    /// How many limits of holds name each key.
+    keys: HashMap<u32, u32>,
+    /// The leases that holds say they have, by key, end and number; their places.
+    leases: HashMap<(u32, i64, u64), i64>,
+}
+
+impl Found<'_, '_> {
+    fn see(&mut self, cell: u32) -> Checked {
+        let number = (cell as usize).wrapping_sub(1);
+        match self.seen.get_mut(number) {
+            Some(seen) if !*seen && self.backing.journal.owns(number / CELLS_PER_CHUNK) => {
+                *seen = true;
+                Ok(())
+            }
+            Some(true) => Err("a cell of holds in two places"),
+            _ => Err("a cell of holds that is not this shard's"),
+        }
+    }
+
+    fn see_kind(&mut self, cell: u32, kind: Kind) -> Checked {
+        self.see(cell)?;
+        if self.backing.is(cell, kind) { Ok(()) } else { Err("a cell of holds of another kind") }
+    }
+
+    fn see_free(&mut self, word: usize) -> Checked {
+        let (mut cell, count) = halves(self.backing.journal.word(word));
+        for _ in 0..count {
+            self.see(cell)?;
+            cell = self.backing.cell(cell, NEXT_FREE) as u32;
+        }
+        Ok(())
+    }
+
+    fn see_trie(&mut self, trie: Trie, cell: u32, level: u32, hash: u64, leaves: &mut Vec<u32>) -> Checked {
+        if cell == 0 {
+            return Ok(());
+        }
+        if !self.backing.is_node(cell) {
+            self.see_kind(cell, if trie == Trie::Holds { Kind::Hold } else { Kind::Key })?;
+            let begins_alike = level == 0 || (self.backing.hash_of(trie, cell) ^ hash) >> (64 - 4 * level) == 0;
+            leaves.push(cell);
+            return if begins_alike { Ok(()) } else { Err("a hold or key out of its place") };
+        }
+        self.see(cell)?;
+        if level == 16 {
+            return Err("a trie that is too deep");
+        }
+        (0..16).try_for_each(|digit| {
+            let below = hash | digit << (60 - 4 * level);
+            self.see_trie(trie, self.backing.child(cell, digit), level + 1, below, leaves)
+        })
+    }
+
+    /// A hold that is met for the first time: its parts, and whether it is settled.
+    fn see_hold(&mut self, cell: u32, is_limit: &impl Fn(u32) -> bool) -> Result<(u32, bool), &'static str> {
+        for more in self.backing.chain_cells(cell) {
+            self.see(more)?;
+        }
+        let mut record = self.backing.read_hold(cell).ok_or("a hold that cannot be")?;
+        keys_of(&record).for_each(|key| *self.keys.entry(key).or_default() += 1);
+        let weight = record.weight() as u32;
+        record.expand();
+        for held in record.share().map_or(&[][..], |share| &share.limits) {
+            if held.parts.iter().any(|part| part.cost < 0 || !is_limit(part.number)) {
+                return Err("a hold of a limit that is not known");
+            }
+            if held.in_flight {
+                self.leases.insert((held.key, record.until_us, u64::from(cell)), held.cost());
+            }
+        }
+        if record.forget_us < record.until_us {
+            return Err("a hold that is forgotten before its end");
+        }
+        Ok((weight, record.settled))
+    }
+
+    /// A key, with its leases: all of them are of holds that say so; a hold's may be over, and gone.
+    fn see_key(&mut self, key: u32) -> Checked {
+        let (_, remembered) = halves(self.backing.cell(key, KIND));
+        if self.keys.remove(&key) != Some(remembered) {
+            return Err("a key with another number of holds");
+        }
+        let (mut leases, mut at, mut left) = (Vec::new(), key, self.seen.len());
+        while let Some(next) = self.backing.next_lease(at, 0, &mut left) {
+            self.see(next)?;
+            leases.push((next, self.backing.lease(next)));
+            at = next;
+        }
+        let order = |(_, lease): &(u32, Lease)| (lease.until, lease.number);
+        if !leases.is_sorted_by(|one, other| order(one) < order(other)) {
+            return Err("leases out of order");
+        }
+        let mut places = 0_i64;
+        for (_, lease) in &leases {
+            places = places.saturating_add(lease.places);
+            if self.leases.remove(&(key, lease.until, lease.number)) != Some(lease.places) {
+                return Err("a lease of no hold");
+            }
+        }
+        for lane in 1..LANES {
+            let mut at = key;
+            for (cell, _) in leases.iter().filter(|(_, lease)| MappedBacking::is_on_lane(*lease, lane)) {
+                at = self
+                    .backing
+                    .next_lease(at, lane, &mut 1)
+                    .filter(|next| next == cell)
+                    .ok_or("a lease off its lane")?;
+            }
+            if self.backing.next_lease(at, lane, &mut 1).is_some() {
+                return Err("a lease off its lane");
+            }
+        }
+        if self.backing.number(key, PLACES) == places { Ok(()) } else { Err("places in flight that do not add up") }
+    }
+}

@@ -1,0 +1,117 @@
+//! Room for a hold in a zone: bounded by the number that the zone was made for, and by the cells of its pool.
+
+use crate::table::answer::OnFull;
+use crate::table::storage::Full;
+use crate::zone::file::{Figure, ZoneFile};
+use crate::zone::journal::{self, COUNTED};
+use crate::zone::shards::{Guard, MappedShards};
+
+/// Cells that a hold takes, beside those of its limits; and for each of those.
+const CELLS_OF_HOLD: usize = 3;
+const CELLS_OF_LIMIT: usize = 5;
+
+/// What room is looked for in, at one moment.
+pub struct HoldRoom<'zone> {
+    /// The shards of the zone.
+    pub shards: &'zone MappedShards,
+    /// The written choice for a full zone.
+    pub on_full: OnFull,
+    /// The moment.
+    pub now_us: i64,
+}
+
+impl HoldRoom<'_> {
+    /// Reserve room for one more part of a hold of so many limits.
+    #[inline]
+    pub fn reserve(&self, shard: &mut Guard<'_>, limits: usize) -> Result<(), Full> {
+        let cells = (CELLS_OF_HOLD + limits * CELLS_OF_LIMIT) as u32;
+        shard.backing.tidy_holds(self.now_us);
+        settle_holds(&self.shards.file, shard);
+        if self.count_one(shard) && shard.backing.reserve_cells(cells) { Ok(()) } else { self.make_room(shard, cells) }
+    }
+
+    /// Forget holds whose time is over, or that the written choice lets go, here and then elsewhere.
+    #[cold]
+    fn make_room(&self, shard: &mut Guard<'_>, cells: u32) -> Result<(), Full> {
+        settle_holds(&self.shards.file, shard);
+        let mut soonest_us;
+        loop {
+            let before = shard.backing.weight();
+            soonest_us = self.forget_some(shard);
+            if self.try_again(shard, cells) {
+                return Ok(());
+            }
+            if shard.backing.weight() == before {
+                break;
+            }
+        }
+        for shard_number in 0..self.shards.count() {
+            let Some(mut other) = self.shards.try_lock(shard_number) else {
+                continue;
+            };
+            let other_us = self.forget_some(&mut other);
+            soonest_us = soonest_us.min(other_us).or(soonest_us).or(other_us);
+            drop(other);
+            if self.try_again(shard, cells) {
+                return Ok(());
+            }
+        }
+        Err(Full { soonest_us: soonest_us.unwrap_or(1).max(1) })
+    }
+
+    fn try_again(&self, shard: &mut Guard<'_>, cells: u32) -> bool {
+        let counted = self.count_one(shard);
+        let reserved = counted && shard.backing.reserve_cells(cells);
+        if counted && !reserved {
+            settle_holds(&self.shards.file, shard);
+        }
+        reserved
+    }
+
+    /// Forget the holds of a shard whose time is over; if there is none, one that is settled. How long until the
+    /// first of those that stay is forgotten.
+    fn forget_some(&self, shard: &mut Guard<'_>) -> Option<i64> {
+        shard.backing.make_room_for_holds(self.now_us, self.on_full == OnFull::Forget);
+        settle_holds(&self.shards.file, shard);
+        if shard.backing.has_idle_chunks() {
+            shard.backing.give_chunks_back();
+        }
+        shard.backing.soonest_us().map(|end_us| end_us - self.now_us)
+    }
+
+    /// Count one more part for a shard, unless that passes the bound.
+    #[inline]
+    fn count_one(&self, shard: &mut Guard<'_>) -> bool {
+        let file = &self.shards.file;
+        let counted = file.next(Figure::Holds) < file.layout.max_holds as u64 || self.has_room();
+        if counted {
+            let more = shard.backing.journal.word(COUNTED) + 1;
+            shard.backing.journal.set(COUNTED, more);
+        } else {
+            file.take_off(Figure::Holds, 1);
+        }
+        counted
+    }
+
+    /// Whether there is room after all: a process that died may have left the count too high.
+    #[cold]
+    fn has_room(&self) -> bool {
+        let file = &self.shards.file;
+        let holds: usize =
+            (0..self.shards.count()).map(|shard_number| journal::holds(file.map.shard_words(shard_number))).sum();
+        holds < file.layout.max_holds
+    }
+}
+
+/// Bring the count of holds in line with a shard. Where its process dies in between, the count stays too high.
+#[inline]
+pub fn settle_holds(file: &ZoneFile, shard: &mut Guard<'_>) {
+    let (held, counted) = (u64::from(shard.backing.weight()), shard.backing.journal.word(COUNTED));
+    if held > counted {
+        file.count(Figure::Holds, held - counted);
+        shard.backing.journal.set(COUNTED, held);
+    } else if held < counted {
+        shard.backing.journal.set(COUNTED, held);
+        file.take_off(Figure::Holds, counted - held);
+    }
+}

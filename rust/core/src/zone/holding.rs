@@ -1,0 +1,242 @@
+//! What a shard of a zone remembers of holds: see `holding::store`. It is in cells of the zone's pool, shared by all
+//! processes; what is forgotten here on the way counts at once, all else with the decision that it is part of.
+
+use crate::algorithms::leases::{Lease, Leases};
+use crate::holding::record::{Content, HoldId, Part, Record};
+use crate::holding::store::{HeldKey, HoldStore};
+use crate::zone::backing::MappedBacking;
+use crate::zone::journal::{FREE_CELLS, FRESH_CELLS, HELD, LATER_CELLS, PASSED, SOONEST};
+use crate::zone::lease_list::ZoneLeases;
+use crate::zone::pool::{KIND, Kind, halves, word_of};
+use crate::zone::tries::{Trie, hash_of_id};
+
+/// The words of a key.
+const TAG: usize = 0;
+const SALT: usize = 1;
+const REFUNDS: usize = 2;
+
+impl<'zone> HoldStore for MappedBacking<'zone> {
+    type Leases<'store>
+        = ZoneLeases<'store, 'zone>
+    where
+        Self: 'store;
+
+    #[inline]
+    fn find(&mut self, HoldId(id): HoldId, now_us: i64) -> Option<u32> {
+        let whole = u128::from_le_bytes(id);
+        let own = [whole as u64, (whole >> 64) as u64];
+        let cell = self.leaf(Trie::Holds, hash_of_id(own))?;
+        if own != [0, 1].map(|word| self.cell(cell, word)) || !self.is(cell, Kind::Hold) {
+            return None;
+        }
+        if self.forget_us(cell) <= now_us {
+            self.forget(cell);
+            self.journal.commit();
+            return None;
+        }
+        Some(cell)
+    }
+
+    #[inline]
+    fn open_one(&self, number: u32) -> Option<(Part, u32)> {
+        self.open_part(number)
+    }
+
+    fn load(&self, number: u32) -> Option<Record> {
+        let mut record = self.read_hold(number)?;
+        record.expand();
+        Some(record)
+    }
+
+    fn change(&mut self, number: u32, mut record: Record) {
+        let Some(former) = self.read_hold(number) else {
+            return;
+        };
+        record.compact();
+        let (weight, settled) = halves(self.journal.word(HELD));
+        let weight = weight.wrapping_sub(former.weight() as u32).wrapping_add(record.weight() as u32);
+        let settled = settled.wrapping_sub(u32::from(former.settled)).wrapping_add(u32::from(record.settled));
+        self.write_hold(number, &record);
+        self.write_words(HELD, [word_of(weight, settled)]);
+    }
+
+    #[inline]
+    fn settle_one(&mut self, number: u32, actual: i64, given: i64, now_us: i64) {
+        let Some((_, key)) = self.open_part(number) else {
+            return;
+        };
+        let later_us = (now_us - self.until_us(number)).max(0);
+        self.write_settled(number, self.forget_us(number) + later_us, actual);
+        let (weight, settled) = halves(self.journal.word(HELD));
+        self.write_words(HELD, [word_of(weight, settled.wrapping_add(1))]);
+        if given != 0 && self.is(key, Kind::Key) {
+            let refunds = (self.cell(key, REFUNDS) as i64).saturating_add(given);
+            self.write_cell(key, REFUNDS, [refunds as u64]);
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, record: Record) -> u32 {
+        let (weight, settled) = halves(self.journal.word(HELD));
+        let (own, is_settled) = (record.weight() as u32, u32::from(record.settled));
+        for word in [SOONEST, PASSED] {
+            let moment = self.journal.word(word);
+            if moment == 0 || record.forget_us < moment as i64 {
+                self.journal.set(word, record.forget_us as u64);
+            }
+        }
+        let cell = self.take_cell(Kind::Hold);
+        self.fill_hold(cell, &record);
+        for key in keys_of(&record) {
+            self.remember(key);
+        }
+        let hash = self.hash_of(Trie::Holds, cell);
+        self.insert_leaf(Trie::Holds, hash, cell);
+        self.write_words(HELD, [word_of(weight.wrapping_add(own), settled.wrapping_add(is_settled))]);
+        cell
+    }
+
+    #[inline]
+    fn key(&self, number: u32) -> Option<HeldKey> {
+        if !self.is(number, Kind::Key) {
+            return None;
+        }
+        let [tag, salt, refunds] = [TAG, SALT, REFUNDS].map(|word| self.cell(number, word));
+        Some(HeldKey { tag, salt, refunds: refunds as i64 })
+    }
+
+    #[inline]
+    fn key_or_new(&mut self, tag: u64, salt: u64) -> u32 {
+        if let Some(key) = self.key_of(tag) {
+            return key;
+        }
+        let key = self.take_cell(Kind::Key);
+        (0..).zip([tag, salt, 0, 0]).for_each(|(word, value)| self.fill(key, word, value));
+        (5..14).for_each(|word| self.fill(key, word, 0));
+        self.insert_leaf(Trie::Keys, tag, key);
+        key
+    }
+
+    #[inline]
+    fn set_refunds(&mut self, key: u32, refunds: i64) {
+        if self.is(key, Kind::Key) && self.cell(key, REFUNDS) != refunds as u64 {
+            self.write_cell(key, REFUNDS, [refunds as u64]);
+        }
+    }
+
+    fn note_refund(&mut self, tag: u64, given: i64) {
+        if let Some(key) = self.key_of(tag).filter(|_| given != 0) {
+            let refunds = (self.cell(key, REFUNDS) as i64).saturating_add(given);
+            self.write_cell(key, REFUNDS, [refunds as u64]);
+        }
+    }
+
+    fn leases(&self, tag: u64) -> Option<ZoneLeases<'_, 'zone>> {
+        self.key_of(tag).map(|key| ZoneLeases::new(self, key))
+    }
+
+    fn move_places(&mut self, key: u32, former: Option<Lease>, lease: Option<Lease>) {
+        if !self.is(key, Kind::Key) {
+            return;
+        }
+        match (former, lease) {
+            (Some(former), Some(lease)) => self.move_lease(key, former, lease),
+            (Some(former), None) => self.remove_lease(key, former),
+            (None, Some(lease)) => self.add_lease(key, lease),
+            (None, None) => {}
+        }
+    }
+
+    fn drop_over(&mut self, tag: u64, now_us: i64) {
+        let Some(key) = self.key_of(tag) else {
+            return;
+        };
+        while let Some(lease) = self.first_over(key, now_us) {
+            self.remove_lease(key, lease);
+            self.journal.commit();
+            if self.damaged.get() {
+                return;
+            }
+        }
+    }
+
+    fn forget_tag(&mut self, tag: u64, now_us: i64) -> bool {
+        let Some(key) = self.key_of(tag) else {
+            return false;
+        };
+        let in_use = ZoneLeases::new(self, key).used(now_us) > 0;
+        let of_key = |cell: &u32| self.read_hold(*cell).is_some_and(|record| keys_of(&record).any(|own| own == key));
+        let cells: Vec<u32> = self.each_hold().filter(of_key).collect();
+        for cell in cells {
+            self.forget(cell);
+            self.journal.commit();
+        }
+        in_use
+    }
+}
+
+impl MappedBacking<'_> {
+    /// How many parts there are of all holds.
+    pub(super) fn weight(&self) -> u32 {
+        halves(self.journal.word(HELD)).0
+    }
+
+    /// All holds, in the order of their hashes.
+    pub(super) fn each_hold(&self) -> impl Iterator<Item = u32> + '_ {
+        let mut after = 0;
+        std::iter::from_fn(move || {
+            let cell = self.leaf_after(Trie::Holds, after)?;
+            let hash = self.hash_of(Trie::Holds, cell);
+            let goes_on = hash > after;
+            after = hash;
+            goes_on.then_some(cell)
+        })
+    }
+
+    /// Note the numbers of the limits that holds name.
+    pub(super) fn note_named_by_holds(&self, named: &mut [bool]) {
+        let mut note = |number: u32| {
+            if let Some(named) = named.get_mut(number as usize) {
+                *named = true;
+            }
+        };
+        for record in self.each_hold().filter_map(|cell| self.load(cell)) {
+            let limits = record.share().map_or(&[][..], |share| &share.limits);
+            limits.iter().flat_map(|limit| &limit.parts).for_each(|part| note(part.number));
+        }
+    }
+
+    /// One more hold is of a key.
+    fn remember(&mut self, key: u32) {
+        if self.is(key, Kind::Key) {
+            let (kind, remembered) = halves(self.cell(key, KIND));
+            self.write_cell(key, KIND, [word_of(kind, remembered.wrapping_add(1))]);
+        }
+    }
+
+    /// What is kept of a tag.
+    #[inline]
+    pub(super) fn key_of(&self, tag: u64) -> Option<u32> {
+        let key = self.leaf(Trie::Keys, tag)?;
+        (self.cell(key, TAG) == tag && self.is(key, Kind::Key)).then_some(key)
+    }
+
+    /// Whether no cell is in use, so that all can go back to the pool.
+    pub(super) fn holds_nothing(&self) -> bool {
+        self.root(Trie::Holds) == 0 && self.root(Trie::Keys) == 0 && self.weight() == 0
+    }
+
+    /// Chunks that this shard has of the pool, of which none is needed.
+    pub(super) fn has_idle_chunks(&self) -> bool {
+        self.holds_nothing() && [FREE_CELLS, LATER_CELLS, FRESH_CELLS].iter().any(|word| self.journal.word(*word) != 0)
+    }
+}
+
+/// The keys that a hold is of, each as often as it has limits on it.
+pub fn keys_of(record: &Record) -> impl Iterator<Item = u32> + '_ {
+    let (one, many) = match &record.content {
+        Content::One(one) => (Some(one.key), &[][..]),
+        Content::Many(share) => (None, &share.limits[..]),
+    };
+    one.into_iter().chain(many.iter().map(|limit| limit.key))
+}

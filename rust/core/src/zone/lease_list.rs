@@ -1,0 +1,211 @@
+//! The leases of a key in a zone: a list in the order of their ends, with express lanes over it (a skip list).
+//!
+//! A lease is on each lane with a quarter of those of the lane below. To take one in or out writes one link a lane, so the
+//! notes of a decision have room for it however many leases there are. See Pugh, "Skip lists: a probabilistic
+//! alternative to balanced trees", 1990.
+
+use crate::algorithms::leases::{Lease, Leases};
+use crate::limit::LARGEST;
+use crate::zone::backing::MappedBacking;
+use crate::zone::pool::{Kind, halves, word_of};
+
+/// The word of a key that has the places of all its leases.
+pub const PLACES: usize = 3;
+/// The links of keys and leases: to the next one on each lane, two in a word.
+const LINKS: usize = 6;
+/// How many lanes there are.
+pub const LANES: usize = 8;
+const UNTIL: usize = 0;
+const NUMBER: usize = 1;
+const TAKEN: usize = 2;
+
+/// The leases of a key, to be read.
+#[derive(Clone, Copy)]
+pub struct ZoneLeases<'held, 'zone> {
+    backing: &'held MappedBacking<'zone>,
+    key: u32,
+}
+
+impl<'held, 'zone> ZoneLeases<'held, 'zone> {
+    /// Of a key.
+    pub fn new(backing: &'held MappedBacking<'zone>, key: u32) -> Self {
+        Self { backing, key }
+    }
+
+    /// (end, places) of each, from the first that is over on.
+    fn each(self) -> impl Iterator<Item = (i64, i64)> {
+        let mut at = self.key;
+        let mut left = self.backing.journal.held.pool().len();
+        std::iter::from_fn(move || {
+            at = self.backing.next_lease(at, 0, &mut left)?;
+            let [until, places] = [UNTIL, TAKEN].map(|word| self.backing.number(at, word));
+            Some((until, places))
+        })
+    }
+}
+
+impl Leases for ZoneLeases<'_, '_> {
+    fn used(&self, now: i64) -> i64 {
+        let over = self
+            .each()
+            .take_while(|(until, _)| *until <= now)
+            .fold(0, |over: i64, (_, more)| over.saturating_add(more));
+        (self.backing.number(self.key, PLACES) - over).max(0)
+    }
+
+    fn last(&self, now: i64) -> Option<i64> {
+        let (mut at, mut left) = (self.key, self.backing.journal.held.pool().len());
+        for lane in (0..LANES).rev() {
+            while let Some(next) = self.backing.next_lease(at, lane, &mut left) {
+                at = next;
+            }
+        }
+        (at != self.key).then(|| self.backing.number(at, UNTIL)).filter(|until| *until > now)
+    }
+
+    fn freed_at(&self, now: i64, needed: i64) -> Option<i64> {
+        let mut needed = needed;
+        for (until, places) in self.each().skip_while(|(until, _)| *until <= now) {
+            needed -= places;
+            if needed <= 0 {
+                return Some(until);
+            }
+        }
+        None
+    }
+}
+
+impl MappedBacking<'_> {
+    /// Let places of a key be in use.
+    pub(super) fn add_lease(&mut self, key: u32, lease: Lease) {
+        let cell = self.take_cell(Kind::Lease);
+        for (word, value) in [(UNTIL, lease.until as u64), (NUMBER, lease.number), (TAKEN, lease.places as u64)] {
+            self.fill(cell, word, value);
+        }
+        let before = self.leases_before(key, lease);
+        let lanes = lanes_of(lease);
+        let links = self.links_behind(&before, lanes);
+        (LINKS..).zip(links).for_each(|(word, links)| self.fill(cell, word, links));
+        (0..lanes).for_each(|lane| self.write_link_of(before[lane], lane, cell));
+        self.write_cell(key, PLACES, [(self.number(key, PLACES) + lease.places) as u64]);
+    }
+
+    /// Free places of a key; nothing happens where they are free already.
+    pub(super) fn remove_lease(&mut self, key: u32, lease: Lease) {
+        if let Some(cell) = self.unlink_lease(key, lease) {
+            self.drop_cell(cell);
+        }
+    }
+
+    /// Let a lease end at another moment, with other places; added where it is not there.
+    pub(super) fn move_lease(&mut self, key: u32, former: Lease, lease: Lease) {
+        if former == lease {
+            return;
+        }
+        let Some(cell) = self.unlink_lease(key, former) else {
+            return self.add_lease(key, lease);
+        };
+        let before = self.leases_before(key, lease);
+        let lanes = lanes_of(lease);
+        self.write_cell(cell, UNTIL, [lease.until as u64, lease.number, lease.places as u64]);
+        let links = self.links_behind(&before, lanes);
+        (LINKS..).zip(links).for_each(|(word, links)| self.write_cell(cell, word, [links]));
+        (0..lanes).for_each(|lane| self.write_link_of(before[lane], lane, cell));
+        self.write_cell(key, PLACES, [(self.number(key, PLACES) + lease.places) as u64]);
+    }
+
+    /// The first lease of a key, if it is over.
+    pub(super) fn first_over(&self, key: u32, now: i64) -> Option<Lease> {
+        let cell = self.next_lease(key, 0, &mut 1)?;
+        Some(self.lease(cell)).filter(|lease| lease.until <= now)
+    }
+
+    /// A lease.
+    pub(super) fn lease(&self, cell: u32) -> Lease {
+        Lease { until: self.number(cell, UNTIL), number: self.cell(cell, NUMBER), places: self.number(cell, TAKEN) }
+    }
+
+    /// The next on a lane; None behind the last. Of each walk no more are asked for than there are cells.
+    pub(super) fn next_lease(&self, at: u32, lane: usize, left: &mut usize) -> Option<u32> {
+        let next = self.link(at, lane);
+        if next == 0 || !self.is(next, Kind::Lease) {
+            return None;
+        }
+        if *left == 0 {
+            self.damage_holds();
+            return None;
+        }
+        *left -= 1;
+        Some(next)
+    }
+
+    /// Whether a lease is on a lane.
+    pub(super) fn is_on_lane(lease: Lease, lane: usize) -> bool {
+        lane < lanes_of(lease)
+    }
+
+    fn unlink_lease(&mut self, key: u32, lease: Lease) -> Option<u32> {
+        let before = self.leases_before(key, lease);
+        let cell = self.next_lease(before[0], 0, &mut 1)?;
+        let own = self.lease(cell);
+        if (own.until, own.number) != (lease.until, lease.number) {
+            return None;
+        }
+        for (lane, before) in before.into_iter().enumerate() {
+            if self.link(before, lane) == cell {
+                let next = self.link(cell, lane);
+                self.write_link_of(before, lane, next);
+            }
+        }
+        self.write_cell(key, PLACES, [(self.number(key, PLACES) - own.places).max(0) as u64]);
+        Some(cell)
+    }
+
+    /// On each lane the last one before the place of a lease; the key itself before the first.
+    fn leases_before(&self, key: u32, lease: Lease) -> [u32; LANES] {
+        let (mut before, mut at, mut left) = ([key; LANES], key, self.journal.held.pool().len());
+        for lane in (0..LANES).rev() {
+            while let Some(next) = self.next_lease(at, lane, &mut left) {
+                if (self.number(next, UNTIL), self.cell(next, NUMBER)) >= (lease.until, lease.number) {
+                    break;
+                }
+                at = next;
+            }
+            before[lane] = at;
+        }
+        before
+    }
+
+    /// The links of a lease that comes behind these on its lanes.
+    fn links_behind(&self, before: &[u32; LANES], lanes: usize) -> [u64; LANES / 2] {
+        let next = |lane: usize| if lane < lanes { self.link(before[lane], lane) } else { 0 };
+        std::array::from_fn(|word| word_of(next(word * 2), next(word * 2 + 1)))
+    }
+
+    fn link(&self, cell: u32, lane: usize) -> u32 {
+        (self.cell(cell, LINKS + lane / 2) >> (lane % 2 * 32)) as u32
+    }
+
+    fn write_link_of(&mut self, cell: u32, lane: usize, next: u32) {
+        let word = LINKS + lane / 2;
+        let (low, high) = halves(self.cell(cell, word));
+        let links = if lane % 2 == 0 { word_of(next, high) } else { word_of(low, next) };
+        self.write_cell(cell, word, [links]);
+    }
+
+    /// A number that is no less than 0 and within exact arithmetic; 0 where it is not.
+    pub(super) fn number(&self, cell: u32, word: usize) -> i64 {
+        let number = self.cell(cell, word) as i64;
+        if (0..=2 * LARGEST).contains(&number) {
+            return number;
+        }
+        self.damage_holds();
+        0
+    }
+}
+
+/// How many lanes a lease is on, as its end and number have it.
+fn lanes_of(lease: Lease) -> usize {
+    let mixed = (lease.until as u64 ^ lease.number.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((mixed >> 16).trailing_zeros() as usize / 2 + 1).min(LANES)
+}

@@ -1,0 +1,272 @@
+//! Holds as their callers see them, in the memory of one process and in a zone: places and settling under threads, and
+//! what a full table forgets.
+
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
+
+use std::fmt::Debug;
+use std::fs::{self, OpenOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+
+use headgate_core::holding::record::HoldId;
+use headgate_core::limit::{Algorithm, Limit};
+use headgate_core::process::capacity::Bounds;
+use headgate_core::process::storage::ProcessStorage;
+use headgate_core::shard::registered::{Definition, Registered};
+use headgate_core::table::Table;
+use headgate_core::table::answer::{Check, Mode, OnFull};
+use headgate_core::table::settling::{Asked, HoldRequest, Outcome, Reserved};
+use headgate_core::table::storage::Storage;
+use headgate_core::zone::header::Birth;
+use headgate_core::zone::layout::Layout;
+use headgate_core::zone::storage::ZoneStorage;
+
+const NOW_US: i64 = 1_800_000_000_000_000;
+const HOUR_US: i64 = 3_600_000_000;
+const HOLD: Mode = Mode { commit: true, max_delay_us: None };
+const LOOK: Mode = Mode { commit: false, max_delay_us: None };
+
+fn process(max_holds: usize, on_full: OnFull) -> Table<ProcessStorage> {
+    let bounds = Bounds { max_keys: 100_000, max_log_blocks: 100_000, max_holds, on_full };
+    Table::new([7; 16], ProcessStorage::new(bounds))
+}
+
+fn zone(max_holds: usize, on_full: OnFull) -> Table<ZoneStorage> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let (size, name) = (4 << 20, NUMBER.fetch_add(1, Ordering::Relaxed));
+    let path = std::env::temp_dir().join(format!("headgate-holding-{}-{name}", std::process::id()));
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("a file");
+    file.set_len(size as u64).expect("room");
+    fs::remove_file(path).expect("its name to go");
+    let layout = Layout::new(size, 25, max_holds).expect("a layout");
+    let birth = Birth { seed: [7; 16], boot: [1; 16], anchor_us: 5, created_us: 6 };
+    ZoneStorage::format(&file, &layout, &birth).expect("a zone");
+    Table::new(birth.seed, ZoneStorage::open(&file, on_full, Some(4)).expect("a file").expect("a zone"))
+}
+
+fn limit<S: Storage>(table: &Table<S>, scope: &str, algorithm: Algorithm, quota: i64) -> Arc<Registered>
+where
+    S::Error: Debug,
+{
+    let refill = i64::from(algorithm == Algorithm::TokenBucket);
+    let limit = Limit::new(algorithm, 1, quota, HOUR_US, refill).expect("a limit");
+    table.register(Definition { scope, text: "text", limit }, NOW_US).expect("a lock").expect("room for a limit")
+}
+
+fn check<'limit, S: Storage>(table: &Table<S>, limit: &'limit Registered, key: &str, cost: i64) -> Check<'limit> {
+    Check { limit, key: table.seed().text(key.as_bytes()), cost, shadow: false }
+}
+
+/// The id and the shard of what was held; None where it was refused.
+fn hold<S: Storage>(table: &Table<S>, checks: &[Check], lease_us: i64, now_us: i64) -> Option<(HoldId, usize)>
+where
+    S::Error: Debug,
+{
+    let id = table.new_id();
+    let costs = [checks[0].cost];
+    let groups = vec![0; checks.len()];
+    let request = HoldRequest {
+        id,
+        lease_us,
+        remember_us: HOUR_US,
+        is_new: true,
+        at_once: false,
+        costs: &costs,
+        groups: &groups,
+    };
+    match table.reserve(checks, &request, now_us, HOLD).expect("a lock") {
+        Reserved::Decided(answer) if answer.full.is_none() => {
+            answer.allowed.then(|| (id, table.storage().shard_of(checks[0].key)))
+        }
+        Reserved::Decided(_) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn settle<S: Storage>(table: &Table<S>, (id, shard): (HoldId, usize), actual: i64, asked: &[&Registered]) -> Outcome
+where
+    S::Error: Debug,
+{
+    let asked: Asked<'_> = asked.iter().copied().collect();
+    table.commit(id, shard, &[Some(actual)], &asked, NOW_US).expect("a lock").expect("no debt").outcome
+}
+
+fn remaining<S: Storage>(table: &Table<S>, limit: &Registered, key: &str, now_us: i64) -> i64
+where
+    S::Error: Debug,
+{
+    let checks = [check(table, limit, key, 0)];
+    table.apply_in_flight(&checks, now_us, LOOK).expect("a lock").readings.all()[0].remaining
+}
+
+fn places_are_never_more_than_there_are<S: Storage + Sync>(table: &Table<S>)
+where
+    S::Error: Debug,
+{
+    let places = limit(table, "places", Algorithm::Concurrent, 5);
+    let rate = limit(table, "rate", Algorithm::FixedWindow, 1_000_000);
+    let (in_flight, most, held) = (AtomicI64::new(0), AtomicI64::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let (places, rate, in_flight, most, held) = (&places, &rate, &in_flight, &most, &held);
+            scope.spawn(move || {
+                for number in 0..500_i64 {
+                    let cost = (number + thread) % 3 + 1;
+                    let own = format!("own {thread}");
+                    let all = [check(table, places, "shared", cost), check(table, rate, &own, cost)];
+                    let Some(id) = hold(table, &all[..1 + number as usize % 2], HOUR_US, NOW_US + number) else {
+                        continue;
+                    };
+                    held.fetch_add(1, Ordering::Relaxed);
+                    most.fetch_max(in_flight.fetch_add(cost, Ordering::SeqCst) + cost, Ordering::SeqCst);
+                    thread::yield_now();
+                    in_flight.fetch_sub(cost, Ordering::SeqCst);
+                    assert_eq!(settle(table, id, cost, &[&**places]), Outcome::Settled);
+                }
+            });
+        }
+    });
+    assert!(most.into_inner() <= 5 && held.into_inner() > 500);
+    assert_eq!(remaining(table, &places, "shared", NOW_US), 5);
+}
+
+fn a_hold_is_settled_once<S: Storage + Sync>(table: &Table<S>)
+where
+    S::Error: Debug,
+{
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::TokenBucket, Algorithm::SlidingWindow] {
+        let limit = limit(table, &format!("{algorithm:?}"), algorithm, 10_000);
+        let ids: Vec<_> = (0..400)
+            .map(|number| hold(table, &[check(table, &limit, "key", 3)], HOUR_US, NOW_US - number % 40).expect("room"))
+            .collect();
+        let settled = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for thread in 0..3 {
+                let (ids, limit, settled) = (&ids, &limit, &settled);
+                scope.spawn(move || {
+                    for number in 0..ids.len() {
+                        let id = ids[(number * 7 + thread * 31) % ids.len()];
+                        let came = settle(table, id, (number % 3) as i64, &[&**limit]);
+                        settled.fetch_add(usize::from(came == Outcome::Settled), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(settled.into_inner(), 400, "{algorithm:?}");
+        ids.iter().for_each(|id| assert_eq!(settle(table, *id, 9, &[&*limit]), Outcome::AlreadySettled));
+    }
+}
+
+fn forgetting_makes_room_and_keeps_what_is_open<S: Storage>(table: &Table<S>, max_holds: usize)
+where
+    S::Error: Debug,
+{
+    let limit = limit(table, "limit", Algorithm::FixedWindow, 1_000);
+    let one = |number: usize, now_us: i64| {
+        hold(table, &[check(table, &limit, &format!("key {number}"), 1)], 60_000_000, now_us)
+    };
+    let ids: Vec<_> = (0..max_holds).map(|number| one(number, NOW_US).expect("room")).collect();
+    assert_eq!(table.stats().expect("a lock").holds, max_holds);
+    assert!(one(max_holds, NOW_US).is_none(), "an open hold was forgotten");
+    ids.iter().step_by(2).for_each(|id| assert_eq!(settle(table, *id, 0, &[&*limit]), Outcome::Settled));
+    let more: Vec<_> = (0..max_holds / 2).map(|number| one(max_holds + number, NOW_US).expect("room")).collect();
+    assert!(one(0, NOW_US).is_none(), "an open hold was forgotten");
+    for id in ids.iter().skip(1).step_by(2).chain(&more) {
+        assert_eq!(settle(table, *id, 0, &[&*limit]), Outcome::Settled);
+    }
+    assert_eq!(settle(table, ids[0], 0, &[&*limit]), Outcome::Unknown);
+    let later_us = NOW_US + 3 * HOUR_US;
+    (0..max_holds).for_each(|number| assert!(one(number, later_us).is_some(), "what is over makes room"));
+    assert_eq!(table.stats().expect("a lock").holds, max_holds);
+    table.clear().expect("a lock");
+    assert_eq!(table.stats().expect("a lock").holds, 0);
+    (0..max_holds).for_each(|number| assert!(one(number, later_us).is_some()));
+}
+
+fn leases_end_one_after_another<S: Storage>(table: &Table<S>)
+where
+    S::Error: Debug,
+{
+    let places = limit(table, "ends", Algorithm::Concurrent, 10_000);
+    let lease_us = |number: i64| 1 + number * 7919 % 1_000;
+    for number in 0..1_000 {
+        hold(table, &[check(table, &places, "key", 2)], lease_us(number), NOW_US).expect("room");
+    }
+    for later_us in [0, 1, 2, 499, 500, 998, 999, 1_000, 3] {
+        let open: i64 = (0..1_000).map(|number| if lease_us(number) > later_us { 2 } else { 0 }).sum();
+        assert_eq!(remaining(table, &places, "key", NOW_US + later_us), 10_000 - open, "{later_us}");
+    }
+}
+
+fn assert_whole(table: &Table<ZoneStorage>) {
+    assert_eq!(table.storage().check().expect("a lock"), Ok(()));
+    assert_eq!(table.storage().mended(), 0);
+}
+
+#[test]
+fn threads_never_have_more_places_in_flight_than_there_are() {
+    places_are_never_more_than_there_are(&process(100_000, OnFull::Refuse));
+    let zone = zone(3_000, OnFull::Forget);
+    places_are_never_more_than_there_are(&zone);
+    assert_whole(&zone);
+}
+
+#[test]
+fn threads_that_settle_one_hold_settle_it_once() {
+    a_hold_is_settled_once(&process(100_000, OnFull::Refuse));
+    let zone = zone(3_000, OnFull::Refuse);
+    a_hold_is_settled_once(&zone);
+    assert_whole(&zone);
+}
+
+#[test]
+fn a_full_table_forgets_what_is_settled_and_never_what_is_open() {
+    forgetting_makes_room_and_keeps_what_is_open(&process(40, OnFull::Forget), 40);
+    let zone = zone(40, OnFull::Forget);
+    forgetting_makes_room_and_keeps_what_is_open(&zone, 40);
+    assert_whole(&zone);
+}
+
+#[test]
+fn places_are_free_when_their_leases_end_whatever_their_order() {
+    leases_end_one_after_another(&process(100_000, OnFull::Refuse));
+    let zone = zone(1_500, OnFull::Refuse);
+    leases_end_one_after_another(&zone);
+    assert_whole(&zone);
+}
+
+#[test]
+fn holds_that_come_and_go_leave_a_zone_as_it_was() {
+    let table = zone(600, OnFull::Forget);
+    let places = limit(&table, "places", Algorithm::Concurrent, 1_000_000);
+    let log = limit(&table, "log", Algorithm::SlidingLog, 1_000_000);
+    let (mut open, mut number) = (Vec::new(), 0_u64);
+    for round in 0..3_000_i64 {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let key = format!("key {}", number >> 60);
+        let checks = [check(&table, &places, &key, 1), check(&table, &log, &key, 1)];
+        open.extend(hold(
+            &table,
+            &checks[..1 + (number >> 40) as usize % 2],
+            1 + (number >> 50) as i64,
+            NOW_US + round,
+        ));
+        if number >> 33 & 1 == 0 && !open.is_empty() {
+            let id = open.swap_remove((number >> 20) as usize % open.len());
+            assert_eq!(settle(&table, id, 0, &[&*places]), Outcome::Settled);
+        }
+        if round % 250 == 0 {
+            assert_whole(&table);
+        }
+    }
+    for key in 0..16 {
+        for limit in [&places, &log] {
+            let key = table.seed().text(format!("key {key}").as_bytes());
+            table.reset(limit, key, NOW_US + 3_000).expect("a lock");
+        }
+    }
+    assert_eq!(table.stats().expect("a lock").holds, 0);
+    assert_whole(&table);
+}
