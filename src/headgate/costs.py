@@ -84,7 +84,7 @@ class Counted:
                 if self._one
                 else tuple([now if unit == REQUESTS else None for unit, now in zip(self.units, own, strict=True)])
             )
-        given = read_units(actual, self.units)
+        given = actual if isinstance(actual, ReadCosts) else read_units(actual, self.units)
         return tuple([given.get(unit) for unit in self.units])
 
     def as_read(self, costs: Sequence[int]) -> Cost:

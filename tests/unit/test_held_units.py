@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from headgate import ArgumentError, AsyncLimiter, ConfigError, Limiter, MemoryStore
-from headgate.http.asgi import RateLimitMiddleware as AsgiMiddleware
-from headgate.http.wsgi import RateLimitMiddleware as WsgiMiddleware
 from headgate.integrations.httpx import RateLimitTransport
 from headgate.testing import ManualClock
 from subjects import CORES, REDIS, ZONES, make_limiter
@@ -113,12 +111,8 @@ def rejected(make: Any) -> None:
 
 
 def test_places_in_flight_are_refused_where_nothing_would_free_them() -> None:
-    rejected(lambda: AsgiMiddleware(None, limits="20 concurrent"))  # type: ignore[arg-type]
-    rejected(lambda: WsgiMiddleware(None, limits="5/minute; 20 concurrent"))  # type: ignore[arg-type]
     rejected(lambda: RateLimitTransport("20 concurrent"))
     rejected(lambda: RateLimitTransport(Limiter("20 concurrent")))
-    policy = {"version": 1, "rules": [{"name": "all", "by": ["ip"], "limits": "20 concurrent"}]}
-    rejected(lambda: AsgiMiddleware(None, policy))  # type: ignore[arg-type]
     for limiter in (Limiter("2 concurrent"), Limiter("2 concurrent", store=MemoryStore(core="python"))):
         with pytest.raises(ArgumentError, match="in flight"):
             limiter.acquire("key", timeout=1)

@@ -107,7 +107,10 @@ class RateLimitThrottle(BaseThrottle):  # type: ignore[misc]
             return True
         outer: DjangoExchange | None = getattr(request._request, "_headgate", None)
         if outer is None and enforcer.settles:
-            raise ConfigError("counts of a throttle needs RateLimitMiddleware: a throttle does not see the response")
+            raise ConfigError(
+                "counts of a throttle, and what is in flight, need RateLimitMiddleware: a throttle does not see the "
+                "response"
+            )
         exchange = _exchange_of(view) if outer is None else outer
         refused_before = exchange.is_refused
         asked = RestRequest(request, view, endpoint)

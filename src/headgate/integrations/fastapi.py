@@ -103,7 +103,7 @@ class RateLimit:
         enforcer = self._enforcers.of(application_of(scope))
         if enforcer.settles and not exchange.watched:
             raise ConfigError(
-                "counts needs a middleware that sees the responses: "
+                "counts, and what is in flight, need a middleware that sees the responses: "
                 "app.add_middleware(RateLimitHeaders), of headgate.integrations.fastapi"
             )
         judgement = await exchange.judge_route(enforcer, scope, StarletteRequest, found.template, self, own=connection)

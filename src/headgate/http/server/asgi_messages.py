@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from headgate import core
 from headgate.http.server.options import Refusal, Response, without_content
@@ -23,6 +23,12 @@ _TRY_AGAIN_LATER = 1013
 
 HEADS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 """The messages that have headers."""
+
+LASTS = frozenset({
+    "http.response.body", "http.response.pathsend", "http.response.zerocopysend",
+    "websocket.close", "websocket.http.response.body",
+})  # fmt: skip
+"""The messages that may be the last of a response: all but those that say `more_body`."""
 
 
 def telling(send: Send, fields: list[tuple[str, str]]) -> Send:
@@ -61,17 +67,27 @@ def _nothing() -> Fields:
     return []
 
 
+class Ends(Protocol):
+    """What ends with the last part of a response, where it holds the request: an exchange."""
+
+    holds: bool
+
+    async def end_async(self, response: Response) -> None: ...
+
+
 class Watch:
     """What an application answers, seen on its way to the client; one that fails has answered 500.
 
-    `fields` gives what is added to the head of the response.
+    `fields` gives what is added to the head of the response. What `exchange` holds is freed once the last part of the
+    response is sent: what the application does in the background after that is not in flight.
     """
 
-    __slots__ = ("_body_bytes", "_fields", "_headers", "_send", "_status")
+    __slots__ = ("_body_bytes", "_exchange", "_fields", "_headers", "_send", "_status")
 
-    def __init__(self, send: Send, fields: Callable[[], Fields] = _nothing) -> None:
+    def __init__(self, send: Send, fields: Callable[[], Fields] = _nothing, exchange: Ends | None = None) -> None:
         self._send = send
         self._fields = fields
+        self._exchange = exchange
         self._status = 500
         self._headers: Iterable[tuple[bytes, bytes]] = ()
         self._body_bytes = 0
@@ -82,11 +98,18 @@ class Watch:
         kind = message["type"]
         if kind not in HEADS:
             self._body_bytes += len(message.get("body") or b"")
+            exchange = self._exchange
+            if exchange is not None and exchange.holds and kind in LASTS and not message.get("more_body"):
+                return self._send_last(message, exchange)
             return self._send(message)
         self._status = 101 if kind == "websocket.accept" else message["status"]
         self._headers = message.get("headers") or ()
         fields = self._fields()
         return adding(self._send, fields)(message) if fields else self._send(message)
+
+    async def _send_last(self, message: Message, exchange: Ends) -> None:
+        await self._send(message)
+        await exchange.end_async(self.response())
 
     def response(self) -> Response:
         """What was seen."""

@@ -15,17 +15,24 @@ class CountedParts:
         self._bytes = 0
 
     def __iter__(self) -> Iterator[Any]:
-        for part in self._parts:
-            self._bytes += len(part.encode() if isinstance(part, str) else part)
-            yield part
+        try:
+            for part in self._parts:
+                self._bytes += len(part.encode() if isinstance(part, str) else part)
+                yield part
+        finally:  # some servers close nothing, and some do it late
+            self.finish()
 
     def close(self) -> None:
         """Called by the server; closes the parts that it was made of, too."""
-        done, self._done = self._done, None
         try:
             close = getattr(self._parts, "close", None)
             if close is not None:
                 close()
         finally:
-            if done is not None:
-                done(self._bytes)
+            self.finish()
+
+    def finish(self) -> None:
+        """Tell that the server is done with the parts, unless that was told."""
+        done, self._done = self._done, None
+        if done is not None:
+            done(self._bytes)

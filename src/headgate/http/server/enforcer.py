@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, NamedTuple, Protocol
+from weakref import ref
 
 from headgate.clock import SYSTEM_CLOCK
 from headgate.decision import Decision
@@ -126,8 +127,20 @@ class Enforcer:
             plainly = self._observe is None and headers == _PLAIN_HEADERS
             self.shortcut = self._limits.shortcut(self.passing, natively=plainly)
 
-        self.settles = "counts" in told
-        """Whether what counts is known only when the application has answered."""
+        self._counts = "counts" in told
+        self.holds = source.holds
+        """Whether requests are held until their responses have ended."""
+
+        self.settles = self._counts or self.holds
+        """Whether what counts is known only when the application has answered, or is freed then."""
+
+        if isinstance(source, GateRequests):
+            source.gate.reloaded.append(_weakly(self, source))
+
+    def follow(self, source: GateRequests) -> None:
+        """Ask what is to be asked under a policy that was just reloaded."""
+        self.ask, self.holds = source.ask, source.holds
+        self.settles = self._counts or self.holds
 
     def _passing(self, headers: Any) -> Passing:
         if self._observe is not None:
@@ -204,12 +217,16 @@ class Enforcer:
     def settling(
         self, charge: Charge, request: Request, decision: Decision, response: Response
     ) -> Generator[Any, Any, None] | None:
-        """Let count what `counts` says of the response; see `finish`."""
-        return None if self._limits is None else self._limits.settling(charge, request, decision, response)
+        """Let count what `counts` says of the response, and free what was held; see `finish`."""
+        if self._limits is None:
+            return None if charge.held is None else charge.held.free()
+        return self._limits.settling(charge, request, decision, response)
 
     def taking_back(self, charge: Charge, decision: Decision) -> Generator[Any, Any, None] | None:
         """Give back what was charged; see `finish`."""
-        return None if self._limits is None else self._limits.taking_back(charge, decision)
+        if self._limits is None:
+            return None if charge.held is None else charge.held.free(0)
+        return self._limits.taking_back(charge, decision)
 
     def close(self) -> None:
         """Close the store, if it was opened here."""
@@ -226,6 +243,18 @@ class Enforcer:
         owned, self._owned = self._owned, None
         if owned is not None:
             await owned.aclose()
+
+
+def _weakly(enforcer: Enforcer, source: GateRequests) -> Callable[[], object]:
+    """Has an enforcer follow the reloads of a gate, which may outlive it."""
+    reference = ref(enforcer)
+
+    def follow() -> None:
+        own = reference()
+        if own is not None:
+            own.follow(source)
+
+    return follow
 
 
 def _more_to_say(decision: Decision) -> None:

@@ -13,6 +13,7 @@ from threading import Event
 from typing import Any, NamedTuple, cast
 
 from headgate.decision import Decision
+from headgate.drive import answered_in_any_case
 from headgate.errors import StoreError
 from headgate.http.server.enforcer import NOT_LIMITED, Enforcer, Verdict, finish, finish_async
 from headgate.http.server.options import Refusal, Response, without_content
@@ -130,6 +131,9 @@ class Exchange:
     settles = False
     """Whether the response says what counts, so that `end` has to be called."""
 
+    holds = False
+    """Whether a limit may hold the request until its response has ended, which is when its last part is sent."""
+
     _judged: tuple[Judgement, ...] = ()
     _refused: Judgement | None = None
     _is_ended = False
@@ -197,9 +201,18 @@ class Exchange:
                 await self.take_back_async()
             return judgement
         if delay_us:
-            await asyncio.sleep(enforcer.clock.let_pass(delay_us))
+            await self.wait(judgement, delay_us)
         self._pass(judgement)
         return judgement
+
+    async def wait(self, judgement: Judgement, delay_us: int) -> None:
+        """Wait for the turn of a request in a queue; what holds it lets go of it where it is cancelled meanwhile."""
+        try:
+            await asyncio.sleep(judgement.enforcer.clock.let_pass(delay_us))
+        except asyncio.CancelledError:
+            if judgement.enforcer.holds:
+                await answered_in_any_case(self.do_async(Step(judgement, None)))
+            raise
 
     def _place(self, judgement: Judgement, request: Request) -> None:
         """Say what a request is counted under at a place."""
@@ -214,6 +227,7 @@ class Exchange:
         self._judged += (judgement,)
         if judgement.enforcer.settles and judgement.decision is not None:
             self.settles = True
+            self.holds = self.holds or judgement.enforcer.holds
 
     def _refuse(self, judgement: Judgement) -> bool:
         """Note a refusal; whether limits before it are to take back what they charged.
@@ -279,7 +293,7 @@ class Exchange:
     async def end_async(self, response: Response) -> None:
         """Do what `ending` says on an event loop; also where the client is gone and the task is cancelled."""
         if self.settles:
-            await asyncio.shield(self._do_all_async(self.ending(response)))
+            await answered_in_any_case(self._do_all_async(self.ending(response)))
 
     def take_back(self) -> None:
         """Do what `taking_back` says in this thread."""
@@ -288,7 +302,7 @@ class Exchange:
 
     async def take_back_async(self) -> None:
         """Do what `taking_back` says on an event loop."""
-        await self._do_all_async(self.taking_back())
+        await answered_in_any_case(self._do_all_async(self.taking_back()))
 
     async def _do_all_async(self, steps: Iterable[Step]) -> None:
         for step in steps:

@@ -10,10 +10,11 @@ from headgate.costs import read_units
 from headgate.decision import Decision
 from headgate.drive import answered
 from headgate.errors import ConfigError
+from headgate.http.server.held import HeldRequest, lease_us_of, reserved
 from headgate.http.server.options import AnyPolicy, cost_of, function_of
-from headgate.http.server.request_limits import Asked
+from headgate.http.server.request_limits import Asked, Charge
 from headgate.keys import check_cost
-from headgate.policy.compiled import ALL_RULES, Policy
+from headgate.policy.compiled import ALL_RULES
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.stores.protocol import Store
@@ -50,10 +51,29 @@ class GateRequests:
         later = iscoroutinefunction(self._exempt) or iscoroutinefunction(self._cost)
         if later and not asynchronous:
             raise ConfigError("a coroutine function goes before an asyncio application only")
-        self.ask: Callable[[Request], Asked] = self._ask_later if later else self._ask
-        """Decide for a request."""
-        if self._exempt is None and self._cost == 1 and self._ruleset == ALL_RULES:
-            self.ask = self._gate.ask if asynchronous else self._gate.hit
+        self._later = later
+        self._lease_us = lease_us_of(told)
+
+    @property
+    def gate(self) -> Gate | AsyncGate:
+        """The gate that is asked."""
+        gate: Gate | AsyncGate = self._gate
+        return gate
+
+    @property
+    def holds(self) -> bool:
+        """Whether requests may be held until their responses have ended, under the policy in force."""
+        return self.gate.policy.in_flight
+
+    @property
+    def ask(self) -> Callable[[Request], Asked]:
+        """What decides for a request, under the policy in force."""
+        if self._later:
+            return self._ask_later
+        if self._exempt is None and self._cost == 1 and self._ruleset == ALL_RULES and not self.holds:
+            plain: Callable[[Request], Asked] = self._gate.ask if self._asynchronous else self._gate.hit
+            return plain
+        return self._ask
 
     async def warm_up(self) -> None:
         """Have the gate's store connect before the first request; where it fails, that is told in the log."""
@@ -70,14 +90,12 @@ class GateRequests:
             for name in ("store", "clock", "on_store_error"):
                 if name in told:
                     raise ConfigError(f"{name} goes with a policy; a gate has its own")
-            _check_rates(policy.policy)
             return policy
         store = told.get("store")
         own: dict[str, Any] = {name: told[name] for name in ("clock", "on_store_error") if name in told}
         gate: Any = kind(cast(AnyPolicy, policy), store=store, **own)
         if store is None or isinstance(store, str):
             self.owned = gate.store
-        _check_rates(gate.policy)
         return gate
 
     def _check_cost(self, cost: Any) -> None:
@@ -92,7 +110,9 @@ class GateRequests:
             return None
         cost = self._cost(request) if callable(self._cost) else self._cost
         asked: Asked
-        if self._asynchronous:
+        if self.holds:
+            asked = self._hold(request, cost)
+        elif self._asynchronous:
             asked = self._gate.ask(request, cost, ruleset=self._ruleset)
         else:
             asked = self._gate.hit(request, cost, ruleset=self._ruleset)
@@ -103,12 +123,23 @@ class GateRequests:
         if self._exempt is not None and await answered(self._exempt(request)):
             return None
         cost = await answered(self._cost(request)) if callable(self._cost) else self._cost
-        decision: Decision = await answered(self._gate.ask(request, cost, ruleset=self._ruleset))
+        asked = self._hold(request, cost) if self.holds else self._gate.ask(request, cost, ruleset=self._ruleset)
+        decision: Decision = await answered(asked)
         return decision
 
+    def _hold(self, request: Request, cost: Any) -> Any:
+        """Hold a request until it is settled or taken back, where a rule of what is in flight is for it."""
+        coming = self._gate.hit_or_hold(request, cost, self._lease_us, ruleset=self._ruleset)
+        return self._hold_later(request, cost, coming) if self._asynchronous else self._held(request, cost, coming)
 
-def _check_rates(policy: Policy) -> None:
-    """Raise ConfigError for a policy of what is in flight, which nothing here would free."""
-    for rule in policy.rules:
-        if rule.in_flight:
-            raise ConfigError(f"rule {rule.name} counts what is in flight: hold requests with Gate.reserve")
+    async def _hold_later(self, request: Request, cost: Any, coming: Any) -> Decision:
+        came = await (reserved(coming) if self._gate.store.blocking else coming)
+        return self._held(request, cost, came)
+
+    def _held(self, request: Request, cost: Any, came: Any) -> Decision:
+        if isinstance(came, Decision):
+            return came
+        if came:
+            request.charge = Charge(None, None, cost, 0, HeldRequest(came, asynchronous=self._asynchronous))
+        decision: Decision = came.decision
+        return decision

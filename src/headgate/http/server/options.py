@@ -78,6 +78,10 @@ class Answering(TypedDict, total=False):
     clock: Clock
     """Replaces the store's clock."""
 
+    lease: float
+    """Seconds after which a request that is in flight is freed where its process died; while the process lives, it is
+    held until its response has ended, however long that takes [60]. For limits such as `20 concurrent`."""
+
     cost: Cost | Of[Cost]
     """What a request costs: a number, or one for each unit that the limits count, `{"requests": 1, "tokens": 900}`
     [1]."""

@@ -26,6 +26,7 @@ from headgate.http.server.counted_keys import (
     wide_rules,
     within,
 )
+from headgate.http.server.held import HeldRequest, check_holds, lease_us_of, reserved
 from headgate.http.server.ipv6_aggregate import WideLimiter
 from headgate.http.server.options import AnyLimits, Response, cost_of, function_of, in_any_case, one_of
 from headgate.http.server.shortcuts import NOWHERE, Shortcut, of_environs, of_one_scope, of_scopes
@@ -63,6 +64,8 @@ class Charge(NamedTuple):
     key: Any
     cost: Cost
     asked_us: int
+    held: HeldRequest | None = None
+    """What is freed when the request has ended, where it is in flight."""
 
 
 class RequestLimits:
@@ -93,6 +96,11 @@ class RequestLimits:
         # All limiters of the store share its guard.
         self._answering = answering(self._store) if self._on_store_error else self._store
         self._limiters: dict[Any, Any] = {}
+        self._holding: set[int] = set()
+        """The limiters of what is in flight, by `id`."""
+
+        self._lease_us = lease_us_of(told)
+        self._may_hold = not callable(told["limits"])
         self._address = address_rules(told)
         self._wide = wide_rules(told, self._address)
         self._address_key = lru_cache(_MOST_ADDRESSES)(self._key_of_address)
@@ -123,7 +131,14 @@ class RequestLimits:
         """Decide for a request."""
 
         fixed = routed and isinstance(self._scope, str)
-        self._is_plain = self._one is not None and told.keys() <= (_PLAIN | {"scope"} if fixed else _PLAIN)
+        self.holds = bool(self._holding)
+        """Whether requests are held until their responses have ended."""
+
+        if self.holds and (self._wait or self._wide is not None):
+            raise ConfigError("what is in flight is limited without wait and ipv6_wide")
+        self._is_plain = (
+            self._one is not None and not self.holds and told.keys() <= (_PLAIN | {"scope"} if fixed else _PLAIN)
+        )
         """Whether every request counts one unit of the same limits, by its client's address."""
 
         if any(map(iscoroutinefunction, functions)):
@@ -135,16 +150,23 @@ class RequestLimits:
         self, charge: Charge, request: Request, decision: Decision, response: Response
     ) -> Generator[Any, Any, None]:
         """Let count what `counts` says; yields what may have to be awaited. Raises StoreError."""
+        limiter, key, cost, asked_us, held = charge
         if self._counts is None:
+            if held is not None:
+                yield from held.free()
             return
-        limiter, key, cost, asked_us = charge
         try:
             charged = limiter.counted.read(cost)
             settled = _settled(limiter.counted, self._counts(request, in_any_case(response)), charged)
         except Exception:  # the response is sent: only the log can report it
             _log.exception("counts failed: the request counts as it was charged")
+            if held is not None:
+                yield from held.free()
             return
         as_read = limiter.counted.as_read
+        if held is not None:
+            yield from held.free(as_read(settled))
+            return
         unused = [max(0, before - now) for before, now in zip(charged, settled, strict=True)]
         more = [max(0, now - before) for before, now in zip(charged, settled, strict=True)]
         if any(unused):
@@ -241,7 +263,10 @@ class RequestLimits:
 
     def taking_back(self, charge: Charge, decision: Decision) -> Generator[Any, Any, None]:
         """Give back all that was charged; yields what may have to be awaited. Raises StoreError."""
-        limiter, key, cost, asked_us = charge
+        limiter, key, cost, asked_us, held = charge
+        if held is not None:
+            yield from held.free(0)
+            return
         charged = limiter.counted.read(cost)
         if any(charged):
             ago_us = max(0, self._clock.now_us() - asked_us)
@@ -299,9 +324,29 @@ class RequestLimits:
             ask = limiter.ask if self._asynchronous else limiter.hit
         if type(cost) is not int:
             cost = self._counted_here(limiter.counted, cost)
+        if self._holding and id(limiter) in self._holding:
+            return self._hold(request, limiter, counted, cost)
         if self._keeps_charges:
             request.charge = Charge(limiter, counted, cost, self._clock.now_us())
         return limiter.acquire(counted, cost, timeout=self._wait) if self._wait else ask(counted, cost)
+
+    def _hold(self, request: Request, limiter: Any, counted: Any, cost: Any) -> Any:
+        """Hold a request until it is settled or taken back."""
+        reserving = limiter.reserve(counted, cost, lease_us=self._lease_us)
+        if self._asynchronous:
+            return self._hold_later(request, reserving, limiter, counted, cost)
+        return self._held(request, reserving, limiter, counted, cost)
+
+    async def _hold_later(self, request: Request, reserving: Any, limiter: Any, counted: Any, cost: Any) -> Decision:
+        reservation = await (reserved(reserving) if self._store.blocking else reserving)
+        return self._held(request, reservation, limiter, counted, cost)
+
+    def _held(self, request: Request, reservation: Any, limiter: Any, counted: Any, cost: Any) -> Decision:
+        if reservation:
+            held = HeldRequest(reservation, asynchronous=self._asynchronous)
+            request.charge = Charge(limiter, counted, cost, self._clock.now_us(), held)
+        decision: Decision = reservation.decision
+        return decision
 
     def _check_cost(self, limiters: Sequence[Any], cost: Any) -> None:
         """Raise ArgumentError for a cost that limits of one tier or another cannot take."""
@@ -376,7 +421,11 @@ class RequestLimits:
                 shadow=self._shadow,
                 on_store_error=self._on_store_error or None,
             )
-            check_rates(limiter.limits)
+            if any(not limit.is_rate for limit in limiter.limits):
+                if not self._may_hold:
+                    check_rates(limiter.limits)
+                check_holds(limiter)
+                self._holding.add(id(limiter))
         self._limiters[known] = limiter
         return limiter
 

@@ -5,7 +5,6 @@ Limits of routes share one, which is kept in the scope: the outermost that sees 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -114,6 +113,7 @@ class ScopeExchange(Exchange):
         if told is not None and isinstance(came, Decision):
             judgement.decision, judgement.has_passed = came, True
             self.settles = self.settles or enforcer.settles
+            self.holds = self.holds or enforcer.holds
             self._judged += (judgement,)
             return judgement
         if request is not None:
@@ -152,7 +152,7 @@ class ScopeExchange(Exchange):
 
     async def _delay(self, judgement: Judgement, delay_us: int) -> Judgement:
         """A request that passes, once it has waited."""
-        await asyncio.sleep(judgement.enforcer.clock.let_pass(delay_us))
+        await self.wait(judgement, delay_us)
         self._pass(judgement)
         return judgement
 
@@ -173,7 +173,7 @@ class ScopeExchange(Exchange):
             await app(scope, receive, send)
             return
         self.watched = True
-        watch = Watch(send, self.encoded_fields)
+        watch = Watch(send, self.encoded_fields, self)
         try:
             await app(scope, receive, watch.send)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,14 +13,20 @@ from headgate.http.server.routes import ApplicationEnforcers
 from headgate.integrations.aiohttp.request import AiohttpRequest
 from headgate.integrations.response_exchange import ResponseExchange
 
+_ending: set[asyncio.Future[None]] = set()
+"""What ends once responses are sent."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AiohttpExchange(ResponseExchange):
     """The exchange of one request."""
 
-    async def handle(self, call: Callable[[], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
-        """Handle what a limit let pass; the outermost tells what remains, and ends the exchange."""
+    async def handle(self, call: Callable[[], Awaitable[web.StreamResponse]], connection: object) -> web.StreamResponse:
+        """Handle what a limit let pass; the outermost tells what remains, and ends the exchange.
+
+        `connection` is the task of the connection, in which each request has a task of its own.
+        """
         if self.watched:
             return await call()
         self.watched = True
@@ -33,7 +40,16 @@ class AiohttpExchange(ResponseExchange):
             said = self._seen(raised)
             raise
         finally:
-            await self.end_async(said)
+            serving = asyncio.current_task() if self.holds else None
+            if serving is None or serving is connection:
+                await self.end_async(said)
+            else:  # this task sends the response now: what is in flight is freed when it is done, however it ends
+                serving.add_done_callback(lambda _: self._end_soon(said))
+
+    def _end_soon(self, said: Response) -> None:
+        ending = asyncio.ensure_future(self.end_async(said))
+        _ending.add(ending)
+        ending.add_done_callback(_ending.discard)
 
     def _seen(self, response: web.StreamResponse) -> Response:
         """What a handler answered; it is told what remains, where its head is not sent yet."""
@@ -62,7 +78,7 @@ async def answer(
     enforcer = enforcers.of(request.match_info.apps[0])
     judgement = await exchange.judge_async(enforcer, AiohttpRequest(request, endpoint), by, counted_as)
     if judgement.refusal is None:
-        return await exchange.handle(call)
+        return await exchange.handle(call, request.task)
     response = _refused(judgement.refusal) if fallback is None else await fallback(request)
     if isinstance(response, web.StreamResponse) and not response.prepared:
         exchange.tell(response)

@@ -71,6 +71,10 @@ class DjangoExchange(ResponseExchange):
                 response.streaming_content, lambda body_bytes: self.end(_seen(response, body_bytes))
             )
             return True
+        if self.holds and hasattr(response, "_resource_closers"):
+            # The server closes a response once it is sent, or cannot be.
+            response._resource_closers.append(lambda: self.end(_whole(request, response)))
+            return True
         if not getattr(response, "is_rendered", True):
             response.add_post_render_callback(lambda rendered: self.end(_whole(request, rendered)))
             return True

@@ -30,14 +30,21 @@ class FlaskExchange(ResponseExchange):
         """End by a response: at once where its body is known, else when the server is done with it."""
         status, headers = response.status_code, {name.lower(): value for name, value in response.headers.items()}
         if flask.request.method == "HEAD" or status in (204, 304):
-            self.end(Response(status, headers, 0))
+            self._end_whole(response, Response(status, headers, 0))
         elif response.is_sequence:
-            self.end(Response(status, headers, sum(map(len, response.iter_encoded()))))
+            self._end_whole(response, Response(status, headers, sum(map(len, response.iter_encoded()))))
         else:
             response.response = CountedParts(
                 cast(Iterable[Any], response.response),
                 lambda body_bytes: self.end(Response(status, headers, body_bytes)),
             )
+
+    def _end_whole(self, response: flask.Response, said: Response) -> None:
+        """End with a body that is known: what is in flight once the server has sent it."""
+        if self.holds and not response.direct_passthrough:
+            response.call_on_close(lambda: self.end(said))
+        else:
+            self.end(said)
 
 
 def exchange_of(environ: dict[str, Any]) -> FlaskExchange:

@@ -31,7 +31,7 @@ class Wrapped(StarletteResponse):
             fields = self._fields()
             await self._response(scope, receive, adding(send, fields) if fields else send)
             return
-        watch = Watch(send, self._fields)
+        watch = Watch(send, self._fields, self._exchange)
         try:
             await self._response(scope, receive, watch.send)
         finally:

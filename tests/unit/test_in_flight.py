@@ -1,0 +1,598 @@
+"""Requests in flight before ASGI applications: so many at a time, freed when a response has ended, however it ends."""
+
+# mypy: disable-error-code="import-untyped, misc, untyped-decorator"
+# Django has no types.
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from fastapi import APIRouter, Depends, FastAPI
+from litestar import Litestar, get
+from litestar.response import Stream
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.middleware import Middleware
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+
+import django_configured  # noqa: F401 - what follows asks for its settings
+
+# isort: split
+
+from django.core.handlers.asgi import ASGIHandler
+from django.http import HttpResponse, StreamingHttpResponse
+from django.test import override_settings
+from django.urls import path as route
+
+from headgate import AsyncGate, AsyncLimiter, ConfigError, MemoryStore, StoreUnavailable
+from headgate.http import asgi
+from headgate.http.server.enforcer import Enforcer
+from headgate.integrations import django, fastapi, litestar, starlette
+from headgate.policy.request import Request
+from headgate.testing import ManualClock
+
+Asgi = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class House:
+    """Handlers that wait at a door, and what they saw."""
+
+    def __init__(self) -> None:
+        self.door = asyncio.Event()
+        self.inside = 0
+
+    async def slow(self, request: Any = None) -> PlainTextResponse:
+        self.inside += 1
+        try:
+            await self.door.wait()
+        finally:
+            self.inside -= 1
+        return PlainTextResponse("slow")
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        self.inside += 1
+        try:
+            yield b"first"
+            await self.door.wait()
+            yield b"last"
+        finally:
+            self.inside -= 1
+
+    async def stream(self, request: Any = None) -> StreamingResponse:
+        return StreamingResponse(self.parts())
+
+    async def failing_stream(self, request: Any = None) -> StreamingResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"first"
+            raise KeyError("in the middle")
+
+        return StreamingResponse(parts())
+
+    async def fail(self, request: Any = None) -> PlainTextResponse:
+        raise KeyError("before the head")
+
+    async def background(self, request: Any = None) -> PlainTextResponse:
+        return PlainTextResponse("answered", background=BackgroundTask(self.slow))
+
+    async def quick(self, request: Any = None) -> PlainTextResponse:
+        return PlainTextResponse("quick")
+
+    @property
+    def handlers(self) -> dict[str, Any]:
+        names = ("slow", "stream", "failing_stream", "fail", "background", "quick")
+        return {f"/{name}": getattr(self, name) for name in names}
+
+
+def _starlette(house: House, **options: Any) -> Starlette:
+    return Starlette(routes=[Route(path, handler) for path, handler in house.handlers.items()], **options)
+
+
+def whole(house: House, limits: str) -> Asgi:
+    return asgi.RateLimitMiddleware(_starlette(house), limits=limits)
+
+
+def by_policy(house: House, limits: str) -> Asgi:
+    rules = [{"name": "user", "by": ["ip"], "limits": limits}, {"name": "other", "by": [], "limits": "9000/minute"}]
+    return asgi.RateLimitMiddleware(_starlette(house), {"version": 1, "rules": rules})
+
+
+def routes_of_starlette(house: House, limits: str) -> Asgi:
+    limit = Middleware(starlette.RouteLimit, limits=limits, scope="all")
+    return _starlette(house, middleware=[limit])
+
+
+def endpoints_of_starlette(house: House, limits: str) -> Asgi:
+    limited = starlette.RateLimits(scope="all")(limits)
+
+    def named(handler: Any) -> Any:
+        async def endpoint(request: StarletteRequest) -> Any:
+            return await handler(request)
+
+        return limited(endpoint)
+
+    return Starlette(routes=[Route(path, named(handler)) for path, handler in house.handlers.items()])
+
+
+def dependencies_of_fastapi(house: House, limits: str) -> Asgi:
+    limit = fastapi.RateLimits(scope="all")
+    app, router = FastAPI(), APIRouter(dependencies=[Depends(limit(limits))])
+    for path, handler in house.handlers.items():
+
+        def endpoint(handler: Any = handler) -> Any:
+            async def of() -> Any:
+                return await handler()
+
+            return of
+
+        router.add_api_route(path, endpoint(), response_model=None)
+    app.include_router(router)
+    app.add_middleware(fastapi.RateLimitHeaders)
+    return app
+
+
+def layers_of_litestar(house: House, limits: str) -> Asgi:
+    @get("/slow")
+    async def slow() -> str:
+        return bytes((await house.slow()).body).decode()
+
+    @get("/stream")
+    async def stream() -> Stream:
+        return Stream(house.parts())
+
+    @get("/fail")
+    async def fail() -> None:
+        raise KeyError
+
+    @get("/quick")
+    async def quick() -> str:
+        return "quick"
+
+    limit = litestar.RateLimits(scope="all")
+    return Litestar([slow, stream, fail, quick], middleware=[limit(limits)], openapi_config=None)
+
+
+APPLICATIONS = [
+    whole,
+    by_policy,
+    routes_of_starlette,
+    endpoints_of_starlette,
+    dependencies_of_fastapi,
+    layers_of_litestar,
+]
+
+
+class Ask:
+    """A request on its way: its messages so far, and how it goes on."""
+
+    def __init__(self, app: Asgi, path: str, method: str = "GET") -> None:
+        self.messages: list[Any] = []
+        self.gone = asyncio.Event()
+        self._begun = False
+        scope: dict[str, Any] = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+            "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "headers": [],
+            "client": ("203.0.113.9", 5000), "server": ("shop.example", 80), "state": {},
+        }  # fmt: skip
+        self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> Any:
+        if not self._begun:
+            self._begun = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        self.messages.append(dict(message))
+        if self.is_complete:
+            self.gone.set()
+
+    @property
+    def is_complete(self) -> bool:
+        last = self.messages[-1] if self.messages else {"type": ""}
+        return bool(last["type"] == "http.response.body" and not last.get("more_body"))
+
+    async def status(self) -> int:
+        await asyncio.gather(self.task, return_exceptions=True)
+        return next((m["status"] for m in self.messages if m["type"] == "http.response.start"), 0)
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Let everything go on until something holds."""
+    for _ in range(2000):
+        if holds():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came to that")
+
+
+def run(test: Callable[[House], Awaitable[None]]) -> None:
+    async def running() -> None:
+        async with asyncio.timeout(30):
+            await test(House())
+
+    asyncio.run(running())
+
+
+@pytest.mark.parametrize("build", APPLICATIONS)
+@pytest.mark.parametrize("path", ["/slow", "/stream"])
+def test_no_more_requests_are_in_flight_than_the_limit_says(build: Any, path: str) -> None:
+    async def test(house: House) -> None:
+        app = build(house, "2 concurrent; 1000/minute")
+        asks = [Ask(app, path), Ask(app, path)]
+        await until(lambda: house.inside == 2)
+        assert await Ask(app, "/quick").status() == 429
+        house.door.set()
+        assert [await ask.status() for ask in asks] == [200, 200]
+        assert [await Ask(app, "/quick").status() for _ in range(5)] == [200] * 5
+
+    run(test)
+
+
+@pytest.mark.parametrize("build", APPLICATIONS)
+def test_a_request_that_fails_or_is_cancelled_is_freed(build: Any) -> None:
+    async def test(house: House) -> None:
+        app = build(house, "1 concurrent")
+        for path in ("/fail", "/failing_stream", "/nothing"):
+            await Ask(app, path).status()
+            assert await Ask(app, "/quick").status() == 200, path
+        for path in ("/slow", "/stream"):
+            ask = Ask(app, path)
+            await until(lambda: house.inside == 1)
+            ask.task.cancel()
+            await ask.status()
+            await until(lambda: house.inside == 0)
+            assert await Ask(app, "/quick").status() == 200, path
+
+    run(test)
+
+
+@pytest.mark.parametrize("build", APPLICATIONS)
+def test_a_client_that_goes_away_in_the_middle_of_a_stream_frees_its_place(build: Any) -> None:
+    async def test(house: House) -> None:
+        app = build(house, "1 concurrent")
+        ask = Ask(app, "/stream")
+        await until(lambda: house.inside == 1)
+        ask.gone.set()
+        await ask.status()
+        assert await Ask(app, "/quick").status() == 200
+
+    run(test)
+
+
+@pytest.mark.parametrize("build", APPLICATIONS[:-1])
+def test_what_goes_on_in_the_background_is_not_in_flight(build: Any) -> None:
+    async def test(house: House) -> None:
+        app = build(house, "1 concurrent")
+        ask = Ask(app, "/background")
+        await until(lambda: ask.is_complete and house.inside == 1)
+        assert not ask.task.done()
+        assert await Ask(app, "/quick").status() == 200
+        house.door.set()
+        assert await ask.status() == 200
+
+    run(test)
+
+
+def test_an_inner_refusal_frees_what_outer_limits_held() -> None:
+    async def test(house: House) -> None:
+        outer, inner = fastapi.RateLimits(), fastapi.RateLimits()
+        app = FastAPI(dependencies=[Depends(outer("2 concurrent; 100/minute fixed", scope="outer"))])
+
+        @app.get("/slow", dependencies=[Depends(inner("1 concurrent"))])
+        async def slow() -> str:
+            await house.slow()
+            return "slow"
+
+        @app.get("/quick")
+        async def quick() -> str:
+            return "quick"
+
+        app.add_middleware(fastapi.RateLimitHeaders)
+        first = Ask(app, "/slow")
+        await until(lambda: house.inside == 1)
+        assert [await Ask(app, "/slow").status() for _ in range(3)] == [429] * 3
+        assert await Ask(app, "/quick").status() == 200  # of the outer two places one is free
+        house.door.set()
+        assert await first.status() == 200
+        last = Ask(app, "/quick")
+        assert await last.status() == 200
+        told = dict(last.messages[0]["headers"])
+        assert b"r=97" in told[b"ratelimit"]  # refusals have charged nothing: three requests have passed
+
+    run(test)
+
+
+def test_a_nested_middleware_holds_its_own_places_and_all_are_freed() -> None:
+    async def test(house: House) -> None:
+        store = MemoryStore()
+        inner = asgi.RateLimitMiddleware(_starlette(house), limits="1 concurrent", store=store)
+        app = asgi.RateLimitMiddleware(inner, limits="2 concurrent", store=store)
+        first = Ask(app, "/slow")
+        await until(lambda: house.inside == 1)
+        assert [await Ask(app, "/quick").status() for _ in range(3)] == [429] * 3
+        house.door.set()
+        assert await first.status() == 200
+        assert [await Ask(app, "/quick").status() for _ in range(3)] == [200] * 3
+
+    run(test)
+
+
+def test_what_counts_is_settled_with_the_place() -> None:
+    async def test(house: House) -> None:
+        app = asgi.RateLimitMiddleware(
+            _starlette(house),
+            limits="1 concurrent; 10/hour fixed; 100 bytes/hour fixed",
+            cost={"bytes": 50},
+            counts=lambda request, response: {"bytes": response.body_bytes} if response.status == 200 else False,
+            clock=ManualClock(),
+        )
+        assert await Ask(app, "/quick").status() == 200
+        assert await Ask(app, "/nothing").status() == 404
+        last = Ask(app, "/quick")
+        assert await last.status() == 200
+        told = dict(last.messages[0]["headers"])[b"ratelimit"].decode()
+        assert "r=8" in told and "r=45" in told  # 5 bytes counted of the first, nothing of the second
+
+    run(test)
+
+
+def test_counts_that_fails_frees_the_place_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(house: House) -> None:
+        def counts(request: Any, response: Any) -> bool:
+            raise KeyError
+
+        app = asgi.RateLimitMiddleware(_starlette(house), limits="1 concurrent", counts=counts)
+        with caplog.at_level(logging.CRITICAL, "headgate"):
+            assert [await Ask(app, "/quick").status() for _ in range(3)] == [200] * 3
+
+    run(test)
+
+
+def test_tiers_may_have_places_or_none() -> None:
+    async def test(house: House) -> None:
+        tier = {"tier": "paid"}
+        limits = {"default": "1 concurrent", "paid": "100/minute"}
+        app = asgi.RateLimitMiddleware(_starlette(house), limits=limits, tier=lambda request: tier["tier"])
+        many = [Ask(app, "/slow") for _ in range(3)]
+        await until(lambda: house.inside == 3)
+        tier["tier"] = "free"
+        one = Ask(app, "/slow")
+        await until(lambda: house.inside == 4)
+        assert await Ask(app, "/quick").status() == 429
+        house.door.set()
+        assert [await ask.status() for ask in (*many, one)] == [200] * 4
+        assert await Ask(app, "/quick").status() == 200
+
+    run(test)
+
+
+def test_a_gate_whose_policy_begins_or_ceases_to_count_what_is_in_flight_is_followed() -> None:
+    async def test(house: House) -> None:
+        rule = {"name": "user", "by": ["ip"], "limits": "100/minute"}
+        gate = AsyncGate({"version": 1, "rules": [rule]}, store=MemoryStore())
+        app = asgi.RateLimitMiddleware(_starlette(house), gate)
+        assert await Ask(app, "/quick").status() == 200
+        gate.reload({"version": 1, "rules": [{**rule, "limits": "1 concurrent"}]})
+        first = Ask(app, "/slow")
+        await until(lambda: house.inside == 1)
+        assert await Ask(app, "/quick").status() == 429
+        gate.reload({"version": 1, "rules": [rule]})
+        assert await Ask(app, "/quick").status() == 200
+        gate.reload({"version": 1, "rules": [{**rule, "limits": "1 concurrent"}]})
+        house.door.set()
+        assert await first.status() == 200
+        assert await Ask(app, "/quick").status() == 200
+
+    run(test)
+
+
+def test_requests_that_no_rule_in_flight_is_for_are_not_held() -> None:
+    async def test(house: House) -> None:
+        rules = [
+            {"name": "slow", "by": ["ip"], "match": {"path": "/slow"}, "limits": "1 concurrent"},
+            {"name": "all", "by": ["ip"], "limits": "100/minute"},
+        ]
+        store = MemoryStore()
+        app = asgi.RateLimitMiddleware(_starlette(house), {"version": 1, "rules": rules}, store=store)
+        assert [await Ask(app, "/quick").status() for _ in range(3)] == [200] * 3
+        assert store.stats().holds == 0
+        first = Ask(app, "/slow")
+        await until(lambda: house.inside == 1)
+        assert store.stats().holds > 0
+        assert await Ask(app, "/slow").status() == 429
+        house.door.set()
+        assert await first.status() == 200
+
+    run(test)
+
+
+def test_a_websocket_is_in_flight_until_it_is_closed() -> None:
+    async def test(house: House) -> None:
+        async def socket(websocket: Any) -> None:
+            await websocket.accept()
+            await house.slow()
+            await websocket.close()
+
+        app = asgi.RateLimitMiddleware(
+            Starlette(routes=[WebSocketRoute("/", socket)]), limits="1 concurrent", websockets=True
+        )
+
+        async def connect() -> list[str]:
+            sent: list[str] = []
+            coming: list[dict[str, Any]] = [{"type": "websocket.connect"}]
+
+            async def receive() -> Any:
+                if coming:
+                    return coming.pop()
+                await asyncio.Event().wait()
+
+            async def send(message: Any) -> None:
+                sent.append(message["type"])
+
+            scope = {"type": "websocket", "path": "/", "headers": [], "client": ("203.0.113.9", 1), "query_string": b""}
+            await app(scope, receive, send)
+            return sent
+
+        first = asyncio.ensure_future(connect())
+        await until(lambda: house.inside == 1)
+        assert await connect() == ["websocket.close"]
+        house.door.set()
+        assert await first == ["websocket.accept", "websocket.close"]
+        assert await connect() == ["websocket.accept", "websocket.close"]
+
+    run(test)
+
+
+def test_leases_go_on_while_a_response_streams_and_end_with_a_request_that_nothing_ends() -> None:
+    async def test(house: House) -> None:
+        store = MemoryStore()
+        watching = AsyncLimiter("2 concurrent", store=store, name="n")
+
+        async def free() -> int:
+            return (await watching.peek("key", 0)).limits[0].remaining
+
+        limits: dict[str, Any] = {"limits": "2 concurrent", "store": store, "name": "n", "key": lambda _: "key"}
+        app = asgi.RateLimitMiddleware(_starlette(house), lease=0.2, **limits)
+        ask = Ask(app, "/stream")
+        await until(lambda: house.inside == 1)
+        for _ in range(8):
+            await asyncio.sleep(0.1)
+            assert await free() == 1  # several leases have passed
+        house.door.set()
+        assert await ask.status() == 200
+        assert await free() == 2
+
+        request = Request("GET", "/", client_ip="203.0.113.9")
+        options: Any = {"lease": 0.2, **limits}
+        enforcer = Enforcer(None, options, asynchronous=True)
+        asked: Any = enforcer.ask(request)
+        assert (await asked).allowed
+        assert await free() == 1
+        del request, asked
+        gc.collect()
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if await free() == 2:
+                return
+        raise AssertionError("a request that was dropped is in flight for ever")
+
+    run(test)
+
+
+def test_a_store_that_fails_at_the_end_fails_no_response(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(house: House) -> None:
+        store = _FailsToSettle()
+        app = asgi.RateLimitMiddleware(_starlette(house), limits="9 concurrent", store=store)
+        with caplog.at_level(logging.CRITICAL, "headgate"):
+            assert await Ask(app, "/quick").status() == 200
+
+    run(test)
+
+
+class _FailsToSettle(MemoryStore):
+    """A memory store whose settlings fail."""
+
+    def bind(self, limits: Any, *, clock: Any = None) -> Any:
+        bound = super().bind(limits, clock=clock)
+
+        class Bound:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(bound, name)
+
+            def commit(self, *_: Any, **__: Any) -> Any:
+                raise StoreUnavailable("nobody is there")
+
+        return Bound()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limits": "2 concurrent", "wait": 1}, "without wait"),
+        ({"limits": "2 concurrent", "ipv6_wide": (48, 8)}, "without wait and ipv6_wide"),
+        ({"limits": "2 concurrent", "lease": 0}, "lease is for how many seconds"),
+        ({"limits": "2 concurrent", "lease": "60"}, "lease is for how many seconds"),
+    ],
+)
+def test_what_cannot_be_held_is_told_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        asgi.RateLimitMiddleware(_starlette(House()), **options)
+
+
+def test_a_route_of_fastapi_without_a_middleware_that_sees_responses_says_so() -> None:
+    async def test(house: House) -> None:
+        app = FastAPI()
+
+        @app.get("/", dependencies=[Depends(fastapi.rate_limit("1 concurrent"))])
+        async def read() -> str:
+            return "read"
+
+        ask = Ask(app, "/")
+        with pytest.raises(ConfigError, match="in flight, need a middleware"):
+            await ask.task
+
+    run(test)
+
+
+@pytest.mark.parametrize("kind", ["site", "views", "views in threads"])
+def test_django_on_an_event_loop_holds_requests_until_their_responses_are_closed(kind: str) -> None:
+    async def test(house: House) -> None:
+        async def slow(request: Any) -> Any:
+            await house.slow()
+            return HttpResponse("slow")
+
+        async def stream(request: Any) -> Any:
+            return StreamingHttpResponse(house.parts())
+
+        async def quick(request: Any) -> Any:
+            return HttpResponse("quick")
+
+        async def fail(request: Any) -> Any:
+            raise KeyError
+
+        def threaded(request: Any) -> Any:
+            return HttpResponse("quick")
+
+        views: dict[str, Any] = {"slow": slow, "stream": stream, "quick": quick, "fail": fail}
+        if kind == "views in threads":
+            views["quick"] = threaded
+        if kind != "site":
+            limited = django.rate_limit("1 concurrent", scope="all")
+            views = {name: limited(view) for name, view in views.items()}
+        urls: Any = type("Urls", (), {"urlpatterns": [route(name, view) for name, view in views.items()]})()
+        site: dict[str, Any] = {"MIDDLEWARE": [], "HEADGATE": {"store": MemoryStore()}, "ROOT_URLCONF": urls}
+        if kind == "site":
+            site["MIDDLEWARE"] = ["headgate.integrations.django.RateLimitMiddleware"]
+            site["HEADGATE"] = {"limits": "1 concurrent"}
+        with override_settings(**site):
+            app = ASGIHandler()
+            for name in ("/slow", "/stream"):
+                house.door.clear()
+                first = Ask(app, name)
+                await until(lambda: house.inside == 1)
+                if kind != "views in threads":  # there each colour counts by itself
+                    assert await Ask(app, "/quick").status() == 429
+                house.door.set()
+                assert await first.status() == 200
+                assert await Ask(app, "/quick").status() == 200
+            house.door.clear()
+            for name in ("/fail", "/nothing"):
+                await Ask(app, name).status()
+                assert await Ask(app, "/quick").status() == 200, name
+            for name in ("/slow", "/stream"):
+                gone = Ask(app, name)
+                await until(lambda: house.inside == 1)
+                gone.gone.set()
+                await gone.status()
+                await until(lambda: house.inside == 0)
+                assert await Ask(app, "/quick").status() == 200, name
+
+    run(test)

@@ -1,0 +1,443 @@
+"""Requests in flight before WSGI, Flask, Django, REST framework, aiohttp and gRPC: freed however a response ends."""
+
+# mypy: disable-error-code="import-untyped, misc, untyped-decorator"
+# Django has no types.
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import flask
+import grpc
+import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestClient, TestServer
+
+import django_configured  # noqa: F401 - what follows asks for its settings
+
+# isort: split
+
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import HttpResponse, StreamingHttpResponse
+from django.test import override_settings
+from django.urls import path as route
+from rest_framework.decorators import api_view, throttle_classes
+from rest_framework.response import Response as RestResponse
+
+from headgate import Gate, MemoryStore
+from headgate.http import wsgi
+from headgate.integrations import aiohttp as limited_aiohttp
+from headgate.integrations import flask as limited_flask
+from headgate.integrations.django import rate_limit
+from headgate.integrations.drf import RateLimitThrottle
+from headgate.integrations.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor
+
+MIDDLEWARE = "headgate.integrations.django.RateLimitMiddleware"
+LIMITS = "1 concurrent; 1000/minute"
+POLICY = {"version": 1, "rules": [{"name": "user", "by": ["ip"], "limits": LIMITS}]}
+Wsgi = Callable[[Any, Any], Iterable[bytes]]
+
+
+class Asked:
+    """What a WSGI application answered, and its body, as a server has it."""
+
+    def __init__(self, app: Wsgi, path: str = "/", method: str = "GET") -> None:
+        self.status = 0
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": "", "SCRIPT_NAME": "",
+            "SERVER_NAME": "shop.example", "SERVER_PORT": "80", "SERVER_PROTOCOL": "HTTP/1.1",
+            "REMOTE_ADDR": "203.0.113.9", "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(), "wsgi.version": (1, 0),
+            "wsgi.errors": None, "wsgi.multithread": True, "wsgi.multiprocess": False, "wsgi.run_once": False,
+        }  # fmt: skip
+        self.body: Any = app(environ, self._start)
+
+    def _start(self, status: str, headers: Any, error: Any = None) -> Any:
+        self.status = int(status.split()[0])
+        return lambda part: None
+
+    def end(self) -> int:
+        """Read the body to its end and close it, as a server does."""
+        for _ in self.body:
+            pass
+        self.close()
+        return self.status
+
+    def close(self) -> None:
+        close = getattr(self.body, "close", None)
+        if close is not None:
+            close()
+
+
+def plain(**options: Any) -> Wsgi:
+    def app(environ: Any, start: Any) -> Any:
+        if environ["PATH_INFO"] == "/fail":
+            raise KeyError
+        start("200 OK", [])
+        if environ["PATH_INFO"] == "/stream":
+            return _parts()
+        return [b"whole"]
+
+    return wsgi.RateLimitMiddleware(app, **options)
+
+
+def _parts() -> Iterator[bytes]:
+    yield b"first"
+    yield b"last"
+
+
+def of_limits() -> Wsgi:
+    return plain(limits=LIMITS)
+
+
+def of_policy() -> Wsgi:
+    return plain(policy=POLICY)
+
+
+def of_flask() -> Wsgi:
+    app = flask.Flask(__name__)
+    limits = limited_flask.RateLimits(app, LIMITS, scope="all")
+    app.testing = False
+    app.add_url_rule("/", view_func=lambda: "whole", endpoint="whole")
+    app.add_url_rule("/stream", view_func=lambda: flask.Response(_parts()), endpoint="stream")
+    app.add_url_rule("/file", view_func=lambda: flask.send_file(__file__), endpoint="file")
+
+    @app.get("/fail")
+    def fail() -> str:
+        raise KeyError
+
+    assert limits is not None
+    return app.wsgi_app
+
+
+class Urls:
+    """Django's views."""
+
+    def __init__(self, *, decorated: bool = False, throttled: bool = False) -> None:
+        limited: Any = rate_limit(LIMITS, scope="all") if decorated else lambda view: view
+
+        def whole(request: Any) -> Any:
+            return HttpResponse("whole")
+
+        def stream(request: Any) -> Any:
+            return StreamingHttpResponse(_parts())
+
+        def fail(request: Any) -> Any:
+            raise KeyError
+
+        self.urlpatterns = [
+            route("", limited(whole)), route("stream", limited(stream)), route("fail", limited(fail)),
+        ]  # fmt: skip
+        if throttled:
+
+            class Places(RateLimitThrottle):
+                limits = LIMITS
+                scope = "all"
+
+            def by_throttle(view: Any) -> Any:
+                def rest(request: Any) -> Any:
+                    view(request)
+                    return RestResponse("whole")
+
+                return api_view(["GET"])(throttle_classes([Places])(rest))
+
+            self.urlpatterns = [route("", by_throttle(whole)), route("fail", by_throttle(fail))]
+
+
+def _django(urls: Urls, **settings: Any) -> Iterator[Wsgi]:
+    told: dict[str, Any] = {
+        "MIDDLEWARE": [], "HEADGATE": {}, "DEBUG_PROPAGATE_EXCEPTIONS": False, "ROOT_URLCONF": urls,
+        "REST_FRAMEWORK": {
+            "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"], "UNAUTHENTICATED_USER": None,
+        },
+    }  # fmt: skip
+    with override_settings(**(told | settings)):
+        yield WSGIHandler()
+
+
+@pytest.fixture(params=["limits", "policy", "flask", "django", "views of django", "throttles"])
+def app(request: pytest.FixtureRequest) -> Iterator[Wsgi]:
+    kind = request.param
+    if kind == "django":
+        yield from _django(Urls(), MIDDLEWARE=[MIDDLEWARE], HEADGATE={"limits": LIMITS})
+    elif kind == "views of django":
+        yield from _django(Urls(decorated=True))
+    elif kind == "throttles":
+        yield from _django(Urls(throttled=True), MIDDLEWARE=[MIDDLEWARE])
+    else:
+        yield {"limits": of_limits, "policy": of_policy, "flask": of_flask}[kind]()
+
+
+@pytest.mark.parametrize("path", ["/", "/stream"])
+def test_a_request_is_in_flight_until_its_body_is_closed(app: Wsgi, path: str) -> None:
+    first = Asked(app, path)
+    if first.status == 404:  # throttles have no streams
+        return
+    parts = iter(first.body)
+    next(parts)
+    assert Asked(app).end() == 429
+    assert (first.end(), Asked(app).end()) == (200, 200)
+    gone = Asked(app, path)
+    next(iter(gone.body))
+    gone.close()  # the client is gone before the body has ended
+    assert [Asked(app).end() for _ in range(3)] == [200] * 3
+    assert Asked(app, path, "HEAD").end() in (200, 405)
+    assert Asked(app).end() == 200
+
+
+def test_a_request_that_fails_is_freed(app: Wsgi) -> None:
+    for path in ("/fail", "/nothing"):
+        with contextlib.suppress(KeyError):
+            Asked(app, path).end()
+        assert Asked(app).end() == 200, path
+
+
+@pytest.mark.parametrize("build", [of_limits, of_policy])
+def test_a_body_that_no_server_closes_is_freed_when_it_was_read_or_dropped(build: Any) -> None:
+    app = build()
+    read = Asked(app, "/stream")
+    assert b"".join(read.body) == b"firstlast"
+    assert Asked(app).end() == 200
+    dropped = Asked(app, "/stream")
+    parts = iter(dropped.body)
+    next(parts)
+    assert Asked(app).end() == 429
+    del dropped, parts
+    assert Asked(app).end() == 200
+
+
+def test_a_file_that_flask_sends_is_in_flight_until_it_is_sent() -> None:
+    app = of_flask()
+    first = Asked(app, "/file")
+    assert Asked(app).end() == 429
+    first.close()
+    assert Asked(app).end() == 200
+
+
+def test_a_wsgi_gate_holds_what_its_policy_says() -> None:
+    store = MemoryStore()
+    app = plain(policy=Gate(POLICY, store=store))
+    first = Asked(app, "/stream")
+    assert store.stats().holds > 0 and Asked(app).end() == 429
+    first.close()
+    assert Asked(app).end() == 200
+
+
+# aiohttp, in a real server
+
+
+def _aiohttp(kind: str, entered: asyncio.Event, door: asyncio.Event) -> web.Application:
+    async def slow(request: web.Request) -> web.Response:
+        entered.set()
+        await door.wait()
+        return web.Response(text="slow")
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        entered.set()
+        while not door.is_set():
+            await response.write(b"part" * 10_000)
+            await asyncio.sleep(0.01)
+        await response.write_eof()
+        return response
+
+    async def large(request: web.Request) -> web.Response:
+        return web.Response(body=b"x" * 40_000_000)
+
+    async def fail(request: web.Request) -> web.Response:
+        raise KeyError
+
+    async def quick(request: web.Request) -> web.Response:
+        return web.Response(text="quick")
+
+    app = web.Application()
+    handlers: list[Any] = [slow, stream, large, fail, quick]
+    if kind == "handlers":
+        limit = limited_aiohttp.RateLimits(scope="all")(LIMITS)
+        handlers = [limit(handler) for handler in handlers]
+    for handler, name in zip(handlers, ("slow", "stream", "large", "fail", "quick"), strict=True):
+        app.router.add_get(f"/{name}", handler)
+    if kind == "limits":
+        limited_aiohttp.setup(app, limits=LIMITS)
+    elif kind == "policy":
+        limited_aiohttp.setup(app, POLICY)
+    return app
+
+
+@pytest.mark.parametrize("kind", ["handlers", "limits", "policy"])
+def test_requests_of_aiohttp_are_in_flight_until_their_responses_are_sent(kind: str) -> None:
+    async def test() -> None:
+        entered, door = asyncio.Event(), asyncio.Event()
+        async with TestClient(TestServer(_aiohttp(kind, entered, door))) as client:
+
+            async def status(name: str) -> int:
+                async with client.get(f"/{name}") as response:
+                    await response.read()
+                    return response.status
+
+            async def soon_free() -> None:
+                for _ in range(500):
+                    if await status("quick") == 200:
+                        return
+                    await asyncio.sleep(0.01)
+                raise AssertionError("it is never free again")
+
+            for name in ("slow", "stream"):
+                door.clear()
+                entered.clear()
+                first = asyncio.ensure_future(status(name))
+                await entered.wait()
+                assert await status("quick") == 429
+                door.set()
+                assert await first == 200
+                await soon_free()
+            assert await status("fail") == 500
+            await soon_free()
+            door.clear()
+            entered.clear()
+            async with ClientSession() as other:
+                response = await other.get(client.make_url("/stream"))
+                await entered.wait()
+                response.close()  # the client vanishes in the middle
+                await soon_free()
+                reading = await other.get(client.make_url("/large"))
+                assert await status("quick") == 429  # nobody reads it: it is being sent
+                reading.close()
+                await soon_free()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+# gRPC, in real servers
+
+
+class Calls:
+    """Handlers of threads that wait at a door."""
+
+    def __init__(self) -> None:
+        self.entered, self.door = threading.Event(), threading.Event()
+
+    def slow(self, message: bytes, context: Any) -> bytes:
+        self.entered.set()
+        self.door.wait(30)
+        return b"slow"
+
+    def stream(self, message: bytes, context: Any) -> Iterator[bytes]:
+        while not self.door.is_set() and context.is_active():
+            yield b"part"
+            self.entered.set()
+            time.sleep(0.01)
+
+    def crash(self, message: bytes, context: Any) -> bytes:
+        raise ValueError
+
+    def quick(self, message: bytes, context: Any) -> bytes:
+        return b"quick"
+
+    def generic(self) -> Any:
+        kinds: dict[str, Any] = {
+            "Slow": grpc.unary_unary_rpc_method_handler(self.slow),
+            "Stream": grpc.unary_stream_rpc_method_handler(self.stream),
+            "Crash": grpc.unary_unary_rpc_method_handler(self.crash),
+            "Quick": grpc.unary_unary_rpc_method_handler(self.quick),
+        }
+        return grpc.method_handlers_generic_handler("shop.Shop", kinds)
+
+
+class AsyncCalls(Calls):
+    """The same of an event loop."""
+
+    async def slow(self, message: bytes, context: Any) -> bytes:  # type: ignore[override]
+        self.entered.set()
+        await asyncio.to_thread(self.door.wait, 30)
+        return b"slow"
+
+    async def stream(self, message: bytes, context: Any) -> AsyncIterator[bytes]:  # type: ignore[override]
+        while not self.door.is_set():
+            yield b"part"
+            self.entered.set()
+            await asyncio.sleep(0.01)
+
+    async def crash(self, message: bytes, context: Any) -> bytes:  # type: ignore[override]
+        raise ValueError
+
+
+def _ask_calls(address: str, calls: Calls) -> None:
+    channel: Any
+    with grpc.insecure_channel(address) as channel:
+        slow, crash, quick = (channel.unary_unary(f"/shop.Shop/{name}") for name in ("Slow", "Crash", "Quick"))
+        stream = channel.unary_stream("/shop.Shop/Stream")
+
+        def status(method: Any) -> grpc.StatusCode:
+            try:
+                method(b"", timeout=20)
+            except grpc.RpcError as error:
+                code: grpc.StatusCode = error.code()
+                return code
+            return grpc.StatusCode.OK
+
+        def soon_free() -> None:
+            for _ in range(500):
+                if status(quick) is grpc.StatusCode.OK:
+                    return
+                time.sleep(0.01)
+            raise AssertionError("it is never free again")
+
+        first = slow.future(b"", timeout=20)
+        assert calls.entered.wait(20)
+        assert status(quick) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        calls.door.set()
+        assert first.result() == b"slow"
+        soon_free()
+        assert status(crash) is grpc.StatusCode.UNKNOWN
+        soon_free()
+        calls.door.clear()
+        calls.entered.clear()
+        streaming = stream(b"", timeout=20)
+        next(streaming)
+        assert calls.entered.wait(20)
+        assert status(quick) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        streaming.cancel()  # the client is gone in the middle
+        soon_free()
+
+
+@pytest.mark.parametrize("told", [{"limits": LIMITS}, {"policy": POLICY}, {"methods": {"/shop.Shop/*": LIMITS}}])
+def test_calls_of_a_threaded_server_are_in_flight_until_they_have_ended(told: dict[str, Any]) -> None:
+    if "methods" in told:
+        told = {**told, "limits": LIMITS, "methods": {}}
+    calls = Calls()
+    server = grpc.server(ThreadPoolExecutor(8), interceptors=[RateLimitInterceptor(**told)])
+    server.add_generic_rpc_handlers((calls.generic(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        _ask_calls(f"127.0.0.1:{port}", calls)
+    finally:
+        calls.door.set()
+        server.stop(None).wait(20)
+
+
+@pytest.mark.parametrize("told", [{"limits": LIMITS}, {"policy": POLICY}])
+def test_calls_of_an_asyncio_server_are_in_flight_until_they_have_ended(told: dict[str, Any]) -> None:
+    async def test() -> None:
+        calls = AsyncCalls()
+        pool = ThreadPoolExecutor(8)
+        server = grpc.aio.server(migration_thread_pool=pool, interceptors=[AsyncRateLimitInterceptor(**told)])
+        server.add_generic_rpc_handlers((calls.generic(),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            await asyncio.to_thread(_ask_calls, f"127.0.0.1:{port}", calls)
+        finally:
+            calls.door.set()
+            await server.stop(None)
+            pool.shutdown()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
