@@ -6,6 +6,7 @@
 # FastAPI could not resolve the names that stand in a test, if annotations were text: so they are not postponed.
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -357,6 +358,9 @@ class ByHeader(BaseAuthentication):
         return (SimpleNamespace(is_authenticated=True, pk=name), None) if name else None
 
 
+_SITES = count()
+
+
 class RestSite:
     """Two views with the same throttles."""
 
@@ -376,7 +380,9 @@ class RestSite:
             "DEFAULT_THROTTLE_RATES": {"anon": "2/day", "user": "3/day", "uploads": "2/day"},
             "UNAUTHENTICATED_USER": None,
         }
-        caches = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": str(id(self))}}
+        caches = {
+            "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": f"site {next(_SITES)}"}
+        }
         self._settings = {
             "ROOT_URLCONF": self, "REST_FRAMEWORK": rest, "MIDDLEWARE": [], "CACHES": caches,
             "HEADGATE": {"store": MemoryStore()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable
 
 from headgate.observe.events import Events, SettlementsKept, StoreDegraded, StoreRecovered
@@ -10,11 +11,15 @@ from headgate.policy.gate import AsyncGate
 from headgate.service.admin.endpoints import Admin
 from headgate.service.checks.decider import Decider
 from headgate.service.checks.forward_auth import ForwardAuth
+from headgate.service.checks.holds import Holds
+from headgate.service.checks.holds import schema as holds_schema
 from headgate.service.checks.json_checks import JsonChecks, schema
 from headgate.service.http.messages import Reply, ServiceRequest, ServiceResponse
 from headgate.service.http.problems import failure_response
 from headgate.service.pages.overview import Overview
 from headgate.service.routes import ANY, GET, POST, Route, RouteTable
+
+log = logging.getLogger("headgate")
 
 
 class Service:
@@ -30,11 +35,21 @@ class Service:
         self.draining = False
         decider = Decider(gate, self.events)
         checks, forward = JsonChecks(decider), ForwardAuth(decider)
+        holds = Holds(decider)
+        gate.reloaded.append(self._tell_in_flight)
+        self._tell_in_flight()
         admin = Admin(gate, self.metrics, lambda: self.draining)
         self.routes = RouteTable([
             Route(POST, "/v1/check", checks.check, "check one or several requests, described in the body",
                   reads_body=True),
             Route(GET, "/v1/check/schema", schema, "the JSON Schema of that body"),
+            Route(POST, "/v1/reserve", holds.reserve, "hold a request, described in the body, until it is settled",
+                  reads_body=True),
+            Route(POST, "/v1/commit", holds.commit, "settle a hold with what it really cost", reads_body=True),
+            Route(POST, "/v1/cancel", holds.cancel, "settle a hold as if it had never been", reads_body=True),
+            Route(POST, "/v1/extend", holds.extend, "let the lease of a hold end later, and hold more",
+                  reads_body=True),
+            Route(GET, "/v1/holds/schema", holds_schema, "the JSON Schema of these bodies"),
             Route(ANY, "/check/{ruleset}", forward.check, "check the request itself: forward auth for gateways"),
             Route(ANY, "/check-403/{ruleset}", forward.check_403, "the same, with 403 for 429, for nginx"),
             Route(GET, "/healthz", admin.health, "200 while it runs"),
@@ -53,6 +68,16 @@ class Service:
         except Exception as error:
             return failure_response(error)
         return reply if isinstance(reply, ServiceResponse) else _awaited(reply)
+
+    def _tell_in_flight(self) -> None:
+        """Tell the log which rules cannot be asked without holding."""
+        rules = [rule.name for rule in self.gate.policy.rules if rule.in_flight]
+        if rules:
+            log.warning(
+                "%s counts what is in flight: its requests are held by /v1/reserve; /v1/check and /check answer 400 "
+                "for them, unless the ruleset leaves it out",
+                ", ".join(rules),
+            )
 
     def _on_store(self, error: Exception | None) -> None:
         self.events.publish(StoreRecovered() if error is None else StoreDegraded(str(error)))

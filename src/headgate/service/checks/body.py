@@ -51,8 +51,8 @@ class Text(NamedTuple):
     def refuse(self, place: str, value: object) -> NoReturn:
         """Say what is wrong with a value."""
         if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
-            _refuse(place, f'a path that begins with "{self.begins}"', value)
-        _refuse(place, f"text of at most {_LONGEST_TEXT} characters", value)
+            refuse_value(place, f'a path that begins with "{self.begins}"', value)
+        refuse_value(place, f"text of at most {_LONGEST_TEXT} characters", value)
 
 
 class HeaderMap(NamedTuple):
@@ -73,7 +73,7 @@ class HeaderMap(NamedTuple):
     def read(self, place: str, value: Any) -> Mapping[str, str] | Iterable[tuple[str, str]]:
         """The headers, as a `Request` takes them."""
         if type(value) is not dict or len(value) > _MOST_HEADERS:
-            _refuse(place, f"a map of at most {_MOST_HEADERS} headers", value)
+            refuse_value(place, f"a map of at most {_MOST_HEADERS} headers", value)
         for text in value.values():
             if type(text) is not str or len(text) > _LONGEST_TEXT:
                 return self._read_lists(place, value)
@@ -84,7 +84,7 @@ class HeaderMap(NamedTuple):
         for name, content in value.items():
             for text in content if isinstance(content, list) else [content]:
                 if type(text) is not str or len(text) > _LONGEST_TEXT:
-                    _refuse(f"{place}.{name[:60]}", f"text of at most {_LONGEST_TEXT} characters", text)
+                    refuse_value(f"{place}.{name[:60]}", f"text of at most {_LONGEST_TEXT} characters", text)
                 pairs.append((name, text))
         return pairs
 
@@ -100,7 +100,7 @@ REQUEST: Mapping[str, Text | HeaderMap] = {
 
 _CHECK = ("request", "cost")
 _BODY = ("request", "requests", "cost")
-_COST = {
+COST_SCHEMA = {
     "anyOf": [
         {"type": "integer", "minimum": 0, "maximum": LARGEST},
         {
@@ -122,7 +122,6 @@ _COST = {
 
 def body_schema() -> dict[str, Any]:
     """The JSON Schema of a body."""
-    request = {"type": "object", "properties": {name: field.schema() for name, field in REQUEST.items()}}
     one = {"request": {"$ref": "#/$defs/request"}, "cost": {"$ref": "#/$defs/cost"}}
     several = {
         "type": "array",
@@ -133,37 +132,43 @@ def body_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Body of POST /v1/check",
-        "anyOf": [{"$ref": "#/$defs/check"}, _closed({"requests": several}, "requests")],
+        "anyOf": [{"$ref": "#/$defs/check"}, closed({"requests": several}, "requests")],
         "$defs": {
-            "request": request | {"additionalProperties": False},
-            "cost": _COST,
-            "check": _closed(one, "request"),
+            "request": request_schema(),
+            "cost": COST_SCHEMA,
+            "check": closed(one, "request"),
         },
     }
 
 
-def _closed(properties: dict[str, Any], required: str) -> dict[str, Any]:
+def request_schema() -> dict[str, Any]:
+    """The JSON Schema of a request."""
+    properties = {name: field.schema() for name, field in REQUEST.items()}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def closed(properties: dict[str, Any], required: str) -> dict[str, Any]:
     """The schema of a map with these fields and no others."""
     return {"type": "object", "properties": properties, "required": [required], "additionalProperties": False}
 
 
 def read_body(body: bytes) -> tuple[list[Check], bool]:
     """The requests of a body, and whether they came as a list; raises BadBody."""
-    value = _parse(body)
+    value = parse_body(body)
     if type(value) is not dict:
-        _refuse("the body", 'a map with "request" or "requests"', value)
+        refuse_value("the body", 'a map with "request" or "requests"', value)
     if "request" in value and value.keys() <= _CHECK_NAMES:
-        return [_read_check("request", value)], False
+        return [read_check("request", value)], False
     for name in value:
         if name not in _BODY:
-            raise _no_such_field("", name, _BODY)
+            raise no_such_field("", name, _BODY)
     if ("request" in value) == ("requests" in value):
         raise BadBody('give one of "request" and "requests"')
     if "cost" in value:
         raise BadBody('"cost" belongs to each of "requests"')
     requests = value["requests"]
     if type(requests) is not list or not 1 <= len(requests) <= MOST_REQUESTS:
-        _refuse("requests", f"a list of 1 to {MOST_REQUESTS} requests", requests)
+        refuse_value("requests", f"a list of 1 to {MOST_REQUESTS} requests", requests)
     return [_read_item(f"requests[{index}]", item) for index, item in enumerate(requests)], True
 
 
@@ -175,16 +180,16 @@ def _read_item(place: str, value: object) -> Check:
     if type(value) is dict and "request" in value:
         for name in value:
             if name not in _CHECK:
-                raise _no_such_field(place, name, _CHECK)
-        return _read_check(f"{place}.request", value)
-    return _read_check(place, {"request": value})
+                raise no_such_field(place, name, _CHECK)
+        return read_check(f"{place}.request", value)
+    return read_check(place, {"request": value})
 
 
-def _read_check(place: str, value: dict[str, Any]) -> Check:
+def read_check(place: str, value: dict[str, Any]) -> Check:
     """A request and its cost; `place` is where the request is."""
     sent = value["request"]
     if type(sent) is not dict:
-        _refuse(place, 'a map such as {"method": "GET", "path": "/", "client_ip": "203.0.113.9"}', sent)
+        refuse_value(place, 'a map such as {"method": "GET", "path": "/", "client_ip": "203.0.113.9"}', sent)
     arguments: dict[str, Any] = {}
     for name, given in sent.items():
         field = REQUEST.get(name)
@@ -193,17 +198,17 @@ def _read_check(place: str, value: dict[str, Any]) -> Check:
                 field.refuse(f"{place}.{name}", given)
             arguments[name] = given
         elif field is None:
-            raise _no_such_field(place, name, REQUEST)
+            raise no_such_field(place, name, REQUEST)
         else:
             arguments[name] = field.read(f"{place}.{name}", given)
     try:
-        return Check(Request(**arguments), _read_cost(value["cost"]) if "cost" in value else 1)
+        return Check(Request(**arguments), read_cost(value["cost"]) if "cost" in value else 1)
     except ArgumentError as error:
         raise BadBody(f"{place}: {error}") from None
 
 
-def _read_cost(cost: Any) -> int | Mapping[str, int | str]:
-    """A cost as a gate takes it, which knows the units."""
+def read_cost(cost: Any) -> int | Mapping[str, int | str]:
+    """A cost as a gate takes it, which knows the units; raises ArgumentError."""
     if type(cost) is not dict:
         return check_cost(cost)
     if len(cost) > _MOST_UNITS:
@@ -218,7 +223,8 @@ def _read_cost(cost: Any) -> int | Mapping[str, int | str]:
     return cost
 
 
-def _parse(body: bytes) -> Any:
+def parse_body(body: bytes) -> Any:
+    """The JSON value of a body; raises BadBody."""
     if not body:
         raise BadBody('the body is empty: send {"request": {"method": "GET", "path": "/"}}')
     try:
@@ -249,12 +255,14 @@ def _no_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(object_pairs_hook=_without_doubles, parse_constant=_no_constant)
 
 
-def _no_such_field(place: str, name: str, known: Iterable[str]) -> BadBody:
+def no_such_field(place: str, name: str, known: Iterable[str]) -> BadBody:
+    """What is said of a field that is none."""
     at = f"{place}: " if place else ""
     return BadBody(f"{at}no such field {name[:60]!r}; there are {', '.join(known)}")
 
 
-def _refuse(place: str, wanted: str, value: object) -> NoReturn:
+def refuse_value(place: str, wanted: str, value: object) -> NoReturn:
+    """Raise BadBody for a value at a place, with its kind and what would be right."""
     kind = {dict: "a map", list: "a list", str: "text", bool: "true or false", type(None): "null"}
     seen = kind.get(type(value), "a number")
     if isinstance(value, list):

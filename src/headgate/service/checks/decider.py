@@ -8,10 +8,12 @@ from typing import TypeVar
 
 from headgate.costs import Cost
 from headgate.decision import Decision
+from headgate.errors import ArgumentError
 from headgate.observe.events import DecisionEvent, Events
 from headgate.policy.compiled import ALL_RULES
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import Request
+from headgate.reservation import AsyncReservation
 
 Written = TypeVar("Written")
 
@@ -29,22 +31,50 @@ class Decider:
         """What `write` makes of the decision for a request; an awaitable of it where the store waits for I/O."""
         events = self._events
         start_s = perf_counter() if events.subscribers else 0.0
-        decision = self.gate.ask(request, cost, ruleset=ruleset)
+        try:
+            decision = self.gate.ask(request, cost, ruleset=ruleset)
+        except ArgumentError as error:
+            decision = self._look(request, cost, ruleset, error)
         if not isinstance(decision, Decision):
-            return self._decide_later(decision, start_s, request, write, ruleset)
+            return self._decide_later(decision, start_s, request, cost, write, ruleset)
         if events.subscribers:
             events.publish(DecisionEvent(decision, perf_counter() - start_s, request, ruleset))
         return write(decision)
+
+    async def reserve(
+        self, request: Request, cost: Cost, lease: float, id: str | None, remember: float | None
+    ) -> AsyncReservation:
+        """Hold a request; see `Gate.reserve`."""
+        start_s = perf_counter()
+        held = await self.gate.reserve(request, cost, lease, id, remember=remember)
+        if self._events.subscribers:
+            self._events.publish(DecisionEvent(held.decision, perf_counter() - start_s, request, ALL_RULES))
+        return held
 
     async def _decide_later(
         self,
         awaited: Awaitable[Decision],
         start_s: float,
         request: Request,
+        cost: Cost,
         write: Callable[[Decision], Written],
         ruleset: str,
     ) -> Written:
-        decision = await awaited
+        try:
+            decision = await awaited
+        except ArgumentError as error:
+            decision = await self._look(request, cost, ruleset, error)
         if self._events.subscribers:
             self._events.publish(DecisionEvent(decision, perf_counter() - start_s, request, ruleset))
         return write(decision)
+
+    def _look(self, request: Request, cost: Cost, ruleset: str, error: ArgumentError) -> Awaitable[Decision]:
+        """Where an error says that a check of what is in flight would never end: a cost of 0 only looks.
+
+        Raises the error for any other cost, with the endpoints that hold.
+        """
+        if "in flight" not in str(error) or not self.gate.policy.in_flight:
+            raise error
+        if cost != 0 or isinstance(cost, bool):
+            raise ArgumentError(f"{error}: POST /v1/reserve, and /v1/commit") from None
+        return self.gate.peek(request, 0, ruleset=ruleset)

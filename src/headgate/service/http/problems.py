@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from headgate.errors import ArgumentError, HeadgateError, StoreError
+from headgate.errors import ArgumentError, ConflictingId, HeadgateError, StoreError
 from headgate.http.refusal import plain_problem, problem_json
 from headgate.service.http.messages import PHRASES, PROBLEM, HeaderFields, ServiceResponse
 
@@ -17,7 +17,12 @@ def problem_response(status: int, detail: str, headers: HeaderFields = ()) -> Se
 
 
 def failure_response(error: Exception) -> ServiceResponse:
-    """The response where something failed: 400 for the client's fault, 503 for the store's, 500 for any other."""
+    """The response where something failed: 400 for the client's fault, 503 for the store's, 500 for any other.
+
+    409 for the id of another hold.
+    """
+    if isinstance(error, ConflictingId):
+        return problem_response(409, str(error))
     if isinstance(error, ArgumentError):
         return problem_response(400, str(error))
     if isinstance(error, StoreError):

@@ -1,0 +1,141 @@
+"""The bodies of `/v1/reserve`, `/v1/commit`, `/v1/cancel` and `/v1/extend`; errors name the place and what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from headgate.errors import ArgumentError
+from headgate.holding import LONGEST_LEASE_US, LONGEST_NAME, LONGEST_REMEMBERED_US
+from headgate.policy.request import Request
+from headgate.service.checks.body import (
+    COST_SCHEMA,
+    BadBody,
+    closed,
+    no_such_field,
+    parse_body,
+    read_check,
+    read_cost,
+    refuse_value,
+    request_schema,
+)
+
+Cost = int | Mapping[str, int | str]
+
+LEASE_S = 60
+"""The lease where a body says none."""
+
+_RESERVE = ("request", "cost", "lease", "id", "remember")
+_ID = {"type": "string", "description": "as the answer to /v1/reserve has it"}
+_LEASE = {
+    "type": "number",
+    "exclusiveMinimum": 0,
+    "maximum": LONGEST_LEASE_US // 1_000_000,
+    "default": LEASE_S,
+    "description": "seconds",
+}
+
+
+class Reserving(NamedTuple):
+    """A request that is to be held."""
+
+    request: Request
+    cost: Cost
+    lease: float
+    id: str | None
+    remember: float | None
+
+
+class Extending(NamedTuple):
+    """A hold whose lease is to end later."""
+
+    id: str
+    lease: float
+    more: Cost
+
+
+def read_reserve(body: bytes) -> Reserving:
+    """What the body of `/v1/reserve` asks for; raises BadBody."""
+    value = _map(body, _RESERVE, "request")
+    check = read_check("request", value)
+    name = value.get("id")
+    if name is not None and type(name) is not str:
+        refuse_value("id", "text", name)
+    return Reserving(check.request, check.cost, _seconds(value, "lease", LEASE_S), name, _seconds(value, "remember"))
+
+
+def read_commit(body: bytes) -> tuple[str, Cost | None]:
+    """The id and the amount of a commit, None for as much as is held; raises BadBody."""
+    value = _map(body, ("id", "actual"), "id")
+    return _id(value), None if value.get("actual") is None else _amount(value, "actual")
+
+
+def read_cancel(body: bytes) -> str:
+    """The id of a cancel; raises BadBody."""
+    return _id(_map(body, ("id",), "id"))
+
+
+def read_extend(body: bytes) -> Extending:
+    """What the body of `/v1/extend` asks for; raises BadBody."""
+    value = _map(body, ("id", "lease", "more"), "id")
+    return Extending(_id(value), _seconds(value, "lease", LEASE_S), _amount(value, "more") if "more" in value else 0)
+
+
+def holds_schema() -> dict[str, Any]:
+    """The JSON Schema of the bodies, each under its name."""
+    amount = {"$ref": "#/$defs/cost"}
+    name = {"type": "string", "maxLength": LONGEST_NAME, "description": "a name for the hold within its key"}
+    remember = {
+        "type": "number",
+        "minimum": 0,
+        "maximum": LONGEST_REMEMBERED_US // 1_000_000,
+        "description": "seconds for which it is remembered at least",
+    }
+    reserve = {"request": {"$ref": "#/$defs/request"}, "cost": amount, "lease": _LEASE, "id": name}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Bodies of holds",
+        "anyOf": [{"$ref": f"#/$defs/{call}"} for call in ("reserve", "commit", "cancel", "extend")],
+        "$defs": {
+            "request": request_schema(),
+            "cost": COST_SCHEMA,
+            "reserve": closed({**reserve, "remember": remember}, "request"),
+            "commit": closed({"id": _ID, "actual": amount}, "id"),
+            "cancel": closed({"id": _ID}, "id"),
+            "extend": closed({"id": _ID, "lease": _LEASE, "more": amount}, "id"),
+        },
+    }
+
+
+def _map(body: bytes, known: tuple[str, ...], needed: str) -> dict[str, Any]:
+    value: Any = parse_body(body)
+    if type(value) is not dict:
+        refuse_value("the body", f'a map with "{needed}"', value)
+    for name in value:
+        if name not in known:
+            raise no_such_field("", name, known)
+    if needed not in value:
+        raise BadBody(f'"{needed}" is missing')
+    found: dict[str, Any] = value
+    return found
+
+
+def _id(value: Mapping[str, Any]) -> str:
+    given = value["id"]
+    if type(given) is not str:
+        refuse_value("id", "text, as the answer to /v1/reserve has it", given)
+    return str(given)
+
+
+def _seconds(value: Mapping[str, Any], name: str, usual: float | None = None) -> Any:
+    given = value.get(name, usual)
+    if given is not None and type(given) not in (int, float):
+        refuse_value(name, "a number of seconds", given)
+    return usual if given is None else given
+
+
+def _amount(value: Mapping[str, Any], name: str) -> Cost:
+    try:
+        return read_cost(value[name])
+    except ArgumentError as error:
+        raise BadBody(f"{name}: {error}") from None

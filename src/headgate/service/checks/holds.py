@@ -1,0 +1,76 @@
+"""`/v1/reserve`, `/v1/commit`, `/v1/cancel` and `/v1/extend`: requests that are held, and settled later.
+
+The status is 200 for whatever came of it, as for a check, but 404 for a hold that is not known (any more), and 409 for
+an id that is another hold's.
+"""
+
+from __future__ import annotations
+
+import json
+
+from headgate.amounts import REQUESTS, base_unit
+from headgate.costs import Cost
+from headgate.holding import Settlement
+from headgate.policy.held_groups import read_held
+from headgate.service.checks.decider import Decider
+from headgate.service.checks.decision_json import write_decision
+from headgate.service.checks.hold_body import holds_schema, read_cancel, read_commit, read_extend, read_reserve
+from headgate.service.http.messages import JSON, ServiceRequest, ServiceResponse
+from headgate.service.http.problems import problem_response
+
+_UNKNOWN = "unknown: never made, reset, or not remembered any more"
+_SCHEMA = (json.dumps(holds_schema(), indent=2) + "\n").encode()
+
+
+class Holds:
+    """Holds requests that bodies describe, and settles them by their ids."""
+
+    def __init__(self, decider: Decider) -> None:
+        self._decider = decider
+        self._gate = decider.gate
+
+    async def reserve(self, request: ServiceRequest, rest: str) -> ServiceResponse:
+        """200 with the decision, and the id of what is held; raises BadBody and ConflictingId."""
+        asked, cost, lease, id, remember = read_reserve(request.body)
+        held = await self._decider.reserve(asked, cost, lease, id, remember)
+        told = {"id": held.id if held else None, "repeated": held.repeated}
+        text = f"{write_decision(held.decision)[:-1]}, {json.dumps(told)[1:]}"
+        return ServiceResponse(200, JSON, text.encode())
+
+    async def commit(self, request: ServiceRequest, rest: str) -> ServiceResponse:
+        """200 with what counts, 404 for a hold that is unknown; raises BadBody."""
+        return await self._settle(*read_commit(request.body))
+
+    async def cancel(self, request: ServiceRequest, rest: str) -> ServiceResponse:
+        """`commit` of nothing."""
+        return await self._settle(read_cancel(request.body), 0)
+
+    async def extend(self, request: ServiceRequest, rest: str) -> ServiceResponse:
+        """200 with the outcome, 404 for a hold that is unknown; raises BadBody."""
+        id, lease, more = read_extend(request.body)
+        outcome = (await self._gate.extend(id, lease, more)).outcome
+        return problem_response(404, f"the hold is {_UNKNOWN}") if outcome == "unknown" else _json({"outcome": outcome})
+
+    async def _settle(self, id: str, actual: Cost | None) -> ServiceResponse:
+        settlement = await self._gate.commit(id, actual)
+        if settlement.outcome == "unknown":
+            return problem_response(404, f"the hold is {_UNKNOWN}")
+        return _json({"outcome": settlement.outcome, "actuals": _actuals(id, settlement)})
+
+
+def schema(request: ServiceRequest, rest: str) -> ServiceResponse:
+    """The JSON Schema of the bodies."""
+    return ServiceResponse(200, JSON, _SCHEMA)
+
+
+def _actuals(id: str, settlement: Settlement) -> list[dict[str, object]]:
+    """What counts of each rule and unit of a hold, in their order; of money in billionths."""
+    units = read_held(id)[1].units
+    return [
+        {"unit": base_unit(units[number]) if units else REQUESTS, "amount": amount}
+        for number, amount in enumerate(settlement.actuals or ())
+    ]
+
+
+def _json(value: object) -> ServiceResponse:
+    return ServiceResponse(200, JSON, json.dumps(value).encode())

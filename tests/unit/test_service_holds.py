@@ -1,0 +1,218 @@
+"""Holds over HTTP: what `/v1/reserve`, `/v1/commit`, `/v1/cancel` and `/v1/extend` answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import jsonschema
+import pytest
+
+from headgate import AsyncGate, MemoryStore
+from headgate.drive import answered
+from headgate.observe.events import DecisionEvent
+from headgate.service.app import Service
+from headgate.service.http.messages import ServiceRequest
+from headgate.testing import ManualClock
+
+RULES: list[dict[str, Any]] = [
+    {"name": "user", "by": ["ip"], "limits": "2 concurrent; 60/minute bucket; 20 usd/day fixed"},
+    {"name": "models", "by": [], "match": {"path": "/chat"}, "cost": {"tokens": 5}, "limits": "900 tokens/hour fixed"},
+]
+REQUEST = {"path": "/chat", "client_ip": "203.0.113.9"}
+
+
+class Asked:
+    """A service, and what it answers."""
+
+    def __init__(self, *, store: MemoryStore | None = None, **policy: Any) -> None:
+        self.clock = ManualClock()
+        values = {"version": 1, "rules": RULES, **policy}
+        self.service = Service(AsyncGate(values, store=store or MemoryStore(), clock=self.clock))
+
+    def post(self, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+        sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+        async def ask() -> Any:
+            return await answered(self.service.answer(ServiceRequest("POST", path, [], "127.0.0.1", sent)))
+
+        response = asyncio.run(ask())
+        told: dict[str, Any] = json.loads(response.body)
+        return response.status, told
+
+    def reserve(self, **more: Any) -> dict[str, Any]:
+        status, told = self.post("/v1/reserve", {"request": REQUEST, **more})
+        assert status == 200
+        return told
+
+    def left(self) -> list[int]:
+        status, told = self.post("/v1/check", {"request": REQUEST, "cost": 0})
+        assert status == 200
+        return [limit["remaining"] for limit in told["limits"]]
+
+
+def test_a_hold_is_answered_like_a_check_and_settled_in_units() -> None:
+    service = Asked()
+    told = service.reserve(cost={"tokens": 500, "usd": "0.5"})
+    assert told["allowed"] and not told["repeated"] and told["headers"]["RateLimit"]
+    assert [limit["remaining"] for limit in told["limits"]] == [1, 59, 19_500_000_000, 400]
+    status, settled = service.post("/v1/commit", {"id": told["id"], "actual": {"tokens": 412, "usd": "0.25"}})
+    assert (status, settled) == (
+        200,
+        {
+            "outcome": "settled",
+            "actuals": [
+                {"unit": "requests", "amount": 1},
+                {"unit": "nano-usd", "amount": 250_000_000},
+                {"unit": "tokens", "amount": 412},
+            ],
+        },
+    )
+    assert service.left() == [2, 59, 19_750_000_000, 488]
+    assert service.post("/v1/cancel", {"id": told["id"]})[1]["outcome"] == "already settled"
+
+
+def test_a_refusal_holds_nothing_and_a_cancel_frees() -> None:
+    service = Asked()
+    first, _ = service.reserve(), service.reserve()
+    refused = service.reserve()
+    assert (refused["allowed"], refused["id"], refused["rule"]) == (False, None, "user")
+    assert service.post("/v1/cancel", {"id": first["id"]})[1]["outcome"] == "settled"
+    assert service.reserve()["allowed"]
+
+
+def test_a_lease_ends_unless_it_is_extended() -> None:
+    service = Asked()
+    told = service.reserve(lease=10.5)
+    service.clock.advance(10_000_000)
+    assert service.post("/v1/extend", {"id": told["id"], "lease": 10, "more": {"tokens": 3}})[1] == {
+        "outcome": "extended"
+    }
+    assert service.post("/v1/extend", {"id": told["id"], "more": {"tokens": 9000}})[1] == {"outcome": "refused"}
+    service.clock.advance(9_999_999)
+    assert service.left()[0] == 1
+    service.clock.advance(1)
+    assert service.left()[0] == 2
+    assert service.post("/v1/extend", {"id": told["id"]})[1] == {"outcome": "lapsed"}
+    assert service.post("/v1/commit", {"id": told["id"]})[1]["outcome"] == "settled"
+
+
+def test_a_name_is_held_once_and_is_409_for_another_cost() -> None:
+    service = Asked()
+    told = service.reserve(id="request-7", remember=7200)
+    again = service.reserve(id="request-7", remember=7200)
+    assert again["repeated"] and again["id"] == told["id"]
+    status, problem = service.post("/v1/reserve", {"request": REQUEST, "cost": 2, "id": "request-7"})
+    assert (status, problem["title"]) == (409, "Conflict")
+
+
+def test_an_unknown_hold_is_404() -> None:
+    service = Asked()
+    for path in ("/v1/commit", "/v1/cancel", "/v1/extend"):
+        status, problem = service.post(path, {"id": "h1" + "A" * 24})
+        assert (status, problem["title"]) == (404, "Not Found")
+
+
+def test_what_no_rule_is_for_is_held_and_settled() -> None:
+    service = Asked(exempt=[{"path": "/chat"}])
+    told = service.reserve()
+    assert told["allowed"] and told["limits"] == []
+    assert service.post("/v1/extend", {"id": told["id"]}) == (200, {"outcome": "extended"})
+    assert service.post("/v1/commit", {"id": told["id"], "actual": 3}) == (200, {"outcome": "settled", "actuals": []})
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("/v1/reserve", b"", "the body is empty"),
+        ("/v1/reserve", [], 'must be a map with "request"'),
+        ("/v1/reserve", {}, '"request" is missing'),
+        ("/v1/reserve", {"request": REQUEST, "leas": 1}, "no such field 'leas'"),
+        ("/v1/reserve", {"request": {"path": 5}}, "request.path must be text"),
+        ("/v1/reserve", {"request": REQUEST, "lease": "60"}, "lease must be a number of seconds, not text"),
+        ("/v1/reserve", {"request": REQUEST, "lease": True}, "lease must be a number of seconds, not true"),
+        ("/v1/reserve", {"request": REQUEST, "lease": 0}, "a lease is from 1 us to 31 days"),
+        ("/v1/reserve", {"request": REQUEST, "lease": 1e300}, "a lease is a time in seconds"),
+        ("/v1/reserve", {"request": REQUEST, "id": 7}, "id must be text"),
+        ("/v1/reserve", {"request": REQUEST, "id": ""}, "1 to 1024 bytes"),
+        ("/v1/reserve", {"request": REQUEST, "id": "a" * 1025}, "1 to 1024 bytes"),
+        ("/v1/reserve", {"request": REQUEST, "remember": -1}, "up to 366 days"),
+        ("/v1/reserve", {"request": REQUEST, "cost": -1}, "a cost is at least 0"),
+        ("/v1/reserve", {"request": REQUEST, "cost": {"bytes": 1}}, "no limit counts 'bytes'"),
+        ("/v1/commit", {"actual": 1}, '"id" is missing'),
+        ("/v1/commit", {"id": None}, "id must be text"),
+        ("/v1/commit", {"id": "my-own"}, "no id of a hold"),
+        ("/v1/commit", {"id": "HELD", "actual": 1.5}, "actual: a cost is a whole number"),
+        ("/v1/commit", {"id": "HELD", "actual": -1}, "actual: a cost is at least 0"),
+        ("/v1/commit", {"id": "HELD", "actual": {"tokens": 2**53}}, "actual: a cost in tokens is at most"),
+        ("/v1/cancel", {"id": "HELD", "actual": 0}, "no such field 'actual'"),
+        ("/v1/extend", {"id": "HELD", "more": True}, "more: a cost is a whole number"),
+        ("/v1/extend", {"id": "HELD", "lease": 32 * 86400}, "a lease is from 1 us to 31 days"),
+    ],
+)
+def test_a_bad_body_is_400_names_the_place_and_changes_nothing(path: str, body: Any, says: str) -> None:
+    service = Asked()
+    told = service.reserve()
+    before = service.left()
+    if isinstance(body, dict) and body.get("id") == "HELD":
+        body = {**body, "id": told["id"]}
+    status, problem = service.post(path, body)
+    assert status == 400 and says in problem["detail"], problem
+    assert service.left() == before
+    assert service.post("/v1/commit", {"id": told["id"]})[1]["outcome"] == "settled"
+
+
+@pytest.mark.parametrize("path", ["/v1/check", "/check/default/chat", "/check-403/default/chat"])
+def test_a_check_of_what_is_in_flight_is_400_and_says_to_reserve(path: str) -> None:
+    service = Asked(rulesets={"rates": ["models"]})
+    sent = json.dumps({"request": REQUEST}).encode()
+
+    async def ask(path: str) -> Any:
+        return await answered(service.service.answer(ServiceRequest("POST", path, [], "127.0.0.1", sent)))
+
+    response = asyncio.run(ask(path))
+    said = response.body + b"".join(value for _, value in response.headers)
+    assert response.status == 400 and b"/v1/reserve" in said
+    assert asyncio.run(ask("/check/rates/chat")).status == 200
+
+
+def test_the_log_says_what_cannot_be_checked(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "headgate"):
+        service = Asked()
+    assert "user counts what is in flight" in caplog.text
+    caplog.clear()
+    service.service.gate.reload({"version": 1, "rules": RULES[1:]})
+    assert not caplog.text
+    service.service.gate.reload({"version": 1, "rules": RULES})
+    assert "user counts what is in flight" in caplog.text
+
+
+def test_a_hold_is_published_as_a_decision() -> None:
+    service = Asked()
+    seen: list[Any] = []
+
+    class Subscriber:
+        def handle(self, event: Any) -> None:
+            seen.append(event)
+
+    service.service.events.subscribe(Subscriber())
+    service.reserve()
+    assert [type(event) for event in seen] == [DecisionEvent]
+
+
+def test_the_schema_takes_what_is_right_and_refuses_what_is_not() -> None:
+    service = Asked()
+    answer: Any = service.service.answer(ServiceRequest("GET", "/v1/holds/schema", [], "127.0.0.1"))
+    schema = json.loads(answer.body)
+    validator = jsonschema.Draft202012Validator(schema)
+    for body in (
+        {"request": REQUEST, "cost": {"tokens": 5}, "lease": 0.5, "id": "a", "remember": 3600},
+        {"id": "h0"},
+        {"id": "h0", "actual": {"usd": "0.1"}},
+        {"id": "h0", "lease": 60, "more": 2},
+    ):
+        assert validator.is_valid(body), body
+    for bad in ({}, {"request": REQUEST, "lease": 0}, {"id": 5}, {"id": "h0", "actual": -1}, {"id": "h0", "x": 1}):
+        assert not validator.is_valid(bad), bad
