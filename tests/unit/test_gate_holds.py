@@ -11,13 +11,16 @@ from headgate import ArgumentError, ConfigError, ConflictingId, RateLimited
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.testing import ManualClock
-from subjects import make_store, make_zone
+from subjects import CORES, REDIS, make_store, make_zone
 
 ANN = Request("GET", "/a", client_ip="203.0.113.9")
 TOKENS: list[dict[str, Any]] = [
     {"name": "user", "by": ["ip"], "limits": "20 concurrent; 60/minute bucket; 900 tokens/minute bucket"},
     {"name": "all", "by": [], "cost": {"tokens": 5}, "limits": "10000 tokens/minute bucket"},
 ]
+
+PLACES = (*CORES, *REDIS)
+"""Where a gate's holds can be."""
 
 
 def make_gate(core: str, *rules: dict[str, Any], clock: ManualClock | None = None, **policy: Any) -> Gate:
@@ -29,8 +32,9 @@ def left(gate: Gate, request: Request = ANN) -> list[int]:
     return [reading.remaining for reading in gate.peek(request, 0).limits]
 
 
-def test_a_hold_takes_of_all_rules_and_is_settled_with_the_truth_of_each_unit(core: str) -> None:
-    gate = make_gate(core)
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_hold_takes_of_all_rules_and_is_settled_with_the_truth_of_each_unit(kind: str) -> None:
+    gate = make_gate(kind)
     held = gate.reserve(ANN, {"tokens": 500})
     assert held and held.decision.allowed and left(gate) == [19, 59, 400, 9500]
     settlement = held.commit({"tokens": 412})
@@ -39,8 +43,9 @@ def test_a_hold_takes_of_all_rules_and_is_settled_with_the_truth_of_each_unit(co
     assert gate.commit(held.id, {"tokens": 1}).outcome == "already settled"
 
 
-def test_a_number_is_so_many_requests_each_with_what_its_rules_said_of_it(core: str) -> None:
-    gate = make_gate(core)
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_number_is_so_many_requests_each_with_what_its_rules_said_of_it(kind: str) -> None:
+    gate = make_gate(kind)
     held = gate.reserve(ANN, 3)
     assert left(gate) == [17, 57, 900, 9985]
     assert gate.commit(held.id, 2).actuals == (2, 0, 10)
@@ -53,8 +58,9 @@ def test_a_number_is_so_many_requests_each_with_what_its_rules_said_of_it(core: 
     assert gate.commit(whole.id).actuals == (2, 7, 7)
 
 
-def test_what_is_cancelled_has_taken_nothing(core: str) -> None:
-    gate = make_gate(core)
+@pytest.mark.parametrize("kind", PLACES)
+def test_what_is_cancelled_has_taken_nothing(kind: str) -> None:
+    gate = make_gate(kind)
     before = left(gate)
     assert gate.cancel(gate.reserve(ANN, {"requests": 3, "tokens": 7}).id).actuals == (0, 0, 0)
     with pytest.raises(KeyError), gate.reserve(ANN, {"tokens": 7}):
@@ -62,8 +68,9 @@ def test_what_is_cancelled_has_taken_nothing(core: str) -> None:
     assert left(gate) == before
 
 
-def test_one_rule_that_refuses_leaves_all_others_as_they_were(core: str) -> None:
-    gate = make_gate(core, {"name": "user", "by": ["ip"], "limits": "2 concurrent"}, TOKENS[1])
+@pytest.mark.parametrize("kind", PLACES)
+def test_one_rule_that_refuses_leaves_all_others_as_they_were(kind: str) -> None:
+    gate = make_gate(kind, {"name": "user", "by": ["ip"], "limits": "2 concurrent"}, TOKENS[1])
     with gate.reserve(ANN), gate.reserve(ANN):
         before = left(gate)
         refused = gate.reserve(ANN)
@@ -74,9 +81,10 @@ def test_one_rule_that_refuses_leaves_all_others_as_they_were(core: str) -> None
     assert left(gate)[0] == 2
 
 
-def test_a_hold_is_extended_by_its_id_and_holds_more_of_what_is_named(core: str) -> None:
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_hold_is_extended_by_its_id_and_holds_more_of_what_is_named(kind: str) -> None:
     clock = ManualClock()
-    gate = make_gate(core, clock=clock)
+    gate = make_gate(kind, clock=clock)
     held = gate.reserve(ANN, {"tokens": 100}, lease=60)
     clock.advance(50_000_000)
     assert gate.extend(held.id, 60, {"tokens": 50}).outcome == "extended"
@@ -89,8 +97,9 @@ def test_a_hold_is_extended_by_its_id_and_holds_more_of_what_is_named(core: str)
     assert gate.commit(held.id).actuals == (1, 160, 160)
 
 
-def test_a_name_is_held_once_and_found_by_request_and_name(core: str) -> None:
-    gate = make_gate(core)
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_name_is_held_once_and_found_by_request_and_name(kind: str) -> None:
+    gate = make_gate(kind)
     held = gate.reserve(ANN, 2, id="request-7")
     again = gate.reserve(ANN, 2, id="request-7")
     assert again.repeated and again.id == held.id == gate.id_of(ANN, "request-7")
@@ -107,8 +116,9 @@ def test_where_each_group_is_a_request_the_id_is_the_store_s_own(core: str) -> N
     assert gate.commit(held.id, 1).actuals == (1,)
 
 
-def test_another_policy_settles_what_an_earlier_one_held(core: str) -> None:
-    gate = make_gate(core)
+@pytest.mark.parametrize("kind", PLACES)
+def test_another_policy_settles_what_an_earlier_one_held(kind: str) -> None:
+    gate = make_gate(kind)
     held = gate.reserve(ANN, 3)
     gate.reload({"version": 1, "rules": [{**TOKENS[0], "cost": {"tokens": 80}, "limits": "900 tokens/minute bucket"}]})
     assert gate.commit(held.id, 2).actuals == (2, 0, 10)  # as the rules were when it was held

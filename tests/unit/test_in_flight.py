@@ -10,6 +10,7 @@ import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from fastapi import APIRouter, Depends, FastAPI
@@ -36,7 +37,9 @@ from headgate.http import asgi
 from headgate.http.server.enforcer import Enforcer
 from headgate.integrations import django, fastapi, litestar, starlette
 from headgate.policy.request import Request
+from headgate.stores.redis.store import RedisStore
 from headgate.testing import ManualClock
+from subjects import REDIS, redis_url
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -594,5 +597,42 @@ def test_django_on_an_event_loop_holds_requests_until_their_responses_are_closed
                 await gone.status()
                 await until(lambda: house.inside == 0)
                 assert await Ask(app, "/quick").status() == 200, name
+
+    run(test)
+
+
+@pytest.mark.parametrize("policy", [False, True])
+@pytest.mark.parametrize("kind", REDIS)
+def test_requests_are_held_on_a_redis_and_freed_whenever_they_are_cancelled(kind: str, policy: bool) -> None:
+    async def test(house: House) -> None:
+        store = RedisStore(f"{redis_url(kind)}?timeout=5s", prefix=f"t{uuid4().hex}")
+        rules = [{"name": "user", "by": ["ip"], "limits": "2 concurrent; 100000/minute"}]
+        told: dict[str, Any] = {"limits": "2 concurrent; 100000/minute"}
+        if policy:
+            told = {"policy": {"version": 1, "rules": rules}}
+        app = asgi.RateLimitMiddleware(_starlette(house), store=store, **told)
+        asks = [Ask(app, "/slow"), Ask(app, "/stream")]
+        await until(lambda: house.inside == 2)
+        assert await Ask(app, "/quick").status() == 429
+        house.door.set()
+        assert [await ask.status() for ask in asks] == [200, 200]
+        house.door.clear()
+        for steps in range(24):  # at each await on its way, and in the handler
+            ask = Ask(app, "/slow")
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            ask.task.cancel()
+            await ask.status()
+        await until(lambda: house.inside == 0)
+        house.door.set()
+        for _ in range(200):
+            both = [Ask(app, "/slow"), Ask(app, "/slow")]
+            if [await ask.status() for ask in both] == [200, 200]:
+                break
+            await asyncio.sleep(0.01)
+        else:
+            raise AssertionError("a place is taken by what was cancelled")
+        await app.aclose()
+        await store.aclose()
 
     run(test)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-from headgate import AsyncGate, MemoryStore
+from broken_store import NO_REDIS
+from headgate import AsyncGate, ConfigError, MemoryStore
 from headgate.drive import answered
 from headgate.observe.events import DecisionEvent
 from headgate.service.app import Service
+from headgate.service.http.bounds import Bounds
 from headgate.service.http.messages import ServiceRequest
+from headgate.service.workers.several import serve_workers
 from headgate.testing import ManualClock
 
 RULES: list[dict[str, Any]] = [
@@ -68,6 +72,7 @@ def test_a_hold_is_answered_like_a_check_and_settled_in_units() -> None:
                 {"unit": "nano-usd", "amount": 250_000_000},
                 {"unit": "tokens", "amount": 412},
             ],
+            "degraded": "",
         },
     )
     assert service.left() == [2, 59, 19_750_000_000, 488]
@@ -88,14 +93,15 @@ def test_a_lease_ends_unless_it_is_extended() -> None:
     told = service.reserve(lease=10.5)
     service.clock.advance(10_000_000)
     assert service.post("/v1/extend", {"id": told["id"], "lease": 10, "more": {"tokens": 3}})[1] == {
-        "outcome": "extended"
+        "outcome": "extended",
+        "degraded": "",
     }
-    assert service.post("/v1/extend", {"id": told["id"], "more": {"tokens": 9000}})[1] == {"outcome": "refused"}
+    assert service.post("/v1/extend", {"id": told["id"], "more": {"tokens": 9000}})[1]["outcome"] == "refused"
     service.clock.advance(9_999_999)
     assert service.left()[0] == 1
     service.clock.advance(1)
     assert service.left()[0] == 2
-    assert service.post("/v1/extend", {"id": told["id"]})[1] == {"outcome": "lapsed"}
+    assert service.post("/v1/extend", {"id": told["id"]})[1]["outcome"] == "lapsed"
     assert service.post("/v1/commit", {"id": told["id"]})[1]["outcome"] == "settled"
 
 
@@ -119,8 +125,11 @@ def test_what_no_rule_is_for_is_held_and_settled() -> None:
     service = Asked(exempt=[{"path": "/chat"}])
     told = service.reserve()
     assert told["allowed"] and told["limits"] == []
-    assert service.post("/v1/extend", {"id": told["id"]}) == (200, {"outcome": "extended"})
-    assert service.post("/v1/commit", {"id": told["id"], "actual": 3}) == (200, {"outcome": "settled", "actuals": []})
+    assert service.post("/v1/extend", {"id": told["id"]}) == (200, {"outcome": "extended", "degraded": ""})
+    assert service.post("/v1/commit", {"id": told["id"], "actual": 3}) == (
+        200,
+        {"outcome": "settled", "actuals": [], "degraded": ""},
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,3 +225,39 @@ def test_the_schema_takes_what_is_right_and_refuses_what_is_not() -> None:
         assert validator.is_valid(body), body
     for bad in ({}, {"request": REQUEST, "lease": 0}, {"id": 5}, {"id": "h0", "actual": -1}, {"id": "h0", "x": 1}):
         assert not validator.is_valid(bad), bad
+
+
+def test_several_workers_on_a_zone_refuse_what_is_in_flight_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="rule user counts what is in flight"):
+        serve_workers(
+            json.dumps({"version": 1, "rules": RULES}).encode(),
+            policy_file=tmp_path / "policy.json",
+            workers=2,
+            store=f"shared://{tmp_path}/zone?size=1MiB",
+            host="127.0.0.1",
+            port=0,
+            drain_s=0,
+            hang_s=10,
+            bounds=Bounds(),
+            announce=lambda address, zone: None,
+        )
+
+
+def test_a_settlement_while_a_redis_does_not_answer_says_what_stood_in() -> None:
+    rules = [{**RULES[0], "on_store_error": "local"}]
+
+    async def run() -> None:
+        gate = AsyncGate({"version": 1, "rules": rules}, store=f"{NO_REDIS}?timeout=200ms")
+        service = Service(gate)
+
+        async def post(path: str, body: Any) -> Any:
+            sent = ServiceRequest("POST", path, [], "127.0.0.1", json.dumps(body).encode())
+            return json.loads((await answered(service.answer(sent))).body)
+
+        told = await post("/v1/reserve", {"request": REQUEST})
+        assert (told["allowed"], told["degraded"]) == (True, "local")
+        settled = await post("/v1/commit", {"id": told["id"]})
+        assert (settled["outcome"], settled["degraded"]) == ("settled", "local")
+        await gate.close()
+
+    asyncio.run(run())

@@ -48,14 +48,19 @@ class Holds:
     async def extend(self, request: ServiceRequest, rest: str) -> ServiceResponse:
         """200 with the outcome, 404 for a hold that is unknown; raises BadBody."""
         id, lease, more = read_extend(request.body)
-        outcome = (await self._gate.extend(id, lease, more)).outcome
-        return problem_response(404, f"the hold is {_UNKNOWN}") if outcome == "unknown" else _json({"outcome": outcome})
+        extension = await self._gate.extend(id, lease, more)
+        if extension.outcome == "unknown":
+            return problem_response(404, f"the hold is {_UNKNOWN}")
+        return _json({"outcome": extension.outcome, "degraded": extension.degraded})
 
     async def _settle(self, id: str, actual: Cost | None) -> ServiceResponse:
         settlement = await self._gate.commit(id, actual)
+        if settlement.degraded == "lost":
+            return problem_response(503, "the store does not answer, and too many settlements wait for it already")
         if settlement.outcome == "unknown":
             return problem_response(404, f"the hold is {_UNKNOWN}")
-        return _json({"outcome": settlement.outcome, "actuals": _actuals(id, settlement)})
+        actuals = _actuals(id, settlement)
+        return _json({"outcome": settlement.outcome, "actuals": actuals, "degraded": settlement.degraded})
 
 
 def schema(request: ServiceRequest, rest: str) -> ServiceResponse:

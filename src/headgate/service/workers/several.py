@@ -26,6 +26,7 @@ from headgate.service.workers.link import SupervisorLink
 from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
 from headgate.service.workers.process import FINISH_WITHIN_S, run
 from headgate.service.workers.supervisor import Supervisor
+from headgate.stores.guard.choice import rescued
 from headgate.stores.protocol import Store
 from headgate.stores.shared.store import default_zone_url
 from headgate.stores.url import open_store
@@ -67,7 +68,7 @@ def serve_workers(
             f"{place}: memory counts for each process alone, so {workers} workers would let {workers} times as much "
             "pass; name a shared:// store, or leave it out to get one"
         )
-    check_holds(policy, opened.bind)
+    check_holds(policy, lambda limits: rescued(opened, opened.bind(limits), limits, None))
     check_fit(policy, opened)
     listeners = listen_together(host, port, workers)
     folder = MetricsFolder()
