@@ -79,7 +79,9 @@ class _BoundLimiter:
         self._own_clock = clock
         self._bound: Any = self._bind_as_told()
         self._clock = clock or self.store.clock
-        self._lines = WaitingLines(self.definitions, self._clock, self.store, self._bound, _check_waiters(max_waiters))
+        self._lines = WaitingLines(
+            self.definitions, self._clock, self._answering, self._bound, _check_waiters(max_waiters)
+        )
         self._is_plain = self.counted.is_plain
 
     def _bind(self, clock: Clock | None) -> BoundLimits | AsyncBoundLimits:
@@ -149,6 +151,7 @@ class _BoundLimiter:
         other.definitions = tuple(replace(limit, on_store_error=choice) for limit in self.definitions)
         other._answering = answering(self.store)
         other._bound = other._bind_as_told()
+        other._lines = self._lines.asking(other._bound, other._answering)
         other._shorten()
         return other
 

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from headgate import ArgumentError, AsyncLimiter, Decision, Limiter, MemoryStore
 from headgate.limits import Limit
 from headgate.operation import Operation
+from headgate.stores.lines import Ticket
 from headgate.testing import ManualClock
 from headgate.waiting.plan import Plan
 from headgate.waiting.run import _stand, _stand_async
-from headgate.waiting.steps import FOREVER_US, Read, Sleep, Stand, Ticket, WaitSteps, timeout_us
+from headgate.waiting.steps import FOREVER_US, Read, Sleep, Stand, WaitSteps, timeout_us
 from strategies import SEVERAL_LIMITS, history_of
 from subjects import make_limiter
 

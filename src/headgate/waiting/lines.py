@@ -11,13 +11,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Generator, Sequence
+from copy import copy
 from typing import Any
 
 from headgate.algorithms.table import State
 from headgate.clock import US_PER_SECOND, Clock
 from headgate.decision import Decision, NamedLimit
+from headgate.errors import StoreError
 from headgate.holding import Hold, read_id
 from headgate.keys import Key, encode_key
+from headgate.stores.lines import StoreLine, Ticket
 from headgate.stores.protocol import Store
 from headgate.waiting.freed import FreedPlaces, freed_places
 from headgate.waiting.plan import Plan
@@ -25,17 +28,18 @@ from headgate.waiting.steps import (
     Answer,
     Extend,
     Holding,
-    IsHeld,
+    Leave,
     Read,
     Request,
     Sleep,
     Stand,
-    Ticket,
     WaitSteps,
     decision_in,
+    is_held,
 )
+from headgate.waiting.store_lines import StoreLines
 from headgate.waiting.tickets import Line, shared_lines
-from headgate.waiting.verdicts import Verdicts
+from headgate.waiting.verdicts import FULL, Verdicts
 
 log = logging.getLogger("headgate")
 
@@ -71,6 +75,8 @@ class WaitingLines:
         self._places: FreedPlaces | None = freed_places(store) if self._verdicts.has_places else None
         self._shared = shared_lines(store, self._limits, clock)
         self._lines = self._shared.by_key
+        self._in_store = StoreLines(self._verdicts, clock, most)
+        self._answers = store.failure == "never"
 
     def steps(self, key: Key, costs: tuple[int, ...], timeout_us: int, holding: Holding | None = None) -> WaitSteps:
         """Wait for a turn of `key`, at most `timeout_us`; the generator's result is the decision, or what is held."""
@@ -79,14 +85,38 @@ class WaitingLines:
         yield from proceed(answer, self._clock, None if self._places is None else holding)
         return answer
 
+    def asking(self, bound: Any, store: Store) -> WaitingLines:
+        """The same lines, where other limits, bound to that store or its guard, are asked."""
+        other = copy(self)
+        other._bound, other._answers = bound, store.failure == "never"
+        return other
+
+    def _line(self) -> StoreLine | None:
+        """The lines that the store keeps for all processes, where it does, and answers."""
+        line: StoreLine | None = getattr(self._bound, "line", None)
+        return line
+
     def holding(self, key: Key, hold: Hold) -> Holding:
         """How what is waited for is held; a hold without a name gets one of its own."""
         own = hold._replace(name=os.urandom(_NAME_BYTES)) if hold.name is None else hold
         return Holding(own, self._bound.id_of(key, own.name or b""), hold.name is not None)
 
     def _turn(self, asked: Request, timeout_us: int) -> Generator[Any, Any, Answer]:
+        """Wait in the line of the store, or where it has none or does not answer, in the one of this process."""
+        line, start_us = self._line(), self._clock.now_us()
+        if line is None:
+            return (yield from self._turn_here(asked, timeout_us))
+        try:
+            return (yield from self._in_store.turn(line, asked, timeout_us))
+        except StoreError:
+            if not self._answers:
+                raise
+        yield Leave()
+        return (yield from self._turn_here(asked, max(0, timeout_us - (self._clock.now_us() - start_us))))
+
+    def _turn_here(self, asked: Request, timeout_us: int) -> Generator[Any, Any, Answer]:
         deadline_us = self._clock.now_us() + timeout_us
-        if asked.name not in self._lines or (yield from _is_held(asked)):
+        if asked.name not in self._lines or (yield from is_held(asked)):
             answer: Answer = yield asked.asking(timeout_us)
             decision = decision_in(answer)
             if decision.allowed:
@@ -178,7 +208,7 @@ class WaitingLines:
             return False
         if not self._shared.told_full:
             self._shared.told_full = True
-            log.warning("%d callers wait already, which is the most that may: more are refused", self._most)
+            log.warning(FULL, self._most)
         return True
 
     def _leave(self, asked: Request, ticket: Ticket, *, admitted: bool) -> None:
@@ -216,11 +246,3 @@ def proceed(answer: Answer, clock: Clock, holding: Holding | None = None) -> Wai
         left_us -= slept_us
         if holding is not None:
             yield Extend(holding.whole_id, holding.hold.lease_us)
-
-
-def _is_held(asked: Request) -> Generator[IsHeld, Any, bool]:
-    """Whether a hold of the name that the caller gave is there already: then there is nothing to wait for."""
-    if asked.holding is None or not asked.holding.is_named:
-        return False
-    held: bool = yield IsHeld(asked.holding.whole_id)
-    return held

@@ -16,7 +16,22 @@ from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.drive import answered, answered_in_any_case, drive, drive_async
 from headgate.errors import HeadgateError
 from headgate.operation import Operation, Receipt
-from headgate.waiting.steps import Answer, Extend, IsHeld, Read, Reserve, Sleep, Stand, Ticket, WaitSteps, decision_in
+from headgate.stores.lines import Ticket
+from headgate.waiting.steps import (
+    Answer,
+    AskFirst,
+    Extend,
+    IsHeld,
+    Join,
+    Leave,
+    LineStep,
+    Read,
+    Reserve,
+    Sleep,
+    Stand,
+    WaitSteps,
+    decision_in,
+)
 
 
 def run(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK) -> Any:
@@ -29,16 +44,26 @@ def run(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK) -> Any:
     except BaseException:  # the thread was interrupted
         doing.undo()
         raise
+    finally:
+        doing.leave()
 
 
 async def run_async(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK) -> Any:
     """`run` on an event loop, which is never blocked; cancelling it leaves the line."""
     doing = _AsyncDoing(bound, clock)
     try:
-        return await drive_async(steps, doing.do)
+        came = await drive_async(steps, doing.do)
     except asyncio.CancelledError:
-        await doing.undo()
+        try:
+            await doing.undo()
+        finally:
+            await doing.leave()
         raise
+    except Exception:
+        await doing.leave()
+        raise
+    await doing.leave()
+    return came
 
 
 class _Taking:
@@ -51,10 +76,15 @@ class _Taking:
         self._asked_us = 0
         self._came: list[Any] = []
         self._undoes = False
+        self._leaving: Callable[[], Any] | None = None
 
-    def _asks(self, step: Operation | Reserve) -> Callable[[Any], Any]:
+    def _asks(self, step: Operation | Reserve | AskFirst) -> Callable[[Any], Any]:
         """How to ask for a step that takes something, which is noted."""
-        self._asked, self._asked_us, self._came = step, self._clock.now_us(), []
+        asked = step.asking if isinstance(step, AskFirst) else step
+        self._asked, self._asked_us, self._came = asked, self._clock.now_us(), []
+        self._undoes = False
+        if isinstance(step, AskFirst):
+            return _ask_first
         return self._bound.decide if isinstance(step, Operation) else self._reserve
 
     def _reserve(self, step: Reserve) -> Any:
@@ -67,7 +97,7 @@ class _Taking:
         never made.
         """
         asked, came, self._asked = self._asked, self._came, None
-        if asked is None or (came and not decision_in(came[0])):
+        if asked is None or (came and (came[0] is None or not decision_in(came[0]))):
             return None
         if isinstance(asked, Operation):
             ago_us = max(0, self._clock.now_us() - self._asked_us)
@@ -84,7 +114,7 @@ class _Doing(_Taking):
         match step:
             case Operation() if not step.commit:
                 return self._bound.decide(step)
-            case Operation() | Reserve():
+            case Operation() | Reserve() | AskFirst():
                 return self._interruptible(self._take, step)
             case IsHeld(whole_id):
                 return self._bound.extend(whole_id, 1, (0,)).outcome != "unknown"
@@ -96,8 +126,15 @@ class _Doing(_Taking):
                 return self._interruptible(time.sleep, seconds)
             case Stand(ticket, seconds):
                 return _stand(ticket, seconds)
+            case Join(join, leave):
+                self._leaving = leave
+                return join()
+            case LineStep(ask):
+                return ask()
+            case Leave():
+                return self.leave()
 
-    def _take(self, step: Operation | Reserve) -> Answer:
+    def _take(self, step: Operation | Reserve | AskFirst) -> Answer:
         asks, came = self._asks(step), self._came
         try:
             came.extend(map(asks, (step,)))  # of a native store an interrupt comes before or after both, not between
@@ -116,6 +153,13 @@ class _Doing(_Taking):
             self.undo()
             raise
 
+    def leave(self) -> None:
+        """Leave the line of the store, if one was joined and is not left yet."""
+        leaving, self._leaving = self._leaving, None
+        if leaving is not None:
+            with suppress(HeadgateError):
+                leaving()
+
     def undo(self) -> None:
         """Give back what was taken, as far as the store answers."""
         with suppress(HeadgateError):
@@ -125,11 +169,13 @@ class _Doing(_Taking):
 class _AsyncDoing(_Taking):
     """How steps are done on an event loop; where the store answers at once, without giving it up."""
 
+    _joining: asyncio.Future[Any] | None = None
+
     def do(self, step: Any) -> Any:
         match step:
             case Operation() if not step.commit:
                 return self._bound.decide(step)
-            case Operation() | Reserve():
+            case Operation() | Reserve() | AskFirst():
                 return self._take(step)
             case IsHeld(whole_id):
                 return self._is_held(whole_id)
@@ -141,8 +187,15 @@ class _AsyncDoing(_Taking):
                 return self._sleep(seconds)
             case Stand(ticket, seconds):
                 return _stand_async(ticket, seconds)
+            case Join(join, leave):
+                self._leaving = leave
+                return self._join(join)
+            case LineStep(ask):
+                return ask()
+            case Leave():
+                return self.leave()
 
-    def _take(self, step: Operation | Reserve) -> Any:
+    def _take(self, step: Operation | Reserve | AskFirst) -> Any:
         answer = self._asks(step)(step)
         if hasattr(answer, "__await__"):
             return self._await(asyncio.ensure_future(answer))
@@ -161,6 +214,23 @@ class _AsyncDoing(_Taking):
             raise
         self._came.append(came)
         return came
+
+    async def _join(self, join: Callable[[], Any]) -> Any:
+        joining = self._joining = asyncio.ensure_future(join())
+        return await asyncio.shield(joining)
+
+    async def leave(self) -> None:
+        """Leave the line of the store, if one was joined and is not left yet, cancelled or not."""
+        leaving, self._leaving = self._leaving, None
+        if leaving is not None:
+            await answered_in_any_case(self._leave(leaving))
+
+    async def _leave(self, leaving: Callable[[], Any]) -> None:
+        if self._joining is not None:
+            with suppress(HeadgateError):
+                await self._joining
+        with suppress(HeadgateError):
+            await answered(leaving())
 
     async def _is_held(self, whole_id: str) -> bool:
         extension = await answered(self._bound.extend(whole_id, 1, (0,)))
@@ -186,6 +256,11 @@ class _AsyncDoing(_Taking):
                 self._came.append(await answer)
         with suppress(HeadgateError):
             await answered(self._giving_back())
+
+
+def _ask_first(step: AskFirst) -> Any:
+    asking = step.asking
+    return step.ask(asking, None) if isinstance(asking, Operation) else step.ask(asking.operation, asking.hold)
 
 
 def _stand(ticket: Ticket, seconds: float) -> None:

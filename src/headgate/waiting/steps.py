@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from headgate.clock import US_PER_SECOND
@@ -12,6 +11,7 @@ from headgate.errors import ArgumentError
 from headgate.holding import Hold, Reserved
 from headgate.keys import Key
 from headgate.operation import Operation
+from headgate.stores.lines import Ticket
 
 FOREVER_US = 1 << 51
 """No timeout: about 71 years."""
@@ -48,6 +48,30 @@ class Extend(NamedTuple):
     lease_us: int
 
 
+class AskFirst(NamedTuple):
+    """A step: ask for something unless callers wait in line; the answer is None then, and nothing was taken."""
+
+    asking: Operation | Reserve
+    ask: Callable[[Operation, Hold | None], Any]
+
+
+class Join(NamedTuple):
+    """A step: stand last in a line of the store. However the caller ends, it leaves that line."""
+
+    do: Callable[[], Any]
+    leave: Callable[[], Any]
+
+
+class Leave(NamedTuple):
+    """A step: leave the line of the store that was joined, if one was, and as far as the store answers."""
+
+
+class LineStep(NamedTuple):
+    """A step: ask something of a line of the store."""
+
+    do: Callable[[], Any]
+
+
 class Read(NamedTuple):
     """A step: read the store's states; the answer is what `BoundLimits.read` gives."""
 
@@ -69,24 +93,6 @@ class Stand(NamedTuple):
 
 WaitSteps: TypeAlias = Generator[Any, Any, Any]
 """Steps as they are here, and operations; the result is an `Answer`."""
-
-
-@dataclass(eq=False, slots=True)
-class Ticket:
-    """A place in a line. `call` wakes its caller; until that waits, it only notes the call.
-
-    `turn_us` is when its turn comes, as it was planned, by the clock of the store.
-    """
-
-    costs: Costs
-    called: bool = False
-    wake: Callable[[], object] | None = None
-    turn_us: int = 0
-
-    def call(self) -> None:
-        self.called = True
-        if self.wake is not None:
-            self.wake()
 
 
 class Holding(NamedTuple):
@@ -120,6 +126,14 @@ class Request(NamedTuple):
 def decision_in(answer: Answer) -> Decision:
     """The decision of an answer."""
     return answer.decision if isinstance(answer, Reserved) else answer
+
+
+def is_held(asked: Request) -> Generator[IsHeld, Any, bool]:
+    """Whether a hold of the name that the caller gave is there already: then there is nothing to wait for."""
+    if asked.holding is None or not asked.holding.is_named:
+        return False
+    held: bool = yield IsHeld(asked.holding.whole_id)
+    return held
 
 
 def timeout_us(timeout: float | None) -> int:

@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
+from headgate.stores.lines import Ticket
 from headgate.stores.protocol import Store
 from headgate.waiting.plan import Plan
-from headgate.waiting.steps import Ticket
 
 
 @dataclass(slots=True)

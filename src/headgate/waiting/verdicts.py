@@ -12,6 +12,9 @@ from headgate.operation import Operation
 from headgate.waiting.plan import Plan
 from headgate.waiting.steps import Answer, Read, Request
 
+FULL = "%d callers wait already, which is the most that may: more are refused"
+"""What the log says where no more callers may wait."""
+
 
 class Verdicts:
     """What refusals by these limits mean; `has_places` is whether some count what is in flight."""

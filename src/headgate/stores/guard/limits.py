@@ -59,6 +59,11 @@ class _GuardedLimits:
         self._remembers = store.remember and self._memory.is_used
         self._holds = GuardedHolds(store, bound, fallback, self._memory, clock)
 
+    @property
+    def line(self) -> Any:
+        """The lines that the store keeps for all processes; None where it has none, or is away."""
+        return getattr(self._bound, "line", None) if self._breaker.state == CLOSED else None
+
     def _probe(self) -> None:
         """See to it that the end of an outage is noticed."""
         raise NotImplementedError

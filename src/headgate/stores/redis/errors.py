@@ -26,7 +26,8 @@ _LASTING = {
     " reset the key, or choose another prefix",
     "NOPERM": "the user may not do this: it needs ~PREFIX:* for its keys, and +evalsha +eval +time +hget"
     " +hmget +hset +hdel +lrange +ttl +expireat +unlink +set; to hold also +get +setrange +hincrby"
-    " +zadd +zcount +zrange +zrangebyscore +zrem",
+    " +zadd +zcount +zrange +zrangebyscore +zrem; to wait in line also +hgetall +exists +zcard +zscore +sadd +srem"
+    " +smembers +pexpire +publish +subscribe +unsubscribe and &headgate:turn:*",
     "NOAUTH": "it asks for a password: put it into the store's URL",
     "WRONGPASS": "the user or the password is wrong",
     "CROSSSLOT": "it is a Cluster: use redis+cluster://",

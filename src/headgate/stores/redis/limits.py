@@ -18,6 +18,8 @@ from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, StatesAt, ch
 from headgate.stores.python_table import PythonDecisions
 from headgate.stores.redis.commands import Commands, ScriptSteps
 from headgate.stores.redis.hold_commands import HoldCommands
+from headgate.stores.redis.line import RedisLine
+from headgate.stores.redis.turns import Turns
 
 if TYPE_CHECKING:
     from headgate.stores.redis.async_link import AsyncLink
@@ -73,9 +75,10 @@ class _RedisLimits:
 class RedisLimits(_RedisLimits, BoundLimits):
     """Limits bound to a Redis store, for threads; see `headgate.stores.protocol.BoundLimits`."""
 
-    def __init__(self, link: SyncLink, commands: Commands, clock: Clock | None) -> None:
+    def __init__(self, link: SyncLink, commands: Commands, clock: Clock | None, turns: Turns) -> None:
         super().__init__(link, commands, clock)
         self._run = link.run
+        self.line = RedisLine(commands, self._holds, self._clock, turns, lambda steps: drive(steps, link.run))
 
     def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Decision:
         if id is not None:
@@ -134,9 +137,10 @@ class RedisLimits(_RedisLimits, BoundLimits):
 class AsyncRedisLimits(_RedisLimits, AsyncBoundLimits):
     """Limits bound to a Redis store, for asyncio; see `headgate.stores.protocol.AsyncBoundLimits`."""
 
-    def __init__(self, link: AsyncLink, commands: Commands, clock: Clock | None) -> None:
+    def __init__(self, link: AsyncLink, commands: Commands, clock: Clock | None, turns: Turns) -> None:
         super().__init__(link, commands, clock)
         self._run = link.run
+        self.line = RedisLine(commands, self._holds, self._clock, turns, lambda steps: drive_async(steps, link.run))
 
     def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Awaitable[Decision]:
         if id is not None:

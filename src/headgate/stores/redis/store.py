@@ -17,12 +17,14 @@ from headgate.decision import NamedLimit
 from headgate.errors import ConfigError
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Store, StoreStats
 from headgate.stores.redis.async_link import AsyncLink
+from headgate.stores.redis.clients import open_client
 from headgate.stores.redis.commands import Commands
 from headgate.stores.redis.errors import store_error
 from headgate.stores.redis.limits import AsyncRedisLimits, RedisLimits
 from headgate.stores.redis.replies import check_said
 from headgate.stores.redis.scripts import Script
 from headgate.stores.redis.sync_link import SyncLink
+from headgate.stores.redis.turns import Turns
 from headgate.stores.redis.url import DEFAULT_PREFIX, DEFAULT_TIMEOUT_S, read_url
 
 _SCANNED = 1000
@@ -57,7 +59,9 @@ class RedisStore(Store):
             self.is_cluster = place.kind == "cluster"
             self._sync_link = SyncLink(place, None, self.shown, self._scripts)
             self._async_link = AsyncLink(place, None, self.shown, self._scripts)
+            self.turns = Turns(None, lambda: open_client(place))
             return
+        self.turns = Turns(None if isinstance(server, redis.asyncio.RedisCluster) else server)
         self.shown = f"a {type(server).__module__.partition('.')[0]} client"
         self.is_cluster = isinstance(server, redis.RedisCluster | redis.asyncio.RedisCluster)
         if isinstance(server, redis.asyncio.Redis | redis.asyncio.RedisCluster):
@@ -69,11 +73,11 @@ class RedisStore(Store):
 
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
         """The limits, ready to be asked from threads."""
-        return RedisLimits(self.sync_link, self.commands(limits), clock)
+        return RedisLimits(self.sync_link, self.commands(limits), clock, self.turns)
 
     def bind_async(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> AsyncBoundLimits:
         """The limits, ready to be asked from an event loop."""
-        return AsyncRedisLimits(self.async_link, self.commands(limits), clock)
+        return AsyncRedisLimits(self.async_link, self.commands(limits), clock, self.turns)
 
     @property
     def sync_link(self) -> SyncLink:

@@ -68,6 +68,13 @@ while left > 0 do
   left, weight = math.floor(left / 2), weight * 2
 end
 in_flight = used
+for _, line in ipairs(redis.pcall('SMEMBERS', key .. 'line@')) do -- callers wait for places: the first of each line is called
+  local first = call('ZRANGE', line, 0, 0)[1]
+  if first then
+    redis.pcall('HSET', line .. '+', 'f', 1) -- it asks again, if what is said is lost
+    redis.pcall('PUBLISH', 'headgate:turn:' .. sub(first, 1, 16), sub(first, 17, 28))
+  end
+end
 
 --@ retake
 if left_to_change + places > 0 then

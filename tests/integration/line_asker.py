@@ -1,0 +1,110 @@
+"""A process whose threads or tasks wait for a key on a Redis: it prints who passed, by the order of the line.
+
+Arguments: the URL, the limits, the colour, how far and how fast the clock of its host goes, a seed, and how many
+callers wait how often. A line of the output is [order number in line, what is left of the last limit, cost]; order 0 is
+a caller that found no line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from random import Random
+from typing import Any
+
+import headgate.clock
+from headgate import AsyncLimiter, Limiter
+from headgate.stores.redis.store import RedisStore
+
+LEASE_S = 3
+PATIENT_S = 120
+
+
+def skew(offset_us: int, speed: float) -> None:
+    """Let the clock of this host be ahead, and go faster."""
+    true_us, start_us = headgate.clock.now_us, headgate.clock.now_us()
+    headgate.clock.now_us = lambda: start_us + offset_us + int((true_us() - start_us) * speed)
+
+
+class Orders:
+    """The order numbers that callers of this process got."""
+
+    def __init__(self, line: Any, who: Any) -> None:
+        self._join, self._who = line.join, who
+        self.by_caller: dict[Any, int] = {}
+        line.join = self.join
+
+    def join(self, *arguments: Any) -> Any:
+        caller, came = self._who(), self._join(*arguments)
+        if hasattr(came, "__await__"):
+            return self._joined(caller, came)
+        self.by_caller[caller] = came.order
+        return came
+
+    async def _joined(self, caller: Any, joining: Any) -> Any:
+        came = await joining
+        self.by_caller[caller] = came.order
+        return came
+
+    def tell(self, caller: Any, held: Any, cost: int) -> None:
+        order = self.by_caller.pop(caller, 0)
+        if held:
+            sys.stdout.write(json.dumps([order, held.decision.limits[-1].remaining, cost]) + "\n")
+            sys.stdout.flush()
+
+
+def in_threads(url: str, limits: str, seed: int, callers: int, times: int) -> None:
+    limiter = Limiter(limits, store=RedisStore(f"{url}?timeout=10s"), name="line")
+    orders = Orders(limiter.bound.line, threading.get_ident)
+
+    def wait(random: Random) -> None:
+        for _ in range(times):
+            cost = random.choice([1, 1, 1, 2, 3])
+            timeout = random.choice([0.03, PATIENT_S, PATIENT_S, PATIENT_S])
+            held = limiter.acquire("key", cost, timeout=timeout, lease=LEASE_S)
+            orders.tell(threading.get_ident(), held, cost)
+            if held:
+                time.sleep(random.random() / 500)
+                held.commit()
+
+    threads = [threading.Thread(target=wait, args=(Random(seed + number),)) for number in range(callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+async def in_tasks(url: str, limits: str, seed: int, callers: int, times: int) -> None:
+    limiter = AsyncLimiter(limits, store=RedisStore(f"{url}?timeout=10s"), name="line")
+    orders = Orders(limiter.bound.line, asyncio.current_task)
+
+    async def once(random: Random, cost: int) -> None:
+        held = await limiter.acquire("key", cost, timeout=PATIENT_S, lease=LEASE_S)
+        orders.tell(asyncio.current_task(), held, cost)
+        if held:
+            await asyncio.sleep(random.random() / 500)
+            await held.commit()
+
+    async def wait(random: Random) -> None:
+        for _ in range(times):
+            task = asyncio.create_task(once(random, random.choice([1, 1, 1, 2, 3])))
+            if random.random() < 0.25:
+                await asyncio.sleep(random.random() / 20)
+                task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    await asyncio.gather(*(wait(Random(seed + number)) for number in range(callers)))
+    await limiter.store.aclose()
+
+
+if __name__ == "__main__":
+    url, limits, colour, offset_us, speed, seed, callers, times = sys.argv[1:]
+    skew(int(offset_us), float(speed))
+    numbers = (int(seed), int(callers), int(times))
+    if colour == "sync":
+        in_threads(url, limits, *numbers)
+    else:
+        asyncio.run(in_tasks(url, limits, *numbers))

@@ -1,0 +1,472 @@
+"""One line for the callers of all processes that wait for a key on Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis_servers import Cluster, Sentinels, Server, cluster, sentinels, single
+
+from headgate import AsyncLimiter, Limiter, StoreError
+from headgate.stores.guard.store import GuardedStore
+from headgate.stores.lines import Ticket
+from headgate.stores.redis import line as redis_line
+from headgate.stores.redis.store import RedisStore
+
+pytestmark = pytest.mark.integration
+ASKER = str(Path(__file__).with_name("line_asker.py"))
+LONG_S = 60
+NEVER_US = 3_600 * 1_000_000
+_prefixes = count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with single() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Sentinels]:
+    with sentinels() as watched:
+        yield watched
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Cluster]:
+    with cluster() as nodes:
+        yield nodes
+
+
+@pytest.fixture(params=["single", "sentinel", "cluster"])
+def url(request: pytest.FixtureRequest) -> str:
+    servers = request.getfixturevalue({"single": "server", "sentinel": "watched", "cluster": "nodes"}[request.param])
+    servers_url: str = servers.url
+    return servers_url
+
+
+def prefix() -> str:
+    return f"line{next(_prefixes)}"
+
+
+def store_at(url: str, own: str, *, only_messages: bool = True) -> RedisStore:
+    """A store as another process has it; with `only_messages` nothing but a message wakes its callers in time."""
+    store = RedisStore(f"{url}?timeout=10s", prefix=own)
+    if only_messages:
+        store.turns.keep_us, store.turns.alive_ms = NEVER_US, 600_000
+    return store
+
+
+def until(true: Callable[[], object]) -> None:
+    """Wait for what other threads and processes do."""
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+async def until_async(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.002)
+
+
+@contextmanager
+def in_thread(call: Callable[[], Any]) -> Iterator[list[Any]]:
+    came: list[Any] = []
+    thread = threading.Thread(target=lambda: came.append(call()))
+    thread.start()
+    yield came
+    thread.join(LONG_S)
+    assert not thread.is_alive()
+
+
+def in_line(limiter: Limiter | AsyncLimiter) -> int:
+    """How many wait in the line of the key, of all processes."""
+    [line, *_] = limiter.bound.line.place(("key",)).keys
+    number: int = limiter.store.unguarded.client.zcard(line)  # type: ignore[attr-defined]
+    return number
+
+
+def listening(store: Any) -> bool:
+    hears: bool = store.turns.hears
+    return hears
+
+
+def _one_waits(limiter: Limiter, store: Any) -> bool:
+    return in_line(limiter) == 1 and listening(store)
+
+
+def test_a_place_freed_by_one_process_calls_the_caller_of_another_at_once(url: str) -> None:
+    own = prefix()
+    first, second = (Limiter("1 concurrent; 9000/hour", store=store_at(url, own), name="jobs") for _ in range(2))
+    for _ in range(3):
+        held = first.reserve("key", lease=LONG_S)
+        with in_thread(lambda: second.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+            until(lambda: in_line(first) == 1 and listening(second.store))
+            first.commit(held.id)
+        assert came[0] and in_line(first) == 0
+        came[0].commit()
+
+
+def test_a_caller_does_not_pass_those_of_other_processes_but_hits_do(url: str) -> None:
+    own = prefix()
+    first, second = (Limiter("2 concurrent; 9000/hour", store=store_at(url, own), name="jobs") for _ in range(2))
+    held = first.reserve("key", lease=LONG_S)
+    with in_thread(lambda: first.acquire("key", 2, timeout=LONG_S, lease=LONG_S)) as big:
+        until(lambda: in_line(first) == 1)
+        with in_thread(lambda: second.acquire("key", 1, timeout=LONG_S, lease=LONG_S)) as small:
+            until(lambda: in_line(first) == 2)
+            assert (
+                second.reserve("key", lease=1).cancel().outcome == "settled"
+            )  # there is a place, and it does not wait
+            assert second.peek("key").allowed and not small
+            until(lambda: listening(first.store) and listening(second.store))
+            held.commit()
+            until(lambda: big)
+            assert not small
+            big[0].commit()
+        assert small[0]
+
+
+def test_a_caller_that_no_line_is_in_the_way_of_asks_once(server: Server) -> None:
+    limiter = Limiter("5/hour; 9/hour bucket", store=store_at(server.url, prefix()))
+    assert limiter.acquire("other") and limiter.acquire("other", lease=5)  # the server has the scripts from then on
+    server.cli("CONFIG", "RESETSTAT")
+    assert limiter.acquire("key") and limiter.acquire("key", lease=5)
+    ran = {name: stat["calls"] for name, stat in limiter.store.client.info("commandstats").items()}  # type: ignore[attr-defined]
+    assert ran["cmdstat_evalsha"] == 2 and "cmdstat_eval" not in ran
+    assert limiter.peek("key", 0).remaining == 3
+
+
+def test_a_hold_that_is_there_does_not_wait_to_be_told_again(server: Server) -> None:
+    own = prefix()
+    first, second = (Limiter("1 concurrent", store=store_at(server.url, own), name="jobs") for _ in range(2))
+    held = first.acquire("key", lease=LONG_S, id="mine")
+    with in_thread(lambda: first.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+        until(lambda: in_line(first) == 1 and listening(first.store))
+        for limiter in (first, second):
+            again = limiter.acquire("key", timeout=LONG_S, lease=LONG_S, id="mine")
+            assert again.repeated and again.id == held.id
+        held.commit()
+    assert came[0]
+
+
+def test_limits_that_are_too_many_for_a_script_of_their_own_wait_in_line_too(server: Server) -> None:
+    own, limits = prefix(), "; ".join(["10/second bucket", *(f"{n}00000/{n} hours fixed" for n in range(1, 8))])
+    first, second = (Limiter(limits, store=store_at(server.url, own), name="jobs") for _ in range(2))
+    first.hit("key", 10)
+    with in_thread(lambda: first.acquire("key", 5, timeout=LONG_S)) as big:
+        until(lambda: in_line(first) == 1 and listening(first.store))
+        assert second.acquire("key", timeout=LONG_S)
+        until(lambda: big)
+        assert second.peek("key", 0).limits[1].remaining == 100_000 - 16
+    assert big[0] and in_line(first) == 0
+
+
+def test_callers_beyond_the_most_of_a_limiter_are_refused(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    limiter = Limiter("1 concurrent", store=store_at(server.url, prefix()), max_waiters=1)
+    held = limiter.reserve("key", lease=LONG_S)
+    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)):
+        until(lambda: in_line(limiter) == 1 and listening(limiter.store))
+        assert not limiter.acquire("key", timeout=LONG_S, lease=LONG_S)
+        assert not limiter.acquire("key", timeout=LONG_S, lease=LONG_S)
+        assert [record.getMessage() for record in caplog.records] == [
+            "1 callers wait already, which is the most that may: more are refused"
+        ]
+        held.commit()
+
+
+@pytest.mark.parametrize("limits", ["3 concurrent; 1000000/day fixed", "300/second bucket; 1000000/day fixed"])
+def test_callers_of_several_hosts_pass_in_the_order_in_which_the_server_heard_of_them(
+    server: Server, limits: str
+) -> None:
+    url = server.url
+    hosts = [("sync", 0, 1.0), ("async", 3_600_000_000, 1.01), ("sync", -3_600_000_000, 0.99), ("async", 40_000, 1.0)]
+    limiter = Limiter(limits, store=RedisStore(f"{url}?timeout=10s"), name="line")
+    limiter.reset("key")
+    held = limiter.reserve("key", min(limit.quota for limit in limiter.limits), lease=4)
+    limiter.commit(held.id) if "bucket" in limits else None
+    processes = [
+        subprocess.Popen(
+            [sys.executable, ASKER, url, limits, colour, str(offset), str(speed), str(number), "15", "12"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number, (colour, offset, speed) in enumerate(hosts)
+    ]
+    try:
+        until(lambda: in_line(limiter) > 30)
+        time.sleep(0.5)
+        processes[0].send_signal(signal.SIGKILL)  # with callers in line, at whatever they were doing
+        rows = [row for process in processes for row in process.communicate(timeout=120)[0].split("\n")]
+        told = [json.loads(row) for row in rows if row.endswith("]")]  # the last one of the killed may be cut off
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [-signal.SIGKILL, 0, 0, 0]
+    passed = sorted(told, key=lambda each: -each[1])  # what is left of a fixed window tells who was admitted first
+    orders = [order for order, _, _ in passed if order]
+    assert len(orders) > 200
+    assert orders == sorted(orders), "nobody passed a caller that came before it"
+    assert len({cost for _, _, cost in passed}) == 3
+    until(lambda: in_line(limiter) == 0)
+
+
+@pytest.mark.parametrize("colour", ["threads", "tasks"])
+def test_a_caller_that_gives_up_leaves_the_line(server: Server, colour: str) -> None:
+    own = prefix()
+    limiter = Limiter("1 concurrent", store=store_at(server.url, own), name="jobs")
+    held = limiter.reserve("key", lease=LONG_S)
+    if colour == "threads":
+        assert not limiter.acquire("key", timeout=0.05, lease=LONG_S)
+        assert in_line(limiter) == 0
+        return
+
+    async def main() -> None:
+        waiting = AsyncLimiter("1 concurrent", store=store_at(server.url, own), name="jobs")
+        tasks = [asyncio.create_task(_held(waiting.acquire("key", lease=LONG_S))) for _ in range(20)]
+        await until_async(lambda: in_line(limiter) == 20)
+        for task in tasks[:19]:
+            task.cancel()
+        await asyncio.gather(*tasks[:19], return_exceptions=True)
+        assert in_line(limiter) == 1
+        await until_async(lambda: listening(waiting.store))
+        held.commit()
+        assert await tasks[19]
+        assert in_line(limiter) == 0
+        await waiting.store.aclose()
+
+    asyncio.run(main())
+
+
+async def _held(acquiring: Awaitable[Any]) -> Any:
+    return await acquiring
+
+
+def test_a_message_that_is_lost_costs_only_a_moment(server: Server) -> None:
+    own = prefix()
+    first, deaf = (Limiter("1 concurrent", store=store_at(server.url, own), name="jobs") for _ in range(2))
+    deaf.store.turns._client = None  # type: ignore[attr-defined]
+    deaf.store.turns.keep_us = 100_000  # type: ignore[attr-defined]
+    held = first.reserve("key", lease=LONG_S)
+    with in_thread(lambda: deaf.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+        until(lambda: in_line(first) == 1)
+        with in_thread(lambda: deaf.acquire("key", timeout=LONG_S, lease=LONG_S)) as behind:
+            until(lambda: in_line(first) == 2)
+            first.commit(held.id)
+            until(lambda: came or deaf.peek("key", 0).remaining == 0)
+            until(lambda: came)
+            came[0].commit()
+        assert behind[0]
+
+
+def test_tickets_of_a_process_that_died_are_passed_over(server: Server) -> None:
+    own = prefix()
+    dead, alive = (Limiter("9/second bucket", store=store_at(server.url, own), name="jobs") for _ in range(2))
+    dead.store.turns.alive_ms = 700  # type: ignore[attr-defined]
+    alive.store.turns.keep_us = 100_000  # type: ignore[attr-defined]
+    line = dead.bound.line
+    for number in range(3):
+        ticket = Ticket((1,))
+        line.turns.add(ticket)
+        assert line.join(line.place(("key",)), ticket, 0, b"").is_first is (number == 0)
+    alive.hit("key", 9)
+    start = time.monotonic()
+    assert alive.acquire("key", 3, timeout=LONG_S)
+    assert time.monotonic() - start > 0.4
+    assert in_line(alive) == 0
+    dead.store.turns._tickets.clear()  # type: ignore[attr-defined]
+
+
+def test_a_ticket_that_was_passed_over_while_its_process_was_stopped_joins_again(server: Server) -> None:
+    own = prefix()
+    limiter = Limiter("1 concurrent", store=store_at(server.url, own, only_messages=False), name="jobs")
+    limiter.store.turns.keep_us = 100_000  # type: ignore[attr-defined]
+    held = limiter.reserve("key", lease=LONG_S)
+    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+        until(lambda: in_line(limiter) == 1)
+        limiter.store.client.delete(*limiter.bound.line.place(("key",)).keys)  # type: ignore[attr-defined]
+        until(lambda: in_line(limiter) == 1)
+        held.commit()
+    assert came[0]
+
+
+def test_a_ticket_that_its_process_knows_no_more_holds_up_nobody(server: Server) -> None:
+    own = prefix()
+    limiter = Limiter("9/second bucket", store=store_at(server.url, own), name="jobs")
+    line = limiter.bound.line
+    lost = Ticket((1,))
+    line.turns.add(lost)
+    line.join(line.place(("key",)), lost, 0, b"")
+    line.turns.remove(lost)  # as where the answer to joining was lost
+    assert limiter.acquire("key", timeout=LONG_S)
+    assert in_line(limiter) == 0
+
+
+def test_a_caller_whose_turn_comes_too_late_is_refused_at_once_by_what_others_wait_for(server: Server) -> None:
+    own = prefix()
+    first, second = (Limiter("30/minute bucket", store=store_at(server.url, own), name="jobs") for _ in range(2))
+    first.hit("key", 30)
+    with in_thread(lambda: first.acquire("key", 2, timeout=LONG_S)):
+        until(lambda: in_line(first) == 1)
+        late = second.acquire("key", 1, timeout=4.5)
+        assert not late and late.retry_after is not None and 4.5 < late.retry_after <= 6
+        assert in_line(first) == 1
+
+
+def test_a_full_line_refuses(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_line, "MOST_TICKETS", 1)
+    own = prefix()
+    first, second = (Limiter("1 concurrent", store=store_at(server.url, own), name="jobs") for _ in range(2))
+    held = first.reserve("key", lease=LONG_S)
+    with in_thread(lambda: first.acquire("key", timeout=LONG_S, lease=LONG_S)):
+        until(lambda: in_line(first) == 1 and listening(first.store))
+        assert not second.acquire("key", timeout=LONG_S, lease=LONG_S)
+        held.commit()
+
+
+@pytest.mark.parametrize("decodes", [False, True], ids=["bytes", "decode_responses"])
+def test_clients_of_the_callers_own_hear_who_is_called(server: Server, decodes: bool) -> None:
+    own, where = prefix(), {"host": "127.0.0.1", "port": server.port, "decode_responses": decodes}
+    client = redis.Redis(**where)  # type: ignore[arg-type]
+    store = RedisStore(client, prefix=own)
+    store.turns.keep_us = NEVER_US
+    limiter = Limiter("1 concurrent", store=store, name="jobs")
+    held = limiter.reserve("key", lease=LONG_S)
+    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+        until(lambda: listening(store))
+        held.commit()
+    came[0].commit()
+
+    async def main() -> None:
+        mine = redis.asyncio.Redis(**where)  # type: ignore[arg-type]
+        other = RedisStore(mine, prefix=own)
+        other.turns.keep_us = NEVER_US
+        waiting = AsyncLimiter("1 concurrent", store=other, name="jobs")
+        again = await waiting.reserve("key", lease=LONG_S)
+        task = asyncio.create_task(_held(waiting.acquire("key", timeout=LONG_S, lease=LONG_S)))
+        await until_async(lambda: listening(other))
+        await again.commit()
+        await (await task).commit()
+        await until_async(lambda: not listening(other))
+        await other.aclose()
+        await mine.aclose()
+
+    asyncio.run(main())
+    until(lambda: not listening(store))
+    client.close()
+
+
+@pytest.mark.parametrize("colour", ["threads", "tasks"])
+def test_an_outage_sends_callers_to_the_line_of_their_process(colour: str) -> None:
+    with single() as server:
+        inner = RedisStore(f"{server.url}?timeout=1s", prefix=prefix())
+        inner.turns.keep_us = 100_000
+        store = GuardedStore(inner, on_error="local")
+        Limiter("2/hour", store=store).hit("key", 2)
+        if colour == "threads":
+            limiter = Limiter("2/hour", store=store)
+            with in_thread(lambda: limiter.acquire("key", timeout=7_200)) as came:
+                until(lambda: in_line(limiter) == 1)
+                server.kill()
+            assert came[0].allowed and came[0].degraded == "local"
+            store.close()
+            return
+
+        async def main() -> None:
+            limiter = AsyncLimiter("2/hour", store=store)
+            task = asyncio.create_task(limiter.acquire("key", timeout=7_200))
+            await until_async(lambda: in_line(limiter) == 1)
+            server.kill()
+            decision = await task
+            assert decision.allowed and decision.degraded == "local"
+            await store.aclose()
+
+        asyncio.run(main())
+
+
+RIGHTS = (
+    "evalsha", "eval", "time", "hget", "hmget", "hset", "hdel", "lrange", "ttl", "expireat", "unlink", "set", "ping",
+    "get", "setrange", "hincrby", "zadd", "zcount", "zrange", "zrangebyscore", "zrem",
+    "exists", "zcard", "zscore", "sadd", "srem", "smembers", "pexpire", "publish", "subscribe", "unsubscribe",
+    "hgetall",
+)  # fmt: skip
+"""All that docs/redis.md says that a user needs who holds and waits."""
+
+
+def test_the_rights_that_the_docs_tell_suffice_to_wait(server: Server) -> None:
+    own, rights = prefix(), [f"+{right}" for right in RIGHTS]
+    server.cli("SCRIPT", "FLUSH")
+    keys = (f"~{own}:*", "resetchannels", "&headgate:turn:*")
+    server.cli("ACL", "SETUSER", "waiter", "reset", "on", ">waiter-pass", *keys, "-@all", *rights)
+    url = server.url.replace("redis://", "redis://waiter:waiter-pass@")
+    for limits in ("1 concurrent; 9000/hour", "1 concurrent"):
+        limiter = Limiter(limits, store=store_at(url, own), name="jobs")
+        admin = Limiter(limits, store=store_at(server.url, own), name="jobs")
+        held = limiter.reserve("key", lease=LONG_S)
+        with in_thread(partial(limiter.acquire, "key", timeout=LONG_S, lease=LONG_S)) as came:
+            until(partial(_one_waits, admin, limiter.store))
+            held.commit()
+        came[0].commit()
+        limiter.reset("key")
+    until(lambda: not listening(limiter.store))
+    server.cli("ACL", "DELUSER", "waiter")
+
+
+def test_without_a_guard_an_outage_is_an_error_of_the_caller() -> None:
+    with single() as server:
+        store = RedisStore(f"{server.url}?timeout=1s", prefix=prefix())
+        store.turns.keep_us = 100_000
+        limiter = Limiter("2/hour", store=store)
+        limiter.hit("key", 2)
+
+        def wait() -> str:
+            try:
+                limiter.acquire("key", timeout=7_200)
+            except StoreError:
+                return "an error"
+            return "no error"
+
+        with in_thread(wait) as came:
+            until(lambda: in_line(limiter) == 1)
+            server.kill()
+        assert came == ["an error"]
+
+
+def test_the_line_moves_on_with_a_new_primary(watched: Sentinels) -> None:
+    limiter = Limiter("1 concurrent", store=store_at(watched.url, prefix(), only_messages=False), name="jobs")
+    limiter.store.turns.keep_us = 200_000  # type: ignore[attr-defined]
+    answers: list[Any] = []
+
+    def wait() -> None:
+        while not answers:
+            try:
+                answers.append(limiter.acquire("key", timeout=LONG_S, lease=LONG_S))
+            except StoreError:
+                time.sleep(0.2)
+
+    limiter.reserve("key", lease=3)
+    with in_thread(wait):
+        until(lambda: in_line(limiter) == 1)
+        before = watched.primary
+        before.kill()
+        watched.wait_failover(before)
+    assert answers[0]
+    before.restart()
+    watched.wait_ok()
