@@ -1,8 +1,8 @@
 """Damage a zone's memory in one place after another, and ask everything of it that can be asked.
 
-Every bit of every word of a few states, of a log's block, of a shard's notes, lock and records, of the limits and of
-the header is flipped, one at a time, and then words all over the zone are overwritten with random bits. Whatever is
-found there, a call may only answer or raise StoreError, at once.
+Every bit of every word of a few states, of a log's block, of a shard's notes, lock and records, of the cells of holds,
+of the limits and of the header is flipped, one at a time, and then words all over the zone are overwritten with random
+bits. Whatever is found there, a call may only answer or raise StoreError, at once.
 
 Run as a program, it prints one JSON object a part: `python flipping.py [RANDOM_PLACES]`.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from headgate import Limiter, SharedStore
-from headgate.errors import ConfigError, StoreError
+from headgate.errors import ArgumentError, ConfigError, StoreError
 from headgate.operation import Receipt
 from headgate.testing import ManualClock
 
@@ -32,6 +32,11 @@ LIMITS = (
     "5/hour fixed", "500/hour", "5/hour bucket", "9/hour leaky 5", "9/hour queue 5", "50/hour log",
     "5/hour burst 9 stepwise", "5/day in Europe/Zurich",
 )  # fmt: skip
+HELD = ("9 concurrent", "90/hour bucket", "9 concurrent; 50/hour log; 50/hour bucket")
+MOST_HOLDS = 60
+CELLS = SIZE - (MOST_HOLDS // 4 + 1) * 272 * 8 & -4096
+"""Where the cells of holds begin, which lie behind the only shard."""
+
 SHARD = 4096 + (32 << 10)
 WORDS, RECORDS, SLOTS = SHARD + 48, SHARD + 256, SHARD + 256 + 256 * 32
 ALL = (1 << 64) - 1
@@ -42,7 +47,7 @@ class World:
 
     def __init__(self) -> None:
         path = Path("/dev/shm") / f"headgate-flipping-{os.getpid()}-{uuid4().hex}"
-        self.store = SharedStore(path, size=SIZE)
+        self.store = SharedStore(path, size=SIZE, max_holds=MOST_HOLDS)
         with path.open("r+b") as file:
             self.memory = mmap.mmap(file.fileno(), SIZE)
         path.unlink()
@@ -55,6 +60,11 @@ class World:
                 for _ in range({"one": 1, "two": 2, "few": 3, "many": 20}[key]):
                     limiter.hit(key)
                     self.clock.advance(1000 + number)
+        self.holding = [Limiter(text, store=self.store, clock=self.clock, name="held") for text in HELD]
+        for limiter in self.holding:
+            for number in range(3):
+                limiter.reserve("held", number + 1, id=name_of(limiter, number), lease=60 + number)
+            limiter.commit(limiter.id_of("held", name_of(limiter, 0)), 0)
         now = bytes(self.memory)
         self.used = [place for place in range(SHARD, SIZE, 8) if now[place : place + 8] != before[place : place + 8]]
         self.whole = now
@@ -79,13 +89,29 @@ class World:
             yield lambda bound=bound: bound.read(("two",))  # type: ignore[misc]
             yield lambda limiter=limiter: limiter.hit_many(["few", f"new {uuid4().hex}", "two"])  # type: ignore[misc]
             yield lambda limiter=limiter: limiter.reset("two")  # type: ignore[misc]
+        for limiter in self.holding:
+            for number in range(4):
+                yield lambda limiter=limiter, number=number: self.hold(limiter, number)  # type: ignore[misc]
+            yield lambda limiter=limiter: limiter.peek("held", 1)  # type: ignore[misc]
+            yield lambda limiter=limiter: limiter.reset("held")  # type: ignore[misc]
         yield lambda: self.store.look("one")
+        yield lambda: self.store.look("held")
         yield lambda: self.store.forget("many")
         yield self.store.stats
         yield self.store.info
         yield self.store.known_limits
         yield self.store._zone.check
         yield self.bind_another
+
+    def hold(self, limiter: Limiter, number: int) -> None:
+        name = name_of(limiter, number)
+        whole_id = limiter.id_of("held", name)
+        with suppress(ArgumentError):  # it may seem to have been another hold
+            limiter.reserve("held", number + 1, id=name, lease=60)
+        with suppress(ArgumentError):
+            limiter.extend(whole_id, lease=90, more=number % 2)
+        with suppress(ArgumentError):
+            limiter.commit(whole_id, number)
 
     def bind_another(self) -> None:
         with suppress(ConfigError):  # it may seem to know all the limits that it can
@@ -102,13 +128,20 @@ class World:
         self.store.probe()  # what was held then is free again
 
 
+def name_of(limiter: Limiter, number: int) -> str:
+    """The name of one of the holds of these limits."""
+    return f"{number} of {'; '.join(map(str, limiter.limits))}"
+
+
 def main() -> None:
     places = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     world = World()
-    slots = [place for place in world.used if place >= SLOTS]
+    slots = [place for place in world.used if SLOTS <= place < CELLS]
+    cells = [place for place in world.used if place >= CELLS]
     mask = 64
     parts = {
         "states and blocks": ([*slots[:: max(1, len(slots) // 120)]], mask),
+        "cells of holds": (cells[:: max(1, len(cells) // 150)], 32),
         "notes": (range(WORDS, WORDS + 26 * 8, 8), mask),
         "records": (range(RECORDS, RECORDS + 8 * 8, 8), 8),
         "limits": (range(4096, 4096 + 3 * 64, 8), mask),

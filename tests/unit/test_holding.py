@@ -396,6 +396,23 @@ def test_more_limits_than_a_zone_can_hold_at_once_are_refused_and_charge_nothing
     assert many.peek("other", 0).limits[0].remaining == 9
 
 
+@pytest.mark.skipif(not ZONES, reason="a zone needs the native core")
+def test_a_hold_on_a_log_of_a_zone_has_twenty_parts_at_the_most_and_settles_all_of_them_at_once() -> None:
+    clock = ManualClock()
+    limiter = make_limiter("shared", "99/hour log", clock)
+    for _ in range(9):
+        limiter.hit("key")
+        clock.advance(1)
+    held = limiter.reserve("key", 1)
+    outcomes = []
+    for _ in range(25):
+        clock.advance(1)
+        outcomes.append(held.extend(more=1).outcome)
+    assert outcomes == ["extended"] * 19 + ["refused"] * 6
+    assert limiter.extend(held.id).outcome == "extended" and left(limiter) == [70]
+    assert held.commit(0).outcome == "settled" and left(limiter) == [90]
+
+
 def test_a_shadow_that_did_not_admit_is_not_held(holding_kind: str) -> None:
     clock = ManualClock()
     limiter = Limiter("2/hour bucket; 1 concurrent", store=make_store(holding_kind), clock=clock, shadow=True)

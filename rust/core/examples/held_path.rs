@@ -1,6 +1,10 @@
-//! Holds and their settling, for counting the instructions that they take: `held_path token_bucket 20000`.
+//! Holds and their settling, for counting the instructions that they take: `held_path token_bucket 20000`, or in a zone
+//! `held_path token_bucket 20000 zone`; `places` are in flight.
 
 #![allow(clippy::expect_used, clippy::panic)] // a tool of the benchmarks, not part of the core
+
+use std::fmt::Debug;
+use std::fs::OpenOptions;
 
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::process::capacity::Bounds;
@@ -8,8 +12,11 @@ use headgate_core::process::storage::ProcessStorage;
 use headgate_core::shard::registered::Definition;
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Check, Mode, OnFull};
-use headgate_core::table::settling::HoldRequest;
+use headgate_core::table::settling::{Asked, HoldRequest, Outcome};
 use headgate_core::table::storage::Storage;
+use headgate_core::zone::header::Birth;
+use headgate_core::zone::layout::Layout;
+use headgate_core::zone::storage::ZoneStorage;
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 const HOUR_US: i64 = 3_600_000_000;
@@ -21,13 +28,40 @@ fn main() {
         "fixed_window" => (Algorithm::FixedWindow, 0),
         "sliding_window" => (Algorithm::SlidingWindow, 0),
         "token_bucket" => (Algorithm::TokenBucket, 7),
+        "places" => (Algorithm::Concurrent, 0),
         kind => panic!("no such kind of limit: {kind}"),
     };
     let holds: i64 = arguments.next().and_then(|count| count.parse().ok()).expect("a number of holds");
-    let bounds =
-        Bounds { max_keys: 1_000_000, max_log_blocks: 1_000_000, max_holds: 1_000_000, on_full: OnFull::Forget };
-    let table = Table::new([7; 16], ProcessStorage::new(bounds));
     let limit = Limit::new(algorithm, 1, 10_000_000, 60_000_000, refill).expect("a limit");
+    let settled = match arguments.next().as_deref() {
+        None => {
+            let bounds = Bounds {
+                max_keys: 1_000_000,
+                max_log_blocks: 1_000_000,
+                max_holds: 1_000_000,
+                on_full: OnFull::Forget,
+            };
+            hold(&Table::new([7; 16], ProcessStorage::new(bounds)), limit, holds)
+        }
+        Some("zone") => hold(&Table::new([7; 16], zone()), limit, holds),
+        Some(place) => panic!("no such place: {place}"),
+    };
+    println!("{settled}");
+}
+
+/// A zone in a file without a name.
+fn zone() -> ZoneStorage {
+    let (size, path) = (128 << 20, std::env::temp_dir().join(format!("headgate-held-path-{}", std::process::id())));
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("a file");
+    file.set_len(size as u64).expect("room");
+    std::fs::remove_file(path).expect("its name to go");
+    let birth = Birth { seed: [7; 16], boot: [1; 16], anchor_us: 5, created_us: 6 };
+    ZoneStorage::format(&file, &Layout::new(size, 0, 100_000).expect("a layout"), &birth).expect("a zone");
+    ZoneStorage::open(&file, OnFull::Forget, Some(1)).expect("a file").expect("a zone")
+}
+
+/// Hold and settle so often; how many were settled the short way.
+fn hold<S: Storage<Error: Debug>>(table: &Table<S>, limit: Limit, holds: i64) -> i64 {
     let limit = table.register(Definition { scope: "held", text: "", limit }, NOW_US).expect("a lock").expect("room");
     let mut settled = 0;
     for number in 0..holds {
@@ -40,7 +74,12 @@ fn main() {
         table.reserve(&[check], &request, now_us, HOLD).expect("a lock");
         let shard_number = table.storage().shard_of(check.key);
         let came = table.commit_one(id, shard_number, Some(4), &limit, now_us).expect("a lock");
+        if came.is_none() {
+            let asked: Asked<'_> = std::iter::once(&*limit).collect();
+            let came = table.commit(id, shard_number, &[Some(4)], &asked, now_us).expect("a lock");
+            assert_eq!(came.expect("no debt").outcome, Outcome::Settled);
+        }
         settled += i64::from(came.is_some());
     }
-    println!("{settled}");
+    settled
 }

@@ -5,8 +5,10 @@ use std::ops::DerefMut;
 use smallvec::SmallVec;
 
 use crate::algorithms::leases::Lease;
+use crate::algorithms::transition::NEVER;
 use crate::holding::record::{HoldId, Part};
 use crate::holding::store::HoldStore;
+use crate::limit::Algorithm;
 use crate::shard::Shard;
 use crate::shard::backing::Backing;
 use crate::shard::registered::Registered;
@@ -79,15 +81,29 @@ impl<S: Storage> Table<S> {
             let Some((held, key)) = shares.held(limit) else {
                 continue;
             };
-            let cost = if held.parts.is_empty() { 0 } else { more[usize::from(held.group)] };
-            let limit: &Registered = if is_same { asked[limit] } else { &own[limit] };
+            let cost = if held.parts.is_empty() { 0 } else { more.get(usize::from(held.group)).copied().unwrap_or(0) };
+            let Some(limit) = (if is_same { Some(asked[limit]) } else { own.get(limit) }) else {
+                continue;
+            };
             let key = crate::hash::KeyHash { shard: 0, tag: key.tag ^ key.salt };
             checks.push(Check { limit, key, cost, shadow: held.shadow });
         }
         let guard_of = |shares: &Shares<'table, S>, limit: usize| shares.transaction.locked.locations[limit].guard;
         let growing: SmallVec<[usize; 4]> =
-            (0..count).filter(|limit| checks[*limit].cost > 0).map(|limit| guard_of(shares, limit)).collect();
-        let room = self.reserve_parts(&mut shares.transaction.locked, |guard| growing.contains(&guard), count, now_us);
+            (0..checks.len()).filter(|limit| checks[*limit].cost > 0).map(|limit| guard_of(shares, limit)).collect();
+        let parts = |limit: usize| shares.held(limit).map_or(0, |(held, _)| held.parts.len());
+        let is_long = |limit: usize| {
+            let check = &checks[limit];
+            check.cost > 0
+                && check.limit.limit.algorithm == Algorithm::SlidingLog
+                && parts(limit) >= S::MOST_PARTS_OF_LOG
+        };
+        let room = if checks.len() < count || (0..count).any(is_long) {
+            Err(Full { soonest_us: NEVER })
+        } else {
+            let limits = (0..count).map(|limit| 1 + parts(limit) / 4).sum();
+            self.reserve_parts(&mut shares.transaction.locked, |guard| growing.contains(&guard), limits, now_us)
+        };
         if let Err(Full { soonest_us }) = room {
             let answer = self.refuse_hold(&checks, &shares.transaction, soonest_us, now_us);
             self.settle_parts(&mut shares.transaction.locked);

@@ -136,6 +136,9 @@ pub trait Storage: Sized {
     /// What a decision wrote since it began was never written.
     fn roll_back<'table>(&'table self, locked: &mut LockedShards<Self::Guard<'table>>);
 
+    /// The most parts of a hold on a sliding log: each is settled by itself, and all of them as one.
+    const MOST_PARTS_OF_LOG: usize = usize::MAX;
+
     /// A number that no other id for a hold was made of.
     fn next_id(&self) -> u64;
 

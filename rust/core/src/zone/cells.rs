@@ -98,7 +98,7 @@ impl MappedBacking<'_> {
     pub(super) fn drop_cell(&mut self, cell: u32) {
         let (later, count) = halves(self.journal.word(LATER_CELLS));
         self.write_cell(cell, NEXT_FREE, [u64::from(later)]);
-        self.write_words(LATER_CELLS, [word_of(cell, count + 1)]);
+        self.write_words(LATER_CELLS, [word_of(cell, count.saturating_add(1))]);
     }
 
     /// Whether so many cells can be taken; chunks of the pool are taken for them. Nothing is half written.
@@ -145,7 +145,7 @@ impl MappedBacking<'_> {
             self.fill(next, NEXT_FREE, u64::from(free));
             self.write_words(
                 FREE_CELLS,
-                [word_of(next, count + 1), self.journal.word(LATER_CELLS), word_of(next + 1, end)],
+                [word_of(next, count.saturating_add(1)), self.journal.word(LATER_CELLS), word_of(next + 1, end)],
             );
             self.journal.commit();
             return true;

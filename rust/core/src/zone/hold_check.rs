@@ -9,7 +9,7 @@ use crate::algorithms::leases::Lease;
 use crate::zone::backing::MappedBacking;
 use crate::zone::holding::keys_of;
 use crate::zone::journal::{FREE_CELLS, FRESH_CELLS, HELD, LATER_CELLS};
-use crate::zone::lease_list::{LANES, PLACES};
+use crate::zone::lease_list::{LANES, LAST, PLACES};
 use crate::zone::pool::{CELLS_PER_CHUNK, CHUNK_WORDS, KIND, Kind, NEXT_FREE, halves};
 use crate::zone::tries::Trie;
 
@@ -163,6 +163,9 @@ impl Found<'_, '_> {
             if self.backing.next_lease(at, lane, &mut 1).is_some() {
                 return Err("a lease off its lane");
             }
+        }
+        if self.backing.cell(key, LAST) != leases.last().map_or(0, |(cell, _)| u64::from(*cell)) {
+            return Err("a last lease that is not the last");
         }
         if self.backing.number(key, PLACES) == places { Ok(()) } else { Err("places in flight that do not add up") }
     }

@@ -10,9 +10,12 @@ use crate::zone::backing::MappedBacking;
 use crate::zone::pool::{Kind, halves, word_of};
 
 /// The word of a key that has the places of all its leases.
-pub const PLACES: usize = 3;
-/// The links of keys and leases: to the next one on each lane, two in a word.
-const LINKS: usize = 6;
+pub const PLACES: usize = 8;
+/// The word of a key that names the lease which is the last to be over, behind the former word.
+pub const LAST: usize = 9;
+/// The words that link keys and leases to the next one on each lane, two in each; with what orders them they are in
+/// one line of a cache.
+const LINKS: [usize; LANES / 2] = [5, 6, 7, 3];
 /// How many lanes there are.
 pub const LANES: usize = 8;
 const UNTIL: usize = 0;
@@ -54,13 +57,10 @@ impl Leases for ZoneLeases<'_, '_> {
     }
 
     fn last(&self, now: i64) -> Option<i64> {
-        let (mut at, mut left) = (self.key, self.backing.journal.held.pool().len());
-        for lane in (0..LANES).rev() {
-            while let Some(next) = self.backing.next_lease(at, lane, &mut left) {
-                at = next;
-            }
-        }
-        (at != self.key).then(|| self.backing.number(at, UNTIL)).filter(|until| *until > now)
+        let last = self.backing.cell(self.key, LAST) as u32;
+        (last != 0 && self.backing.is(last, Kind::Lease))
+            .then(|| self.backing.number(last, UNTIL))
+            .filter(|until| *until > now)
     }
 
     fn freed_at(&self, now: i64, needed: i64) -> Option<i64> {
@@ -85,9 +85,9 @@ impl MappedBacking<'_> {
         let before = self.leases_before(key, lease);
         let lanes = lanes_of(lease);
         let links = self.links_behind(&before, lanes);
-        (LINKS..).zip(links).for_each(|(word, links)| self.fill(cell, word, links));
+        LINKS.into_iter().zip(links).for_each(|(word, links)| self.fill(cell, word, links));
         (0..lanes).for_each(|lane| self.write_link_of(before[lane], lane, cell));
-        self.write_cell(key, PLACES, [(self.number(key, PLACES) + lease.places) as u64]);
+        self.count_places(key, lease.places, if links[0] as u32 == 0 { Some(cell) } else { None });
     }
 
     /// Free places of a key; nothing happens where they are free already.
@@ -109,9 +109,9 @@ impl MappedBacking<'_> {
         let lanes = lanes_of(lease);
         self.write_cell(cell, UNTIL, [lease.until as u64, lease.number, lease.places as u64]);
         let links = self.links_behind(&before, lanes);
-        (LINKS..).zip(links).for_each(|(word, links)| self.write_cell(cell, word, [links]));
+        LINKS.into_iter().zip(links).for_each(|(word, links)| self.write_cell(cell, word, [links]));
         (0..lanes).for_each(|lane| self.write_link_of(before[lane], lane, cell));
-        self.write_cell(key, PLACES, [(self.number(key, PLACES) + lease.places) as u64]);
+        self.count_places(key, lease.places, if links[0] as u32 == 0 { Some(cell) } else { None });
     }
 
     /// The first lease of a key, if it is over.
@@ -151,14 +151,22 @@ impl MappedBacking<'_> {
         if (own.until, own.number) != (lease.until, lease.number) {
             return None;
         }
-        for (lane, before) in before.into_iter().enumerate() {
-            if self.link(before, lane) == cell {
+        for (lane, own) in before.into_iter().enumerate() {
+            if self.link(own, lane) == cell {
                 let next = self.link(cell, lane);
-                self.write_link_of(before, lane, next);
+                self.write_link_of(own, lane, next);
             }
         }
-        self.write_cell(key, PLACES, [(self.number(key, PLACES) - own.places).max(0) as u64]);
+        let former = if before[0] == key { 0 } else { before[0] };
+        self.count_places(key, -own.places, (self.cell(key, LAST) as u32 == cell).then_some(former));
         Some(cell)
+    }
+
+    /// So many places more are in use, and this lease is the last of the key, if another one is.
+    fn count_places(&mut self, key: u32, more: i64, last: Option<u32>) {
+        let places = (self.number(key, PLACES) + more).max(0);
+        let last = last.map_or_else(|| self.cell(key, LAST), u64::from);
+        self.write_cell(key, PLACES, [places as u64, last]);
     }
 
     /// On each lane the last one before the place of a lease; the key itself before the first.
@@ -183,11 +191,11 @@ impl MappedBacking<'_> {
     }
 
     fn link(&self, cell: u32, lane: usize) -> u32 {
-        (self.cell(cell, LINKS + lane / 2) >> (lane % 2 * 32)) as u32
+        (self.cell(cell, LINKS[lane / 2]) >> (lane % 2 * 32)) as u32
     }
 
     fn write_link_of(&mut self, cell: u32, lane: usize, next: u32) {
-        let word = LINKS + lane / 2;
+        let word = LINKS[lane / 2];
         let (low, high) = halves(self.cell(cell, word));
         let links = if lane % 2 == 0 { word_of(next, high) } else { word_of(low, next) };
         self.write_cell(cell, word, [links]);

@@ -118,6 +118,7 @@ impl Storage for ZoneStorage {
     type Backing<'zone> = MappedBacking<'zone>;
     type Guard<'zone> = Guard<'zone>;
     type Error = Unusable;
+    const MOST_PARTS_OF_LOG: usize = 20;
 
     fn shard_count(&self) -> usize {
         self.shards.count()
