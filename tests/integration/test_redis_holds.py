@@ -482,6 +482,29 @@ def test_where_one_slot_refuses_nothing_is_held_in_any(nodes: Cluster) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_a_debt_that_one_slot_cannot_count_changes_nothing_in_any(nodes: Cluster, late: int) -> None:
+    nodes.wait_ok()
+    store = opened(nodes.url)
+    texts = ["10/minute; 4 concurrent", "30/minute log", "20/minute log"]
+    texts[late] += "; 1/week bucket"  # whose scaled units are large
+    bound, _ = _apart(nodes, store, *texts)
+    keys = ("a0", "b0", "c0")
+    assert len({key_slot(key.encode()) for key in keys}) == 3
+    held = bound.reserve(Operation(keys, (1, 1, 1)), Hold("job", 10 * SECOND))
+    before = _left(bound, keys)
+    with pytest.raises(ArgumentError, match="so large a debt"):
+        bound.commit(held.id, 2**40)
+    assert _left(bound, keys) == before
+    assert bound.extend(held.id, 20 * SECOND, [0, 0, 0]).outcome in ("extended", "refused"), "it is open"
+    settled = bound.commit(held.id, [2, 3, 4])
+    assert (settled.outcome, settled.actuals) == ("settled", (2, 3, 4))
+    changed = {number: old - new for number, (old, new) in enumerate(zip(before, _left(bound, keys), strict=True))}
+    assert sorted(changed.values()) == sorted([1, -1, 2, 3, late + 1]), "each is charged what was missing"
+    assert bound.commit(held.id, 2**40).outcome == "already settled"
+    store.close()
+
+
 @pytest.mark.parametrize("colour", COLOURS)
 def test_while_a_slot_moves_holds_are_settled_whole_or_later(nodes: Cluster, colour: str) -> None:
     nodes.wait_ok()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import count
 from typing import Any
 
@@ -12,17 +13,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from asking import give_back
 from headgate import ArgumentError, ConflictingId, Limiter
+from headgate.algorithms import stepwise
 from headgate.limits import CalendarWindow, Concurrent, FixedWindow, Limit, SlidingLog, SlidingWindow, StepwiseBucket
 from headgate.testing import ManualClock
 from strategies import NUMBERS, ONE_LIMIT
 from subjects import HOLDING, make_limiter, make_store, numbers
 
 needs_two = pytest.mark.skipif(len(HOLDING) < 2, reason="only one store that holds is here")
-HELD = ONE_LIMIT.filter(lambda limit: not isinstance(limit, CalendarWindow | StepwiseBucket))
-"""Limits that can be held on every store that holds."""
-
 PLACES = st.builds(Concurrent, limit=st.integers(0, 12))
-LIMITS = st.lists(st.one_of(HELD, PLACES), min_size=1, max_size=4)
+LIMITS = st.lists(st.one_of(ONE_LIMIT, PLACES), min_size=1, max_size=4)
 KEYS = st.sampled_from(["a", "b", ("a", 1)])
 NAMES = st.sampled_from(["1", "2", "3", "4", "5", "6"])
 COSTS = st.one_of(st.integers(0, 4), NUMBERS)
@@ -58,7 +57,8 @@ class AllHolding(RuleBasedStateMachine):
             try:
                 answers.append(ask(limiter))
             except (ArgumentError, ConflictingId) as error:
-                answers.append((type(error), str(error)))
+                message = re.sub(r" for '.*' is so large", " for one of its limits is so large", str(error))
+                answers.append((type(error), message))  # of several that cannot hold a debt, any may be named
         assert all(answer == answers[0] for answer in answers)
         return answers[0]
 
@@ -100,7 +100,17 @@ class AllHolding(RuleBasedStateMachine):
         wait_us = data.draw(
             st.one_of(st.integers(0, 1000), st.integers(0, 3 * period_us), st.integers(-min(period_us, 10**6), 0))
         )
-        self.clock.set(max(0, self.clock.now_us() + wait_us))
+        if wait_us > 0 or not self.has_ended():
+            self.clock.set(max(0, self.clock.now_us() + wait_us))
+
+    def has_ended(self) -> bool:
+        """Whether a state has become the same as none: a store may have forgotten it, so a clock must not step back."""
+        return any(
+            state is not None and not reading.reset_after_us
+            for limiter in self.all
+            for key in ("a", "b", ("a", 1))
+            for state, reading in zip(limiter.bound.read((key,)), limiter.peek(key, 0).limits, strict=True)
+        )
 
     @rule(data=st.data())
     def change_numbers(self, data: st.DataObject) -> None:
@@ -111,6 +121,9 @@ class AllHolding(RuleBasedStateMachine):
                 changed.append(data.draw(PLACES))
             elif isinstance(limit, FixedWindow | SlidingLog | SlidingWindow):
                 changed.append(type(limit)(limit=data.draw(st.integers(0, 20)), period_us=limit.period_us))
+            elif isinstance(limit, CalendarWindow):
+                number = data.draw(st.integers(0, 20))
+                changed.append(CalendarWindow(limit=number, period=limit.period, zone=limit.zone))
             else:
                 changed.append(limit)
         self.use(changed)
@@ -137,23 +150,43 @@ STEPS = st.lists(
 
 
 class Truth:
-    """What a limit would have, had it known from the start what everything really costs."""
+    """What a limit would have, had it known from the start what everything really costs.
+
+    A bucket in steps begins its count with the charge that finds it full, and which one that is depends on what is held
+    meanwhile. So its truth is refilled at the moments at which the limiter's bucket is.
+    """
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
         self.charges: list[tuple[int, int]] = []
         self.level = self.at_us = 0
+        self.stepped: int | None = None
+        self.scale = 1 if isinstance(limit, StepwiseBucket) else limit.period_us
+        """Units of the level for one of the limit."""
 
     def charge(self, at_us: int, cost: int) -> None:
         self.charges.append((at_us, cost))
         self.bring(at_us)
-        self.level -= cost * self.limit.period_us
+        self.level -= cost * self.scale
 
     def bring(self, now_us: int) -> None:
-        """The scaled units below full of a bucket, as of a moment."""
-        refill = getattr(self.limit, "refill", 0)
-        self.level = min(0, self.level + refill * (now_us - self.at_us))
+        """The units below full of a bucket, as of a moment."""
+        flowed = getattr(self.limit, "refill", 0) * (now_us - self.at_us)
+        if isinstance(self.limit, StepwiseBucket):
+            steps = 0 if self.stepped is None else max(0, now_us - self.stepped) // self.limit.period_us
+            flowed = self.limit.refill * steps
+            if self.stepped is not None:
+                self.stepped += steps * self.limit.period_us
+        self.level = min(0, self.level + flowed)
         self.at_us = now_us
+
+    def see_steps(self, limiter: Limiter, now_us: int) -> None:
+        """Take note of when the limiter's bucket is refilled next."""
+        if isinstance(self.limit, StepwiseBucket):
+            self.bring(now_us)
+            [state] = limiter.bound.read(("key",))
+            tokens, stepped = stepwise.roll(self.limit.compiled, state, now_us)
+            self.stepped = stepped if tokens < self.limit.quota else None
 
     def remaining(self, now_us: int) -> int:
         period_us, quota = self.limit.period_us, self.limit.quota
@@ -162,6 +195,8 @@ class Truth:
         def units(first_us: int, last_us: int) -> int:
             return sum(cost for at_us, cost in self.charges if first_us <= at_us < last_us)
 
+        if isinstance(self.limit, CalendarWindow) and (calendar := self.limit.compiled.calendar) is not None:
+            return max(0, quota - units(*calendar.window(now_us)))
         if isinstance(self.limit, FixedWindow):
             return max(0, quota - units(window * period_us, (window + 1) * period_us))
         if isinstance(self.limit, SlidingLog):
@@ -171,10 +206,10 @@ class Truth:
             weighed = last * (period_us - now_us % period_us) // period_us
             return max(0, quota - units(window * period_us, (window + 1) * period_us) - weighed)
         self.bring(now_us)
-        return (quota * period_us + self.level) // period_us
+        return (quota * self.scale + self.level) // self.scale
 
 
-@given(limit=HELD.filter(lambda limit: limit.quota > 0), steps=STEPS)
+@given(limit=ONE_LIMIT.filter(lambda limit: limit.quota > 0), steps=STEPS)
 def test_settling_is_never_more_generous_than_the_truth_and_of_windows_equal(
     holding_kind: str, limit: Limit, steps: list[tuple[int, str, int, int]]
 ) -> None:
@@ -195,9 +230,11 @@ def test_settling_is_never_more_generous_than_the_truth_and_of_windows_equal(
             truth.charge(clock.now_us(), cost)
         elif what == "settle" and opened:
             settle(limiter, *opened.pop(actual % len(opened)))
+        truth.see_steps(limiter, clock.now_us())
         compare(limiter, truth, clock, settled=not opened)
     while opened:
         settle(limiter, *opened.pop(0))
+        truth.see_steps(limiter, clock.now_us())
         clock.advance(scale_us)
     compare(limiter, truth, clock, settled=True)
     clock.advance(limit.period_us // 3)
@@ -216,7 +253,7 @@ def compare(limiter: Limiter, truth: Truth, clock: ManualClock, *, settled: bool
     if not settled:
         return
     remaining, right = limiter.peek("key", 0).limits[0].remaining, truth.remaining(clock.now_us())
-    if isinstance(truth.limit, FixedWindow | SlidingLog | SlidingWindow):
+    if isinstance(truth.limit, CalendarWindow | FixedWindow | SlidingLog | SlidingWindow):
         assert remaining == right
     else:
         assert remaining <= right

@@ -10,7 +10,9 @@ import pytest
 from headgate import ArgumentError, AsyncLimiter, ConfigError, Limiter, MemoryStore
 from headgate.integrations.httpx import RateLimitTransport
 from headgate.testing import ManualClock
-from subjects import CORES, REDIS, ZONES, make_limiter
+from subjects import REDIS, make_limiter, make_store
+
+DAY_US = 86_400_000_000
 
 LIMITS = "60/minute fixed; 90000 tokens/minute bucket; 20 usd/day fixed; 5 concurrent"
 
@@ -68,10 +70,9 @@ def test_money_is_held_as_text_or_decimals(core: str) -> None:
     assert limiter.peek("key", 0).remaining == 19_750_000_000
 
 
-@pytest.mark.parametrize("kind", [*CORES, *ZONES])
-def test_calendar_windows_and_buckets_in_steps_are_held_in_memory(kind: str) -> None:
+def test_calendar_windows_and_buckets_in_steps_are_held(holding_kind: str) -> None:
     clock = ManualClock()
-    limiter = make_limiter(kind, "1000/month in Europe/Zurich; 10/minute burst 30 stepwise", clock)
+    limiter = make_limiter(holding_kind, "1000/month in Europe/Zurich; 10/minute burst 30 stepwise", clock)
     held = limiter.reserve("key", 20)
     assert held.commit(5).outcome == "settled"
     assert [reading.remaining for reading in limiter.peek("key", 0).limits] == [995, 25]
@@ -87,13 +88,52 @@ def test_calendar_windows_and_buckets_in_steps_are_held_in_memory(kind: str) -> 
     assert [reading.remaining for reading in limiter.peek("other", 0).limits] == [1000, 30]
 
 
-@pytest.mark.parametrize("kind", REDIS[:1])
-@pytest.mark.parametrize("text", ["1000/month in Europe/Zurich", "10/minute burst 30 stepwise"])
-def test_what_cannot_be_held_on_redis_says_so_before_anything_is_charged(text: str, kind: str) -> None:
-    limiter = make_limiter(kind, text, ManualClock())
-    with pytest.raises(ConfigError, match="cannot be held on Redis"):
-        limiter.reserve("key")
-    assert limiter.hit("key").remaining == limiter.limits[0].quota - 1
+def test_a_hold_of_a_calendar_window_is_settled_into_the_window_that_admitted_it(holding_kind: str) -> None:
+    clock = ManualClock(20_000 * DAY_US + 5)
+    limiter = make_limiter(holding_kind, "10/day in UTC", clock)
+    first, unused, free = limiter.reserve("key", 4), limiter.reserve("key", 3), limiter.reserve("free", 0)
+    clock.set(20_001 * DAY_US - 1)
+    assert limiter.commit(first.id, 6).after[0][1:] == (1, 1)
+    assert limiter.commit(free.id, 9).after[0][1:] == (1, 1), "a debt where nothing was counted"
+    clock.advance(1)
+    late = limiter.reserve("key", 5)
+    assert limiter.commit(unused.id, 0).after[0].remaining == 5, "its window is over"
+    clock.set(20_002 * DAY_US)
+    assert limiter.commit(late.id, 99).after[0][1:] == (10, 0)
+    assert limiter.peek("key", 0).remaining == 10
+
+
+def test_a_hold_of_a_calendar_window_is_extended_in_the_window_of_that_moment(holding_kind: str) -> None:
+    clock = ManualClock(20_000 * DAY_US + 5)
+    limiter = make_limiter(holding_kind, "10/day in UTC", clock)
+    held = limiter.reserve("key", 4, lease_us=9 * DAY_US)
+    clock.advance(4 * DAY_US)
+    extension = held.extend(more=7)
+    assert (extension.outcome, extension.after[0].remaining) == ("extended", 3)
+    assert held.extend(more=4).outcome == "refused"
+    assert held.commit(5).after[0].remaining == 9, "six go off the last part, whose window it is"
+
+
+@pytest.mark.parametrize("kind", REDIS)
+def test_a_hold_of_a_calendar_window_is_settled_by_limits_that_know_no_calendar(kind: str) -> None:
+    clock = ManualClock(20_000 * DAY_US + 5)
+    store = make_store(kind)
+    limiter = Limiter("10/day in UTC; 9/minute", store=store, name="api", clock=clock)
+    other = Limiter("9/minute", store=store, name="other", clock=clock)
+    one, two, three = (limiter.reserve("key", 3, lease_us=9 * DAY_US) for _ in range(3))
+    assert other.commit(one.id, 1).after == ()
+    assert other.extend(two.id).outcome == "extended"
+    assert limiter.peek("key", 0).limits[0].remaining == 3
+    clock.advance(DAY_US)
+    with pytest.raises(ArgumentError, match="a calendar window of this hold is over"):
+        other.extend(two.id, more=1)
+    assert other.extend(two.id).outcome == "extended"
+    assert limiter.peek("key", 0).limits[0].remaining == 10
+    assert other.commit(two.id, 1).outcome == "settled"
+    assert limiter.extend(three.id, more=1).outcome == "extended"
+    assert limiter.peek("key", 0).limits[0].remaining == 9
+    assert other.cancel(three.id).outcome == "settled"
+    assert limiter.peek("key", 0).limits[0].remaining == 10
 
 
 def test_a_shadow_limit_that_did_not_admit_a_hold_is_not_charged_when_it_is_settled(core: str) -> None:

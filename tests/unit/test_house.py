@@ -349,8 +349,6 @@ def test_the_scripts_have_the_floor_plan_of_the_cores() -> None:
             if isinstance(node, ast.ImportFrom) and node.module == "headgate.algorithms.token_bucket"
         }
         assert set(same) == borrowed
-        if python_file.stem in ("calendar_window", "stepwise"):  # which are not held on Redis
-            own = [name for name in own if name not in ("mark", "settle", "fits")]
         assert [name for name in sections if name in STEPS] == own, python_file.stem
 
 

@@ -17,7 +17,7 @@ from headgate.algorithms.table import is_in_flight
 from headgate.algorithms.transition import measure_us
 from headgate.clock import Clock
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.errors import ArgumentError, ConfigError, StoreError, StoreKeyError
+from headgate.errors import ArgumentError, StoreError, StoreKeyError
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.operation import Operation
 from headgate.stores.protocol import StatesAt
@@ -39,7 +39,6 @@ from headgate.stores.redis.scripts import (
     PEEK,
     TELL,
     Script,
-    can_be_held,
     few_limits,
     forget,
     give_back,
@@ -129,8 +128,8 @@ class Commands:
             )
             for definition in self.definitions
         ]
-        self._servers_clock = ServersClock()
-        self._have_borders = any(member.borders is not None for member in self.members)
+        self.servers_clock = ServersClock()
+        self.have_borders = any(member.borders is not None for member in self.members)
         self._scripts: dict[tuple[tuple[int, ...], bool], Script] = {}
         # Whatever order they are written in, the same algorithms are one script.
         self._order = sorted(range(len(self.members)), key=lambda number: self.members[number].kind & _ALGORITHM)
@@ -163,14 +162,9 @@ class Commands:
         checked = list(map(check_cost, costs))
         return checked[-1:] if self._is_one else [checked[definition.group] for definition in self.definitions]
 
-    def check_holdable(self) -> None:
-        """Raise ConfigError where there is a limit whose charges cannot be held on Redis."""
-        for definition in self.definitions:
-            if not can_be_held(definition.limit.algorithm):
-                raise ConfigError(
-                    f'"{definition.limit}" cannot be held on Redis: calendar windows and buckets in steps are held by '
-                    "the memory store alone"
-                )
+    def moment_us(self, now_us: float) -> int:
+        """The moment that a script is given; where it is given none, that of the server as far as it is known."""
+        return int(now_us) if now_us >= 0 else self.servers_clock.now_us()
 
     def check_hit(self) -> None:
         """Raise ArgumentError where a hit would take a place that nothing frees."""
@@ -195,9 +189,9 @@ class Commands:
         places = [self._order] if self.slot_of is None else self._places(names)
         if len(places) == 1:
             reply = yield self._call(places[0], names, costs, mode, now_us, max_delay_us)
-            if self._have_borders:
+            if self.have_borders:
                 again = partial(self._call, places[0], names, costs, mode, now_us, max_delay_us)
-                reply = yield from self._servers_clock.inside(reply, again)
+                reply = yield from self.servers_clock.inside(reply, again)
             found = self._readings(reply, costs)
             readings = (
                 found if self._in_order else [reading for _, reading in sorted(zip(places[0], found, strict=True))]
@@ -320,7 +314,7 @@ class Commands:
         """The reply of one place of several."""
         call = partial(self._call, place, names, costs, mode, now_us, max_delay_us, together=True)
         reply = yield call()
-        return (yield from self._servers_clock.inside(reply, call)) if self._have_borders else reply
+        return (yield from self.servers_clock.inside(reply, call)) if self.have_borders else reply
 
     def _take_back(self, charged: list[tuple[list[int], int]], names: list[bytes], costs: list[int]) -> ScriptSteps:
         """Undo what was charged in this decision, at moments that are known."""
@@ -361,12 +355,12 @@ class Commands:
             member = self.members[place[0]]
             cost = costs[place[0]]
             options = [] if usual and cost == 1 else [pack("<4d", *head, cost)]
-            numbers = self._numbers([member], now_us) if self._have_borders else [member.numbers]
+            numbers = self._numbers([member], now_us) if self.have_borders else [member.numbers]
             return ScriptCall(member.one, [names[place[0]]], [*numbers, *options])
         own = [costs[number] for number in place]
         members = [self.members[number] for number in place]
         keys = [names[number] for number in place]
-        numbers = self._numbers(members, now_us) if self._have_borders else [member.numbers for member in members]
+        numbers = self._numbers(members, now_us) if self.have_borders else [member.numbers for member in members]
         usual = usual and own.count(1) == len(own)
         together = len(set(keys)) == 1
         if len(place) <= (MOST_IN_A_HASH if together else MOST_APART) and self._locals(place) <= MOST_LOCALS:
@@ -386,7 +380,7 @@ class Commands:
 
     def _numbers(self, members: Sequence[Member], now_us: int | None) -> list[bytes]:
         """The numbers of limits with borders among them, which follow those of a calendar window."""
-        moment_us = self._servers_clock.now_us() if now_us is None else now_us
+        moment_us = self.moment_us(_SERVERS_TIME if now_us is None else now_us)
         return [
             member.numbers if member.borders is None else member.numbers + member.borders.around(moment_us)
             for member in members

@@ -7,10 +7,11 @@ from struct import Struct, pack
 from typing import NamedTuple
 
 from headgate.clock import US_PER_SECOND
+from headgate.stores.redis.borders import Borders
 from headgate.stores.redis.commands import Commands, Member, ScriptCall
 from headgate.stores.redis.hold_names import record_name
 from headgate.stores.redis.hold_scripts import extend, reserve, reserve_few, settle, settle_few
-from headgate.stores.redis.scripts import FORGET, SETTLE, SHORTEN, TURN_BACK, Script, can_be_held
+from headgate.stores.redis.scripts import CHECK, CHECKED, FORGET, SETTLE, SHORTEN, TURN_BACK, Script
 
 AS_HELD = -1.0
 """An amount: as much as is held."""
@@ -69,6 +70,7 @@ class HoldCalls:
         self._asked = [bytes(member.kind for member in members)]
         for member, name in zip(members, names, strict=True):
             self._asked += [member.numbers, member.field.encode(), name.tail]
+        self._borders = [member.borders for member in members]
         self._few = self._scripts_of_few(members, len({name.tail for name in names}))
         self.are_few = self._few is not None
         """Whether they have scripts of their own: a few limits of one key, none of them a shadow."""
@@ -88,7 +90,9 @@ class HoldCalls:
         for number in place.numbers:
             group = commands.definitions[number].group
             what += _as_held(commands.members[number], group + 1, keys.index(names[number]) + 1)
-        return ScriptCall(reserve(), [place.record, *keys], [what + pack(f"<H{len(others)}H", len(others), *others)])
+        what += pack(f"<H{len(others)}H", len(others), *others)
+        borders = [commands.members[number].borders for number in place.numbers]
+        return ScriptCall(reserve(), [place.record, *keys], [what, *self._around(borders, head.now_us)])
 
     def reserve_few(self, head: HoldHead, record: bytes, name: bytes, cost: int) -> ScriptCall:
         """The same for a few limits of one key."""
@@ -97,7 +101,8 @@ class HoldCalls:
         seconds = (head.lease_us + head.remember_us) // US_PER_SECOND + _SLACK_S
         if head.now_us >= 0:
             seconds += _OTHER_CLOCK_S
-        return ScriptCall(script, [record, name], [_HOLD(*head) + _DOUBLE(cost), held, b"%d" % seconds])
+        arguments = [_HOLD(*head) + _DOUBLE(cost), held, b"%d" % seconds, *self._around(self._borders, head.now_us)]
+        return ScriptCall(script, [record, name], arguments)
 
     def settle(self, record: bytes, actuals: Sequence[float], now_us: float) -> ScriptCall:
         """Settle a hold of any limits with an amount for each group, or one for all."""
@@ -107,6 +112,14 @@ class HoldCalls:
         """Settle a hold that is one of these few limits, as they are now."""
         assert self._few is not None
         return ScriptCall(self._few.settle, [record], [_AMOUNT(now_us, actual), self._few.held])
+
+    def check_debt(self, record: bytes, actuals: Sequence[float], now_us: float) -> ScriptCall:
+        """See whether a hold of any limits could be settled with these amounts; nothing changes."""
+        return self._settle(record, actuals, now_us, CHECK, 0.0)
+
+    def settle_checked(self, record: bytes, actuals: Sequence[float], now_us: float) -> ScriptCall:
+        """`settle`, where the debts were seen to fit in the other slots of the hold."""
+        return self._settle(record, actuals, now_us, CHECKED, 0.0)
 
     def forget(self, record: bytes, now_us: float) -> ScriptCall:
         """Take back all that a hold charged, and forget it."""
@@ -119,19 +132,34 @@ class HoldCalls:
     def extend(self, record: bytes, lease_us: int, more: Sequence[int], now_us: float) -> ScriptCall:
         """Let a lease end later, and hold more: an amount for each group, or one for all."""
         what = pack(f"<ddH{len(more)}d", now_us, lease_us, len(more), *more)
-        return ScriptCall(extend(), [record], [what, *self._asked])
+        return ScriptCall(extend(), [record], [what, *self._told(now_us)])
 
     def _settle(
         self, record: bytes, actuals: Sequence[float], now_us: float, how: int, former_end_us: float
     ) -> ScriptCall:
         what = pack(f"<dBdH{len(actuals)}d", now_us, how, former_end_us, len(actuals), *actuals)
-        return ScriptCall(settle(), [record], [what, *self._asked])
+        return ScriptCall(settle(), [record], [what, *self._told(now_us)])
+
+    def _told(self, now_us: float) -> list[bytes]:
+        """The limits as the scripts are told of them, with the borders of calendars behind their numbers."""
+        if not self._commands.have_borders:
+            return self._asked
+        told, moment_us = list(self._asked), self._commands.moment_us(now_us)
+        for number, borders in enumerate(self._borders):
+            if borders is not None:
+                told[1 + 3 * number] += borders.around(moment_us)
+        return told
+
+    def _around(self, every: Sequence[Borders | None], now_us: float) -> list[bytes]:
+        """The borders of calendars as one argument, where there are any."""
+        if not self._commands.have_borders:
+            return []
+        moment_us = self._commands.moment_us(now_us)
+        return [b"".join(borders.around(moment_us) for borders in every if borders is not None)]
 
     def _scripts_of_few(self, members: Sequence[Member], names: int) -> _Few | None:
         commands = self._commands
         if commands.groups != 1 or names != 1 or not commands.are_few or any(member.shadow for member in members):
-            return None
-        if not all(can_be_held(member.definition.limit.algorithm) for member in members):
             return None
         limits = tuple((member.definition.limit.algorithm, member.field) for member in members)
         held = b"".join(_as_held(member, 1, 1) for member in members) + _NO_OTHERS

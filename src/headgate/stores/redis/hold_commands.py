@@ -7,14 +7,15 @@ whose record names the others. A refusal by one takes back what the others charg
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from hashlib import blake2b
 from os import urandom
 from typing import Any
 
 from headgate.clock import Clock
 from headgate.decision import Reading
-from headgate.errors import ArgumentError, ConflictingId, StoreError, brief_number
+from headgate.errors import ArgumentError, StoreError, brief_number
 from headgate.holding import (
     Amounts,
     Extension,
@@ -39,12 +40,15 @@ from headgate.stores.redis.commands import Commands, ScriptCall, ScriptSteps
 from headgate.stores.redis.hold_calls import AS_HELD, TOKEN, HoldCalls, HoldHead, HoldPlace
 from headgate.stores.redis.hold_names import slot_of_tag
 from headgate.stores.redis.hold_replies import (
+    FITS,
     IDENTITY,
+    IDENTITY_PARTS,
     Conflict,
     Extended,
     Numbers,
     Settled,
     TooMuchDebt,
+    conflicting,
     read_extended,
     read_reserved,
     read_settled,
@@ -54,9 +58,6 @@ from headgate.stores.redis.hold_replies import (
 _SERVERS_TIME = -1.0
 _NO_DELAY = -1.0
 _DIGEST = 16
-_IDENTITY = (3, 6, 6)
-"""Bytes of the costs, limits and keys in what tells who made a hold."""
-
 _OWN_ID = bytes(IDENTITY)
 """Who made a hold whose id no caller can give again."""
 
@@ -87,7 +88,6 @@ class HoldCommands:
         name, lease_us, remember_us, at_once = hold
         if not operation.commit:
             raise ValueError("what is held is charged: the operation has to commit")
-        commands.check_holdable()
         if at_once:
             commands.check_hit()
         first = encode_key(keys[0]) if keys else ""
@@ -105,15 +105,15 @@ class HoldCommands:
         )
         try:
             if self._calls.are_few:
-                call = self._calls.reserve_few(head, self._calls.record(text, slot), names[0], costs[0])
-                answer = read_reserved((yield call), len(names))
+                few = partial(self._calls.reserve_few, head, self._calls.record(text, slot), names[0], costs[0])
+                answer = read_reserved((yield from self._ask(few)), len(names))
             else:
                 answer = yield from self._reserve_apart(self._places(names, text, slot), head, names, costs, asked)
         except StoreError as lost:
             lost.hold_id = text
             raise
         if isinstance(answer, Conflict):
-            raise _conflict(answer, head.identity, asked)
+            raise conflicting(answer, head.identity, asked)
         repeated, readings = answer
         if self._calls.are_few and len(readings) > 1:
             readings = [reading for _, reading in sorted(zip(self._order, readings, strict=True))]
@@ -125,10 +125,14 @@ class HoldCommands:
         given = [AS_HELD if actual is None else actual for actual in amounts_of(actuals)]
         moment_us = _moment(now_us, clock)
         try:
-            outcome, settled_with, standing, others = yield from self._settle(text, slot, given, moment_us)
+            settled = yield from self._settle(text, slot, given, moment_us)
+            if settled.outcome == FITS:
+                settled = yield from self._settle_debt(text, slot, settled.others, given, moment_us)
+            outcome, settled_with, standing, others = settled
             for other in others:
                 # What the first place was settled with counts: settlings that come together tell the others the same.
-                reply = yield self._calls.settle(self._calls.record(text, other), settled_with, moment_us)
+                call = partial(self._calls.settle, self._calls.record(text, other), settled_with, moment_us)
+                reply = yield from self._ask(call)
                 standing |= read_settled(reply).standing
         except TooMuchDebt as debt:
             name = repr(self._commands.definitions[self._order[debt.number]].name) if debt.number >= 0 else "a limit"
@@ -149,7 +153,8 @@ class HoldCommands:
         asked = [check_amount(amount) for amount in more]
         moment_us = _moment(now_us, clock)
         record = self._calls.record(text, slot)
-        found = read_extended((yield self._calls.extend(record, lease_us, asked, moment_us)))
+        call = partial(self._calls.extend, record, lease_us, asked, moment_us)
+        found = read_extended((yield from self._ask(call)))
         if found.others:
             found = yield from self._extend_apart(found, text, slot, lease_us, asked, moment_us)
         if found.outcome == b"U":
@@ -164,17 +169,33 @@ class HoldCommands:
             decision = self._commands.decision_of(readings, [each[definition.group] for definition in definitions])
         return Extension("extended" if found.outcome == b"E" else "refused", after, decision)
 
+    def _ask(self, call: Callable[[], ScriptCall]) -> ScriptSteps:
+        """The reply of a script, called again while it had the borders of another time."""
+        reply = yield call()
+        return (yield from self._commands.servers_clock.inside(reply, call)) if self._commands.have_borders else reply
+
     def _settle(self, text: str, slot: int, given: list[float], now_us: float) -> Generator[ScriptCall, Any, Settled]:
         """Settle a hold in the slot of its id."""
         record, settled = self._calls.record(text, slot), None
         if self._calls.are_few and len(given) == 1:
             settled = read_settled_few((yield self._calls.settle_few(record, given[0], now_us)))
         if settled is None:  # a hold of other limits, or of other numbers
-            settled = read_settled((yield self._calls.settle(record, given, now_us)))
+            settled = read_settled((yield from self._ask(partial(self._calls.settle, record, given, now_us))))
         elif settled.outcome == b"Y":
-            standing = read_settled((yield self._calls.settle(record, given, now_us))).standing
+            reply = yield from self._ask(partial(self._calls.settle, record, given, now_us))
+            standing = read_settled(reply).standing
             settled = settled._replace(standing=standing)
         return settled
+
+    def _settle_debt(
+        self, text: str, slot: int, others: Sequence[int], given: list[float], now_us: float
+    ) -> Generator[ScriptCall, Any, Settled]:
+        """Settle a hold in the slot of its id once its debts are seen to fit in all others."""
+        for other in others:
+            record = self._calls.record(text, other)
+            read_settled((yield from self._ask(partial(self._calls.check_debt, record, given, now_us))))
+        call = partial(self._calls.settle_checked, self._calls.record(text, slot), given, now_us)
+        return read_settled((yield from self._ask(call)))
 
     def _reserve_apart(
         self, places: list[HoldPlace], head: HoldHead, names: list[bytes], costs: list[int], asked: Sequence[int]
@@ -187,7 +208,7 @@ class HoldCommands:
         for place in places:
             others = [] if held else [other.slot for other in places[1:]]
             try:
-                reply = yield calls.reserve(head, place, names, asked, others)
+                reply = yield from self._ask(partial(calls.reserve, head, place, names, asked, others))
                 answer = read_reserved(reply, len(place.numbers))
             except StoreError:
                 yield from self._forget(held, head.now_us)
@@ -208,7 +229,7 @@ class HoldCommands:
     def _forget(self, places: list[HoldPlace], now_us: float) -> ScriptSteps:
         """Take back what was charged for a hold that is none."""
         for place in places:
-            yield self._calls.forget(place.record, now_us)
+            yield from self._ask(partial(self._calls.forget, place.record, now_us))
 
     def _extend_apart(
         self, first: Extended, text: str, slot: int, lease_us: int, asked: list[int], now_us: float
@@ -218,7 +239,8 @@ class HoldCommands:
         if first.outcome != b"E":  # only look at the others
             lease_us, asked = 1, [0]
         for other in first.others:
-            found[other] = read_extended((yield calls.extend(calls.record(text, other), lease_us, asked, now_us)))
+            call = partial(calls.extend, calls.record(text, other), lease_us, asked, now_us)
+            found[other] = read_extended((yield from self._ask(call)))
             if found[other].outcome == b"R":
                 break
         last = found[list(found)[-1]]
@@ -227,7 +249,8 @@ class HoldCommands:
             for place, extended in found.items():
                 if extended.outcome == b"E":
                     former_end_us, added = extended.former_end_us, extended.added
-                    reply = yield calls.shorten(calls.record(text, place), former_end_us, now_us, added=added)
+                    record = calls.record(text, place)
+                    reply = yield from self._ask(partial(calls.shorten, record, former_end_us, now_us, added=added))
                     found[place] = extended._replace(standing=read_settled(reply).standing)
         standing = {number: numbers for each in found.values() for number, numbers in each.standing.items()}
         readings = {number: reading for each in found.values() for number, reading in each.readings.items()}
@@ -258,21 +281,8 @@ class HoldCommands:
         texts = [encode_key(key) for key in operation.keys]
         parts = (repr(list(operation.costs)), self._scopes, repr(texts))
         return bytes([hold.at_once]) + b"".join(
-            blake2b(part.encode(), digest_size=size).digest() for part, size in zip(parts, _IDENTITY, strict=True)
+            blake2b(part.encode(), digest_size=size).digest() for part, size in zip(parts, IDENTITY_PARTS, strict=True)
         )
-
-
-def _conflict(other: Conflict, identity: bytes, costs: tuple[int, ...]) -> ConflictingId:
-    """The error of an id that is given again for another hold."""
-    if other.identity[0] != identity[0]:
-        kinds = ("a hold", "a hit")
-        return ConflictingId(f"this id is that of {kinds[other.identity[0]]}, and is now given to {kinds[identity[0]]}")
-    if other.costs != tuple(costs):
-        former, new = (each[0] if len(each) == 1 else each for each in (other.costs, tuple(costs)))
-        return ConflictingId(f"this id was given with cost {former}, and is now given with {new}")
-    limits = slice(1 + _IDENTITY[0], 1 + _IDENTITY[0] + _IDENTITY[1])
-    what = "limits" if other.identity[limits] != identity[limits] else "keys"
-    return ConflictingId(f"this id was given with other {what}; what is new needs an id of its own")
 
 
 def _slot_of(text: str) -> int:

@@ -6,7 +6,7 @@ from struct import Struct, error
 from typing import Any, NamedTuple
 
 from headgate.decision import Reading
-from headgate.errors import ArgumentError, StoreKeyError
+from headgate.errors import ArgumentError, ConflictingId, StoreKeyError
 from headgate.stores.redis.replies import no_answer
 from headgate.stores.redis.script_replies import numbers_of, readings_of, text_of
 from headgate.units import LARGEST
@@ -19,14 +19,21 @@ _DEBT = Struct("<sHd")
 IDENTITY = 16
 """Bytes that tell who made a hold."""
 
+IDENTITY_PARTS = (3, 6, 6)
+"""Those of them that are of its costs, limits and keys; the first is 1 for a hit."""
+
 _NO_SLOTS: list[int] = []
+FITS = b"F"
 
 Numbers = dict[int, tuple[int, int]]
 """What limits have now, by their number among those of the caller: (remaining, reset_after_us)."""
 
 
 class Settled(NamedTuple):
-    """What became of a hold in one slot: the outcome, the units of each group, what limits have, and other slots."""
+    """What became of a hold in one slot: the outcome, the units of each group, what limits have, and other slots.
+
+    The outcome is as scripts tell it: FITS where nothing was done, as a debt is to be looked at in other slots first.
+    """
 
     outcome: bytes
     actuals: list[int]
@@ -70,6 +77,19 @@ def read_reserved(reply: Any, count: int) -> tuple[bool, list[Reading]] | Confli
     return Conflict(reply[1 : 1 + IDENTITY], tuple(numbers_of(costs, len(costs) // 8)))
 
 
+def conflicting(other: Conflict, identity: bytes, costs: tuple[int, ...]) -> ConflictingId:
+    """The error of an id that is given again for another hold."""
+    if other.identity[0] != identity[0]:
+        kinds = ("a hold", "a hit")
+        return ConflictingId(f"this id is that of {kinds[other.identity[0]]}, and is now given to {kinds[identity[0]]}")
+    if other.costs != tuple(costs):
+        former, new = (each[0] if len(each) == 1 else each for each in (other.costs, tuple(costs)))
+        return ConflictingId(f"this id was given with cost {former}, and is now given with {new}")
+    limits = slice(1 + IDENTITY_PARTS[0], 1 + IDENTITY_PARTS[0] + IDENTITY_PARTS[1])
+    what = "limits" if other.identity[limits] != identity[limits] else "keys"
+    return ConflictingId(f"this id was given with other {what}; what is new needs an id of its own")
+
+
 class TooMuchDebt(Exception):
     """A debt of which limit, -1 for none of the caller's, that exact numbers do not hold; nothing was changed."""
 
@@ -90,7 +110,9 @@ def read_settled_few(reply: Any) -> Settled | None:
 def read_settled(reply: Any) -> Settled:
     """What a settling replied; raises ArgumentError for what cannot be settled so."""
     reply = text_of(reply)
-    outcome = _outcome(reply, b"SAUY")
+    outcome = _outcome(reply, b"SAUYF")
+    if outcome == FITS:
+        return Settled(outcome, [], {}, [slot for (slot,) in _NUMBER.iter_unpack(reply[1:])])
     if outcome == b"U":
         return Settled(outcome, [], {}, [])
     try:
@@ -129,6 +151,8 @@ def _outcome(reply: bytes, known: bytes) -> bytes:
     if outcome == b"D" and len(reply) == _DEBT.size:
         _, number, actual = _DEBT.unpack(reply)
         raise TooMuchDebt(number - 1, int(actual))
+    if reply == b"B":
+        raise ArgumentError("a calendar window of this hold is over: extend it by more through limits that have it")
     if outcome == b"G" and len(reply) == 3:
         (groups,) = _NUMBER.unpack_from(reply, 1)
         raise ArgumentError(f"this hold has {groups} amounts: give one for each, or one for all")

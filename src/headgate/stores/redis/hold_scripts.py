@@ -61,6 +61,8 @@ def _few_of_one_hash(shell: str, limits: tuple[tuple[str, str], ...]) -> Script:
     }
     sections = sections_of(shell)
     refills = [number for number, (algorithm, _) in enumerate(limits, 1) if REDIS_FORMS[algorithm].refills]
+    having = [number for number, (algorithm, _) in enumerate(limits, 1) if "borders" in sections_of(algorithm)]
+    calendars = {number: index for index, number in enumerate(having)}
     numbers = range(1, len(limits) + 1)
     marks = list(_marks_in(limits))
 
@@ -76,6 +78,9 @@ def _few_of_one_hash(shell: str, limits: tuple[tuple[str, str], ...]) -> Script:
                 "MARK_AT": str(marks[number - 1][0]),
                 "MARK_END": str(marks[number - 1][1]),
                 "ENTRY_AT": str(10 + _ENTRY * (number - 1)),
+                "BORDERS": f".. sub(ARGV[4], {48 * calendars[number] + 1}, {48 * calendars[number] + 48})"
+                if number in calendars
+                else "",
             }
             own = [_with_words(line, words) for line in included(lines, algorithm, "", swaps)]
             made += [re.sub(r"NUMBER\b", str(number), line) for line in own]

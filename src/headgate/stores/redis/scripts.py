@@ -9,7 +9,7 @@ limits, the same whatever their numbers are: a server's cache holds as many as a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from hashlib import sha1
 from importlib import resources
@@ -25,9 +25,9 @@ HIT, PEEK, TELL = 0, 1, 2
 ID_LETTERS = 24
 """Letters at the end of the key of a hold's record that tell its id."""
 
-SETTLE, FORGET, SHORTEN, TURN_BACK = 0, 1, 2, 3
+SETTLE, FORGET, SHORTEN, TURN_BACK, CHECK, CHECKED = range(6)
 """What a script does that settles: settle; or take back the whole charge of a hold, or what it took last and with it
-the end of its lease, or this end alone."""
+the end of its lease, or this end alone; or see whether debts fit, or settle where that was seen in all slots."""
 
 BRIEF = 42
 """Bytes of a bucket's state, which a script may reply with; no other reply has as many."""
@@ -63,12 +63,16 @@ _CONSTANTS = {
     "LOG": REDIS_FORMS["sliding_log"].code,
     "WINDOW": REDIS_FORMS["sliding_window"].code,
     "PLACES": REDIS_FORMS["concurrent"].code,
+    "CALENDAR": REDIS_FORMS["calendar_window"].code,
     "MOST_DEAD": 10,
     "NOT_CHARGED": 255,
     "ID_LETTERS": ID_LETTERS,
     "FORGET": FORGET,
     "SHORTEN": SHORTEN,
     "TURN_BACK": TURN_BACK,
+    "SETTLE": SETTLE,
+    "CHECK": CHECK,
+    "CHECKED": CHECKED,
     "NOTHING": "'" + BRIEF * r"\0" + "'",
 }
 _FUNCTIONS = {
@@ -210,8 +214,7 @@ def included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, st
             repeated = []
         elif match[2] == "end":
             for own, each in _algorithms_by_code().items():
-                if _has_all(each, repeated or []):
-                    found += included(repeated or [], each, str(own), swaps)
+                found += included(repeated or [], each, str(own), swaps)
             repeated = None
         elif repeated is not None:
             repeated.append(line)
@@ -220,18 +223,6 @@ def included(lines: list[str], algorithm: str, code: str, swaps: Mapping[str, st
             inner = section_of(algorithm if file == "ALGORITHM" else file, section)
             found += [match[1] + inside for inside in included(inner, algorithm, code, swaps)]
     return found
-
-
-def _has_all(algorithm: str, lines: Sequence[str]) -> bool:
-    """Whether an algorithm has the sections that lines include; one that cannot be held has none of what settles."""
-    wanted = {match[3] for line in lines if (match := _DIRECTIVE.match(line)) is not None and match[3]}
-    own = {name.removeprefix("ALGORITHM.") for name in wanted if name.startswith("ALGORITHM.")}
-    return own - set(_OPTIONAL) <= set(sections_of(algorithm))
-
-
-def can_be_held(algorithm: str) -> bool:
-    """Whether the scripts settle what was charged under an algorithm."""
-    return "leave" in sections_of(algorithm)
 
 
 def _algorithms_by_code() -> dict[int, str]:

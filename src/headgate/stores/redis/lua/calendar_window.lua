@@ -4,6 +4,8 @@
 -- The borders around the caller's moment come behind the limit's numbers, as doubles: the windows that they bound are
 -- the one before that of the caller's moment, that one, and the three that follow. A moment of the server in none of
 -- the first three is told, as two doubles, and nothing else is done: the caller asks again with the borders around it.
+-- Without borders, as a caller that has another limit settles, a window that is over is known to be, and not what follows:
+-- where that is needed the reply is B, and nothing else is done.
 
 --@ read
 local start, ends, count, expires_s
@@ -26,14 +28,19 @@ elseif now >= second then
 end
 
 --@ roll
---@ include calendar_window.borders
-if start == nil or now >= ends then
-  start, ends, count = first, second, 0
-elseif start > third then -- no clock steps back that far
-  start, ends = first, second
-  if mode == HIT then -- kept: from now on it counts from this moment
-    --@ include calendar_window.adopt
+if borders ~= '' then
+  --@ include calendar_window.borders
+  if start == nil or now >= ends then
+    start, ends, count = first, second, 0
+  elseif start > third then -- no clock steps back that far
+    start, ends = first, second
+    if mode == HIT then -- kept: from now on it counts from this moment
+      --@ include calendar_window.adopt
+    end
   end
+elseif start == nil or now >= ends then
+  if cost ~= 0 then return 'B' end
+  start, ends, count = 0, 0, 0
 end
 
 --@ admit
@@ -56,6 +63,7 @@ next_after = reset_after
 --@ convert
 local _, _, former_period = unpack('<BI7I7', value, 29)
 if former_period ~= period then
+  if borders == '' then return 'B' end
   --@ include calendar_window.borders
   if count == 0 or now >= ends then
     start, ends, count = nil, nil, nil
@@ -80,6 +88,16 @@ else
   --@ include calendar_window.write
 end
 
+--@ mark
+marked, missing_then = start, ends
+
+--@ settle
+if ends == 0 and marked <= now and now < missing_then then start, ends = marked, missing_then end -- it counted nothing
+if start == marked then count = math.max(0, count + change) end
+
+--@ fits
+if start == marked and count + change > LARGEST then fits = false end
+
 --@ write
 local state = pack('<dddI4c15', start, ends, count, expires_s, mark)
 --@ include hash_io.put
@@ -101,3 +119,8 @@ kept[at], kept[at + 1], kept[at + 2], kept[at + 3] = start, ends, count, expires
 --@ load
 local start, ends, count, expires_s = kept[at], kept[at + 1], kept[at + 2], kept[at + 3]
 local former = false
+
+--@ leave
+if ends ~= 0 and (expires_s or count ~= 0) then
+  --@ include steps.keep
+end

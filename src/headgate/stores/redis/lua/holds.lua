@@ -61,8 +61,15 @@ end
 local answer_at = at
 
 --@ asked
--- Which limit of the caller each limit of the hold is, and whether all are.
+-- Which limit of the caller each limit of the hold is, and whether all are. The borders of its calendars are behind their
+-- numbers, see calendar_window: nothing is done where they are those of another time.
 local asked, all_asked, kinds = {}, true, ARGV[2]
+for index = 1, #kinds do
+  if byte(kinds, index) % 8 == CALENDAR then
+    local borders = ARGV[3 * index]
+    if now_us < unpack('<d', borders, 16) or now_us >= unpack('<d', borders, 40) then return pack('<dd', OUTSIDE, now_us) end
+  end
+end
 for number = 1, count do
   for index = 1, #kinds do
     local tail = ARGV[3 * index + 2]
@@ -72,11 +79,11 @@ for number = 1, count do
 end
 
 --@ open
--- Read all limits and admit each, as the scripts that decide do.
+-- Read all limits and admit each, as the scripts that decide do. `borders_of` are those of calendars.
 local allowed, usual = true, true
 local kept = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} -- six for each: its wait, its delay, its state
 for number = 1, count do
-  local key, mark, field = key_of[number], mark_of[number], field_of[number]
+  local key, mark, field = key_of[number], mark_of[number] .. (borders_of[number] or ''), field_of[number]
   local kind, cost, shadow = kind_of[number], costs[number], false
   if kind >= 8 then kind, shadow = kind - 8, true end
   local at = 6 * number - 3

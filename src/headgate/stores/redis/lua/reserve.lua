@@ -1,7 +1,8 @@
 -- Decide several limits and hold what is charged, once for an id: all are read before the first is charged.
 --
 -- KEYS: the record, then the hash of each name. ARGV: the operation and the hold, packed as they are read below: after
--- the numbers of groups, names and limits come the cost of each group, and the limits and other slots as in a record.
+-- the numbers of groups, names and limits come the cost of each group, and the limits and other slots as in a record;
+-- then, for each calendar window among them, its borders.
 -- The reply begins with N for a new answer, R for the first one of this id told again, C for an id of another one, with
 -- what is told of it below; then come doubles for each limit, as in a script for several limits.
 
@@ -19,7 +20,13 @@ for group = 1, groups do group_costs[group], at = unpack('<d', limits, at) end
 for number = 1, named do names[number] = KEYS[number + 1] end
 local limits_at = at
 --@ include holds.limits
-for number = 1, count do costs[number], before[number] = group_costs[group_of[number]], 0 end
+local borders_of, borders_at = {}, 1
+for number = 1, count do
+  costs[number], before[number] = group_costs[group_of[number]], 0
+  if kind_of[number] % 8 == CALENDAR then
+    borders_of[number], borders_at = sub(ARGV[2], borders_at, borders_at + 47), borders_at + 48
+  end
+end
 local first_kind_of, first_mark_of = kind_of, mark_of
 local adds, lease_end = 1, now_us + lease_us
 --@ include holds.open

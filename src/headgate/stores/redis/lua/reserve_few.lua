@@ -1,7 +1,7 @@
 -- The shell around holding what a few limits of one key charge, one inside the other, as in decide_unrolled.
 --
 -- KEYS: the record, and the hash. ARGV: the operation and the hold, packed as they are read below; the limits and other
--- slots as in a record; how many seconds to keep the record. Record and reply are those of the script for any limits.
+-- slots as in a record; how many seconds to keep the record; the borders of each calendar window. Record and reply are those of the script for any limits.
 
 local max_delay_us, given_us, lease_us, remember_us, at_once, is_named, identity, token, cost =
   unpack('<ddddBBc16c8d', ARGV[1])
@@ -18,7 +18,7 @@ local ENTRIES
 
 --@ open
 do
-  local field, mark = FIELD, sub(ARGV[2], MARK_AT, MARK_END)
+  local field, mark = FIELD, sub(ARGV[2], MARK_AT, MARK_END) BORDERS
   --@ include steps.numbers
   --@ include ALGORITHM.read
   --@ include steps.adopt

@@ -3,7 +3,8 @@
 -- KEYS: the record. ARGV: how, and what each group really cost, or one number for all (-1 for as much as is held), packed
 -- as they are read below; a byte for each limit of the caller, its kind; then its numbers, its field and the end of its
 -- name. The reply begins with S for settled, A for already settled, U for unknown, G for a hold of so many groups, D for
--- a debt beyond exact numbers (of which limit of the caller's, and how much it was to be), where nothing was changed.
+-- a debt beyond exact numbers (of which limit of the caller's, and how much it was to be), F with the other slots of a hold
+-- whose debts are to be looked at there first (that fits here), where nothing was changed.
 -- After S and A come the number of groups, what each was settled with, as doubles; for each limit of the caller its
 -- number, and remaining and reset_after as doubles; the other slots.
 
@@ -20,7 +21,7 @@ local outcome = 'A'
 if settled ~= 1 then
   if given ~= groups and given ~= 1 then return pack('<c1H', 'G', groups) end
   --@ include holds.parts
-  local actuals, told = {}, {}
+  local actuals, told, owes = {}, {}, false
   for group = 1, groups do
     local actual = unpack('<d', ARGV[1], actuals_given + (given == 1 and 0 or 8 * group - 8))
     if actual < 0 then
@@ -28,8 +29,11 @@ if settled ~= 1 then
       for part = 1, how == SHORTEN and parted - 1 or parted do actual = actual + part_costs[part][group] end
     end
     actuals[group], told[group] = actual, pack('<d', actual)
+    for part = 1, parted do actual = actual - part_costs[part][group] end
+    if how == SETTLE and actual > 0 then owes = true end
   end
   --@ include settle.look
+  if how == CHECK or (how ~= CHECKED and owes and parts_at > others_at + 2) then return 'F' .. sub(record, others_at + 2, parts_at - 1) end
   --@ include settle.change
   outcome = 'S'
   if how == SHORTEN or how == TURN_BACK then
@@ -122,7 +126,7 @@ for number = 1, count do
       end
       --@ include steps.measure
       --@ include ALGORITHM.leave
-      if present and asked[number] and mark == ARGV[3 * asked[number]] and kind == byte(kinds, asked[number]) % 8 then
+      if present and asked[number] and mark == sub(ARGV[3 * asked[number]], 1, #mark) and kind == byte(kinds, asked[number]) % 8 then
         standing[number] = pack('<Hdd', asked[number], remaining, reset_after)
       end
     end

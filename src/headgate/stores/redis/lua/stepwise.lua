@@ -29,12 +29,10 @@ tokens, stepped = tokens + refill * steps, stepped + period * steps
 if tokens >= quota then tokens, stepped = quota, now end
 
 --@ admit
-if cost ~= 0 then
-  if cost > quota then
-    wait = NEVER
-  elseif cost > tokens then
-    wait = stepped + math.ceil((cost - tokens) / refill) * period - now
-  end
+if cost > quota then
+  wait = NEVER
+elseif cost > tokens then
+  wait = stepped + math.ceil((cost - tokens) / refill) * period - now
 end
 
 --@ charge
@@ -42,9 +40,9 @@ tokens = tokens - cost
 
 --@ measure
 if tokens < quota then
-  if tokens > 0 then remaining = tokens end
+  remaining = tokens
   reset_after = stepped + math.ceil((quota - tokens) / refill) * period - now
-  next_after = stepped + math.ceil((remaining + 1 - tokens) / refill) * period - now
+  next_after = stepped + period - now
 else
   remaining = quota
 end
@@ -81,12 +79,40 @@ elseif stepped - now > math.ceil(quota / refill) * period then
 end
 local steps = 0 -- none comes within a decision
 if not exact then steps = math.ceil(math.max(0, stepped - earliest) / period) end
-tokens = math.min(quota, tokens + math.max(0, cost - refill * steps))
+local given = math.min(quota - tokens, math.max(0, cost - refill * steps))
+tokens = tokens + given
+if given > 0 and call('HGET', key, '+') then
+  local times, refunds = 0, 0
+  --@ include token_bucket.refunds
+  --@ include token_bucket.refund
+end
 if tokens >= quota then
   call('HDEL', key, field)
 else
   --@ include stepwise.write
 end
+
+--@ mark
+marked, missing_then = stepped, quota - tokens
+--@ include token_bucket.refunds
+
+--@ settle
+-- Missing tokens are charged now. Of unused ones no more comes back than cannot have flowed back since the hold, at the
+-- least: of what was missing then, what no step since has brought, and was not given back either.
+if change > 0 then
+  tokens = tokens - change
+else
+  local steps = math.ceil(math.max(0, stepped - marked) / period)
+  local left = missing_then - refill * steps - ((times - times_then) * LARGEST + refunds - refunds_then)
+  local given = math.max(0, math.min(-change, left, quota - tokens))
+  tokens = tokens + given
+  if given > 0 then
+    --@ include token_bucket.refund
+  end
+end
+
+--@ fits
+if tokens - change < -math.floor(LARGEST / period) then fits = false end
 
 --@ write
 local state = pack('<ddI4c22', tokens, stepped, expires_s, mark)
@@ -107,3 +133,11 @@ kept[at], kept[at + 1], kept[at + 2] = tokens, stepped, expires_s
 --@ load
 local tokens, stepped, expires_s = kept[at], kept[at + 1], kept[at + 2]
 local former = false
+
+--@ begin
+--@ include token_bucket.begin
+
+--@ leave
+if expires_s or tokens < quota then
+  --@ include steps.keep
+end
