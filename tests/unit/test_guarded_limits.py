@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from asking import decide, give_back
-from headgate import GuardedStore, MemoryStore, StoreTimeout
+from headgate import GuardedStore, Limiter, MemoryStore, StoreTimeout
 from headgate.decision import NamedLimit, name_limits
 from headgate.limit_text import parse_limits
 from headgate.operation import Operation
@@ -301,3 +301,11 @@ def test_a_refusal_that_was_on_its_way_while_something_was_given_back_is_not_rem
     assert not guard.refusals.known
     bound._memory.remember(Operation(("key",) * 3, (1,) * 3), refused, before + 2)
     assert guard.refusals.known
+
+
+def test_limits_of_one_unit_behind_a_guard_take_its_name(core: Any) -> None:
+    limiter = Limiter("90 tokens/minute fixed", store=GuardedStore(MemoryStore(core=core)))
+    assert limiter.bound.hit("key", {"tokens": 40}).remaining == 50
+    assert limiter.bound.peek("key", {"tokens": 20}).remaining == 30
+    assert limiter.bound.peek("key", 10).remaining == 40
+    assert limiter.bound.hit("key", 10).remaining == 40

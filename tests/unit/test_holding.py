@@ -204,6 +204,11 @@ def test_the_same_id_with_another_cost_or_other_limits_is_an_error(holding_kind:
     limiter.reserve("key", 2, id="x")
     with pytest.raises(ConflictingId, match="cost 2, and is now given with 3"):
         limiter.reserve("key", 3, id="x")
+    with pytest.raises(ConflictingId, match="that of a hold, and is now given to a hit"):
+        limiter.hit("key", 2, id="x")
+    assert limiter.hit("another", 2, id="y")
+    with pytest.raises(ConflictingId, match="that of a hit, and is now given to a hold"):
+        limiter.reserve("another", 2, id="y")
     other = Limiter("9/hour fixed", store=limiter.store, clock=clock)
     with pytest.raises(ConflictingId, match="other limits"):
         other.reserve("key", 2, id="x")
@@ -362,6 +367,22 @@ def test_a_full_store_never_forgets_an_open_hold(kind: str, on_full: str) -> Non
     assert [held.commit(1).outcome for held in opened] == ["settled", "settled"]
     clock.advance(2 * HOUR_US)
     assert limiter.reserve("key-5", 2).decision.degraded == ""
+
+
+def test_a_debt_of_a_forgotten_key_that_finds_no_room_is_told_once(core: str) -> None:
+    clock = ManualClock()
+    limiter = make_limiter(core, "10/second fixed", clock, max_keys=1, on_full="refuse")
+    held = limiter.reserve("old", 2)
+    clock.advance(1_000_000)
+    assert limiter.hit("new")
+    assert held.commit(5).outcome == "settled"
+    assert limiter.store.stats().passed_full == 0  # its window is over: there is nothing to keep
+    bucket = make_limiter(core, "10/second bucket", clock, max_keys=1, on_full="refuse")
+    held = bucket.reserve("old", 2)
+    clock.advance(1_000_000)
+    assert bucket.hit("new")
+    assert held.commit(5).outcome == "settled"
+    assert bucket.store.stats().passed_full == 1
 
 
 @pytest.mark.skipif(not ZONES, reason="a zone needs the native core")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import ArgumentError
-from headgate.keys import encode_key
+from headgate.keys import check_ago, check_now, encode_key
 from headgate.testing import ManualClock
 from headgate.units import LARGEST
 from subjects import make_limiter
@@ -141,3 +141,21 @@ def test_as_many_costs_as_keys(core: str) -> None:
     assert limiter.hit_many([]).allowed == []
     assert limiter.hit_many(iter(["a", "b"]), iter([5, 6])).allowed == [True, False]
     assert limiter.hit_many(("c",), 6).allowed_count == 0
+
+
+@pytest.mark.parametrize(
+    ("check", "bad", "said"),
+    [
+        (check_now, "1", "a moment is a whole number of microseconds, not a str"),
+        (check_now, 1.5, "a moment is a whole number of microseconds, not a float"),
+        (check_now, True, "a moment is a whole number of microseconds, not a bool"),
+        (check_now, -1, f"a moment is in [0, {LARGEST}] microseconds since the epoch, not -1"),
+        (check_now, LARGEST + 1, f"a moment is in [0, {LARGEST}] microseconds since the epoch, not {LARGEST + 1}"),
+        (check_ago, None, "how long ago is a whole number of microseconds, not None"),
+    ],
+)
+def test_what_is_no_moment_is_refused_by_name(check: Any, bad: Any, said: str) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(said)):
+        check(bad)
+    assert check(0) == 0
+    assert check(LARGEST) == LARGEST
