@@ -160,6 +160,9 @@ class BoundLimits:
     def id_of(self, key: Key, name: str | bytes, /) -> str:
         """The whole id of the hold of a name within a key."""
 
+    def call_when_freed(self, waiting: dict[int, Any], freed: Callable[[int], object]) -> None:
+        """Call `freed` with the place that an id tells when its hold is settled here, and `waiting` is not empty."""
+
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
         """Decide and charge one request after another at one instant; all keys and costs are read first."""
 

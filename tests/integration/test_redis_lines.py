@@ -211,7 +211,7 @@ def test_callers_of_several_hosts_pass_in_the_order_in_which_the_server_heard_of
         for number, (colour, offset, speed) in enumerate(hosts)
     ]
     try:
-        until(lambda: in_line(limiter) > 30)
+        until(lambda: in_line(limiter) > 5)
         time.sleep(0.5)
         processes[0].send_signal(signal.SIGKILL)  # with callers in line, at whatever they were doing
         rows = [row for process in processes for row in process.communicate(timeout=120)[0].split("\n")]
@@ -222,7 +222,7 @@ def test_callers_of_several_hosts_pass_in_the_order_in_which_the_server_heard_of
     assert [process.returncode for process in processes] == [-signal.SIGKILL, 0, 0, 0]
     passed = sorted(told, key=lambda each: -each[1])  # what is left of a fixed window tells who was admitted first
     orders = [order for order, _, _ in passed if order]
-    assert len(orders) > 200
+    assert len(orders) > 100
     assert orders == sorted(orders), "nobody passed a caller that came before it"
     assert len({cost for _, _, cost in passed}) == 3
     until(lambda: in_line(limiter) == 0)

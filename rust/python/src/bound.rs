@@ -1,6 +1,6 @@
 //! Limits bound to a table and a clock: the hot path.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use headgate_core::hash::{KeyHash, Seed};
 use headgate_core::limit::Algorithm;
@@ -12,7 +12,7 @@ use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::amounts::{amounts_of, check_lease, extensions_of, lease_of, remember_of};
@@ -66,6 +66,8 @@ pub struct BoundLimits {
     remember_us: i64,
     /// Which limit counts what is in flight, if one does.
     in_flight: Option<usize>,
+    /// Who waits in this process for places in flight, by the places of their keys, and what calls them.
+    waiting: OnceLock<(Py<PyDict>, Py<PyAny>)>,
 }
 
 #[pymethods]
@@ -92,7 +94,8 @@ impl BoundLimits {
         let holding = py.import("headgate.holding")?;
         let remember_us = holding.call_method1("remembered_us", (&definitions, 0))?.extract()?;
         let definitions = definitions.unbind();
-        Ok(Self { clock, table, definitions, members: members.into(), groups, group_of, remember_us, in_flight })
+        let (members, waiting) = (members.into(), OnceLock::new());
+        Ok(Self { clock, table, definitions, members, groups, group_of, remember_us, in_flight, waiting })
     }
 
     #[pyo3(signature = (key, cost = AnyCost::Units(1), *, id = None), text_signature = "($self, key, cost=1, *, id=None)")]
@@ -179,6 +182,11 @@ impl BoundLimits {
         let request = own.request(id, lease_us, remember_us, &costs);
         let (answer, repeated) = own.hold_checks(py, &checks, HoldRequest { is_new, ..request }, None, None)?;
         Ok(Reservation::new(slf.clone().into_any().unbind(), &KEEPER, answer, id, repeated, lease_us))
+    }
+
+    /// From now on call `freed` with the place of an id when its hold is settled here, and `waiting` is not empty.
+    fn call_when_freed(&self, waiting: Py<PyDict>, freed: Py<PyAny>) {
+        let _ = self.waiting.set((waiting, freed));
     }
 
     /// `hold` is a `headgate.holding.Hold`; gives a `headgate.holding.Reserved`.
@@ -297,6 +305,10 @@ impl BoundLimits {
         for member in &self.members {
             let key = hash_key(&keys.get_item(member.group)?, self.table.seed())?;
             found |= self.table.reset(&member.limit, key, now_us)?;
+        }
+        if !self.members.is_empty() && self.waiting.get().is_some() {
+            let first = hash_key(&keys.get_item(0)?, self.table.seed())?;
+            self.call_waiting(py, self.place(first)?)?;
         }
         Ok(found)
     }
@@ -434,9 +446,32 @@ impl BoundLimits {
         }
     }
 
-    /// Settle a hold.
+    /// Settle a hold, and call who waits for its places.
     #[inline]
     pub fn settle(
+        &self,
+        py: Python<'_>,
+        id: WholeId,
+        actuals: &[Option<i64>],
+        now_us: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Settlement> {
+        let settlement = self.settle_only(py, id, actuals, now_us)?;
+        self.call_waiting(py, id.place)?;
+        Ok(settlement)
+    }
+
+    #[inline]
+    fn call_waiting(&self, py: Python<'_>, place: u16) -> PyResult<()> {
+        if let Some((waiting, freed)) = self.waiting.get()
+            && !waiting.bind(py).is_empty()
+        {
+            freed.call1(py, (place,))?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn settle_only(
         &self,
         py: Python<'_>,
         id: WholeId,

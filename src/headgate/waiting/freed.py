@@ -25,27 +25,27 @@ class FreedPlaces:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_place: dict[int, list[Callable[[], object]]] = {}
+        self.by_place: dict[int, list[Callable[[], object]]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._by_place)
+        return bool(self.by_place)
 
     def add(self, place: int, call: Callable[[], object]) -> None:
         """Call this whenever places of such a key are freed."""
         with self._lock:
-            self._by_place.setdefault(place, []).append(call)
+            self.by_place.setdefault(place, []).append(call)
 
     def remove(self, place: int, call: Callable[[], object]) -> None:
         with self._lock:
-            calls = self._by_place[place]
+            calls = self.by_place[place]
             calls.remove(call)
             if not calls:
-                del self._by_place[place]
+                del self.by_place[place]
 
     def freed(self, place: int) -> None:
         """Places of keys with this place were freed."""
         with self._lock:
-            calls = list(self._by_place.get(place, ()))
+            calls = list(self.by_place.get(place, ()))
         for call in calls:
             call()
 
@@ -100,10 +100,17 @@ class FreeingLimits:
 
 
 def freeing(bound: Any, store: Store, limits: Sequence[NamedLimit]) -> Any:
-    """The bound limits; where they count what is in flight, as `FreeingLimits`."""
+    """The bound limits; where they count what is in flight, they tell when places are freed.
+
+    Native ones do so by themselves, all others as `FreeingLimits`.
+    """
     if all(not is_in_flight(limit.limit.algorithm) for limit in limits):
         return bound
-    return FreeingLimits(bound, freed_places(store))
+    places = freed_places(store)
+    if not hasattr(bound, "call_when_freed"):
+        return FreeingLimits(bound, places)
+    bound.call_when_freed(places.by_place, places.freed)
+    return bound
 
 
 def freed_places(store: Store) -> FreedPlaces:
