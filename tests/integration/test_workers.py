@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -145,6 +146,31 @@ def test_exactly_the_limit_passes_whichever_worker_answers(policy: Path, zone: s
     with running_service(policy, "--workers", "2", "--store", zone) as service, ThreadPoolExecutor(8) as pool:
         statuses = Counter(pool.map(lambda _: ask(service)[0], range(400)))
     assert statuses == {200: 100, 429: 300}
+
+
+def post(service: RunningService, path: str, body: dict[str, object]) -> tuple[int, dict[str, object]]:
+    """(status, JSON) on a connection of its own."""
+    address = urlsplit(service.url)
+    connection = HTTPConnection(address.hostname or "", address.port, timeout=10)
+    try:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def test_places_in_flight_are_those_of_all_workers_and_any_of_them_settles(policy: Path, zone: str) -> None:
+    write(policy, "20 concurrent")
+    asked: dict[str, object] = {"request": {"method": "GET", "path": "/"}}
+    with running_service(policy, "--workers", "2", "--store", zone) as service, ThreadPoolExecutor(8) as pool:
+        told = [answer for _, answer in pool.map(lambda _: post(service, "/v1/reserve", asked), range(60))]
+        held = [answer["id"] for answer in told if answer["allowed"]]
+        assert len(held) == 20
+        ends = pool.map(lambda number: post(service, "/v1/commit", {"id": held[number % 20]}), range(60))
+        assert Counter(end["outcome"] for _, end in ends) == {"settled": 20, "already settled": 40}
+        told = [answer for _, answer in pool.map(lambda _: post(service, "/v1/reserve", asked), range(60))]
+        assert sum(bool(answer["allowed"]) for answer in told) == 20
 
 
 def test_a_restart_in_the_middle_of_a_window_hands_out_nothing_new(policy: Path, zone: str) -> None:

@@ -15,7 +15,8 @@ from headgate.decision import NamedLimit, name_limits
 from headgate.errors import StoreTimeout
 from headgate.limit_text import parse_limits
 from headgate.stores.guard.breaker import Breaker
-from headgate.stores.guard.fallback import Fallback, RescuedLimits
+from headgate.stores.guard.fallback import Fallback
+from headgate.stores.guard.rescued import RescuedLimits
 from headgate.stores.protocol import BoundLimits
 from headgate.testing import ManualClock
 from subjects import make_limiter, make_store

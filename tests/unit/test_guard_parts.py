@@ -17,8 +17,9 @@ from headgate.errors import StoreKeyError
 from headgate.limit_text import parse_limits
 from headgate.stores.guard import refusals
 from headgate.stores.guard.breaker import CLOSED, FAILURES, HALF_OPEN, MOST_COMPLAINTS, OPEN, RAMP_S, Breaker
-from headgate.stores.guard.choice import rescued
-from headgate.stores.guard.fallback import COME_BACK_US, Fallback, RescuedLimits, read_share
+from headgate.stores.guard.choice import rescue_of, rescued
+from headgate.stores.guard.fallback import COME_BACK_US, Fallback, read_share
+from headgate.stores.guard.rescued import RescuedLimits
 from headgate.testing import ManualClock
 
 LATE = StoreTimeout("no answer in time")
@@ -122,10 +123,10 @@ def test_where_a_part_of_a_store_fails_what_was_written_for_the_limit_decides(
 
 
 def test_what_is_decided_here_is_kept_where_the_caller_says(clock: ManualClock) -> None:
-    store, own = InParts(), MemoryStore()
-    limits = named()
-    rescued(store, store.bind(limits, clock=clock), limits, clock, local=own).hit("key")
-    assert own.stats().keys == 1
+    store = InParts()
+    own, limits = rescue_of(store), named()
+    rescued(store, store.bind(limits, clock=clock), limits, clock, rescue=own).hit("key")
+    assert own.local.stats().keys == 1
     assert rescued(MemoryStore(), "bound", limits, clock) == "bound"
 
 

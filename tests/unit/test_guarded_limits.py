@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any, cast
 
@@ -13,11 +14,13 @@ import pytest
 from asking import decide, give_back
 from headgate import GuardedStore, Limiter, MemoryStore, StoreTimeout
 from headgate.decision import NamedLimit, name_limits
+from headgate.holding import Hold
 from headgate.limit_text import parse_limits
 from headgate.operation import Operation
 from headgate.stores.guard.breaker import OPEN, Breaker
-from headgate.stores.guard.fallback import Fallback, RescuedLimits
+from headgate.stores.guard.fallback import Fallback
 from headgate.stores.guard.late_limits import bound_or_late
+from headgate.stores.guard.rescued import RescuedLimits
 from headgate.testing import ManualClock
 
 
@@ -40,10 +43,10 @@ class Remote(MemoryStore):
 
         class Limits:
             def __getattr__(self, name: str) -> Callable[..., Any]:
-                def ask(*arguments: Any) -> Any:
+                def ask(*arguments: Any, **options: Any) -> Any:
                     store.reached()
                     store.asked.append((name, *arguments))
-                    return getattr(bound, name)(*arguments)
+                    return getattr(bound, name)(*arguments, **options)
 
                 return ask
 
@@ -74,10 +77,22 @@ def limits() -> list[NamedLimit]:
 KEYS = ("a", "b", "c")
 
 
+_breakers: list[Breaker] = []
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What asks for a store in the background ends with its test."""
+    yield
+    while _breakers:
+        _breakers.pop().close()
+
+
 def rescued(store: Remote) -> RescuedLimits:
     clock = ManualClock()
     fallback = Fallback(limits(), "local", Fraction(1), MemoryStore(), clock)
-    return RescuedLimits(store.bind(limits(), clock=clock), fallback, Breaker("a zone", failures=1), store.probe)
+    _breakers.append(Breaker("a zone", failures=1))
+    return RescuedLimits(store.bind(limits(), clock=clock), fallback, _breakers[-1], store.probe)
 
 
 def remaining(decision: Any) -> list[int]:
@@ -125,6 +140,61 @@ def test_rescued_limits_decide_here_while_the_store_is_away(caplog: pytest.LogCa
     asked.hit("key", 2)
     store.up = True
     assert asked.reset(("key",) * 3) and not asked.reset(("key",) * 3)
+
+
+def reserving(name: str | None = None, costs: tuple[int, ...] = (2, 2, 2)) -> tuple[Operation, Hold]:
+    return Operation(("key",) * 3, costs), Hold(name, 60_000_000)
+
+
+def test_rescued_limits_hold_on_the_store_while_it_answers() -> None:
+    store = Remote()
+    asked: Any = rescued(store)
+    held = asked.reserve(*reserving("x"))
+    assert (held.id, remaining(held.decision)) == (asked.id_of("key", "x"), [7, 97, 3, 5])
+    assert asked.extend(held.id, 60_000_000, (1,)).outcome == "extended"
+    assert remaining(asked.peek("key", 0)) == [6, 96, 2, 4]
+    assert (asked.commit(held.id, 1).degraded, remaining(asked.peek("key", 0))) == ("", [8, 98, 4, 6])
+    assert store.asked[0][0] == "reserve" and store.asked[-2][0] == "commit"
+
+
+def test_what_is_held_in_the_place_of_a_store_is_settled_there_also_when_the_store_is_back() -> None:
+    store = Remote()
+    asked: Any = rescued(store)
+    store.up = False
+    held = asked.reserve(*reserving("x"))
+    assert (held.decision.degraded, remaining(held.decision)) == ("local", [7, 97, 5, 5])
+    assert (asked.extend(held.id, 60_000_000, (1,)).outcome, remaining(asked.peek("key", 0))) == (
+        "extended",
+        [6, 96, 5, 4],
+    )
+    store.up = True
+    assert asked.reserve(*reserving("x")).repeated
+    settlement = asked.commit(held.id, (1, 0, 0))
+    assert (settlement.outcome, settlement.degraded) == ("settled", "local")
+    assert asked.commit(held.id, 5).outcome == "already settled"
+    assert not any(name in ("reserve", "commit") for name, *_ in store.asked)
+    assert rescued(store).commit(held.id, 1).outcome == "unknown"  # another process
+    assert rescued(store).extend(held.id, 60_000_000, (0,)).outcome == "unknown"
+
+
+def test_a_settlement_that_cannot_reach_a_store_is_sent_once_it_answers_again() -> None:
+    store = Remote()
+    asked: Any = rescued(store)
+    held = asked.reserve(*reserving())
+    store.up = False
+    assert asked.extend(held.id, 60_000_000, (0,)).degraded == "closed"
+    settlement = asked.commit(held.id, 1)
+    assert (settlement.outcome, settlement.degraded) == ("settled", "later")
+    assert asked.commit(held.id, 2).outcome == "already settled"
+    assert asked.extend(held.id, 60_000_000, (0,)).outcome == "already settled"
+    store.up = True
+    moment = threading.Event()
+    for _ in range(1_000):
+        if remaining(asked.bound.peek("key", 0)) == [8, 98, 4, 6]:
+            break
+        moment.wait(0.02)
+    else:
+        pytest.fail("it was never sent")
 
 
 @pytest.mark.parametrize("ask", ["hit", "hit_many", "read", "give_back"])

@@ -398,7 +398,7 @@ def test_a_zone_without_room_for_holds_says_so_and_charges_nothing() -> None:
     ):
         with pytest.raises(ConfigError, match="does not hold what is settled later: make one with max_holds="):
             call()
-    with pytest.raises(ConfigError, match="a rate is needed"):
+    with pytest.raises(ConfigError, match="no room for what is held: make one with max_holds="):
         Limiter("9 concurrent", store=store)
     assert limiter.hit("key").remaining == 8
 

@@ -227,13 +227,15 @@ def test_the_schema_takes_what_is_right_and_refuses_what_is_not() -> None:
         assert not validator.is_valid(bad), bad
 
 
-def test_several_workers_on_a_zone_refuse_what_is_in_flight_before_anything_starts(tmp_path: Path) -> None:
+def test_several_workers_refuse_what_is_in_flight_on_a_zone_without_room_before_anything_starts(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(ConfigError, match="rule user counts what is in flight"):
         serve_workers(
             json.dumps({"version": 1, "rules": RULES}).encode(),
             policy_file=tmp_path / "policy.json",
             workers=2,
-            store=f"shared://{tmp_path}/zone?size=1MiB",
+            store=f"shared://{tmp_path}/zone?size=1MiB&max_holds=0",
             host="127.0.0.1",
             port=0,
             drain_s=0,

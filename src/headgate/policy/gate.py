@@ -26,11 +26,10 @@ from headgate.policy.resolver import Resolved, Resolver
 from headgate.policy.store_fit import check_fit, check_holds
 from headgate.policy.subject import Subject
 from headgate.reservation import AsyncReservation, Reservation
-from headgate.stores.guard.choice import answering, rescued
-from headgate.stores.guard.fallback import MAX_LOCAL_KEYS, Choice, check_choice
+from headgate.stores.guard.choice import answering, rescue_of, rescued
+from headgate.stores.guard.fallback import Choice, check_choice
 from headgate.stores.guard.late_limits import bound_or_late
 from headgate.stores.guard.store import GuardedStore
-from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import Store, StoreStats, warm_up, warm_up_async
 from headgate.stores.url import open_store
 
@@ -62,7 +61,7 @@ class _BoundPolicy:
         self.store = open_store(chosen) if isinstance(chosen, str) else chosen
         self._answering = answering(self.store)
         self._clock = clock
-        self._local = MemoryStore(max_keys=MAX_LOCAL_KEYS)
+        self._rescue = rescue_of(self.store)
         self._settles: Any = None
         check_holds(compiled, self._bind)
         check_fit(compiled, self.store, clock=self._clock)
@@ -89,7 +88,7 @@ class _BoundPolicy:
             listener()
 
     def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
-        return rescued(self.store, self._bound(limits), limits, self._clock, local=self._local)
+        return rescued(self.store, self._bound(limits), limits, self._clock, rescue=self._rescue)
 
     def _bound(self, limits: tuple[NamedLimit, ...]) -> Any:
         """The limits on the store; where they cannot be bound now, it is tried again whenever they are asked."""
@@ -265,6 +264,7 @@ class Gate(_BoundPolicy):
 
     def close(self) -> None:
         """Close the store."""
+        self._rescue.kept.close()
         self._answering.close()
 
     def __enter__(self) -> Gate:
@@ -355,6 +355,7 @@ class AsyncGate(_BoundPolicy):
 
     async def close(self) -> None:
         """Close the store."""
+        self._rescue.kept.close()
         await self._answering.aclose()
 
     async def __aenter__(self) -> AsyncGate:

@@ -10,7 +10,7 @@ from typing import Any
 from headgate.algorithms.table import ALGORITHMS
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, StoreError
 from headgate.policy.compiled import Policy, Rule
 from headgate.stores.protocol import Store
 
@@ -33,11 +33,10 @@ def check_holds(policy: Policy, bind: Callable[[tuple[NamedLimit, ...]], Any]) -
     limits = next(limits for limits in rule.limits.values() if any(not each.limit.is_rate for each in limits))
     try:
         bind(tuple(replace(limit, group=0) for limit in limits)).id_of(("anyone",), "any")
-    except (ConfigError, AttributeError) as error:
-        why = f": {error}" if isinstance(error, ConfigError) else ""
-        raise ConfigError(
-            f"rule {rule.name} counts what is in flight, which this store does not hold yet; memory:// does{why}"
-        ) from error
+    except ConfigError as error:
+        raise ConfigError(f"rule {rule.name} counts what is in flight: {error}") from error
+    except StoreError:
+        return  # it is not known before the store answers
 
 
 def check_cluster(policy: Policy, store: Store) -> None:

@@ -36,7 +36,8 @@ from headgate.limits import check_rates
 from headgate.policy.client_address import UNIX
 from headgate.policy.request import Repeated, Request
 from headgate.stores.guard.choice import answering
-from headgate.stores.guard.fallback import Choice, RescuedLimits, check_choice
+from headgate.stores.guard.fallback import Choice, check_choice
+from headgate.stores.guard.rescued import RescuedLimits
 from headgate.stores.protocol import Store, warm_up_async
 from headgate.stores.url import open_store
 from headgate.waiting.steps import timeout_us

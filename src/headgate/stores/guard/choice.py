@@ -8,9 +8,10 @@ from typing import Any
 
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
-from headgate.stores.guard.fallback import MAX_LOCAL_KEYS, Choice, Fallback, RescuedLimits
+from headgate.stores.guard.fallback import Choice, Fallback
+from headgate.stores.guard.kept import settling_on
+from headgate.stores.guard.rescued import Rescue, RescuedLimits
 from headgate.stores.guard.store import GuardedStore
-from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import Store
 
 
@@ -19,15 +20,21 @@ def answering(store: Store) -> Store:
     return GuardedStore(store, remember=False) if store.failure == "as a whole" else store
 
 
+def rescue_of(store: Store) -> Rescue:
+    """What the limits of one store share where parts of it fail."""
+    return Rescue(repr(store), settling_on(store.bind))
+
+
 def rescued(
-    store: Store, bound: Any, limits: Sequence[NamedLimit], clock: Clock | None, *, local: MemoryStore | None = None
+    store: Store, bound: Any, limits: Sequence[NamedLimit], clock: Clock | None, *, rescue: Rescue | None = None
 ) -> Any:
     """Limits that are bound to what `answering` gave; where a part of the store fails, what was written decides.
 
-    `local` keeps the states of what is decided here.
+    `rescue` has the states of what is decided here, and the holds, for all limits of the store.
     """
     if store.failure != "in parts" or store.breaker is None:
         return bound
     choice: Choice = "local"
-    fallback = Fallback(limits, choice, Fraction(1), local or MemoryStore(max_keys=MAX_LOCAL_KEYS), clock)
-    return RescuedLimits(bound, fallback, store.breaker, store.probe)
+    own = rescue or rescue_of(store)
+    fallback = Fallback(limits, choice, Fraction(1), own.local, clock)
+    return RescuedLimits(bound, fallback, store.breaker, store.probe, own, clock)

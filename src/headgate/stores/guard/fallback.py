@@ -6,22 +6,19 @@ Of several limits the strictest choice decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Literal
 
 from headgate.clock import Clock
-from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit, Reading, binding_of
-from headgate.errors import ArgumentError, ConfigError, StoreError
+from headgate.errors import ArgumentError, ConfigError
 from headgate.holding import Hold, Reserved, Standing, check_lease, check_name, check_remember
 from headgate.keys import Key, check_cost, encode_key
 from headgate.operation import Operation, Receipt
-from headgate.stores.guard.breaker import Breaker
 from headgate.stores.memory import MemoryStore
-from headgate.stores.protocol import BoundLimits, Decisions, StatesAt, paired_costs, read_receipt
-from headgate.stores.python_table import PythonDecisions
+from headgate.stores.protocol import BoundLimits, StatesAt, read_receipt
 
 Choice = Literal["local", "open", "closed"]
 
@@ -178,77 +175,6 @@ class Fallback:
             for number, state in zip(self._local, found, strict=True):
                 states[number] = state
         return StatesAt(states, now_us)
-
-
-class RescuedLimits:
-    """Limits of a store that answers at once or not at all, such as a shared zone: where it fails, what was written.
-
-    One part of such a store may fail while all others answer, so it is asked each time, and knows by itself which
-    parts it need not wait for. `breaker` tells the log that some fail, and asks for them in the background until
-    all answer.
-    """
-
-    def __init__(self, bound: BoundLimits, fallback: Fallback, breaker: Breaker, probe: Callable[[], object]) -> None:
-        self.bound = bound
-        """The limits on the store, which raise StoreError where it fails."""
-
-        self._decide = bound.decide
-        self._give_back = bound.give_back
-        self._groups = fallback.groups
-        self._fallback = fallback
-        self._breaker = breaker
-        self._probe = probe
-
-    def decide(self, operation: Operation, /) -> Decision:
-        try:
-            return self._decide(operation)
-        except StoreError as error:
-            self._failed(error)
-        return self._fallback.decide(operation)
-
-    def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
-        if receipt.degraded == "local":
-            self._fallback.give_back(receipt, ago_us)
-            return
-        try:
-            self._give_back(receipt, ago_us)
-        except StoreError as error:
-            self._failed(error)
-
-    def hit(self, key: Key, cost: Cost = 1) -> Decision:
-        own = cost if type(cost) is int else single_cost(self._fallback.definitions, cost)
-        return self.decide(Operation((key,) * self._groups, (own,) * self._groups))
-
-    def peek(self, key: Key, cost: Cost = 1) -> Decision:
-        own = cost if type(cost) is int else single_cost(self._fallback.definitions, cost)
-        return self.decide(Operation((key,) * self._groups, (own,) * self._groups, commit=False))
-
-    def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
-        every = list(keys)
-        each = paired_costs(len(every), costs)
-        try:
-            return self.bound.hit_many(every, each)
-        except StoreError as error:
-            self._failed(error)
-        pairs = zip(every, each, strict=True)
-        return PythonDecisions(
-            self._fallback.decide(Operation((key,) * self._groups, (cost,) * self._groups)) for key, cost in pairs
-        )
-
-    def reset(self, keys: tuple[Key, ...], /) -> bool:
-        here = self._fallback.reset(keys)
-        return self.bound.reset(keys) or here
-
-    def read(self, keys: tuple[Key, ...], now_us: int | None = None, /) -> list[tuple[Any, ...] | None]:
-        try:
-            return self.bound.read(keys, now_us)
-        except StoreError as error:
-            self._failed(error)
-        return self._fallback.read(keys, now_us)
-
-    def _failed(self, error: StoreError) -> None:
-        self._breaker.failed(error)
-        self._breaker.probe_in_thread(self._probe)
 
 
 def check_choice(choice: object) -> Choice | Literal[""]:

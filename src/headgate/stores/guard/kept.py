@@ -33,6 +33,16 @@ Commit = Callable[[Clock | None], Callable[..., Any]]
 """What settles on the store itself, for limits on a clock."""
 
 
+def settling_on(bind: Callable[..., Any]) -> Commit:
+    """What settles holds of any limits on a store, by a clock of the caller's or its own."""
+
+    def commit(clock: Clock | None) -> Callable[..., Any]:
+        settle: Callable[..., Any] = bind((), clock=clock).commit
+        return settle
+
+    return commit
+
+
 class Kept(NamedTuple):
     """A settlement as it was asked for."""
 

@@ -6,11 +6,13 @@ by what the rule says for a store that fails, and the next one asks again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headgate.decision import Decision
 from headgate.errors import StoreError
+from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
+from headgate.keys import Key
 from headgate.operation import Operation, Receipt
 
 
@@ -35,6 +37,22 @@ class _LateLimits:
 
     def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
         self._now().give_back(receipt, ago_us)
+
+    def reserve(self, operation: Operation, hold: Hold, /) -> Reserved:
+        reserved: Reserved = self._now().reserve(operation, hold)
+        return reserved
+
+    def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
+        settlement: Settlement = self._now().commit(whole_id, actuals, now_us=now_us)
+        return settlement
+
+    def extend(self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None) -> Extension:
+        extension: Extension = self._now().extend(whole_id, lease_us, more, now_us=now_us)
+        return extension
+
+    def id_of(self, key: Key, name: str | bytes, /) -> str:
+        whole: str = self._now().id_of(key, name)
+        return whole
 
     def _now(self) -> Any:
         if self._bound is None:

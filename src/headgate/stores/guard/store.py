@@ -8,15 +8,14 @@ second, see `refusals`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from headgate.clock import Clock
 from headgate.decision import NamedLimit
 from headgate.errors import ConfigError
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.guard.fallback import CHOICES, MAX_LOCAL_KEYS, Choice, Fallback, read_share
-from headgate.stores.guard.kept import Commit, KeptSettlements, hastening
+from headgate.stores.guard.kept import KeptSettlements, hastening, settling_on
 from headgate.stores.guard.limits import AsyncGuardedLimits, GuardedLimits
 from headgate.stores.guard.local_holds import LocalHolds
 from headgate.stores.guard.refusals import Refusals
@@ -59,7 +58,7 @@ class GuardedStore(Store):
         self.local_holds = LocalHolds()
         self.refusals = Refusals()
         self.kept = KeptSettlements(
-            repr(store), _settles(store.bind), _settles(store.bind_async), self.refusals.settled
+            repr(store), settling_on(store.bind), settling_on(store.bind_async), self.refusals.settled
         )
         self._breaker.listeners.append(hastening(self.kept))
 
@@ -147,13 +146,3 @@ class GuardedStore(Store):
 
     def __repr__(self) -> str:
         return f"GuardedStore({self.inner!r}, on_error={self.on_error!r}, breaker={self.breaker.state!r})"
-
-
-def _settles(bind: Callable[..., Any]) -> Commit:
-    """What settles holds of any limits on a store, by a clock of the caller's or its own."""
-
-    def commit(clock: Clock | None) -> Callable[..., Any]:
-        settle: Callable[..., Any] = bind((), clock=clock).commit
-        return settle
-
-    return commit

@@ -119,7 +119,11 @@ class SharedStore(Store):
         definitions = tuple(limits)
         if self._zone.info()["max_holds"] == 0:
             for definition in definitions:
-                definition.limit.check_rate()  # what is in flight is held
+                if not definition.limit.is_rate:
+                    raise ConfigError(
+                        f'"{definition.limit}" counts what is in flight, and this zone has no room for what is held: '
+                        "make one with max_holds= above 0, under another path"
+                    )
         self._warn_of_long_logs(definitions)
         own = None if clock is None or isinstance(clock, SystemClock | ZoneClock) else clock
         bound: BoundLimits = _native().BoundLimits(self._zone, definitions, own)
