@@ -114,6 +114,8 @@ def test_rescued_limits_ask_the_store_while_it_answers() -> None:
     assert remaining(asked.peek("key", 0)) == [5, 95, 1, 3]
     assert asked.reset(("key",) * 3) and not asked.reset(("key",) * 3)
     assert remaining(asked.peek("key", 0)) == [9, 99, 5, 7]
+    assert remaining(asked.hit("key", {"requests": 2})) == [7, 97, 3, 5]
+    assert remaining(asked.peek("key", {"requests": 1})) == [6, 96, 2, 4]
 
 
 def test_rescued_limits_decide_here_while_the_store_is_away(caplog: pytest.LogCaptureFixture) -> None:

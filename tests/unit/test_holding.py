@@ -359,6 +359,8 @@ def test_a_full_store_never_forgets_an_open_hold(kind: str, on_full: str) -> Non
         assert more and limiter.commit(settled.id).outcome == "unknown"
         more = limiter.reserve("key-4", 2)
     assert more.decision.degraded == ("open" if on_full == "pass" else "closed") and bool(more) == (on_full == "pass")
+    stats = limiter.store.stats()
+    assert (stats.passed_full, stats.refused_full) == ((1, 0) if on_full == "pass" else (0, 1))
     assert more.commit(1).outcome == "unknown" and left(limiter, "key-4") == [99, 50]
     if on_full == "refuse":
         assert more.decision.retry_after_us == 60_000_000 + HOUR_US
