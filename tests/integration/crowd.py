@@ -46,10 +46,10 @@ CONTEXT = multiprocessing.get_context("fork")
 
 
 @contextmanager
-def zone(size: int = 64 << 20) -> Iterator[SharedStore]:
+def zone(size: int = 64 << 20, **options: Any) -> Iterator[SharedStore]:
     """A zone that goes with the block."""
     path = Path("/dev/shm") / f"headgate-crowd-{os.getpid()}-{uuid4().hex}"
-    store = SharedStore(path, size=size, log_percent=50)
+    store = SharedStore(path, size=size, log_percent=50, **options)
     try:
         yield store
     finally:
@@ -77,7 +77,7 @@ def fork(work: Callable[[], None]) -> int:
 
 def exact(text: str, rounds: int) -> dict[str, object]:
     """All at once, in every round: exactly the limit passes."""
-    with zone() as store:
+    with zone(max_holds=0) as store:  # all of its room is for states, which nearly fill it
         askers = PROCESSES * THREADS
         barrier = CONTEXT.Barrier(askers)
         passed = mmap.mmap(-1, rounds * askers)
@@ -116,7 +116,7 @@ def exact(text: str, rounds: int) -> dict[str, object]:
 def killed(text: str, most_workers: int) -> dict[str, object]:
     """While processes are killed: nobody is blocked, nothing is lost but what a dying process did not tell."""
     chance = random.Random(os.environ.get("HEADGATE_SEED", text))
-    with zone() as store:
+    with zone(max_holds=0) as store:  # all of its room is for states, which nearly fill it
         # A counter for each key of each process that ever was: nobody else writes it.
         counts = mmap.mmap(-1, most_workers * KEYS)
 

@@ -182,7 +182,7 @@ def test_a_caller_whose_clock_is_in_another_window_asks_twice_once(
     for limits in (text, f"{text}; 9/week", f"{text}; 9/week; 9/week log; 9/hour bucket; 9/day queue 9; 9/day fixed"):
         with Asker(colour, limits, raw(server.url)) as asker:
             asker.hit("first")  # loads the script
-            known = asker.limiter._bound._commands._servers_clock
+            known = asker.limiter._bound._commands.servers_clock
             known._ahead_us = 0
             with watching(server) as seen:
                 told = asker.hit("key")

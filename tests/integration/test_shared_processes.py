@@ -70,16 +70,17 @@ def test_a_process_killed_at_any_instruction_leaves_its_decision_charged_or_not(
 
 
 def test_a_process_killed_at_any_instruction_of_holding_leaves_the_hold_made_and_settled_or_not() -> None:
-    steps, names = "" if LONG else "5000", [scenario.name for scenario in scenarios_of_holds()]
+    names = [scenario.name for scenario in scenarios_of_holds()]
+    assert len(names) >= 28
+    steps, chosen = ("", names) if LONG else ("5000", [name for name in names if "shards" not in name][::4])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        told_of_each = list(pool.map(lambda name: told("killing_holds.py", steps, name, within_s=7200), names))
+        told_of_each = list(pool.map(lambda name: told("killing_holds.py", steps, name, within_s=7200), chosen))
     results = [result for [result] in told_of_each]
-    assert len(results) >= 28
     for result in results:
         assert result["before"] and result["after"], result
     assert sum(result["deaths"] for result in results) >= 4 * len(results)
-    assert sum(result["second_deaths"] for result in results) > 200
-    assert sum(result["mended"] for result in results) > 200
+    assert sum(result["second_deaths"] for result in results) > 5 * len(results)
+    assert sum(result["mended"] for result in results) > 5 * len(results)
 
 
 def test_a_hold_of_one_process_is_settled_by_another_and_places_are_never_more_than_there_are() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from redis_servers import single
@@ -51,11 +52,12 @@ def left(answer: dict[str, object]) -> dict[str, int]:
 
 
 def test_a_check_charges_what_it_names_and_the_rules_own_cost_of_the_rest(service: RunningService) -> None:
-    status, answer = check(service, "ann", {"tokens": 1200})
+    user = uuid4().hex  # nobody has asked before, whichever attempt this is
+    status, answer = check(service, user, {"tokens": 1200})
     assert status == 200 and left(answer) == {"requests": 59, "tokens": 7800, "nano-usd": 2_480_000_000}
-    _, answer = check(service, "ann", {"requests": 0, "usd": "2.48"})
+    _, answer = check(service, user, {"requests": 0, "usd": "2.48"})
     assert left(answer) == {"requests": 59, "tokens": 7800, "nano-usd": 0}
-    _, answer = check(service, "ann", {"tokens": 1})
+    _, answer = check(service, user, {"tokens": 1})
     assert (answer["allowed"], answer["rule"], answer["unit"], answer["limit"]) == (
         False,
         "llm",
