@@ -136,6 +136,23 @@ def test_a_store_that_stays_away_keeps_it_open() -> None:
     assert breaker.state == HALF_OPEN
 
 
+def test_a_breaker_that_is_closed_while_it_asks_stays_closed(caplog: pytest.LogCaptureFixture) -> None:
+    breaker = opened(ManualClock())
+    told: list[Exception | None] = []
+    breaker.listeners.append(told.append)
+
+    class Store:
+        def ask(self) -> None:
+            breaker.close()
+
+    store = Store()
+    with caplog.at_level(logging.WARNING, "headgate"):
+        breaker.probe_in_thread(store.ask)
+        assert isinstance(breaker._prober, threading.Thread)
+        breaker._prober.join(20)
+    assert breaker.state == CLOSED and told == [] and "answers again" not in caplog.text
+
+
 @pytest.mark.parametrize("colour", ["thread", "task"])
 def test_probes_come_twice_as_late_each_time_and_two_seconds_apart_at_the_most(
     colour: str, monkeypatch: pytest.MonkeyPatch

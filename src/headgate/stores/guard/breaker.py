@@ -178,6 +178,8 @@ class Breaker:
 
     def _is_back(self) -> None:
         with self._lock:
+            if self.state != OPEN:  # it was closed meanwhile: no call needs to find out
+                return
             self.state = HALF_OPEN
             self._half_open_us = self._clock.now_us()
             self.failures = 0
