@@ -57,7 +57,7 @@ class _GuardedLimits:
         self._refusals = store.refusals
         self._memory = RefusalMemory(store.refusals, limits, now_us)
         self._remembers = store.remember and self._memory.is_used
-        self._holds = GuardedHolds(store, bound, fallback, self._memory, clock)
+        self._holds = GuardedHolds(self._breaker, bound, fallback, store.local_holds, store.kept, self._memory, clock)
 
     @property
     def line(self) -> Any:

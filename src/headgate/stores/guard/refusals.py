@@ -160,6 +160,15 @@ class RefusalMemory:
         self.charged(keys)
         self._refusals.held(whole_id, partial(self._states, keys))
 
+    def settled(self, whole_id: str) -> None:
+        """Forget what a settlement may have ended."""
+        self._refusals.settled(whole_id)
+
+    def extended(self) -> None:
+        """A hold took more: forget all, since its id tells no key."""
+        if self._refusals.known:
+            self._refusals.clear()
+
     def _name(self, operation: Operation) -> _Name:
         return self._number, tuple(encode_key(key) for key in operation.keys), operation.costs
 

@@ -6,34 +6,22 @@ a store behind a guard.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from headgate.clock import Clock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision
+from headgate.drive import drive
 from headgate.errors import StoreError
-from headgate.holding import (
-    Amounts,
-    Extension,
-    Hold,
-    Reserved,
-    Settlement,
-    amounts_of,
-    check_amount,
-    check_lease,
-    read_id,
-    whole_id,
-    write_id,
-)
-from headgate.keys import Key, encode_key
+from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
+from headgate.keys import Key
 from headgate.operation import Operation, Receipt
-from headgate.stores.guard import local_holds
-from headgate.stores.guard.breaker import Breaker
+from headgate.stores.guard.breaker import CLOSED, Breaker
 from headgate.stores.guard.fallback import MAX_LOCAL_KEYS, Fallback
+from headgate.stores.guard.holds import GuardedHolds
 from headgate.stores.guard.kept import Commit, KeptSettlements
-from headgate.stores.guard.local_holds import HERE, LocalHold, LocalHolds
+from headgate.stores.guard.local_holds import LocalHolds
 from headgate.stores.memory import MemoryStore
 from headgate.stores.protocol import BoundLimits, Decisions, paired_costs
 from headgate.stores.python_table import PythonDecisions
@@ -48,7 +36,7 @@ class Rescue:
     def __init__(self, shown: str, settles: Commit) -> None:
         self.local = MemoryStore(max_keys=MAX_LOCAL_KEYS, max_holds=MAX_LOCAL_KEYS)
         self.holds = LocalHolds()
-        self.kept = KeptSettlements(shown, settles, settles, _nothing_remembered)
+        self.kept = KeptSettlements(shown, settles, settles, _nothing)
 
 
 class RescuedLimits:
@@ -78,7 +66,9 @@ class RescuedLimits:
         self._breaker = breaker
         self._probe = probe
         self._rescue = rescue or Rescue(breaker.shown, lambda _: bound.commit)
-        self._clock = clock
+        self._holds = GuardedHolds(
+            _EachTime(self._failed), bound, fallback, self._rescue.holds, self._rescue.kept, _NoRefusals(), clock
+        )
 
     def decide(self, operation: Operation, /) -> Decision:
         try:
@@ -128,75 +118,48 @@ class RescuedLimits:
         return self._fallback.read(keys, now_us)
 
     def reserve(self, operation: Operation, hold: Hold, /) -> Reserved:
-        if hold.name is not None and self._rescue.holds and operation.keys:
-            digest = _digest(operation.keys[0], hold.name)
-            if self._rescue.holds.find(digest, 0, self._fallback) is not None:
-                return self._reserve_here(operation, hold)  # repeated: it was held here before
-        try:
-            return self.bound.reserve(operation, hold)
-        except StoreError as error:
-            self._failed(error)
-        return self._reserve_here(operation, hold)
+        return drive(self._holds.reserving(operation, hold, _nothing))
 
     def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
-        digest, place = read_id(whole_id)
-        given = amounts_of(actuals)
-        hold = self._rescue.holds.find(digest, place, self._fallback)
-        if hold is not None:
-            return local_holds.commit(hold, given, self._fallback, now_us)
-        if place & HERE:
-            return Settlement("unknown", None, ())
-        told = self._rescue.kept.find(whole_id)
-        if told is None:
-            try:
-                return self.bound.commit(whole_id, given, now_us=now_us)
-            except StoreError as error:
-                self._failed(error)
-            told = self._rescue.kept.add(whole_id, given, now_us, self._clock)
-        self._rescue.kept.send_in_thread()
-        return told
+        return drive(self._holds.committing(whole_id, actuals, now_us, self._rescue.kept.send_in_thread))
 
     def extend(self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None) -> Extension:
-        digest, place = read_id(whole_id)
-        check_lease(lease_us)
-        amounts = [check_amount(amount) for amount in more]
-        hold = self._rescue.holds.find(digest, place, self._fallback)
-        if hold is not None:
-            return local_holds.extend(hold, lease_us, amounts, self._fallback, now_us)
-        if place & HERE:
-            return Extension("unknown", (), None)
-        if self._rescue.kept.find(whole_id) is not None:
-            return Extension("already settled", (), None)
-        try:
-            return self.bound.extend(whole_id, lease_us, amounts, now_us=now_us)
-        except StoreError as error:
-            self._failed(error)
-        return Extension("refused", (), None, "closed")
+        return drive(self._holds.extending(whole_id, lease_us, more, now_us, _nothing))
 
     def id_of(self, key: Key, name: str | bytes, /) -> str:
         return self.bound.id_of(key, name)
 
-    def _reserve_here(self, operation: Operation, hold: Hold) -> Reserved:
-        """What is decided in place of the store, which has charged nothing where it failed."""
-        is_named = hold.name is not None and bool(operation.keys)
-        digest = _digest(operation.keys[0], hold.name or b"") if is_named else os.urandom(16)
-        own = hold if hold.name is None else hold._replace(name=digest)
-        decision, local_id, repeated = self._fallback.reserve(operation, own)
-        if local_id:
-            groups = tuple(self._fallback.local_groups)
-            made = LocalHold(local_id, "", self._fallback.groups, groups)
-            self._rescue.holds.add(digest, made, self._fallback)
-        return Reserved(decision, write_id(digest, self._rescue.holds.place), repeated)
-
-    def _failed(self, error: StoreError) -> None:
+    def _failed(self, error: Exception) -> None:
         self._breaker.failed(error)
         self._breaker.probe_in_thread(self._probe)
 
 
-def _digest(key: Key, name: str | bytes) -> bytes:
-    """What identifies the hold of a name within a key, wherever it is."""
-    return read_id(whole_id(encode_key(key), name, 0))[0]
+class _EachTime:
+    """Asks the store each time: one part of it may fail while all others answer."""
+
+    state = CLOSED
+
+    def __init__(self, told: Callable[[Exception], None]) -> None:
+        self._told = told
+
+    def failed(self, error: Exception) -> None:
+        self._told(error)
+
+    def lets_through(self) -> bool:
+        return True
+
+    def succeeded(self) -> None:
+        """Nothing is noted: another part may fail still."""
 
 
-def _nothing_remembered(_: str) -> None:
-    """A store that fails in parts has no refusals that a settlement would end."""
+class _NoRefusals:
+    """A store that answers at once has no refusals that are remembered."""
+
+    def charged(self, keys: tuple[Key, ...]) -> None: ...
+    def held(self, whole_id: str, keys: tuple[Key, ...]) -> None: ...
+    def settled(self, whole_id: str) -> None: ...
+    def extended(self) -> None: ...
+
+
+def _nothing(*_: object) -> None:
+    """What follows an outage is seen to where it is noted."""
