@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _unfinished: set[asyncio.Future[Any]] = set()
-"""What goes on although its caller was cancelled: an event loop itself remembers its tasks only weakly."""
+"""What goes on although nothing waits for it: an event loop itself remembers its tasks only weakly."""
 
 
 def drive(steps: Generator[Any, Any, T], do: Callable[[Any], Any] | None = None) -> T:
@@ -62,9 +62,14 @@ async def answered(answer: T | Awaitable[T]) -> T:
     return came
 
 
-async def answered_in_any_case(answer: Awaitable[T]) -> T:
-    """What is answered; asking goes on to its end where the caller is cancelled, once or again and again."""
+def begun(answer: Awaitable[T]) -> asyncio.Future[T]:
+    """What goes on to its end from now on, whoever waits for it."""
     asked = asyncio.ensure_future(answer)
     _unfinished.add(asked)
     asked.add_done_callback(_unfinished.discard)
-    return await asyncio.shield(asked)
+    return asked
+
+
+async def answered_in_any_case(answer: Awaitable[T]) -> T:
+    """What is answered; asking goes on to its end where the caller is cancelled, once or again and again."""
+    return await asyncio.shield(begun(answer))

@@ -16,7 +16,6 @@ from headgate.clock import Clock
 from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit
 from headgate.drive import answered
-from headgate.errors import ConfigError
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.operation import Operation
 from headgate.policy.compiled import ALL_RULES, Policy, Rule
@@ -114,8 +113,6 @@ class _BoundPolicy:
     ) -> tuple[Reserved | Awaitable[Reserved], Any, HeldGroups]:
         """What comes of a hold, the limits that hold, and what it is made of."""
         bound, operation, rules, units = resolved
-        if not hasattr(bound, "reserve"):
-            raise ConfigError("this store does not hold what is settled later: use a store that does")
         return bound.reserve(operation, hold), bound, _groups_of(rules, units, cost)
 
     @property

@@ -14,6 +14,7 @@ from weakref import ReferenceType, ref
 
 from headgate import heartbeat
 from headgate.costs import Cost
+from headgate.drive import begun
 from headgate.errors import ArgumentError, ConfigError, StoreError
 from headgate.holding import Extension, lease_of
 from headgate.reservation import AsyncReservation
@@ -21,8 +22,6 @@ from headgate.reservation import AsyncReservation
 _log = logging.getLogger("headgate")
 _GONE = Extension("unknown", (), None)
 _LEASE_S = 60.0
-_abandoned: set[asyncio.Future[Any]] = set()
-"""Holds that are freed as they come: what asked for them was cancelled."""
 
 
 class HeldRequest:
@@ -76,26 +75,19 @@ class _AsyncBeat(_Beat):
 
 async def reserved(reserving: Any) -> Any:
     """What was reserved, or decided; a reservation is cancelled as it comes if the caller was cancelled."""
-    asked = asyncio.ensure_future(reserving)
+    asked = begun(reserving)
     try:
         return await asyncio.shield(asked)
     except asyncio.CancelledError:
-        _abandoned.add(asked)
         asked.add_done_callback(_abandon)
         raise
 
 
 def _abandon(asked: asyncio.Future[Any]) -> None:
-    _abandoned.discard(asked)
-    if (
-        not asked.cancelled()
-        and asked.exception() is None
-        and isinstance(asked.result(), AsyncReservation)
-        and asked.result()
-    ):
-        cancelling = asyncio.ensure_future(_cancel(asked.result()))
-        _abandoned.add(cancelling)
-        cancelling.add_done_callback(_abandoned.discard)
+    if asked.cancelled() or asked.exception() is not None:
+        return
+    if isinstance(asked.result(), AsyncReservation) and asked.result():
+        begun(_cancel(asked.result()))
 
 
 async def _cancel(reservation: Any) -> None:
@@ -111,11 +103,3 @@ def lease_us_of(told: Mapping[str, Any]) -> int:
         return lease_of(told.get("lease", _LEASE_S), None)
     except ArgumentError as error:
         raise ConfigError(f"lease is for how many seconds a request is held without a sign of life: {error}") from error
-
-
-def check_holds(limiter: Any) -> None:
-    """Raise ConfigError where the store of limits does not hold."""
-    try:
-        limiter.id_of(("anyone",), "any")
-    except AttributeError as error:
-        raise ConfigError("this store does not hold what is in flight yet; memory:// does") from error

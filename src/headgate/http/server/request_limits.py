@@ -26,7 +26,7 @@ from headgate.http.server.counted_keys import (
     wide_rules,
     within,
 )
-from headgate.http.server.held import HeldRequest, check_holds, lease_us_of, reserved
+from headgate.http.server.held import HeldRequest, lease_us_of, reserved
 from headgate.http.server.ipv6_aggregate import WideLimiter
 from headgate.http.server.options import AnyLimits, Response, cost_of, function_of, in_any_case, one_of
 from headgate.http.server.shortcuts import NOWHERE, Shortcut, of_environs, of_one_scope, of_scopes
@@ -425,7 +425,7 @@ class RequestLimits:
             if any(not limit.is_rate for limit in limiter.limits):
                 if not self._may_hold:
                     check_rates(limiter.limits)
-                check_holds(limiter)
+                limiter.id_of(("anyone",), "any")  # ConfigError where the store does not hold
                 self._holding.add(id(limiter))
         self._limiters[known] = limiter
         return limiter

@@ -8,13 +8,11 @@ from typing import Any
 
 from aiohttp import web
 
+from headgate.drive import begun
 from headgate.http.server.options import Refusal, Response
 from headgate.http.server.routes import ApplicationEnforcers
 from headgate.integrations.aiohttp.request import AiohttpRequest
 from headgate.integrations.response_exchange import ResponseExchange
-
-_ending: set[asyncio.Future[None]] = set()
-"""What ends once responses are sent."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -44,12 +42,7 @@ class AiohttpExchange(ResponseExchange):
             if serving is None or serving is connection:
                 await self.end_async(said)
             else:  # this task sends the response now: what is in flight is freed when it is done, however it ends
-                serving.add_done_callback(lambda _: self._end_soon(said))
-
-    def _end_soon(self, said: Response) -> None:
-        ending = asyncio.ensure_future(self.end_async(said))
-        _ending.add(ending)
-        ending.add_done_callback(_ending.discard)
+                serving.add_done_callback(lambda _: begun(self.end_async(said)))
 
     def _seen(self, response: web.StreamResponse) -> Response:
         """What a handler answered; it is told what remains, where its head is not sent yet."""
