@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, Phase, settings
 from headgate import limit_text
 from subjects import CORES, HOLDING, KINDS
 
+pytest_plugins = ["redis_fixtures"]
+
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=30)
 settings.register_profile(

@@ -80,12 +80,6 @@ def server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def proxy(server: Server) -> Iterator[TcpProxy]:
-    with TcpProxy(server.port) as proxy:
-        yield proxy
-
-
 def url_of(port: int) -> str:
     return f"redis://{HOST}:{port}/0?{OPTIONS}"
 

@@ -32,12 +32,6 @@ def server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def proxy(server: Server) -> Iterator[TcpProxy]:
-    with TcpProxy(server.port) as proxy:
-        yield proxy
-
-
 @pytest.fixture(params=COLOURS)
 def asker(request: pytest.FixtureRequest, proxy: TcpProxy) -> Iterator[Asker]:
     with opened(request.param, proxy.port) as asker:

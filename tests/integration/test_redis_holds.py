@@ -19,7 +19,7 @@ import pytest
 from hold_askers import Holder, hold_steps
 from redis.crc import key_slot
 from redis_askers import COLOURS
-from redis_servers import Cluster, Sentinels, Server, cluster, sentinels, single
+from redis_servers import Cluster, Sentinels, Server
 
 from headgate.decision import name_limits
 from headgate.errors import ArgumentError, ConflictingId, StoreError
@@ -36,24 +36,6 @@ START_US = 1_800_000_000_000_000
 SECOND = 1_000_000
 FAILOVER_WITHIN_S = 30
 _prefixes = count()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with single() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def watched() -> Iterator[Sentinels]:
-    with sentinels() as watched:
-        yield watched
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Cluster]:
-    with cluster() as nodes:
-        yield nodes
 
 
 @pytest.fixture(params=["single", "sentinel", "cluster"])

@@ -7,10 +7,8 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -19,37 +17,20 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
-from redis_servers import Cluster, Sentinels, Server, cluster, sentinels, single
+from redis_servers import Sentinels, Server, single
 
 from headgate import AsyncLimiter, Limiter, StoreError
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.lines import Ticket
 from headgate.stores.redis import line as redis_line
 from headgate.stores.redis.store import RedisStore
+from until import in_thread, until, until_async
 
 pytestmark = pytest.mark.integration
 ASKER = str(Path(__file__).with_name("line_asker.py"))
 LONG_S = 60
 NEVER_US = 3_600 * 1_000_000
 _prefixes = count()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with single() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def watched() -> Iterator[Sentinels]:
-    with sentinels() as watched:
-        yield watched
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Cluster]:
-    with cluster() as nodes:
-        yield nodes
 
 
 @pytest.fixture(params=["single", "sentinel", "cluster"])
@@ -69,31 +50,6 @@ def store_at(url: str, own: str, *, only_messages: bool = True) -> RedisStore:
     if only_messages:
         store.turns.keep_us, store.turns.alive_ms = NEVER_US, 600_000
     return store
-
-
-def until(true: Callable[[], object]) -> None:
-    """Wait for what other threads and processes do."""
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
-async def until_async(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.002)
-
-
-@contextmanager
-def in_thread(call: Callable[[], Any]) -> Iterator[list[Any]]:
-    came: list[Any] = []
-    thread = threading.Thread(target=lambda: came.append(call()))
-    thread.start()
-    yield came
-    thread.join(LONG_S)
-    assert not thread.is_alive()
 
 
 def in_line(limiter: Limiter | AsyncLimiter) -> int:

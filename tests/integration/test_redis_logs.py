@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import random
 import struct
-from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import pytest
 import redis
-from redis_servers import Server, single
+from redis_servers import Server
 
 from headgate import Limiter, MemoryStore
 from headgate.operation import Receipt
@@ -22,12 +21,6 @@ from vector_check import answer
 pytestmark = pytest.mark.integration
 _prefixes = count()
 START_US = 1_800_000_000_000_000
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with single() as server:
-        yield server
 
 
 def raw(server: Server) -> RedisStore:

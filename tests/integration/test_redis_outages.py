@@ -37,12 +37,6 @@ def server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def proxy(server: Server) -> Iterator[TcpProxy]:
-    with TcpProxy(server.port) as proxy:
-        yield proxy
-
-
 def url_of(port: int, **options: object) -> str:
     deadline = f"{int(DEADLINE_S * 1000)}ms"  # of a first connection, too, which test_redis_cold.py has
     told = {"timeout": deadline, "connect_timeout": deadline, "prefix": f"o{os.getpid()}-{next(_prefixes)}", **options}

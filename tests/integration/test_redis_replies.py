@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 import redis
 from fake_server import FakeServer
 from redis_askers import COLOURS, SLACK_S, Asker
-from redis_servers import Server, single
+from redis_servers import Server
 from stalls import stalled_s
 from tcp_proxy import HOST
 
@@ -147,12 +146,6 @@ def test_a_reply_that_comes_a_byte_at_a_time_has_one_deadline(opens: bool, colou
             with pytest.raises(StoreError):
                 asker.hit("key")
             assert time.monotonic() - start < TIMEOUT_S + SLACK_S + stalled_s(start, time.monotonic())
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with single() as server:
-        yield server
 
 
 DAMAGE = {

@@ -10,44 +10,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from redis_servers import Cluster, Sentinels, Server, cluster, nodes_in_the_eyes_of, sentinels, single
+from redis_servers import Cluster, Sentinels, Server, nodes_in_the_eyes_of, single
 from tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.integration
 
 KEY = "{user1000}.count"
 SLOT = 3443
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with single() as server:
-        yield server
-
-
-@pytest.fixture
-def proxy(server: Server) -> Iterator[TcpProxy]:
-    with TcpProxy(server.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="module")
-def watched() -> Iterator[Sentinels]:
-    with sentinels() as watched:
-        yield watched
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Cluster]:
-    with cluster() as nodes:
-        yield nodes
 
 
 def client(port: int, timeout_s: float = 5) -> redis.Redis:

@@ -47,12 +47,6 @@ EVERY_LIMIT = (
 FIVE = "100/minute; 1000/hour; 5000/day fixed; 900/hour log; 70/second bucket"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with single() as server:
-        yield server
-
-
 def raw(url: str, *, timeout: str = "10s") -> RedisStore:
     """A store of its own, on a server that others use."""
     return RedisStore(f"{url}{'&' if '?' in url else '?'}timeout={timeout}", prefix=f"t{os.getpid()}-{next(_prefixes)}")

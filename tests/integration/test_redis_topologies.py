@@ -17,7 +17,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 from redis_askers import COLOURS, SLACK_S, Asker, Load, Loop, load, longest_s, tally, wait_for
-from redis_servers import Cluster, Sentinels, Server, cluster, sentinels
+from redis_servers import Cluster, Sentinels, Server
 from stalls import timed
 from tcp_proxy import HOST, hold_port
 
@@ -36,18 +36,6 @@ pytestmark = pytest.mark.integration
 DEADLINE_S = 0.1
 FAILOVER_WITHIN_S = 30
 _prefixes = count()
-
-
-@pytest.fixture(scope="module")
-def watched() -> Iterator[Sentinels]:
-    with sentinels() as watched:
-        yield watched
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Cluster]:
-    with cluster() as nodes:
-        yield nodes
 
 
 def raw(url: str, *, timeout_s: float = 10) -> RedisStore:

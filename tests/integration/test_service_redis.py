@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,12 +27,6 @@ def policy(tmp_path: Path) -> Path:
     file = tmp_path / "policy.yaml"
     file.write_text(POLICY)
     return file
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with single() as server:
-        yield server
 
 
 def statuses(services: list[RunningService], path: str, times: int) -> Counter[int]:

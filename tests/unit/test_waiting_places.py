@@ -6,8 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sized
-from contextlib import contextmanager
+from collections.abc import Awaitable, Sized
 from functools import partial
 from random import Random
 from typing import Any
@@ -21,6 +20,7 @@ from headgate.operation import Operation
 from headgate.reservation import AsyncReservation, Reservation
 from headgate.testing import ManualClock
 from subjects import make_store
+from until import in_thread, until, until_async
 
 LONG_S = 60
 
@@ -68,32 +68,6 @@ def watched(limiter: Limiter | AsyncLimiter) -> Watched:
 
 def waiting(limiter: Limiter | AsyncLimiter) -> int:
     return limiter._lines._shared.waiting
-
-
-def until(true: Callable[[], object]) -> None:
-    """Wait for what other threads do."""
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
-async def until_async(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.001)
-
-
-@contextmanager
-def in_thread(call: Callable[[], Any]) -> Iterator[list[Any]]:
-    """What a call in another thread gives, once the block and the call have ended."""
-    came: list[Any] = []
-    thread = threading.Thread(target=lambda: came.append(call()))
-    thread.start()
-    yield came
-    thread.join(60)
-    assert not thread.is_alive()
 
 
 def _are_waiting(limiter: Limiter, number: int, others: Sized = ()) -> bool:
