@@ -17,6 +17,7 @@ from headgate.drive import answered, answered_in_any_case, drive, drive_async
 from headgate.errors import HeadgateError
 from headgate.operation import Operation, Receipt
 from headgate.stores.lines import Ticket
+from headgate.waiting import loop_timer
 from headgate.waiting.steps import (
     Answer,
     AskFirst,
@@ -238,7 +239,7 @@ class _AsyncDoing(_Taking):
 
     async def _sleep(self, seconds: float) -> None:
         try:
-            await asyncio.sleep(seconds)
+            await loop_timer.sleep(seconds)
         except asyncio.CancelledError:
             await self.undo()
             raise
