@@ -136,6 +136,18 @@ def single_cost(definitions: Sequence[NamedLimit], cost: object) -> int:
     return Counted(units).read(cost)[0]
 
 
+def single_actual(definitions: Sequence[NamedLimit], actual: object) -> int | None:
+    """What counts of a hold of limits that all count one unit, from a mapping; None for as much as is held."""
+    units = units_of(definition.limit for definition in definitions)
+    return Counted(units).read_actuals(actual)[0] if len(units) == 1 else check_cost(actual, "an amount")
+
+
+def single_more(definitions: Sequence[NamedLimit], more: object) -> int:
+    """What is held on top under limits that all count one unit, from a mapping."""
+    units = units_of(definition.limit for definition in definitions)
+    return Counted(units).read_part(more)[0] if len(units) == 1 else check_cost(more, "an amount")
+
+
 def _not_counted(name: object, known: Collection[str]) -> str:
     shown = repr(name)[:60] if isinstance(name, str) else f"a {type(name).__name__}"
     close = get_close_matches(name, known, n=1) if isinstance(name, str) else ()

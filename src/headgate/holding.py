@@ -245,7 +245,8 @@ def _microseconds(seconds: object, what: str) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise ArgumentError(f"{what} is a number of seconds, not a {_kind(seconds)}")
     if not abs(seconds) < LARGEST:  # not a number is refused here too
-        raise ArgumentError(f"{what} is a time in seconds, not {seconds:.4g}")
+        shown = brief_number(seconds) if isinstance(seconds, int) else f"{seconds:.4g}"
+        raise ArgumentError(f"{what} is a time in seconds, not {shown}")
     return round(seconds * 1_000_000)
 
 

@@ -114,7 +114,7 @@ class _BoundLimiter:
     @property
     def _holds(self) -> Any:
         """What settles holds: it takes amounts as costs are given."""
-        return self._bound if self._is_plain else CountedHolds(self._bound, self.counted)
+        return CountedHolds(self._bound, self.counted)
 
     def _many(self, keys: Iterable[Key], costs: object) -> list[Operation]:
         """Operations, all at one moment where this process knows it; nothing is asked if a key or cost is bad."""

@@ -7,7 +7,7 @@ the same methods and is what type checkers see.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headgate import core, heartbeat
@@ -21,7 +21,9 @@ log = logging.getLogger("headgate")
 
 
 class CountedHolds:
-    """Settles holds of limits that count several units, or money: amounts are given as costs are."""
+    """Settles holds of limits by the units that they count: amounts are given as costs are."""
+
+    __slots__ = ("_bound", "_counted")
 
     def __init__(self, bound: Any, counted: Counted) -> None:
         self._bound = bound
@@ -29,12 +31,17 @@ class CountedHolds:
 
     def commit(self, whole_id: str, actual: Cost | None = None) -> Any:
         """See `BoundLimits.commit`; of what a mapping does not name counts as much as is held."""
-        return self._bound.commit(whole_id, self._counted.read_actuals(actual))
+        own = actual if self._is_a_number(actual) else self._counted.read_actuals(actual)
+        return self._bound.commit(whole_id, own)
 
     def extend(self, whole_id: str, lease_us: int, more: Sequence[Cost]) -> Any:
         """See `BoundLimits.extend`; of what a mapping does not name nothing is added."""
-        (amount,) = more
-        return self._bound.extend(whole_id, lease_us, self._counted.read_part(amount))
+        own = more if self._is_a_number(more[0]) else self._counted.read_part(more[0])
+        return self._bound.extend(whole_id, lease_us, own)
+
+    def _is_a_number(self, amount: object) -> bool:
+        """Whether an amount is one of the only unit already, or is refused as none where it is settled."""
+        return self._counted.is_plain and not isinstance(amount, Mapping)
 
 
 class _Held:

@@ -213,8 +213,9 @@ def test_a_bad_id_or_amount_is_an_error_that_changes_nothing(core: str, id: Any,
 def test_an_id_that_says_other_groups_than_its_hold_is_an_error(core: str) -> None:
     gate = make_gate(core)
     held = gate.reserve(ANN)
-    with pytest.raises(ArgumentError, match=r"3 amounts, not [24]"):
-        gate.commit(held.id.replace(".0tokens", "", 1), {"tokens": 4})
+    for actual in ({"tokens": 4}, 1, 0, None):
+        with pytest.raises(ArgumentError, match=r"3 amounts, not [24]"):
+            gate.commit(held.id.replace(".0tokens", "", 1), actual)
     assert gate.commit(held.id).outcome == "settled"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -40,6 +42,40 @@ def test_what_a_settlement_does_not_name_is_as_it_was_held(holding_kind: str) ->
     assert limiter.commit(held.id, {}).actuals == (2, 900, 0)
     number = limiter.reserve("key", {"requests": 2, "tokens": 900})
     assert limiter.commit(number.id, 1).actuals == (1, 900, 0)
+
+
+def test_a_mapping_may_name_the_only_unit(holding_kind: str) -> None:
+    limiter = make_limiter(holding_kind, "9000 tokens/minute fixed", ManualClock())
+    held = limiter.reserve("key", {"tokens": 900})
+    assert held.extend(more={"tokens": 100}).outcome == "extended" and held.extend(more={}).outcome == "extended"
+    assert limiter.extend(held.id, more={"tokens": 7}).outcome == "extended"
+    for bad in ({"tokens": 1.5}, {"tokens": True}, {"requests": 1}, {"token": 1}):
+        calls: list[Callable[[Any], object]] = [
+            lambda amount: limiter.reserve("key", amount),
+            lambda amount: held.extend(more=amount),
+            lambda amount: limiter.extend(held.id, more=amount),
+            held.commit,
+            lambda amount: limiter.commit(held.id, amount),
+        ]
+        for call in calls:
+            with pytest.raises(ArgumentError, match="tokens"):
+                call(bad)
+    assert limiter.peek("key", 0).remaining == 7_993
+    assert held.commit({"tokens": 412}).actual == 412
+    assert limiter.commit(limiter.reserve("key", 500).id, {"tokens": 88}).actual == 88
+    assert limiter.commit(limiter.reserve("key", {}).id, {}).actual == 1
+    assert limiter.peek("key", 0).remaining == 8_499
+
+
+def test_a_mapping_may_name_the_only_unit_on_an_event_loop(core: str) -> None:
+    async def work() -> None:
+        limiter = AsyncLimiter("9000 tokens/minute fixed", store=make_store(core))
+        async with await limiter.reserve("key", {"tokens": 900}) as held:
+            await held.extend(more={"tokens": 100})
+            await held.commit({"tokens": 412})
+        assert (await limiter.peek("key", 0)).remaining == 8_588
+
+    asyncio.run(work())
 
 
 def test_a_hold_that_is_cancelled_has_taken_nothing_of_any_unit(holding_kind: str) -> None:

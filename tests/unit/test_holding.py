@@ -277,7 +277,7 @@ def test_a_debt_beyond_exact_arithmetic_is_refused_and_the_hold_stays_open(holdi
     assert limiter.commit(held.id, 3).outcome == "settled"
 
 
-@pytest.mark.parametrize("bad", [0, -1, 0.0000001, float("nan"), float("inf"), 32 * 86_400, 10**9, True, "60", None])
+@pytest.mark.parametrize("bad", [0, -1, 0.0000001, float("nan"), float("inf"), 32 * 86_400, 10**400, True, "60", None])
 def test_what_is_no_lease_is_refused(holding_kind: str, bad: Any) -> None:
     limiter = make_limiter(holding_kind, "9/hour bucket", ManualClock())
     held = limiter.reserve("key", 1)
@@ -292,7 +292,7 @@ def test_what_is_no_lease_is_refused(holding_kind: str, bad: Any) -> None:
     assert left(limiter) == [8]
 
 
-@pytest.mark.parametrize("bad", [-1, True, "1", 367 * 86_400, float("nan")])
+@pytest.mark.parametrize("bad", [-1, True, "1", 367 * 86_400, 10**400, float("nan")])
 def test_what_is_no_time_to_remember_is_refused(holding_kind: str, bad: Any) -> None:
     limiter = make_limiter(holding_kind, "9/hour bucket", ManualClock())
     with pytest.raises(ArgumentError, match="remember"):

@@ -96,7 +96,7 @@ BAD: list[tuple[bytes, str]] = [
     (b'{"request": {}, "cost": {"a": 1, "a": 1}}', "the field 'a' is given twice"),
     (b'{"request": {}, "cost": 1e400}', "request: a cost is a whole number, not a float"),
     (b'{"request": {}, "cost": NaN}', "NaN is no JSON number"),
-    (b'{"request": {}, "cost": ' + b"9" * 5000 + b"}", "limit"),
+    (b'{"request": {}, "cost": ' + b"9" * 5000 + b"}", "a number of more digits"),
     (b'{"request": {}, "request": {}}', "the field 'request' is given twice"),
     (b'{"request": {"path": "/", "path": "/x"}}', "the field 'path' is given twice"),
     (body({"requests": []}), f"requests must be a list of 1 to {MOST_REQUESTS} requests, not a list"),

@@ -147,7 +147,10 @@ def test_what_no_rule_is_for_is_held_and_settled() -> None:
         ("/v1/reserve", {"request": REQUEST, "id": 7}, "id must be text"),
         ("/v1/reserve", {"request": REQUEST, "id": ""}, "1 to 1024 bytes"),
         ("/v1/reserve", {"request": REQUEST, "id": "a" * 1025}, "1 to 1024 bytes"),
+        ("/v1/reserve", {"request": REQUEST, "lease": 10**400}, "a lease is a time in seconds"),
         ("/v1/reserve", {"request": REQUEST, "remember": -1}, "up to 366 days"),
+        ("/v1/reserve", {"request": REQUEST, "remember": 10**400}, "how long to remember is a time in seconds"),
+        ("/v1/reserve", {"request": REQUEST, "cost": {"usd": "1" * 65}}, "usd is text of at most 64 characters"),
         ("/v1/reserve", {"request": REQUEST, "cost": -1}, "a cost is at least 0"),
         ("/v1/reserve", {"request": REQUEST, "cost": {"bytes": 1}}, "no limit counts 'bytes'"),
         ("/v1/commit", {"actual": 1}, '"id" is missing'),
@@ -171,6 +174,23 @@ def test_a_bad_body_is_400_names_the_place_and_changes_nothing(path: str, body: 
     assert status == 400 and says in problem["detail"], problem
     assert service.left() == before
     assert service.post("/v1/commit", {"id": told["id"]})[1]["outcome"] == "settled"
+
+
+def test_an_id_that_says_other_groups_than_its_hold_is_400_before_and_after_it_is_settled() -> None:
+    service = Asked()
+    told = service.reserve()
+    forged = told["id"].split(".")[0] + ".requests.usd"
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/cancel", {"id": forged}),
+        ("/v1/commit", {"id": forged}),
+        ("/v1/commit", {"id": forged, "actual": 1}),
+    ]
+    for path, body in bodies:
+        assert service.post(path, body)[0] == 400
+    assert service.post("/v1/cancel", {"id": told["id"]})[1]["outcome"] == "settled"
+    for path, body in bodies:
+        status, problem = service.post(path, body)
+        assert status == 400 and "3 amounts" in problem["detail"]
 
 
 @pytest.mark.parametrize("path", ["/v1/check", "/check/default/chat", "/check-403/default/chat"])

@@ -253,6 +253,23 @@ def test_two_limiters_of_one_store_have_one_line_and_free_places_for_each_other(
     assert order == ["a", "b"]
 
 
+def test_a_caller_whose_event_loop_was_closed_holds_up_nobody(core: str) -> None:
+    store = make_store(core)
+    limiter, asynchronous = Limiter("1 concurrent", store=store), AsyncLimiter("1 concurrent", store=store)
+    held = limiter.reserve("key", lease=LONG_S)
+    loop = asyncio.new_event_loop()
+    tasks = [loop.create_task(asynchronous.acquire("key", timeout=LONG_S, lease=LONG_S)) for _ in range(2)]
+    loop.run_until_complete(until_async(lambda: waiting(limiter) == 2))
+    loop.close()
+    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+        until(lambda: waiting(limiter) == 3)
+        assert held.commit().outcome == "settled"
+    assert came[0] and waiting(limiter) == 0
+    for task in tasks:  # what Python does where they are dropped, without its word that they were pending
+        task.get_coro().close()
+    assert limiter.peek("key", 0).remaining == 0 and waiting(limiter) == 0
+
+
 def test_a_place_freed_through_other_limits_of_the_store_calls_too(core: str) -> None:
     store = make_store(core)
     small, large = (Limiter(limits, store=store, name="jobs") for limits in ("1 concurrent", "1 concurrent; 99/hour"))

@@ -2,7 +2,7 @@
 
 use headgate_core::limit::LARGEST;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyList, PyTuple};
+use pyo3::types::{PyInt, PyList, PyMapping, PyTuple};
 use smallvec::SmallVec;
 
 use crate::whole_id::call;
@@ -25,8 +25,13 @@ pub fn check_amount(amount: &Bound<'_, PyAny>) -> PyResult<i64> {
 }
 
 /// What a hold really cost: an amount for each group, or one for all; `headgate.holding.amounts_of`.
+///
+/// Where the limits of these definitions count one unit, a mapping may name it.
 #[inline]
-pub fn amounts_of(amounts: &Bound<'_, PyAny>) -> PyResult<SmallVec<[Option<i64>; 2]>> {
+pub fn amounts_of(
+    amounts: &Bound<'_, PyAny>,
+    definitions: impl FnOnce() -> PyResult<Py<PyTuple>>,
+) -> PyResult<SmallVec<[Option<i64>; 2]>> {
     let one = |amount: &Bound<'_, PyAny>| if amount.is_none() { Ok(None) } else { check_amount(amount).map(Some) };
     if let Ok(each) = amounts.cast::<PyTuple>() {
         return each.iter().map(|amount| one(&amount)).collect();
@@ -34,7 +39,22 @@ pub fn amounts_of(amounts: &Bound<'_, PyAny>) -> PyResult<SmallVec<[Option<i64>;
     if let Ok(each) = amounts.cast::<PyList>() {
         return each.iter().map(|amount| one(&amount)).collect();
     }
+    if is_mapping(amounts) {
+        return Ok(SmallVec::from_elem(named(amounts, definitions()?, "single_actual")?.extract()?, 1));
+    }
     Ok(SmallVec::from_elem(one(amounts)?, 1))
+}
+
+/// Whether these amounts name what they are of.
+#[inline]
+fn is_mapping(amounts: &Bound<'_, PyAny>) -> bool {
+    !amounts.is_exact_instance_of::<PyInt>() && amounts.cast::<PyMapping>().is_ok()
+}
+
+/// The amount of a mapping from unit to number, for limits that count one unit; the error of what is none.
+#[cold]
+fn named<'py>(amounts: &Bound<'py, PyAny>, definitions: Py<PyTuple>, function: &str) -> PyResult<Bound<'py, PyAny>> {
+    amounts.py().import("headgate.costs")?.call_method1(function, (definitions, amounts))
 }
 
 /// A lease in microseconds; `headgate.holding.check_lease`.
@@ -71,12 +91,17 @@ pub fn remember_of(remember: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
     remember.map_or(Ok(0), |seconds| call(seconds, "remember_of")?.extract())
 }
 
-/// What is to be held on top: an amount for each group, or one for all.
-pub fn extensions_of(more: &Bound<'_, PyAny>) -> PyResult<SmallVec<[i64; 2]>> {
-    let each: PyResult<Vec<Bound<'_, PyAny>>> = if more.is_instance_of::<PyTuple>() || more.is_instance_of::<PyList>() {
-        more.try_iter()?.collect()
-    } else {
-        return Ok(SmallVec::from_elem(check_amount(more)?, 1));
-    };
-    each?.iter().map(check_amount).collect()
+/// What is to be held on top: an amount for each group, or one for all; see `amounts_of`.
+pub fn extensions_of(
+    more: &Bound<'_, PyAny>,
+    definitions: impl FnOnce() -> PyResult<Py<PyTuple>>,
+) -> PyResult<SmallVec<[i64; 2]>> {
+    if more.is_instance_of::<PyTuple>() || more.is_instance_of::<PyList>() {
+        let each: Vec<Bound<'_, PyAny>> = more.try_iter()?.collect::<PyResult<_>>()?;
+        return each.iter().map(check_amount).collect();
+    }
+    if is_mapping(more) {
+        return Ok(SmallVec::from_elem(named(more, definitions()?, "single_more")?.extract()?, 1));
+    }
+    Ok(SmallVec::from_elem(check_amount(more)?, 1))
 }

@@ -154,14 +154,14 @@ impl BoundLimits {
 
     /// Hold `cost` units of a key for `lease` seconds.
     #[pyo3(
-        signature = (key, cost = Cost(1), lease = None, id = None, lease_us = None, remember = None),
+        signature = (key, cost = AnyCost::Units(1), lease = None, id = None, lease_us = None, remember = None),
         text_signature = "($self, key, cost=1, lease=None, id=None, lease_us=None, remember=None)"
     )]
     #[allow(clippy::too_many_arguments)] // what callers may say
     fn hold(
         slf: &Bound<'_, Self>,
         key: &Bound<'_, PyAny>,
-        cost: Cost,
+        cost: AnyCost,
         lease: Option<&Bound<'_, PyAny>>,
         id: Option<&Bound<'_, PyAny>>,
         lease_us: Option<&Bound<'_, PyAny>>,
@@ -169,6 +169,7 @@ impl BoundLimits {
     ) -> PyResult<Reservation> {
         let (own, py) = (slf.get(), slf.py());
         let hash = hash_key(key, own.table.seed())?;
+        let cost = own.units(py, cost)?;
         let lease_us = lease_of(lease, lease_us)?;
         let remember_us = own.remember_us.max(remember_of(remember)?);
         let place = own.place(hash)?;
@@ -177,8 +178,8 @@ impl BoundLimits {
             None => WholeId { digest: own.table.new_id(), place },
             Some(name) => WholeId::named(key, name, place)?,
         };
-        let checks: Checks<'_> = own.members.iter().map(|member| member.check(hash, cost.0)).collect();
-        let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost.0, own.groups);
+        let checks: Checks<'_> = own.members.iter().map(|member| member.check(hash, cost)).collect();
+        let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost, own.groups);
         let request = own.request(id, lease_us, remember_us, &costs);
         let (answer, repeated) = own.hold_checks(py, &checks, HoldRequest { is_new, ..request }, None, None)?;
         Ok(Reservation::new(slf.clone().into_any().unbind(), &KEEPER, answer, id, repeated, lease_us))
@@ -240,7 +241,7 @@ impl BoundLimits {
     ) -> PyResult<Settlement> {
         let id = WholeId::read(id)?;
         let actuals = match actual {
-            Some(actual) => amounts_of(actual)?,
+            Some(actual) => amounts_of(actual, || Ok(self.definitions(py)))?,
             None => SmallVec::from_elem(None, 1),
         };
         self.settle(py, id, &actuals, now_us)
@@ -256,7 +257,7 @@ impl BoundLimits {
         now_us: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let id = WholeId::read(whole_id)?;
-        let more = extensions_of(more)?;
+        let more = extensions_of(more, || Ok(self.definitions(py)))?;
         self.lengthen(py, id, check_lease(lease_us)?, &more, now_us)
     }
 

@@ -100,7 +100,7 @@ impl Reservation {
         let settlement = match &self.decided {
             Decided::Native(bound, keeper, _, id) => {
                 let actuals = match actual {
-                    Some(actual) => amounts_of(actual)?,
+                    Some(actual) => amounts_of(actual, || (keeper.definitions)(bound.bind(py)))?,
                     None => SmallVec::from_elem(None, 1),
                 };
                 Bound::new(py, (keeper.settle)(bound.bind(py), *id, &actuals)?)?.into_any()
@@ -130,7 +130,7 @@ impl Reservation {
         };
         match &self.decided {
             Decided::Native(bound, keeper, _, id) => {
-                let more = extensions_of(&more)?;
+                let more = extensions_of(&more, || (keeper.definitions)(bound.bind(py)))?;
                 (keeper.extend)(bound.bind(py), *id, lease_us, &more)
             }
             Decided::Python(bound, _, id) => bound.bind(py).call_method1("extend", (id, lease_us, (more,))),

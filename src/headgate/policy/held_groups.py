@@ -54,10 +54,12 @@ class HeldGroups(NamedTuple):
         of is as it was held. Raises ArgumentError.
         """
         if actual is None:
-            return None
+            return [None] * len(self.units) if self.units else None
         if not isinstance(actual, Mapping):
             times = check_cost(actual, "an amount")
-            return self._counted(times) if times and self.units else times
+            if not self.units:
+                return times
+            return self._counted(times) if times else [0] * len(self.units)
         told = _read(actual, {*known, *self.units})
         times = told.pop(REQUESTS, -1)
         if not self.units:

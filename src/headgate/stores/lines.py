@@ -25,7 +25,8 @@ class Ticket:
     """A place in a line. `call` wakes its caller; until that waits, it only notes the call.
 
     `number` is its own in this process, `order` that of the line. `is_first` is whether the store said that its turn
-    has come, `turn_us` when it was planned to come, `passed` whether it passed then, and not sooner.
+    has come, `turn_us` when it was planned to come, `passed` whether it passed then, and not sooner. `abandon` leaves
+    the line in place of a caller whose event loop was closed while it waited, which never runs again.
     """
 
     costs: tuple[int, ...]
@@ -34,13 +35,19 @@ class Ticket:
     called: bool = False
     is_first: bool = False
     wake: Callable[[], object] | None = None
+    abandon: Callable[[], object] | None = None
     turn_us: int = 0
     passed: bool = False
 
     def call(self) -> None:
         self.called = True
-        if self.wake is not None:
+        if self.wake is None:
+            return
+        try:
             self.wake()
+        except RuntimeError:  # its event loop is closed
+            if self.abandon is not None:
+                self.abandon()
 
 
 class Joined(NamedTuple):

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Generator, Sequence
 from copy import copy
+from functools import partial
 from typing import Any
 
 from headgate.algorithms.table import State
@@ -126,6 +127,7 @@ class WaitingLines:
         ticket, wait_us = yield from self._join(asked, timeout_us)
         if ticket is None:
             return (yield from self._verdicts.refuse(asked, wait_us))
+        ticket.abandon = partial(self._leave, asked, ticket, admitted=False)
         admitted = False
         try:
             if not ticket.called:
@@ -213,8 +215,12 @@ class WaitingLines:
 
     def _leave(self, asked: Request, ticket: Ticket, *, admitted: bool) -> None:
         """Step out of the line and call the next. A plan that came true is still good for those behind."""
+        following = None
         with self._shared.lock:
-            line = self._lines[asked.name]
+            line = self._lines.get(asked.name)
+            if line is None or ticket.abandon is None:
+                return  # it was left already, in place of this caller
+            ticket.abandon = None
             was_first = line.tickets[0] is ticket
             line.tickets.remove(ticket)
             self._shared.waiting -= 1
@@ -225,7 +231,9 @@ class WaitingLines:
                 if self._places is not None:
                     self._places.remove(self._place(asked), line.call_first)
             elif was_first:
-                line.tickets[0].call()
+                following = line.tickets[0]
+        if following is not None:
+            following.call()
 
     def _place(self, asked: Request) -> int:
         """The place that ids of holds tell of a key."""

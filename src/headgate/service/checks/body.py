@@ -216,6 +216,8 @@ def read_cost(cost: Any) -> int | Mapping[str, int | str]:
     for unit, amount in cost.items():
         if type(amount) is str and len(amount) <= _LONGEST_AMOUNT:
             continue
+        if isinstance(amount, str):
+            raise ArgumentError(f"a cost in {unit[:64]} is text of at most {_LONGEST_AMOUNT} characters")
         if isinstance(amount, float):
             raise ArgumentError(f'a cost in {unit[:64]} is a whole number, or of money text such as "0.0123"')
         if type(amount) is not int or not 0 <= amount <= LARGEST:
@@ -235,8 +237,10 @@ def parse_body(body: bytes) -> Any:
         raise BadBody(f"the body is not UTF-8: byte {error.start} is {body[error.start]:#04x}") from None
     except json.JSONDecodeError as error:
         raise BadBody(f"the body is not JSON: {error.msg[:1].lower()}{error.msg[1:]} at byte {error.pos}") from None
-    except ValueError as error:
-        raise BadBody(str(error)) from None
+    except BadBody:
+        raise
+    except ValueError:
+        raise BadBody("the body has a number of more digits than any that can be used") from None
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -244,12 +248,12 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) != len(pairs):
         names = [name for name, _ in pairs]
         doubled = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {doubled[:60]!r} is given twice")
+        raise BadBody(f"the field {doubled[:60]!r} is given twice")
     return value
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise BadBody(f"{name} is no JSON number")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_without_doubles, parse_constant=_no_constant)

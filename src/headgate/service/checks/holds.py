@@ -10,6 +10,7 @@ import json
 
 from headgate.amounts import REQUESTS, base_unit
 from headgate.costs import Cost
+from headgate.errors import ArgumentError
 from headgate.holding import Settlement
 from headgate.policy.held_groups import read_held
 from headgate.service.checks.decider import Decider
@@ -69,12 +70,15 @@ def schema(request: ServiceRequest, rest: str) -> ServiceResponse:
 
 
 def _actuals(id: str, settlement: Settlement) -> list[dict[str, object]]:
-    """What counts of each rule and unit of a hold, in their order; of money in billionths."""
-    units = read_held(id)[1].units
-    return [
-        {"unit": base_unit(units[number]) if units else REQUESTS, "amount": amount}
-        for number, amount in enumerate(settlement.actuals or ())
-    ]
+    """What counts of each rule and unit of a hold, in their order; of money in billionths.
+
+    Raises ArgumentError for an id that says other groups than its hold, which is settled already.
+    """
+    actuals = settlement.actuals or ()
+    units = read_held(id)[1].units or (REQUESTS,) * len(actuals)
+    if actuals and len(units) != len(actuals):
+        raise ArgumentError(f"the hold is settled, but has {len(actuals)} amounts where its id says {len(units)}")
+    return [{"unit": base_unit(unit), "amount": amount} for unit, amount in zip(units, actuals, strict=False)]
 
 
 def _json(value: object) -> ServiceResponse:
