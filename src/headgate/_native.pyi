@@ -5,7 +5,7 @@ since the Unix epoch. Safe under threads; a call that raises has charged nothing
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from headgate.clock import Clock
 from headgate.costs import Cost
@@ -27,6 +27,7 @@ __all__ = [
     "Settlement",
     "Table",
     "Zone",
+    "ZoneLines",
     "now_us",
     "read_common_lines",
 ]
@@ -104,7 +105,7 @@ class Zone:
 
     def info(self) -> dict[str, int]:
         """`size`, `log_percent`, `shards`, `max_keys`, `max_log_entries_per_key`, `log_blocks`, `log_blocks_held`,
-        `max_holds`, `max_limits`, `created_us`, `mended`."""
+        `max_holds`, `max_limits`, `max_waiters`, `created_us`, `mended`."""
 
     def known(self) -> list[tuple[str, str]]:
         """(scope, text) of each limit that is known."""
@@ -115,6 +116,67 @@ class Zone:
 
     def forget(self, key: Key, now_us: int | None = None) -> bool:
         """Forget what a key used under all limits; whether it had used anything."""
+
+    @property
+    def lines(self) -> ZoneLines:
+        """The waiting lines of its keys."""
+
+    def place_of(self, key: Key) -> int:
+        """The place of a key, as the ids of its holds tell it."""
+
+@final
+class ZoneLines:
+    """The waiting lines of a zone; Linux alone. See `headgate.stores.shared.line`.
+
+    A line has a name of 18 bytes: 16 that identify it, the place of its key, and 1 where it waits for places in flight,
+    else 0. `seat` is where a process sits whose callers wait, `number` the caller's own in that process, below 2^48;
+    `ticket` is what `join` told of it: (ticket, order), (0, 0) for a caller that was not told. All raise StoreTimeout
+    where another process was stopped in the lines.
+    """
+
+    most_groups: ClassVar[int]
+    @property
+    def most_callers(self) -> int:
+        """Callers that may wait at one time; 0 in a zone of an earlier version."""
+
+    @property
+    def most_processes(self) -> int:
+        """Processes whose callers may wait at one time."""
+
+    def listen(
+        self,
+        began: Callable[[tuple[int, int] | None], object],
+        hear: Callable[[list[int] | None], bool],
+        look_us: int,
+    ) -> None:
+        """Hear which callers of this process are called, in a thread of its own, until `hear` gives False.
+
+        `began` is told the seat, None where there is none for another process: then this returns. `hear` is told
+        numbers whenever callers are called, and every `look_us` at the latest; None where the tickets of this process
+        were taken away, as it did not look for 10 seconds.
+        """
+
+    def is_waited_for(self, name: bytes) -> bool:
+        """Whether callers are in a line."""
+
+    def join(
+        self, seat: tuple[int, int], number: int, name: bytes, costs: tuple[int, ...], known: tuple[int, int]
+    ) -> tuple[int, int, int, bool, list[tuple[int, ...]]] | None:
+        """Stand last in a line: (ticket, order, generation, is first, costs before it); None where there is no room.
+
+        `known` is the last order that the caller knows, of which generation: the costs are those of later tickets.
+        """
+
+    def is_first(self, seat: tuple[int, int], number: int, name: bytes, ticket: tuple[int, int]) -> bool | None:
+        """Whether a ticket is the first of its line; None for one that is in no line any more."""
+
+    def leave(
+        self, seat: tuple[int, int], number: int, name: bytes, ticket: tuple[int, int], *, as_planned: bool
+    ) -> int | None:
+        """Step out of a line. The first one behind is called; the number of one that is of the same process."""
+
+    def waiting(self, name: bytes) -> int:
+        """How many callers are in a line."""
 
 @final
 class BoundLimits:
@@ -162,6 +224,13 @@ class BoundLimits:
 
     def call_when_freed(self, waiting: dict[int, Any], freed: Callable[[int], object]) -> None:
         """Call `freed` with the place that an id tells when its hold is settled here, and `waiting` is not empty."""
+
+    def keep_line(self, line: Any) -> None:
+        """From now on `line` is this."""
+
+    @property
+    def line(self) -> Any:
+        """The `headgate.stores.lines.StoreLine` that the store keeps for all its processes; None where it has none."""
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> Decisions:
         """Decide and charge one request after another at one instant; all keys and costs are read first."""

@@ -34,7 +34,8 @@ LIMITS = (
 )  # fmt: skip
 HELD = ("9 concurrent", "90/hour bucket", "9 concurrent; 50/hour log; 50/hour bucket")
 MOST_HOLDS = 60
-CELLS = SIZE - (MOST_HOLDS // 4 + 1) * 272 * 8 & -4096
+LINES = SIZE - (8 << 10)
+CELLS = LINES - (MOST_HOLDS // 4 + 1) * 272 * 8 & -4096
 """Where the cells of holds begin, which lie behind the only shard."""
 
 SHARD = 4096 + (32 << 10)

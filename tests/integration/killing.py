@@ -108,7 +108,8 @@ class World:
         """Keys in shards of their own, by the names that scenarios have for them: "z" in the lowest, "a" and so on."""
         shards, plain = self.store.info()["shards"], self.bind(parse_limits("9/hour"), 1, scope="plain")
         first = 4096 + max(32 << 10, min(self.size // 64, 1 << 20)) // 4096 * 4096
-        end = self.size - (-(-self.store.info()["max_holds"] // 4) + shards) * 272 * 8  # the cells of holds
+        lines = min(max(self.size // 64, 8 << 10), 4 << 20) // 4096 * 4096
+        end = self.size - lines - (-(-self.store.info()["max_holds"] // 4) + shards) * 272 * 8  # the cells of holds
         stride = (end // 4096 * 4096 - first) // shards
         stride -= (stride - 320) % 4096
         used = [slice(first + shard * stride + 48 + 16, first + shard * stride + 48 + 24) for shard in range(shards)]

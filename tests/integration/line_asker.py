@@ -1,4 +1,4 @@
-"""A process whose threads or tasks wait for a key on a Redis: it prints who passed, by the order of the line.
+"""A process whose threads or tasks wait for a key in a line of many processes: it prints who passed, in which order.
 
 Arguments: the URL, the limits, the colour, how far and how fast the clock of its host goes, a seed, and how many
 callers wait how often. A line of the output is [order number in line, what is left of the last limit, cost]; order 0 is
@@ -17,7 +17,9 @@ from typing import Any
 
 import headgate.clock
 from headgate import AsyncLimiter, Limiter
+from headgate.stores.protocol import Store
 from headgate.stores.redis.store import RedisStore
+from headgate.stores.url import open_store
 
 LEASE_S = 3
 PATIENT_S = 120
@@ -27,6 +29,11 @@ def skew(offset_us: int, speed: float) -> None:
     """Let the clock of this host be ahead, and go faster."""
     true_us, start_us = headgate.clock.now_us, headgate.clock.now_us()
     headgate.clock.now_us = lambda: start_us + offset_us + int((true_us() - start_us) * speed)
+
+
+def store_at(url: str) -> Store:
+    """A zone, or a Redis without a guard."""
+    return open_store(url) if url.startswith("shared:") else RedisStore(f"{url}?timeout=10s")
 
 
 class Orders:
@@ -57,7 +64,7 @@ class Orders:
 
 
 def in_threads(url: str, limits: str, seed: int, callers: int, times: int) -> None:
-    limiter = Limiter(limits, store=RedisStore(f"{url}?timeout=10s"), name="line")
+    limiter = Limiter(limits, store=store_at(url), name="line")
     orders = Orders(limiter.bound.line, threading.get_ident)
 
     def wait(random: Random) -> None:
@@ -78,7 +85,7 @@ def in_threads(url: str, limits: str, seed: int, callers: int, times: int) -> No
 
 
 async def in_tasks(url: str, limits: str, seed: int, callers: int, times: int) -> None:
-    limiter = AsyncLimiter(limits, store=RedisStore(f"{url}?timeout=10s"), name="line")
+    limiter = AsyncLimiter(limits, store=store_at(url), name="line")
     orders = Orders(limiter.bound.line, asyncio.current_task)
 
     async def once(random: Random, cost: int) -> None:

@@ -139,6 +139,7 @@ pub mod shared {
     use std::marker::PhantomData;
     use std::os::fd::{AsRawFd, FromRawFd, RawFd};
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
+    use std::time::Duration;
 
     use memmap2::{MmapOptions, MmapRaw};
 
@@ -183,6 +184,34 @@ pub mod shared {
         pub pool: usize,
         /// How many words those are.
         pub pool_words: usize,
+        /// Where the callers that wait are, behind those words.
+        pub lines: LineLayout,
+    }
+
+    /// Where the locks of waiting lines are, each with a bell, and behind them their words.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct LineLayout {
+        /// Where the first lock is, in bytes.
+        pub at: usize,
+        /// How many there are.
+        pub locks: usize,
+        /// How many words are behind them.
+        pub words: usize,
+    }
+
+    impl LineLayout {
+        /// Bytes of a lock and its bell.
+        pub const LOCK: usize = 64;
+
+        /// Where the words begin.
+        fn words_at(&self) -> usize {
+            self.at + self.locks * Self::LOCK
+        }
+
+        /// Where they end.
+        fn end(&self) -> usize {
+            self.words_at() + self.words * size_of::<u64>()
+        }
     }
 
     impl ShardLayout {
@@ -203,7 +232,9 @@ pub mod shared {
                 && end.is_some_and(|end| end <= self.stride)
                 && self.pool % 64 == 0
                 && all.is_some_and(|all| all <= self.pool)
-                && pool.is_some_and(|pool| pool <= bytes)
+                && pool.is_some_and(|pool| pool <= self.lines.at)
+                && self.lines.at % 64 == 0
+                && self.lines.end() <= bytes
         }
     }
 
@@ -271,6 +302,38 @@ pub mod shared {
         }
     }
 
+    /// What one thread waits for and any thread of any process rings.
+    #[repr(transparent)]
+    pub struct Bell(AtomicU32);
+
+    impl Bell {
+        /// How often it was rung.
+        pub fn rung(&self) -> u32 {
+            self.0.load(Ordering::Acquire)
+        }
+
+        /// Count one more ringing; who waits hears it when it wakes for another reason, or is woken.
+        pub fn ring(&self) {
+            self.0.fetch_add(1, Ordering::Release);
+        }
+
+        /// Wake who waits for it.
+        pub fn wake(&self) {
+            // SAFETY: the address of a word that is mapped, which the kernel looks up and does not keep.
+            unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+        }
+
+        /// Sleep until it has been rung another time than `heard`, but no longer than so.
+        pub fn wait(&self, heard: u32, longest: Duration) {
+            let longest = libc::timespec {
+                tv_sec: longest.as_secs() as libc::time_t,
+                tv_nsec: longest.subsec_nanos() as libc::c_long,
+            };
+            // SAFETY: as in `wake`; the timeout outlives the call. Whatever ends it, the caller looks again.
+            unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), libc::FUTEX_WAIT, heard, &raw const longest) };
+        }
+    }
+
     /// A shard that this thread holds, and that no other thread of any process reaches until this is dropped.
     pub struct HeldShard<'map> {
         /// All its slots.
@@ -321,6 +384,9 @@ pub mod shared {
             for shard_number in 0..self.shards.count {
                 self.lock_at(self.place_of(shard_number)).init()?;
             }
+            for number in 0..self.shards.lines.locks {
+                self.lock_at(self.line_lock(number)).init()?;
+            }
             self.lock_at(self.shards.lock).init()
         }
 
@@ -337,7 +403,7 @@ pub mod shared {
         /// Take the lock outside the shards, unless another thread holds it.
         pub fn take(&self) -> Option<Taken<'_>> {
             let lock = self.lock_at(self.shards.lock);
-            lock.take().then_some(Taken { lock, not_send: PhantomData })
+            lock.take().then(|| Taken { lock, not_send: PhantomData }) // dropping one gives the lock back
         }
 
         /// Take a shard, unless another thread holds it.
@@ -381,6 +447,39 @@ pub mod shared {
             unsafe {
                 std::slice::from_raw_parts(self.map.as_ptr().add(self.shards.pool).cast(), self.shards.pool_words)
             }
+        }
+
+        /// The words of waiting lines.
+        #[inline(always)]
+        pub fn line_words(&self) -> &[AtomicU64] {
+            let lines = &self.shards.lines;
+            // SAFETY: `fit` said that they lie in the mapping, in line, and behind all else; nothing there is ever
+            // viewed as anything but atomic words.
+            unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(lines.words_at()).cast(), lines.words) }
+        }
+
+        /// Take a lock of waiting lines, unless another thread holds it.
+        pub fn take_line_lock(&self, number: usize) -> Option<Taken<'_>> {
+            let lock = self.lock_at(self.line_lock(number));
+            lock.take().then(|| Taken { lock, not_send: PhantomData }) // dropping one gives the lock back
+        }
+
+        /// The bell beside a lock of waiting lines.
+        pub fn bell(&self, number: usize) -> &Bell {
+            // SAFETY: behind the lock, in its line: `fit` said that this lies in the mapping, and a lock takes
+            // less than that. Nothing there is ever viewed as anything but a bell, which any bytes are.
+            unsafe { &*self.map.as_ptr().add(self.line_lock(number) + LOCK_BYTES).cast() }
+        }
+
+        /// `holder` of a lock of waiting lines.
+        pub fn holder_of_line_lock(&self, number: usize) -> u32 {
+            self.holder_at(self.line_lock(number))
+        }
+
+        #[inline]
+        fn line_lock(&self, number: usize) -> usize {
+            assert!(number < self.shards.lines.locks);
+            self.shards.lines.at + number * LineLayout::LOCK
         }
 
         /// Where a slot of a shard is, for fetching it ahead.

@@ -68,6 +68,8 @@ pub struct BoundLimits {
     in_flight: Option<usize>,
     /// Who waits in this process for places in flight, by the places of their keys, and what calls them.
     waiting: OnceLock<(Py<PyDict>, Py<PyAny>)>,
+    /// The lines that the store keeps for all processes.
+    line: OnceLock<Py<PyAny>>,
 }
 
 #[pymethods]
@@ -94,8 +96,8 @@ impl BoundLimits {
         let holding = py.import("headgate.holding")?;
         let remember_us = holding.call_method1("remembered_us", (&definitions, 0))?.extract()?;
         let definitions = definitions.unbind();
-        let (members, waiting) = (members.into(), OnceLock::new());
-        Ok(Self { clock, table, definitions, members, groups, group_of, remember_us, in_flight, waiting })
+        let (members, waiting, line) = (members.into(), OnceLock::new(), OnceLock::new());
+        Ok(Self { clock, table, definitions, members, groups, group_of, remember_us, in_flight, waiting, line })
     }
 
     #[pyo3(signature = (key, cost = AnyCost::Units(1), *, id = None), text_signature = "($self, key, cost=1, *, id=None)")]
@@ -188,6 +190,16 @@ impl BoundLimits {
     /// From now on call `freed` with the place of an id when its hold is settled here, and `waiting` is not empty.
     fn call_when_freed(&self, waiting: Py<PyDict>, freed: Py<PyAny>) {
         let _ = self.waiting.set((waiting, freed));
+    }
+
+    /// From now on `line` is this.
+    fn keep_line(&self, line: Py<PyAny>) {
+        let _ = self.line.set(line);
+    }
+
+    #[getter]
+    fn line(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.line.get().map(|line| line.clone_ref(py))
     }
 
     /// `hold` is a `headgate.holding.Hold`; gives a `headgate.holding.Reserved`.
@@ -307,7 +319,7 @@ impl BoundLimits {
             let key = hash_key(&keys.get_item(member.group)?, self.table.seed())?;
             found |= self.table.reset(&member.limit, key, now_us)?;
         }
-        if !self.members.is_empty() && self.waiting.get().is_some() {
+        if !self.members.is_empty() && self.in_flight.is_some() {
             let first = hash_key(&keys.get_item(0)?, self.table.seed())?;
             self.call_waiting(py, self.place(first)?)?;
         }
@@ -463,6 +475,7 @@ impl BoundLimits {
 
     #[inline]
     fn call_waiting(&self, py: Python<'_>, place: u16) -> PyResult<()> {
+        self.table.freed(place);
         if let Some((waiting, freed)) = self.waiting.get()
             && !waiting.bind(py).is_empty()
         {

@@ -8,6 +8,9 @@ mod clock;
 mod decision;
 mod decisions;
 mod fields;
+mod freed;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod lines;
 mod log_lines;
 mod operation;
 mod peers;
@@ -35,6 +38,9 @@ mod _native {
     use crate::decisions::Decisions;
     #[pymodule_export]
     use crate::fields::RateLimitFields;
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[pymodule_export]
+    use crate::lines::ZoneLines;
     #[pymodule_export]
     use crate::log_lines::read_common_lines;
     #[pymodule_export]

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use headgate_core::memory::shared::{file_system, same_file};
 use headgate_core::table;
+use headgate_core::table::storage::Storage;
 use headgate_core::zone::header::Birth;
 use headgate_core::zone::inspection::Looked;
 use headgate_core::zone::layout::Layout;
+use headgate_core::zone::line_layout::GROUPS;
 use headgate_core::zone::storage::ZoneStorage;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -16,6 +18,7 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::any_table::{AnyTable, guarded, headgate_error, unusable};
 use crate::arguments::{check_now, hash_key};
 use crate::clock::{monotonic_us, wall_us};
+use crate::lines::ZoneLines;
 use crate::table::{read_on_full, write_stats};
 
 /// A table in a file that all processes of a host map.
@@ -81,7 +84,19 @@ impl Zone {
     }
 
     fn clear(&self) -> PyResult<()> {
-        self.inner.clear()
+        self.inner.clear()?;
+        (0..GROUPS as u16).for_each(|place| self.inner.freed(place));
+        Ok(())
+    }
+
+    #[getter]
+    fn lines(&self) -> ZoneLines {
+        ZoneLines::new(Arc::clone(&self.inner))
+    }
+
+    fn place_of(&self, key: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let key = hash_key(key, self.inner.seed())?;
+        Ok(self.table()?.storage().shard_of(key))
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -101,6 +116,7 @@ impl Zone {
         dict.set_item("log_blocks_held", held)?;
         dict.set_item("max_holds", layout.max_holds)?;
         dict.set_item("max_limits", layout.limits)?;
+        dict.set_item("max_waiters", zone.lines().0.room().0)?;
         dict.set_item("created_us", zone.birth().created_us)?;
         dict.set_item("mended", zone.mended())?;
         Ok(dict)
@@ -137,7 +153,9 @@ impl Zone {
     fn forget(&self, key: &Bound<'_, PyAny>, now_us: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let key = hash_key(key, self.inner.seed())?;
         let now_us = self.moment(now_us)?;
-        guarded(|| self.table()?.storage().forget(key, now_us).map_err(unusable))
+        let found = guarded(|| self.table()?.storage().forget(key, now_us).map_err(unusable))?;
+        self.inner.freed(self.table()?.storage().shard_of(key) as u16);
+        Ok(found)
     }
 }
 

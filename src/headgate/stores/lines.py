@@ -89,8 +89,17 @@ class StoreLine(Protocol):
         """Where the line of a key is, which all limits have."""
         ...
 
-    def ask(self, place: LinePlace, operation: Operation, hold: Hold | None) -> Any:
-        """Decide an operation, or hold what it charges; None, and nothing is charged, where callers wait in line."""
+    @property
+    def ask(self) -> Callable[[LinePlace, Operation, Hold | None], Any] | None:
+        """Decide an operation, or hold what it charges; None, and nothing is charged, where callers wait in line.
+
+        None where a look at the line costs no call of its own: then there is `is_waited_for`.
+        """
+        ...
+
+    @property
+    def is_waited_for(self) -> Callable[[LinePlace], Any] | None:
+        """Whether callers are in line; None where `ask` looks."""
         ...
 
     def join(self, place: LinePlace, ticket: Ticket, since: int, generation: bytes) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -216,8 +216,12 @@ class _AsyncDoing(_Taking):
         self._came.append(came)
         return came
 
-    async def _join(self, join: Callable[[], Any]) -> Any:
-        joining = self._joining = asyncio.ensure_future(join())
+    def _join(self, join: Callable[[], Any]) -> Any:
+        joined = join()
+        return self._joined(joined) if hasattr(joined, "__await__") else joined
+
+    async def _joined(self, join: Awaitable[Any]) -> Any:
+        joining = self._joining = asyncio.ensure_future(join)
         return await asyncio.shield(joining)
 
     async def leave(self) -> None:

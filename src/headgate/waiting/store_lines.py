@@ -72,7 +72,7 @@ class StoreLines:
         place = line.place(asked.keys)
         first: Answer | None = None
         if asked.name not in self._known:
-            first = yield AskFirst(asked.asking(timeout_us), partial(line.ask, place))
+            first = yield from _ask_first(line, place, asked, timeout_us)
         if first is None and (yield from is_held(asked)):
             first = yield asked.asking(timeout_us)
         if first is not None:
@@ -271,3 +271,17 @@ class StoreLines:
                 del self._known[asked.name]
             elif led and known.tickets and not known.tickets[0][1].is_first:
                 known.tickets[0][1].call()
+
+
+def _ask_first(
+    line: StoreLine, place: LinePlace, asked: Request, timeout_us: int
+) -> Generator[Any, Any, Answer | None]:
+    """What comes of asking at once; None, and nothing is taken, where callers are in line."""
+    ask, is_waited_for = line.ask, line.is_waited_for
+    step: Any = asked.asking(timeout_us)
+    if ask is not None:
+        step = AskFirst(step, partial(ask, place))
+    elif is_waited_for is not None and (yield LineStep(partial(is_waited_for, place))):
+        return None
+    answer: Answer | None = yield step
+    return answer

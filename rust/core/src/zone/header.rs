@@ -10,10 +10,10 @@ use crate::zone::layout::{HEADER, Layout};
 
 /// "headgate" as bytes.
 const MAGIC: u64 = u64::from_ne_bytes(*b"headgate");
-/// The version of the layout of a zone that holds nothing.
+/// The version of the layout of a zone that holds nothing; the next one had room for holds.
 const PLAIN: u64 = 2;
-/// The version of one that has room for holds; another one than these two cannot be read.
-const HOLDING: u64 = 3;
+/// The version of one that has room for callers that wait, and maybe for holds. None above can be read.
+const WAITING: u64 = 4;
 
 const WAY_OUT: &str = "name another path, or delete the file once no process uses it";
 const WORDS: usize = 16;
@@ -57,7 +57,7 @@ fn words_of(layout: &Layout, birth: &Birth) -> [u64; WORDS] {
     };
     let mut words = [0; WORDS];
     words[AT_MAGIC] = MAGIC;
-    words[AT_VERSION] = if layout.max_holds == 0 { PLAIN } else { HOLDING };
+    words[AT_VERSION] = WAITING;
     words[AT_MAX_HOLDS] = layout.max_holds as u64;
     words[AT_MACHINE] = machine();
     words[AT_SIZE] = layout.size as u64;
@@ -88,9 +88,9 @@ pub fn read_header(file: &File, bytes: usize) -> io::Result<Result<(Layout, Birt
     if words[AT_MAGIC] != MAGIC {
         return Ok(Err("is no zone of Headgate; name another path".into()));
     }
-    if !(PLAIN..=HOLDING).contains(&words[AT_VERSION]) {
+    if !(PLAIN..=WAITING).contains(&words[AT_VERSION]) {
         return Ok(Err(format!(
-            "is a zone of layout {}, and this program reads layouts {PLAIN} and {HOLDING}; {WAY_OUT}",
+            "is a zone of layout {}, and this program reads layouts {PLAIN} to {WAITING}; {WAY_OUT}",
             words[AT_VERSION]
         )));
     }
@@ -115,7 +115,8 @@ pub fn read_header(file: &File, bytes: usize) -> io::Result<Result<(Layout, Birt
         anchor_us: words[AT_ANCHOR] as i64,
         created_us: words[AT_CREATED] as i64,
     };
-    let layout = Layout::new(bytes, words[AT_LOG_PERCENT] as usize, words[AT_MAX_HOLDS] as usize);
+    let layout_of = if words[AT_VERSION] < WAITING { Layout::without_lines } else { Layout::new };
+    let layout = layout_of(bytes, words[AT_LOG_PERCENT] as usize, words[AT_MAX_HOLDS] as usize);
     Ok(layout.map(|layout| (layout, birth)))
 }
 

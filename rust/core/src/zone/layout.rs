@@ -1,13 +1,14 @@
 //! How a zone's file is laid out: a header, the limits that are known, and shards of slots and log blocks.
 //!
-//! Behind the shards are the cells of holds, for all of them.
+//! Behind the shards are the cells of holds, for all of them, and then the callers that wait.
 //!
 //! Everything follows from the size, the share of logs and the number of holds, so that a process that opens a zone can tell
 //! whether it is whole. Nothing in it is an address.
 
 use crate::encoding::block::{Block, PER_BLOCK};
 use crate::encoding::slot::Slot;
-use crate::memory::shared::{SLOTS_AT, ShardLayout};
+use crate::memory::shared::{LineLayout, SLOTS_AT, ShardLayout};
+use crate::zone::line_layout::line_layout;
 use crate::zone::pool::{CELLS_PER_CHUNK, CHUNK_WORDS};
 
 /// Where the words of the header begin.
@@ -35,6 +36,10 @@ const BYTES_PER_SHARD: usize = 256 << 10;
 /// Cells that a hold of one limit takes at the most, with its key and its places.
 const CELLS_PER_HOLD: usize = 4;
 const HOLDS_PER_CHUNK: usize = CELLS_PER_CHUNK / CELLS_PER_HOLD;
+/// The share of a zone for the callers that wait.
+const LINE_SHARE: usize = 64;
+const LEAST_LINE_BYTES: usize = 8 << 10;
+const MOST_LINE_BYTES: usize = 4 << 20;
 const LEAST_SIZE: usize = 128 << 10;
 const MOST_SIZE: usize = 1 << 40;
 
@@ -62,6 +67,16 @@ pub struct Layout {
 impl Layout {
     /// The layout of a zone of this size, or what is wrong with the numbers.
     pub fn new(size: usize, log_percent: usize, max_holds: usize) -> Result<Self, String> {
+        let bytes = (size / LINE_SHARE).clamp(LEAST_LINE_BYTES, MOST_LINE_BYTES) / PAGE * PAGE;
+        Self::with(size, log_percent, max_holds, bytes)
+    }
+
+    /// The layout that zones had before callers waited in them.
+    pub fn without_lines(size: usize, log_percent: usize, max_holds: usize) -> Result<Self, String> {
+        Self::with(size, log_percent, max_holds, 0)
+    }
+
+    fn with(size: usize, log_percent: usize, max_holds: usize, line_bytes: usize) -> Result<Self, String> {
         if !(LEAST_SIZE..=MOST_SIZE).contains(&size) || size % PAGE != 0 {
             return Err(format!("a zone has {LEAST_SIZE} to {MOST_SIZE} bytes, a multiple of {PAGE}, not {size}"));
         }
@@ -72,6 +87,7 @@ impl Layout {
         let limits = limits_bytes / 2 / LIMIT_BYTES;
         let texts = LIMITS + limits * LIMIT_BYTES;
         let first = LIMITS + limits_bytes;
+        let lines_at = size - line_bytes;
         let count = 1 << (size / BYTES_PER_SHARD).clamp(1, MOST_SHARDS).ilog2();
         if max_holds > Self::most_holds(size) {
             return Err(format!(
@@ -80,7 +96,7 @@ impl Layout {
             ));
         }
         let pool_words = if max_holds == 0 { 0 } else { (max_holds.div_ceil(HOLDS_PER_CHUNK) + count) * CHUNK_WORDS };
-        let pool = (size - pool_words * 8) / PAGE * PAGE;
+        let pool = (lines_at - pool_words * 8) / PAGE * PAGE;
         let most = (pool - first) / count;
         let stride = most - (most - STAGGER) % PAGE;
         let room = stride - SLOTS_AT;
@@ -93,7 +109,21 @@ impl Layout {
             texts,
             texts_bytes: first - texts,
             max_holds,
-            shards: ShardLayout { count, first, stride, slots, blocks, lock: LIMITS_LOCK, pool, pool_words },
+            shards: ShardLayout {
+                count,
+                first,
+                stride,
+                slots,
+                blocks,
+                lock: LIMITS_LOCK,
+                pool,
+                pool_words,
+                lines: if line_bytes == 0 {
+                    LineLayout { at: lines_at, ..LineLayout::default() }
+                } else {
+                    line_layout(lines_at, line_bytes)
+                },
+            },
             homes: slots - TAIL,
         })
     }

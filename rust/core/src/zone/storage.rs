@@ -23,6 +23,8 @@ use crate::zone::hold_room::{HoldRoom, settle_holds};
 use crate::zone::journal::{self, Journal};
 use crate::zone::layout::{Layout, NAMESPACE};
 use crate::zone::limits::BoundLimits;
+use crate::zone::line_layout::LinePlaces;
+use crate::zone::lines::Lines;
 use crate::zone::several_shards;
 use crate::zone::shards::{Guard, MappedShards, Unusable};
 
@@ -35,6 +37,7 @@ const TIDY: usize = 8;
 pub struct ZoneStorage {
     pub(super) shards: MappedShards,
     limits: BoundLimits,
+    lines: Lines,
     birth: Birth,
     on_full: OnFull,
 }
@@ -65,17 +68,25 @@ impl ZoneStorage {
             Err(fault) => return Ok(Err(fault)),
         };
         let mut map = SharedMap::map(file, bytes, layout.shards)?;
+        let lines = Lines::new(LinePlaces::new(&layout.shards.lines));
         if let Some(namespace) = alone {
             map.init_locks()?;
+            lines.forget_all(&map);
             set(&map.words::<1>(NAMESPACE)[0], namespace);
         }
         let shards = MappedShards::new(ZoneFile { map, layout });
-        Ok(Ok(Self { shards, limits: BoundLimits::default(), birth, on_full }))
+        Ok(Ok(Self { shards, limits: BoundLimits::default(), lines, birth, on_full }))
     }
 
     /// The PID namespace of the processes that use it.
     pub fn namespace(&self) -> u64 {
         self.shards.file.namespace()
+    }
+
+    /// The callers that wait, and the memory in which they do.
+    #[inline(always)]
+    pub fn lines(&self) -> (&Lines, &SharedMap) {
+        (&self.lines, &self.shards.file.map)
     }
 
     /// Where everything is.

@@ -70,6 +70,11 @@ class RescuedLimits:
             _EachTime(self._failed), bound, fallback, self._rescue.holds, self._rescue.kept, _NoRefusals(), clock
         )
 
+    @property
+    def line(self) -> Any:
+        """The lines that the store keeps for all processes; None where it has none."""
+        return getattr(self.bound, "line", None)
+
     def decide(self, operation: Operation, /) -> Decision:
         try:
             return self._decide(operation)

@@ -36,6 +36,9 @@ _HEAD = 28
 class RedisLine:
     """The lines of the keys of some limits; each method gives what came, on an event loop an awaitable."""
 
+    is_waited_for = None
+    """Looking for a line is no call of its own: `ask` does it on the way."""
+
     def __init__(
         self,
         commands: Commands,

@@ -25,6 +25,8 @@ from headgate.keys import Key, whole_number
 from headgate.stores.guard.breaker import Breaker
 from headgate.stores.memory import ON_FULL
 from headgate.stores.protocol import BoundLimits, Failure, Store, StoreStats
+from headgate.stores.shared.line import ZoneLine
+from headgate.stores.shared.turns import ZoneTurns
 
 log = logging.getLogger("headgate")
 
@@ -108,6 +110,7 @@ class SharedStore(Store):
         self._is_same_file = zone_file.is_same_file
         self.clock: Clock = ZoneClock(self._zone)
         self._breaker = Breaker(repr(self), failures=1)
+        self._turns = ZoneTurns(self._zone.lines, repr(self))
 
     @property
     def breaker(self) -> Breaker:
@@ -127,7 +130,15 @@ class SharedStore(Store):
         self._warn_of_long_logs(definitions)
         own = None if clock is None or isinstance(clock, SystemClock | ZoneClock) else clock
         bound: BoundLimits = _native().BoundLimits(self._zone, definitions, own)
+        if own is None and self._has_lines(definitions):
+            bound.keep_line(ZoneLine(self._zone, self._turns, definitions))  # type: ignore[attr-defined]
         return bound
+
+    def _has_lines(self, definitions: tuple[NamedLimit, ...]) -> bool:
+        """Whether callers of all processes wait for these limits in one line: a ticket has room for so many costs."""
+        groups = max((definition.group + 1 for definition in definitions), default=0)
+        lines = self._zone.lines
+        return bool(lines.most_callers) and 0 < groups <= int(lines.most_groups)
 
     def _warn_of_long_logs(self, definitions: Sequence[NamedLimit]) -> None:
         """A log has an entry for each request, so one of few but dear requests fits where one of many does not."""

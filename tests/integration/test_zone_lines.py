@@ -1,0 +1,406 @@
+"""One line for the callers of all processes of a host that wait for a key in a zone."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import mmap
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_shared_processes import told
+
+from headgate import AsyncLimiter, Limiter, SharedStore
+from headgate.decision import name_limits
+from headgate.errors import StoreTimeout
+from headgate.stores.guard.store import GuardedStore
+from headgate.stores.lines import Ticket
+from headgate.waiting.freed import freed_places
+from subjects import KINDS
+from until import in_thread, until, until_async
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif("shared" not in KINDS, reason="the shared store needs the native core"),
+]
+HERE = Path(__file__).parent
+LONG_S = 60
+SIZE = 1 << 20
+COLOURS = ["threads", "tasks"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "zone"
+
+
+def limiters(path: Path, limits: str, count: int = 2) -> list[Limiter]:
+    """Limiters as so many processes have them, each with a store of its own."""
+    return [Limiter(limits, store=SharedStore(path, size=SIZE), name="jobs") for _ in range(count)]
+
+
+def in_line(limiter: Limiter | AsyncLimiter, key: str = "key") -> int:
+    """How many wait in the line of the key, of all processes."""
+    line: Any = limiter.bound.line
+    number: int = line._lines.waiting(line.place((key,)).keys[0])
+    return number
+
+
+@contextmanager
+def process(code: str, path: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A process that has made its limiters of the zone, and runs this code; it ends with the block."""
+    head = (
+        "import sys, threading, time, os\n"
+        "from headgate import Limiter, SharedStore\n"
+        "limiter = Limiter(sys.argv[2], store=SharedStore(sys.argv[1]), name='jobs')\n"
+    )
+    command = [sys.executable, "-c", head + code, str(path), *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+WAIT = f"held = limiter.acquire('key', timeout={LONG_S}, lease={LONG_S})\nprint(bool(held), flush=True)\n"
+
+
+def test_a_place_freed_by_one_process_calls_the_caller_of_another_at_once(path: Path) -> None:
+    first, second = limiters(path, "1 concurrent; 9000/hour")
+    for _ in range(3):
+        held = first.reserve("key", lease=LONG_S)
+        with in_thread(lambda: second.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+            until(lambda: in_line(first) == 1)
+            first.commit(held.id)
+        assert came[0] and in_line(first) == 0
+        came[0].commit()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "settled by id", "reset", "forgotten", "cleared"])
+def test_whatever_frees_a_place_calls_the_first_caller(path: Path, how: str) -> None:
+    [here] = limiters(path, "1 concurrent", 1)
+    held = here.reserve("key", lease=LONG_S)
+    store: Any = here.store
+    frees = {
+        "cancelled": held.cancel,
+        "settled by id": lambda: here.commit(held.id, 0),
+        "reset": lambda: here.reset("key"),
+        "forgotten": lambda: store.forget("key"),
+        "cleared": store.clear,
+    }
+    with process(WAIT, path, "1 concurrent") as waiting:
+        until(lambda: in_line(here) == 1)
+        frees[how]()
+        assert waiting.stdout is not None and waiting.stdout.readline() == "True\n"
+    until(lambda: in_line(here) == 0)
+
+
+def test_a_lease_that_ends_calls_the_first_caller(path: Path) -> None:
+    [here] = limiters(path, "1 concurrent", 1)
+    start = time.monotonic()
+    assert here.reserve("key", lease=0.5)
+    assert here.acquire("key", timeout=LONG_S, lease=LONG_S)
+    assert 0.4 < time.monotonic() - start < 20
+
+
+def test_a_caller_does_not_pass_those_of_other_processes_but_hits_do(path: Path) -> None:
+    first, second = limiters(path, "2 concurrent; 9000/hour")
+    held = first.reserve("key", lease=LONG_S)
+    with in_thread(lambda: first.acquire("key", 2, timeout=LONG_S, lease=LONG_S)) as big:
+        until(lambda: in_line(first) == 1)
+        with in_thread(lambda: second.acquire("key", 1, timeout=LONG_S, lease=LONG_S)) as small:
+            until(lambda: in_line(first) == 2)
+            assert second.reserve("key", lease=1).cancel().outcome == "settled"  # there is a place: it does not wait
+            assert second.peek("key").allowed and not small
+            assert second.acquire("another key", 2, timeout=0, lease=LONG_S)
+            held.commit()
+            until(lambda: big)
+            assert not small
+            big[0].commit()
+        assert small[0]
+
+
+def test_a_hold_that_is_there_does_not_wait_to_be_told_again(path: Path) -> None:
+    first, second = limiters(path, "1 concurrent")
+    held = first.acquire("key", lease=LONG_S, id="mine")
+    with in_thread(lambda: first.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+        until(lambda: in_line(first) == 1)
+        for limiter in (first, second):
+            again = limiter.acquire("key", timeout=LONG_S, lease=LONG_S, id="mine")
+            assert again.repeated and again.id == held.id
+        held.commit()
+    assert came[0]
+
+
+def test_a_caller_whose_turn_comes_too_late_is_refused_at_once_by_what_others_wait_for(path: Path) -> None:
+    first, second = limiters(path, "30/minute bucket")
+    first.hit("key", 30)
+    with in_thread(lambda: first.acquire("key", 2, timeout=LONG_S)):
+        until(lambda: in_line(first) == 1)
+        late = second.acquire("key", 1, timeout=4.5)
+        assert not late and late.retry_after is not None and 4.5 < late.retry_after <= 6
+        assert in_line(first) == 1
+
+
+@pytest.mark.parametrize("limits", ["3 concurrent; 1000000/day fixed", "300/second bucket; 1000000/day fixed"])
+def test_callers_of_several_processes_pass_in_the_order_in_which_they_came(path: Path, limits: str) -> None:
+    url = f"shared://{path}?size=1MiB"
+    [limiter] = limiters(path, limits, 1)
+    limiter = Limiter(limits, store=limiter.store, name="line")
+    held = limiter.reserve("key", min(limit.quota for limit in limiter.limits), lease=4)
+    limiter.commit(held.id) if "bucket" in limits else None
+    processes = [
+        subprocess.Popen(
+            [sys.executable, HERE / "line_asker.py", url, limits, colour, "0", "1.0", str(number), "12", "12"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number, colour in enumerate(["sync", "async", "sync", "async"])
+    ]
+    try:
+        until(lambda: in_line(limiter) > 5)
+        time.sleep(0.3)
+        processes[0].kill()  # with callers in line, at whatever they were doing
+        rows = [row for process in processes for row in process.communicate(timeout=120)[0].split("\n")]
+        passing = [json.loads(row) for row in rows if row.endswith("]")]  # the last one of the killed may be cut off
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes[1:]] == [0, 0, 0]
+    passed = sorted(passing, key=lambda each: -each[1])  # what is left of a fixed window tells who was admitted first
+    orders = [order for order, _, _ in passed if order]
+    assert len(orders) > 50
+    assert orders == sorted(orders), "nobody passed a caller that came before it"
+    assert len({cost for _, _, cost in passed}) == 3
+    until(lambda: in_line(limiter) == 0)
+
+
+def test_callers_behind_processes_that_were_killed_get_their_turns(path: Path) -> None:
+    [here] = limiters(path, "1 concurrent", 1)
+    held = here.reserve("key", lease=LONG_S)
+    many = "for _ in range(4): threading.Thread(target=lambda: limiter.acquire('key', lease=9)).start()\n"
+    with process(many, path, "1 concurrent") as first, process(many, path, "1 concurrent") as second:
+        until(lambda: in_line(here) == 8)
+        with in_thread(lambda: here.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+            until(lambda: in_line(here) == 9)
+            first.kill()
+            second.kill()
+            first.wait()
+            held.commit()
+        assert came[0] and in_line(here) == 0
+
+
+def test_callers_of_a_process_that_was_stopped_join_again_behind_all_others(path: Path) -> None:
+    [here] = limiters(path, "1 concurrent", 1)
+    held = here.reserve("key", lease=LONG_S)
+    with process(WAIT, path, "1 concurrent") as stopped:
+        until(lambda: in_line(here) == 1)
+        stopped.send_signal(signal.SIGSTOP)
+        with in_thread(lambda: here.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+            until(lambda: in_line(here) == 2)
+            until(lambda: in_line(here) == 1)  # after 10 s, in which nobody heard of the one that was stopped
+            stopped.send_signal(signal.SIGCONT)
+            until(lambda: in_line(here) == 2)
+            held.commit()
+        assert came[0].commit().outcome == "settled"
+        assert stopped.stdout is not None and stopped.stdout.readline() == "True\n"
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_caller_that_gives_up_leaves_the_line_and_the_next_is_called(path: Path, colour: str) -> None:
+    first, second = limiters(path, "2 concurrent")
+    held = first.reserve("key", 1, lease=LONG_S)
+    if colour == "threads":
+        with in_thread(lambda: first.acquire("key", 2, timeout=1.0, lease=LONG_S)) as big:
+            until(lambda: in_line(first) == 1)
+            with in_thread(lambda: second.acquire("key", 1, timeout=LONG_S, lease=LONG_S)) as small:
+                pass
+            assert small[0]  # although nothing was freed
+        assert not big[0] and in_line(first) == 0
+        return
+
+    async def main() -> None:
+        waiting = AsyncLimiter("2 concurrent", store=SharedStore(path), name="jobs")
+        tasks = [asyncio.create_task(_held(waiting, 2)) for _ in range(20)]
+        await until_async(lambda: in_line(first) == 20)
+        last = asyncio.create_task(_held(waiting, 1))
+        await until_async(lambda: in_line(first) == 21)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert await last
+        assert in_line(first) == 0
+        held.commit()
+
+    asyncio.run(main())
+
+
+async def _held(limiter: AsyncLimiter, cost: int) -> Any:
+    return await limiter.acquire("key", cost, timeout=LONG_S, lease=LONG_S)
+
+
+def test_an_interrupted_caller_leaves_the_line(path: Path) -> None:
+    [here] = limiters(path, "1 concurrent", 1)
+    held = here.reserve("key", lease=LONG_S)
+    with process(WAIT, path, "1 concurrent") as interrupted:
+        until(lambda: in_line(here) == 1)
+        with in_thread(lambda: here.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+            until(lambda: in_line(here) == 2)
+            interrupted.send_signal(signal.SIGINT)
+            assert interrupted.wait(30) not in (0, None)
+            assert in_line(here) == 1
+            held.commit()
+        assert came[0]
+
+
+def test_a_child_of_a_fork_waits_with_tickets_of_its_own(path: Path) -> None:
+    [here] = limiters(path, "1 concurrent", 1)
+    held = here.reserve("key", lease=LONG_S)
+    code = """
+waiting = threading.Thread(target=lambda: print("parent", bool(limiter.acquire("key", lease=1)), flush=True))
+waiting.start()
+while not limiter.store.unguarded._turns.standing: time.sleep(0.01)
+time.sleep(0.1)
+if os.fork() == 0:
+    print("child", bool(limiter.acquire("key", lease=1)), flush=True)
+    os._exit(0)
+waiting.join()
+os.wait()
+"""
+    with process(code, path, "1 concurrent") as forking:
+        until(lambda: in_line(here) == 2)
+        held.commit()
+        printed = forking.communicate(timeout=60)[0].split("\n")
+    assert printed == ["parent True", "child True", ""]
+    assert in_line(here) == 0
+
+
+def test_a_zone_too_full_for_another_ticket_refuses_and_says_so(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = SharedStore(path, size=128 << 10)
+    most = store.info()["max_waiters"]
+    limiter = Limiter("1 concurrent", store=store, name="jobs")
+    held = limiter.reserve("key", lease=LONG_S)
+
+    async def main() -> None:
+        waiting = AsyncLimiter("1 concurrent", store=SharedStore(path), name="jobs")
+        tasks = [asyncio.create_task(_held(waiting, 1)) for _ in range(most)]
+        await until_async(lambda: in_line(limiter) == most)
+        for _ in range(2):
+            assert not limiter.acquire("key", timeout=LONG_S, lease=LONG_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(main())
+    [logged] = [record.getMessage() for record in caplog.records if "callers wait already" in record.getMessage()]
+    assert f": {most} callers wait already, which is all that a zone of this size has room for" in logged
+    held.commit()
+    assert limiter.acquire("key", timeout=LONG_S, lease=LONG_S)
+
+
+def test_more_processes_than_a_zone_has_room_for_are_refused_and_one_that_goes_makes_room(path: Path) -> None:
+    stores = [SharedStore(path, size=128 << 10) for _ in range(9)]
+    lines = stores[0]._zone.lines
+    assert lines.most_processes == 8
+    limiter = Limiter("1 concurrent", store=stores[-1], name="jobs")
+    held = limiter.reserve("key", lease=LONG_S)
+
+    async def main() -> None:
+        others = [AsyncLimiter("1 concurrent", store=store, name="jobs") for store in stores[:-1]]
+        tasks = [asyncio.create_task(_held(waiting, 1)) for waiting in others]
+        await until_async(lambda: in_line(limiter) == 8)
+        assert not limiter.acquire("key", timeout=LONG_S, lease=LONG_S)
+        tasks[0].cancel()
+        await asyncio.gather(tasks[0], return_exceptions=True)
+        last = AsyncLimiter("1 concurrent", store=stores[-1], name="jobs")
+        found = None
+        while not found:
+            seat = asyncio.create_task(_held(last, 1))
+            await asyncio.sleep(0.2)
+            found = not seat.done()
+        held.commit()
+        for task in (*tasks[1:], seat):
+            await (await task).commit()
+
+    asyncio.run(main())
+
+
+def test_callers_with_more_costs_than_a_ticket_has_room_for_wait_in_their_process(path: Path) -> None:
+    store = SharedStore(path, size=SIZE)
+    many = name_limits(Limiter("9/hour").limits * 6, scope="s", name="n")
+    spread = [replace(limit, group=number) for number, limit in enumerate(many)]
+    assert store.bind(spread[:5]).line is not None  # type: ignore[attr-defined]
+    assert store.bind(spread).line is None  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def held_lock(path: Path) -> Iterator[SharedStore]:
+    """A store whose lines are held by a thread, as by a process that was stopped in them."""
+    store = SharedStore(path, size=SIZE)
+    with path.open("r+b") as file:
+        memory = mmap.mmap(file.fileno(), SIZE)
+    view = ctypes.c_char.from_buffer(memory)
+    lock = ctypes.c_void_p(ctypes.addressof(view) + SIZE - SIZE // 64)
+    libc = ctypes.CDLL(None)
+    assert libc.pthread_mutex_trylock(lock) == 0
+    yield store
+    assert libc.pthread_mutex_unlock(lock) == 0
+
+
+def test_where_the_lines_are_not_to_be_had_a_guarded_caller_waits_in_its_process(held_lock: SharedStore) -> None:
+    limiter = Limiter("1 concurrent; 9/hour", store=GuardedStore(held_lock, on_error="local"), name="jobs")
+    held = limiter.reserve("key", lease=LONG_S)
+    with in_thread(lambda: limiter.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+        until(lambda: freed_places(limiter.store))
+        assert limiter.commit(held.id).outcome == "settled"  # which is not held up by lines that it cannot have
+    assert came[0] and came[0].decision.degraded == ""
+
+
+def test_where_the_lines_are_not_to_be_had_a_caller_without_a_guard_is_told(held_lock: SharedStore) -> None:
+    limiter = Limiter("1 concurrent", store=held_lock, name="jobs")
+    limiter.reserve("key", lease=LONG_S)
+    with pytest.raises(StoreTimeout, match="a part of the shared zone is held by thread"):
+        limiter.acquire("key", timeout=LONG_S, lease=LONG_S)
+
+
+def test_a_ticket_whose_caller_could_not_leave_is_taken_out(path: Path) -> None:
+    first, second = limiters(path, "1 concurrent")
+    held = first.reserve("key", lease=LONG_S)
+    line: Any = first.bound.line
+    lost = Ticket((1,))
+    line.turns.add(lost)
+    line.join(line.place(("key",)), lost, 0, b"")
+    line.turns.remove(lost)  # as where an interrupt came before it could leave
+    with in_thread(lambda: second.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+        held.commit()
+    assert came[0] and in_line(first) == 0
+
+
+def test_a_process_that_ends_while_others_wait_ends_in_silence(path: Path) -> None:
+    [here] = limiters(path, "1 concurrent", 1)
+    here.reserve("key", lease=LONG_S)
+    code = """
+threading.Thread(target=lambda: limiter.acquire("key", lease=9), daemon=True).start()
+while not limiter.store._turns.standing: time.sleep(0.01)
+"""
+    with process(code, path, "1 concurrent") as ending:
+        assert ending.communicate(timeout=60) == ("", "")
+    assert ending.returncode == 0
+    until(lambda: not here.bound.line.is_waited_for(here.bound.line.place(("key",))))
+
+
+def test_a_process_killed_at_any_change_of_the_lines_leaves_each_caller_in_line_or_not() -> None:
+    results = told("killing_lines.py")
+    assert len(results) == 8
+    for result in results:
+        assert result["same"] or (result["before"] and result["after"]), result
+    assert sum(result["deaths"] for result in results) > 100
