@@ -347,6 +347,16 @@ def test_settling_under_other_numbers_gives_back_only_what_counts_alike(holding_
     assert other.commit(limiter.reserve("key", 1).id, 1).after == ()
 
 
+@pytest.mark.parametrize("text", ["{}/hour fixed", "{}/month in Australia/Lord_Howe"])
+def test_a_debt_finds_the_window_of_its_moment_where_the_numbers_were_changed_since(
+    holding_kind: str, text: str
+) -> None:
+    clock, store = ManualClock(), make_store(holding_kind)
+    held = Limiter(text.format(8), store=store, name="api", clock=clock).reserve("key", 0)
+    changed = Limiter(text.format(7), store=store, name="api", clock=clock)
+    assert [standing.remaining for standing in changed.commit(held.id, 1).after] == left(changed) == [6]
+
+
 @pytest.mark.parametrize("on_full", ["refuse", "forget", "pass"])
 @pytest.mark.parametrize("kind", [*CORES, *ZONES])
 def test_a_full_store_never_forgets_an_open_hold(kind: str, on_full: str) -> None:

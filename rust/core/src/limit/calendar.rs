@@ -36,6 +36,11 @@ impl Calendar {
         }))
     }
 
+    /// The calendar of a number, if it was handed in to this process; else one without windows.
+    pub fn known(number: i64) -> Self {
+        Self::numbered(number, || Err(())).unwrap_or_default()
+    }
+
     /// (start, end) of the window of a moment; an empty one where the calendar is not known, which counts nothing.
     pub fn window(self, now: i64) -> (i64, i64) {
         self.of_runs(|runs| window(runs, now)).unwrap_or((now, now))

@@ -10,6 +10,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::encoding::slot::NUMBER_BITS;
+use crate::limit::calendar::Calendar;
 use crate::limit::{Algorithm, Limit};
 use crate::memory::shared::{SharedMap, Words, set};
 use crate::shard::registered::{Definition, Registered, TooMany};
@@ -90,7 +91,8 @@ impl<'zone> Catalog<'zone> {
         let algorithm = *Algorithm::ALL.get(words[KIND] as u8 as usize)?;
         let unit_us = *UNITS_US.get((words[KIND] >> 8) as u8 as usize)?;
         let [quota, period, refill] = [QUOTA, PERIOD, REFILL].map(|word| words[word] as i64);
-        Limit::new(algorithm, unit_us, quota, period, refill).ok()
+        let limit = Limit::new(algorithm, unit_us, quota, period, refill).ok()?;
+        Some(if algorithm == Algorithm::CalendarWindow { limit.on(Calendar::known(period)) } else { limit })
     }
 
     /// The salt of a limit's scope, and when it was last bound.
