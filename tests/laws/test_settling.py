@@ -44,6 +44,7 @@ class AllHolding(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.stores = [make_store(kind) for kind in HOLDING]
         self.charges: list[tuple[Any, int, int]] = []
+        self.unnamed: list[list[str]] = []
         self.use(limits)
 
     def use(self, limits: list[Limit]) -> None:
@@ -69,6 +70,24 @@ class AllHolding(RuleBasedStateMachine):
             return numbers(held.decision), held.repeated
 
         self.same(ask)
+
+    @rule(key=KEYS, cost=COSTS, lease_us=LEASES_US)
+    def reserve_without_a_name(self, key: Any, cost: int, lease_us: int) -> None:
+        ids = []
+
+        def ask(limiter: Limiter) -> object:
+            held = limiter.reserve(key, cost, lease_us=lease_us)
+            ids.append(held.id)
+            return numbers(held.decision), held.repeated
+
+        self.same(ask)
+        self.unnamed.append(ids)
+
+    @rule(number=st.integers(0, 5), actual=st.one_of(st.none(), COSTS))
+    def commit_without_a_name(self, number: int, actual: int | None) -> None:
+        if self.unnamed:
+            ids = self.unnamed[-1 - number % len(self.unnamed)]
+            self.same(lambda limiter: told(limiter.commit(ids[self.all.index(limiter)], actual)))
 
     @rule(key=KEYS, name=NAMES, actual=st.one_of(st.none(), COSTS, st.integers(2**50, 2**52)))
     def commit(self, key: Any, name: str, actual: int | None) -> None:

@@ -69,9 +69,10 @@ fn hold<S: Storage<Error: Debug>>(table: &Table<S>, limit: Limit, holds: i64) ->
         let check = Check { limit: &limit, key: table.seed().text(b"user:042"), cost: 9, shadow: false };
         let id = table.new_id();
         let (lease_us, remember_us) = (60_000_000, HOUR_US);
-        let request =
-            HoldRequest { id, lease_us, remember_us, is_new: true, at_once: false, costs: &[9], groups: &[0] };
-        table.reserve(&[check], &request, now_us, HOLD).expect("a lock");
+        let request = HoldRequest { id, lease_us, remember_us, at_once: false, costs: &[9], groups: &[0] };
+        if table.reserve_one(&check, &request, now_us).expect("a lock").is_none() {
+            table.reserve(&[check], &request, now_us, HOLD).expect("a lock");
+        }
         let shard_number = table.storage().shard_of(check.key);
         let came = table.commit_one(id, shard_number, Some(4), &limit, now_us).expect("a lock");
         if came.is_none() {

@@ -55,8 +55,9 @@ impl Seed {
 
     /// 128 bits of a number, which nobody can guess who has not the seed.
     #[inline]
-    pub fn numbered(&self, number: u64) -> [u8; 16] {
-        self.hasher.hash(&number.to_le_bytes()).as_bytes()
+    pub fn numbered(&self, number: u64) -> [u64; 2] {
+        let hash = self.hasher.hash(&number.to_le_bytes());
+        [hash.h1, hash.h2]
     }
 
     /// Another secret that follows from this one.

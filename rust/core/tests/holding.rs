@@ -67,15 +67,12 @@ where
     let id = table.new_id();
     let costs = [checks[0].cost];
     let groups = vec![0; checks.len()];
-    let request = HoldRequest {
-        id,
-        lease_us,
-        remember_us: HOUR_US,
-        is_new: true,
-        at_once: false,
-        costs: &costs,
-        groups: &groups,
-    };
+    let request = HoldRequest { id, lease_us, remember_us: HOUR_US, at_once: false, costs: &costs, groups: &groups };
+    if let [check] = checks
+        && table.reserve_one(check, &request, now_us).expect("a lock").is_some()
+    {
+        return Some((id, table.storage().shard_of(check.key)));
+    }
     match table.reserve(checks, &request, now_us, HOLD).expect("a lock") {
         Reserved::Decided(answer) if answer.full.is_none() => {
             answer.allowed.then(|| (id, table.storage().shard_of(checks[0].key)))

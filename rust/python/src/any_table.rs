@@ -2,27 +2,21 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use headgate_core::algorithms::transition::Stored;
+use headgate_core::algorithms::transition::{Reading, Stored};
 use headgate_core::hash::{KeyHash, Seed};
 use headgate_core::holding::record::HoldId;
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::process::storage::ProcessStorage;
 use headgate_core::shard::DamagedState;
 use headgate_core::shard::log_reader::Entries;
-use headgate_core::shard::registered::TooMany;
-use headgate_core::shard::registered::{Definition, Registered, Registration};
+use headgate_core::shard::registered::{Definition, Registered, Registration, TooMany};
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Answer, Check, Mode};
 use headgate_core::table::known_hold::SettledOne;
-use headgate_core::table::settling::HoldRequest;
-use headgate_core::table::settling::{Asked, Extension, Misuse, Reserved, Settlement};
+use headgate_core::table::settling::{Asked, Extension, HoldRequest, Misuse, Reserved, Settlement};
 use headgate_core::table::storage::{Stats, Storage};
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-use headgate_core::zone::backoff::LONGEST_WAIT;
-#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-use headgate_core::zone::shards::Unusable;
-#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-use headgate_core::zone::storage::ZoneStorage;
+use headgate_core::zone::{backoff::LONGEST_WAIT, shards::Unusable, storage::ZoneStorage};
 use pyo3::prelude::*;
 
 /// What a table answers to a call, wherever it is; an error is raised.
@@ -106,6 +100,13 @@ impl AnyTable {
     pub fn reserve(&self, checks: &[Check], request: &HoldRequest<'_>, now_us: i64, mode: Mode) -> PyResult<Reserved> {
         self.check_holds(checks)?;
         ask!(self.reserve(checks, request, now_us, mode))
+    }
+
+    /// See `Table::reserve_one`.
+    #[inline(always)]
+    pub fn reserve_one(&self, check: &Check, request: &HoldRequest<'_>, now_us: i64) -> PyResult<Option<Reading>> {
+        self.check_holds(std::slice::from_ref(check))?;
+        ask!(self.reserve_one(check, request, now_us))
     }
 
     /// See `Table::commit`.

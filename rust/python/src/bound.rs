@@ -160,31 +160,30 @@ impl BoundLimits {
         text_signature = "($self, key, cost=1, lease=None, id=None, lease_us=None, remember=None)"
     )]
     #[allow(clippy::too_many_arguments)] // what callers may say
-    fn hold(
-        slf: &Bound<'_, Self>,
-        key: &Bound<'_, PyAny>,
+    fn hold<'py>(
+        slf: &Bound<'py, Self>,
+        key: &Bound<'py, PyAny>,
         cost: AnyCost,
-        lease: Option<&Bound<'_, PyAny>>,
-        id: Option<&Bound<'_, PyAny>>,
-        lease_us: Option<&Bound<'_, PyAny>>,
-        remember: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Reservation> {
-        let (own, py) = (slf.get(), slf.py());
+        lease: Option<&Bound<'py, PyAny>>,
+        id: Option<&Bound<'py, PyAny>>,
+        lease_us: Option<&Bound<'py, PyAny>>,
+        remember: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, Reservation>> {
+        let own = slf.get();
         let hash = hash_key(key, own.table.seed())?;
-        let cost = own.units(py, cost)?;
+        let cost = own.units(slf.py(), cost)?;
         let lease_us = lease_of(lease, lease_us)?;
         let remember_us = own.remember_us.max(remember_of(remember)?);
         let place = own.place(hash)?;
-        let is_new = id.is_none();
-        let id = match id {
-            None => WholeId { digest: own.table.new_id(), place },
-            Some(name) => WholeId::named(key, name, place)?,
+        let Some(name) = id else {
+            return own.hold_new(slf, hash, cost, WholeId { digest: own.table.new_id(), place }, lease_us, remember_us);
         };
+        let id = WholeId::named(key, name, place)?;
         let checks: Checks<'_> = own.members.iter().map(|member| member.check(hash, cost)).collect();
         let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost, own.groups);
         let request = own.request(id, lease_us, remember_us, &costs);
-        let (answer, repeated) = own.hold_checks(py, &checks, HoldRequest { is_new, ..request }, None, None)?;
-        Ok(Reservation::new(slf.clone().into_any().unbind(), &KEEPER, answer, id, repeated, lease_us))
+        let (answer, repeated) = own.hold_checks(&checks, request, own.clock.now_us(slf.py())?, None)?;
+        Reservation::held(slf, &KEEPER, answer, id, repeated, lease_us)
     }
 
     /// From now on call `freed` with the place of an id when its hold is settled here, and `waiting` is not empty.
@@ -236,21 +235,21 @@ impl BoundLimits {
             None => WholeId { digest: self.table.new_id(), place: 0 },
         };
         let request = self.request(id, lease_us, self.remember_us.max(remember_us), &costs);
-        let now_us = operation.now_us.as_ref().map(|now_us| now_us.bind(py));
+        let now_us = self.moment_us(py, operation.now_us.as_ref().map(|now_us| now_us.bind(py)))?;
         let (answer, repeated) =
-            self.hold_checks(py, &checks, HoldRequest { at_once, ..request }, now_us, operation.max_delay_us)?;
+            self.hold_checks(&checks, HoldRequest { at_once, ..request }, now_us, operation.max_delay_us)?;
         let decision = Decision::new(self.definitions.clone_ref(py), answer);
         holding.call_method1("Reserved", (decision, id.text(py), repeated))
     }
 
     #[pyo3(signature = (id, actual = None, *, now_us = None))]
-    fn commit(
+    fn commit<'py>(
         &self,
-        py: Python<'_>,
-        id: &Bound<'_, PyAny>,
-        actual: Option<&Bound<'_, PyAny>>,
-        now_us: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Settlement> {
+        py: Python<'py>,
+        id: &Bound<'py, PyAny>,
+        actual: Option<&Bound<'py, PyAny>>,
+        now_us: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, Settlement>> {
         let id = WholeId::read(id)?;
         let actuals = match actual {
             Some(actual) => amounts_of(actual, || Ok(self.definitions(py)))?,
@@ -415,8 +414,36 @@ impl BoundLimits {
         let checks: Checks<'_> = self.members.iter().map(|member| member.check(hash, cost)).collect();
         let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost, self.groups);
         let request = self.request(id, 0, self.remember_us, &costs);
-        let (answer, _) = self.hold_checks(py, &checks, HoldRequest { at_once: true, ..request }, None, None)?;
+        let (answer, _) =
+            self.hold_checks(&checks, HoldRequest { at_once: true, ..request }, self.clock.now_us(py)?, None)?;
         Ok(Decision::new(self.definitions.clone_ref(py), answer))
+    }
+
+    /// Hold units of a key under an id that was just made.
+    #[inline(always)]
+    fn hold_new<'py>(
+        &self,
+        slf: &Bound<'py, Self>,
+        key: KeyHash,
+        cost: i64,
+        id: WholeId,
+        lease_us: i64,
+        remember_us: i64,
+    ) -> PyResult<Bound<'py, Reservation>> {
+        let py = slf.py();
+        let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost, self.groups);
+        let request = self.request(id, lease_us, remember_us, &costs);
+        let now_us = self.clock.now_us(py)?;
+        if let [only] = &*self.members {
+            let check = only.check(key, cost);
+            if let Some(reading) = self.table.reserve_one(&check, &request, now_us)? {
+                let answer = Answer::of_one(&check, reading);
+                return Reservation::held(slf, &KEEPER, answer, id, false, lease_us);
+            }
+        }
+        let checks: Checks<'_> = self.members.iter().map(|member| member.check(key, cost)).collect();
+        let (answer, repeated) = self.hold_checks(&checks, request, now_us, None)?;
+        Reservation::held(slf, &KEEPER, answer, id, repeated, lease_us)
     }
 
     #[inline]
@@ -427,28 +454,18 @@ impl BoundLimits {
         remember_us: i64,
         costs: &'own [i64],
     ) -> HoldRequest<'own> {
-        HoldRequest {
-            id: id.digest,
-            lease_us,
-            remember_us,
-            is_new: false,
-            at_once: false,
-            costs,
-            groups: &self.group_of,
-        }
+        HoldRequest { id: id.digest, lease_us, remember_us, at_once: false, costs, groups: &self.group_of }
     }
 
     /// (the answer, whether it was given before) to checks that are to be held.
     #[inline]
     fn hold_checks(
         &self,
-        py: Python<'_>,
         checks: &[Check<'_>],
         request: HoldRequest<'_>,
-        now_us: Option<&Bound<'_, PyAny>>,
+        now_us: i64,
         max_delay_us: Option<i64>,
     ) -> PyResult<(Answer, bool)> {
-        let now_us = self.moment_us(py, now_us)?;
         if checks.is_empty() {
             return Ok((self.table.apply(checks, now_us, HIT)?, false));
         }
@@ -461,13 +478,13 @@ impl BoundLimits {
 
     /// Settle a hold, and call who waits for its places.
     #[inline]
-    pub fn settle(
+    pub fn settle<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         id: WholeId,
         actuals: &[Option<i64>],
         now_us: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Settlement> {
+    ) -> PyResult<Bound<'py, Settlement>> {
         let settlement = self.settle_only(py, id, actuals, now_us)?;
         self.call_waiting(py, id.place)?;
         Ok(settlement)
@@ -485,22 +502,22 @@ impl BoundLimits {
     }
 
     #[inline]
-    fn settle_only(
+    fn settle_only<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         id: WholeId,
         actuals: &[Option<i64>],
         now_us: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Settlement> {
+    ) -> PyResult<Bound<'py, Settlement>> {
         let now_us = self.moment_us(py, now_us)?;
         if let ([only], [actual]) = (&*self.members, actuals)
             && let Some(one) = self.table.commit_one(id.digest, usize::from(id.place), *actual, &only.limit, now_us)?
         {
-            return Ok(Settlement::of_one(self.definitions.clone_ref(py), one));
+            return Bound::new(py, Settlement::of_one(self.definitions.clone_ref(py), one));
         }
         let came = self.table.commit(id.digest, usize::from(id.place), actuals, &self.asked(), now_us)?;
         let came = came.map_err(|fault| misuse(fault, actuals.len(), |salt| self.name_of(py, salt)))?;
-        Ok(Settlement::new(self.definitions.clone_ref(py), came))
+        Bound::new(py, Settlement::new(self.definitions.clone_ref(py), came))
     }
 
     /// Extend a hold.

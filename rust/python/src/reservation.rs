@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use headgate_core::table::answer::Answer;
+use pyo3::PyClass;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyString, PyTuple};
 use smallvec::SmallVec;
@@ -12,7 +13,7 @@ use crate::decision::Decision;
 use crate::settlement::Settlement;
 use crate::whole_id::WholeId;
 
-type Settle = fn(&Bound<'_, PyAny>, WholeId, &[Option<i64>]) -> PyResult<Settlement>;
+type Settle = for<'py> fn(&Bound<'py, PyAny>, WholeId, &[Option<i64>]) -> PyResult<Bound<'py, Settlement>>;
 type Extend = for<'py> fn(&Bound<'py, PyAny>, WholeId, i64, &[i64]) -> PyResult<Bound<'py, PyAny>>;
 
 /// What a reservation asks of the native limits that made it.
@@ -42,16 +43,16 @@ pub struct Reservation {
 impl Reservation {
     /// What a table held.
     #[inline]
-    pub fn new(
-        bound: Py<PyAny>,
+    pub fn held<'py>(
+        bound: &Bound<'py, impl PyClass>,
         keeper: &'static Keeper,
         answer: Answer,
         id: WholeId,
         repeated: bool,
         lease_us: i64,
-    ) -> Self {
-        let decided = Decided::Native(bound, keeper, answer, id);
-        Self { decided, repeated, lease_us, settled: AtomicBool::new(false) }
+    ) -> PyResult<Bound<'py, Self>> {
+        let decided = Decided::Native(bound.clone().into_any().unbind(), keeper, answer, id);
+        Bound::new(bound.py(), Self { decided, repeated, lease_us, settled: AtomicBool::new(false) })
     }
 }
 
@@ -103,7 +104,7 @@ impl Reservation {
                     Some(actual) => amounts_of(actual, || (keeper.definitions)(bound.bind(py)))?,
                     None => SmallVec::from_elem(None, 1),
                 };
-                Bound::new(py, (keeper.settle)(bound.bind(py), *id, &actuals)?)?.into_any()
+                (keeper.settle)(bound.bind(py), *id, &actuals)?.into_any()
             }
             Decided::Python(bound, _, id) => bound.bind(py).call_method1("commit", (id, actual))?,
         };

@@ -26,7 +26,7 @@ impl WholeId {
             return Ok(id);
         }
         let (digest, place): ([u8; 16], u16) = call(id, "read_id")?.extract()?;
-        Ok(Self { digest: HoldId(digest), place })
+        Ok(Self { digest: HoldId::of_bytes(digest), place })
     }
 
     /// The id of a name within a key.
@@ -53,13 +53,13 @@ impl WholeId {
         }
         let mut digest = [0; 16];
         digest.copy_from_slice(&bytes[..16]);
-        Some(Self { digest: HoldId(digest), place: u16::from_be_bytes([bytes[16], bytes[17]]) })
+        Some(Self { digest: HoldId::of_bytes(digest), place: u16::from_be_bytes([bytes[16], bytes[17]]) })
     }
 
     /// As text; `headgate.holding.write_id`.
     pub fn text<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
         let mut bytes = [0; 18];
-        bytes[..16].copy_from_slice(&self.digest.0);
+        bytes[..16].copy_from_slice(&self.digest.bytes());
         bytes[16..].copy_from_slice(&self.place.to_be_bytes());
         let mut text = [0; 26];
         text[..2].copy_from_slice(PREFIX);

@@ -164,24 +164,27 @@ impl Holds {
 
     /// Forget a hold, and free what places it has.
     pub fn forget(&mut self, number: u32) {
-        let Some(record) = self.records.remove(number) else {
+        let Some(record) = self.records.get_mut(number) else {
             return;
         };
-        self.ids.remove(record.id, number);
+        let (id, until, own) = (record.id, record.until_us, u64::from(number));
+        self.ids.remove(id, number);
         self.weight -= record.weight();
         self.settled -= usize::from(record.settled);
-        match &record.content {
+        match &mut record.content {
             Content::One(one) => {
-                let lease = Lease { until: record.until_us, number: u64::from(number), places: one.part.cost };
-                self.let_go(one.key, one.in_flight.then_some(lease));
+                let lease = Lease { until, number: own, places: one.part.cost };
+                let (key, lease) = (one.key, one.in_flight.then_some(lease));
+                self.let_go(key, lease);
             }
             Content::Many(share) => {
-                for limit in &share.limits {
-                    let lease = Lease { until: record.until_us, number: u64::from(number), places: limit.cost() };
+                for limit in std::mem::take(&mut share.limits) {
+                    let lease = Lease { until, number: own, places: limit.cost() };
                     self.let_go(limit.key, limit.in_flight.then_some(lease));
                 }
             }
         }
+        self.records.remove(number);
     }
 
     /// One hold fewer is of a key.
@@ -204,7 +207,7 @@ impl Holds {
 impl HoldStore for Holds {
     type Leases<'store> = &'store KeyLeases;
 
-    #[inline]
+    #[inline(always)]
     fn find(&mut self, id: HoldId, now_us: i64) -> Option<u32> {
         let records = &self.records;
         let mut is_over = false;
@@ -221,7 +224,7 @@ impl HoldStore for Holds {
         Some(number)
     }
 
-    #[inline]
+    #[inline(always)]
     fn open_one(&self, number: u32) -> Option<(Part, u32)> {
         let record = self.records.get(number).filter(|record| !record.settled)?;
         let Content::One(One { part, key, .. }) = record.content else {
@@ -245,7 +248,7 @@ impl HoldStore for Holds {
         *former = record;
     }
 
-    #[inline]
+    #[inline(always)]
     fn settle_one(&mut self, number: u32, actual: i64, given: i64, now_us: i64) {
         let Some(record) = self.records.get_mut(number) else {
             return;
@@ -263,6 +266,24 @@ impl HoldStore for Holds {
     }
 
     #[inline]
+    fn free_one(&mut self, number: u32, actual: i64, now_us: i64) {
+        let Some(record) = self.records.get_mut(number) else {
+            return;
+        };
+        let until = record.until_us;
+        record.settle(now_us);
+        self.settled += 1;
+        if let Content::One(one) = &mut record.content {
+            one.actual = actual;
+            if std::mem::take(&mut one.in_flight)
+                && let Some(key) = self.keys.get_mut(one.key)
+            {
+                key.leases.take(Lease { until, number: u64::from(number), places: one.part.cost });
+            }
+        }
+    }
+
+    #[inline(always)]
     fn add(&mut self, record: Record) -> u32 {
         self.weight += record.weight();
         self.settled += usize::from(record.settled);
@@ -288,13 +309,13 @@ impl HoldStore for Holds {
         number
     }
 
-    #[inline]
+    #[inline(always)]
     fn key(&self, number: u32) -> Option<HeldKey> {
         let KeyHolds { tag, salt, refunds, .. } = *self.keys.get(number)?;
         Some(HeldKey { tag, salt, refunds })
     }
 
-    #[inline]
+    #[inline(always)]
     fn key_or_new(&mut self, tag: u64, salt: u64) -> u32 {
         if let Some(number) = self.by_tag.get(&tag) {
             return *number;

@@ -7,7 +7,23 @@ use crate::algorithms::transition::Reading;
 
 /// The 128 bits that a hold is found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HoldId(pub [u8; 16]);
+pub struct HoldId(pub [u64; 2]);
+
+impl HoldId {
+    /// Of 16 bytes, the lowest first.
+    #[inline]
+    pub fn of_bytes(bytes: [u8; 16]) -> Self {
+        let whole = u128::from_le_bytes(bytes);
+        Self([whole as u64, (whole >> 64) as u64])
+    }
+
+    /// As 16 bytes.
+    #[inline]
+    pub fn bytes(self) -> [u8; 16] {
+        let Self([low, high]) = self;
+        (u128::from(high) << 64 | u128::from(low)).to_le_bytes()
+    }
+}
 
 /// What a hold charged a limit at one moment.
 #[derive(Clone, Copy, Debug)]

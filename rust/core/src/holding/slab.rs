@@ -18,18 +18,23 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     /// Keep a value; its number.
+    #[inline(always)]
     pub fn insert(&mut self, value: T) -> u32 {
         let number = match self.free.pop() {
             Some(number) => number,
-            None => {
-                let first = (self.chunks.len() * CHUNK) as u32;
-                self.chunks.push(std::iter::repeat_with(|| None).take(CHUNK).collect());
-                self.free.extend((first + 1..first + CHUNK as u32).rev());
-                first
-            }
+            None => self.grow(),
         };
         self.chunks[number as usize / CHUNK][number as usize % CHUNK] = Some(value);
         number
+    }
+
+    /// Make a chunk more; the number of its first place, which is not among those that are free.
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        let first = (self.chunks.len() * CHUNK) as u32;
+        self.chunks.push(std::iter::repeat_with(|| None).take(CHUNK).collect());
+        self.free.extend((first + 1..first + CHUNK as u32).rev());
+        first
     }
 
     /// The value of a number.
@@ -44,13 +49,17 @@ impl<T> Slab<T> {
         self.chunks.get_mut(number as usize / CHUNK)?[number as usize % CHUNK].as_mut()
     }
 
-    /// Take a value out.
-    pub fn remove(&mut self, number: u32) -> Option<T> {
-        let value = self.chunks.get_mut(number as usize / CHUNK)?[number as usize % CHUNK].take();
-        if value.is_some() {
+    /// Drop a value.
+    #[inline]
+    pub fn remove(&mut self, number: u32) {
+        let Some(chunk) = self.chunks.get_mut(number as usize / CHUNK) else {
+            return;
+        };
+        let place = &mut chunk[number as usize % CHUNK];
+        if place.is_some() {
+            *place = None;
             self.free.push(number);
         }
-        value
     }
 
     /// How many places there are, used or not.

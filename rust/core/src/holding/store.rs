@@ -38,6 +38,9 @@ pub trait HoldStore {
     /// Settle an open hold of one limit, of which so much was given back.
     fn settle_one(&mut self, number: u32, actual: i64, given: i64, now_us: i64);
 
+    /// Settle an open hold of one limit that counts what is in flight: its places are free.
+    fn free_one(&mut self, number: u32, actual: i64, now_us: i64);
+
     /// Add a hold; its number.
     fn add(&mut self, record: Record) -> u32;
 

@@ -73,14 +73,19 @@ impl Reservation<'_> {
     /// choice lets go.
     #[cold]
     fn forget_one_hold(&self, shard: &mut ProcessShard) -> Result<(), Full> {
-        let mut soonest_us = self.forget_holds_of(shard);
+        let mut soonest_us = self.let_holds_go(shard);
+        if shard.backing.holds.weight() + 1 == shard.backing.holds.counted {
+            return Ok(()); // what was forgotten is counted still, and that is the room
+        }
+        self.capacity.settle_holds(shard);
         let mut shard_number = 0;
         while !self.capacity.reserve_hold(shard) {
             if shard_number == self.shards.count() {
                 return Err(Full { soonest_us: soonest_us.unwrap_or(1).max(1) });
             }
             if let Some(mut other) = self.shards.try_lock(shard_number) {
-                let other_us = self.forget_holds_of(&mut other);
+                let other_us = self.let_holds_go(&mut other);
+                self.capacity.settle_holds(&mut other);
                 soonest_us = soonest_us.min(other_us).or(soonest_us).or(other_us);
             }
             shard_number += 1;
@@ -89,10 +94,9 @@ impl Reservation<'_> {
     }
 
     /// Forget the holds of a shard whose time is over; if there is none, one that is settled. How long until the
-    /// first of those that stay is forgotten.
-    fn forget_holds_of(&self, shard: &mut ProcessShard) -> Option<i64> {
+    /// first of those that stay is forgotten. They are counted until that is brought in line.
+    fn let_holds_go(&self, shard: &mut ProcessShard) -> Option<i64> {
         shard.backing.holds.make_room(self.now_us, self.capacity.on_full() == OnFull::Forget);
-        self.capacity.settle_holds(shard);
         shard.backing.holds.soonest_us().map(|end_us| end_us - self.now_us)
     }
 

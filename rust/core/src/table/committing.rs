@@ -8,31 +8,16 @@ use crate::holding::record::{Amount, HoldId};
 use crate::holding::store::HoldStore;
 use crate::limit::Algorithm;
 use crate::shard::backing::Backing;
-use crate::shard::registered::Registered;
 use crate::shard::settling::Settling;
 use crate::shard::states::Need;
 use crate::shard::{DamagedState, Place};
 use crate::table::Table;
 use crate::table::answer::Check;
-use crate::table::known_hold::{SettledOne, commit_known};
 use crate::table::settling::{After, Asked, Misuse, Outcome, Settlement};
 use crate::table::shares::{LoadedShare, Shares, registered};
 use crate::table::storage::{Location, Storage};
 
 impl<S: Storage> Table<S> {
-    /// `commit` of an open hold of one limit through that limit; None where there is more to do.
-    #[inline]
-    pub fn commit_one(
-        &self,
-        id: HoldId,
-        shard_number: usize,
-        actual: Option<i64>,
-        asked: &Registered,
-        now_us: i64,
-    ) -> Result<Option<SettledOne>, S::Error> {
-        commit_known(&self.storage, id, shard_number, actual, asked, now_us)
-    }
-
     /// Settle a hold with what it really cost: an amount for each group, or one for all; None for as much as is held.
     pub fn commit(
         &self,

@@ -1,6 +1,6 @@
-//! The short way of a hold: one limit of a key that is known, neither a log nor places in flight.
+//! The short way of a hold: one limit of a key that is known, not a log; places in flight are in `known_places`.
 //!
-//! Each function gives None where there is more to do: then a transaction does it.
+//! Where there is more to do, each function says so and changes nothing: then a transaction does it.
 
 use crate::algorithms::transition::{self, ANY, Reading};
 use crate::holding::record::{Content, HoldId, One, Part, Record};
@@ -9,7 +9,7 @@ use crate::limit::Algorithm;
 use crate::shard::backing::Backing;
 use crate::shard::registered::Registered;
 use crate::shard::{DamagedState, Place, Shard};
-use crate::table::answer::{Answer, Check, Mode};
+use crate::table::answer::Check;
 use crate::table::settling::HoldRequest;
 use crate::table::storage::Storage;
 
@@ -19,16 +19,15 @@ fn is_of_numbers(limit: &Registered) -> bool {
     !matches!(limit.limit.algorithm, Algorithm::SlidingLog | Algorithm::Concurrent)
 }
 
-/// `Table::reserve` of one check of a key that is known, which admits it.
+/// `Table::reserve_one` of a key that is known.
 #[inline(always)]
 pub fn reserve_known<S: Storage>(
     storage: &S,
     check: &Check,
     request: &HoldRequest<'_>,
     now_us: i64,
-    mode: Mode,
-) -> Result<Option<Answer>, S::Error> {
-    if !is_of_numbers(check.limit) || !request.is_new {
+) -> Result<Option<Reading>, S::Error> {
+    if !is_of_numbers(check.limit) {
         return Ok(None);
     }
     let limit = &check.limit.limit;
@@ -45,7 +44,7 @@ pub fn reserve_known<S: Storage>(
     }
     let numbers = transition::roll_numbers::<ANY>(limit, Some(numbers), now_us);
     let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
-    if mode.wait_us(transition::admit_numbers::<ANY>(limit, numbers, now_us, check.cost), delay_us) != 0 {
+    if transition::admit_numbers::<ANY>(limit, numbers, now_us, check.cost) != 0 {
         return Ok(None);
     }
     if storage.reserve_hold(&mut shard, 1, now_us).is_err() {
@@ -60,15 +59,15 @@ pub fn reserve_known<S: Storage>(
     if let Some(holds) = shard.backing.holds_mut() {
         let marked = transition::mark(limit, numbers, now_us);
         let part = Part { marked, refunds: 0, cost: check.cost, number: check.limit.number() };
-        remember(holds, check, request, tag, part, reading, now_us);
+        remember(holds, check, request, tag, part, &reading, now_us);
     }
     commit(&mut shard)?;
-    Ok(Some(Answer::of_one(check, reading)))
+    Ok(Some(reading))
 }
 
 /// What was written counts, unless something that cannot be was met.
 #[inline(always)]
-fn commit<B: Backing>(shard: &mut Shard<B>) -> Result<(), DamagedState> {
+pub(super) fn commit<B: Backing>(shard: &mut Shard<B>) -> Result<(), DamagedState> {
     let checked = shard.check_with_holds();
     if checked.is_ok() {
         shard.backing.commit();
@@ -86,13 +85,13 @@ fn remember(
     request: &HoldRequest<'_>,
     tag: u64,
     mut part: Part,
-    reading: Reading,
+    reading: &Reading,
     now_us: i64,
 ) {
     let key = holds.key_or_new(tag, check.limit.salt);
     part.refunds = holds.key(key).map_or(0, |key| key.refunds);
     let until_us = now_us + request.lease_us;
-    let Reading { remaining, reset_after_us, next_after_us, delay_us, .. } = reading;
+    let Reading { remaining, reset_after_us, next_after_us, delay_us, .. } = *reading;
     let answered = [remaining, reset_after_us, next_after_us, delay_us];
     let one = One { part, key, actual: check.cost, answered, in_flight: false, shadow: check.shadow };
     holds.add(Record {
@@ -117,27 +116,9 @@ pub struct SettledOne {
     pub reset_after_us: i64,
 }
 
-/// `Table::commit` of an open hold of one limit, which was never extended, asked through that limit alone.
+/// `Table::commit_one` of a limit whose states are numbers.
 #[inline(always)]
-pub fn commit_known<S: Storage>(
-    storage: &S,
-    id: HoldId,
-    shard_number: usize,
-    actual: Option<i64>,
-    asked: &Registered,
-    now_us: i64,
-) -> Result<Option<SettledOne>, S::Error> {
-    if shard_number >= storage.shard_count() {
-        return Ok(None);
-    }
-    let mut shard = storage.lock(shard_number)?;
-    let settled = settle_known(&mut *shard, id, actual, asked, now_us);
-    commit(&mut *shard)?;
-    Ok(settled)
-}
-
-#[inline(always)]
-fn settle_known<B: Backing>(
+pub fn settle_known<B: Backing>(
     shard: &mut Shard<B>,
     id: HoldId,
     actual: Option<i64>,

@@ -13,6 +13,8 @@ mod extending;
 mod judgement;
 pub mod known_hold;
 mod known_key;
+mod known_places;
+mod one_hold;
 mod reserving;
 pub mod settling;
 mod shares;

@@ -15,7 +15,6 @@ use crate::shard::{DamagedState, Shard};
 use crate::table::Table;
 use crate::table::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
 use crate::table::judgement::Judgement;
-use crate::table::known_hold::reserve_known;
 use crate::table::settling::{Conflict, HoldRequest, Reserved};
 use crate::table::shares::{LoadedShare, find, load};
 use crate::table::storage::{Full, LockedShards, Storage};
@@ -30,11 +29,6 @@ impl<S: Storage> Table<S> {
         now_us: i64,
         mode: Mode,
     ) -> Result<Reserved, S::Error> {
-        if let [check] = checks
-            && let Some(answer) = reserve_known(&self.storage, check, request, now_us, mode)?
-        {
-            return Ok(Reserved::Decided(answer));
-        }
         let mut transaction = Transaction::new(&self.storage);
         self.lock(&mut transaction, checks, now_us)?;
         let first = request.groups.iter().position(|group| *group == 0).unwrap_or(0);

@@ -15,8 +15,6 @@ pub struct HoldRequest<'request> {
     pub lease_us: i64,
     /// How long it is remembered after the later of its lease's end and its settling.
     pub remember_us: i64,
-    /// Whether its id was just made, so that no hold has it.
-    pub is_new: bool,
     /// Whether it is a hit: settled with its costs as it is made.
     pub at_once: bool,
     /// The cost of each group.

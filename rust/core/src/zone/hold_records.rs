@@ -35,10 +35,7 @@ const NEXT: usize = 14;
 impl MappedBacking<'_> {
     /// Write a hold into a cell that was just taken.
     pub(super) fn fill_hold(&mut self, cell: u32, record: &Record) {
-        let id = record.id.0;
-        let halves_of_id =
-            [0, 8].map(|at| id[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
-        (0..).zip(halves_of_id).for_each(|(word, half)| self.fill(cell, word, half));
+        (0..).zip(record.id.0).for_each(|(word, half)| self.fill(cell, word, half));
         let words = match &record.content {
             Content::One(one) => words_of_one(one),
             Content::Many(share) => {
@@ -82,9 +79,9 @@ impl MappedBacking<'_> {
         }
     }
 
-    /// Settle a hold of one limit.
+    /// Settle a hold of one limit; if it had places in flight, they no longer are.
     pub(super) fn write_settled(&mut self, cell: u32, forget_us: i64, actual: i64) {
-        let kind = self.cell(cell, KIND) | SETTLED;
+        let kind = self.cell(cell, KIND) & !IN_FLIGHT | SETTLED;
         self.write_cell(cell, FORGET, [forget_us as u64, kind, actual as u64]);
     }
 
@@ -117,6 +114,11 @@ impl MappedBacking<'_> {
         self.number(cell, UNTIL)
     }
 
+    /// Whether a hold of one limit has places in flight.
+    pub(super) fn is_in_flight(&self, cell: u32) -> bool {
+        self.cell(cell, KIND) & IN_FLIGHT != 0
+    }
+
     /// Whether a hold is settled.
     pub(super) fn is_settled(&self, cell: u32) -> bool {
         self.cell(cell, KIND) & SETTLED != 0
@@ -145,11 +147,8 @@ impl MappedBacking<'_> {
             }
             Content::Many(Box::new(share?))
         };
-        let mut id = [0; 16];
-        id[..8].copy_from_slice(&self.cell(cell, 0).to_le_bytes());
-        id[8..].copy_from_slice(&self.cell(cell, 1).to_le_bytes());
         Some(Record {
-            id: HoldId(id),
+            id: HoldId([0, 1].map(|word| self.cell(cell, word))),
             until_us: self.until_us(cell),
             forget_us: self.forget_us(cell),
             content,

@@ -22,9 +22,7 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
         Self: 'store;
 
     #[inline]
-    fn find(&mut self, HoldId(id): HoldId, now_us: i64) -> Option<u32> {
-        let whole = u128::from_le_bytes(id);
-        let own = [whole as u64, (whole >> 64) as u64];
+    fn find(&mut self, HoldId(own): HoldId, now_us: i64) -> Option<u32> {
         let cell = self.leaf(Trie::Holds, hash_of_id(own))?;
         if own != [0, 1].map(|word| self.cell(cell, word)) || !self.is(cell, Kind::Hold) {
             return None;
@@ -73,6 +71,19 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
             let refunds = (self.cell(key, REFUNDS) as i64).saturating_add(given);
             self.write_cell(key, REFUNDS, [refunds as u64]);
         }
+    }
+
+    fn free_one(&mut self, number: u32, actual: i64, now_us: i64) {
+        let Some((part, key)) = self.open_part(number) else {
+            return;
+        };
+        let until = self.until_us(number);
+        if self.is_in_flight(number) && self.is(key, Kind::Key) {
+            self.remove_lease(key, Lease { until, number: u64::from(number), places: part.cost });
+        }
+        self.write_settled(number, self.forget_us(number) + (now_us - until).max(0), actual);
+        let (weight, settled) = halves(self.journal.word(HELD));
+        self.write_words(HELD, [word_of(weight, settled.wrapping_add(1))]);
     }
 
     #[inline]

@@ -1,0 +1,54 @@
+//! Holds of one limit, which most are: made and settled the short way, where there is no more to do than that.
+
+use crate::algorithms::transition::Reading;
+use crate::holding::record::HoldId;
+use crate::shard::registered::Registered;
+use crate::table::Table;
+use crate::table::answer::Check;
+use crate::table::known_hold::{SettledOne, commit, reserve_known, settle_known};
+use crate::table::known_places::{is_of_places, reserve_places, settle_places};
+use crate::table::settling::HoldRequest;
+use crate::table::storage::Storage;
+
+impl<S: Storage> Table<S> {
+    /// `reserve` of one check under an id that was just made, where it is admitted.
+    ///
+    /// None where there is more to do, and nothing is changed.
+    #[inline(always)]
+    pub fn reserve_one(
+        &self,
+        check: &Check,
+        request: &HoldRequest<'_>,
+        now_us: i64,
+    ) -> Result<Option<Reading>, S::Error> {
+        if is_of_places(check.limit) {
+            return reserve_places(&self.storage, check, request, now_us);
+        }
+        reserve_known(&self.storage, check, request, now_us)
+    }
+
+    /// `commit` of an open hold of one limit, which was never extended, through that limit alone.
+    ///
+    /// None where there is more to do, and nothing is changed.
+    #[inline(always)]
+    pub fn commit_one(
+        &self,
+        id: HoldId,
+        shard_number: usize,
+        actual: Option<i64>,
+        asked: &Registered,
+        now_us: i64,
+    ) -> Result<Option<SettledOne>, S::Error> {
+        if shard_number >= self.storage.shard_count() {
+            return Ok(None);
+        }
+        let mut shard = self.storage.lock(shard_number)?;
+        let settled = if is_of_places(asked) {
+            settle_places(&mut *shard, id, actual, asked, now_us)
+        } else {
+            settle_known(&mut *shard, id, actual, asked, now_us)
+        };
+        commit(&mut *shard)?;
+        Ok(settled)
+    }
+}
