@@ -354,3 +354,31 @@ def test_the_schema_takes_what_loads_and_refuses_what_is_misspelt() -> None:
         assert list(validator.iter_errors(bad))
     good["rules"][0]["limits"] = 5
     assert list(validator.iter_errors(good))
+
+
+@pytest.mark.parametrize(
+    ("wait", "message"),
+    [
+        (500, 'must be a time such as "500ms" or "2s", not 500'),
+        (True, 'must be a time such as "500ms" or "2s", not true'),
+        ("0ms", "must be above 0, not '0ms': a rule without wait refuses at once"),
+        ("-1s", "must be above 0, not '-1s': a rule without wait refuses at once"),
+        ("61 minutes", "must be at most an hour, not '61 minutes'"),
+        ("2 weeks", "must be at most an hour, not '2 weeks'"),
+        ("1/fortnight", "units are ms, second, minute, hour, day, week"),
+        ("", "units are ms, second, minute, hour, day, week"),
+    ],
+)
+def test_a_wait_that_is_none_is_told_with_what_would_be_right(wait: object, message: str) -> None:
+    told = problem_with({}, {"wait": wait})
+    assert told.startswith("rules[0].wait: ") and message in told
+
+
+@pytest.mark.parametrize(("wait", "us"), [("500ms", 500_000), ("2s", 2_000_000), ("1 hour", 3_600_000_000)])
+def test_a_wait_is_a_time_as_elsewhere(wait: str, us: int) -> None:
+    assert build_policy({"version": 1, "rules": [{**RULE, "wait": wait}]}).rules[0].wait == us
+
+
+@pytest.mark.parametrize("most", [0, -1, 1_000_001, "many", True])
+def test_a_bound_of_those_that_wait_that_is_none_is_told(most: object) -> None:
+    assert "max_waiting" in problem_with({"max_waiting": most})

@@ -6,6 +6,7 @@ from headgate.limits import units_of
 from headgate.policy.explain import Explanation, RuleVerdict
 from headgate.policy.request import Request
 from headgate.policy.rule_costs import named_costs
+from headgate.policy.wait_field import wait_text
 
 
 def explanation_text(request: Request, explanation: Explanation) -> str:
@@ -37,6 +38,8 @@ def _details(verdict: RuleVerdict) -> list[str]:
     places = [str(limit) for limit in verdict.limits if not limit.is_rate]
     if places:
         lines.append(f"{'; '.join(places)}: the request is held until its response has ended, in leases; see reserve")
+    if verdict.wait_us:
+        lines.append(f"waits in line for up to {wait_text(verdict.wait_us)} before it is refused")
     untold = [unit for unit in units_of(verdict.limits) if not verdict.costs.get(unit)]
     if untold:
         lines.append(f"takes no {' or '.join(untold)} unless the caller tells how many: the rule says no cost in them")

@@ -26,6 +26,7 @@ from headgate.http.server.asgi_messages import (
     refuse,
 )
 from headgate.http.server.asgi_request import AsgiRequest
+from headgate.http.server.client_watch import watching
 from headgate.http.server.cors import warn_outside_of_cors
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Judgement
@@ -97,6 +98,8 @@ class RateLimitMiddleware:
         if kind != "http" and not (kind == "websocket" and self._websockets):
             await self.app(scope, receive, self._living(send) if kind == "lifespan" else send)
             return
+        if enforcer.waits:
+            receive = watching(scope, receive)
         request: AsgiRequest | None = None
         if not enforcer.settles:
             if decided is None:

@@ -63,7 +63,22 @@ class SettlementsKept(NamedTuple):
     lost: int
 
 
-Event = DecisionEvent | PolicyApplied | PolicyRefused | PolicyChecked | StoreDegraded | StoreRecovered | SettlementsKept
+class RequestsWaiting(NamedTuple):
+    """How many requests wait in line now, as rules of the policy let them."""
+
+    waiting: int
+
+
+Event = (
+    DecisionEvent
+    | PolicyApplied
+    | PolicyRefused
+    | PolicyChecked
+    | StoreDegraded
+    | StoreRecovered
+    | SettlementsKept
+    | RequestsWaiting
+)
 
 
 class Subscriber(Protocol):

@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import MissingExtraError
-from headgate.observe.events import DecisionEvent, Event, PolicyApplied, PolicyChecked, PolicyRefused, SettlementsKept
+from headgate.observe.events import (
+    DecisionEvent,
+    Event,
+    PolicyApplied,
+    PolicyChecked,
+    PolicyRefused,
+    RequestsWaiting,
+    SettlementsKept,
+)
 from headgate.stores.protocol import StoreStats
 
 try:
@@ -119,6 +127,13 @@ class Metrics:
             registry=own,
             multiprocess_mode="sum",
         )
+        self._waiting = Gauge(
+            "headgate_waiting_requests",
+            "Requests that wait in line, as rules let them, instead of being refused",
+            registry=own,
+            multiprocess_mode="sum",
+        )
+        self._waiting.set(0)
         self._kept.set(0)
         for result in ("sent", "lost"):
             self._late.labels(result)
@@ -175,6 +190,8 @@ class Metrics:
             self._kept.set(event.kept)
             self._late.labels("sent").inc(event.sent)
             self._late.labels("lost").inc(event.lost)
+        elif isinstance(event, RequestsWaiting):
+            self._waiting.set(event.waiting)
 
     def exposition(self) -> bytes:
         """All figures in Prometheus' text format."""

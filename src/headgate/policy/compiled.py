@@ -110,6 +110,9 @@ class Rule:
     on_store_error: Literal["", "local", "open", "closed"] = ""
     """Its own choice, empty for that of the caller or of the policy; `limits` have the policy's already."""
 
+    wait_us: int = 0
+    """How long a request may wait in line before the rule refuses it; 0 where it refuses at once."""
+
     @property
     def by(self) -> tuple[str, ...]:
         """The names of the identities that make its key."""
@@ -160,6 +163,8 @@ class Policy:
     rules: tuple[Rule, ...]
     exempt: tuple[Conditions, ...]
     rulesets: FrozenMap[str, tuple[str, ...]]
+    max_waiting: int = 1000
+    """How many requests may wait in line at one time, in each process."""
 
     @property
     def conditions(self) -> Iterator[Conditions]:
@@ -176,6 +181,11 @@ class Policy:
     def in_flight(self) -> bool:
         """Whether a limit of any rule counts what is in flight."""
         return any(rule.in_flight for rule in self.rules)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a rule lets requests wait in line before it refuses them."""
+        return any(rule.wait_us for rule in self.rules)
 
     @property
     def counts_by_address(self) -> bool:

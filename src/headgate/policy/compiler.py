@@ -45,6 +45,7 @@ def compile_policy(model: PolicyModel) -> Policy:
         rules=rules,
         exempt=tuple(_conditions(match, addresses) for match in model.exempt),
         rulesets=FrozenMap(rulesets),
+        max_waiting=model.max_waiting,
     )
 
 
@@ -154,4 +155,5 @@ def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Identi
         default=model.default,
         shadow=model.shadow,
         on_store_error=model.on_store_error or "",
+        wait_us=0 if model.shadow else model.wait or 0,  # a shadow rule refuses nothing
     )

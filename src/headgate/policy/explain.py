@@ -28,6 +28,9 @@ class RuleVerdict:
     costs: FrozenMap[str, int] = _NOTHING
     """What the rule says that one request takes, by unit."""
 
+    wait_us: int = 0
+    """How long a request may wait in line before the rule refuses it."""
+
     counted_by: tuple[str, ...] = ()
     key: str | None = None
     tier: str = ANY_TIER
@@ -71,6 +74,7 @@ def _applying(rule: Rule, candidate: Candidate, request: Subject, tier: str) -> 
         "; ".join(_reasons(rule, own, tier)) or "it is for every request",
         shadow=rule.shadow,
         costs=rule.costs,
+        wait_us=rule.wait_us,
         counted_by=rule.by,
         key=None if parts is None else encode_key(parts),
         tier=own,

@@ -19,9 +19,12 @@ from headgate.drive import answered
 from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of, remember_of
 from headgate.operation import Operation
 from headgate.policy.compiled import ALL_RULES, Policy, Rule
-from headgate.policy.gate_holds import GateHolds
+from headgate.policy.gate_acquiring import AsyncGateAcquiring, GateAcquiring
+from headgate.policy.gate_holds import GateHolds, LinesOfHolds
 from headgate.policy.held_groups import HeldGroups
 from headgate.policy.resolver import Resolved, Resolver
+from headgate.policy.rule_lines import lines_of_places
+from headgate.policy.rule_waits import RuleWaits
 from headgate.policy.store_fit import check_fit, check_holds
 from headgate.policy.subject import Subject
 from headgate.reservation import AsyncReservation, Reservation
@@ -60,6 +63,9 @@ class _BoundPolicy:
         self.store = open_store(chosen) if isinstance(chosen, str) else chosen
         self._answering = answering(self.store)
         self._clock = clock
+        self._waiting_clock = clock or self.store.clock
+        self._waits = RuleWaits(self.store, self._waiting_clock)
+        self._lines_of_holds = LinesOfHolds(self._waits.lines)
         self._rescue = rescue_of(self.store)
         self._settles: Any = None
         check_holds(compiled, self._bind)
@@ -108,19 +114,22 @@ class _BoundPolicy:
         whole = bound.id_of(operation.keys[0] if operation.keys else (), id)
         return _groups_of(rules, units, 1).id(whole)
 
-    def _holding(
-        self, resolved: Resolved, cost: Cost, hold: Hold
-    ) -> tuple[Reserved | Awaitable[Reserved], Any, HeldGroups]:
-        """What comes of a hold, the limits that hold, and what it is made of."""
-        bound, operation, rules, units = resolved
-        return bound.reserve(operation, hold), bound, _groups_of(rules, units, cost)
+    def _made(self, policy: Policy, resolved: Resolved, cost: Cost, reserved: Reserved) -> tuple[GateHolds, Reserved]:
+        """What settles a hold that was made under a policy, and the same with the id that says what it is made of."""
+        bound, _, rules, units = resolved
+        for rule in rules:
+            if rule.wait_us and rule.in_flight and reserved.decision.allowed:
+                self._lines_of_holds.add(reserved.id, lines_of_places(policy, resolved))
+                break
+        own = reserved._replace(id=_groups_of(rules, units, cost).id(reserved.id))
+        return GateHolds(bound, policy.units, self._lines_of_holds), own
 
     @property
     def _holds(self) -> Any:
         """What settles any hold by its id: limits of no rule do, as the hold's record says all that is needed."""
         if self._settles is None:
             self._settles = self._bind(())
-        return GateHolds(self._settles, self.policy.units)
+        return GateHolds(self._settles, self.policy.units, self._lines_of_holds)
 
     def _bind_ahead(self) -> None:
         """Bind the limits of each rule, so that the store knows what they take before it is asked."""
@@ -154,7 +163,7 @@ class _BoundPolicy:
         return f"{type(self).__name__}({self.policy.namespace!r}, store={self.store!r})"
 
 
-class Gate(_BoundPolicy):
+class Gate(_BoundPolicy, GateAcquiring):
     """A policy bound to a store; safe under threads.
 
     `policy` is the path of a policy file, its values as a mapping, or a Policy. `store` (a URL or a
@@ -214,10 +223,8 @@ class Gate(_BoundPolicy):
         return decision
 
     def _reserve(self, resolved: Resolved, cost: Cost, hold: Hold) -> Reservation:
-        reserved: Any
-        reserved, bound, groups = self._holding(resolved, cost, hold)
-        own = reserved._replace(id=groups.id(reserved.id))
-        return Reservation(GateHolds(bound, self.policy.units), own, hold.lease_us)
+        reserved = resolved[0].reserve(resolved[1], hold)
+        return Reservation(*self._made(self.policy, resolved, cost, reserved), hold.lease_us)
 
     def commit(self, id: str, actual: Cost | None = None) -> Settlement:
         """Settle a hold of any gate on this store, by its whole id; None is as much as is held.
@@ -271,7 +278,7 @@ class Gate(_BoundPolicy):
         self.close()
 
 
-class AsyncGate(_BoundPolicy):
+class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
     """`Gate` for asyncio: the same names, awaited."""
 
     @property
@@ -326,10 +333,8 @@ class AsyncGate(_BoundPolicy):
         return decision
 
     async def _reserve(self, resolved: Resolved, cost: Cost, hold: Hold) -> AsyncReservation:
-        coming, bound, groups = self._holding(resolved, cost, hold)
-        reserved = await answered(coming)
-        own = reserved._replace(id=groups.id(reserved.id))
-        return AsyncReservation(GateHolds(bound, self.policy.units), own, hold.lease_us)
+        reserved: Reserved = await answered(resolved[0].reserve(resolved[1], hold))
+        return AsyncReservation(*self._made(self.policy, resolved, cost, reserved), hold.lease_us)
 
     async def commit(self, id: str, actual: Cost | None = None) -> Settlement:
         """See `Gate.commit`."""

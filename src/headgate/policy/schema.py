@@ -18,6 +18,7 @@ from headgate.policy.compiled import ANY_TIER
 from headgate.policy.cost_field import COST_SCHEMA, read_cost
 from headgate.policy.path_templates import template_segments
 from headgate.policy.problems import FieldFaults
+from headgate.policy.wait_field import WAIT_SCHEMA, read_wait
 from headgate.stores.url import check_store_url
 
 try:
@@ -236,6 +237,9 @@ class RuleModel(_Part):
     cost: Annotated[Any, BeforeValidator(read_cost), WithJsonSchema(COST_SCHEMA)] = Field(
         None, description="what one request takes: a number, or a map from what limits count to a number"
     )
+    wait: Annotated[Any, BeforeValidator(read_wait), WithJsonSchema(WAIT_SCHEMA)] = Field(
+        None, description="how long a request may wait in line for its turn before this rule refuses it"
+    )
     missing: Literal["anonymous", "refuse"] = Field(
         "anonymous", description="a request without the identity counts as anonymous, or is refused"
     )
@@ -260,6 +264,9 @@ class PolicyModel(_Part):
     store: Annotated[str, AfterValidator(_store)] = "memory://"
     on_store_error: OnStoreError | None = Field(
         None, description="of rules that have none of their own; without it, what the store's URL says, or local"
+    )
+    max_waiting: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        1000, description="how many requests may wait in line at one time, in each process; more are refused"
     )
     client_ip: ClientIpModel = Field(default_factory=lambda: ClientIpModel.model_validate({}))
     identities: dict[Name, IdentityModel] = {}

@@ -91,11 +91,13 @@ def _covers(limit: Limit, other: Limit) -> bool:
 
 
 def _idle_rules(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
-    """Rules that no request ever meets."""
+    """Rules that no request ever meets, or waits for."""
     for_all = next((rule for rule in policy.rules if not (rule.default or rule.shadow) and _is_empty(rule.match)), None)
     for index, rule in enumerate(policy.rules):
         path: Path = ("rules", index)
         place = next((place for place, match in enumerate(policy.exempt) if _exempts(match, rule)), None)
+        if rule.shadow and rule.wait is not None:
+            yield (*path, "wait"), "no request waits for it: a shadow rule refuses nothing"
         if rule.default and for_all is not None:
             yield (*path, "default"), f"never applies: it is a default, and {for_all.name} is for every request"
         elif place is not None:

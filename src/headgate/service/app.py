@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 
-from headgate.observe.events import Events, SettlementsKept, StoreDegraded, StoreRecovered
+from headgate.observe.events import Events, RequestsWaiting, SettlementsKept, StoreDegraded, StoreRecovered
 from headgate.observe.prometheus import Metrics, Sharing
 from headgate.policy.gate import AsyncGate
 from headgate.service.admin.endpoints import Admin
@@ -14,7 +14,7 @@ from headgate.service.checks.forward_auth import ForwardAuth
 from headgate.service.checks.holds import Holds
 from headgate.service.checks.holds import schema as holds_schema
 from headgate.service.checks.json_checks import JsonChecks, schema
-from headgate.service.http.messages import Reply, ServiceRequest, ServiceResponse
+from headgate.service.http.messages import Reply, ServiceRequest, ServiceResponse, replied_as
 from headgate.service.http.problems import failure_response
 from headgate.service.pages.overview import Overview
 from headgate.service.routes import ANY, GET, POST, Route, RouteTable
@@ -32,6 +32,7 @@ class Service:
         self.events.subscribe(self.metrics)
         gate.watch_store(self._on_store)
         gate.watch_settlements(self._on_settlements)
+        gate.watch_waiting(self._on_waiting)
         self.draining = False
         decider = Decider(gate, self.events)
         checks, forward = JsonChecks(decider), ForwardAuth(decider)
@@ -67,7 +68,7 @@ class Service:
             reply = self.routes.reply(request)
         except Exception as error:
             return failure_response(error)
-        return reply if isinstance(reply, ServiceResponse) else _awaited(reply)
+        return reply if isinstance(reply, ServiceResponse) else replied_as(reply, _awaited(reply))
 
     def _tell_in_flight(self) -> None:
         """Tell the log which rules cannot be asked without holding."""
@@ -84,6 +85,9 @@ class Service:
 
     def _on_settlements(self, kept: int, sent: int, lost: int) -> None:
         self.events.publish(SettlementsKept(kept, sent, lost))
+
+    def _on_waiting(self, waiting: int) -> None:
+        self.events.publish(RequestsWaiting(waiting))
 
 
 async def _awaited(reply: Awaitable[ServiceResponse]) -> ServiceResponse:

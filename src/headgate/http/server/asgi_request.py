@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from headgate.http.server.asgi_messages import Scope
+from headgate.http.server.client_watch import DEPARTURE
 from headgate.policy.request import Request, header_name, joined, one_value, target_text
 
 _IN_A_PATH = "/:@!$&'()*+,;=~"
@@ -32,6 +33,11 @@ class AsgiRequest(Request):
         """`GET`, and so on."""
         method: str = self.scope.get("method", "GET")
         return method
+
+    @property
+    def departure(self) -> Any:
+        """What tells that its client is gone; None where its limits do not wait."""
+        return self.scope.get(DEPARTURE)
 
     @property
     def path(self) -> str:  # type: ignore[override]

@@ -131,6 +131,9 @@ class Enforcer:
         self.holds = source.holds
         """Whether requests are held until their responses have ended."""
 
+        self.waits = isinstance(source, GateRequests) and source.waits
+        """Whether requests may wait in line, as rules of a policy say."""
+
         self.settles = self._counts or self.holds
         """Whether what counts is known only when the application has answered, or is freed then."""
 
@@ -139,7 +142,7 @@ class Enforcer:
 
     def follow(self, source: GateRequests) -> None:
         """Ask what is to be asked under a policy that was just reloaded."""
-        self.ask, self.holds = source.ask, source.holds
+        self.ask, self.holds, self.waits = source.ask, source.holds, source.waits
         self.settles = self._counts or self.holds
 
     def _passing(self, headers: Any) -> Passing:

@@ -18,6 +18,7 @@ from headgate.policy.compiled import ALL_RULES
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.stores.protocol import Store
+from headgate.waiting.departure import Departure
 
 _WITH_LIMITS = (
     "key",
@@ -53,6 +54,8 @@ class GateRequests:
             raise ConfigError("a coroutine function goes before an asyncio application only")
         self._later = later
         self._lease_us = lease_us_of(told)
+        self.waits = self.gate.policy.waits
+        """Whether requests may wait in line before they are refused, under the policy that `ask` was last told for."""
 
     @property
     def gate(self) -> Gate | AsyncGate:
@@ -70,7 +73,9 @@ class GateRequests:
         """What decides for a request, under the policy in force."""
         if self._later:
             return self._ask_later
-        if self._exempt is None and self._cost == 1 and self._ruleset == ALL_RULES and not self.holds:
+        self.waits = self.gate.policy.waits
+        every = self._exempt is None and self._cost == 1 and self._ruleset == ALL_RULES
+        if every and not (self.holds or self.waits):
             plain: Callable[[Request], Asked] = self._gate.ask if self._asynchronous else self._gate.hit
             return plain
         return self._ask
@@ -110,7 +115,9 @@ class GateRequests:
             return None
         cost = self._cost(request) if callable(self._cost) else self._cost
         asked: Asked
-        if self.holds:
+        if self.waits:
+            asked = self._wait(request, cost)
+        elif self.holds:
             asked = self._hold(request, cost)
         elif self._asynchronous:
             asked = self._gate.ask(request, cost, ruleset=self._ruleset)
@@ -123,7 +130,10 @@ class GateRequests:
         if self._exempt is not None and await answered(self._exempt(request)):
             return None
         cost = await answered(self._cost(request)) if callable(self._cost) else self._cost
-        asked = self._hold(request, cost) if self.holds else self._gate.ask(request, cost, ruleset=self._ruleset)
+        if self.waits:
+            asked = self._wait(request, cost)
+        else:
+            asked = self._hold(request, cost) if self.holds else self._gate.ask(request, cost, ruleset=self._ruleset)
         decision: Decision = await answered(asked)
         return decision
 
@@ -131,6 +141,23 @@ class GateRequests:
         """Hold a request until it is settled or taken back, where a rule of what is in flight is for it."""
         coming = self._gate.hit_or_hold(request, cost, self._lease_us, ruleset=self._ruleset)
         return self._hold_later(request, cost, coming) if self._asynchronous else self._held(request, cost, coming)
+
+    def _wait(self, request: Request, cost: Any) -> Any:
+        """Decide a request, in line where a rule lets it wait: no longer than its client does, where that is known."""
+        timeout: float | None = getattr(request, "time_remaining", None)
+        departure: Departure | None = getattr(request, "departure", None)
+        came = self._gate.acquire_or_hold(
+            request,
+            cost,
+            self._lease_us,
+            ruleset=self._ruleset,
+            timeout=None if timeout is None else max(timeout, 0),
+            departure=departure,
+        )
+        return self._held_soon(request, cost, came) if hasattr(came, "__await__") else self._held(request, cost, came)
+
+    async def _held_soon(self, request: Request, cost: Any, coming: Any) -> Decision:
+        return self._held(request, cost, await coming)
 
     async def _hold_later(self, request: Request, cost: Any, coming: Any) -> Decision:
         came = await (reserved(coming) if self._gate.store.blocking else coming)

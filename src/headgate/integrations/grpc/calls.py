@@ -16,6 +16,7 @@ from headgate.decision import Decision
 from headgate.http.refusal import PROBLEM_JSON
 from headgate.http.server.options import Refusal, Response
 from headgate.policy.request import Request
+from headgate.waiting.departure import Departure
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -51,6 +52,23 @@ class GrpcRequest(Request):
     def peer(self) -> Any:
         """Where the call comes from, as gRPC has it."""
         return self.context.peer()
+
+    @property
+    def time_remaining(self) -> float | None:
+        """For how many seconds its client waits; None for ever."""
+        remaining: float | None = self.context.time_remaining()
+        return remaining
+
+    @property
+    def departure(self) -> Departure | None:
+        """What tells a thread that the client is gone; on an event loop the task is cancelled then."""
+        tell = getattr(self.context, "add_callback", None)
+        if tell is None:
+            return None
+        departure = Departure()
+        if tell(departure.leave) is False:  # it is gone already
+            departure.leave()
+        return departure
 
     def auth_context(self) -> Any:
         """The names in the client's certificate, as gRPC has them."""

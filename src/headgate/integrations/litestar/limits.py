@@ -7,6 +7,7 @@ from typing import Any, Unpack
 from litestar.exceptions import HTTPException
 
 from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, Watch, refuse
+from headgate.http.server.client_watch import watching
 from headgate.http.server.options import Response, RouteOptions
 from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, AsyncRouteLimits, LimitsOfRoute, is_exempt
 from headgate.http.server.scope_exchange import ScopeExchange, exchange_of
@@ -94,6 +95,8 @@ class _Limited:
         if self._is_repeated and exchange.has_passed(enforcer):
             await self._app(scope, receive, send)
             return
+        if enforcer.waits:
+            receive = watching(scope, receive)
         judgement = await exchange.judge_route(
             enforcer, scope, LitestarRequest, self._template, limit, limit.counted_as
         )

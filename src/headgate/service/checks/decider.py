@@ -14,6 +14,8 @@ from headgate.policy.compiled import ALL_RULES
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import Request
 from headgate.reservation import AsyncReservation
+from headgate.service.http.messages import Reply, ServiceResponse, WaitingReply
+from headgate.waiting.departure import Departure
 
 Written = TypeVar("Written")
 
@@ -24,6 +26,12 @@ class Decider:
     def __init__(self, gate: AsyncGate, events: Events) -> None:
         self.gate = gate
         self._events = events
+        self._see_policy()
+        gate.reloaded.append(self._see_policy)
+
+    def _see_policy(self) -> None:
+        self.waits = self.gate.policy.waits
+        """Whether requests may wait in line, under the policy in force."""
 
     def decide(
         self, request: Request, cost: Cost, write: Callable[[Decision], Written], ruleset: str = ALL_RULES
@@ -41,12 +49,31 @@ class Decider:
             events.publish(DecisionEvent(decision, perf_counter() - start_s, request, ruleset))
         return write(decision)
 
+    def decide_in_line(
+        self,
+        request: Request,
+        cost: Cost,
+        write: Callable[[Decision], ServiceResponse],
+        ruleset: str = ALL_RULES,
+    ) -> Reply:
+        """`decide` under a policy of rules that let requests wait, for a client that waits for the answer."""
+        departure = Departure()
+        waiting = self.gate.acquire(request, cost, ruleset=ruleset, departure=departure)
+        deciding = self._decide_later(waiting, perf_counter(), request, cost, write, ruleset)
+        return WaitingReply(deciding, departure.leave)
+
     async def reserve(
-        self, request: Request, cost: Cost, lease: float, id: str | None, remember: float | None
+        self,
+        request: Request,
+        cost: Cost,
+        lease: float,
+        id: str | None,
+        remember: float | None,
+        departure: Departure,
     ) -> AsyncReservation:
-        """Hold a request; see `Gate.reserve`."""
+        """Hold a request, in line where rules say so; see `Gate.acquire`."""
         start_s = perf_counter()
-        held = await self.gate.reserve(request, cost, lease, id, remember=remember)
+        held = await self.gate.acquire(request, cost, lease=lease, id=id, remember=remember, departure=departure)
         if self._events.subscribers:
             self._events.publish(DecisionEvent(held.decision, perf_counter() - start_s, request, ALL_RULES))
         return held

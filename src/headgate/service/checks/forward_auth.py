@@ -12,7 +12,7 @@ from headgate.http.fields.ratelimit import retry_after_seconds, writers_of
 from headgate.http.refusal import refusal_body, refusal_status
 from headgate.service.checks.decider import Decider
 from headgate.service.checks.forwarded import forwarded_request
-from headgate.service.http.messages import PROBLEM, TEXT, Reply, ServiceRequest, ServiceResponse
+from headgate.service.http.messages import PROBLEM, TEXT, Reply, ServiceRequest, ServiceResponse, replied_as
 from headgate.service.http.problems import failure_response, problem_response
 
 
@@ -30,7 +30,8 @@ class ForwardAuth:
             known = ", ".join(rulesets)
             return problem_response(404, f"no ruleset is named {ruleset[:60]!r}; there are {known}")
         forwarded = forwarded_request(request.method, request.peer, f"/{path}", request.headers)
-        return self._decider.decide(forwarded, 1, response_of, ruleset)
+        decide = self._decider.decide_in_line if self._decider.waits else self._decider.decide
+        return decide(forwarded, 1, response_of, ruleset)
 
     def check_403(self, request: ServiceRequest, rest: str) -> Reply:
         """`check` for nginx, which passes on 403 alone, and has no use for a body."""
@@ -38,7 +39,9 @@ class ForwardAuth:
             reply = self.check(request, rest)
         except Exception as error:
             return _without_body(failure_response(error))
-        return _without_body(reply) if isinstance(reply, ServiceResponse) else _without_body_later(reply)
+        if isinstance(reply, ServiceResponse):
+            return _without_body(reply)
+        return replied_as(reply, _without_body_later(reply))
 
 
 def response_of(decision: Decision) -> ServiceResponse:

@@ -16,8 +16,9 @@ from headgate.policy.held_groups import read_held
 from headgate.service.checks.decider import Decider
 from headgate.service.checks.decision_json import write_decision
 from headgate.service.checks.hold_body import holds_schema, read_cancel, read_commit, read_extend, read_reserve
-from headgate.service.http.messages import JSON, ServiceRequest, ServiceResponse
+from headgate.service.http.messages import JSON, Reply, ServiceRequest, ServiceResponse, WaitingReply
 from headgate.service.http.problems import problem_response
+from headgate.waiting.departure import Departure
 
 _UNKNOWN = "unknown: never made, reset, or not remembered any more"
 _SCHEMA = (json.dumps(holds_schema(), indent=2) + "\n").encode()
@@ -30,10 +31,14 @@ class Holds:
         self._decider = decider
         self._gate = decider.gate
 
-    async def reserve(self, request: ServiceRequest, rest: str) -> ServiceResponse:
+    def reserve(self, request: ServiceRequest, rest: str) -> Reply:
         """200 with the decision, and the id of what is held; raises BadBody and ConflictingId."""
+        departure = Departure()
+        return WaitingReply(self._reserve(request, departure), departure.leave)
+
+    async def _reserve(self, request: ServiceRequest, departure: Departure) -> ServiceResponse:
         asked, cost, lease, id, remember = read_reserve(request.body)
-        held = await self._decider.reserve(asked, cost, lease, id, remember)
+        held = await self._decider.reserve(asked, cost, lease, id, remember, departure)
         told = {"id": held.id if held else None, "repeated": held.repeated}
         text = f"{write_decision(held.decision)[:-1]}, {json.dumps(told)[1:]}"
         return ServiceResponse(200, JSON, text.encode())

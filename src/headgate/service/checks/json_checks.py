@@ -27,12 +27,13 @@ class JsonChecks:
         self._decider = decider
 
     def check(self, request: ServiceRequest, rest: str) -> Reply:
-        """200 with what was decided; raises BadBody."""
+        """200 with what was decided, after a wait where rules say so, but not for several; raises BadBody."""
         checks, several = read_body(request.body)
         if several:
             return self._check_several(checks)
         judged, cost = checks[0]
-        return self._decider.decide(judged, cost, _response_of)
+        decide = self._decider.decide_in_line if self._decider.waits else self._decider.decide
+        return decide(judged, cost, _response_of)
 
     async def _check_several(self, checks: Sequence[Check]) -> ServiceResponse:
         """Judge several requests, each by itself. What the store is asked for travels together, in their order."""

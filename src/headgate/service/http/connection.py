@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-from headgate.service.http.messages import Persistence, ServiceRequest, ServiceResponse
+from headgate.service.http.messages import Persistence, ServiceRequest, ServiceResponse, WaitingReply
 from headgate.service.http.problems import problem_response
 from headgate.service.http.request_reader import HEAD, IDLE, MalformedRequest, RequestReader, RequestRefused
 from headgate.service.http.response_writer import encode_response
@@ -33,6 +33,9 @@ class Connection(asyncio.Protocol):
         self._bounds = connections.bounds
         self._loop = loop
         self._pending: asyncio.Future[ServiceResponse] | None = None
+        self._waiting: WaitingReply | None = None
+        """The reply that is pending, if its request may wait in line."""
+
         self._queue: deque[tuple[ServiceRequest, Persistence]] = deque()
         """Requests that have come and are answered after the one that is pending."""
 
@@ -89,6 +92,7 @@ class Connection(asyncio.Protocol):
         self._queue.clear()
         self._unfed = b""
         self._hold(0)
+        self._wait_in_line_no_longer()
 
     def data_received(self, data: bytes) -> None:
         if not self._reads:
@@ -101,8 +105,9 @@ class Connection(asyncio.Protocol):
         self._wait()
 
     def eof_received(self) -> bool:
-        """The client sends no more; what it has asked is still answered."""
+        """The client sends no more; what it has asked is still answered, but waits in line no longer."""
         self._reads = False
+        self._wait_in_line_no_longer()
         return self._is_busy and not self._lingers
 
     def pause_writing(self) -> None:
@@ -205,16 +210,22 @@ class Connection(asyncio.Protocol):
         else:
             self._connections.waiting.pop(self, None)
             self._waits_for = None
+            self._waiting = response if isinstance(response, WaitingReply) else None
             self._pending = asyncio.ensure_future(response)
             self._pending.add_done_callback(lambda done: self._answered(request, done, persistence))
 
     def _answered(
         self, request: ServiceRequest, done: asyncio.Future[ServiceResponse], persistence: Persistence
     ) -> None:
-        self._pending = None
+        self._pending = self._waiting = None
         if not done.cancelled():
             self._write(request, done.result(), persistence)
             self._go_on()
+
+    def _wait_in_line_no_longer(self) -> None:
+        """The client is gone, as far as can be seen: what waits in line is refused."""
+        if self._waiting is not None:
+            self._waiting.leave()
 
     def _write(self, request: ServiceRequest, response: ServiceResponse, persistence: Persistence) -> None:
         if self._transport.is_closing():

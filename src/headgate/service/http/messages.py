@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headgate.http.refusal import PROBLEM_JSON
 
@@ -68,8 +68,26 @@ class Persistence(IntEnum):
     """A client of HTTP/1.0 has to be told."""
 
 
+class WaitingReply:
+    """A reply to a request that may wait in line; `leave` tells that its client is gone, and lets it wait no longer."""
+
+    __slots__ = ("_reply", "leave")
+
+    def __init__(self, reply: Awaitable[ServiceResponse], leave: Callable[[], object]) -> None:
+        self._reply = reply
+        self.leave = leave
+
+    def __await__(self) -> Generator[Any, Any, ServiceResponse]:
+        return self._reply.__await__()
+
+
 Reply = ServiceResponse | Awaitable[ServiceResponse]
-"""A response, or an awaitable of it where the store waits for I/O."""
+"""A response, or an awaitable of it where the store waits for I/O, or the request in line: then a WaitingReply."""
+
+
+def replied_as(reply: Reply, later: Awaitable[ServiceResponse]) -> Awaitable[ServiceResponse]:
+    """What is made of a reply later, which waits as that does."""
+    return WaitingReply(later, reply.leave) if isinstance(reply, WaitingReply) else later
 
 
 class Application(Protocol):

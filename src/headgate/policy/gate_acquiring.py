@@ -1,0 +1,258 @@
+"""Waiting in line for what a policy's rules promise: `acquire` of gates, in both colours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, overload
+
+from headgate.clock import Clock
+from headgate.costs import Cost
+from headgate.decision import Decision
+from headgate.drive import answered
+from headgate.errors import ArgumentError
+from headgate.holding import Hold, Reserved, lease_of, remember_of
+from headgate.policy.compiled import ALL_RULES, Policy
+from headgate.policy.gate_holds import GateHolds
+from headgate.policy.resolver import Resolved, Resolver, Settled
+from headgate.policy.rule_waits import RuleWaits, Waiting
+from headgate.policy.subject import Subject
+from headgate.reservation import AsyncReservation, Reservation
+from headgate.waiting.departure import Departure
+from headgate.waiting.run import run, run_async
+from headgate.waiting.steps import Holding, timeout_us
+
+_LEASE_S = 60.0
+_NAME_BYTES = 16
+
+
+class _GateAcquiring:
+    """What both colours are made of: a policy on a store, and the requests that wait for it."""
+
+    _resolver: Resolver
+    _waits: RuleWaits
+    _waiting_clock: Clock
+
+    def _made(self, policy: Policy, resolved: Resolved, cost: Cost, reserved: Reserved) -> tuple[GateHolds, Reserved]:
+        raise NotImplementedError
+
+    def watch_waiting(self, listener: Callable[[int], object]) -> None:
+        """Have a listener called with how many requests wait in line, whenever that changes; on any thread."""
+        self._waits.listeners.append(listener)
+
+    @staticmethod
+    def _hold(lease: float | None, lease_us: int | None, id: str | bytes | None, remember: float | None) -> Hold | None:
+        """How a request is to be held; None where it is not."""
+        if lease is None and lease_us is None and id is None and remember is None:
+            return None
+        return Hold(id, lease_of(_LEASE_S if lease is None else lease, lease_us), remember_of(remember))
+
+    @staticmethod
+    def _check_lease(resolved: Resolved) -> None:
+        """Raise ArgumentError for a request that would be in flight, and is to be acquired without a lease."""
+        if any(rule.in_flight for rule in resolved[2]):
+            raise ArgumentError(
+                "a rule counts what is in flight, and what is acquired without a lease never ends: "
+                "acquire(request, lease=60) waits for a place, and gives a reservation that frees it"
+            )
+
+    @staticmethod
+    def _waiting(
+        policy: Policy, resolved: Resolved, most_us: int, hold: Hold | None, departure: Departure | None
+    ) -> Waiting | None:
+        """How a request waits; None where none of its rules lets it wait."""
+        bound, operation, rules, _ = resolved
+        if isinstance(bound, Settled) or not any(rule.wait_us for rule in rules):
+            return None
+        holding = None
+        if hold is not None:
+            own = hold if hold.name is not None else hold._replace(name=os.urandom(_NAME_BYTES))
+            holding = Holding(own, bound.id_of(operation.keys[0], own.name), hold.name is not None)
+        return Waiting(policy, resolved, most_us, holding, departure or Departure())
+
+
+class GateAcquiring(_GateAcquiring):
+    """`acquire` for threads."""
+
+    @overload
+    def acquire(
+        self,
+        request: Subject,
+        cost: Cost = 1,
+        *,
+        timeout: float | None = None,
+        ruleset: str = ALL_RULES,
+        departure: Departure | None = None,
+    ) -> Decision: ...
+    @overload
+    def acquire(
+        self,
+        request: Subject,
+        cost: Cost = 1,
+        *,
+        timeout: float | None = None,
+        lease: float,
+        id: str | bytes | None = None,
+        lease_us: int | None = None,
+        remember: float | None = None,
+        ruleset: str = ALL_RULES,
+        departure: Departure | None = None,
+    ) -> Reservation: ...
+
+    def acquire(
+        self,
+        request: Subject,
+        cost: Cost = 1,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        id: str | bytes | None = None,
+        lease_us: int | None = None,
+        remember: float | None = None,
+        ruleset: str = ALL_RULES,
+        departure: Departure | None = None,
+    ) -> Decision | Reservation:
+        """`hit`, but wait in line for as long as the `wait` of each rule allows, and at most `timeout` seconds.
+
+        With a lease, an `id` or a time to remember it is held, as by `reserve`; rules of what is in flight need that.
+        Refused at once, with nothing consumed, where a rule without `wait` refuses, or one promises a turn that comes
+        too late; or where its client is gone meanwhile, as `departure` tells. What a queue delays is the caller's to
+        wait for, as after a hit. Blocks only this thread.
+        """
+        most_us, hold = timeout_us(timeout), self._hold(lease, lease_us, id, remember)
+        resolver = self._resolver
+        resolved = resolver.resolve(request, cost, ruleset)
+        if hold is None:
+            self._check_lease(resolved)
+        return self._take(resolver.policy, resolved, cost, most_us, hold, departure)
+
+    def acquire_or_hold(
+        self,
+        request: Subject,
+        cost: Cost,
+        lease_us: int,
+        *,
+        ruleset: str = ALL_RULES,
+        timeout: float | None = None,
+        departure: Departure | None = None,
+    ) -> Decision | Reservation:
+        """`acquire`, with a lease where a rule of what is in flight applies; for what sees the end of a request."""
+        resolver = self._resolver
+        resolved = resolver.resolve(request, cost, ruleset)
+        hold = Hold(None, lease_us) if any(rule.in_flight for rule in resolved[2]) else None
+        return self._take(resolver.policy, resolved, cost, timeout_us(timeout), hold, departure)
+
+    def _take(
+        self,
+        policy: Policy,
+        resolved: Resolved,
+        cost: Cost,
+        most_us: int,
+        hold: Hold | None,
+        departure: Departure | None,
+    ) -> Decision | Reservation:
+        bound, operation, _, _ = resolved
+        waiting = self._waiting(policy, resolved, most_us, hold, departure)
+        came: Any
+        if waiting is not None:
+            came = run(self._waits.steps(waiting), bound, self._waiting_clock)
+        else:
+            came = bound.decide(operation) if hold is None else bound.reserve(operation, hold)
+        if hold is None:
+            decision: Decision = came
+            return decision
+        return Reservation(*self._made(policy, resolved, cost, came), hold.lease_us)
+
+
+class AsyncGateAcquiring(_GateAcquiring):
+    """`acquire` for asyncio."""
+
+    @overload
+    async def acquire(
+        self,
+        request: Subject,
+        cost: Cost = 1,
+        *,
+        timeout: float | None = None,
+        ruleset: str = ALL_RULES,
+        departure: Departure | None = None,
+    ) -> Decision: ...
+    @overload
+    async def acquire(
+        self,
+        request: Subject,
+        cost: Cost = 1,
+        *,
+        timeout: float | None = None,
+        lease: float,
+        id: str | bytes | None = None,
+        lease_us: int | None = None,
+        remember: float | None = None,
+        ruleset: str = ALL_RULES,
+        departure: Departure | None = None,
+    ) -> AsyncReservation: ...
+
+    async def acquire(
+        self,
+        request: Subject,
+        cost: Cost = 1,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        id: str | bytes | None = None,
+        lease_us: int | None = None,
+        remember: float | None = None,
+        ruleset: str = ALL_RULES,
+        departure: Departure | None = None,
+    ) -> Decision | AsyncReservation:
+        """See `Gate.acquire`; cancelling it leaves the line, and gives back what was taken just then."""
+        most_us, hold = timeout_us(timeout), self._hold(lease, lease_us, id, remember)
+        resolver = self._resolver
+        resolved = resolver.resolve(request, cost, ruleset)
+        if hold is None:
+            self._check_lease(resolved)
+        came: Decision | AsyncReservation = await answered(
+            self._take(resolver.policy, resolved, cost, most_us, hold, departure)
+        )
+        return came
+
+    def acquire_or_hold(
+        self,
+        request: Subject,
+        cost: Cost,
+        lease_us: int,
+        *,
+        ruleset: str = ALL_RULES,
+        timeout: float | None = None,
+        departure: Departure | None = None,
+    ) -> Decision | Awaitable[Decision | AsyncReservation]:
+        """See `Gate.acquire_or_hold`; the decision, or an awaitable where there is to wait for I/O or in line."""
+        resolver = self._resolver
+        resolved = resolver.resolve(request, cost, ruleset)
+        hold = Hold(None, lease_us) if any(rule.in_flight for rule in resolved[2]) else None
+        taken: Decision | Awaitable[Decision | AsyncReservation]
+        taken = self._take(resolver.policy, resolved, cost, timeout_us(timeout), hold, departure)
+        return taken
+
+    def _take(
+        self,
+        policy: Policy,
+        resolved: Resolved,
+        cost: Cost,
+        most_us: int,
+        hold: Hold | None,
+        departure: Departure | None,
+    ) -> Any:
+        bound, operation, _, _ = resolved
+        waiting = self._waiting(policy, resolved, most_us, hold, departure)
+        coming: Any
+        if waiting is not None:
+            coming = run_async(self._waits.steps(waiting), bound, self._waiting_clock)
+        elif hold is None:
+            return bound.decide(operation)
+        else:
+            coming = bound.reserve(operation, hold)
+        return coming if hold is None else self._held(policy, resolved, cost, coming, hold)
+
+    async def _held(self, policy: Policy, resolved: Resolved, cost: Cost, coming: Any, hold: Hold) -> AsyncReservation:
+        return AsyncReservation(*self._made(policy, resolved, cost, await answered(coming)), hold.lease_us)

@@ -1,0 +1,82 @@
+"""In which lines a request may wait, what it takes there, and how it is refused where its turn comes too late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from headgate.decision import Decision, NamedLimit, Reading, binding_of
+from headgate.keys import encode_key
+from headgate.operation import Operation
+from headgate.policy.compiled import Policy, Rule
+from headgate.policy.resolver import Resolved
+from headgate.waiting.arrivals import LineName, Wanted
+
+
+def waiting_lines(policy: Policy, resolved: Resolved) -> dict[LineName, Rule]:
+    """The line of each rule that lets a request wait, by its key."""
+    return {name: rule for name, rule in _lines(policy, resolved) if rule.wait_us}
+
+
+def lines_of_places(policy: Policy, resolved: Resolved) -> tuple[LineName, ...]:
+    """The lines in which requests may wait for the places that this one holds."""
+    return tuple(dict(each for each in _lines(policy, resolved) if each[1].wait_us and each[1].in_flight))
+
+
+def _lines(policy: Policy, resolved: Resolved) -> Iterator[tuple[LineName, Rule]]:
+    _, operation, rules, _ = resolved
+    for key, rule in zip(operation.keys, rules, strict=True):
+        yield (policy.namespace, str(policy.generation), rule.name, encode_key(key)), rule
+
+
+def rule_of(name: LineName) -> str:
+    """The name of the rule in whose line requests wait."""
+    return name[2]
+
+
+def wanted_of(definitions: tuple[NamedLimit, ...], rule: str, costs: Sequence[int]) -> Wanted:
+    """What a request takes of the rates of a rule, with a cost for each of its units."""
+    _, limits, groups = rates_of(definitions, rule)
+    return Wanted(limits, tuple([costs[group] for group in groups]))
+
+
+@lru_cache(1024)
+def rates_of(
+    definitions: tuple[NamedLimit, ...], rule: str
+) -> tuple[tuple[int, ...], tuple[NamedLimit, ...], tuple[int, ...]]:
+    """The rates of a rule: (their places among all limits, themselves in groups of their own, what these were)."""
+    numbers = tuple(
+        number
+        for number, limit in enumerate(definitions)
+        if limit.rule == rule and limit.limit.is_rate and not limit.shadow
+    )
+    groups = tuple(dict.fromkeys(definitions[number].group for number in numbers))
+    limits = tuple(replace(definitions[number], group=groups.index(definitions[number].group)) for number in numbers)
+    return numbers, limits, groups
+
+
+def refused(operation: Operation, rule: str, wait_us: int | None, untouched: Decision, looked: Decision) -> Decision:
+    """The refusal of a request whose turn in the line of a rule comes in `wait_us` (None: never); nothing is consumed.
+
+    `untouched` are the limits as they are, `looked` what they say of the request now.
+    """
+    definitions = looked.definitions
+    readings = [
+        Reading(own.allowed, whole.remaining, whole.reset_after_us, own.retry_after_us, whole.next_after_us, 0)
+        for whole, own in zip(untouched.limits, looked.limits, strict=True)
+    ]
+    costs = [operation.costs[limit.group] for limit in definitions]
+    own = [number for number, limit in enumerate(definitions) if limit.rule == rule and not limit.shadow]
+    if own and all(readings[number].allowed for number in own):
+        nearest = min(own, key=lambda number: readings[number].remaining // max(costs[number], 1))
+        late_us = None if wait_us is None else max(wait_us, 1)
+        readings[nearest] = readings[nearest]._replace(allowed=False, retry_after_us=late_us)
+    elif own:
+        for number in own:
+            retry_us = readings[number].retry_after_us
+            if not readings[number].allowed and retry_us is not None:
+                late_us = None if wait_us is None else max(wait_us, retry_us)
+                readings[number] = readings[number]._replace(retry_after_us=late_us)
+    binding = binding_of(definitions, readings, costs, allowed=False)
+    return Decision(definitions, readings, allowed=False, binding=binding, degraded=looked.degraded)

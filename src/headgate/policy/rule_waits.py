@@ -1,0 +1,233 @@
+"""Requests wait in line for rules that let them, instead of being refused: what each does, one step after another.
+
+A request asks for all its rules at once, and takes nothing until all admit it. Where rules refuse it that all let it
+wait, and what they promise comes in time, it stands in the line of the one that holds it up for longest
+(`headgate.waiting.arrivals`), sleeps once until that moment, and asks again. Nobody knows when a place in flight will
+be free: a request waits until one is freed in this process, until a lease ends, or until its own time is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from headgate.clock import US_PER_SECOND, Clock
+from headgate.decision import Decision
+from headgate.operation import Operation
+from headgate.policy.compiled import Policy, Rule
+from headgate.policy.resolver import Resolved
+from headgate.policy.rule_lines import rates_of, refused, rule_of, waiting_lines, wanted_of
+from headgate.stores.protocol import Store
+from headgate.waiting.arrivals import Arrival, LineName, arrival_lines
+from headgate.waiting.departure import Departure
+from headgate.waiting.steps import Answer, Holding, Read, Request, Reserve, Stand, WaitSteps, decision_in, is_held
+
+log = logging.getLogger("headgate")
+
+_FULL = "%d requests wait in line already, which is max_waiting of the policy: more are refused"
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request that may wait: what is asked of which limits, under which rules, and for how long at the most.
+
+    `departure` tells where its client goes away.
+    """
+
+    policy: Policy
+    resolved: Resolved
+    timeout_us: int
+    holding: Holding | None = None
+    departure: Departure = field(default_factory=Departure)
+    start_us: int = 0
+    lines: dict[LineName, Rule] = field(default_factory=dict)
+
+    @property
+    def operation(self) -> Operation:
+        """What is asked, a key and a cost for each group."""
+        return self.resolved[1]
+
+    @property
+    def request(self) -> Request:
+        """The same, as other callers that wait have it."""
+        return Request("", self.operation.keys, self.operation.costs, self.holding)
+
+    def asking(self) -> Operation | Reserve:
+        """The step that asks for it now."""
+        return self.operation if self.holding is None else Reserve(self.operation, *self.holding)
+
+    def looking(self) -> Operation:
+        """The step that looks what would be said to it now."""
+        return Operation(self.operation.keys, self.operation.costs, commit=False)
+
+    def left_us(self, name: LineName, now_us: int) -> int:
+        """How long it may still wait in a line."""
+        return min(self.lines[name].wait_us, self.timeout_us) - (now_us - self.start_us)
+
+
+class HeldUp(NamedTuple):
+    """What holds a request up: rates for exactly `wait_us`, or places in flight for so long at the most.
+
+    `left_us` is how long it may still wait in the line.
+    """
+
+    by_rates: bool
+    wait_us: int
+    left_us: int
+    line: LineName
+
+
+class RuleWaits:
+    """The requests that wait for one gate. `listeners` are called with their number whenever that changes."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._clock = clock
+        self.lines = arrival_lines(store, clock)
+        self._arrivals: set[Arrival] = set()
+        self._told_full = False
+        self.listeners: list[Callable[[int], object]] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait now."""
+        return len(self._arrivals)
+
+    def steps(self, waiting: Waiting) -> WaitSteps:
+        """Decide a request, in line where its rules let it wait; the result is the decision, or what is held."""
+        waiting.start_us = now_us = self._clock.now_us()
+        waiting.lines = waiting_lines(waiting.policy, waiting.resolved)
+        ahead = self.lines.first_of(waiting.lines)
+        if ahead is not None and (yield from is_held(waiting.request)):
+            ahead = None
+        if ahead is None:
+            answer: Answer = yield waiting.asking()
+        else:
+            looked: Decision = yield waiting.looking()
+            answer = waiting.request.answer(looked)
+        decision, held_up = decision_in(answer), None
+        if decision.allowed and ahead is None:
+            return answer
+        if not decision.allowed:
+            held_up = self._held_up(waiting, decision)
+            if held_up is None:
+                return answer
+        ready_us = now_us + held_up.wait_us if held_up is not None and held_up.by_rates else 0
+        at = ahead if held_up is None or ahead is not None else held_up.line
+        if at is None:
+            raise AssertionError("a request waits behind others, or because it was refused")
+        if self._is_full(waiting.policy.max_waiting):
+            return answer if not decision.allowed else (yield from self._refuse(waiting, at, 1))
+        arrival = Arrival(
+            (),
+            wants={
+                name: wanted_of(decision.definitions, rule.name, waiting.operation.costs)
+                for name, rule in waiting.lines.items()
+            },
+        )
+        stands, wait_us = yield from self._enter(waiting, arrival, at, decision)
+        if not stands:
+            return (yield from self._refuse(waiting, at, wait_us))
+        return (yield from self._wait(waiting, arrival, ready_us))
+
+    def _enter(
+        self, waiting: Waiting, arrival: Arrival, at: LineName, decision: Decision
+    ) -> Generator[Any, Any, tuple[bool, int | None]]:
+        """Stand in line unless the turn is known to come too late; see `ArrivalLines.enter`."""
+        if self.lines.lacks_plan(at, arrival.wants[at]):
+            states = yield Read(waiting.operation.keys)
+            now_us = self._clock.now_us()
+            read_us: int | None = getattr(states, "now_us", None)
+            own = [states[number] for number in rates_of(decision.definitions, rule_of(at))[0]]
+            self.lines.plan(at, arrival.wants[at], own, now_us if read_us is None else read_us, now_us)
+        now_us = self._clock.now_us()
+        return self.lines.enter(arrival, at, waiting.left_us(at, now_us), now_us)
+
+    def _wait(self, waiting: Waiting, arrival: Arrival, ready_us: int) -> Generator[Any, Any, Answer]:
+        """Wait in line, and leave it however that ends."""
+        admitted = False
+        self._arrivals.add(arrival)
+        try:
+            self._tell()
+            waiting.departure.begin(arrival.call)
+            answer = yield from self._until_answered(waiting, arrival, ready_us)
+            admitted = decision_in(answer).allowed
+        finally:
+            self.lines.leave(arrival, self._clock.now_us(), admitted=admitted)
+            self._arrivals.discard(arrival)
+            waiting.departure.end()
+            self._tell()
+        return answer
+
+    def _until_answered(self, waiting: Waiting, arrival: Arrival, ready_us: int) -> Generator[Any, Any, Answer]:
+        """Ask at the promised moments, but only while no request is ahead; the last answer."""
+        clock, lines = self._clock, self.lines
+        while True:
+            arrival.called = False
+            now_us = clock.now_us()
+            if waiting.departure.gone:
+                return (yield from self._refuse(waiting, arrival.at, 1))
+            if lines.stands_behind(arrival):
+                left_us = waiting.left_us(arrival.at, now_us)
+                if left_us > 0:
+                    yield Stand(arrival, left_us / US_PER_SECOND)
+                if left_us <= 0 or not arrival.called:
+                    return (yield from self._refuse(waiting, arrival.at, 1))
+                continue
+            if ready_us > now_us:
+                yield Stand(arrival, clock.let_pass(ready_us - now_us))
+                continue
+            answer: Answer = yield waiting.asking()
+            decision = decision_in(answer)
+            held_up = None if decision.allowed else self._held_up(waiting, decision)
+            if held_up is None:
+                return answer
+            ready_us = clock.now_us() + held_up.wait_us if held_up.by_rates else 0
+            if lines.promised(arrival, held_up.line, ready_us) and not held_up.by_rates:
+                yield Stand(arrival, clock.let_pass(held_up.wait_us))
+
+    def _held_up(self, waiting: Waiting, decision: Decision) -> HeldUp | None:
+        """What holds a refused request up for longest; None where it is not to wait (any longer).
+
+        Rates come before places, whose turn nobody knows.
+        """
+        if decision.degraded == "closed":
+            return None
+        now_us, longest = self._clock.now_us(), None
+        lines = {rule.name: name for name, rule in waiting.lines.items()}
+        for reading in decision.limits:
+            if reading.allowed or reading.shadow:
+                continue
+            line, retry_us = lines.get(reading.rule), reading.retry_after_us
+            if line is None or retry_us is None:
+                return None
+            by_rates, left_us = reading.definition.limit.is_rate, waiting.left_us(line, now_us)
+            if left_us <= 0 or (by_rates and retry_us > left_us):
+                return None
+            retry_us = max(retry_us, 1)
+            held_up = HeldUp(by_rates, retry_us if by_rates else min(retry_us, left_us), left_us, line)
+            if longest is None or held_up[:2] > longest[:2]:
+                longest = held_up
+        return longest
+
+    def _refuse(self, waiting: Waiting, at: LineName, wait_us: int | None) -> Generator[Any, Any, Answer]:
+        """The refusal of a request whose turn in a line comes too late, in `wait_us` (None: never)."""
+        operation = waiting.operation
+        nothing = (0,) * len(operation.costs)
+        untouched: Decision = yield Operation(operation.keys, nothing, commit=False)
+        looked: Decision = yield waiting.looking()
+        return waiting.request.answer(refused(operation, rule_of(at), wait_us, untouched, looked))
+
+    def _is_full(self, most: int) -> bool:
+        """Whether no more requests may wait; the log says it once."""
+        if len(self._arrivals) < most:
+            return False
+        if not self._told_full:
+            self._told_full = True
+            log.warning(_FULL, most)
+        return True
+
+    def _tell(self) -> None:
+        for listener in self.listeners:
+            listener(len(self._arrivals))
