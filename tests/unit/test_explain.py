@@ -85,3 +85,13 @@ def test_what_is_in_flight_is_explained_as_held() -> None:
     text = explanation_text(request, explain(policy, request))
     assert "limits 20 concurrent; 9/hour" in text
     assert "20 concurrent: the request is held until its response has ended" in text
+
+
+def test_a_wait_is_explained() -> None:
+    policy = read_policy({"version": 1, "rules": [{"name": "a", "by": ["ip"], "limits": "9/hour", "wait": "1500ms"}]})
+    request = Request(client_ip="203.0.113.9")
+    assert "waits in line for up to 1500ms before it is refused" in explanation_text(request, explain(policy, request))
+    shadow = read_policy(
+        {"version": 1, "rules": [{"name": "a", "by": ["ip"], "limits": "9/hour", "wait": "2s", "shadow": True}]}
+    )
+    assert "waits" not in explanation_text(request, explain(shadow, request))

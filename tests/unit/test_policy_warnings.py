@@ -69,6 +69,13 @@ def test_a_rule_that_no_request_meets_is_a_warning() -> None:
     assert warnings_about(shadow, "name: b, by: [ip], limits: 1/day, default: true") == []
 
 
+def test_a_shadow_rule_that_lets_requests_wait_is_a_warning() -> None:
+    assert warnings_about(limits("5/day") + ", shadow: true, wait: 5s") == [
+        "rules[0].wait: no request waits for it: a shadow rule refuses nothing"
+    ]
+    assert warnings_about(limits("5/day") + ", wait: 5s") == []
+
+
 def test_a_parameter_of_other_programs_is_a_warning() -> None:
     assert warnings_about(limits("5/day") + ", match: {path: ['/a/:id', '/b/<int:user>/c', '/d/{id}']}") == [
         'rules[0].match.path: ":id" matches only itself: for any one segment write "{id}"',
