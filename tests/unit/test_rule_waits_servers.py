@@ -32,14 +32,13 @@ from django.test import override_settings
 from django.urls import path as route
 
 from headgate import AsyncGate, Gate, Request
-from headgate.drive import answered
 from headgate.http import asgi, wsgi
 from headgate.http.server.client_watch import ClientWatch
 from headgate.integrations import aiohttp as limited_aiohttp
 from headgate.integrations.grpc import AsyncRateLimitInterceptor, RateLimitInterceptor
 from headgate.integrations.litestar import RateLimitPlugin
 from headgate.service.app import Service
-from headgate.service.http.messages import ServiceRequest, WaitingReply
+from headgate.service.http.messages import ServiceRequest, ServiceResponse, WaitingReply
 from headgate.testing import ManualClock
 from until import until, until_async
 
@@ -432,6 +431,11 @@ def test_calls_wait_on_an_event_loop_no_longer_than_their_clients() -> None:
 # The service, without a connection.
 
 
+async def _awaited(reply: WaitingReply) -> ServiceResponse:
+    async with asyncio.timeout(30):
+        return await reply
+
+
 def test_a_reply_that_waits_can_be_left() -> None:
     async def main() -> None:
         service = Service(AsyncGate(NEVER))
@@ -442,7 +446,7 @@ def test_a_reply_that_waits_can_be_left() -> None:
             assert isinstance(reply, WaitingReply)
             if service.gate._waits.lines or path != "/v1/check":
                 reply.leave()
-            assert (await asyncio.wait_for(answered(reply), 30)).status in (200, 429, 403)
+            assert (await _awaited(reply)).status in (200, 429, 403)
         assert not service.gate._waits.lines
 
     asyncio.run(main())

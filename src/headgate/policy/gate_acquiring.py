@@ -98,6 +98,42 @@ class GateAcquiring(_GateAcquiring):
         ruleset: str = ALL_RULES,
         departure: Departure | None = None,
     ) -> Reservation: ...
+    @overload
+    def acquire(
+        self,
+        request: Subject,
+        cost: Cost = 1,
+        *,
+        timeout: float | None = None,
+        lease_us: int,
+        id: str | bytes | None = None,
+        remember: float | None = None,
+        ruleset: str = ALL_RULES,
+        departure: Departure | None = None,
+    ) -> Reservation: ...
+    @overload
+    def acquire(
+        self,
+        request: Subject,
+        cost: Cost = 1,
+        *,
+        timeout: float | None = None,
+        id: str | bytes,
+        remember: float | None = None,
+        ruleset: str = ALL_RULES,
+        departure: Departure | None = None,
+    ) -> Reservation: ...
+    @overload
+    def acquire(
+        self,
+        request: Subject,
+        cost: Cost = 1,
+        *,
+        timeout: float | None = None,
+        remember: float,
+        ruleset: str = ALL_RULES,
+        departure: Departure | None = None,
+    ) -> Reservation: ...
 
     def acquire(
         self,
@@ -188,6 +224,42 @@ class AsyncGateAcquiring(_GateAcquiring):
         id: str | bytes | None = None,
         lease_us: int | None = None,
         remember: float | None = None,
+        ruleset: str = ALL_RULES,
+        departure: Departure | None = None,
+    ) -> AsyncReservation: ...
+    @overload
+    async def acquire(
+        self,
+        request: Subject,
+        cost: Cost = 1,
+        *,
+        timeout: float | None = None,
+        lease_us: int,
+        id: str | bytes | None = None,
+        remember: float | None = None,
+        ruleset: str = ALL_RULES,
+        departure: Departure | None = None,
+    ) -> AsyncReservation: ...
+    @overload
+    async def acquire(
+        self,
+        request: Subject,
+        cost: Cost = 1,
+        *,
+        timeout: float | None = None,
+        id: str | bytes,
+        remember: float | None = None,
+        ruleset: str = ALL_RULES,
+        departure: Departure | None = None,
+    ) -> AsyncReservation: ...
+    @overload
+    async def acquire(
+        self,
+        request: Subject,
+        cost: Cost = 1,
+        *,
+        timeout: float | None = None,
+        remember: float,
         ruleset: str = ALL_RULES,
         departure: Departure | None = None,
     ) -> AsyncReservation: ...
