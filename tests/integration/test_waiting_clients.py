@@ -174,5 +174,6 @@ def test_a_service_ends_while_requests_wait(service: RunningService) -> None:
     service.client.post("/v1/reserve", json=asked("/place", lease=600))
     line = connected(service.url, posted("/v1/reserve", asked("/place", lease=600)))
     until(lambda: waiting_in(service) == 1)
-    line.close()
     assert service.stop() == 0
+    assert b'"allowed": false' in line.recv(65536)  # it was answered before the end
+    line.close()

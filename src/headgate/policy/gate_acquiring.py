@@ -18,6 +18,7 @@ from headgate.policy.resolver import Resolved, Resolver, Settled
 from headgate.policy.rule_waits import RuleWaits, Waiting
 from headgate.policy.subject import Subject
 from headgate.reservation import AsyncReservation, Reservation
+from headgate.stores.protocol import Store
 from headgate.waiting.departure import Departure
 from headgate.waiting.run import run, run_async
 from headgate.waiting.steps import Holding, timeout_us
@@ -32,6 +33,7 @@ class _GateAcquiring:
     _resolver: Resolver
     _waits: RuleWaits
     _waiting_clock: Clock
+    store: Store
 
     def _made(self, policy: Policy, resolved: Resolved, cost: Cost, reserved: Reserved) -> tuple[GateHolds, Reserved]:
         raise NotImplementedError
@@ -62,7 +64,10 @@ class _GateAcquiring:
     ) -> Waiting | None:
         """How a request waits; None where none of its rules lets it wait."""
         bound, operation, rules, _ = resolved
-        if isinstance(bound, Settled) or not any(rule.wait_us for rule in rules):
+        for rule in rules:
+            if rule.wait_us and not isinstance(bound, Settled):
+                break
+        else:
             return None
         holding = None
         if hold is not None:
@@ -188,11 +193,16 @@ class GateAcquiring(_GateAcquiring):
         departure: Departure | None,
     ) -> Decision | Reservation:
         bound, operation, _, _ = resolved
-        waiting = self._waiting(policy, resolved, most_us, hold, departure)
-        came: Any
-        if waiting is not None:
-            came = run(self._waits.steps(waiting), bound, self._waiting_clock)
+        waiting, came = None, None
+        if self._waits.lines or hold is not None:
+            waiting = self._waiting(policy, resolved, most_us, hold, departure)
         else:
+            came = bound.decide(operation)
+            if not came:
+                waiting = self._waiting(policy, resolved, most_us, hold, departure)
+        if waiting is not None:
+            came = run(self._waits.steps(waiting, came), bound, self._waiting_clock)
+        elif came is None:
             came = bound.decide(operation) if hold is None else bound.reserve(operation, hold)
         if hold is None:
             decision: Decision = came
@@ -316,12 +326,18 @@ class AsyncGateAcquiring(_GateAcquiring):
         departure: Departure | None,
     ) -> Any:
         bound, operation, _, _ = resolved
-        waiting = self._waiting(policy, resolved, most_us, hold, departure)
+        waiting, came = None, None
+        if self._waits.lines or hold is not None or self.store.blocking:
+            waiting = self._waiting(policy, resolved, most_us, hold, departure)
+        else:
+            came = bound.decide(operation)
+            if not came:
+                waiting = self._waiting(policy, resolved, most_us, hold, departure)
         coming: Any
         if waiting is not None:
-            coming = run_async(self._waits.steps(waiting), bound, self._waiting_clock)
+            coming = run_async(self._waits.steps(waiting, came), bound, self._waiting_clock)
         elif hold is None:
-            return bound.decide(operation)
+            return bound.decide(operation) if came is None else came
         else:
             coming = bound.reserve(operation, hold)
         return coming if hold is None else self._held(policy, resolved, cost, coming, hold)

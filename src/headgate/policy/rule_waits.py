@@ -94,15 +94,18 @@ class RuleWaits:
         """How many requests wait now."""
         return len(self._arrivals)
 
-    def steps(self, waiting: Waiting) -> WaitSteps:
-        """Decide a request, in line where its rules let it wait; the result is the decision, or what is held."""
+    def steps(self, waiting: Waiting, asked: Answer | None = None) -> WaitSteps:
+        """Decide a request, in line where its rules let it wait; the result is the decision, or what is held.
+
+        `asked` is what came of it, if it was asked for already because no request waits.
+        """
         waiting.start_us = now_us = self._clock.now_us()
         waiting.lines = waiting_lines(waiting.policy, waiting.resolved)
-        ahead = self.lines.first_of(waiting.lines)
+        ahead = self.lines.first_of(waiting.lines) if asked is None else None
         if ahead is not None and (yield from is_held(waiting.request)):
             ahead = None
         if ahead is None:
-            answer: Answer = yield waiting.asking()
+            answer: Answer = asked if asked is not None else (yield waiting.asking())
         else:
             looked: Decision = yield waiting.looking()
             answer = waiting.request.answer(looked)

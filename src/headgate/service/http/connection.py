@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
         self._queue.clear()
         self._unfed = b""
         self._hold(0)
-        self._wait_in_line_no_longer()
+        self.wait_in_line_no_longer()
 
     def data_received(self, data: bytes) -> None:
         if not self._reads:
@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends no more; what it has asked is still answered, but waits in line no longer."""
         self._reads = False
-        self._wait_in_line_no_longer()
+        self.wait_in_line_no_longer()
         return self._is_busy and not self._lingers
 
     def pause_writing(self) -> None:
@@ -145,6 +145,11 @@ class Connection(asyncio.Protocol):
         else:
             self._refuse(503, "too many connections are open, and this one has waited longest for its client")
             self._close()
+
+    def wait_in_line_no_longer(self) -> None:
+        """Refuse what waits in line: the client is gone, as far as can be seen, or the process ends."""
+        if self._waiting is not None:
+            self._waiting.leave()
 
     def abort(self) -> None:
         """Cut it off."""
@@ -221,11 +226,6 @@ class Connection(asyncio.Protocol):
         if not done.cancelled():
             self._write(request, done.result(), persistence)
             self._go_on()
-
-    def _wait_in_line_no_longer(self) -> None:
-        """The client is gone, as far as can be seen: what waits in line is refused."""
-        if self._waiting is not None:
-            self._waiting.leave()
 
     def _write(self, request: ServiceRequest, response: ServiceResponse, persistence: Persistence) -> None:
         if self._transport.is_closing():

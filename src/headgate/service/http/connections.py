@@ -62,6 +62,11 @@ class Connections:
         for connection in [one for one in self.waiting if one.is_idle]:
             connection.give_way()
 
+    def wait_in_line_no_longer(self) -> None:
+        """Refuse all that waits in line."""
+        for connection in list(self.open):
+            connection.wait_in_line_no_longer()
+
     def abort(self) -> None:
         """Cut off all of them."""
         for connection in list(self.open):

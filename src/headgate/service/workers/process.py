@@ -33,6 +33,9 @@ _QUIET_S = 0.1
 
 _LOOK_EVERY_S = 0.05
 
+_REFUSE_BEFORE_S = 2
+"""So long before the end of that time requests that wait in line are refused, so that they are answered."""
+
 
 def run(
     service: Service,
@@ -95,6 +98,8 @@ async def _end(
     await asyncio.sleep(_QUIET_S)
     while connections.open and not shutdown.at_once.is_set() and loop.time() < deadline:
         connections.close_idle()
+        if loop.time() > deadline - _REFUSE_BEFORE_S:
+            connections.wait_in_line_no_longer()
         await asyncio.sleep(_LOOK_EVERY_S)
     if connections.open:
         log.error("%d connections have not ended in their time: they are cut off", len(connections.open))
