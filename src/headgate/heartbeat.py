@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import threading
+from contextvars import Context
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any
@@ -128,7 +129,8 @@ class _Task:
     def start(self, reservation: Any) -> None:
         is_next = self._beats.add(reservation)
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            # A context of its own: that of the caller would be kept, with all that it refers to.
+            self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
         elif is_next:
             self._changed.set()
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -137,6 +140,36 @@ class Slow:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bound, name)
+
+
+def test_the_task_that_extends_leases_keeps_nothing_of_the_caller_that_began_it() -> None:
+    class Request:
+        pass
+
+    async def run() -> None:
+        limiter = AsyncLimiter("9 concurrent")
+        current: ContextVar[Request | None] = ContextVar("current", default=None)
+
+        async def handle() -> ref[Request]:
+            request = Request()
+            current.set(request)
+            async with await limiter.reserve("key"):
+                entered.set()
+                await left.wait()
+                return ref(request)
+
+        entered, left = asyncio.Event(), asyncio.Event()
+        began = asyncio.create_task(handle())
+        await entered.wait()
+        async with await limiter.reserve("key"):
+            left.set()
+            request = await began
+            del began
+            await asyncio.sleep(0)
+            gc.collect()
+            assert request() is None
+
+    asyncio.run(run())
 
 
 def test_a_block_that_is_cancelled_again_and_again_still_cancels_its_hold() -> None:

@@ -1,16 +1,17 @@
 """Requests that are held while they are in flight: leases go on by themselves, and each is freed once, at its end.
 
-A hold belongs to its request: where a request is dropped and nothing ends it, its lease is not extended any more, and
-ends by itself.
+A hold belongs to its request: where a request is dropped and nothing ends it, as by a server that fails while it sends
+a response, its hold is settled as held: on an event loop at once, else when its lease would be extended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Awaitable, Generator, Mapping
+from contextlib import suppress
 from typing import Any
-from weakref import ReferenceType, ref
+from weakref import ref
 
 from headgate import heartbeat
 from headgate.costs import Cost
@@ -32,7 +33,7 @@ class HeldRequest:
     def __init__(self, reservation: Any, *, asynchronous: bool) -> None:
         self.reservation = reservation
         self._asynchronous = asynchronous
-        self._beat = (_AsyncBeat if asynchronous else _Beat)(ref(self), reservation.lease_us)
+        self._beat = (_AsyncBeat if asynchronous else _Beat)(self)
         (heartbeat.start_async if asynchronous else heartbeat.start)(self._beat)
 
     def free(self, actual: Cost | None = None) -> Generator[Any, Any, None]:
@@ -52,25 +53,46 @@ class HeldRequest:
 class _Beat:
     """What the leases of requests are extended by; it does not keep the request alive."""
 
-    __slots__ = ("_held", "lease_us", "settled")
+    __slots__ = ("_held", "_reservation", "lease_us", "settled")
 
-    def __init__(self, held: ReferenceType[HeldRequest], lease_us: int) -> None:
-        self._held = held
-        self.lease_us = lease_us
+    def __init__(self, held: HeldRequest) -> None:
+        self._held = ref(held)
+        self._reservation = held.reservation
+        self.lease_us: int = held.reservation.lease_us
         self.settled = False
 
     def extend(self) -> Any:
-        """Extend its lease, if there is anything to extend."""
-        held = self._held()
-        return _GONE if held is None or self.settled else held.reservation.extend()
+        """Extend its lease; settle what was dropped."""
+        if self.settled:
+            return _GONE
+        if self._held() is not None:
+            return self._reservation.extend()
+        self._reservation.commit()
+        self.settled = True
+        return _GONE
 
 
 class _AsyncBeat(_Beat):
-    __slots__ = ()
+    __slots__ = ("_loop",)
+
+    def __init__(self, held: HeldRequest) -> None:
+        super().__init__(held)
+        self._loop = asyncio.get_running_loop()
+        self._held = ref(held, self._dropped)
 
     async def extend(self) -> Any:
-        held = self._held()
-        return _GONE if held is None or self.settled else await held.reservation.extend()
+        return _GONE if self.settled else await self._reservation.extend()
+
+    def _dropped(self, _: object) -> None:
+        """Let the loop settle it: this may be any thread, amid anything."""
+        if not self.settled:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        self.settled = True
+        heartbeat.stop_async(self)
+        begun(_settle(self._reservation.commit()))
 
 
 async def reserved(reserving: Any) -> Any:
@@ -87,12 +109,12 @@ def _abandon(asked: asyncio.Future[Any]) -> None:
     if asked.cancelled() or asked.exception() is not None:
         return
     if isinstance(asked.result(), AsyncReservation) and asked.result():
-        begun(_cancel(asked.result()))
+        begun(_settle(asked.result().cancel()))
 
 
-async def _cancel(reservation: Any) -> None:
+async def _settle(settling: Awaitable[Any]) -> None:
     try:
-        await reservation.cancel()
+        await settling
     except StoreError as error:
         _log.warning("a request was not settled: %s", error)
 
