@@ -51,6 +51,9 @@ class Server:
         status, headers = outcome if isinstance(outcome, tuple) else (outcome, {})
         return ServerResponse(status, headers, len(self.asked_us))
 
+    def free_when_closed(self, response: Any, held: Any) -> Any:
+        return held.free()
+
     def keep(self, response: Any) -> Any:
         self.kept.append(response)
         return ServerResponse(0, {}, f"kept {response}")

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate import ArgumentError, AsyncLimiter, ConfigError, Limiter, MemoryStore
-from headgate.integrations.httpx import RateLimitTransport
+from headgate import ArgumentError, AsyncLimiter, Limiter, MemoryStore
 from headgate.testing import ManualClock
 from subjects import REDIS, make_limiter, make_store
 
@@ -181,14 +180,7 @@ def test_a_shadow_limit_that_did_not_admit_a_hold_is_not_charged_when_it_is_sett
     assert [reading.remaining for reading in limiter.peek("key", 0).limits] == [2, 90]
 
 
-def rejected(make: Any) -> None:
-    with pytest.raises(ConfigError, match="in flight"):
-        make()
-
-
 def test_places_in_flight_are_refused_where_nothing_would_free_them() -> None:
-    rejected(lambda: RateLimitTransport("20 concurrent"))
-    rejected(lambda: RateLimitTransport(Limiter("20 concurrent")))
     for limiter in (Limiter("2 concurrent"), Limiter("2 concurrent", store=MemoryStore(core="python"))):
         with pytest.raises(ArgumentError, match="in flight"):
             limiter.acquire("key", timeout=1)

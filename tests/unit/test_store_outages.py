@@ -227,6 +227,9 @@ class _Wire:
     def keep(self, response: Any) -> Any:
         return response
 
+    def free_when_closed(self, response: Any, held: Any) -> Any:
+        return held.free()
+
     def answer(self, response: int) -> Any:
         from headgate.http.client.calls import ServerResponse
 

@@ -12,6 +12,7 @@ from headgate.errors import ConfigError, MissingExtraError
 from headgate.http.client.calls import Fate, Sender, ServerResponse, run_async
 from headgate.http.client.errors import own_errors
 from headgate.http.client.options import ClientLimits, Options
+from headgate.http.client.places import HeldCall
 
 try:
     import aiohttp
@@ -70,6 +71,12 @@ class _Wire:
     async def keep(self, response: aiohttp.ClientResponse) -> Any:
         await response.read()
         return response
+
+    def free_when_closed(self, response: aiohttp.ClientResponse, held: HeldCall) -> Any:
+        if response.connection is None:
+            return held.free()
+        response.connection.add_callback(held.free_soon)
+        return None
 
     def answer(self, response: aiohttp.ClientResponse) -> ServerResponse:
         return ServerResponse(response.status, response.headers, response)

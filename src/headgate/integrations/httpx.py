@@ -15,6 +15,7 @@ from headgate.errors import MissingExtraError
 from headgate.http.client.calls import Fate, OutgoingRequest, Sender, ServerResponse, run, run_async
 from headgate.http.client.errors import own_errors
 from headgate.http.client.options import ClientLimits, Options
+from headgate.http.client.places import HeldCall
 
 try:
     import httpx
@@ -129,6 +130,12 @@ class _Wire:
         finally:
             response.close()
 
+    def free_when_closed(self, response: httpx.Response, held: HeldCall) -> Any:
+        if response.is_closed or response.is_stream_consumed:
+            return held.free()
+        response.stream = _HeldStream(response.stream, held)
+        return None
+
     def answer(self, response: httpx.Response) -> ServerResponse:
         return ServerResponse(response.status_code, response.headers, response)
 
@@ -138,6 +145,33 @@ class _Wire:
         # A pool that is full is this program's own trouble, and a URL or a proxy that is wrong stays wrong.
         passing = httpx.TimeoutException | httpx.NetworkError | httpx.RemoteProtocolError
         return "lost" if isinstance(error, passing) and not isinstance(error, httpx.PoolTimeout) else "final"
+
+
+class _HeldStream(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """The body of a response, which holds a place until it is closed."""
+
+    def __init__(self, stream: Any, held: HeldCall) -> None:
+        self._stream = stream
+        self._held = held
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._stream:
+            yield part
+
+    def close(self) -> None:
+        try:
+            self._stream.close()
+        finally:
+            self._held.free()
+
+    async def aclose(self) -> None:
+        try:
+            await self._stream.aclose()
+        finally:
+            await self._held.free()
 
 
 class _AsyncWire(_Wire):

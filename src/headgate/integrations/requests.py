@@ -15,6 +15,7 @@ from headgate.errors import MissingExtraError
 from headgate.http.client.calls import Fate, Sender, ServerResponse, run
 from headgate.http.client.errors import own_errors
 from headgate.http.client.options import ClientLimits, Options
+from headgate.http.client.places import HeldCall
 
 try:
     import requests
@@ -111,6 +112,21 @@ class _Wire:
         finally:
             response.close()
         return response
+
+    def free_when_closed(self, response: requests.Response, held: HeldCall) -> None:
+        raw: Any = response.raw
+        release = getattr(raw, "release_conn", None)
+        if release is None:
+            held.free()
+            return
+
+        def release_and_free() -> None:
+            try:
+                release()
+            finally:
+                held.free()
+
+        raw.release_conn = release_and_free  # urllib3 calls it when the body has ended, requests when closed
 
     def answer(self, response: requests.Response) -> ServerResponse:
         return ServerResponse(response.status_code, response.headers, response)

@@ -27,6 +27,7 @@ from headgate.http.client.destinations import Destination, Destinations
 from headgate.http.client.errors import Own
 from headgate.http.client.limit_fields import Told, told
 from headgate.http.client.options import ClientLimits, Options, read_options
+from headgate.http.client.places import LEASE_S, HeldCall
 from headgate.keys import Key
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.waiting.steps import FOREVER_US, Sleep
@@ -47,12 +48,18 @@ _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
 class Turn(NamedTuple):
-    """A step: stand in line; the answer is a Decision, or a StoreError is raised."""
+    """A step: stand in line; the answer is a Decision, or what is held of limits of what is in flight.
+
+    Raises StoreError.
+    """
 
     key: Key
     cost: Cost
     timeout: float | None
     """Seconds; None for no end."""
+
+    holds: bool = False
+    """Whether what is taken is held while the call is in flight."""
 
 
 class SendRequest(NamedTuple):
@@ -63,6 +70,20 @@ class ReadToEnd(NamedTuple):
     """A step: read a response to its end, which frees its connection; the answer is a ServerResponse or a Failure."""
 
     response: Any
+
+
+class Free(NamedTuple):
+    """A step: free what an attempt holds; None for what it cost, 0 for nothing, as it was not sent."""
+
+    held: HeldCall
+    actual: int | None = None
+
+
+class FreeWhenClosed(NamedTuple):
+    """A step: free what an attempt holds once its response is closed, or read to its end."""
+
+    response: Any
+    held: HeldCall
 
 
 class ServerResponse(NamedTuple):
@@ -80,7 +101,8 @@ class Failure(NamedTuple):
     fate: Fate
 
 
-CallSteps = Generator[Turn | Sleep | SendRequest | ReadToEnd, Any, Any]
+Step = Turn | Sleep | SendRequest | ReadToEnd | Free | FreeWhenClosed
+CallSteps = Generator[Step, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +189,9 @@ class Sender:
         obeyed = False
         tries = 0
         while True:
-            why_not = yield from self._wait_for_turn(call, destination, not_before_us, deadline_us)
-            if why_not is not None:
-                return _end(last or Failure(self._own(why_not, call.request), "final"))
+            turn = yield from self._wait_for_turn(call, destination, not_before_us, deadline_us)
+            if isinstance(turn, HeadgateError):
+                return _end(last or Failure(self._own(turn, call.request), "final"))
             outcome: ServerResponse | Failure = yield SendRequest()
             now_us = clock.now_us()
             reading = self._read(call, outcome, now_us)
@@ -177,18 +199,20 @@ class Sender:
             if obeyed and reading.accepted:
                 destination.give_retry_back()  # the server named the moment, and let it in: no storm
             if tries == settings.retries or not reading.repeatable or not call.again():
-                return _end(outcome)
+                return (yield from _end_holding(outcome, turn))
             not_before_us = now_us + self._backoff_us(tries)
             if max(not_before_us, destination.held_until_us) > deadline_us or not destination.take_retry(now_us):
-                return _end(outcome)
+                return (yield from _end_holding(outcome, turn))
             last = (yield ReadToEnd(outcome.response)) if isinstance(outcome, ServerResponse) else outcome
+            if turn is not None:
+                yield Free(turn)
             obeyed = reading.refused and reading.wait_us is not None
             tries += 1
 
     def _wait_for_turn(
         self, call: OutgoingRequest, destination: Destination, not_before_us: int, deadline_us: int
-    ) -> Generator[Any, Any, HeadgateError | None]:
-        """Wait until a try may begin; the result is why it may not."""
+    ) -> Generator[Any, Any, HeadgateError | HeldCall | None]:
+        """Wait until a try may begin; the result is why it may not, or what it holds."""
         chance = destination.rejects(self._clock.now_us(), self._settings.random)
         if chance:
             return Throttled(chance)
@@ -197,19 +221,25 @@ class Sender:
             return late
         left_us = max(0, deadline_us - self._clock.now_us())
         timeout = None if self._settings.timeout_us == FOREVER_US else left_us / US_PER_SECOND
+        held: HeldCall | None = None
         try:
-            decision: Decision = yield Turn(call.key, call.cost, timeout)
+            came: Decision | HeldCall = yield Turn(call.key, call.cost, timeout, self._settings.holds)
         except StoreError as error:
             if self._settings.closed:
                 return error
             _log.warning("a call was not counted: %s", error)
         else:
-            if not decision.allowed:
-                if self._settings.closed and decision.degraded == "closed":
+            if isinstance(came, HeldCall):
+                held = came
+            elif not came.allowed:
+                if self._settings.closed and came.degraded == "closed":
                     return StoreUnavailable("the store of the limits does not answer, or has no room")
-                return RateLimited(decision)
+                return RateLimited(came)
         # The line may have been long.
-        return (yield from self._wait_until_free(destination, not_before_us, deadline_us))
+        late = yield from self._wait_until_free(destination, not_before_us, deadline_us)
+        if late is not None and held is not None:
+            yield Free(held, 0)
+        return held if late is None else late
 
     def _wait_until_free(
         self, destination: Destination, not_before_us: int, deadline_us: int
@@ -266,6 +296,13 @@ def _end(outcome: ServerResponse | Failure) -> Any:
     return outcome.response
 
 
+def _end_holding(outcome: ServerResponse | Failure, held: HeldCall | None) -> Generator[Step, None, Any]:
+    """`_end` of an attempt that may hold places, which a response keeps until it is closed."""
+    if held is not None:
+        yield FreeWhenClosed(outcome.response, held) if isinstance(outcome, ServerResponse) else Free(held)
+    return _end(outcome)
+
+
 class Wire(Protocol):
     """What a library does with one request. Its methods `send` and `keep` are coroutines where it is asynchronous."""
 
@@ -282,6 +319,10 @@ class Wire(Protocol):
         """Read a response to its end; one that can be read once more."""
         ...
 
+    def free_when_closed(self, response: Any, held: HeldCall) -> Any:
+        """Have what is held freed once a response is closed, or read to its end; at once if it is so already."""
+        ...
+
     def answer(self, response: Any) -> ServerResponse:
         """A response as the steps see it."""
         ...
@@ -293,31 +334,74 @@ class Wire(Protocol):
 
 def run(steps: CallSteps, wire: Wire, limiter: Limiter | None) -> Any:
     """The response that the steps of a call come to, waited for in this thread."""
-    return drive(steps, _doing(wire, limiter, drive, Event().wait))
+    held: list[HeldCall] = []
+    try:
+        return drive(steps, _doing(wire, limiter, drive, Event().wait, _held_turn, held))
+    except BaseException:
+        for each in held:
+            each.free()
+        raise
 
 
 def run_async(steps: CallSteps, wire: Wire, limiter: AsyncLimiter | None) -> Coroutine[Any, Any, Any]:
     """`run` on an event loop, which is never blocked."""
-    return drive_async(steps, _doing(wire, limiter, drive_async, asyncio.sleep))
+    held: list[HeldCall] = []
+    return _freeing(steps, _doing(wire, limiter, drive_async, asyncio.sleep, _held_turn_async, held), held)
+
+
+async def _freeing(steps: CallSteps, do: Callable[[Step], Any], held: list[HeldCall]) -> Any:
+    try:
+        return await drive_async(steps, do)
+    except BaseException:
+        for each in held:
+            await each.free()
+        raise
 
 
 def _doing(
-    wire: Wire, limiter: Any, driven: Callable[[Any], Any], sleep: Callable[[float], Any]
-) -> Callable[[Turn | Sleep | SendRequest | ReadToEnd], Any]:
-    """How a step is done; in asyncio it gives an awaitable."""
+    wire: Wire,
+    limiter: Any,
+    driven: Callable[[Any], Any],
+    sleep: Callable[[float], Any],
+    held_turn: Callable[[Any, Turn, list[HeldCall]], Any],
+    held: list[HeldCall],
+) -> Callable[[Step], Any]:
+    """How a step is done; in asyncio it gives an awaitable. `held` is what the call holds while it is going on."""
 
-    def do(step: Turn | Sleep | SendRequest | ReadToEnd) -> Any:
+    def do(step: Step) -> Any:
         match step:
-            case Turn(key, cost, timeout):
-                return limiter.acquire(key, cost, timeout=timeout)
+            case Turn(key, cost, timeout, holds):
+                return held_turn(limiter, step, held) if holds else limiter.acquire(key, cost, timeout=timeout)
             case Sleep(seconds):
                 return sleep(seconds)
             case SendRequest():
                 return driven(_outcome(wire, wire.send))
             case ReadToEnd(response):
                 return driven(_outcome(wire, partial(wire.keep, response)))
+            case Free(own, actual):
+                held.clear()
+                return own.free(actual)
+            case FreeWhenClosed(response, own):
+                held.clear()
+                return wire.free_when_closed(response, own)
 
     return do
+
+
+def _held_turn(limiter: Limiter, turn: Turn, held: list[HeldCall]) -> Decision | HeldCall:
+    reservation = limiter.acquire(turn.key, turn.cost, timeout=turn.timeout, lease=LEASE_S)
+    if not reservation:
+        return reservation.decision
+    held.append(HeldCall(reservation, asynchronous=False))
+    return held[0]
+
+
+async def _held_turn_async(limiter: AsyncLimiter, turn: Turn, held: list[HeldCall]) -> Decision | HeldCall:
+    reservation = await limiter.acquire(turn.key, turn.cost, timeout=turn.timeout, lease=LEASE_S)
+    if not reservation:
+        return reservation.decision
+    held.append(HeldCall(reservation, asynchronous=True))
+    return held[0]
 
 
 def _outcome(wire: Wire, call: Callable[[], Any]) -> Generator[Any, Any, ServerResponse | Failure]:

@@ -10,9 +10,10 @@ from typing import Any, Literal, TypedDict, cast
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.costs import Cost
 from headgate.errors import ArgumentError, ConfigError
+from headgate.http.client.places import holds
 from headgate.keys import Key, check_cost
 from headgate.limiter import AsyncLimiter, Limiter
-from headgate.limits import Limit, check_rates
+from headgate.limits import Limit
 from headgate.stores.guard.fallback import check_choice
 from headgate.stores.protocol import Store
 from headgate.waiting.steps import timeout_us
@@ -77,6 +78,9 @@ class Settings:
     owned: bool
     """Whether the limiter was made here."""
 
+    holds: bool
+    """Whether calls are held while they are in flight."""
+
     key: Callable[[Any], Key] | None
     cost: Cost | Callable[[Any], Cost]
     timeout_us: int
@@ -109,11 +113,13 @@ def read_options(limits: ClientLimits, options: Options, *, asynchronous: bool) 
     if not callable(chance):
         raise ConfigError(f"random is a function that gives numbers from 0 up to 1, not {chance!r}")
     limiter = _limiter(limits, options, asynchronous=asynchronous)
-    if limiter is not None:
-        check_rates(limiter.limits)
+    held = limiter is not None and holds(limiter.limits)
+    if limiter is not None and held:
+        limiter.id_of(("anyone",), "any")  # ConfigError where the store does not hold
     return Settings(
         limiter=limiter,
         owned=not isinstance(limits, Limiter | AsyncLimiter),
+        holds=held,
         key=key,
         cost=_cost(options.get("cost", 1), limiter),
         timeout_us=_timeout_us(options.get("timeout", 30.0)),

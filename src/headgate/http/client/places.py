@@ -1,0 +1,57 @@
+"""Places in flight that a call holds: from its turn until its response is closed, or was read to its end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from headgate.costs import Cost
+from headgate.drive import answered_in_any_case, begun, drive, drive_async
+from headgate.errors import StoreError
+from headgate.http.server.held import HeldRequest
+from headgate.limits import Limit
+
+_log = logging.getLogger("headgate")
+
+LEASE_S = 60.0
+"""Seconds after which a place is free where its process died; while the process lives the lease extends itself."""
+
+
+class HeldCall:
+    """What one attempt of a call holds; it is freed once, and where it is dropped, its lease ends by itself."""
+
+    __slots__ = ("_asynchronous", "_held")
+
+    def __init__(self, reservation: Any, *, asynchronous: bool) -> None:
+        self._held: HeldRequest | None = HeldRequest(reservation, asynchronous=asynchronous)
+        self._asynchronous = asynchronous
+
+    def free(self, actual: Cost | None = None) -> Any:
+        """Settle it with what counts, None for as much as is held; to be awaited where the limiter is."""
+        return answered_in_any_case(self._free_async(actual)) if self._asynchronous else self._free(actual)
+
+    def free_soon(self) -> None:
+        """`free` on the event loop that runs, after what is done now."""
+        begun(self._free_async(None))
+
+    def _free(self, actual: Cost | None) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            try:
+                drive(held.free(actual))
+            except StoreError as error:
+                _log.warning("a call was not settled: %s", error)
+
+    async def _free_async(self, actual: Cost | None) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            try:
+                await drive_async(held.free(actual))
+            except StoreError as error:
+                _log.warning("a call was not settled: %s", error)
+
+
+def holds(limits: Iterable[Limit]) -> bool:
+    """Whether some of a client's limits count what is in flight."""
+    return not all(limit.is_rate for limit in limits)

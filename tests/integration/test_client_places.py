@@ -1,0 +1,210 @@
+"""Clients with so many requests in flight: httpx, requests and aiohttp, asked alike, before a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+import requests
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.routing import Route
+
+from headgate import AsyncLimiter, Limiter, RateLimited
+from headgate.integrations.aiohttp_client import RateLimitMiddleware
+from headgate.integrations.httpx import AsyncRateLimitTransport, RateLimitTransport
+from headgate.integrations.requests import RateLimitAdapter
+from until import until, until_async
+
+pytestmark = pytest.mark.integration
+
+
+class Counted:
+    """How many requests are before the server, and the most that were."""
+
+    def __init__(self) -> None:
+        self.now = self.most = self.asked = 0
+
+    async def slow(self, request: Any) -> PlainTextResponse:
+        self.now, self.asked = self.now + 1, self.asked + 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.05)
+        self.now -= 1
+        return PlainTextResponse("slow")
+
+    async def refused_once(self, request: Any) -> PlainTextResponse:
+        self.asked += 1
+        return PlainTextResponse("", 429 if self.asked % 2 else 200, {"Retry-After": "0"})
+
+    async def stream(self, request: Any) -> StreamingResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            while True:
+                yield b"part" * 1000
+                await asyncio.sleep(0.01)
+
+        return StreamingResponse(parts())
+
+
+@pytest.fixture
+def counted() -> Counted:
+    return Counted()
+
+
+@pytest.fixture
+def url(counted: Counted) -> Iterator[str]:
+    routes = [
+        Route("/", counted.slow, methods=["GET", "HEAD", "POST"]),
+        Route("/refused", counted.refused_once),
+        Route("/stream", counted.stream),
+    ]
+    config = uvicorn.Config(Starlette(routes=routes), lifespan="off", ws="none", log_level="critical")
+    server = uvicorn.Server(config)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.005)
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join()
+
+
+def free(limiter: Limiter) -> int:
+    remaining: int = limiter.peek("api", 0).limits[0].remaining
+    return remaining
+
+
+def key(request: Any) -> str:
+    return "api"
+
+
+def session_of(limiter: Limiter, **options: Any) -> requests.Session:
+    session = requests.Session()
+    session.mount("http://", RateLimitAdapter(limiter, key=key, pool_maxsize=20, **options))
+    return session
+
+
+def client_of(limiter: Limiter, **options: Any) -> httpx.Client:
+    return httpx.Client(transport=RateLimitTransport(limiter, key=key, **options), timeout=20)
+
+
+@pytest.mark.parametrize("make", [session_of, client_of])
+def test_clients_of_threads_have_no_more_in_flight_than_they_may(make: Any, url: str, counted: Counted) -> None:
+    limiter = Limiter("2 concurrent; 1000/minute")
+    with make(limiter) as client, ThreadPoolExecutor(8) as threads:
+        methods = ["GET", "HEAD", "POST"] * 4
+        answers = list(threads.map(lambda method: client.request(method, f"{url}/"), methods))
+        assert {answer.status_code for answer in answers} == {200}
+        assert counted.most == 2
+        until(lambda: free(limiter) == 2)
+        assert client.get(f"{url}/refused").status_code == 200  # tried again, each time with a place of its own
+        assert client.get(f"{url}/nothing").status_code == 404
+        assert free(limiter) == 2
+        assert limiter.peek("api", 0).limits[1].remaining == 1000 - 12 - 2 - 1
+
+
+def test_a_stream_of_requests_holds_its_place_until_it_is_closed(url: str) -> None:
+    limiter = Limiter("1 concurrent")
+    with session_of(limiter, timeout=0.2) as client:
+        response = client.get(f"{url}/stream", stream=True)
+        parts = response.iter_content(10)
+        next(parts)
+        with pytest.raises(RateLimited):
+            client.get(f"{url}/")
+        response.close()
+        assert client.get(f"{url}/").status_code == 200
+        assert free(limiter) == 1
+        with pytest.raises(requests.ConnectionError):
+            client.get("http://127.0.0.1:1/")
+        assert free(limiter) == 1
+
+
+def test_a_stream_of_httpx_holds_its_place_until_it_is_closed(url: str) -> None:
+    limiter = Limiter("1 concurrent")
+    with client_of(limiter, timeout=0.2) as client:
+        with client.stream("GET", f"{url}/stream") as response:
+            parts = response.iter_raw()
+            next(parts)
+            with pytest.raises(RateLimited):
+                client.get(f"{url}/")
+        assert client.get(f"{url}/").status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            client.get("http://127.0.0.1:1/")
+        assert free(limiter) == 1
+    answers = httpx.MockTransport(lambda request: httpx.Response(200, content=b"whole"))
+    with httpx.Client(transport=RateLimitTransport(limiter, answers, key=key)) as client:
+        assert [client.get("http://a/").text for _ in range(3)] == ["whole"] * 3
+
+
+async def places_of(limiter: AsyncLimiter) -> int:
+    remaining: int = (await limiter.peek("api", 0)).limits[0].remaining
+    return remaining
+
+
+@pytest.mark.parametrize("library", ["httpx", "aiohttp"])
+def test_clients_of_an_event_loop_have_no_more_in_flight_than_they_may(
+    library: str, url: str, counted: Counted
+) -> None:
+    async def main() -> None:
+        limiter = AsyncLimiter("2 concurrent; 1000/minute")
+        client: Any
+        if library == "httpx":
+            client = httpx.AsyncClient(transport=AsyncRateLimitTransport(limiter, key=key), timeout=20)
+        else:
+            client = aiohttp.ClientSession(middlewares=(RateLimitMiddleware(limiter, key=key),))
+
+        async def asked(path: str) -> int:
+            if library == "httpx":
+                return int((await client.get(f"{url}{path}")).status_code)
+            async with client.get(f"{url}{path}") as response:
+                await response.read()
+                return int(response.status)
+
+        async def begun_stream() -> Any:
+            if library == "httpx":
+                request = client.build_request("GET", f"{url}/stream")
+                return await client.send(request, stream=True)
+            return await client.get(f"{url}/stream")
+
+        async def close(stream: Any) -> None:
+            await stream.aclose() if library == "httpx" else stream.close()
+
+        async def all_free() -> None:
+            for _ in range(3000):
+                if await places_of(limiter) == 2:
+                    return
+                await asyncio.sleep(0.01)
+            raise AssertionError("places are not free again")
+
+        async with client:
+            assert set(await asyncio.gather(*[asked("/") for _ in range(12)])) == {200}
+            assert counted.most == 2
+            assert await asked("/refused") == 200
+            await all_free()
+            streams = [await begun_stream() for _ in range(2)]
+            assert await places_of(limiter) == 0
+            waiting = [asyncio.ensure_future(asked("/")) for _ in range(3)]
+            await until_async(lambda: limiter._lines._shared.waiting == 3)
+            waiting[0].cancel()
+            for stream in streams:
+                await close(stream)
+            assert await asyncio.gather(*waiting[1:]) == [200, 200]
+            gone = asyncio.ensure_future(asked("/"))
+            await asyncio.sleep(0.02)
+            gone.cancel()  # while it is in flight
+            await asyncio.wait([gone])
+            await all_free()
+
+    asyncio.run(asyncio.wait_for(main(), 90))
