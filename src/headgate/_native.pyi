@@ -156,6 +156,9 @@ class ZoneLines:
         were taken away, as it did not look for 10 seconds.
         """
 
+    def wake(self, seat: tuple[int, int]) -> None:
+        """Let the thread that listens there look now."""
+
     def is_waited_for(self, name: bytes) -> bool:
         """Whether callers are in a line."""
 
@@ -171,9 +174,19 @@ class ZoneLines:
         """Whether a ticket is the first of its line; None for one that is in no line any more."""
 
     def leave(
-        self, seat: tuple[int, int], number: int, name: bytes, ticket: tuple[int, int], *, as_planned: bool
+        self,
+        seat: tuple[int, int],
+        number: int,
+        name: bytes,
+        ticket: tuple[int, int],
+        *,
+        as_planned: bool,
+        planned: bool,
     ) -> int | None:
-        """Step out of a line. The first one behind is called; the number of one that is of the same process."""
+        """Step out of a line. The first one behind is called; the number of one that is of the same process.
+
+        The line gets a new generation unless the ticket left `as_planned`, or is the last and was not `planned` here.
+        """
 
     def waiting(self, name: bytes) -> int:
         """How many callers are in a line."""

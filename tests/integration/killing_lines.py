@@ -88,7 +88,7 @@ class Lines:
         return Caller(self.seat, number, line, joined[:2])
 
     def leave(self, caller: Caller, *, as_planned: bool = True) -> None:
-        self.native.leave(*caller, as_planned=as_planned)
+        self.native.leave(*caller, as_planned=as_planned, planned=True)
 
     def is_first(self, caller: Caller) -> bool | None:
         first: bool | None = self.native.is_first(*caller)

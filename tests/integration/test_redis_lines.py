@@ -291,6 +291,33 @@ def test_a_caller_whose_turn_comes_too_late_is_refused_at_once_by_what_others_wa
         assert in_line(first) == 1
 
 
+def test_a_caller_that_gave_up_behind_others_is_in_nobodys_plan(server: Server) -> None:
+    own = prefix()
+    limiter = Limiter("30/minute bucket", store=store_at(server.url, own), name="jobs")
+    limiter.hit("key", 30)
+
+    async def main() -> None:
+        waiting = AsyncLimiter("30/minute bucket", store=store_at(server.url, own), name="jobs")
+        one = asyncio.create_task(waiting.acquire("key", 1, timeout=LONG_S))
+        await until_async(lambda: in_line(limiter) == 1)
+        big = asyncio.create_task(waiting.acquire("key", 20, timeout=LONG_S))
+        await until_async(lambda: in_line(limiter) == 2)
+        await asyncio.sleep(0.05)
+        big.cancel()
+        await asyncio.gather(big, return_exceptions=True)
+        behind = asyncio.create_task(waiting.acquire("key", 1, timeout=30))
+        await until_async(lambda: in_line(limiter) == 2)
+        await asyncio.sleep(0.05)
+        assert not behind.done()
+        for task in (one, behind):
+            task.cancel()
+        await asyncio.gather(one, behind, return_exceptions=True)
+        await waiting.store.aclose()
+
+    asyncio.run(main())
+    assert in_line(limiter) == 0
+
+
 def test_a_full_line_refuses(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_line, "MOST_TICKETS", 1)
     own = prefix()

@@ -404,3 +404,41 @@ def test_a_process_killed_at_any_change_of_the_lines_leaves_each_caller_in_line_
     for result in results:
         assert result["same"] or (result["before"] and result["after"]), result
     assert sum(result["deaths"] for result in results) > 100
+
+
+def test_a_caller_whose_event_loop_was_closed_holds_up_no_line(path: Path) -> None:
+    first, second = limiters(path, "1 concurrent")
+    held = first.reserve("key", lease=LONG_S)
+    loop = asyncio.new_event_loop()
+    closed = AsyncLimiter("1 concurrent", store=SharedStore(path), name="jobs")
+    gone = loop.create_task(_held(closed, 1))
+    loop.run_until_complete(until_async(lambda: in_line(first) == 1))
+    loop.run_until_complete(asyncio.sleep(0.05))
+    loop.close()
+    with in_thread(lambda: second.acquire("key", timeout=LONG_S, lease=LONG_S)) as came:
+        until(lambda: in_line(first) == 2)
+        held.commit()
+    assert came[0] and not gone.done()
+
+
+def test_a_caller_that_gave_up_behind_others_is_in_nobodys_plan(path: Path) -> None:
+    first, second = limiters(path, "30/minute bucket")
+    first.hit("key", 30)
+
+    async def main() -> None:
+        waiting = AsyncLimiter("30/minute bucket", store=first.store, name="jobs")
+        one = asyncio.create_task(waiting.acquire("key", 1, timeout=LONG_S))
+        await until_async(lambda: in_line(first) == 1)
+        big = asyncio.create_task(waiting.acquire("key", 20, timeout=LONG_S))
+        await until_async(lambda: in_line(first) == 2)
+        big.cancel()
+        await asyncio.gather(big, return_exceptions=True)
+        behind = asyncio.create_task(waiting.acquire("key", 1, timeout=30))
+        await until_async(lambda: in_line(first) == 2)
+        assert not second.acquire("key", 1, timeout=5)
+        for task in (one, behind):
+            task.cancel()
+        await asyncio.gather(one, behind, return_exceptions=True)
+
+    asyncio.run(main())
+    assert in_line(first) == 0

@@ -63,7 +63,7 @@ fn callers_pass_in_the_order_in_which_they_came_whoever_leaves() {
             let (leaving, _) = waiting.remove(chance.below(waiting.len() as u64) as usize);
             let known = chance.below(2) == 0;
             let told = if known { leaving } else { Standing { ticket: 0, order: 0, ..leaving } };
-            lines.with(map, NOW_US, |tickets| tickets.leave(&told, false)).expect("a lock");
+            lines.with(map, NOW_US, |tickets| tickets.leave(&told, false, true)).expect("a lock");
             assert_eq!(lines.with(map, NOW_US, |tickets| tickets.is_first(&leaving)).expect("a lock"), None);
         }
         if chance.below(100) == 0 {
@@ -98,10 +98,16 @@ fn a_caller_is_told_the_costs_that_it_does_not_know_unless_the_line_has_changed(
     let (second, _, ahead) = join(2, first.order, generation);
     assert_eq!(ahead, []);
     assert_eq!(join(3, first.order, generation).2, [2]);
-    lines.with(map, NOW_US, |tickets| tickets.leave(&first, true)).expect("a lock");
+    lines.with(map, NOW_US, |tickets| tickets.leave(&first, true, true)).expect("a lock");
     assert_eq!(join(4, second.order, generation).2, [3]);
-    lines.with(map, NOW_US, |tickets| tickets.leave(&second, false)).expect("a lock");
-    assert_eq!(join(5, second.order, generation).2, [3, 4]);
+    lines.with(map, NOW_US, |tickets| tickets.leave(&second, false, true)).expect("a lock");
+    let (last, generation, ahead) = join(5, second.order, generation);
+    assert_eq!(ahead, [3, 4]);
+    lines.with(map, NOW_US, |tickets| tickets.leave(&last, false, false)).expect("a lock"); // which no plan counts on
+    let (last, renewed, ahead) = join(6, last.order, generation);
+    assert_eq!((renewed, ahead), (generation, vec![]));
+    lines.with(map, NOW_US, |tickets| tickets.leave(&last, false, true)).expect("a lock");
+    assert_ne!(join(7, last.order, generation).1, generation);
 }
 
 #[test]
@@ -149,7 +155,7 @@ fn whatever_is_written_in_the_lines_every_call_ends() {
         let standing = joined.map_or(standing, |joined| Standing { ticket: joined.ticket, ..standing });
         lines.with(map, NOW_US, |tickets| tickets.is_first(&standing)).expect("a lock");
         lines.with(map, NOW_US, |tickets| tickets.listen(seat.process)).expect("a lock");
-        lines.with(map, NOW_US, |tickets| tickets.leave(&standing, false)).expect("a lock");
+        lines.with(map, NOW_US, |tickets| tickets.leave(&standing, false, false)).expect("a lock");
         (0..GROUPS).for_each(|group| lines.freed(map, group, NOW_US));
     }
 }

@@ -70,6 +70,12 @@ impl ZoneLines {
         })
     }
 
+    fn wake(&self, seat: Place) -> PyResult<()> {
+        let (lines, map) = self.lines()?;
+        lines.wake(map, seat.0);
+        Ok(())
+    }
+
     fn is_waited_for(&self, name: &[u8]) -> PyResult<bool> {
         let name = name_of(name)?;
         guarded(|| {
@@ -111,7 +117,7 @@ impl ZoneLines {
         })
     }
 
-    #[pyo3(signature = (seat, number, name, ticket, *, as_planned))]
+    #[pyo3(signature = (seat, number, name, ticket, *, as_planned, planned))]
     fn leave(
         &self,
         seat: Place,
@@ -119,11 +125,12 @@ impl ZoneLines {
         name: &[u8],
         ticket: (u32, u64),
         as_planned: bool,
+        planned: bool,
     ) -> PyResult<Option<u64>> {
         let standing = standing(seat, number, name, ticket)?;
         guarded(|| {
             let (lines, map) = self.lines()?;
-            lines.with(map, monotonic_us(), |tickets| tickets.leave(&standing, as_planned)).map_err(unusable)
+            lines.with(map, monotonic_us(), |tickets| tickets.leave(&standing, as_planned, planned)).map_err(unusable)
         })
     }
 

@@ -25,8 +25,9 @@ class Ticket:
     """A place in a line. `call` wakes its caller; until that waits, it only notes the call.
 
     `number` is its own in this process, `order` that of the line. `is_first` is whether the store said that its turn
-    has come, `turn_us` when it was planned to come, `passed` whether it passed then, and not sooner. `abandon` leaves
-    the line in place of a caller whose event loop was closed while it waited, which never runs again.
+    has come, `turn_us` when it was planned to come, `planned` whether a plan of its process counts on that, `passed`
+    whether it passed then, and not sooner. `abandon` leaves the line in place of a caller whose event loop was closed
+    while it waited, which never runs again.
     """
 
     costs: tuple[int, ...]
@@ -37,6 +38,7 @@ class Ticket:
     wake: Callable[[], object] | None = None
     abandon: Callable[[], object] | None = None
     turn_us: int = 0
+    planned: bool = True
     passed: bool = False
 
     def call(self) -> None:
@@ -117,5 +119,8 @@ class StoreLine(Protocol):
         ...
 
     def leave(self, place: LinePlace, ticket: Ticket, *, as_planned: bool) -> Any:
-        """Step out of the line; the first one is called."""
+        """Step out of the line; the first one is called.
+
+        Plans are made anew unless the ticket left as planned, or no plan counts on it: it is the last, and not planned.
+        """
         ...

@@ -122,7 +122,7 @@ class StoreLines:
             states = yield Read(asked.keys)
         with self._lock:
             insort(known.tickets, (joined.order, ticket), key=lambda each: each[0])
-            turn_us = self._foresee(known, asked, joined, states, timeout_us, is_new=not order)
+            turn_us = self._foresee(known, ticket, joined, states, timeout_us, is_new=not order)
             now_us = self._clock.now_us() + known.ahead_us
         if turn_us is None:
             return 0
@@ -132,7 +132,7 @@ class StoreLines:
     def _foresee(
         self,
         known: _Known,
-        asked: Request,
+        ticket: Ticket,
         joined: Joined,
         states: Sequence[State | None] | None,
         timeout_us: int,
@@ -150,12 +150,13 @@ class StoreLines:
             known.order, known.generation = 0, joined.generation
         now_us += known.ahead_us
         if joined.order <= known.order:  # another caller's answer told of this one
-            return known.plan.turn_us(asked.costs, now_us, join=False)
+            return known.plan.turn_us(ticket.costs, now_us, join=False)
         for costs in joined.ahead:
             known.plan.turn_us(costs, now_us, join=True)
-        turn_us = known.plan.turn_us(asked.costs, now_us, join=False)
-        if turn_us is not None and turn_us - now_us <= timeout_us:
-            known.plan.turn_us(asked.costs, now_us, join=True)
+        turn_us = known.plan.turn_us(ticket.costs, now_us, join=False)
+        ticket.planned = turn_us is not None and turn_us - now_us <= timeout_us
+        if ticket.planned:
+            known.plan.turn_us(ticket.costs, now_us, join=True)
         known.order = joined.order
         return turn_us
 
@@ -256,12 +257,17 @@ class StoreLines:
             known = self._known.setdefault(asked.name, _Known())
             known.entered += 1
             self.waiting += 1
+            ticket.abandon = partial(self._exit, line, asked, ticket)
         line.turns.add(ticket)
 
     def _exit(self, line: StoreLine, asked: Request, ticket: Ticket) -> None:
         """Forget a ticket; the next of this process asks for its turn from now on."""
         line.turns.remove(ticket)
+        leading: Ticket | None = None
         with self._lock:
+            if ticket.abandon is None:
+                return
+            ticket.abandon = None
             known = self._known[asked.name]
             led = bool(known.tickets) and known.tickets[0][1] is ticket
             known.tickets = [each for each in known.tickets if each[1] is not ticket]
@@ -270,7 +276,9 @@ class StoreLines:
             if not known.entered:
                 del self._known[asked.name]
             elif led and known.tickets and not known.tickets[0][1].is_first:
-                known.tickets[0][1].call()
+                leading = known.tickets[0][1]
+        if leading is not None:
+            leading.call()
 
 
 def _ask_first(

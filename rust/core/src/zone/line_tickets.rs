@@ -119,12 +119,15 @@ impl<'zone> Tickets<'zone> {
 
     /// Step out of the line and call the first, if that is another one now. The number of the first one if it is of
     /// the same process, which calls it itself.
-    pub fn leave(&mut self, standing: &Standing, as_planned: bool) -> Option<u64> {
+    ///
+    /// `as_planned`: at the moment that all plans have foretold. `planned`: the plan of its process counts on it, as do
+    /// those of others if it is not the last.
+    pub fn leave(&mut self, standing: &Standing, as_planned: bool, planned: bool) -> Option<u64> {
         let ticket = self.find(standing)?;
         let name = self.words.line_of(ticket);
         let head = self.words.head(&name)?;
-        if !as_planned && self.words.last(head) != ticket {
-            self.words.renew(self.words.bucket_of(&name)); // no plan of another ticket counts on the last one
+        if !as_planned && (planned || self.words.last(head) != ticket) {
+            self.words.renew(self.words.bucket_of(&name));
         }
         self.words.unlink(ticket);
         let first = self.pass_over(&name)?;

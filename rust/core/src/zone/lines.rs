@@ -125,6 +125,14 @@ impl Lines {
         }
     }
 
+    /// Let the process look that sits there and listens.
+    pub fn wake(&self, map: &SharedMap, process: usize) {
+        if process < self.places.processes {
+            map.bell(1 + process).ring();
+            map.bell(1 + process).wake();
+        }
+    }
+
     fn lock<'zone>(&self, map: &'zone SharedMap) -> Result<Taken<'zone>, Unusable> {
         let mut backoff = Backoff::default();
         let mut taken = map.take_line_lock(LOCK);

@@ -83,7 +83,8 @@ class RedisLine:
 
     def leave(self, place: LinePlace, ticket: Ticket, *, as_planned: bool) -> Any:
         """Step out of the line; the first one is called."""
-        return self._drive(self._leaving(self._call(b"L", place, ticket, b"1" if as_planned else b"0")))
+        how = b"1" if as_planned else b"0" if ticket.planned else b"2"
+        return self._drive(self._leaving(self._call(b"L", place, ticket, how)))
 
     def _call(self, what: bytes, place: LinePlace, ticket: Ticket, *more: bytes) -> ScriptCall:
         turns = self.turns

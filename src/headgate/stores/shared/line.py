@@ -70,4 +70,4 @@ class ZoneLine:
 
     def leave(self, place: LinePlace, ticket: Ticket, *, as_planned: bool) -> None:
         """Step out of the line; the first one is called."""
-        self.turns.leave(ticket.number, as_planned=as_planned)
+        self.turns.leave(ticket.number, as_planned=as_planned, planned=ticket.planned)

@@ -7,12 +7,14 @@ the process dies, however it dies.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from headgate.errors import StoreError, StoreTimeout
 from headgate.stores.lines import Ticket
@@ -44,10 +46,22 @@ class Standing(NamedTuple):
 class _Listener:
     """The thread that listens; `began` is set when its seat is known, or why it has none."""
 
-    def __init__(self) -> None:
+    def __init__(self, lines: Any, listen: Callable[[_Listener], None]) -> None:
+        self._lines = lines
         self.began = threading.Event()
         self.seat: Seat | None = None
         self.error: StoreError | None = None
+        self.ends = False
+        self._thread = threading.Thread(target=listen, args=(self,), name="headgate-turns", daemon=True)
+        _listeners.add(self)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Let the thread end, and wait for that."""
+        self.ends = True
+        if self.seat is not None:
+            self._lines.wake(self.seat)
+        self._thread.join(_PATIENCE_S)
 
 
 class ZoneTurns:
@@ -91,7 +105,7 @@ class ZoneTurns:
             ticket = self._tickets.get(number)
         if ticket is not None:
             ticket.is_first = True
-            _call(ticket)
+            ticket.call()
 
     def seat(self) -> Seat | None:
         """Where this process sits, from now until none of its tickets is left; None where there is no seat left.
@@ -101,9 +115,7 @@ class ZoneTurns:
         with self._lock:
             listener = self._listener
             if listener is None:
-                listener = _Listener()
-                threading.Thread(target=self._listen, args=(listener,), name="headgate-turns", daemon=True).start()
-                self._listener = listener
+                listener = self._listener = _Listener(self._lines, self._listen)
         if not listener.began.wait(_PATIENCE_S):
             raise StoreTimeout(f"the thread that listens who is called in {self._shown} has not begun for 10 s")
         if listener.error is not None:
@@ -126,13 +138,13 @@ class ZoneTurns:
                 self._shown, self._lines.most_callers,
             )  # fmt: skip
 
-    def leave(self, number: int, *, as_planned: bool) -> None:
+    def leave(self, number: int, *, as_planned: bool, planned: bool) -> None:
         """Take a ticket out of its line, if it is in one; the first of the line is called."""
         standing = self.standing.get(number)
         if standing is None:
             return
         seat, name, ticket = standing
-        first = self._lines.leave(seat, number, name, ticket, as_planned=as_planned)
+        first = self._lines.leave(seat, number, name, ticket, as_planned=as_planned, planned=planned)
         self.standing.pop(number, None)
         if first is not None:
             self.call(first)
@@ -152,12 +164,12 @@ class ZoneTurns:
                     called_again = list(self._tickets.values())
                 for ticket in called_again:
                     ticket.is_first = False
-                    _call(ticket)
+                    ticket.call()
             for number in called or ():
                 self.call(number)
             self._leave_for_those_that_left()
             with self._lock:
-                goes_on = bool(self._tickets or self.standing)
+                goes_on = bool(self._tickets or self.standing) and not listener.ends
                 if not goes_on and self._listener is listener:
                     self._listener = None
                 return goes_on
@@ -179,7 +191,7 @@ class ZoneTurns:
             gone = {number for number in list(self.standing) if number not in self._tickets}
         for number in gone & self._left:
             with suppress(StoreError):
-                self.leave(number, as_planned=False)
+                self.leave(number, as_planned=False, planned=True)
         self._left = gone
 
     def _end(self, listener: _Listener) -> None:
@@ -188,6 +200,11 @@ class ZoneTurns:
                 self._listener = None
 
 
-def _call(ticket: Ticket) -> None:
-    with suppress(RuntimeError):  # the event loop of its caller was closed
-        ticket.call()
+_listeners: WeakSet[_Listener] = WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Listen no more, as Python ends: no thread may come out of native code then. Who waits still is passed over."""
+    for listener in list(_listeners):
+        listener.end()

@@ -4,7 +4,8 @@
 -- in flight the set of the lines that its places call. ARGV: J to join, T to ask whether it is a ticket's turn, L to
 -- leave; the process, 16 letters; the ticket, which is the process, a number of 12 digits, and its costs; the number of the
 -- process's oldest ticket; how long the process counts as alive, in ms; then for J the most tickets, and up to which
--- order number the caller's plan knows the tickets of which generation; for L whether the ticket left as planned.
+-- order number the caller's plan knows the tickets of which generation; for L 1 if the ticket left as planned, 2 if
+-- its process never planned it, else 0.
 --
 -- The reply: for J the order number, the generation, whether it is first, and the tickets before it that the plan does
 -- not know; F where the line is full. For T whether it is first, 2 if places were freed meanwhile; U for a ticket that is not in line, as those of a
@@ -16,7 +17,7 @@ local now_ms, alive_ms = time[1] * 1000 + math.floor(time[2] / 1000), tonumber(A
 local first = call('ZRANGE', line, 0, 0)[1]
 local called, reply = first, nil
 if ARGV[1] == 'L' then
-  local last = call('ZRANGE', line, -1, -1)[1] == ticket -- which no plan of another ticket counts on
+  local last = ARGV[6] == '2' and call('ZRANGE', line, -1, -1)[1] == ticket -- which no plan counts on
   call('ZREM', line, ticket)
   if ARGV[6] ~= '1' and not last then call('HINCRBY', known, 'g', 1) end
 else
