@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from headgate import core
+from headgate.clock import US_PER_SECOND
 from headgate.decision import Decision, NamedLimit
 from headgate.errors import ArgumentError, brief_number
 from headgate.keys import whole_number
@@ -38,8 +39,14 @@ ExtendOutcome = Literal["extended", "refused", "lapsed", "already settled", "unk
 Amounts = int | None | Sequence[int | None]
 """Units for each group of a hold, or for all; None for as much as is held."""
 
-_PREFIX = "h1"
-_ID = re.compile(_PREFIX + r"[A-Za-z0-9_-]{24}", re.ASCII)
+ID_PREFIX = "h1"
+"""How a whole id begins."""
+
+TO_ID = bytes.maketrans(b"+/", b"-_")
+"""The letters of an id in place of those of base64."""
+
+_OF_ID = bytes.maketrans(b"-_", b"+/")
+_ID = re.compile(ID_PREFIX + r"[A-Za-z0-9_-]{24}", re.ASCII)
 _PERSON = b"headgate hold"
 
 
@@ -158,7 +165,8 @@ def new_id(place: int) -> str:
 
 def write_id(digest: bytes, place: int) -> str:
     """A whole id as text: 26 letters, digits, `-` and `_`."""
-    return _PREFIX + urlsafe_b64encode(digest + place.to_bytes(2, "big")).decode()
+    letters = b2a_base64(digest + place.to_bytes(2, "big"), newline=False)
+    return ID_PREFIX + letters.translate(TO_ID).decode()
 
 
 def read_id(text: object) -> tuple[bytes, int]:
@@ -167,9 +175,9 @@ def read_id(text: object) -> tuple[bytes, int]:
         raise ArgumentError(f"the id of a hold is text, as reserve and id_of give it, not a {type(text).__name__}")
     if _ID.fullmatch(text) is None:
         raise ArgumentError(
-            f"this is no id of a hold: that is {_PREFIX} and 24 letters, digits, - or _, as reserve and id_of give it"
+            f"this is no id of a hold: that is {ID_PREFIX} and 24 letters, digits, - or _, as reserve and id_of give it"
         )
-    raw = urlsafe_b64decode(text[len(_PREFIX) :])
+    raw = a2b_base64(text[len(ID_PREFIX) :].encode().translate(_OF_ID))
     return raw[:16], int.from_bytes(raw[16:], "big")
 
 
@@ -191,6 +199,8 @@ def check_name(name: object) -> bytes:
 
 def check_lease(lease_us: object) -> int:
     """A lease in [1, LONGEST_LEASE_US] microseconds; raises ArgumentError for anything else."""
+    if type(lease_us) is int and 0 < lease_us <= LONGEST_LEASE_US:  # nearly all
+        return lease_us
     number = whole_number(lease_us)
     if number is None:
         raise ArgumentError(f"a lease is a whole number of microseconds, not a {_kind(lease_us)}")
@@ -221,6 +231,8 @@ def check_amount(amount: object) -> int:
 
 def lease_of(lease: float, lease_us: int | None) -> int:
     """A lease in microseconds, from seconds, or as it was given; raises ArgumentError for what is none."""
+    if lease_us is None and type(lease) is int and 0 < lease <= LONGEST_LEASE_US // US_PER_SECOND:  # nearly all
+        return lease * US_PER_SECOND
     return check_lease(_microseconds(lease, "a lease") if lease_us is None else lease_us)
 
 
@@ -231,6 +243,8 @@ def remember_of(remember: float | None) -> int:
 
 def amounts_of(amounts: object) -> list[int | None]:
     """What a hold really cost, from one amount for all its groups or one for each; raises ArgumentError for others."""
+    if type(amounts) is int and 0 <= amounts <= LARGEST:  # nearly all
+        return [amounts]
     each = amounts if isinstance(amounts, list | tuple) else (amounts,)
     return [None if amount is None else check_amount(amount) for amount in each]
 

@@ -249,6 +249,7 @@ class Limiter(_BoundLimiter, Acquiring):
         shorter = {method: getattr(self._bound, method) for method in ("hit", "peek")}
         if hasattr(self._bound, "hold"):
             shorter |= {"reserve": self._bound.hold, "commit": self._bound.commit}
+        self._hold_new = getattr(self._bound, "hold_new", None) if self._is_plain else None
         for method, own in shorter.items():
             if getattr(type(self), method) is getattr(Limiter, method):
                 self.__dict__.pop(method, None)
@@ -292,6 +293,8 @@ class Limiter(_BoundLimiter, Acquiring):
         `remember` seconds, whichever is longest. Raises as `hit` does.
         """
         own_us = lease_of(lease, lease_us)
+        if id is None and remember is None and self._hold_new is not None and type(cost) is int:
+            return Reservation(self._bound, self._hold_new(key, cost, own_us), own_us)
         reserved = self._bound.reserve(self._operation(key, cost), Hold(id, own_us, remember_of(remember)))
         return Reservation(self._holds, reserved, own_us)
 

@@ -85,6 +85,25 @@ def test_vectors_of_holds_are_answered_exactly(url: str, colour: str) -> None:
     assert wrong == [] and steps > 1000
 
 
+def test_all_that_places_in_flight_leave_behind_expires(server: Server) -> None:
+    draw = random.Random(7)
+    store = opened(server.url)
+    with Holder("sync", "50 concurrent", store, scope="expiring") as holder:  # sets of leases of several sizes
+        held: list[str] = []
+        for number in range(120):
+            what = draw.randrange(4)
+            if what == 0 and held:
+                holder.commit(held.pop(draw.randrange(len(held))), draw.choice([None, 0, 9]))
+            elif what == 1 and held:
+                holder.extend(draw.choice(held), 10**7, draw.randrange(4))
+            else:
+                reserved = holder.reserve("expiring", draw.randrange(9), str(number), draw.choice([1, 10**7, 10**9]))
+                held += [reserved.id] if reserved.decision else []
+        keys = list(store.client.scan_iter(f"{store.prefix}*"))
+        assert len(keys) > 30 and all(store.client.ttl(key) > 0 for key in keys)
+    store.close()
+
+
 def test_a_hold_and_its_settling_are_one_call_each(server: Server) -> None:
     store = opened(server.url)
     with Holder("sync", "100/minute log; 10/second burst 100; 20 concurrent", store, scope="once") as holder:

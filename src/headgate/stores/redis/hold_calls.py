@@ -52,7 +52,7 @@ class HoldPlace(NamedTuple):
     numbers: list[int]
 
 
-class _Few(NamedTuple):
+class FewLimits(NamedTuple):
     """The scripts of their own that a few limits of one key have, and these limits as both are told of them."""
 
     reserve: Script
@@ -71,8 +71,8 @@ class HoldCalls:
         for member, name in zip(members, names, strict=True):
             self._asked += [member.numbers, member.field.encode(), name.tail]
         self._borders = [member.borders for member in members]
-        self._few = self._scripts_of_few(members, len({name.tail for name in names}))
-        self.are_few = self._few is not None
+        self.few = self._scripts_of_few(members, len({name.tail for name in names}))
+        self.are_few = self.few is not None
         """Whether they have scripts of their own: a few limits of one key, none of them a shadow."""
 
     def record(self, whole_id: str, slot: int) -> bytes:
@@ -96,8 +96,8 @@ class HoldCalls:
 
     def reserve_few(self, head: HoldHead, record: bytes, name: bytes, cost: int) -> ScriptCall:
         """The same for a few limits of one key."""
-        assert self._few is not None
-        script, _, held = self._few
+        assert self.few is not None
+        script, _, held = self.few
         seconds = (head.lease_us + head.remember_us) // US_PER_SECOND + _SLACK_S
         if head.now_us >= 0:
             seconds += _OTHER_CLOCK_S
@@ -110,8 +110,8 @@ class HoldCalls:
 
     def settle_few(self, record: bytes, actual: float, now_us: float) -> ScriptCall:
         """Settle a hold that is one of these few limits, as they are now."""
-        assert self._few is not None
-        return ScriptCall(self._few.settle, [record], [_AMOUNT(now_us, actual), self._few.held])
+        assert self.few is not None
+        return ScriptCall(self.few.settle, [record], [_AMOUNT(now_us, actual), self.few.held])
 
     def check_debt(self, record: bytes, actuals: Sequence[float], now_us: float) -> ScriptCall:
         """See whether a hold of any limits could be settled with these amounts; nothing changes."""
@@ -157,13 +157,13 @@ class HoldCalls:
         moment_us = self._commands.moment_us(now_us)
         return [b"".join(borders.around(moment_us) for borders in every if borders is not None)]
 
-    def _scripts_of_few(self, members: Sequence[Member], names: int) -> _Few | None:
+    def _scripts_of_few(self, members: Sequence[Member], names: int) -> FewLimits | None:
         commands = self._commands
         if commands.groups != 1 or names != 1 or not commands.are_few or any(member.shadow for member in members):
             return None
         limits = tuple((member.definition.limit.algorithm, member.field) for member in members)
         held = b"".join(_as_held(member, 1, 1) for member in members) + _NO_OTHERS
-        return _Few(reserve_few(limits), settle_few(limits), held)
+        return FewLimits(reserve_few(limits), settle_few(limits), held)
 
 
 def _as_held(member: Member, group: int, name: int) -> bytes:

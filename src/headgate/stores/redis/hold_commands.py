@@ -54,6 +54,7 @@ from headgate.stores.redis.hold_replies import (
     read_settled,
     read_settled_few,
 )
+from headgate.stores.redis.new_holds import NewHolds
 
 _SERVERS_TIME = -1.0
 _NO_DELAY = -1.0
@@ -74,6 +75,8 @@ class HoldCommands:
         self._scopes = "\n".join(definitions[number].scope for number in self._order)
         self._calls = HoldCalls(commands, self._order)
         self._remember_us = remembered_us(definitions, 0)
+        self.new = NewHolds.of(commands, self._calls.few, self._order, self._remember_us)
+        """The short way to a hold of an id that is just made; None where these limits have none."""
 
     def id_of(self, key: Key, name: str | bytes) -> str:
         """The whole id of the hold of a name within a key."""

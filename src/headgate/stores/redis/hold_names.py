@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binascii import crc_hqx
-from functools import cache
+from functools import cache, lru_cache
 
 from headgate.stores.redis.scripts import ID_LETTERS
 from headgate.stores.redis.slot_map import RecordKey
@@ -22,7 +22,18 @@ def slot_of_tag(tag: bytes) -> int:
 
 def record_name(prefix: str, whole_id: str, slot: int) -> RecordKey:
     """The Redis key of the record that a hold has in a slot; what is no slot is of an id that another store made."""
-    return RecordKey(f"{prefix}:{{{tag_in_slot(slot % SLOTS)}}}:hold/{whole_id[-ID_LETTERS:]}".encode())
+    return record_of(prefix, whole_id[-ID_LETTERS:].encode(), slot)
+
+
+def record_of(prefix: str, letters: bytes, slot: int) -> RecordKey:
+    """The same of the letters of a whole id."""
+    return RecordKey(_head(prefix, slot) + letters)
+
+
+@lru_cache(SLOTS)
+def _head(prefix: str, slot: int) -> bytes:
+    """How the names of all records in a slot begin."""
+    return f"{prefix}:{{{tag_in_slot(slot % SLOTS)}}}:hold/".encode()
 
 
 @cache

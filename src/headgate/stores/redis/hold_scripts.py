@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from types import MappingProxyType
 
 from headgate.algorithms.table import REDIS_FORMS
 from headgate.stores.redis.scripts import MARKS, Script, finished, included, script_of, section_of, sections_of
@@ -47,12 +48,20 @@ def reserve_few(limits: tuple[tuple[str, str], ...]) -> Script:
 @cache
 def settle_few(limits: tuple[tuple[str, str], ...]) -> Script:
     """The script that settles what a few limits of one hash hold."""
-    return _few_of_one_hash("settle_few", limits)
+    return _few_of_one_hash(
+        "settle_few", limits, {"concurrent.next": "concurrent.no_next", "concurrent.stay": "concurrent.left"}
+    )
 
 
-def _few_of_one_hash(shell: str, limits: tuple[tuple[str, str], ...]) -> Script:
-    """A shell around a few limits, one inside the other, that reads their hash at once and writes it at once."""
+def _few_of_one_hash(
+    shell: str, limits: tuple[tuple[str, str], ...], own: Mapping[str, str] = MappingProxyType({})
+) -> Script:
+    """A shell around a few limits, one inside the other, that reads their hash at once and writes it at once.
+
+    `own` are sections that it has in place of others.
+    """
     swaps = {
+        **own,
         "hash_io.fetch": "hash_io.fetched",
         "hash_io.put": "hash_io.gather",
         "hash_io.drop": "hash_io.dropped",

@@ -11,6 +11,7 @@ from headgate.clock import Clock, SystemClock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision
 from headgate.drive import drive, drive_async
+from headgate.errors import StoreError
 from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
 from headgate.keys import Key, check_now
 from headgate.operation import Operation, Receipt
@@ -111,6 +112,19 @@ class RedisLimits(_RedisLimits, BoundLimits):
 
     def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
         drive(self._giving_back(receipt, ago_us), self._run)
+
+    def hold_new(self, key: Key, cost: int, lease_us: int) -> Reserved:
+        """`reserve` of one key under an id that is just made, without steps where it need not have any."""
+        new = self._holds.new
+        if new is None or self._clock is not None:
+            return self.reserve(self._whole(key, cost), Hold(None, lease_us))
+        whole_id, call = new.call(key, cost, lease_us)
+        try:
+            reply = self._run(call)
+        except StoreError as lost:
+            lost.hold_id = whole_id
+            raise
+        return Reserved(new.decided(reply, cost), whole_id, False)
 
     def reserve(self, operation: Operation, hold: Hold, /) -> Reserved:
         reserved: Reserved = drive(self._holds.reserve(operation, hold, self._clock), self._run)

@@ -16,9 +16,12 @@ if value then
 end
 
 --@ roll
-local used, left, weight, over = 0, digits, 1, string.format('(%.0f', now)
+local used, left, weight, over, live = 0, digits, 1, string.format('(%.0f', now), 0
 while left > 0 do
-  if left % 2 == 1 then used = used + weight * call('ZCOUNT', key .. field .. ':' .. weight, over, '+inf') end
+  if left % 2 == 1 then
+    local leases = call('ZCOUNT', key .. field .. ':' .. weight, over, '+inf')
+    if leases > 0 then used, live = used + weight * leases, live + weight end -- these sets are there, and expire
+  end
   left, weight = math.floor(left / 2), weight * 2
 end
 local in_flight, asked_end = used, now
@@ -59,7 +62,7 @@ in_flight = used
 
 --@ free
 -- The lease that has `places` is over.
-left, weight = places, 1
+left, weight, live = places, 1, 0
 while left > 0 do
   if left % 2 == 1 then
     local gone = weight * call('ZREM', key .. field .. ':' .. weight, place)
@@ -85,21 +88,33 @@ end
 
 --@ measure
 if used < quota then remaining = quota - used end
---@ include concurrent.ends
+local ends = now
+if in_flight > 0 then
+  --@ include concurrent.last
+end
 if asked_end > ends then ends = asked_end end
 if ends > now then
   reset_after, next_after = ends - now, ends - now
-  local needed = used - quota + 1
-  if needed < 1 then needed = 1 end
-  if needed <= in_flight then -- what is asked for has no lease yet
-    --@ include concurrent.freed
-    next_after = freed - now
-  end
+  --@ include concurrent.next
 end
+
+--@ next
+local needed = used - quota + 1
+if needed < 1 then needed = 1 end
+if needed <= in_flight then -- what is asked for has no lease yet
+  --@ include concurrent.freed
+  next_after = freed - now
+end
+
+--@ no_next
+-- Nothing: when one more is free is not told.
 
 --@ ends
 -- The end of the lease that ends last.
 local ends = now
+--@ include concurrent.last
+
+--@ last
 left, weight = digits, 1
 while left > 0 do
   if left % 2 == 1 then
@@ -114,9 +129,13 @@ end
 local freed, only = nil, 1
 while only * 2 <= digits do only = only * 2 end
 if digits == only then -- all leases are of one size
-  local name = key .. field .. ':' .. only
-  local rank = call('ZCOUNT', name, '-inf', now) + math.ceil(needed / only) - 1
-  freed = tonumber(call('ZRANGE', name, rank, rank, 'WITHSCORES')[2])
+  local name, rank = key .. field .. ':' .. only, math.ceil(needed / only) - 1
+  if rank < 32 then -- counted from the first that is not over
+    freed = tonumber(call('ZRANGEBYSCORE', name, over, '+inf', 'WITHSCORES', 'LIMIT', rank, 1)[2])
+  else
+    rank = rank + call('ZCOUNT', name, '-inf', now)
+    freed = tonumber(call('ZRANGE', name, rank, rank, 'WITHSCORES')[2])
+  end
 else
   --@ include concurrent.ends
   local low, high = now, ends
@@ -160,14 +179,27 @@ end
 local state = pack('<dI4c15', digits, expires_s, mark)
 left, weight = digits, 1
 while left > 0 do
-  local name = key .. field .. ':' .. weight
-  if left % 2 == 1 and (fresh or call('TTL', name) == -1) then call('EXPIREAT', name, expires_s) end
+  if left % 2 == 1 and (fresh or math.floor(live / weight) % 2 == 0) then
+    call('EXPIREAT', key .. field .. ':' .. weight, expires_s)
+  end
   left, weight = math.floor(left / 2), weight * 2
 end
---@ include hash_io.put
+if state ~= value then
+  --@ include hash_io.put
+end
 
 --@ leave
+--@ include concurrent.stay
+
+--@ stay
 --@ include steps.keep
+
+--@ left
+-- The same where no lease was added.
+--@ include steps.expire
+if fresh then
+  --@ include concurrent.write
+end
 
 --@ numbers
 local unit_us, quota = unpack('<BI7', mark)
@@ -177,7 +209,7 @@ kept[at], kept[at + 1], kept[at + 2], kept[at + 3] = digits, used, expires_s, fo
 
 --@ load
 local digits, used, expires_s, former = kept[at], kept[at + 1], kept[at + 2], kept[at + 3]
-local left, weight, over, in_flight, asked_end = 0, 1, string.format('(%.0f', now), used, now
+local left, weight, over, in_flight, asked_end, live, value = 0, 1, string.format('(%.0f', now), used, now, 0, nil
 
 --@ prolong
 -- A lease that is extended has no more places.

@@ -1,0 +1,75 @@
+"""Holds under ids that are just made, of a few limits of one key, as most holds are: without what others need.
+
+`HoldCommands` makes all other ones, in steps.
+"""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from os import urandom
+from struct import Struct
+from typing import Any
+
+from headgate.clock import US_PER_SECOND
+from headgate.decision import Decision, Reading
+from headgate.holding import ID_PREFIX, TO_ID
+from headgate.keys import Key, check_cost, encode_key
+from headgate.stores.redis.codec import tag_of
+from headgate.stores.redis.commands import Commands, ScriptCall
+from headgate.stores.redis.hold_calls import FewLimits
+from headgate.stores.redis.hold_names import record_of, slot_of_tag
+from headgate.stores.redis.hold_replies import IDENTITY, Conflict, read_reserved
+from headgate.stores.redis.replies import no_answer
+from headgate.units import LARGEST
+
+_WHAT = Struct("<ddddBB16s8sd").pack
+_REPLY = Struct("<sddd")
+_UNKNOWN = bytes(IDENTITY)
+_TOKEN = 8
+_DIGEST = 16
+_SLACK_S = 2
+
+
+class NewHolds:
+    """Makes holds of these limits, on the server's time."""
+
+    def __init__(self, commands: Commands, few: FewLimits, order: list[int], remember_us: int) -> None:
+        self._commands = commands
+        self._name = commands.key_names[0][0]
+        self._few = few
+        self._order = order
+        self._remember_us = remember_us
+
+    @classmethod
+    def of(cls, commands: Commands, few: FewLimits | None, order: list[int], remember_us: int) -> NewHolds | None:
+        """Those of limits that have scripts of their own, and need not be told of calendars; else None."""
+        return None if few is None or commands.have_borders else cls(commands, few, order, remember_us)
+
+    def call(self, key: Key, cost: int, lease_us: int) -> tuple[str, ScriptCall]:
+        """(the whole id of a hold, the call that makes it). Raises ArgumentError for what is no key or cost."""
+        text, cost = encode_key(key), check_cost(cost)
+        slot, random = slot_of_tag(tag_of(text)), urandom(_TOKEN + _DIGEST)
+        letters = b2a_base64(random[_TOKEN:] + slot.to_bytes(2, "big"), newline=False).translate(TO_ID)
+        what = _WHAT(-1.0, -1.0, lease_us, self._remember_us, False, False, _UNKNOWN, random[:_TOKEN], cost)
+        seconds = b"%d" % ((lease_us + self._remember_us) // US_PER_SECOND + _SLACK_S)
+        keys = [record_of(self._commands.prefix, letters, slot), self._name.of(text)]
+        return ID_PREFIX + letters.decode(), ScriptCall(self._few.reserve, keys, [what, self._few.held, seconds])
+
+    def decided(self, reply: Any, cost: int) -> Decision:
+        """What a reply tells of a hold of this cost."""
+        order = self._order
+        if len(order) == 1 and type(reply) is bytes and len(reply) == _REPLY.size:  # most replies
+            status, remaining, reset_after_us, next_after_us = _REPLY.unpack(reply)
+            if (
+                status == b"N"
+                and 0 <= remaining <= LARGEST
+                and 0 <= reset_after_us <= LARGEST
+                and 0 <= next_after_us <= LARGEST
+            ):
+                reading = Reading(True, int(remaining), int(reset_after_us), 0, int(next_after_us), 0)
+                return self._commands.decision_of([reading], [cost])
+        answer = read_reserved(reply, len(order))
+        if isinstance(answer, Conflict):  # no hold has an id that was just made
+            raise no_answer(reply, "what was held")
+        readings = [reading for _, reading in sorted(zip(order, answer[1], strict=True))]
+        return self._commands.decision_of(readings, [cost] * len(order))
