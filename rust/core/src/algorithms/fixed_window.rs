@@ -12,7 +12,7 @@ pub type State = (i64, i64);
 /// The state as it stands at `now`. A clock behind the window stays in it: it never admits more.
 #[inline(always)]
 pub fn roll(limit: &Limit, state: Option<State>, now: i64) -> State {
-    let index = now / limit.period;
+    let index = (now as u64 / limit.period as u64) as i64; // both are known to be positive, and this is cheaper
     let Some(state) = state else {
         return (index, 0);
     };
@@ -31,7 +31,7 @@ pub fn roll(limit: &Limit, state: Option<State>, now: i64) -> State {
 #[inline(always)]
 pub fn admit(limit: &Limit, state: State, now: i64, cost: i64) -> Option<i64> {
     let (window, count) = state;
-    if cost == 0 || (cost <= limit.quota && count + cost <= limit.quota) {
+    if cost == 0 || count + cost <= limit.quota {
         return Some(0);
     }
     if cost > limit.quota {

@@ -56,12 +56,11 @@ pub fn roll<E: LogEntries>(limit: &Limit, log: Option<Log<E>>, now: i64) -> Stat
     let Some(log) = log else {
         return State { live: E::default(), gone: 0, used: 0, last: None, shift: 0, charged: 0 };
     };
-    let mut shift = log.shift;
-    if log.last + shift - now > 2 * limit.period {
+    let (mut shift, mut last) = (log.shift, log.last + log.shift);
+    if last - now > 2 * limit.period {
         // No clock steps back that far: the state is from a clock once far ahead.
-        shift = now - log.last;
+        (shift, last) = (now - log.last, now);
     }
-    let last = log.last + shift;
     let border = now.max(last) - limit.period;
     let mut state = State { live: log.entries, gone: 0, used: log.used, last: Some(last), shift, charged: 0 };
     while let Some((time, cost)) = state.live.oldest() {
@@ -87,11 +86,10 @@ pub fn admit<E: LogEntries>(limit: &Limit, state: &State<E>, now: i64, cost: i64
     if cost > limit.quota {
         return None;
     }
-    let excess = state.used + cost - limit.quota;
-    if excess <= 0 {
+    if state.used + cost <= limit.quota {
         return Some(0);
     }
-    Some(freed(limit, state, now, excess))
+    Some(freed(limit, state, now, state.used + cost - limit.quota))
 }
 
 /// The state after an admitted cost.
