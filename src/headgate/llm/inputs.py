@@ -1,0 +1,128 @@
+"""How many tokens the body of a call sends: messages, tools, schemas, images, in the dialects of OpenAI and Anthropic.
+
+A body may refer to what it does not show (an earlier response, a conversation, a file): then `hides` says so, and what
+is counted is too little. Bodies of wrong shape are counted as far as they are text: the provider is the judge of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from headgate.llm.model_table import find
+from headgate.llm.tokens import count_text
+
+_EACH_MESSAGE, _REPLY, _EACH_TOOL = 3, 3, 8
+"""What a chat format adds: around each message, before the reply, around each tool."""
+
+_HIDING = ("previous_response_id", "conversation", "prompt_id")
+_HIDDEN_PARTS = ("file", "input_file", "document", "item_reference", "input_audio", "video_url", "container_upload")
+_IMAGES = ("image_url", "input_image", "image")
+_TEXTS = ("system", "instructions", "input", "prompt")
+_SCHEMAS = ("response_format", "text", "functions", "output_config", "output_format")
+_DEEPEST = 40
+
+
+class InputCount(NamedTuple):
+    """Tokens that a body sends, whether a provider counts exactly as many, and whether it hides more."""
+
+    tokens: int
+    is_exact: bool
+    hides: bool
+
+
+def count_input(body: Mapping[str, Any], model: str) -> InputCount:
+    """The tokens of a call's body, of chat completions, completions, responses, embeddings or messages."""
+    counting = _Counting(model)
+    counting.tokens += _REPLY if "messages" in body else 0
+    counting.hides = any(body.get(name) is not None for name in _HIDING)
+    messages = body.get("messages")
+    for message in messages if isinstance(messages, list) else []:
+        counting.tokens += _EACH_MESSAGE
+        counting.add(message, 0)
+    for name in _TEXTS:
+        counting.add(body.get(name), 0)
+    tools = body.get("tools")
+    for tool in tools if isinstance(tools, list) else []:
+        counting.tokens += _EACH_TOOL
+        counting.add_schema(tool)
+    for name in _SCHEMAS:
+        counting.add_schema(body.get(name))
+    is_exact = counting.is_exact and not counting.hides and not counting.is_estimated
+    return InputCount(counting.tokens, is_exact, counting.hides)
+
+
+class _Counting:
+    """What is counted of a body so far."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self.tokens = 0
+        self.is_exact = True
+        self.is_estimated = False
+        self.hides = False
+
+    def add(self, told: Any, depth: int) -> None:
+        """Count a text, a part, a message, or a list of them; a list of numbers is one of tokens."""
+        if isinstance(told, str):
+            self._add_text(told)
+        elif isinstance(told, list):
+            numbers = sum(isinstance(each, int) for each in told)
+            self.tokens += numbers
+            for each in told if numbers < len(told) else []:
+                self.add(each, depth + 1)
+        elif isinstance(told, Mapping):
+            self._add_part(told, depth)
+
+    def add_schema(self, told: Any) -> None:
+        """Count what a model reads as the text of its JSON: a tool, a schema."""
+        if told is not None:
+            self.is_estimated = True
+            self._add_text(told if isinstance(told, str) else _json(told))
+
+    def _add_part(self, told: Mapping[str, Any], depth: int) -> None:
+        kind = told.get("type")
+        if depth > _DEEPEST:
+            self._add_text(_json(told))
+        elif kind in _IMAGES:
+            self.is_estimated = True
+            self.tokens += find("images", self._model)
+        elif kind in _HIDDEN_PARTS:
+            self.hides = True
+            self._add_text(_shown_text(told))
+        else:
+            for name, value in told.items():
+                if name in ("content", "output", "tool_calls", "text", "thinking", "refusal", "name", "role"):
+                    self.add(value, depth + 1)
+                elif name in ("function", "input", "arguments"):
+                    self.add_schema(value)
+
+    def _add_text(self, text: str) -> None:
+        counted = count_text(text, self._model)
+        self.tokens += counted.tokens
+        self.is_exact = self.is_exact and counted.is_exact
+
+
+def _json(told: Any) -> str:
+    try:
+        return json.dumps(told, ensure_ascii=False, separators=(",", ":"), default=str)
+    except (ValueError, RecursionError):
+        return str(type(told))
+
+
+def _shown_text(told: Mapping[str, Any]) -> str:
+    """The text that a part that refers to a file shows of it."""
+    return " ".join(_texts(told, 0))
+
+
+def _texts(told: Any, depth: int) -> Iterator[str]:
+    if isinstance(told, Mapping) and depth < _DEEPEST:
+        for name, value in told.items():
+            if name == "text" and isinstance(value, str):
+                yield value
+            elif not isinstance(value, str):
+                yield from _texts(value, depth + 1)
+    elif isinstance(told, list) and depth < _DEEPEST:
+        for each in told:
+            yield from _texts(each, depth + 1)

@@ -1,0 +1,32 @@
+"""`models.toml`: what is special to models, by the longest beginning of their names."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache
+from importlib import resources
+from typing import Any
+
+_PROVIDER = re.compile(r"^(?:.*/|(?:[a-z]{2,4}\.)?(?:anthropic|meta|mistral|amazon)\.|ft:)+")
+"""What stands before a model's own name: a provider's or a router's, a region's, and that it is tuned."""
+
+
+def own_name(model: str) -> str:
+    """The name of a model without a provider's before it, in small letters."""
+    return _PROVIDER.sub("", model.lower())
+
+
+def find(table: str, model: str) -> Any:
+    """What a table says of a model, None where it says nothing."""
+    known, name = _tables()[table], own_name(model)
+    return max(
+        ((len(begins), known[begins]) for begins in known if name.startswith(begins)),
+        default=(0, None),
+        key=lambda found: found[0],
+    )[1]
+
+
+@cache
+def _tables() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(resources.files("headgate.llm").joinpath("models.toml").read_text("utf-8"))

@@ -1,0 +1,123 @@
+"""What tokens of a model cost, in whole billionths of a dollar for a million tokens: nothing is ever a float."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import NamedTuple
+
+from headgate.llm.usage import Usage
+
+MILLION, THOUSAND = 10**6, 10**3
+
+
+def dollars(billionths: int) -> Decimal:
+    """Billionths of a dollar as a cost in `usd` is given, exactly."""
+    return Decimal(billionths).scaleb(-9)
+
+
+class Rate(NamedTuple):
+    """Billionths for a million tokens. Above the tokens of input of a step, all tokens of a call cost its rate."""
+
+    base: int
+    steps: tuple[tuple[int, int], ...] = ()
+
+    def at(self, input_tokens: int) -> int:
+        """The rate of a call with so many tokens of input."""
+        rate = self.base
+        for start, later in self.steps:
+            if input_tokens > start:
+                rate = later
+        return rate
+
+    def dearest(self, other: Rate) -> Rate:
+        """At every number of tokens the higher of two rates."""
+        starts = sorted({start for start, _ in (*self.steps, *other.steps)})
+        return Rate(
+            max(self.base, other.base),
+            tuple((start, max(self.at(start + 1), other.at(start + 1))) for start in starts),
+        )
+
+
+class Price(NamedTuple):
+    """What a model costs. `request` is for each call, in billionths, and `web_searches` for a thousand of them.
+
+    `version` tells where the price is from, for the books.
+    """
+
+    input: Rate
+    output: Rate
+    cache_read: Rate
+    cache_write: Rate
+    cache_write_hour: Rate
+    reasoning: Rate
+    web_searches: int
+    request: int
+    version: str
+
+    def cost(self, usage: Usage) -> int:
+        """What a call cost in billionths of a dollar, rounded up."""
+        at = usage.input
+        plain = usage.input - usage.cache_read - usage.cache_write
+        million = (
+            plain * self.input.at(at)
+            + usage.cache_read * self.cache_read.at(at)
+            + (usage.cache_write - usage.cache_write_hour) * self.cache_write.at(at)
+            + usage.cache_write_hour * self.cache_write_hour.at(at)
+            + (usage.output - usage.reasoning) * self.output.at(at)
+            + usage.reasoning * self.reasoning.at(at)
+        )
+        searches = -(-usage.web_searches * self.web_searches // THOUSAND)
+        return -(-million // MILLION) + searches + self.request
+
+    def most(self, input_tokens: int, output_tokens: int) -> int:
+        """The most that a call with so many tokens can cost: all input written to the cache, all output reasoning."""
+        rates = (self.input, self.cache_read, self.cache_write, self.cache_write_hour)
+        million = input_tokens * max(rate.at(input_tokens) for rate in rates)
+        million += output_tokens * max(self.output.at(input_tokens), self.reasoning.at(input_tokens))
+        return -(-million // MILLION) + self.request
+
+    def dearest(self, other: Price) -> Price:
+        """Of each rate the higher of two prices."""
+        return Price(
+            self.input.dearest(other.input),
+            self.output.dearest(other.output),
+            self.cache_read.dearest(other.cache_read),
+            self.cache_write.dearest(other.cache_write),
+            self.cache_write_hour.dearest(other.cache_write_hour),
+            self.reasoning.dearest(other.reasoning),
+            max(self.web_searches, other.web_searches),
+            max(self.request, other.request),
+            " or ".join(dict.fromkeys([self.version, other.version])),
+        )
+
+
+def price_of(
+    input: int | Rate,
+    output: int | Rate,
+    *,
+    cache_read: int | Rate | None = None,
+    cache_write: int | Rate | None = None,
+    cache_write_hour: int | Rate | None = None,
+    reasoning: int | Rate | None = None,
+    web_searches: int = 0,
+    request: int = 0,
+    version: str,
+) -> Price:
+    """A price; what is not told costs what the tokens cost that it is a part of."""
+    sent, made = _rate(input), _rate(output)
+    written = sent if cache_write is None else _rate(cache_write)
+    return Price(
+        sent,
+        made,
+        sent if cache_read is None else _rate(cache_read),
+        written,
+        written if cache_write_hour is None else _rate(cache_write_hour),
+        made if reasoning is None else _rate(reasoning),
+        web_searches,
+        request,
+        version,
+    )
+
+
+def _rate(told: int | Rate) -> Rate:
+    return told if isinstance(told, Rate) else Rate(told)

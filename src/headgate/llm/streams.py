@@ -1,0 +1,119 @@
+"""The usage of a streamed answer: what its events tell, in any dialect, and the text that was made if they never do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from headgate.llm.events import ServerSentEvent
+from headgate.llm.usage import Usage, field_of, usage_of
+
+_ENDS = ("response.completed", "response.incomplete", "response.failed")
+_MAKING = ("content", "reasoning_content", "reasoning", "refusal", "text", "thinking", "partial_json")
+"""Fields of a delta in which text is made, in chat completions and in messages."""
+
+
+class StreamUsage:
+    """Reads the events of one answer, one after another: of a server, or the objects that a client's package gives.
+
+    `usage` is what was told, None if nothing was (yet); `is_final` whether that is the whole truth, not what was known
+    on the way; `has_ended` whether the end of the stream was seen.
+    """
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+        self.is_final = False
+        self.has_ended = False
+        self._texts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """All text that was made so far, arguments of calls and reasoning that is shown among it: to be counted."""
+        return "".join(self._texts)
+
+    def read_event(self, event: ServerSentEvent) -> bool:
+        """Read an event of a server; whether it tells usage alone, which a client that did not ask does not expect."""
+        if event.data == "[DONE]":
+            self.end()
+            return False
+        if not event.data:
+            return False
+        try:
+            told = json.loads(event.data)
+        except (ValueError, RecursionError):
+            return False
+        return self.read(told)
+
+    def end(self) -> None:
+        """The stream ended as it should: what was told last is the truth."""
+        self.has_ended = True
+        self.is_final = self.usage is not None
+
+    def read(self, told: Any) -> bool:
+        """Read what an event says, a mapping or an object; the answer is that of `read_event`."""
+        kind = field_of(told, "type")
+        if not isinstance(kind, str) or field_of(told, "choices") is not None:
+            return self._read_chat(told)
+        if kind.startswith("response."):
+            self._read_response(kind, told)
+        else:
+            self._read_message(kind, told)
+        return False
+
+    def _read_chat(self, told: Any) -> bool:
+        """A chunk of chat completions or completions; some servers tell usage in each, and the last counts."""
+        usage, choices = usage_of(field_of(told, "usage")), field_of(told, "choices")
+        choices = choices if isinstance(choices, list) else []
+        if usage is not None:
+            self.usage, self.is_final = usage, self.is_final or not choices
+        for choice in choices:
+            if field_of(choice, "finish_reason") is not None and usage is not None:
+                self.is_final = True
+            self._made(choice, ("text",))
+            delta = field_of(choice, "delta")
+            self._made(delta, _MAKING)
+            calls = field_of(delta, "tool_calls")
+            for call in calls if isinstance(calls, list) else ():
+                self._made(field_of(call, "function"), ("name", "arguments"))
+        return usage is not None and not choices
+
+    def _read_response(self, kind: str, told: Any) -> None:
+        """An event of OpenAI's responses, whose last one tells all."""
+        if kind.endswith(".delta"):
+            self._made(told, ("delta",))
+        elif kind in _ENDS:
+            self.has_ended = True
+            usage = usage_of(field_of(field_of(told, "response"), "usage"))
+            if usage is not None:
+                self.usage, self.is_final = usage, True
+
+    def _read_message(self, kind: str, told: Any) -> None:
+        """An event of Anthropic's messages: numbers are cumulative, and may be 0 at first, so the largest count."""
+        if kind == "content_block_delta":
+            self._made(field_of(told, "delta"), _MAKING)
+        elif kind == "message_start":
+            self._grow(usage_of(field_of(field_of(told, "message"), "usage")))
+        elif kind == "message_delta":
+            usage = field_of(told, "usage")
+            self._grow(usage_of({"input_tokens": 0, **_fields(usage)} if usage is not None else None), is_final=True)
+        elif kind == "message_stop":
+            self.has_ended = True
+
+    def _grow(self, usage: Usage | None, *, is_final: bool = False) -> None:
+        if usage is None:
+            return
+        self.usage = usage if self.usage is None else Usage(*map(max, self.usage, usage))
+        self.is_final = self.is_final or is_final
+
+    def _made(self, told: Any, names: tuple[str, ...]) -> None:
+        for name in names:
+            text = field_of(told, name)
+            if isinstance(text, str):
+                self._texts.append(text)
+
+
+def _fields(told: Any) -> dict[str, Any]:
+    """The fields of a mapping or an object that are told."""
+    fields = told if isinstance(told, Mapping) else getattr(told, "__dict__", {})
+    return {name: value for name, value in fields.items() if value is not None}

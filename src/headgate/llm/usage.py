@@ -1,0 +1,133 @@
+"""What a call used, as its answer tells it, in the dialects of OpenAI and Anthropic and what speaks like them.
+
+Unknown is not zero: an answer that tells no usage, or none that can be true, gives None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+MOST_TOKENS = 1 << 40
+"""What tells more than that tells nonsense."""
+
+
+_MESSAGES = ("cache_read_input_tokens", "cache_creation_input_tokens", "server_tool_use")
+"""Fields that only Anthropic's usage has."""
+
+
+class Usage(NamedTuple):
+    """Tokens of a call, of which some are parts of others.
+
+    `input` counts all that was sent, `cache_read` and `cache_write` among it (`cache_write_hour` is the part of the
+    writes that is kept for an hour, not minutes); `output` counts all that was made, `reasoning` among it.
+    `web_searches` that the provider made are counted beside them.
+    """
+
+    input: int
+    output: int
+    cache_read: int = 0
+    cache_write: int = 0
+    cache_write_hour: int = 0
+    reasoning: int = 0
+    web_searches: int = 0
+
+
+def read_usage(answer: Any) -> Usage | None:
+    """The usage of a whole answer, a mapping or an object of the `openai` or `anthropic` package; None if unknown."""
+    return usage_of(field_of(answer, "usage"))
+
+
+def usage_of(told: Any) -> Usage | None:
+    """A `usage` of any dialect; None for what is none, or cannot be true."""
+    if told is None:
+        return None
+    try:
+        if field_of(told, "prompt_tokens") is not None:
+            return _of_chat(told)
+        if any(field_of(told, name) is not None for name in _MESSAGES):
+            return _of_messages(told)
+        return _of_responses(told)
+    except _Nonsense:
+        return None
+
+
+class _Nonsense(Exception):
+    """A number of tokens that is none."""
+
+
+def _of_chat(told: Any) -> Usage:
+    """Chat completions, completions and embeddings of OpenAI."""
+    sent, made = field_of(told, "prompt_tokens_details"), field_of(told, "completion_tokens_details")
+    return _consistent(
+        _count(told, "prompt_tokens", needed=True),
+        _count(told, "completion_tokens"),
+        total=_count(told, "total_tokens"),
+        cache_read=_count(sent, "cached_tokens"),
+        cache_write=_count(sent, "cache_write_tokens"),
+        reasoning=_count(made, "reasoning_tokens"),
+    )
+
+
+def _of_responses(told: Any) -> Usage:
+    """Responses of OpenAI; and Anthropic's messages that read and wrote no cache."""
+    sent, made = field_of(told, "input_tokens_details"), field_of(told, "output_tokens_details")
+    return _consistent(
+        _count(told, "input_tokens", needed=True),
+        _count(told, "output_tokens"),
+        total=_count(told, "total_tokens"),
+        cache_read=_count(sent, "cached_tokens"),
+        cache_write=_count(sent, "cache_write_tokens"),
+        reasoning=_count(made, "reasoning_tokens"),
+    )
+
+
+def _of_messages(told: Any) -> Usage:
+    """Anthropic's messages, whose `input_tokens` leave out what the cache read and wrote."""
+    read, written = _count(told, "cache_read_input_tokens"), _count(told, "cache_creation_input_tokens")
+    hour = _count(field_of(told, "cache_creation"), "ephemeral_1h_input_tokens")
+    searches = _count(field_of(told, "server_tool_use"), "web_search_requests")
+    return _consistent(
+        _count(told, "input_tokens", needed=True) + read + written,
+        _count(told, "output_tokens"),
+        total=0,
+        cache_read=read,
+        cache_write=written,
+        cache_write_hour=hour,
+    )._replace(web_searches=searches)
+
+
+def _consistent(
+    sent: int,
+    made: int,
+    *,
+    total: int,
+    cache_read: int,
+    cache_write: int,
+    cache_write_hour: int = 0,
+    reasoning: int = 0,
+) -> Usage:
+    """A usage whose parts are no larger than the whole; of numbers that differ, the larger counts.
+
+    Where the total is more than what was sent and made, the rest was made: some servers leave reasoning out of what
+    they call output.
+    """
+    cache_write = max(cache_write, cache_write_hour)
+    sent = max(sent, cache_read + cache_write)
+    made = max(made, reasoning, total - sent)
+    return Usage(sent, made, cache_read, cache_write, cache_write_hour, reasoning)
+
+
+def _count(told: Any, name: str, *, needed: bool = False) -> int:
+    """A number of tokens, 0 where it is not told; raises _Nonsense for what cannot be one."""
+    value = field_of(told, name)
+    if value is None and not needed:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
+        raise _Nonsense
+    return value
+
+
+def field_of(told: Any, name: str) -> Any:
+    """A field of a mapping or of an object; None where it has none."""
+    return told.get(name) if isinstance(told, Mapping) else getattr(told, name, None)

