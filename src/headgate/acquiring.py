@@ -15,8 +15,6 @@ from headgate.waiting.lines import WaitingLines
 from headgate.waiting.run import run, run_async
 from headgate.waiting.steps import WaitSteps, timeout_us
 
-_LEASE_S = 60.0
-
 
 class _Acquiring:
     """What both colours are made of: limits that are bound to a store, and their lines."""
@@ -47,7 +45,7 @@ class _Acquiring:
         remember: float | None,
     ) -> tuple[WaitSteps, int]:
         """(the steps of waiting, the lease) of what is to be held."""
-        own_us = lease_of(_LEASE_S if lease is None else lease, lease_us)
+        own_us = lease_of(lease, lease_us)
         holding = self._lines.holding(key, Hold(id, own_us, remember_of(remember)))
         return self._lines.steps(key, self.counted.read(cost), timeout_us(timeout), holding), own_us
 

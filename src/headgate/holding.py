@@ -26,6 +26,9 @@ HOUR_US = 3_600_000_000
 LONGEST_LEASE_US = 31 * 24 * HOUR_US
 """A lease is in [1, 31 days]."""
 
+LEASE_S = 60
+"""Seconds for which what is held keeps its places in flight, where its caller tells no lease."""
+
 LONGEST_REMEMBERED_US = 366 * 24 * HOUR_US
 """What a caller may ask to be remembered beyond what is needed, in [0, 366 days]."""
 
@@ -229,11 +232,16 @@ def check_amount(amount: object) -> int:
     return number
 
 
-def lease_of(lease: float, lease_us: int | None) -> int:
-    """A lease in microseconds, from seconds, or as it was given; raises ArgumentError for what is none."""
+def lease_of(lease: float | None, lease_us: int | None) -> int:
+    """A lease in microseconds, from seconds, `LEASE_S` where None are told, or as it was given.
+
+    Raises ArgumentError for what is no lease.
+    """
     if lease_us is None and type(lease) is int and 0 < lease <= LONGEST_LEASE_US // US_PER_SECOND:  # nearly all
         return lease * US_PER_SECOND
-    return check_lease(_microseconds(lease, "a lease") if lease_us is None else lease_us)
+    if lease_us is None:
+        return check_lease(_microseconds(LEASE_S if lease is None else lease, "a lease"))
+    return check_lease(lease_us)
 
 
 def remember_of(remember: float | None) -> int:

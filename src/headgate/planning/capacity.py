@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
+from headgate.holding import LEASE_S
 from headgate.planning import redis_costs
 from headgate.planning.decisions import (
     BUSY_SHARE,
@@ -22,7 +23,6 @@ from headgate.planning.decisions import (
 )
 from headgate.planning.memory import (
     ADDRESS_BYTES,
-    LEASE_S,
     VALUE_BYTES,
     LimitNeeds,
     is_shared,

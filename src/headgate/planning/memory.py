@@ -8,7 +8,7 @@ from math import ceil
 
 from headgate.algorithms.table import ALGORITHMS
 from headgate.decision import NamedLimit
-from headgate.holding import remembered_us
+from headgate.holding import LEASE_S, remembered_us
 from headgate.limits import Limit, units_of
 from headgate.planning.redis_costs import (
     COSTS,
@@ -29,9 +29,6 @@ VALUE_BYTES = 36
 """Length of what identifies a user: that of a UUID."""
 
 ADDRESS_BYTES = 23
-
-LEASE_S = 60
-"""How long a request is taken to be in flight: a lease, unless another is told."""
 
 _DIGEST_BYTES, _PLACE_BYTES = 32, 24
 _LONGEST_TEXT, _HASHED_TEXT = 128, 41

@@ -23,7 +23,6 @@ from headgate.waiting.departure import Departure
 from headgate.waiting.run import run, run_async
 from headgate.waiting.steps import Holding, timeout_us
 
-_LEASE_S = 60.0
 _NAME_BYTES = 16
 
 
@@ -47,7 +46,7 @@ class _GateAcquiring:
         """How a request is to be held; None where it is not."""
         if lease is None and lease_us is None and id is None and remember is None:
             return None
-        return Hold(id, lease_of(_LEASE_S if lease is None else lease, lease_us), remember_of(remember))
+        return Hold(id, lease_of(lease, lease_us), remember_of(remember))
 
     @staticmethod
     def _check_lease(resolved: Resolved) -> None:

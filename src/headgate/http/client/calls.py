@@ -23,11 +23,12 @@ from headgate.costs import Cost
 from headgate.decision import Decision
 from headgate.drive import drive, drive_async
 from headgate.errors import HeadgateError, Held, RateLimited, StoreError, StoreUnavailable, Throttled
+from headgate.holding import LEASE_S
 from headgate.http.client.destinations import Destination, Destinations
 from headgate.http.client.errors import Own
 from headgate.http.client.limit_fields import Told, told
 from headgate.http.client.options import ClientLimits, Options, read_options
-from headgate.http.client.places import LEASE_S, HeldCall
+from headgate.http.client.places import HeldCall
 from headgate.keys import Key
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.waiting.steps import FOREVER_US, Sleep

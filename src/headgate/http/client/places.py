@@ -14,9 +14,6 @@ from headgate.limits import Limit
 
 _log = logging.getLogger("headgate")
 
-LEASE_S = 60.0
-"""Seconds after which a place is free where its process died; while the process lives the lease extends itself."""
-
 
 class HeldCall:
     """What one attempt of a call holds; it is freed once, and where it is dropped, its lease ends by itself."""

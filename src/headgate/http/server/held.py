@@ -22,7 +22,6 @@ from headgate.reservation import AsyncReservation
 
 _log = logging.getLogger("headgate")
 _GONE = Extension("unknown", (), None)
-_LEASE_S = 60.0
 
 
 class HeldRequest:
@@ -122,6 +121,6 @@ async def _settle(settling: Awaitable[Any]) -> None:
 def lease_us_of(told: Mapping[str, Any]) -> int:
     """The option `lease` in microseconds; raises ConfigError."""
     try:
-        return lease_of(told.get("lease", _LEASE_S), None)
+        return lease_of(told.get("lease"), None)
     except ArgumentError as error:
         raise ConfigError(f"lease is for how many seconds a request is held without a sign of life: {error}") from error

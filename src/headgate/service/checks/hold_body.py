@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headgate.errors import ArgumentError
-from headgate.holding import LONGEST_LEASE_US, LONGEST_NAME, LONGEST_REMEMBERED_US
+from headgate.holding import LEASE_S, LONGEST_LEASE_US, LONGEST_NAME, LONGEST_REMEMBERED_US
 from headgate.policy.request import Request
 from headgate.service.checks.body import (
     COST_SCHEMA,
@@ -21,9 +21,6 @@ from headgate.service.checks.body import (
 )
 
 Cost = int | Mapping[str, int | str]
-
-LEASE_S = 60
-"""The lease where a body says none."""
 
 _RESERVE = ("request", "cost", "lease", "id", "remember")
 _ID = {"type": "string", "description": "as the answer to /v1/reserve has it"}
