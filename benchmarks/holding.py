@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+from pathlib import Path
 
 from benchmarks.measuring import Measured, Section, Target, Timed, in_turns, timed_loop
-from headgate import Limiter, MemoryStore
+from headgate import Limiter, MemoryStore, SharedStore
 from headgate import core as cores
+from headgate.stores.protocol import Store
 
 CALLS = 5_000
 OPEN = (10, 10_000)
@@ -19,8 +22,24 @@ TEXTS = {
 }
 
 
-def hits(core: str, text: str) -> Timed:
-    limiter = Limiter(text, store=MemoryStore(core=core))  # type: ignore[arg-type]
+class Stores:
+    """Makes stores of one kind: memory on the native core or on Python's, or a zone in a folder."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self._kind = kind
+        self._folder = folder
+        self._made = 0
+
+    def store(self, max_holds: int) -> Store:
+        """One that remembers so many holds."""
+        self._made += 1
+        if self._kind == "zone":
+            return SharedStore(self._folder / f"zone-{self._made}", size=64 << 20, max_holds=max_holds)
+        return MemoryStore(core=self._kind, max_holds=max_holds)  # type: ignore[arg-type]
+
+
+def hits(stores: Stores, text: str) -> Timed:
+    limiter = Limiter(text, store=stores.store(1_000))
 
     def work() -> None:
         for _ in range(CALLS):
@@ -29,9 +48,9 @@ def hits(core: str, text: str) -> Timed:
     return timed_loop(work, CALLS)
 
 
-def holds(core: str, text: str) -> Timed:
+def holds(stores: Stores, text: str) -> Timed:
     """Units are held and settled, of one key; the store remembers as many as in a busy hour."""
-    limiter = Limiter(text, store=MemoryStore(core=core, max_holds=4 * CALLS))  # type: ignore[arg-type]
+    limiter = Limiter(text, store=stores.store(4 * CALLS))
 
     def work() -> None:
         for _ in range(CALLS):
@@ -40,9 +59,9 @@ def holds(core: str, text: str) -> Timed:
     return timed_loop(work, CALLS)
 
 
-def settling(core: str, text: str, opened: int) -> Timed:
+def settling(stores: Stores, text: str, opened: int) -> Timed:
     """As `holds`, by ids, of a key of which so many others are open."""
-    limiter = Limiter(text, store=MemoryStore(core=core, max_holds=opened + 4 * CALLS))  # type: ignore[arg-type]
+    limiter = Limiter(text, store=stores.store(opened + 4 * CALLS))
     for _ in range(opened):
         limiter.reserve("user:42", 1, lease=86_400)
 
@@ -59,28 +78,31 @@ def settling(core: str, text: str, opened: int) -> Timed:
 
 
 def run(quick: bool) -> Section:
-    """Measure all kinds of limits on the cores that are here."""
+    """Measure all kinds of limits on the stores that are here."""
     rounds = 3 if quick else 9
-    kinds = ("native", "python") if cores.native is not None else ("python",)
+    kinds = ("native", "zone", "python") if cores.native is not None else ("python",)
     rows, targets = [], []
-    for core in kinds:
-        of_one: dict[str, Timed] = {"hit": hits(core, TEXTS["token bucket"])}
-        for name, text in TEXTS.items():
-            of_one[name] = holds(core, text)
-            for opened in OPEN:
-                of_one[f"{name} {opened}"] = settling(core, text, opened)
-        measured = in_turns(of_one, rounds)
+    for kind in kinds:
+        with tempfile.TemporaryDirectory() as folder:
+            stores = Stores(kind, Path(folder))
+            of_one: dict[str, Timed] = {"hit": hits(stores, TEXTS["token bucket"])}
+            for name, text in TEXTS.items():
+                of_one[name] = holds(stores, text)
+                for opened in OPEN:
+                    of_one[f"{name} {opened}"] = settling(stores, text, opened)
+            measured = in_turns(of_one, rounds)
         hit = measured["hit"]
         for name in TEXTS:
             few, many = (measured[f"{name} {opened}"] for opened in OPEN)
-            rows.append((core, name, str(hit), str(measured[name]), str(few), str(many)))
-            targets.append(at_most(f"{core}, {name}: a reserve and its commit", measured[name], hit, 3))
-            targets.append(at_most(f"{core}, {name}: a commit with {OPEN[1]:,} open to {OPEN[0]}", many, few, 1.5))
+            rows.append((kind, name, str(hit), str(measured[name]), str(few), str(many)))
+            targets.append(at_most(f"{kind}, {name}: a reserve and its commit", measured[name], hit, 3))
+            targets.append(at_most(f"{kind}, {name}: a commit with {OPEN[1]:,} open to {OPEN[0]}", many, few, 1.5))
     return Section(
         "Holds",
-        "`limiter.reserve(key, 9).commit(4)` beside `limiter.hit(key)` of a token bucket on the same core; and "
-        "`limiter.commit(id, 4)` on a key of which ten or ten thousand others are open.",
-        ("core", "limit", "hit", "reserve and commit", f"commit, {OPEN[0]} open", f"commit, {OPEN[1]:,} open"),
+        "`limiter.reserve(key, 9).commit(4)` beside `limiter.hit(key)` of a token bucket in the same store: memory on "
+        "the native core or on Python's, or a zone; and `limiter.commit(id, 4)` on a key of which ten or ten thousand "
+        "others are open.",
+        ("store", "limit", "hit", "reserve and commit", f"commit, {OPEN[0]} open", f"commit, {OPEN[1]:,} open"),
         rows,
         targets,
     )
