@@ -12,13 +12,7 @@ from subjects import CORES, HOLDING, KINDS
 
 pytest_plugins = ["redis_fixtures"]
 
-LONGEST = (
-    "test_shared_processes.py",
-    "test_zone_lines.py",
-    "test_redis_lines.py",
-    "test_docs.py",
-    "test_redis_holds.py",
-)
+LONGEST = ("test_shared_processes.py", "test_zone_lines.py", "test_redis_lines.py", "test_redis_holds.py")
 """Files that begin first, so that none of them is left alone at the end: a file's tests run one after another."""
 
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
