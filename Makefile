@@ -34,7 +34,7 @@ test-python: install
 	@scripts/older-fastapi $(BIN)/python
 	@$(BIN)/pytest --quiet -n 2 tests/unit tests/laws
 	@# They keep deadlines of milliseconds on whatever machine this is: what fails is asked again, twice, and named.
-	@$(BIN)/pytest --quiet -n 3 --dist loadfile --no-loadscope-reorder --reruns 2 -rR tests/integration
+	@$(BIN)/pytest --quiet -n 3 --dist loadfile --reruns 2 -rR tests/integration
 
 test-pythons: install
 	@scripts/system-packages test

@@ -12,9 +12,6 @@ from subjects import CORES, HOLDING, KINDS
 
 pytest_plugins = ["redis_fixtures"]
 
-LONGEST = ("test_shared_processes.py", "test_zone_lines.py", "test_redis_lines.py", "test_redis_holds.py")
-"""Files that begin first, so that none of them is left alone at the end: a file's tests run one after another."""
-
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=30)
 settings.register_profile(
@@ -37,12 +34,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("store_kind", KINDS)
     if "holding_kind" in metafunc.fixturenames:
         metafunc.parametrize("holding_kind", HOLDING)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first; all others stay in their order."""
-    places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture(autouse=True)
