@@ -44,10 +44,10 @@ def usage_of(told: Any) -> Usage | None:
         return None
     try:
         if field_of(told, "prompt_tokens") is not None:
-            return _of_chat(told)
+            return _of_openai(told, "prompt", "completion")
         if any(field_of(told, name) is not None for name in _MESSAGES):
             return _of_messages(told)
-        return _of_responses(told)
+        return _of_openai(told, "input", "output")
     except _Nonsense:
         return None
 
@@ -56,29 +56,19 @@ class _Nonsense(Exception):
     """A number of tokens that is none."""
 
 
-def _of_chat(told: Any) -> Usage:
-    """Chat completions, completions and embeddings of OpenAI."""
-    sent, made = field_of(told, "prompt_tokens_details"), field_of(told, "completion_tokens_details")
-    return _consistent(
-        _count(told, "prompt_tokens", needed=True),
-        _count(told, "completion_tokens"),
-        total=_count(told, "total_tokens"),
-        cache_read=_count(sent, "cached_tokens"),
-        cache_write=_count(sent, "cache_write_tokens"),
-        reasoning=_count(made, "reasoning_tokens"),
-    )
+def _of_openai(told: Any, sent: str, made: str) -> Usage:
+    """OpenAI's usage, which calls what was sent and made `prompt` and `completion`, or `input` and `output`.
 
-
-def _of_responses(told: Any) -> Usage:
-    """Responses of OpenAI; and Anthropic's messages that read and wrote no cache."""
-    sent, made = field_of(told, "input_tokens_details"), field_of(told, "output_tokens_details")
+    Anthropic's, too, of messages that read and wrote no cache.
+    """
+    of_sent, of_made = field_of(told, f"{sent}_tokens_details"), field_of(told, f"{made}_tokens_details")
     return _consistent(
-        _count(told, "input_tokens", needed=True),
-        _count(told, "output_tokens"),
+        _count(told, f"{sent}_tokens", needed=True),
+        _count(told, f"{made}_tokens"),
         total=_count(told, "total_tokens"),
-        cache_read=_count(sent, "cached_tokens"),
-        cache_write=_count(sent, "cache_write_tokens"),
-        reasoning=_count(made, "reasoning_tokens"),
+        cache_read=_count(of_sent, "cached_tokens"),
+        cache_write=_count(of_sent, "cache_write_tokens"),
+        reasoning=_count(of_made, "reasoning_tokens"),
     )
 
 
