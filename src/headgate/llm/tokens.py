@@ -16,9 +16,6 @@ from typing import NamedTuple
 from headgate.llm.model_table import find
 from headgate.llm.vocabularies import counter
 
-SLOW_TEXT = 10_000
-"""Characters from which on counting takes as long as a millisecond: an event loop leaves it to a thread."""
-
 _USUAL = "o200k_base"
 _REMEMBERED_FROM = 500
 _MOST_REMEMBERED = 2_000
@@ -32,7 +29,7 @@ class TokenCount(NamedTuple):
 
 
 def count_text(text: str, model: str) -> TokenCount:
-    """The tokens of a text for a model; the first one loads a vocabulary (0.5 s)."""
+    """The tokens of a text for a model; the first one loads a vocabulary, which takes a while."""
     vocabulary: str | None = find("vocabularies", model)
     count = counter(vocabulary or _USUAL)
     if count is None:

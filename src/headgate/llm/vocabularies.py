@@ -48,7 +48,7 @@ _MOST_TRIES = 64
 
 @cache
 def counter(vocabulary: str) -> Count | None:
-    """What counts with a vocabulary, loaded at its first use (0.5 s); None where `headgate[llm]` is not installed.
+    """What counts with a vocabulary, loaded at its first use; None where `headgate[llm]` is not installed.
 
     Raises ConfigError for a vocabulary that is not what OpenAI publishes.
     """

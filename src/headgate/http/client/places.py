@@ -16,7 +16,7 @@ _log = logging.getLogger("headgate")
 
 
 class HeldCall:
-    """What one attempt of a call holds; it is freed once, and where it is dropped, its lease ends by itself."""
+    """What one attempt of a call holds; it is freed once, and where it is dropped, as a dropped request is."""
 
     __slots__ = ("_asynchronous", "_held")
 
