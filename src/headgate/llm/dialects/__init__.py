@@ -1,0 +1,26 @@
+"""The dialects that clients of language models speak: paths, refusals, errors, headers, and how a stream is ended.
+
+All of it is text from plain decisions and names: nothing here asks a store or a network.
+"""
+
+from headgate.llm.dialects.answers import Answer
+from headgate.llm.dialects.fields import limit_headers, warning_headers
+from headgate.llm.dialects.paths import Dialect, Family, dialect_of
+from headgate.llm.dialects.problems import Problem, problem_answer
+from headgate.llm.dialects.refusals import refusal, requested_units
+from headgate.llm.dialects.stream_ends import StreamEnd, cut_events
+
+__all__ = [
+    "Answer",
+    "Dialect",
+    "Family",
+    "Problem",
+    "StreamEnd",
+    "cut_events",
+    "dialect_of",
+    "limit_headers",
+    "problem_answer",
+    "refusal",
+    "requested_units",
+    "warning_headers",
+]

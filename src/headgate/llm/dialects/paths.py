@@ -1,0 +1,56 @@
+"""Which dialect a path is. What is on no list is none: to pass on the unknown is the usual way around a budget."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+Family = Literal["openai", "anthropic"]
+
+
+class Dialect(NamedTuple):
+    """A kind of call: its name, whose words it speaks, and the path and method by which a provider takes it."""
+
+    name: str
+    family: Family
+    path: str
+    method: Literal["GET", "POST"] = "POST"
+    is_charged: bool = True
+    """Whether a call costs tokens. Lists of models and counts of tokens cost none."""
+
+
+CHAT = Dialect("chat", "openai", "/v1/chat/completions")
+COMPLETIONS = Dialect("completions", "openai", "/v1/completions")
+RESPONSES = Dialect("responses", "openai", "/v1/responses")
+EMBEDDINGS = Dialect("embeddings", "openai", "/v1/embeddings")
+MESSAGES = Dialect("messages", "anthropic", "/v1/messages")
+COUNT_TOKENS = Dialect("count_tokens", "anthropic", "/v1/messages/count_tokens", is_charged=False)
+MODELS = Dialect("models", "openai", "/v1/models", "GET", is_charged=False)
+
+DIALECTS = {
+    dialect.path: dialect
+    for dialect in (CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, MESSAGES, COUNT_TOKENS, MODELS)
+}  # fmt: skip
+
+_ONE_MODEL = re.compile(r"/v1/models/[A-Za-z0-9][A-Za-z0-9_.:@-]{0,199}")
+
+
+def dialect_of(path: str, *, family: Family = "openai") -> Dialect | None:
+    """The dialect of a path, with or without `/v1` and a query; None for a path that is not served.
+
+    Both families list models by one path: `family` says whose words the caller speaks, see `family_of`.
+    """
+    path = path.partition("?")[0]
+    if not path.startswith("/v1/"):
+        path = f"/v1{path}"
+    dialect = DIALECTS.get(path)
+    if dialect is None and _ONE_MODEL.fullmatch(path):
+        dialect = MODELS._replace(path=path)
+    if dialect is not None and dialect.name == MODELS.name:
+        return dialect._replace(family=family)
+    return dialect
+
+
+def family_of(*, has_anthropic_version: bool) -> Family:
+    """Whose words a caller speaks whose path does not tell: only Anthropic's clients send `anthropic-version`."""
+    return "anthropic" if has_anthropic_version else "openai"
