@@ -134,6 +134,9 @@ class Descriptors:
     def header(self, name: str) -> str:
         return self.values.get(name, "")
 
+    def attribute(self, name: str) -> str:
+        return ""
+
     def cookie(self, name: str) -> str:
         return ""
 

@@ -25,12 +25,25 @@ class StreamUsage:
         self.usage: Usage | None = None
         self.is_final = False
         self.has_ended = False
+        self.was_cut = False
+        """Whether the provider ended the answer since it was as long as it may be."""
+
+        self.response_id = ""
+        """The id of a response that later calls may refer to; "" where there is none."""
+
+        self._taken = 0
         self._texts: list[str] = []
 
     @property
     def text(self) -> str:
         """All text that was made so far, arguments of calls and reasoning that is shown among it: to be counted."""
         return "".join(self._texts)
+
+    def take_text(self) -> str:
+        """The text that was made since this was asked last."""
+        text = "".join(self._texts[self._taken :])
+        self._taken = len(self._texts)
+        return text
 
     def read_event(self, event: ServerSentEvent) -> bool:
         """Read an event of a server; whether it tells usage alone, which a client that did not ask does not expect."""
@@ -68,7 +81,9 @@ class StreamUsage:
         if usage is not None:
             self.usage, self.is_final = usage, self.is_final or not choices
         for choice in choices:
-            if field_of(choice, "finish_reason") is not None and usage is not None:
+            reason = field_of(choice, "finish_reason")
+            self.was_cut = self.was_cut or reason == "length"
+            if reason is not None and usage is not None:
                 self.is_final = True
             self._made(choice, ("text",))
             delta = field_of(choice, "delta")
@@ -83,8 +98,11 @@ class StreamUsage:
         if kind.endswith(".delta"):
             self._made(told, ("delta",))
         elif kind in _ENDS:
-            self.has_ended = True
-            usage = usage_of(field_of(field_of(told, "response"), "usage"))
+            self.has_ended, self.was_cut = True, kind == "response.incomplete"
+            response = field_of(told, "response")
+            response_id = field_of(response, "id")
+            self.response_id = response_id if isinstance(response_id, str) else ""
+            usage = usage_of(field_of(response, "usage"))
             if usage is not None:
                 self.usage, self.is_final = usage, True
 
@@ -96,6 +114,7 @@ class StreamUsage:
             self._grow(usage_of(field_of(field_of(told, "message"), "usage")))
         elif kind == "message_delta":
             usage = field_of(told, "usage")
+            self.was_cut = field_of(field_of(told, "delta"), "stop_reason") == "max_tokens"
             self._grow(usage_of({"input_tokens": 0, **_fields(usage)} if usage is not None else None), is_final=True)
         elif kind == "message_stop":
             self.has_ended = True

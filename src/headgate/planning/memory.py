@@ -21,7 +21,15 @@ from headgate.planning.redis_costs import (
     TABLE_BYTES,
 )
 from headgate.policy.compiled import ANY_TIER, Policy, Rule
-from headgate.policy.identity import AddressIdentity, CookieIdentity, FirstOf, HeaderIdentity, Identity, QueryIdentity
+from headgate.policy.identity import (
+    AddressIdentity,
+    AttributeIdentity,
+    CookieIdentity,
+    FirstOf,
+    HeaderIdentity,
+    Identity,
+    QueryIdentity,
+)
 from headgate.stores.redis.codec import KeyName
 from headgate.stores.redis.url import DEFAULT_PREFIX
 
@@ -179,6 +187,8 @@ def _part_bytes(identity: Identity) -> int:
             return max(len(member.name) + 1 + _part_bytes(member) for member in identity.members)
         case AddressIdentity():
             return ADDRESS_BYTES
+        case AttributeIdentity():
+            return VALUE_BYTES
         case HeaderIdentity() | CookieIdentity() | QueryIdentity():
             return _DIGEST_BYTES if identity.secret else VALUE_BYTES
         case _:

@@ -17,6 +17,7 @@ from headgate.policy.client_address import UNIX, AddressRules, Network, network_
 from headgate.policy.frozen_map import FrozenMap
 from headgate.policy.identity import AddressIdentity, Combination, Identity, leaves
 from headgate.policy.key_parts import hosts_of
+from headgate.policy.llm_settings import AtEnd, HoldMode, LlmSettings
 
 ALL_RULES = "default"
 """The ruleset that holds every rule, unless the policy gives the name to another."""
@@ -51,11 +52,13 @@ class Conditions:
     headers: tuple[tuple[str, frozenset[str] | None], ...] = ()
     paths: tuple[str, ...] = ()
     clients: ClientNetworks | None = None
+    models: tuple[str, ...] = ()
+    """Names of language models in small letters, or beginnings of names with a `*`."""
 
     @property
     def look_further(self) -> bool:
         """Whether more of a request matters than its method, host and path."""
-        return bool(self.headers) or self.clients is not None
+        return bool(self.headers or self.models) or self.clients is not None
 
     def is_for(self, method: str, hosts: Collection[str]) -> bool:
         """Whether a request of this method is meant, sent to these hosts: one is enough."""
@@ -109,6 +112,15 @@ class Rule:
     shadow: bool = False
     on_store_error: Literal["", "local", "open", "closed"] = ""
     """Its own choice, empty for that of the caller or of the policy; `limits` have the policy's already."""
+
+    warn_percent: int = 0
+    """The used share of a limit from which on a call of a language model is warned; 0 for never."""
+
+    hold: HoldMode = "expected"
+    """How much output a call of a language model holds."""
+
+    at_end: AtEnd = "cut"
+    """What becomes of a stream that no further slice can be held for."""
 
     wait_us: int = 0
     """How long a request may wait in line before the rule refuses it; 0 where it refuses at once."""
@@ -165,6 +177,9 @@ class Policy:
     rulesets: FrozenMap[str, tuple[str, ...]]
     max_waiting: int = 1000
     """How many requests may wait in line at one time, in each process."""
+
+    llm: LlmSettings | None = None
+    """What it says of calls of language models, where it is of such."""
 
     @property
     def conditions(self) -> Iterator[Conditions]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from headgate.decision import NamedLimit, name_limits
@@ -14,6 +14,7 @@ from headgate.policy.headers import header_name
 from headgate.policy.identity import (
     BUILT_IN,
     AddressIdentity,
+    AttributeIdentity,
     Combination,
     CookieIdentity,
     EndpointIdentity,
@@ -24,6 +25,8 @@ from headgate.policy.identity import (
     MethodIdentity,
     QueryIdentity,
 )
+from headgate.policy.llm_schema import LlmModel
+from headgate.policy.llm_settings import CALL_IDENTITIES, LlmSettings
 from headgate.policy.rule_costs import costs_of
 from headgate.policy.schema import ClientIpModel, IdentityModel, MatchModel, PolicyModel, RuleModel, TiersModel
 
@@ -31,7 +34,9 @@ from headgate.policy.schema import ClientIpModel, IdentityModel, MatchModel, Pol
 def compile_policy(model: PolicyModel) -> Policy:
     """The policy of a model that was checked."""
     addresses = _address_rules(model.client_ip)
-    identities = _identities(model.identities, addresses)
+    own = CALL_IDENTITIES if model.llm is not None else ()
+    identities = _identities(model.identities, addresses, own)
+    groups = model.llm.models if model.llm is not None else {}
     rules = tuple(_rule(rule, model, identities, addresses) for rule in model.rules)
     rulesets = {ALL_RULES: tuple(rule.name for rule in rules)}
     rulesets |= {name: tuple(members) for name, members in model.rulesets.items()}
@@ -43,9 +48,26 @@ def compile_policy(model: PolicyModel) -> Policy:
         identities=FrozenMap(identities),
         tiers=None if model.tiers is None else _tiers(model.tiers, identities),
         rules=rules,
-        exempt=tuple(_conditions(match, addresses) for match in model.exempt),
+        exempt=tuple(_conditions(match, addresses, groups) for match in model.exempt),
         rulesets=FrozenMap(rulesets),
         max_waiting=model.max_waiting,
+        llm=None if model.llm is None else _llm(model.llm),
+    )
+
+
+def _llm(model: LlmModel) -> LlmSettings:
+    return LlmSettings(
+        models=FrozenMap(model.models),
+        prices=FrozenMap({name: FrozenMap(price) for name, price in model.prices.items()}),
+        unknown_price=model.unknown_price,
+        hold=model.hold,
+        expected_output=model.expected_output,
+        max_output=model.max_output,
+        hidden_input=model.hidden_input,
+        slice=model.slice,
+        at_end=model.at_end,
+        lease_us=model.lease,
+        webhook=model.webhook or "",
     )
 
 
@@ -60,13 +82,16 @@ def _address_rules(model: ClientIpModel) -> AddressRules:
     )
 
 
-def _identities(models: Mapping[str, IdentityModel], addresses: AddressRules) -> dict[str, Identity]:
+def _identities(
+    models: Mapping[str, IdentityModel], addresses: AddressRules, of_calls: Iterable[str]
+) -> dict[str, Identity]:
     """Every identity by its name: the built-in ones, then those of the policy."""
     known: dict[str, Identity] = {
         "ip": AddressIdentity("ip", addresses),
         "host": HostIdentity(),
         "method": MethodIdentity(),
         "endpoint": EndpointIdentity(),
+        **{name: AttributeIdentity(name) for name in of_calls},
     }
 
     def resolve(name: str) -> Identity:
@@ -78,7 +103,7 @@ def _identities(models: Mapping[str, IdentityModel], addresses: AddressRules) ->
                 known[name] = _identity(name, model, addresses)
         return known[name]
 
-    return {name: resolve(name) for name in (*BUILT_IN, *models)}
+    return {name: resolve(name) for name in (*BUILT_IN, *of_calls, *models)}
 
 
 def _identity(name: str, model: IdentityModel, addresses: AddressRules) -> Identity:
@@ -105,7 +130,7 @@ def _tiers(model: TiersModel, identities: Mapping[str, Identity]) -> Tiers:
     return Tiers(source, None if model.map is None else FrozenMap(model.map), model.default)
 
 
-def _conditions(match: MatchModel | None, addresses: AddressRules) -> Conditions:
+def _conditions(match: MatchModel | None, addresses: AddressRules, groups: Mapping[str, tuple[str, ...]]) -> Conditions:
     """The conditions of a match; none at all where there is no match."""
     if match is None:
         return Conditions()
@@ -124,6 +149,7 @@ def _conditions(match: MatchModel | None, addresses: AddressRules) -> Conditions
         ),
         paths=match.path or (),
         clients=clients,
+        models=tuple(dict.fromkeys(model for name in match.model or () for model in groups.get(name, (name,)))),
     )
 
 
@@ -144,7 +170,7 @@ def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Identi
         limits[ANY_TIER] = limits[policy.tiers.default]
     return Rule(
         name=model.name,
-        conditions=_conditions(model.match, addresses),
+        conditions=_conditions(model.match, addresses, policy.llm.models if policy.llm is not None else {}),
         key=Combination(
             tuple(identities[name] for name in model.by),
             missing="anonymous" if model.shadow else model.missing,  # a shadow rule refuses nothing
@@ -155,5 +181,8 @@ def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Identi
         default=model.default,
         shadow=model.shadow,
         on_store_error=model.on_store_error or "",
+        warn_percent=model.warn or 0,
+        hold=model.hold or (policy.llm.hold if policy.llm is not None else "expected"),
+        at_end=model.at_end or (policy.llm.at_end if policy.llm is not None else "cut"),
         wait_us=0 if model.shadow else model.wait or 0,  # a shadow rule refuses nothing
     )

@@ -92,6 +92,8 @@ def _reasons(rule: Rule, own: str, tier: str) -> Iterator[str]:
         yield "host"
     if conditions.headers:
         yield "headers"
+    if conditions.models:
+        yield f"model {' or '.join(conditions.models)}"
     if conditions.clients is not None:
         yield f"ip {conditions.clients}"
     if rule.default:

@@ -19,6 +19,7 @@ from headgate.policy.identity import (
     EVERYONE,
     REPEATED_IDENTITY,
     AddressIdentity,
+    AttributeIdentity,
     CallableIdentity,
     Combination,
     CookieIdentity,
@@ -109,6 +110,8 @@ class Extractors:
                 return _of_host
             case EndpointIdentity():
                 return _of_endpoint(template)
+            case AttributeIdentity():
+                return _of_attribute(identity.name)
             case FirstOf():
                 return _first_of([(member.name, self.of(member)) for member in identity.members])
             case CallableIdentity():
@@ -211,6 +214,16 @@ def _of_host(subject: Subject) -> Parts | None:
 def _of_endpoint(template: str) -> Extractor:
     parts = (template,) if template else None
     return lambda subject: (subject.endpoint,) if subject.endpoint else parts
+
+
+def _of_attribute(name: str) -> Extractor:
+    def attribute(subject: Subject) -> Parts | None:
+        value = subject.attribute(name)
+        if not value:
+            return None
+        return (value,) if value.isascii() and len(value) <= LONGEST_VALUE else (bounded(value),)
+
+    return attribute
 
 
 def _first_of(members: Sequence[tuple[str, Extractor]]) -> Extractor:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
+from headgate.amounts import REQUESTS
 from headgate.clock import Clock
 from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit
@@ -23,6 +24,7 @@ from headgate.policy.gate_acquiring import AsyncGateAcquiring, GateAcquiring
 from headgate.policy.gate_holds import GateHolds, LinesOfHolds
 from headgate.policy.held_groups import HeldGroups
 from headgate.policy.resolver import Resolved, Resolver
+from headgate.policy.rule_costs import GroupCosts
 from headgate.policy.rule_lines import lines_of_places
 from headgate.policy.rule_waits import RuleWaits
 from headgate.policy.store_fit import check_fit, check_holds
@@ -369,4 +371,6 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 
 def _groups_of(rules: tuple[Rule, ...], units: tuple[str, ...], cost: Cost) -> HeldGroups:
     """What a hold of this cost is made of, by the rule and the unit of each group."""
+    if isinstance(cost, GroupCosts):
+        return HeldGroups(units, tuple([1 if unit == REQUESTS else 0 for unit in units]))
     return HeldGroups.of(units, [rule.cost_in(unit) for rule, unit in zip(rules, units, strict=True)], cost)

@@ -9,6 +9,7 @@ from typing import Any
 from headgate.costs import Cost
 from headgate.holding import Extension, Settlement, check_lease
 from headgate.policy.held_groups import NOTHING_HELD, read_held
+from headgate.policy.rule_costs import GroupAmounts
 from headgate.waiting.arrivals import ArrivalLines, LineName
 
 _MOST_KNOWN = 100_000
@@ -59,8 +60,12 @@ class GateHolds:
 
     def commit(self, id: str, actual: Cost | None = None) -> Settlement | Awaitable[Settlement]:
         """Settle with what counts; see `Gate.commit`."""
-        whole, groups = read_held(id)
-        actuals = groups.actuals(actual, self._known)
+        actuals: Any
+        if isinstance(actual, GroupAmounts):
+            whole, actuals = id.partition(".")[0], actual
+        else:
+            whole, groups = read_held(id)
+            actuals = groups.actuals(actual, self._known)
         if whole == NOTHING_HELD:
             return Settlement("settled", (), ())
         settlement: Settlement | Awaitable[Settlement] = self._bound.commit(whole, actuals)
@@ -77,9 +82,13 @@ class GateHolds:
 
     def extend(self, id: str, lease_us: int, more: Sequence[Cost]) -> Extension | Awaitable[Extension]:
         """Extend a lease; see `Gate.extend`."""
-        whole, groups = read_held(id)
         (amount,) = more
-        amounts = groups.more(amount, self._known)
+        amounts: Any
+        if isinstance(amount, GroupAmounts):
+            whole, amounts = id.partition(".")[0], amount
+        else:
+            whole, groups = read_held(id)
+            amounts = groups.more(amount, self._known)
         if whole == NOTHING_HELD:
             check_lease(lease_us)
             return Extension("extended", (), None)

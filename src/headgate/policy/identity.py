@@ -90,6 +90,13 @@ class EndpointIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class AttributeIdentity:
+    """What a call tells of itself under this name, as one of a language model tells its user."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class FirstOf:
     """The first of these identities that a request has, with its name: user 7 is not key 7."""
 
@@ -116,6 +123,7 @@ Identity = (
     | MethodIdentity
     | HostIdentity
     | EndpointIdentity
+    | AttributeIdentity
     | FirstOf
     | CallableIdentity
 )

@@ -6,7 +6,7 @@ field can see by itself, such as names that must be known, is checked here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import Any
@@ -18,6 +18,8 @@ from headgate.keys import MOST_PARTS
 from headgate.limits import units_of
 from headgate.policy.compiled import ANY_TIER
 from headgate.policy.identity import ANONYMOUS, BUILT_IN, REPEATED_IDENTITY
+from headgate.policy.llm_schema import LlmModel, rule_problems
+from headgate.policy.llm_settings import CALL_IDENTITIES
 from headgate.policy.problems import FieldFaults, Path, PolicyError, Problem, shown
 from headgate.policy.rule_costs import costs_of
 from headgate.policy.schema import (
@@ -148,6 +150,8 @@ def _model_at(path: Path) -> type[BaseModel] | None:
             return ClientIpModel
         case ("tiers",):
             return TiersModel
+        case ("llm",):
+            return LlmModel
         case ("tiers", "from"):
             return TierSourceModel
         case _:
@@ -157,13 +161,14 @@ def _model_at(path: Path) -> type[BaseModel] | None:
 def _connections(policy: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """What no field can see by itself. Works on values that may be of any shape: shapes are the model's concern."""
     identities = _map(policy.get("identities"))
-    known = {*identities, *BUILT_IN}
-    yield from _identity_connections(identities, known)
+    of_calls = CALL_IDENTITIES if policy.get("llm") is not None else ()
+    known = {*identities, *BUILT_IN, *of_calls}
+    yield from _identity_connections(identities, known, (*BUILT_IN, *of_calls))
     yield from _tier_connections(_map(policy.get("tiers")), known)
     names: dict[str, int] = {}
     for index, rule in _maps(policy.get("rules")):
         path: Path = ("rules", index)
-        yield from _rule_connections(path, rule, identities, policy.get("tiers"))
+        yield from _rule_connections(path, rule, identities, known, policy.get("tiers"))
         name = rule.get("name")
         if isinstance(name, str):
             if name in names:
@@ -178,10 +183,12 @@ def _connections(policy: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
                 yield ("rulesets", ruleset, place), _unknown("rule", member, names)
 
 
-def _identity_connections(identities: Mapping[str, Any], known: Iterable[str]) -> Iterator[tuple[Path, str]]:
+def _identity_connections(
+    identities: Mapping[str, Any], known: Iterable[str], built_in: Collection[str]
+) -> Iterator[tuple[Path, str]]:
     for name, identity in identities.items():
         path: Path = ("identities", name)
-        if name in BUILT_IN or name in (ANONYMOUS, REPEATED_IDENTITY, "everyone"):
+        if name in built_in or name in (ANONYMOUS, REPEATED_IDENTITY, "everyone"):
             yield path, f"{name!r} is built in: choose another name"
         for place, member in _texts(_map(identity).get("first_of")):
             if member not in known:
@@ -208,7 +215,7 @@ def _tier_connections(tiers: Mapping[str, Any], known: Iterable[str]) -> Iterato
     identity = _map(tiers.get("from")).get("identity")
     if isinstance(identity, str) and identity not in known:
         yield ("tiers", "from", "identity"), _unknown("identity", identity, known)
-    if identity is not None and "map" not in tiers:
+    if identity is not None and "map" not in tiers and not (identity == "tier" and "tier" in known):
         yield ("tiers",), "a tier from an identity needs map, from its values to tiers"
 
 
@@ -221,9 +228,8 @@ def _parts(name: str, identities: Mapping[str, Any], depth: int = 0) -> int:
 
 
 def _rule_connections(
-    path: Path, rule: Mapping[str, Any], identities: Mapping[str, Any], tiers: object
+    path: Path, rule: Mapping[str, Any], identities: Mapping[str, Any], known: Iterable[str], tiers: object
 ) -> Iterator[tuple[Path, str]]:
-    known = {*identities, *BUILT_IN}
     counted: list[str] = []
     for place, name in _texts(rule.get("by")):
         if name not in known:
@@ -243,10 +249,14 @@ def _rule_connections(
 
 
 def _costs(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
-    """Costs of what no limit counts, and above what a limit ever admits; a limit of 0, which admits none, is meant."""
+    """What is wrong with rules of calls and with costs: of what no limit counts, or above what a limit ever admits.
+
+    A limit of 0, which admits none, is meant.
+    """
     for index, rule in enumerate(policy.rules):
         path: Path = ("rules", index, "cost")
         units = units_of(limit for limits in rule.limits.values() for limit in limits)
+        yield from rule_problems(("rules", index), rule, units, of_calls=policy.llm is not None)
         if isinstance(rule.cost, Mapping):
             for unit in rule.cost:
                 if unit not in units:

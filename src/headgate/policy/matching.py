@@ -14,6 +14,7 @@ from headgate.policy.client_address import UNIX, is_in
 from headgate.policy.compiled import ALL_RULES, ClientNetworks, Conditions, Policy, Rule
 from headgate.policy.extract import Extractors, KeyExtractor
 from headgate.policy.key_parts import hosts_of
+from headgate.policy.llm_settings import FULL_MODEL, MODEL, is_one_of
 from headgate.policy.path_tree import PathMatch, PathTree
 from headgate.policy.subject import REPEATED, Repeated, Subject
 
@@ -50,6 +51,9 @@ class ConditionsMatcher:
     def _why_not(self, subject: Subject, some: Callable[[Iterable[bool]], bool]) -> str:
         if self._client_is_in is not None and not self._client_is_in(subject):
             return f"the client's address is not in {self.conditions.clients}"
+        models = self.conditions.models
+        if models and not is_one_of(models, subject.attribute(MODEL), subject.attribute(FULL_MODEL)):
+            return f"the model is not {' or '.join(models)}"
         for name, values in self.conditions.headers:
             sent = subject.headers.get(name)
             if sent is None:

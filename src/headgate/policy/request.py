@@ -119,6 +119,10 @@ class Request:
             known[name] = one_of_values(query_values(path.partition("?")[2], name))
         return known[name]
 
+    def attribute(self, name: str) -> str:
+        """Nothing: what a request tells of itself are its headers."""
+        return ""
+
     @property
     def own(self) -> Any:
         """The framework's own request, where one is at hand; else this one."""

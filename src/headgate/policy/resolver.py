@@ -165,7 +165,7 @@ class Resolver:
             asked = self._asked_for(selection, subject)
         bound, usual, units, spread, rules, numbers = asked
         if cost is not _ONE:
-            usual = charged(usual, units, cost, self._units)
+            usual = charged(usual, units, cost, self._units, rules)
         if selection.only is not None:
             parts = selection.only(subject)
             if parts:

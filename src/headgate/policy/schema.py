@@ -10,39 +10,36 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from headgate.errors import ConfigError, MissingExtraError
+from headgate.errors import ConfigError
 from headgate.limit_text import parse_limits
 from headgate.limits import Limit
 from headgate.policy.client_address import UNIX, Network, parse_network
 from headgate.policy.compiled import ANY_TIER
 from headgate.policy.cost_field import COST_SCHEMA, read_cost
+from headgate.policy.llm_schema import LlmModel, Models, Warn
+from headgate.policy.llm_settings import AtEnd, HoldMode
+from headgate.policy.model_parts import (
+    ONE_OR_MORE,
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    Name,
+    Part,
+    Texts,
+    WithJsonSchema,
+    list_of_texts,
+    model_validator,
+)
 from headgate.policy.path_templates import template_segments
 from headgate.policy.problems import FieldFaults
 from headgate.policy.wait_field import WAIT_SCHEMA, read_wait
 from headgate.stores.url import check_store_url
 
-try:
-    from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
-except ImportError as error:
-    raise MissingExtraError("reading a policy file", extra="policy") from error
-
-NAME = r"^[a-z][a-z0-9_.-]{0,63}$"
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _METHOD = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
 _HOST = re.compile(r"(\*\.)?[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
 
 LimitsByTier = dict[str, tuple[Limit, ...]]
-
-
-def _list_of_texts(value: object) -> tuple[str, ...]:
-    """One text, or a list of texts that is not empty."""
-    values = [value] if isinstance(value, str) else value
-    if not isinstance(values, list) or not values:
-        raise ValueError("must be text or a list of texts")
-    for item in values:
-        if not isinstance(item, str):
-            raise ValueError(f"must be text or a list of texts, not a list with {item!r}")
-    return tuple(values)
 
 
 def _methods(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -72,7 +69,7 @@ def _header_name(value: str) -> str:
 
 
 def _header_values(value: object) -> tuple[str, ...] | bool:
-    return True if value is True else _list_of_texts(value)
+    return True if value is True else list_of_texts(value)
 
 
 def _limits(value: object) -> LimitsByTier:
@@ -106,7 +103,7 @@ def _network(value: object) -> Network | str:
 
 
 def _networks(value: object) -> tuple[Network | str, ...]:
-    return tuple(map(_network, _list_of_texts(value)))
+    return tuple(map(_network, list_of_texts(value)))
 
 
 def _store(value: str) -> str:
@@ -114,24 +111,17 @@ def _store(value: str) -> str:
     return value
 
 
-_ONE_OR_MORE = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 _LIMITS_SCHEMA = {
     "anyOf": [
         {"type": "string", "examples": ["100/minute", "10/second burst 100; 1000/hour", "20 concurrent; 1000/minute"]},
         {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1},
     ]
 }
-Name = Annotated[str, Field(pattern=NAME)]
-Texts = Annotated[tuple[str, ...], BeforeValidator(_list_of_texts), WithJsonSchema(_ONE_OR_MORE)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 OnStoreError = Literal["local", "open", "closed"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
-
-
-class MatchModel(_Part):
+class MatchModel(Part):
     """Which requests a rule is for; all that is given must hold."""
 
     method: Annotated[Texts, AfterValidator(_methods)] | None = None
@@ -139,7 +129,8 @@ class MatchModel(_Part):
         None, description="/exact, /users/{id} for any one segment, /api/** for all below; several in a list"
     )
     host: Annotated[Texts, AfterValidator(_hosts)] | None = None
-    ip: Annotated[tuple[Any, ...], BeforeValidator(_networks), WithJsonSchema(_ONE_OR_MORE)] | None = Field(
+    model: Models | None = Field(None, description="of a language model: its name, its beginning and a *, or a group")
+    ip: Annotated[tuple[Any, ...], BeforeValidator(_networks), WithJsonSchema(ONE_OR_MORE)] | None = Field(
         None, description="networks that the client's address is in: 10.0.0.0/8, a single address, or unix"
     )
     header: (
@@ -148,14 +139,14 @@ class MatchModel(_Part):
             Annotated[
                 Any,
                 BeforeValidator(_header_values),
-                WithJsonSchema({"anyOf": [{"const": True}, *_ONE_OR_MORE["anyOf"]]}),
+                WithJsonSchema({"anyOf": [{"const": True}, *ONE_OR_MORE["anyOf"]]}),
             ],
         ]
         | None
     ) = Field(None, description="name: value, a list of values, or true for any value")
 
 
-class IdentityModel(_Part):
+class IdentityModel(Part):
     """Where an identity is read from: exactly one source."""
 
     header: HeaderName | None = None
@@ -177,20 +168,20 @@ class IdentityModel(_Part):
         return self
 
 
-class IpModel(_Part):
+class IpModel(Part):
     """The client's network, wider or narrower than the built-in `ip`."""
 
     ipv4_prefix: Annotated[int, Field(ge=8, le=32)] = 32
     ipv6_prefix: Annotated[int, Field(ge=32, le=128)] = 64
 
 
-class ClientIpModel(_Part):
+class ClientIpModel(Part):
     """Which proxies to believe about the client's address; without it, the peer's address counts."""
 
     header: HeaderName | None = Field(None, description="the one header that is looked at")
     trusted_proxies: list[
         Annotated[Any, BeforeValidator(_network), WithJsonSchema({"type": "string", "examples": ["10.0.0.0/8", UNIX]})]
-    ] = []
+    ] = Field([])
     trusted_hops: Annotated[int, Field(ge=1, le=32)] | None = Field(
         None, description="take the header's element at this place from the right"
     )
@@ -205,7 +196,7 @@ class ClientIpModel(_Part):
         return self
 
 
-class TierSourceModel(_Part):
+class TierSourceModel(Part):
     """Where a request's tier is read from."""
 
     header: HeaderName | None = None
@@ -219,7 +210,7 @@ class TierSourceModel(_Part):
         return self
 
 
-class TiersModel(_Part):
+class TiersModel(Part):
     """Which tier a request has; a tier that no limit names is the default."""
 
     source: TierSourceModel = Field(alias="from")
@@ -227,7 +218,7 @@ class TiersModel(_Part):
     default: str
 
 
-class RuleModel(_Part):
+class RuleModel(Part):
     """Which requests, counted by which keys, under which limits."""
 
     name: Name
@@ -248,12 +239,15 @@ class RuleModel(_Part):
         description="a request with an identity sent several times, with different values, counts together with all "
         "others of this kind, or is refused",
     )
+    warn: Warn | None = Field(None, description="the used share of a limit from which on callers are warned: 80%")
+    hold: HoldMode | None = Field(None, description="how much output a call of a language model holds")
+    at_end: AtEnd | None = Field(None, description="what becomes of a stream that no slice can be held for")
     default: bool = Field(False, description="only where no other rule matched")
     shadow: bool = Field(False, description="counted and reported, never refuses")
     on_store_error: OnStoreError | None = None
 
 
-class PolicyModel(_Part):
+class PolicyModel(Part):
     """The rules of one system."""
 
     version: Literal[1]
@@ -269,8 +263,9 @@ class PolicyModel(_Part):
         1000, description="how many requests may wait in line at one time, in each process; more are refused"
     )
     client_ip: ClientIpModel = Field(default_factory=lambda: ClientIpModel.model_validate({}))
-    identities: dict[Name, IdentityModel] = {}
+    identities: dict[Name, IdentityModel] = Field({})
     tiers: TiersModel | None = None
+    llm: LlmModel | None = Field(None, description="calls of language models")
     rules: Annotated[list[RuleModel], Field(min_length=1)]
     exempt: list[MatchModel] = Field([], description="requests that no rule is for")
     rulesets: dict[Name, list[str]] = Field({}, description="names for some of the rules, to be asked by name")

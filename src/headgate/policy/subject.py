@@ -75,3 +75,7 @@ class Subject(Protocol):
     def query(self, name: str) -> str:
         """The one value of a query parameter, as `header` gives that of a header."""
         ...
+
+    def attribute(self, name: str) -> str:
+        """What a call that is no HTTP request tells of itself, as its user or its model; "" for what it does not."""
+        ...

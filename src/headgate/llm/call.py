@@ -1,0 +1,191 @@
+"""A call of a language model that is held, for threads and for asyncio: settled by the truth, or by what is known."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import Any, TypeVar
+
+from headgate import heartbeat
+from headgate.drive import answered, answered_in_any_case
+from headgate.errors import RateLimited, StoreError
+from headgate.llm.call_base import CallBase, log, mode_of
+from headgate.llm.entry import SettleMode
+from headgate.llm.stream_reading import StreamReading
+from headgate.llm.streams import StreamUsage
+from headgate.llm.usage import Usage
+
+T = TypeVar("T")
+
+
+class Call(CallBase):
+    """A call that was asked for; true where it is held.
+
+    As a context manager it raises RateLimited where it was refused. A block that ends without settling leaves it as
+    it is held. One that raises settles it as failed where the provider refused, as cancelled where nothing was sent,
+    and else leaves it as it is held.
+    """
+
+    __slots__ = ()
+
+    def settle(self, answer: Any) -> None:
+        """Settle with the usage that a whole answer tells, in any dialect; as held where it tells none."""
+        self._settle("exact", self._read_answer(answer))
+
+    def settle_usage(self, usage: Usage) -> None:
+        """Settle with what was used."""
+        self._settle("exact", usage)
+
+    def settle_at_least(self, usage: Usage) -> None:
+        """Settle with at least so much: what is held is not given back."""
+        self._settle("at least", usage)
+
+    def settle_stream(self, usage: StreamUsage) -> None:
+        """Settle with what was read of a stream: exactly if it told its usage, else with at least what was counted."""
+        self._settle(*self._read_stream(usage))
+
+    def settle_failed(self) -> None:
+        """Settle a call that the provider refused before the first byte: the request counts, nothing else."""
+        self._settle("failed", None)
+
+    def settle_unknown(self) -> None:
+        """Settle with what is held."""
+        self._settle("unknown", None)
+
+    def cancel(self) -> None:
+        """Settle a call that was never sent: all is given back."""
+        self._settle("cancelled", None)
+
+    def hold_more(self, reading: StreamReading) -> bool:
+        """Hold a further slice for a stream. False where its budget is at an end, and its rule says to cut it."""
+        tokens = self._parts.settings.slice
+        more: Any = self._costs.more(tokens)
+        return self._held_more(reading, tokens, more, self._reservation.extend(more=more))
+
+    def stream(self, stream: Iterable[T]) -> Iterator[T]:
+        """The objects of a client's stream, which settle the call at its end, and where the caller stops early.
+
+        Where nothing more can be held and the rule says so, the stream ends: `was_cut` tells.
+        """
+        reading = self.reading()
+        try:
+            for told in stream:
+                reading.read(told)
+                yield told
+                if reading.needs_more and not self.hold_more(reading):
+                    close(stream)
+                    return
+        finally:
+            self.settle_stream(reading.usage)
+
+    def __enter__(self) -> Call:
+        if not self:
+            raise RateLimited(self.decision)
+        if self.in_flight:
+            heartbeat.start(self._reservation)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        if self.in_flight:
+            heartbeat.stop(self._reservation)
+        self._settle("unknown" if error is None else mode_of(error), None)
+
+    def _settle(self, mode: SettleMode, usage: Usage | None) -> None:
+        if self.settled or not self:
+            return
+        self.settled = True
+        amounts: Any
+        amounts, entry = self._settlement(mode, usage)
+        try:
+            self._done(self._reservation.commit(amounts), entry)
+        except StoreError as error:
+            log.warning("a call could not be settled: %s", error)
+
+
+class AsyncCall(CallBase):
+    """`Call` for asyncio: the same names, awaited. A settling goes on where its caller is cancelled."""
+
+    __slots__ = ()
+
+    async def settle(self, answer: Any) -> None:
+        """See `Call.settle`."""
+        await self._settle("exact", self._read_answer(answer))
+
+    async def settle_usage(self, usage: Usage) -> None:
+        """See `Call.settle_usage`."""
+        await self._settle("exact", usage)
+
+    async def settle_at_least(self, usage: Usage) -> None:
+        """See `Call.settle_at_least`."""
+        await self._settle("at least", usage)
+
+    async def settle_stream(self, usage: StreamUsage) -> None:
+        """See `Call.settle_stream`."""
+        await self._settle(*self._read_stream(usage))
+
+    async def settle_failed(self) -> None:
+        """See `Call.settle_failed`."""
+        await self._settle("failed", None)
+
+    async def settle_unknown(self) -> None:
+        """See `Call.settle_unknown`."""
+        await self._settle("unknown", None)
+
+    async def cancel(self) -> None:
+        """See `Call.cancel`."""
+        await self._settle("cancelled", None)
+
+    async def hold_more(self, reading: StreamReading) -> bool:
+        """See `Call.hold_more`."""
+        tokens = self._parts.settings.slice
+        more: Any = self._costs.more(tokens)
+        return self._held_more(reading, tokens, more, await self._reservation.extend(more=more))
+
+    async def stream(self, stream: AsyncIterable[T]) -> AsyncIterator[T]:
+        """See `Call.stream`."""
+        reading = self.reading()
+        try:
+            async for told in stream:
+                reading.read(told)
+                yield told
+                if reading.needs_more and not await self.hold_more(reading):
+                    await close_async(stream)
+                    return
+        finally:
+            await self.settle_stream(reading.usage)
+
+    async def __aenter__(self) -> AsyncCall:
+        if not self:
+            raise RateLimited(self.decision)
+        if self.in_flight:
+            heartbeat.start_async(self._reservation)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        if self.in_flight:
+            heartbeat.stop_async(self._reservation)
+        await self._settle("unknown" if error is None else mode_of(error), None)
+
+    async def _settle(self, mode: SettleMode, usage: Usage | None) -> None:
+        if self.settled or not self:
+            return
+        self.settled = True
+        amounts: Any
+        amounts, entry = self._settlement(mode, usage)
+        try:
+            self._done(await answered_in_any_case(self._reservation.commit(amounts)), entry)
+        except StoreError as error:
+            log.warning("a call could not be settled: %s", error)
+
+
+def close(stream: Any) -> None:
+    """Close a client's stream, so that the provider stops."""
+    end = getattr(stream, "close", None)
+    if end is not None:
+        end()
+
+
+async def close_async(stream: Any) -> None:
+    """`close` of an asynchronous one."""
+    end = getattr(stream, "aclose", None) or getattr(stream, "close", None)
+    if end is not None:
+        await answered(end())

@@ -1,0 +1,238 @@
+"""What calls of both colours are made of: what was held, and how each way to settle counts.
+
+docs/language-models.md has the table of what settles how.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+from headgate.decision import Decision
+from headgate.holding import Extension, Settlement
+from headgate.llm.call_costs import CallCosts
+from headgate.llm.call_size import CallSize
+from headgate.llm.entry import Books, Caller, Entry, SettleMode
+from headgate.llm.gate_parts import GateParts
+from headgate.llm.price import Price
+from headgate.llm.soft_limits import SoftLimit, reached
+from headgate.llm.stream_reading import StreamReading
+from headgate.llm.streams import StreamUsage
+from headgate.llm.tokens import count_text
+from headgate.llm.usage import Usage, field_of, read_usage
+from headgate.policy.rule_costs import GroupAmounts
+
+log = logging.getLogger("headgate")
+
+_NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ConnectionRefusedError", "gaierror",
+             "ClientConnectorError", "UnsupportedProtocol")  # fmt: skip
+"""Names of errors after which nothing was sent: of httpx, aiohttp and of Python."""
+
+_REFUSED_FROM = 400
+_DEEPEST = 8
+
+
+class Held(NamedTuple):
+    """What a call holds: tokens, and billionths of a dollar, None where no price is known."""
+
+    input: int
+    output: int
+    cost: int | None
+
+
+class CallBase:
+    """A call that was asked for; true where it is held. Settling it a second time changes nothing."""
+
+    __slots__ = ("_costs", "_parts", "_reservation", "_size", "admitted_us", "caller", "held", "model", "settled",
+                 "warnings", "was_cut")  # fmt: skip
+
+    def __init__(
+        self, parts: GateParts, caller: Caller, model: str, size: CallSize, costs: CallCosts, reservation: Any
+    ) -> None:
+        self._parts = parts
+        self._reservation = reservation
+        self._costs = costs
+        self._size = size
+        self.caller = caller
+        self.model = model
+        self.admitted_us = parts.clock.now_us()
+        self.settled = False
+        self.was_cut = False
+        """Whether its stream was ended since nothing more could be held."""
+
+        output = costs.output()
+        self.held = Held(size.input, output, costs.price.most(size.input, output) if costs.price else None)
+        self.warnings: tuple[SoftLimit, ...] = ()
+        """The soft limits that it has reached."""
+
+        allowed = bool(reservation)
+        if allowed and costs.plan.warns:
+            self.warnings = reached(reservation.decision, costs.plan.warns, caller, model)
+            for listener in parts.warned if self.warnings else ():
+                listener(self.warnings)
+        if parts.books is not None:
+            self._note_hold(parts.books, allowed)
+
+    def __bool__(self) -> bool:
+        return bool(self._reservation)
+
+    @property
+    def id(self) -> str:
+        """The id of the hold, the same in the books."""
+        whole: str = self._reservation.id
+        return whole.partition(".")[0]
+
+    @property
+    def decision(self) -> Decision:
+        """What was decided about the hold."""
+        decision: Decision = self._reservation.decision
+        return decision
+
+    @property
+    def repeated(self) -> bool:
+        """Whether a call of this id was held before: nothing was charged now."""
+        repeated: bool = self._reservation.repeated
+        return repeated
+
+    @property
+    def most_output(self) -> int:
+        """The most tokens of output that the call lets the model make."""
+        return self._size.most
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether it has a place in flight, so that its lease is to be extended while it runs."""
+        return self._costs.plan.in_flight
+
+    def reading(self) -> StreamReading:
+        """What reads the events of its stream; give its `usage` to `settle_stream`."""
+        has_slices = "slices" in self._costs.plan.modes
+        return StreamReading(self.model, self.held.output if has_slices else None, self._parts.settings.slice)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r}, allowed={bool(self)}, held={self.held}, settled={self.settled})"
+
+    def _note_hold(self, books: Books, allowed: bool) -> None:
+        binding = None if allowed else self.decision.binding
+        books.add(
+            Entry(
+                "held" if allowed else "refused",
+                self.id,
+                self.admitted_us,
+                self.caller,
+                self.model,
+                self.held.input,
+                self.held.output,
+                self.held.cost,
+                lease_us=self._parts.settings.lease_us if allowed else 0,
+                price=self._costs.price.version if self._costs.price is not None else "",
+                limit=binding.name if binding is not None else "",
+            )
+        )
+
+    def _settlement(self, mode: SettleMode, usage: Usage | None) -> tuple[GroupAmounts | None, Entry]:
+        """What counts of each group, and what goes into the books. Notes what is learned."""
+        costs, price = self._costs, self._true_price()
+        amounts: GroupAmounts | None = None
+        cost = None if price is None else 0
+        if mode == "unknown" or (mode != "failed" and mode != "cancelled" and usage is None):
+            mode, cost = "unknown", self.held.cost
+        elif usage is not None:
+            cost = None if price is None else price.cost(usage)
+            if mode == "exact":
+                amounts = costs.exact(usage, cost or 0)
+            else:
+                amounts = costs.at_least(usage, cost or 0)
+                cost = cost if cost is None or self.held.cost is None else max(cost, self.held.cost)
+            self._learn(usage, is_whole=mode == "exact")
+        else:
+            amounts = costs.request_alone() if mode == "failed" else costs.nothing()
+        return amounts, Entry(
+            "settled",
+            self.id,
+            self._parts.clock.now_us(),
+            self.caller,
+            self.model,
+            self.held.input,
+            self.held.output,
+            self.held.cost,
+            mode=mode,
+            usage=usage,
+            cost=cost,
+            price=price.version if price is not None else "",
+            admitted_us=self.admitted_us,
+        )
+
+    def _done(self, settlement: Settlement, entry: Entry) -> None:
+        """Write what was settled into the books, unless another one has settled it before."""
+        if self._parts.books is not None and settlement.outcome != "already settled":
+            self._parts.books.add(entry)
+
+    def _held_more(self, reading: StreamReading, tokens: int, more: GroupAmounts, extension: Extension) -> bool:
+        """Note what came of holding a further slice; whether the stream may go on."""
+        if extension.outcome == "extended":
+            self._costs.add(more)
+            price, (sent, made, _) = self._costs.price, self.held
+            self.held = Held(sent, made + tokens, price.most(sent, made + tokens) if price is not None else None)
+        elif self._costs.plan.at_end == "cut":
+            self.was_cut = reading.refused_more()
+            return not self.was_cut
+        reading.held_more(tokens)
+        return True
+
+    def _true_price(self) -> Price | None:
+        """The price at the moment of admission; what a model without one is said to cost."""
+        return self._parts.price(self.model, self.admitted_us) or self._costs.price
+
+    def _learn(self, usage: Usage, *, is_whole: bool) -> None:
+        learned, size = self._parts.learned, self._size
+        if learned is None:
+            return
+        cut = not is_whole or self.was_cut or usage.output >= size.most
+        shown = 0 if size.hides or size.is_exact or not is_whole else size.counted
+        learned.settled(
+            self.caller.key or self.caller.user,
+            self.model,
+            size.most,
+            self.held.output,
+            usage.output,
+            cut,
+            shown,
+            usage.input if shown else 0,
+        )
+
+    def _read_answer(self, answer: Any) -> Usage | None:
+        """The usage of a whole answer; what it tells of itself besides is noted."""
+        usage = read_usage(answer)
+        if usage is not None and field_of(answer, "object") == "response":
+            self._parts.remember(field_of(answer, "id"), usage)
+        choices = field_of(answer, "choices")
+        ends = [field_of(choice, "finish_reason") for choice in (choices if isinstance(choices, list) else ())]
+        ends += [field_of(answer, "stop_reason"), field_of(answer, "status")]
+        self.was_cut = self.was_cut or any(end in ("length", "max_tokens", "incomplete") for end in ends)
+        return usage
+
+    def _read_stream(self, usage: StreamUsage) -> tuple[SettleMode, Usage | None]:
+        """How a stream is settled that has ended, or is read no further."""
+        self.was_cut = self.was_cut or usage.was_cut
+        if usage.is_final and usage.usage is not None:
+            self._parts.remember(usage.response_id, usage.usage)
+            return "exact", usage.usage
+        made = count_text(usage.text, self.model).tokens
+        told = usage.usage or Usage(self._size.input, 0)
+        return "at least", told._replace(output=max(told.output, made))
+
+
+def mode_of(error: BaseException) -> SettleMode:
+    """How a call is settled whose block raised: failed, cancelled where nothing was sent, otherwise unknown."""
+    cause: BaseException | None = error
+    for _ in range(_DEEPEST):
+        if cause is None:
+            break
+        status = getattr(cause, "status_code", None) or getattr(getattr(cause, "response", None), "status_code", None)
+        if isinstance(status, int) and status >= _REFUSED_FROM:
+            return "failed"
+        if type(cause).__name__ in _NOT_SENT:
+            return "cancelled"
+        cause = cause.__cause__ or cause.__context__
+    return "unknown"

@@ -1,0 +1,78 @@
+"""How large a call can become: the tokens that its body sends, and the most that it lets the model make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from headgate.errors import ArgumentError, brief_number
+from headgate.keys import whole_number
+from headgate.llm.inputs import count_input
+from headgate.llm.usage import MOST_TOKENS
+from headgate.policy.llm_settings import LlmSettings
+
+_MOST = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""What a body may tell the most output as; of several the largest counts."""
+
+_TIMES = ("n", "best_of")
+_MOST_TIMES = 1024
+_THOUSAND = 1000
+
+
+class CallSize(NamedTuple):
+    """Tokens of a call before it is made.
+
+    `counted` is what the body shows, by the model's vocabulary or an estimate; `input` what is to be held for it, with
+    what a factor and what is hidden add. `most` is the most output that it can make.
+    """
+
+    input: int
+    counted: int
+    is_exact: bool
+    hides: bool
+    most: int
+
+
+def size_of(
+    body: Mapping[str, Any],
+    model: str,
+    settings: LlmSettings,
+    *,
+    permille: Callable[[str], int],
+    remembered: Callable[[str], int | None],
+    input_tokens: int | None,
+) -> CallSize:
+    """The size of a call. Raises ArgumentError for numbers that a body cannot have.
+
+    `permille` gives the learned factor of a model's estimates, `remembered` the tokens of an earlier response. With
+    `input_tokens` the body is not counted.
+    """
+    most = most_output(body, settings)
+    if input_tokens is not None:
+        told = _count("input_tokens", input_tokens, least=0)
+        return CallSize(told, told, True, False, most)
+    counted = count_input(body, model)
+    sent = counted.tokens if counted.is_exact else -(-counted.tokens * permille(model) // _THOUSAND)
+    if counted.hides:
+        earlier = body.get("previous_response_id")
+        known = remembered(earlier) if isinstance(earlier, str) else None
+        sent += settings.hidden_input if known is None else known
+    return CallSize(min(sent, MOST_TOKENS), counted.tokens, counted.is_exact, counted.hides, most)
+
+
+def most_output(body: Mapping[str, Any], settings: LlmSettings) -> int:
+    """The most tokens of output that a body allows. Raises ArgumentError for what is no number of tokens."""
+    told = [_count(name, body[name], least=0) for name in _MOST if body.get(name) is not None]
+    times = [_count(name, body[name], least=1, most=_MOST_TIMES) for name in _TIMES if body.get(name) is not None]
+    most = max(told, default=settings.max_output)
+    return min(most * max(times, default=1), MOST_TOKENS)
+
+
+def _count(name: str, value: object, *, least: int, most: int = MOST_TOKENS) -> int:
+    number = whole_number(value)
+    if number is None:
+        shown = repr(value)[:40] if isinstance(value, str | float) else f"a {type(value).__name__}"
+        raise ArgumentError(f"{name} of a call is a whole number, not {shown}")
+    if not least <= number <= most:
+        raise ArgumentError(f"{name} of a call is from {least} to {most}, not {brief_number(number)}")
+    return number

@@ -1,0 +1,300 @@
+"""Gates of language models: what a policy says of calls, bound to a store. `LlmGate` for threads, `AsyncLlmGate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from pathlib import Path as FilePath
+from types import TracebackType
+from typing import Any
+
+from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.errors import ArgumentError, ConfigError
+from headgate.llm.call import AsyncCall, Call
+from headgate.llm.call_costs import CallCosts, Plans
+from headgate.llm.call_size import CallSize, size_of
+from headgate.llm.call_subject import CallSubject, check_caller, check_model
+from headgate.llm.entry import Books, Caller
+from headgate.llm.gate_parts import GateParts, Learned
+from headgate.llm.prices import PriceBook
+from headgate.llm.soft_limits import SoftLimit
+from headgate.policy.compiled import Policy
+from headgate.policy.gate import AsyncGate, Gate, read_policy
+from headgate.policy.llm_settings import HoldMode, LlmSettings
+from headgate.policy.subject import Subject
+from headgate.stores.guard.fallback import Choice
+from headgate.stores.protocol import Store
+
+PolicySource = Policy | Mapping[str, Any] | str | FilePath
+Asked = tuple[Caller, str, CallSize, CallSubject, CallCosts]
+
+
+class _LlmGate:
+    """What gates of both colours are made of."""
+
+    _gate: Any
+
+    def __init__(
+        self,
+        policy: PolicySource,
+        make: Callable[..., Any],
+        store: str | Store | None,
+        clock: Clock | None,
+        on_store_error: Choice | None,
+        learned: Learned | None,
+        books: Books | None,
+    ) -> None:
+        compiled, settings, prices = _read(policy)
+        self._gate = make(compiled, store=store, clock=clock, on_store_error=on_store_error)
+        self._plans = Plans()
+        self._parts = GateParts(settings, clock or SYSTEM_CLOCK, prices, learned, books)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        policy: Policy = self._gate.policy
+        return policy
+
+    @property
+    def settings(self) -> LlmSettings:
+        """What the policy's section `llm` says."""
+        return self._parts.settings
+
+    @property
+    def gate(self) -> Any:
+        """The gate that decides: a `Gate`, or an `AsyncGate`."""
+        return self._gate
+
+    def reload(self, policy: PolicySource) -> None:
+        """Put another policy in force, completely or not at all; calls under way settle by what they held.
+
+        Raises PolicyError or ConfigError; then the old one stays.
+        """
+        compiled, settings, prices = _read(policy)
+        self._gate.reload(compiled)
+        self._parts.use(settings, prices)
+
+    def watch_soft_limits(self, listener: Callable[[tuple[SoftLimit, ...]], object]) -> None:
+        """Have a listener called with the soft limits that a call has reached, on the thread of that call."""
+        self._parts.warned.append(listener)
+
+    def _ask(
+        self,
+        model: object,
+        key: str,
+        user: str,
+        team: str,
+        organisation: str,
+        tier: str,
+        body: Mapping[str, Any] | None,
+        fields: dict[str, Any],
+        input_tokens: int | None,
+        request: Subject | None,
+    ) -> Asked:
+        """What is asked for a call. Raises ArgumentError."""
+        parts = self._parts
+        if body is not None:
+            if not isinstance(body, Mapping):
+                raise ArgumentError(f"the body of a call is a mapping, not a {type(body).__name__}")
+            fields = {**body, **fields}
+            model = fields.pop("model", None) if model is None else model
+        name = check_model(model)
+        caller = check_caller(key, user, team, organisation, tier)
+        learned, settings = parts.learned, parts.settings
+        size = size_of(
+            fields,
+            name,
+            settings,
+            permille=_not_learned if learned is None else learned.input_permille,
+            remembered=parts.remembered,
+            input_tokens=input_tokens,
+        )
+
+        def output(mode: HoldMode) -> int:
+            if mode == "max":
+                return size.most
+            if mode == "slices":
+                return min(settings.slice, size.most)
+            known = None if learned is None else learned.output(key or user, name, size.most)
+            return min(settings.expected_output if known is None else known, size.most)
+
+        costs = CallCosts(self._plans, name, size.input, output, parts.dearest(name, parts.clock.now_us()))
+        return caller, name, size, CallSubject(caller, name, request), costs
+
+    def _made(self, call: Callable[..., Any], asked: Asked, reservation: Any) -> Any:
+        caller, name, size, _, costs = asked
+        return call(self._parts, caller, name, size, costs, reservation)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.policy.namespace!r}, store={self._gate.store!r})"
+
+
+class LlmGate(_LlmGate):
+    """A policy of calls of language models, bound to a store; safe under threads.
+
+    `policy` is the path of a policy file with a section `llm`, its values as a mapping, or a Policy. `store` and
+    `on_store_error` are those of `Gate`. `learned` tells what calls used to take, `books` keep what each held and
+    used. Raises PolicyError, or ConfigError for a policy without the section.
+    """
+
+    def __init__(
+        self,
+        policy: PolicySource,
+        *,
+        store: str | Store | None = None,
+        clock: Clock | None = None,
+        on_store_error: Choice | None = None,
+        learned: Learned | None = None,
+        books: Books | None = None,
+    ) -> None:
+        super().__init__(policy, Gate, store, clock, on_store_error, learned, books)
+
+    def reserve(
+        self,
+        model: str | None = None,
+        *,
+        key: str = "",
+        user: str = "",
+        team: str = "",
+        organisation: str = "",
+        tier: str = "",
+        body: Mapping[str, Any] | None = None,
+        input_tokens: int | None = None,
+        id: str | bytes | None = None,
+        request: Subject | None = None,
+        **fields: Any,
+    ) -> Call:
+        """Hold a call by all rules that apply, or none: true where it is held.
+
+        `key`, `user`, `team`, `organisation` and `tier` say who calls. `body` is what is sent to the provider, and
+        `fields` are fields of it (`messages=...`, `max_tokens=...`); its `model` counts where none is given. Its input
+        is counted, unless `input_tokens` are given. `id` is a name for the hold within the key of the first rule that
+        applies. `request` is the HTTP request that it came in, for rules by path, header or address. Where rules have
+        a `wait`, it stands in line. Raises ArgumentError for a body that no provider takes, UnknownPriceError.
+        """
+        asked = self._ask(model, key, user, team, organisation, tier, body, fields, input_tokens, request)
+        reserve = self._gate.acquire if self._gate.policy.waits else self._gate.reserve
+        reservation = reserve(asked[3], asked[4], lease_us=self._parts.settings.lease_us, id=id)
+        call: Call = self._made(Call, asked, reservation)
+        return call
+
+    def call(self, model: str | None = None, **call: Any) -> AbstractContextManager[Call]:
+        """`reserve` where a `with` block begins, which raises RateLimited where the call is refused; see `Call`."""
+        return _Calling(self, model, call)
+
+    def close(self) -> None:
+        """Close the store."""
+        self._gate.close()
+
+    def __enter__(self) -> LlmGate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncLlmGate(_LlmGate):
+    """`LlmGate` for asyncio: the same names, awaited."""
+
+    def __init__(
+        self,
+        policy: PolicySource,
+        *,
+        store: str | Store | None = None,
+        clock: Clock | None = None,
+        on_store_error: Choice | None = None,
+        learned: Learned | None = None,
+        books: Books | None = None,
+    ) -> None:
+        super().__init__(policy, AsyncGate, store, clock, on_store_error, learned, books)
+
+    async def reserve(
+        self,
+        model: str | None = None,
+        *,
+        key: str = "",
+        user: str = "",
+        team: str = "",
+        organisation: str = "",
+        tier: str = "",
+        body: Mapping[str, Any] | None = None,
+        input_tokens: int | None = None,
+        id: str | bytes | None = None,
+        request: Subject | None = None,
+        **fields: Any,
+    ) -> AsyncCall:
+        """See `LlmGate.reserve`. Count long inputs in a thread before, and give `input_tokens`."""
+        asked = self._ask(model, key, user, team, organisation, tier, body, fields, input_tokens, request)
+        reserve = self._gate.acquire if self._gate.policy.waits else self._gate.reserve
+        reservation = await reserve(asked[3], asked[4], lease_us=self._parts.settings.lease_us, id=id)
+        call: AsyncCall = self._made(AsyncCall, asked, reservation)
+        return call
+
+    def call(self, model: str | None = None, **call: Any) -> AbstractAsyncContextManager[AsyncCall]:
+        """See `LlmGate.call`; for `async with`."""
+        return _AsyncCalling(self, model, call)
+
+    async def warm_up(self) -> None:
+        """Have the store connect before the first call; a failure is logged."""
+        await self._gate.warm_up()
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self._gate.close()
+
+    async def __aenter__(self) -> AsyncLlmGate:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class _Calling:
+    """A call that is held when its block begins."""
+
+    def __init__(self, gate: LlmGate, model: str | None, call: dict[str, Any]) -> None:
+        self._gate = gate
+        self._asked = (model, call)
+
+    def __enter__(self) -> Call:
+        model, asked = self._asked
+        self._call = self._gate.reserve(model, **asked)
+        return self._call.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call.__exit__(kind, error, trace)
+
+
+class _AsyncCalling:
+    """`_Calling` for asyncio."""
+
+    def __init__(self, gate: AsyncLlmGate, model: str | None, call: dict[str, Any]) -> None:
+        self._gate = gate
+        self._asked = (model, call)
+
+    async def __aenter__(self) -> AsyncCall:
+        model, asked = self._asked
+        self._call = await self._gate.reserve(model, **asked)
+        return await self._call.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._call.__aexit__(kind, error, trace)
+
+
+def _read(source: PolicySource) -> tuple[Policy, LlmSettings, PriceBook]:
+    """A policy, what it says of calls, and the prices. Raises PolicyError, ConfigError."""
+    policy = read_policy(source)
+    if policy.llm is None:
+        raise ConfigError("the policy is not of calls of language models: it needs the section llm, such as llm: {}")
+    try:
+        return policy, policy.llm, PriceBook(policy.llm.prices)
+    except ConfigError as error:
+        raise ConfigError(f"llm.{error}") from None
+
+
+def _not_learned(model: str) -> int:
+    return 1000

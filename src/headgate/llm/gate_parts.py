@@ -1,0 +1,102 @@
+"""What a gate of language models lends to its calls: prices, what is learned, books, responses it remembers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from threading import Lock
+from typing import Protocol
+
+from headgate.clock import Clock
+from headgate.llm.entry import Books
+from headgate.llm.price import Price, price_of
+from headgate.llm.prices import PriceBook
+from headgate.llm.soft_limits import SoftLimit
+from headgate.llm.usage import Usage
+from headgate.llm.webhook import Webhook
+from headgate.money import read_money
+from headgate.policy.llm_settings import LlmSettings
+
+_MOST_RESPONSES = 10_000
+_LONGEST_ID = 256
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Learned(Protocol):
+    """What was learned from calls that were settled."""
+
+    def output(self, key: str, model: str, most: int) -> int | None:
+        """Tokens of output to hold for a call of at most so many; None where too few calls were seen."""
+        ...
+
+    def input_permille(self, model: str) -> int:
+        """What an estimate of input is to be multiplied by, in thousandths."""
+        ...
+
+    def settled(
+        self, key: str, model: str, most: int, held: int, made: int, cut: bool, counted_input: int, used_input: int
+    ) -> None:
+        """Learn from a call; never waits and never raises. With `cut` it made at least so much."""
+        ...
+
+
+class GateParts:
+    """The parts of one gate that its calls use."""
+
+    def __init__(
+        self, settings: LlmSettings, clock: Clock, prices: PriceBook, learned: Learned | None, books: Books | None
+    ) -> None:
+        self.clock = clock
+        self.learned = learned
+        self.books = books
+        self.warned: list[Callable[[tuple[SoftLimit, ...]], object]] = []
+        self._webhook: Webhook | None = None
+        self.use(settings, prices)
+        self._responses: OrderedDict[str, int] = OrderedDict()
+        self._lock = Lock()
+
+    def use(self, settings: LlmSettings, prices: PriceBook) -> None:
+        """Go on with these settings and prices."""
+        self.settings = settings
+        self._prices = prices
+        self._lease = timedelta(microseconds=settings.lease_us)
+        self._tell(settings.webhook)
+        self._unknown: Price | None = None
+        if settings.unknown_price != "refuse":
+            rate = 0 if settings.unknown_price == "free" else read_money(settings.unknown_price, "usd", round_up=True)
+            self._unknown = price_of(rate, rate, version="free" if settings.unknown_price == "free" else "stated")
+
+    def _tell(self, url: str) -> None:
+        """Have soft limits told to a URL, "" for none."""
+        if self._webhook is not None:
+            if self._webhook.url == url:
+                return
+            self.warned.remove(self._webhook)
+        self._webhook = Webhook(url, self.clock) if url else None
+        if self._webhook is not None:
+            self.warned.append(self._webhook)
+
+    def price(self, model: str, at_us: int) -> Price | None:
+        """The price of a model at a moment, or what one without is said to cost; None where neither is known."""
+        return self._prices.price(model, _moment(at_us)) or self._unknown
+
+    def dearest(self, model: str, at_us: int) -> Price | None:
+        """The highest price that can apply until the lease of a call ends."""
+        return self._prices.dearest(model, _moment(at_us), self._lease) or self._unknown
+
+    def remember(self, response_id: object, usage: Usage) -> None:
+        """Remember the tokens of a response that later calls may refer to."""
+        if isinstance(response_id, str) and 0 < len(response_id) <= _LONGEST_ID:
+            with self._lock:
+                self._responses[response_id] = usage.input + usage.output
+                if len(self._responses) > _MOST_RESPONSES:
+                    self._responses.popitem(last=False)
+
+    def remembered(self, response_id: str) -> int | None:
+        """The tokens of an earlier response, None where it is not known."""
+        return self._responses.get(response_id)
+
+
+def _moment(at_us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=at_us)

@@ -1,0 +1,100 @@
+"""Tells a URL of soft limits that were reached: each once until its limit is as new, never on the path of a call."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import urllib.request
+from collections import OrderedDict
+from queue import Empty, Full, Queue
+from threading import Lock, Thread
+from urllib.error import HTTPError
+
+from headgate.amounts import number_text
+from headgate.clock import Clock
+from headgate.llm.soft_limits import SoftLimit
+
+log = logging.getLogger("headgate")
+
+_MOST_WAITING = 1_000
+_MOST_REMEMBERED = 10_000
+_TIMEOUT_S = 10
+_IDLE_S = 30
+"""A thread that has nothing to tell for so long ends."""
+
+
+class Webhook:
+    """Sends soft limits to a URL as JSON, one POST each, from a thread of its own.
+
+    What cannot be sent is logged, without the URL, which may have a secret in it, and is not tried again; more than a
+    thousand that wait are dropped.
+    """
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        self.url = url
+        self._clock = clock
+        self._told: OrderedDict[tuple[str, ...], int] = OrderedDict()
+        self._waiting: Queue[SoftLimit] = Queue(_MOST_WAITING)
+        self._lock = Lock()
+        self._process = 0
+        """The process that has the thread; 0 for none."""
+
+    def __call__(self, limits: tuple[SoftLimit, ...]) -> None:
+        """Tell of these, as far as they were not told of; never waits."""
+        now_us = self._clock.now_us()
+        for limit in limits:
+            name = (limit.limit, *limit.caller, limit.model)
+            with self._lock:
+                if self._told.get(name, 0) > now_us:
+                    continue
+                self._told[name] = now_us + limit.reset_after_us
+                self._told.move_to_end(name)
+                if len(self._told) > _MOST_REMEMBERED:
+                    self._told.popitem(last=False)
+                try:
+                    self._waiting.put_nowait(limit)
+                except Full:
+                    continue
+                if self._process != os.getpid():
+                    self._process = os.getpid()
+                    Thread(target=self._send_all, name="headgate-webhook", daemon=True).start()
+
+    def _send_all(self) -> None:
+        while True:
+            try:
+                limit = self._waiting.get(timeout=_IDLE_S)
+            except Empty:
+                with self._lock:
+                    if self._waiting.empty():
+                        self._process = 0
+                        return
+                continue
+            try:
+                self._send(limit)
+            except HTTPError as error:
+                log.warning("the webhook of soft limits answered with status %d", error.code)
+            except (OSError, ValueError) as error:
+                log.warning("the webhook of soft limits cannot be reached: %s", type(error).__name__)
+
+    def _send(self, limit: SoftLimit) -> None:
+        body = json.dumps(as_json(limit)).encode()
+        request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"}, method="POST")
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+            answer.read(1024)
+
+
+def as_json(limit: SoftLimit) -> dict[str, object]:
+    """A soft limit as JSON; money is text in whole units of the currency."""
+    caller = {name: value for name, value in limit.caller._asdict().items() if value and name != "tier"}
+    return {
+        "limit": limit.limit,
+        "rule": limit.rule,
+        "percent": limit.percent,
+        "used": number_text(limit.used, limit.unit),
+        "quota": number_text(limit.quota, limit.unit),
+        "unit": limit.unit,
+        "model": limit.model,
+        "reset_after": limit.reset_after_us / 1_000_000,
+        **caller,
+    }

@@ -1,0 +1,50 @@
+"""What the models of all parts of a policy file stand on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from headgate.errors import MissingExtraError
+
+try:
+    from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+except ImportError as error:
+    raise MissingExtraError("reading a policy file", extra="policy") from error
+
+__all__ = [
+    "NAME",
+    "ONE_OR_MORE",
+    "AfterValidator",
+    "BeforeValidator",
+    "Field",
+    "Name",
+    "Part",
+    "Texts",
+    "WithJsonSchema",
+    "list_of_texts",
+    "model_validator",
+]
+
+NAME = r"^[a-z][a-z0-9_.-]{0,63}$"
+
+
+class Part(BaseModel):
+    """A map of a policy file, with no fields but those that are known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+
+
+def list_of_texts(value: object) -> tuple[str, ...]:
+    """One text, or a list of texts that is not empty."""
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not values:
+        raise ValueError("must be text or a list of texts")
+    for item in values:
+        if not isinstance(item, str):
+            raise ValueError(f"must be text or a list of texts, not a list with {item!r}")
+    return tuple(values)
+
+
+ONE_OR_MORE = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+Name = Annotated[str, Field(pattern=NAME)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(list_of_texts), WithJsonSchema(ONE_OR_MORE)]

@@ -1,0 +1,428 @@
+"""A call of a language model is held by all rules that apply or none, and settled by the truth in each way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from queue import Queue
+from threading import Thread
+from typing import Any, ClassVar
+
+import pytest
+
+from headgate import MemoryStore, RateLimited, Request
+from headgate.errors import ArgumentError, ConfigError
+from headgate.llm import AsyncLlmGate, Call, Entry, LlmGate, SoftLimit, UnknownPriceError, Usage
+from headgate.testing import ManualClock
+
+PRICES = {"m": {"input": "1", "output": "10"}}
+LIMITS = "60/minute; 90000 tokens/minute bucket; 20000 input_tokens/minute bucket; 2 usd/day in UTC; 5 concurrent"
+
+
+class Written:
+    """Books that are a list."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+
+
+def policy(*rules: dict[str, Any], **llm: Any) -> dict[str, Any]:
+    usual = {"name": "user", "by": ["user"], "limits": LIMITS}
+    return {"version": 1, "llm": {"prices": PRICES, **llm}, "rules": list(rules) or [usual]}
+
+
+def gate_of(*rules: dict[str, Any], clock: ManualClock | None = None, books: Any = None, **llm: Any) -> LlmGate:
+    return LlmGate(policy(*rules, **llm), clock=clock or ManualClock(), books=books)
+
+
+def left(gate: LlmGate, **call: Any) -> dict[str, int]:
+    """What remains of each limit, by its name, without charging anything."""
+    looking = gate.reserve("m", **{"user": "u1", "input_tokens": 0, "max_tokens": 0, **call})
+    remaining = {reading.name: reading.remaining for reading in looking.decision.limits}
+    looking.cancel()
+    remaining["user.minute"] += 1
+    remaining["user.concurrent"] = remaining.get("user.concurrent", 0) + 1
+    return remaining
+
+
+FULL = {
+    "user.minute": 60,
+    "user.tokens.minute": 90_000,
+    "user.input_tokens.minute": 20_000,
+    "user.usd.day": 2_000_000_000,
+    "user.concurrent": 5,
+}
+
+
+def test_what_a_call_can_cost_is_held_and_the_truth_stays() -> None:
+    gate = gate_of(hold="max")
+    call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
+    assert call and call.held == (1000, 500, 1_000_000 + 5_000_000)
+    held = left(gate)
+    assert held["user.tokens.minute"] == 88_500 and held["user.input_tokens.minute"] == 19_000
+    assert held["user.usd.day"] == 1_994_000_000 and held["user.concurrent"] == 4 and held["user.minute"] == 59
+    call.settle({"usage": {"prompt_tokens": 900, "completion_tokens": 100}})
+    after = left(gate)
+    assert after["user.tokens.minute"] == 89_000 and after["user.input_tokens.minute"] == 19_100
+    assert after["user.usd.day"] == 2_000_000_000 - 900_000 - 1_000_000 and after["user.concurrent"] == 5
+    call.settle_usage(Usage(1, 1))
+    call.cancel()
+    assert left(gate) == after  # the first settling counts
+
+
+def test_a_refusal_takes_nothing_and_names_its_limit() -> None:
+    gate = gate_of(hold="max")
+    refused = gate.reserve("m", user="u1", input_tokens=30_000, max_tokens=10)
+    assert not refused and refused.decision.binding is not None
+    assert refused.decision.binding.name == "user.input_tokens.minute" and refused.decision.retry_after is None
+    refused.settle({"usage": {"prompt_tokens": 30_000, "completion_tokens": 1}})
+    assert left(gate) == FULL
+    large = gate.call("m", user="u1", input_tokens=0, max_tokens=10**6)
+    with pytest.raises(RateLimited, match="this cost can never pass"), large:
+        raise AssertionError("a refused block runs")
+
+
+@pytest.mark.parametrize(
+    ("settle", "tokens", "requests"),
+    [
+        (lambda call: call.cancel(), 0, 0),
+        (lambda call: call.settle_failed(), 0, 1),
+        (lambda call: call.settle_unknown(), 1500, 1),
+        (lambda call: call.settle({"choices": []}), 1500, 1),  # tells no usage: unknown is not zero
+        (lambda call: call.settle({"usage": {"prompt_tokens": -5, "completion_tokens": 1}}), 1500, 1),
+        (lambda call: call.settle_at_least(Usage(1000, 20)), 1500, 1),
+        (lambda call: call.settle_at_least(Usage(1000, 700)), 1700, 1),
+        (lambda call: call.settle_usage(Usage(1000, 7000)), 8000, 1),  # more than was held: a debt
+    ],
+)
+def test_each_way_to_settle_counts_as_the_specification_says(settle: Any, tokens: int, requests: int) -> None:
+    gate = gate_of(hold="max")
+    call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
+    settle(call)
+    after = left(gate)
+    assert (90_000 - after["user.tokens.minute"], 60 - after["user.minute"]) == (tokens, requests)
+    assert after["user.concurrent"] == 5
+
+
+class ProviderError(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status_code = status
+
+
+class ConnectError(Exception):
+    """Named as httpx names it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "tokens", "requests"),
+    [(ProviderError(429), 0, 1), (ProviderError(500), 0, 1), (ConnectError(), 0, 0), (ValueError(), 1500, 1)],
+)
+def test_a_block_that_raises_is_settled_by_what_happened(error: Exception, tokens: int, requests: int) -> None:
+    gate = gate_of(hold="max")
+    with pytest.raises(type(error)), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
+        raise error
+    after = left(gate)
+    assert (90_000 - after["user.tokens.minute"], 60 - after["user.minute"]) == (tokens, requests)
+
+
+def test_a_cause_deeper_down_tells_that_nothing_was_sent() -> None:
+    gate = gate_of()
+    wrapped = RuntimeError("connection error")
+    wrapped.__cause__ = ConnectError()
+    with pytest.raises(RuntimeError), gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
+        raise wrapped
+    assert left(gate) == FULL
+
+
+def test_a_block_that_forgets_to_settle_stays_as_held() -> None:
+    gate = gate_of(hold="max")
+    with gate.call("m", user="u1", input_tokens=1000, max_tokens=500) as call:
+        pass
+    assert call.settled and left(gate)["user.tokens.minute"] == 88_500
+
+
+def test_rules_hold_each_in_its_own_way() -> None:
+    most = {"name": "most", "by": ["user"], "limits": "100000 tokens/minute bucket", "hold": "max"}
+    usual = {"name": "usual", "by": ["user"], "limits": "100000 tokens/minute bucket"}
+    slices = {"name": "slices", "by": ["user"], "limits": "100000 output_tokens/minute bucket", "hold": "slices"}
+    gate = gate_of(most, usual, slices, expected_output=300, slice=50)
+    call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=5000)
+    assert [100_000 - reading.remaining for reading in call.decision.limits] == [6000, 1300, 50]
+    assert call.held.output == 5000
+    small = gate.reserve("m", user="u2", input_tokens=1000, max_tokens=20)
+    assert [100_000 - reading.remaining for reading in small.decision.limits] == [1020, 1020, 20]
+
+
+def test_rules_are_for_models_by_name_beginning_or_group() -> None:
+    def rule(name: str, model: Any) -> dict[str, Any]:
+        return {"name": name, "by": [], "match": {"model": model}, "limits": "9/minute"}
+
+    gate = gate_of(
+        rule("exact", "gpt-5.5"), rule("begins", "claude-opus-*"), rule("group", "large"), rule("all", "*"),
+        models={"large": ["gpt-5.5", "claude-opus-*"]}, unknown_price="free",
+    )  # fmt: skip
+
+    def applying(model: str) -> list[str]:
+        return [reading.rule for reading in gate.reserve(model, input_tokens=1).decision.limits]
+
+    assert applying("gpt-5.5") == applying("openai/GPT-5.5") == ["exact", "group", "all"]
+    assert applying("us.anthropic.claude-opus-4") == ["begins", "group", "all"]
+    assert applying("gpt-5.5-mini") == ["all"]
+
+
+def test_keys_are_of_who_calls_and_of_which_model_under_any_of_its_spellings() -> None:
+    rule = {"name": "one", "by": ["team", "model"], "limits": "1/minute"}
+    gate = gate_of(rule)
+    assert gate.reserve("gpt-5", team="red") and not gate.reserve("openai/GPT-5", team="red")
+    assert gate.reserve("gpt-5", team="blue") and gate.reserve("gpt-5-mini", team="red")
+
+
+def test_tiers_of_callers_choose_limits() -> None:
+    rules = [{"name": "user", "by": ["user"], "limits": {"free": "1/minute", "pro": "3/minute"}}]
+    tiers = {"from": {"identity": "tier"}, "default": "free"}
+    gate = LlmGate({"version": 1, "llm": {}, "tiers": tiers, "rules": rules})
+    assert [bool(gate.reserve("m", user="a", tier="pro")) for _ in range(4)] == [True, True, True, False]
+    assert [bool(gate.reserve("m", user="b", tier="gold")) for _ in range(2)] == [True, False]
+
+
+def test_the_request_that_a_call_came_in_decides_with_it() -> None:
+    rule = {"name": "chat", "by": ["ip"], "match": {"path": "/v1/chat/**", "model": "m*"}, "limits": "1/minute"}
+    gate = gate_of(rule)
+    request = Request("POST", "/v1/chat/completions", client_ip="203.0.113.9")
+    assert gate.reserve("m", request=request) and not gate.reserve("m2", request=request)
+    assert gate.reserve("x", request=request) and gate.reserve("m")
+
+
+def test_an_unknown_price_is_refused_stated_or_free_and_never_zero_by_accident() -> None:
+    with pytest.raises(UnknownPriceError, match=r"'nobodys-model' is not known, and a limit counts usd"):
+        gate_of().reserve("nobodys-model", user="u1", input_tokens=1000, max_tokens=10)
+    stated = gate_of(unknown_price={"usd_per_million": "100"}, hold="max")
+    call = stated.reserve("nobodys-model", user="u1", input_tokens=1000, max_tokens=10)
+    assert call.held.cost == 101_000_000
+    call.settle_usage(Usage(1000, 0))
+    assert left(stated)["user.usd.day"] == 1_900_000_000
+    assert gate_of(unknown_price="free").reserve("nobodys-model", user="u1", input_tokens=1000).held.cost == 0
+    without = gate_of({"name": "all", "by": [], "limits": "5/minute"})
+    assert without.reserve("nobodys-model").held.cost is None  # no limit counts money
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_tokens": -1}, "max_tokens of a call is from 0 to"),
+        ({"max_tokens": "800"}, "max_tokens of a call is a whole number, not '800'"),
+        ({"max_completion_tokens": 10**30}, "max_completion_tokens of a call is from 0 to"),
+        ({"max_tokens": True}, "max_tokens of a call is a whole number, not a bool"),
+        ({"n": 0}, "n of a call is from 1 to 1024, not 0"),
+        ({"best_of": [1]}, "best_of of a call is a whole number, not a list"),
+        ({"model": 5}, "model is the name of a model, not a int"),
+        ({"model": "m\n"}, "model is a name of 1 to 200 printable characters"),
+        ({"model": ""}, "model is a name of 1 to 200 printable characters"),
+        ({"model": None}, "model is the name of a model, not a NoneType"),
+        ({"user": 7}, "user of a call is text, not a int"),
+        ({"body": [1]}, "the body of a call is a mapping, not a list"),
+        ({"input_tokens": -1}, "input_tokens of a call is from 0 to"),
+    ],
+)
+def test_what_no_provider_takes_is_told_and_charges_nothing(fields: dict[str, Any], message: str) -> None:
+    gate = gate_of()
+    with pytest.raises(ArgumentError) as caught:
+        gate.reserve(**{"model": "m", "user": "u1", **fields})
+    assert str(caught.value).startswith(message)
+    assert left(gate) == FULL
+
+
+def test_the_larger_of_both_names_of_the_most_output_counts_times_the_answers() -> None:
+    gate = gate_of(hold="max")
+    body = {"model": "m", "max_tokens": 100, "max_completion_tokens": 200, "n": 3, "best_of": 4, "messages": "broken"}
+    assert gate.reserve(body=body, user="u1").most_output == 800
+    assert gate.reserve("m", user="u1", max_tokens=None).most_output == 16_384
+
+
+def test_messages_are_counted_and_what_is_hidden_is_held_on_top() -> None:
+    gate = gate_of(unknown_price="free", hidden_input=5000)
+    seen = gate.reserve("gpt-5", user="u1", messages=[{"role": "user", "content": "hello"}])
+    assert 5 < seen.held.input < 12
+    hidden = gate.reserve("gpt-5", user="u1", input="hello", previous_response_id="resp_1")
+    assert hidden.held.input > 5000
+    hidden.settle({"object": "response", "id": "resp_2", "usage": {"input_tokens": 60, "output_tokens": 9}})
+    known = gate.reserve("gpt-5", user="u1", input="hello", previous_response_id="resp_2")
+    assert 69 < known.held.input < 80
+
+
+def chunks(*, told: bool = True, words: int = 40) -> Iterator[dict[str, Any]]:
+    for _ in range(words):
+        yield {"choices": [{"delta": {"content": " word"}}]}
+    yield {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+    if told:
+        yield {"choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": words}}
+
+
+def test_a_stream_is_settled_by_the_usage_that_it_tells() -> None:
+    gate = gate_of(hold="max")
+    with gate.call("m", user="u1", input_tokens=1000, max_tokens=500) as call:
+        assert len(list(call.stream(chunks()))) == 42
+    assert left(gate)["user.tokens.minute"] == 90_000 - 1040
+
+
+def test_a_stream_without_usage_counts_at_least_what_was_held_and_made() -> None:
+    gate = gate_of(hold="max")
+    with gate.call("m", user="u1", input_tokens=1000, max_tokens=20) as call:
+        assert len(list(call.stream(chunks(told=False)))) == 41
+    assert left(gate)["user.tokens.minute"] <= 90_000 - 1040
+
+
+def test_a_caller_that_stops_reading_leaves_the_call_settled() -> None:
+    gate = gate_of(hold="max")
+    call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
+    for _ in call.stream(chunks()):
+        break
+    assert call.settled and left(gate)["user.tokens.minute"] == 88_500 and left(gate)["user.concurrent"] == 5
+
+
+SLICED = {"name": "out", "by": ["user"], "limits": "100 output_tokens/hour bucket", "hold": "slices"}
+
+
+def test_slices_are_held_as_a_stream_goes_on_and_cut_at_the_end_of_the_budget() -> None:
+    gate = gate_of(SLICED, slice=20)
+    with gate.call("m", user="u1", input_tokens=5, max_tokens=5000) as call:
+        passed = len(list(call.stream(chunks(words=400))))
+    assert call.was_cut and 65 <= passed <= 100
+    assert not gate.reserve("m", user="u1", input_tokens=5, max_tokens=50)
+
+
+def test_slices_go_into_debt_where_the_rule_says_so() -> None:
+    gate = gate_of({**SLICED, "at_end": "debt"}, slice=20)
+    with gate.call("m", user="u1", input_tokens=5, max_tokens=5000) as call:
+        assert len(list(call.stream(chunks(words=150)))) == 152
+    assert not call.was_cut
+    refused = gate.reserve("m", user="u1", input_tokens=5, max_tokens=20)
+    assert not refused and refused.decision.retry_after is not None
+    assert refused.decision.retry_after == pytest.approx((50 + 20) * 36, abs=36)
+
+
+def test_soft_limits_are_told_with_the_call_and_to_listeners() -> None:
+    rule = {"name": "team", "by": ["team"], "limits": "10 usd/day in UTC; 1000/minute", "warn": "80%", "hold": "max"}
+    gate = gate_of(rule)
+    heard: list[tuple[SoftLimit, ...]] = []
+    gate.watch_soft_limits(heard.append)
+    assert gate.reserve("m", team="red", input_tokens=0, max_tokens=790_000).warnings == ()
+    [warning] = gate.reserve("m", team="red", input_tokens=0, max_tokens=40_000).warnings
+    assert str(warning) == "team.usd.day: 83 % used, 8.3 usd of 10 usd" and warning.header == "team.usd.day; used=83"
+    assert heard == [(warning,)]
+
+
+class Hook(BaseHTTPRequestHandler):
+    told: ClassVar[Queue[Any]] = Queue()
+
+    def do_POST(self) -> None:
+        self.told.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_webhook_is_told_once_of_each_soft_limit_until_it_is_as_new() -> None:
+    server = HTTPServer(("127.0.0.1", 0), Hook)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        rule = {"name": "team", "by": ["team"], "limits": "10 usd/day in UTC", "warn": "50%", "hold": "max"}
+        clock = ManualClock()
+        gate = gate_of(rule, clock=clock, webhook=f"http://127.0.0.1:{server.server_port}/budgets")
+        for _ in range(3):
+            assert gate.reserve("m", team="red", input_tokens=0, max_tokens=300_000)
+        clock.advance(24 * 3_600_000_000)
+        assert gate.reserve("m", team="red", input_tokens=0, max_tokens=900_000)
+        told = [Hook.told.get(timeout=30) for _ in range(2)]
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [(each["limit"], each["percent"], each["used"], each["team"]) for each in told] == [
+        ("team.usd", 60, "6", "red"),
+        ("team.usd", 90, "9", "red"),
+    ]
+
+
+def test_the_books_have_each_hold_refusal_and_settling() -> None:
+    books, clock = Written(), ManualClock()
+    gate = gate_of(clock=clock, books=books, hold="max")
+    with gate.call("m", user="u1", input_tokens=1000, max_tokens=500) as call:
+        clock.advance(2_000_000)
+        call.settle({"usage": {"prompt_tokens": 900, "completion_tokens": 100}})
+    gate.reserve("m", user="u1", input_tokens=30_000)
+    held, settled, refused = books.entries
+    assert (held.kind, held.id, held.held_cost, held.lease_us) == ("held", call.id, 6_000_000, 600_000_000)
+    assert (settled.kind, settled.mode, settled.cost, settled.usage) == ("settled", "exact", 1_900_000, Usage(900, 100))
+    assert settled.at_us - held.at_us == 2_000_000 and settled.admitted_us == held.at_us and settled.price == "own"
+    assert (refused.kind, refused.limit) == ("refused", "user.input_tokens.minute")
+
+
+def test_a_reload_keeps_what_was_used_and_a_policy_of_another_kind_is_refused() -> None:
+    gate = gate_of(hold="max")
+    call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
+    with pytest.raises(ConfigError, match="needs the section llm"):
+        gate.reload({"version": 1, "rules": [{"name": "a", "by": [], "limits": "1/minute"}]})
+    with pytest.raises(ConfigError, match=r"llm\.prices\.m: output is missing"):
+        gate.reload(policy(prices={"m": {"input": "1"}}))
+    gate.reload(policy(prices={"m": {"input": "2", "output": "10"}}, hold="max"))
+    call.settle_usage(Usage(1000, 0))
+    assert left(gate)["user.usd.day"] == 2_000_000_000 - 2_000_000  # by the price in force when it is settled
+
+
+def test_calls_of_one_name_are_held_once() -> None:
+    gate = gate_of(hold="max")
+    one = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500, id="job-7")
+    again = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500, id="job-7")
+    assert again and again.repeated and again.id == one.id
+    one.settle_usage(Usage(1000, 10))
+    again.settle_usage(Usage(1000, 10))
+    assert left(gate)["user.tokens.minute"] == 90_000 - 1010
+
+
+async def slowly() -> AsyncIterator[dict[str, Any]]:
+    for chunk in chunks():
+        await asyncio.sleep(0)
+        yield chunk
+
+
+def test_asyncio_has_the_same_and_settles_what_is_cancelled() -> None:
+    async def main() -> None:
+        store, clock = MemoryStore(), ManualClock()
+        async with AsyncLlmGate(policy(hold="max"), store=store, clock=clock) as gate:
+            async with gate.call("m", user="u1", input_tokens=1000, max_tokens=500) as call:
+                assert [chunk async for chunk in call.stream(slowly())]
+            looking = LlmGate(policy(), store=store, clock=clock)
+            assert left(looking)["user.tokens.minute"] == 90_000 - 1040
+
+            async def forever() -> None:
+                async with gate.call("m", user="u1", input_tokens=1000, max_tokens=500):
+                    await asyncio.sleep(3600)
+
+            task = asyncio.create_task(forever())
+            await asyncio.sleep(0)
+            assert left(looking)["user.concurrent"] == 4
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert left(looking)["user.concurrent"] == 5
+            with pytest.raises(RateLimited):
+                async with gate.call("m", user="u1", input_tokens=30_000):
+                    raise AssertionError("a refused block runs")
+
+    asyncio.run(main())
+
+
+def test_calls_wait_where_a_rule_says_so() -> None:
+    clock = ManualClock()
+    rule = {"name": "user", "by": ["user"], "limits": "5/second bucket", "wait": "2s"}
+    gate = gate_of(rule, clock=clock)
+    start_us = clock.now_us()
+    calls: list[Call] = [gate.reserve("m", user="u1", input_tokens=1) for _ in range(7)]
+    assert all(calls) and clock.now_us() - start_us == 400_000
