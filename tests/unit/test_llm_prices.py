@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -158,10 +158,53 @@ def test_what_is_no_price_is_an_error_that_names_its_place(told: dict[str, Any],
 def test_names_that_clients_make_up_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prices, "_MOST_REMEMBERED", 10)
     book = PriceBook()
+    assert book.price("gpt-5", NOON) is not None
     for number in range(30):
         assert book.price(f"made-up-{number}", NOON) is None
-    assert book.price("gpt-5", NOON) is not None and len(book._known) == 10
+        assert book.price(f"router-{number}/gpt-5", NOON, service_tier=f"tier-{number}") is not None
+        assert book.dearest(f"router-{number}/gpt-5", NOON, timedelta(seconds=number)) is not None
+    assert (len(book._unknown), len(book._by_name), list(book._by_id), len(book._models)) == (10, 10, ["gpt-5"], 1)
+    [known] = book._models.values()
+    assert len(known._spans) == 1 and len(known._dearest) <= 16
     assert not get_snapshot()._provider_misses, "the memory that has no bound is not used"
+
+
+BORDERS = [
+    datetime(2026, 3, 13, tzinfo=UTC),
+    datetime(2026, 8, 17, tzinfo=UTC),
+    *(datetime(2026, 11, 22, hour, tzinfo=UTC) for hour in (0, 1, 4, 6, 10)),
+]
+near_borders = st.builds(
+    lambda border, sign, by: border + sign * by,
+    st.sampled_from(BORDERS),
+    st.sampled_from([-1, 1]),
+    st.sampled_from([timedelta(), timedelta(microseconds=1), timedelta(seconds=59), timedelta(hours=3)]),
+)
+TIMED = ["deepseek-flash", "deepseek-v4-pro", "claude-sonnet-4-6", "gpt-5", "claude-opus-4-8"]
+leases = st.sampled_from([timedelta(), timedelta(seconds=60), timedelta(hours=2), timedelta(days=200)])
+tiers = st.sampled_from([None, "priority", "flex", "made-up"])
+
+
+@given(st.lists(st.tuples(st.sampled_from(TIMED), near_borders, leases, tiers), max_size=20))
+def test_what_is_remembered_is_what_is_found_anew(
+    asked: list[tuple[str, datetime, timedelta, str | None]],
+) -> None:
+    for model, at, lease, tier in asked:
+        fresh = PriceBook()
+        assert BOOK.price(model, at, service_tier=tier) == fresh.price(model, at, service_tier=tier)
+        held = fresh.dearest(model, at, lease, service_tier=tier)
+        assert BOOK.dearest(model, at, lease, service_tier=tier) == held
+        later = fresh.price(model, at + lease, service_tier=tier)
+        assert held is not None and later is not None and held.most(10**6, 10**6) >= later.most(10**6, 10**6)
+
+
+def test_moments_of_any_time_zone_have_the_same_price() -> None:
+    elsewhere = timezone(timedelta(hours=9))
+    for hour in range(24):
+        at = NOON.replace(hour=hour)
+        price = PriceBook().price("deepseek-flash", at)
+        assert BOOK.price("deepseek-flash", at.astimezone(elsewhere)) == price
+        assert BOOK.price("deepseek-flash", at.replace(tzinfo=None)) == price, "without one, UTC"
 
 
 rates = st.builds(

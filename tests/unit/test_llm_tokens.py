@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gzip
 import importlib.util
 import json
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import ConfigError
-from headgate.llm import tokens, vocabularies
-from headgate.llm.inputs import InputCount, count_input
+from headgate.llm import inputs, tokens, vocabularies
+from headgate.llm.inputs import InputCount, count_input, count_input_async
 from headgate.llm.model_table import find, own_name
 from headgate.llm.tokens import TokenCount, count_text
 
@@ -237,3 +239,31 @@ def test_a_body_that_is_nested_deeply_is_counted() -> None:
     for _ in range(5_000):
         deep = [{"type": "tool_result", "content": deep}]
     assert count_input({"messages": deep}, "gpt-5").tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("content", "in_thread"),
+    [("a word", False), ("many words " * 2000, True), ([{"type": "text", "text": "word"}] * 6000, True), (5, False)],
+)
+def test_long_texts_are_counted_off_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, content: Any, in_thread: bool
+) -> None:
+    body = {"messages": [{"role": "user", "content": content}]}
+    threads: list[threading.Thread] = []
+
+    def count(body: dict[str, Any], model: str) -> InputCount:
+        threads.append(threading.current_thread())
+        return count_input(body, model)
+
+    monkeypatch.setattr(inputs, "count_input", count)
+    count_text("the vocabulary is loaded", "gpt-5")
+    assert asyncio.run(count_input_async(body, "gpt-5")) == count_input(body, "gpt-5")
+    assert [thread is threading.main_thread() for thread in threads] == [not in_thread]
+
+
+def test_a_vocabulary_is_loaded_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "loaded", set())
+    assert not tokens.is_loaded("gpt-5") and not tokens.is_loaded("nobody-knows")
+    monkeypatch.undo()
+    asyncio.run(count_input_async({"prompt": "a word"}, "gpt-5"))
+    assert tokens.is_loaded("gpt-5") and tokens.is_loaded("nobody-knows")

@@ -8,7 +8,7 @@ from headgate.llm.call_costs import UnknownPriceError
 from headgate.llm.entry import Books, Caller, Entry
 from headgate.llm.events import EventReader, ServerSentEvent
 from headgate.llm.gate import AsyncLlmGate, LlmGate
-from headgate.llm.inputs import InputCount, count_input
+from headgate.llm.inputs import InputCount, count_input, count_input_async
 from headgate.llm.price import Price, Rate, dollars
 from headgate.llm.prices import PriceBook
 from headgate.llm.soft_limits import SoftLimit
@@ -36,6 +36,7 @@ __all__ = [
     "UnknownPriceError",
     "Usage",
     "count_input",
+    "count_input_async",
     "count_text",
     "dollars",
     "read_usage",

@@ -6,12 +6,13 @@ is counted is too little. Bodies of wrong shape are counted as far as they are t
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from headgate.llm.model_table import find
-from headgate.llm.tokens import count_text
+from headgate.llm.tokens import count_text, is_loaded
 
 _EACH_MESSAGE, _REPLY, _EACH_TOOL = 3, 3, 8
 """What a chat format adds: around each message, before the reply, around each tool."""
@@ -22,6 +23,7 @@ _IMAGES = ("image_url", "input_image", "image")
 _TEXTS = ("system", "instructions", "input", "prompt")
 _SCHEMAS = ("response_format", "text", "functions", "output_config", "output_format")
 _DEEPEST = 40
+_LONG = 10_000
 
 
 class InputCount(NamedTuple):
@@ -51,6 +53,25 @@ def count_input(body: Mapping[str, Any], model: str) -> InputCount:
         counting.add_schema(body.get(name))
     is_exact = counting.is_exact and not counting.hides and not counting.is_estimated
     return InputCount(counting.tokens, is_exact, counting.hides)
+
+
+async def count_input_async(body: Mapping[str, Any], model: str) -> InputCount:
+    """`count_input` on an event loop: long texts, and the first one, are counted in a thread."""
+    if is_loaded(model) and not _is_long(body):
+        return count_input(body, model)
+    return await asyncio.to_thread(count_input, body, model)
+
+
+def _is_long(body: Mapping[str, Any]) -> bool:
+    """Whether the texts of a body have more letters than are counted at once on an event loop."""
+    left, parts = _LONG, list[Any]([body])
+    while parts and left >= 0:
+        part = parts.pop()
+        if isinstance(part, Mapping | list | str):
+            left -= len(part)
+            if not isinstance(part, str):
+                parts += part.values() if isinstance(part, Mapping) else part
+    return left < 0
 
 
 class _Counting:

