@@ -5,7 +5,7 @@ No script, no font, nothing fetched. Colours are CSS variables of the page.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -42,19 +42,33 @@ def bars_of(series: Series, axis: Axis) -> list[Bar]:
     return [Bar(index * axis.step_us, slot, *counts) for index, slot, counts in placed if slot is not None]
 
 
-def time_chart(series: Series, axis: Axis, *, height: int, label: str) -> str:
-    """What passed and, on top of it, what was refused, over time."""
+def time_chart(
+    series: Series,
+    axis: Axis,
+    *,
+    height: int,
+    label: str,
+    names: tuple[str, str] = ("passed", "refused"),
+    number: Callable[[int], str] = "{:,}".format,
+    level: Callable[[float], str] | None = None,
+) -> str:
+    """What passed and, on top of it, what was refused, over time.
+
+    Or two other things with such `names`; `number` writes one of them, and `level` one of the scale.
+    """
     bars = bars_of(series, axis)
     top = _round_up(max((bar.passed + bar.refused for bar in bars), default=0))
     scale = _HEIGHT / top
     groups = []
     for bar in bars:
         passed, refused = bar.passed * scale, _least(bar.refused * scale, bar.refused, height)
-        title = f"{clock_text(bar.start_us, seconds=True)} UTC: {bar.passed:,} passed, {bar.refused:,} refused"
+        first, second = f"{number(bar.passed)} {names[0]}", f"{number(bar.refused)} {names[1]}"
+        title = f"{clock_text(bar.start_us, seconds=True)} UTC: {first}, {second}"
         groups.append(
             _group(bar, title, ("passed", _HEIGHT - passed, passed), ("refused", _HEIGHT - passed - refused, refused))
         )
-    return _figure(axis, groups, [(0.0, top), (0.5, top / 2), (1.0, 0)], height=height, label=label)
+    levels = [(0.0, top), (0.5, top / 2), (1.0, 0)]
+    return _figure(axis, groups, levels, height=height, label=label, level=level or _short)
 
 
 def difference_chart(series: Series, axis: Axis, *, height: int, label: str) -> str:
@@ -74,16 +88,16 @@ def difference_chart(series: Series, axis: Axis, *, height: int, label: str) -> 
         groups.append(_group(bar, title, ("refused", zero - above, above), ("passed", zero, below)))
     middle = zero / _HEIGHT
     labels = [(place, count) for place, count in ((0.0, up_top), (1.0, down_top)) if abs(place - middle) > _CLOSEST]
-    return _figure(axis, groups, [*labels, (middle, 0)], height=height, label=label)
+    return _figure(axis, groups, [*labels, (middle, 0)], height=height, label=label, level=_short)
 
 
-def key_bars(counts: Sequence[tuple[str, int]], *, css_class: str) -> str:
-    """Keys with their counts, as bars of text rows."""
-    most = max((count for _, count in counts), default=1)
+def key_bars(counts: Sequence[tuple[str, int]], *, css_class: str, number: Callable[[int], str] = "{:,}".format) -> str:
+    """Keys with their counts, which `number` writes, as bars of text rows."""
+    most = max(1, *(count for _, count in counts)) if counts else 1
     rows = "".join(
         f'<tr><td class="key">{escape(key)}</td>'
         f'<td class="bar"><i class="{css_class}" style="width:{100 * count / most:.1f}%"></i></td>'
-        f'<td class="num">{count:,}</td></tr>'
+        f'<td class="num">{number(count)}</td></tr>'
         for key, count in counts
     )
     return f'<table class="keys">{rows}</table>'
@@ -99,13 +113,19 @@ def _group(bar: Bar, title: str, *boxes: tuple[str, float, float]) -> str:
 
 
 def _figure(
-    axis: Axis, groups: Sequence[str], levels: Sequence[tuple[float, float]], *, height: int, label: str
+    axis: Axis,
+    groups: Sequence[str],
+    levels: Sequence[tuple[float, float]],
+    *,
+    height: int,
+    label: str,
+    level: Callable[[float], str],
 ) -> str:
     width = axis.slots * _UNIT
     grid = "".join(
         f'<line x1="0" x2="{width:.1f}" y1="{place * _HEIGHT:.1f}" y2="{place * _HEIGHT:.1f}"/>' for place, _ in levels
     )
-    scale = "".join(f'<span style="top:{100 * place:.1f}%">{_short(value)}</span>' for place, value in levels)
+    scale = "".join(f'<span style="top:{100 * place:.1f}%">{level(value)}</span>' for place, value in levels)
     breaks = "".join(
         f'<span class="break" style="left:{100 * start:.2f}%;width:{100 * (end - start):.2f}%">'
         f"<b>{length_text(length_us)}</b></span>"

@@ -5,60 +5,12 @@ from __future__ import annotations
 from html import escape
 
 from headgate.amounts import grouped_text
-from headgate.replay.axis import Axis, axis_of, step_text
+from headgate.replay.axis import Axis, axis_of
 from headgate.replay.charts import difference_chart, key_bars, time_chart
 from headgate.replay.judging import BusyKey, Result, RuleResult
+from headgate.replay.page import facts, legend, whole_page
 from headgate.replay.replay import Difference, Outcome
 from headgate.replay.times import clock_text, span_text
-
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1c2733; --dim: #566573; --paper: #fbfcfd; --line: #dde4ea;
-  --passed: #6fada7; --refused: #cf3f53; --warning: #fdf1d8; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --dim: #9fb0bf; --paper: #10161c; --line: #2a3642;
-  --passed: #46908a; --refused: #ef6f7f; --warning: #3a2f14; } }
-* { box-sizing: border-box; }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
-  max-width: 64rem; padding: 2rem 1.25rem 4rem; overflow-wrap: break-word; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .3rem; } h2 { font-size: 1.2rem; margin: 2.4rem 0 .3rem; }
-h3 { font-size: 1rem; margin: 1rem 0 .2rem; color: var(--dim); font-weight: 600; }
-p { margin: .2rem 0 .8rem; } .dim { color: var(--dim); } code { font: .88em ui-monospace, monospace; }
-.warning { background: var(--warning); padding: .5rem .8rem; border-radius: 6px; }
-.facts { display: flex; flex-wrap: wrap; gap: .8rem 2.5rem; margin: 1.2rem 0; }
-.facts b { display: block; font-size: 1.7rem; font-variant-numeric: tabular-nums; line-height: 1.2; }
-.facts .refused b { color: var(--refused); }
-.chart { display: grid; grid-template-columns: 3rem 1fr; margin: .6rem 0 1rem; }
-.scale, .plot, .ticks { position: relative; font-size: 12px; line-height: 1.2; color: var(--dim); }
-.scale { height: var(--height); } .ticks { grid-column: 2; height: 2.6rem; } .plot svg { display: block; }
-.scale span { position: absolute; right: .5rem; transform: translateY(-50%); font-variant-numeric: tabular-nums; }
-.plot svg { width: 100%; height: var(--height); }
-.grid line { stroke: var(--line); vector-effect: non-scaling-stroke; }
-.ticks span { position: absolute; top: .3rem; transform: translateX(-50%); white-space: nowrap; text-align: center; }
-.ticks .first { transform: none; text-align: left; } .ticks .last { transform: translateX(-100%); text-align: right; }
-.ticks small { display: block; font-size: 12px; }
-.break { position: absolute; top: 0; height: var(--height); display: grid; place-items: center; overflow: visible;
-  background: repeating-linear-gradient(135deg, transparent 0 3px, var(--line) 3px 5px); }
-.break b { writing-mode: vertical-rl; font-weight: 400; background: var(--paper); padding: 4px 0; white-space: nowrap; }
-rect.passed { fill: var(--passed); } rect.refused { fill: var(--refused); } g:hover > rect { opacity: .75; }
-.legend i { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin: 0 .4em 0 1em; }
-i.passed { background: var(--passed); } i.refused { background: var(--refused); }
-table { border-collapse: collapse; width: 100%; font-size: .95rem; }
-th, td { text-align: left; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-td.num, th.num { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(22rem, 100%), 1fr)); gap: 0 2.5rem; }
-.keys td { border: 0; padding: .15rem .6rem .15rem 0; } .key { font: .85rem ui-monospace, monospace; }
-.keys .key { width: 50%; word-break: break-all; } .keys .bar { width: 35%; vertical-align: middle; }
-.keys .bar i { display: block; height: .8em; border-radius: 2px; min-width: 2px; }
-.tag { font-size: .8rem; font-weight: 400; border: 1px solid var(--line); border-radius: .6rem; padding: 0 .5rem; }
-details { margin: 1.6rem 0; } summary { font-size: 1.2rem; font-weight: 700; cursor: pointer; }
-@media (max-width: 700px) {
-  body { padding: 1.2rem 1rem 3rem; } .chart { grid-template-columns: 2.4rem 1fr; }
-  .ticks span:not(.major) { display: none; }
-  .cards thead { display: none; } .cards tr { display: flex; flex-wrap: wrap; gap: 0 1rem; padding: .5rem 0;
-    border-bottom: 1px solid var(--line); } .cards td { border: 0; padding: 0; }
-  .cards td.wide { flex-basis: 100%; word-break: break-word; } .cards td:empty { display: none; }
-  .cards td[data-name]::before { content: attr(data-name) " "; color: var(--dim); }
-}
-"""
 
 
 def report(outcome: Outcome, sources: list[str], top: int) -> str:
@@ -72,12 +24,7 @@ def report(outcome: Outcome, sources: list[str], top: int) -> str:
         body.append(f'<p class="dim">under {escape(first.name)}</p>')
         body.extend(_result(first, outcome, top))
     body.append(_unread(outcome))
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}: {escape(first.name)}</title>"
-        f"<style>{_STYLE}</style></head><body>\n" + "\n".join(part for part in body if part) + "\n</body></html>\n"
-    )
+    return whole_page(f"{title}: {first.name}", body)
 
 
 def _lead(outcome: Outcome) -> str:
@@ -100,15 +47,9 @@ def _warnings(outcome: Outcome) -> list[str]:
     return [f'<p class="warning">{text}</p>' for text in (*map(escape, outcome.left_out), *told)]
 
 
-def _facts(*facts: tuple[str, str, str]) -> str:
-    """Large numbers with what they count, each with its class."""
-    boxes = "".join(f'<div class="{css_class}"><b>{number}</b>{text}</div>' for number, text, css_class in facts)
-    return f'<div class="facts">{boxes}</div>'
-
-
 def _result(result: Result, outcome: Outcome, top: int) -> list[str]:
     parts = [
-        _facts(
+        facts(
             (f"{result.requests:,}", "requests", ""),
             (f"{result.allowed:,}", "passed", ""),
             (f"{result.denied:,}", f"refused ({_share(result.denied, result.requests)})", "refused"),
@@ -119,7 +60,7 @@ def _result(result: Result, outcome: Outcome, top: int) -> list[str]:
         passed, refused = result.cost_allowed[unit], result.cost_denied[unit]
         cost, name = passed + refused, escape(unit or "cost")
         parts.append(
-            _facts(
+            facts(
                 (grouped_text(cost, unit), f"{name} of all", ""),
                 (grouped_text(passed, unit), f"{name} passed", ""),
                 (grouped_text(refused, unit), f"{name} refused ({_share(refused, cost)})", "refused"),
@@ -128,17 +69,11 @@ def _result(result: Result, outcome: Outcome, top: int) -> list[str]:
     if not result.requests:
         return parts
     axis = axis_of(result.series)
-    parts.append(_legend("Requests", axis, ("passed", "passed"), ("refused", "refused")))
+    parts.append(legend("Requests", axis, ("passed", "passed"), ("refused", "refused")))
     parts.append(time_chart(result.series, axis, height=240, label="requests over time"))
     parts.extend((_rule_table(result), _busiest(result, top)))
     parts.extend(_rule(rule, axis, top) for rule in result.rules if rule.matched)
     return parts
-
-
-def _legend(what: str, axis: Axis, *marks: tuple[str, str]) -> str:
-    shown = "".join(f'<i class="{css_class}"></i>{text}' for css_class, text in marks)
-    breaks = "; hatched: nothing happened" if len(axis.stretches) > 1 else ""
-    return f'<p class="legend dim">{what} per {step_text(axis.step_us)}, in UTC{breaks}{shown}</p>'
 
 
 def _rule_table(result: Result) -> str:
@@ -193,7 +128,7 @@ def _comparison(outcome: Outcome, difference: Difference, top: int) -> list[str]
     both = difference.newly_denied or difference.newly_allowed
     parts = [
         f'<p class="dim">{escape(one.name)}, and {escape(other.name)} in its place</p>',
-        _facts(
+        facts(
             (f"{one.requests:,}", "requests", ""),
             (f"{difference.newly_denied:,}", "newly refused", "refused"),
             (f"{difference.newly_allowed:,}", "newly passed", ""),
@@ -213,7 +148,7 @@ def _comparison(outcome: Outcome, difference: Difference, top: int) -> list[str]
     ]
     if both:
         parts.append(
-            _legend("Requests", axis, ("refused", "newly refused, upwards"), ("passed", "newly passed, downwards"))
+            legend("Requests", axis, ("refused", "newly refused, upwards"), ("passed", "newly passed, downwards"))
         )
         parts.append(difference_chart(difference.series, axis, height=240, label="the difference over time"))
         parts.append(_difference_keys(difference, top))
