@@ -20,6 +20,7 @@ import click
 import headgate as package
 from headgate import core
 from headgate.cli import options
+from headgate.cli.llm import llm
 from headgate.cli.zones import zone
 from headgate.errors import HeadgateError
 from headgate.stores.url import store_schemes
@@ -71,6 +72,7 @@ def headgate() -> None:
 
 
 headgate.add_command(zone)
+headgate.add_command(llm)
 
 
 @headgate.command()

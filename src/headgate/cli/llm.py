@@ -1,0 +1,16 @@
+"""`headgate llm`: what belongs to calls of language models. Each group of commands is in a file of its own."""
+
+from __future__ import annotations
+
+import click
+
+from headgate.cli import llm_report
+
+
+@click.group()
+def llm() -> None:
+    """Budgets of language models: the books of what calls held, used and cost."""
+
+
+for _command in llm_report.COMMANDS:
+    llm.add_command(_command)

@@ -1,0 +1,217 @@
+"""`headgate llm report`, `reconcile` and `correct`: reads books and appends to them, while others write them."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+import click
+
+from headgate import clock
+from headgate.errors import ArgumentError, ConfigError
+
+if TYPE_CHECKING:
+    from headgate.llm.books.reading import ReadBooks
+
+_BOOKS_HELP = (
+    "BOOKS are a path that ends in .jsonl or .db, or the URL of books; the older files of JSON lines are read, too."
+)
+_FORMATS = ("table", "csv", "json", "html")
+
+
+def _dimensions(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    from headgate.llm.books.report import DIMENSIONS
+
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+    for name in names:
+        if name not in DIMENSIONS:
+            raise click.BadParameter(f"{name[:40]!r} is none of {', '.join(DIMENSIONS)}")
+    return names
+
+
+def _zone(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    from headgate.calendars import check_zone
+
+    try:
+        return None if value is None else check_zone(value)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+_author_option = click.option("--author", metavar="NAME", help="Who writes this; by default the login's name.")
+_zone_option = click.option(
+    "--zone", metavar="ZONE", callback=_zone,
+    help="Whose days and months, such as Europe/Zurich; by default that in which months were closed, or UTC.",
+)  # fmt: skip
+
+
+@click.command(help=f"Sum up what calls used and cost.\n\n{_BOOKS_HELP}")
+@click.argument("books", nargs=-1, required=True, metavar="BOOKS...")
+@click.option(
+    "--by", default="month,model", show_default=True, callback=_dimensions, metavar="NAMES",
+    help="By what, with commas between: day, month, model, limit (which refused), user, team, key, organisation, tier.",
+)  # fmt: skip
+@click.option("--since", metavar="DAY", help="From this day or month on, such as 2026-11-01 or 2026-11, or this time.")
+@click.option("--until", metavar="DAY", help="Before this day, month or time.")
+@_zone_option
+@click.option("--format", "form", default="table", show_default=True, type=click.Choice(_FORMATS))
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file.")
+@click.option(
+    "--close", "month", metavar="MONTH",
+    help="Close a month that is over, such as 2026-10: its sums are kept, what comes later is told as that.",
+)  # fmt: skip
+@_author_option
+def report(
+    books: tuple[str, ...],
+    by: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    zone: str | None,
+    form: str,
+    output: Path | None,
+    month: str | None,
+    author: str | None,
+) -> None:
+    from headgate.cli.llm_report_text import csv_text, json_text, table_text
+    from headgate.llm.books.report import report_of, zone_of
+
+    if month is not None:
+        if len(books) != 1:
+            raise click.BadParameter("a month is closed in one of several books at a time", param_hint="--close")
+        _close(books[0], month, zone, author)
+    with _opened(books) as read:
+        zone = zone or zone_of(read)
+        moments = [_moment("--since", since, zone), _moment("--until", until, zone)]
+        if form == "html":
+            from headgate.cli.llm_report_page import page_of
+
+            text = page_of(read, by=by, zone=zone, since_us=moments[0], until_us=moments[1])
+        else:
+            made = report_of(read, by=by, zone=zone, since_us=moments[0], until_us=moments[1])
+            text = {"table": table_text, "csv": csv_text, "json": json_text}[form](made)
+    if output is None:
+        click.echo(text, nl=False, color=True)  # what a caller is named stays as it is, in CSV too
+    else:
+        output.write_text(text, encoding="utf-8", newline="")
+        click.echo(f"report in {output}", err=True)
+
+
+def _close(books: str, month: str, zone: str | None, author: str | None) -> None:
+    from headgate.amounts import number_text
+    from headgate.cli.llm_report_text import counted
+    from headgate.llm.books.closing import close_month
+
+    closed = close_month(books, month, zone=zone, author=_author(author), now_us=clock.now_us())
+    unsettled = f", {closed.kept.unsettled:,} of them not settled" if closed.kept.unsettled else ""
+    click.echo(
+        f"closed {month} in {closed.closing.zone}: {counted(closed.kept.calls, 'call')}{unsettled}, "
+        f"{number_text(closed.kept.cost, 'usd')} usd",
+        err=True,
+    )
+
+
+@click.command(help=f"List what does not fit together: holds never settled, settlings without one.\n\n{_BOOKS_HELP}")
+@click.argument("books", nargs=-1, required=True, metavar="BOOKS...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, all of it.")
+@click.option(
+    "--top", default=10, show_default=True, type=click.IntRange(1, 1_000_000), help="How many of each to list."
+)
+def reconcile(books: tuple[str, ...], as_json: bool, top: int) -> None:
+    from headgate.cli.llm_reconcile_text import reconciliation_json, reconciliation_lines
+    from headgate.llm.books.reconciling import reconcile as reconcile_books
+
+    with _opened(books) as read:
+        found = reconcile_books(read, now_us=clock.now_us())
+    if as_json:
+        click.echo(json.dumps(reconciliation_json(found)))
+    else:
+        click.echo("\n".join(reconciliation_lines(found, top)))
+
+
+def _cost(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    from headgate.amounts import read_amount
+
+    try:
+        return None if value is None else read_amount(value, "usd")
+    except ArgumentError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+_tokens = click.IntRange(0, 1 << 40)
+
+
+@click.command()
+@click.argument("books", metavar="BOOKS")
+@click.option("--id", required=True, help="The id of the call.")
+@click.option("--cost", metavar="USD", callback=_cost, help="What it really cost, such as 0.0123.")
+@click.option("--input", type=_tokens, metavar="TOKENS", help="What it really sent.")
+@click.option("--output", type=_tokens, metavar="TOKENS", help="What was really made.")
+@click.option("--reason", required=True, help="Why.")
+@_author_option
+def correct(
+    books: str, id: str, cost: int | None, input: int | None, output: int | None, reason: str, author: str | None
+) -> None:
+    """Append a correction of a call to BOOKS; what is written already stays.
+
+    Of a call in a month that is closed, the difference counts in the month of today, and in the restated sums.
+    """
+    from headgate.cli.llm_report_text import correction_text
+    from headgate.llm.books.closing import correct as append_correction
+
+    with _opened([books]) as read:
+        corrected = append_correction(
+            books, read[0], id, cost=cost, input=input, output=output, reason=reason, author=_author(author),
+            now_us=clock.now_us(),
+        )  # fmt: skip
+    click.echo(correction_text(corrected), err=True)
+
+
+COMMANDS = (report, reconcile, correct)
+
+
+@contextmanager
+def _opened(books: Sequence[str]) -> Iterator[list[ReadBooks]]:
+    """The books of these names, each once."""
+    from headgate.llm.books.opening import books_path
+    from headgate.llm.books.reading import read_books
+
+    paths = {books_path(name)[1].resolve(): name for name in reversed(books)}
+    with ExitStack() as stack:
+        opened = []
+        for name in reversed(paths.values()):
+            read = read_books(name)
+            stack.callback(read.close)
+            opened.append(read)
+        yield opened
+
+
+def _moment(option: str, text: str | None, zone: str) -> int | None:
+    from headgate.llm.books.closing import bounds_us
+
+    if text is None:
+        return None
+    try:
+        if len(text) <= 10:
+            return bounds_us(text, zone)[0]
+        moment = datetime.fromisoformat(text)
+        local = moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone))
+        return round(local.timestamp() * 1_000_000)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"write 2026-11-01, 2026-11, or 2026-11-01T10:00:00+01:00, not {text[:40]!r}", param_hint=option
+        ) from None
+
+
+def _author(told: str | None) -> str:
+    if told is not None:
+        return told[:200]
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""

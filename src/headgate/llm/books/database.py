@@ -1,0 +1,163 @@
+"""Books as a table of an SQLite database, which other programs can query while it is written.
+
+Several processes may write (WAL, a transaction a batch). Triggers refuse to change or delete a row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from headgate.errors import ConfigError
+from headgate.llm.books.records import FIELDS, Record, fields_of
+from headgate.llm.usage import Usage
+
+APPLICATION_ID = 0x48474C42
+"""Marks a database as books: "HGLB"."""
+
+VERSION = 1
+_BUSY_S = 5.0
+_INTEGERS = (
+    "at_us", "held_input", "held_output", "held_cost", "lease_us", *Usage._fields, "cost", "admitted_us", "dropped",
+)  # fmt: skip
+_COLUMNS = ", ".join(f'"{name}" {"INTEGER" if name in _INTEGERS else "TEXT"}' for name in FIELDS)
+_SCHEMA = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS entries (seq INTEGER PRIMARY KEY, {_COLUMNS});
+CREATE TRIGGER IF NOT EXISTS entries_are_not_changed BEFORE UPDATE ON entries
+    BEGIN SELECT RAISE(ABORT, 'books are append-only: append a correction'); END;
+CREATE TRIGGER IF NOT EXISTS entries_are_not_deleted BEFORE DELETE ON entries
+    BEGIN SELECT RAISE(ABORT, 'books are append-only: append a correction'); END;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {VERSION};
+COMMIT;
+"""
+_INSERT = "INSERT INTO entries ({}) VALUES ({})".format(
+    ", ".join(f'"{name}"' for name in FIELDS), ", ".join("?" for _ in FIELDS)
+)
+_LARGEST = (1 << 63) - 1
+
+Row = tuple[Any, ...]
+"""The values of FIELDS."""
+
+
+class SqliteFile:
+    """The database at `path`. What a process that is killed did not commit is not there; the rest is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection: sqlite3.Connection | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def open(self) -> None:
+        """Make the database where there is none; raises OSError, or ConfigError where the file is something else."""
+        try:
+            self._connected()
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise OSError(f"{self.path}: {error}") from error
+            raise ConfigError(f"{self.path} is no database of SQLite: {error}") from error
+        finally:
+            self.close()
+
+    def encode(self, record: Record) -> Row:
+        fields = fields_of(record)
+        if "sums" in fields:
+            fields["sums"] = json.dumps(fields["sums"])
+        if any(type(value) is int and value > _LARGEST for value in fields.values()):
+            raise ValueError("a number is larger than a database's integers, 2**63 - 1")
+        return tuple(map(fields.get, FIELDS))
+
+    def append(self, encoded: Sequence[Row]) -> None:
+        with self._transaction() as connection:
+            connection.executemany(_INSERT, encoded)
+
+    @contextmanager
+    def alone(self) -> Iterator[Callable[[Record], None]]:
+        """What appends a record, while other processes wait."""
+        with self._transaction() as connection:
+            yield lambda record: self._insert(connection, record)
+
+    def _insert(self, connection: sqlite3.Connection, record: Record) -> None:
+        connection.execute(_INSERT, self.encode(record))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing of what is written inside; an error of the database is an OSError."""
+        try:
+            connection = self._connected()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            self.close()
+            raise OSError(f"{self.path}: {error}") from error
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def after_fork(self) -> None:
+        if self._connection is not None:
+            _of_parents.append(self._connection)
+            self._connection = None
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is not None:
+            return self._connection
+        # Made first, so that nobody else can read it; the files beside it get the same rights from SQLite.
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            prepare(connection, self.path)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+
+_of_parents: list[sqlite3.Connection] = []
+"""Connections that a process was forked with: to close one would take the parent's locks away."""
+
+
+def prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Make an empty database books; raises ConfigError for one that is something else, or of another version."""
+    check(connection, path, may_be_empty=True)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+        try:
+            connection.executescript(_SCHEMA)
+        except sqlite3.Error:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+
+def check(connection: sqlite3.Connection, path: Path, *, may_be_empty: bool = False) -> None:
+    """Raise ConfigError for a database that is no books."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application == APPLICATION_ID and version == VERSION:
+        return
+    if application == APPLICATION_ID:
+        raise ConfigError(f"{path}: books of version {version}; this release of Headgate knows version {VERSION}")
+    is_empty = version == 0 and connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0
+    if not (is_empty and may_be_empty):
+        raise ConfigError(f"{path} is a database of something else, no books")

@@ -1,0 +1,196 @@
+"""Reading books, in the order in which their records were written, while others write them."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol
+
+from headgate.errors import ConfigError
+from headgate.llm.books.database import check
+from headgate.llm.books.json_lines import older_files
+from headgate.llm.books.opening import books_path
+from headgate.llm.books.records import FIELDS, Record, record_of
+
+_MOST_TOLD = 20
+_ROWS_AT_ONCE = 5_000
+_SELECT = "SELECT seq, {} FROM entries WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?".format(
+    ", ".join(f'"{name}"' for name in FIELDS)
+)
+
+_SELECT_BY_HAND = _SELECT.replace("WHERE", "WHERE kind IN ('corrected', 'closed') AND")
+
+
+class Unread(NamedTuple):
+    """A line or row that is no record, such as the last line of a process that was killed."""
+
+    source: str
+    line: int
+    reason: str
+
+
+class Unreadable:
+    """How many lines or rows could not be read, and the first of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.shown: list[Unread] = []
+
+    def add(self, source: str, line: int, reason: str) -> None:
+        self.count += 1
+        if len(self.shown) < _MOST_TOLD:
+            self.shown.append(Unread(source, line, reason))
+
+
+class ReadBooks(Protocol):
+    """Books as they were when they were opened, which may be read several times."""
+
+    name: str
+
+    def records(self, unreadable: Unreadable, *, by_hand: bool = False) -> Iterator[Record]:
+        """Each record, in order, or corrections and closings alone; what is none is counted as unreadable."""
+        ...
+
+    def close(self) -> None:
+        """Close what is open; nothing can be read any more."""
+        ...
+
+
+def read_books(books: str | os.PathLike[str], *, waits: bool = True) -> ReadBooks:
+    """Books by their URL or path, all that is in them now; raises ConfigError where there are none.
+
+    Of books in JSON lines the older files are read first. One of the older files by itself is read alone. `waits` is
+    whether to wait for the end of a batch that is being written; not so where the caller keeps others from writing.
+    """
+    kind, path = books_path(books)
+    if kind == "sqlite":
+        return _Database(path)
+    return _Lines(path, waits=waits)
+
+
+class _Lines:
+    """JSON lines: older files, then the one that is written, as long as it was at first."""
+
+    def __init__(self, path: Path, *, waits: bool) -> None:
+        self.name = str(path)
+        self._files: list[IO[bytes] | Path] = []
+        current = _opened(path)
+        if current is not None and waits:
+            fcntl.flock(current, fcntl.LOCK_SH)  # not in the middle of a batch
+        older = older_files(path) if path.parent.is_dir() and not path.name.endswith(".gz") else []
+        # What is not compressed yet may vanish under its name, so it is opened now.
+        self._files = [file if file.suffix == ".gz" else _opened(file) or _packed(file) for file in older]
+        self._size: int | None = None
+        if current is not None:
+            if not any(_is_same(current, file) for file in self._files):
+                self._files.append(current)
+                self._size = os.fstat(current.fileno()).st_size
+            fcntl.flock(current, fcntl.LOCK_UN)
+        if not self._files:
+            raise ConfigError(f"{path}: there are no such books")
+
+    def close(self) -> None:
+        for file in self._files:
+            if not isinstance(file, Path):
+                file.close()
+
+    def records(self, unreadable: Unreadable, *, by_hand: bool = False) -> Iterator[Record]:
+        for file in self._files:
+            name = str(file) if isinstance(file, Path) else str(file.name)
+            for number, line in enumerate(self._lines(file, name, unreadable), 1):
+                if by_hand and b'"corrected"' not in line and b'"closed"' not in line:
+                    continue
+                try:
+                    fields = json.loads(line)
+                    if not isinstance(fields, dict):
+                        raise ValueError("a line is one object")
+                    record = record_of(fields)
+                except (ValueError, RecursionError) as error:
+                    whole = line.endswith(b"}\n") or line.endswith(b"}")
+                    unreadable.add(name, number, str(error) if whole else "the line is cut off")
+                    continue
+                yield record
+
+    def _lines(self, file: IO[bytes] | Path, name: str, unreadable: Unreadable) -> Iterator[bytes]:
+        if isinstance(file, Path) or name.endswith(".gz"):
+            read = 0
+            try:
+                with gzip.open(file if isinstance(file, Path) else file.name) as packed:
+                    for line in packed:
+                        read += 1
+                        yield line
+            except (OSError, EOFError, zlib.error) as error:
+                unreadable.add(name, read + 1, f"the rest of the file cannot be read: {error}")
+            return
+        file.seek(0)
+        left = self._size if file is self._files[-1] else None
+        for line in file:
+            if left is not None:
+                if left <= 0:
+                    return
+                left -= len(line)
+            yield line
+
+
+def _opened(path: Path) -> IO[bytes] | None:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"books at {path} cannot be read: {error.strerror or error}") from error
+
+
+def _packed(path: Path) -> Path:
+    return path.with_name(f"{path.name}.gz")
+
+
+def _is_same(one: IO[bytes], other: IO[bytes] | Path) -> bool:
+    return not isinstance(other, Path) and os.path.samestat(os.fstat(one.fileno()), os.fstat(other.fileno()))
+
+
+class _Database:
+    """A database: rows in the order in which they were committed, up to the last one at first."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._uri = f"{path.absolute().as_uri()}?mode=ro"
+        if not path.exists():
+            raise ConfigError(f"{path}: there are no such books")
+        try:
+            with closing(sqlite3.connect(self._uri, uri=True)) as connection:
+                check(connection, path)
+                self._last: int = connection.execute("SELECT coalesce(max(seq), 0) FROM entries").fetchone()[0]
+        except sqlite3.Error as error:
+            raise ConfigError(f"books at {path} cannot be read: {error}") from error
+
+    def close(self) -> None:
+        """Nothing stays open between readings."""
+
+    def records(self, unreadable: Unreadable, *, by_hand: bool = False) -> Iterator[Record]:
+        seq, select = 0, _SELECT_BY_HAND if by_hand else _SELECT
+        with closing(sqlite3.connect(self._uri, uri=True)) as connection:
+            # In pieces, so that no long transaction keeps writers from tidying up.
+            while rows := connection.execute(select, (seq, self._last, _ROWS_AT_ONCE)).fetchall():
+                seq = rows[-1][0]
+                for number, *values in rows:
+                    try:
+                        record = record_of(_fields(values))
+                    except ValueError as error:
+                        unreadable.add(self.name, number, str(error))
+                        continue
+                    yield record
+
+
+def _fields(values: list[Any]) -> dict[str, Any]:
+    fields = dict(zip(FIELDS, values, strict=True))
+    if fields["sums"] is not None:
+        fields["sums"] = json.loads(fields["sums"])
+    return fields

@@ -1,0 +1,122 @@
+"""What a call adds to sums: integers, so that sums of entries, of months and of all are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import add, sub
+from typing import NamedTuple, Self
+
+from headgate.llm.books.records import Correction
+from headgate.llm.entry import Entry
+from headgate.llm.usage import Usage
+
+
+class Sums(NamedTuple):
+    """Counts of calls, tokens, and costs in billionths of a dollar. Differences of sums may be negative."""
+
+    calls: int = 0
+    """Admitted; `cancelled` and `failed` among them."""
+
+    refused: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    """A part of `input`."""
+
+    cost: int = 0
+    """Of what is settled."""
+
+    unpriced: int = 0
+    """Calls whose cost is not known, and so not in `cost` nor in `unsettled_cost`."""
+
+    unsettled: int = 0
+    """Calls that are held and not settled; what they hold is not in `input`, `output` and `cost`."""
+
+    unsettled_input: int = 0
+    unsettled_output: int = 0
+    unsettled_cost: int = 0
+    measured: int = 0
+    """Calls whose exact usage is known, to be compared with what they held."""
+
+    used_more: int = 0
+    """Of those measured: more tokens than held."""
+
+    used_less: int = 0
+    corrected: int = 0
+    """Corrections."""
+
+    def plus(self, other: Self) -> Sums:
+        return Sums(*map(add, self, other))
+
+    def minus(self, other: Self) -> Sums:
+        return Sums(*map(sub, self, other))
+
+
+NOTHING = Sums()
+REFUSED = Sums(refused=1)
+
+
+def total(sums: Iterable[Sums]) -> Sums:
+    """All of them together."""
+    return Sums(*map(sum, zip(*sums, strict=True))) if (sums := list(sums)) else NOTHING
+
+
+def of_hold(entry: Entry) -> Sums:
+    """What a call is until it is settled."""
+    return Sums(
+        calls=1,
+        unpriced=int(entry.held_cost is None),
+        unsettled=1,
+        unsettled_input=entry.held_input,
+        unsettled_output=entry.held_output,
+        unsettled_cost=entry.held_cost or 0,
+    )
+
+
+def of_settling(entry: Entry) -> Sums:
+    """What a settled call used and cost; where its usage is unknown, what it held."""
+    usage = entry.usage
+    is_void = entry.mode in ("cancelled", "failed")
+    if usage is None:
+        usage = Usage(0, 0) if is_void else Usage(entry.held_input, entry.held_output)
+    measured = entry.mode == "exact" and entry.usage is not None
+    more = usage.input + usage.output - entry.held_input - entry.held_output
+    return Sums(
+        calls=1,
+        cancelled=int(entry.mode == "cancelled"),
+        failed=int(entry.mode == "failed"),
+        input=usage.input,
+        output=usage.output,
+        cache_read=usage.cache_read,
+        cost=entry.cost or 0,
+        unpriced=int(entry.cost is None and not is_void),
+        measured=int(measured),
+        used_more=int(measured and more > 0),
+        used_less=int(measured and more < 0),
+    )
+
+
+def of_correction(correction: Correction, before: Sums) -> Sums:
+    """A call as it is after a correction, from what it was; `before` has no calls where it was unknown.
+
+    What was only held counts as used from now on, where the correction does not say otherwise.
+    """
+    entry = correction.entry
+    usage, cost = entry.usage, entry.cost
+    was_held = before.unsettled > 0
+    return before._replace(
+        calls=1,
+        input=usage.input if usage is not None else before.input + before.unsettled_input,
+        output=usage.output if usage is not None else before.output + before.unsettled_output,
+        cache_read=usage.cache_read if usage is not None else before.cache_read,
+        cost=cost if cost is not None else before.cost + before.unsettled_cost,
+        unpriced=int(cost is None and (before.unpriced > 0 or not before.calls)),
+        unsettled=0,
+        unsettled_input=0,
+        unsettled_output=0,
+        unsettled_cost=0,
+        measured=0 if was_held else before.measured,
+        corrected=before.corrected + 1,
+    )
