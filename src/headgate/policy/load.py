@@ -266,7 +266,7 @@ def _costs(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
                 path,
                 f"is of what? The limits count {', '.join(units)}: name each, such as {{{units[0]}: {rule.cost}}}",
             )
-        costs = costs_of(rule.cost, units)
+        costs = {} if policy.llm is not None else costs_of(rule.cost, units)  # a call tells its own
         for tier, limits in rule.limits.items():
             for limit in limits:
                 if 0 < limit.quota < costs.get(limit.of, 0):
