@@ -183,10 +183,14 @@ def _first_moment(descriptor: int) -> int | None:
 def _compress(file: Path) -> None:
     part = file.with_name(f"{file.name}.gz.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as raw:
-        with file.open("rb") as plain, gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, mtime=0) as packed:
-            shutil.copyfileobj(plain, packed, 1 << 20)
-        raw.flush()
-        os.fsync(descriptor)
+    try:
+        with os.fdopen(descriptor, "wb") as raw:
+            with file.open("rb") as plain, gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, mtime=0) as packed:
+                shutil.copyfileobj(plain, packed, 1 << 20)
+            raw.flush()
+            os.fsync(descriptor)
+    except OSError:
+        part.unlink(missing_ok=True)  # such as of a disk that is full: it stays as it is
+        raise
     part.rename(file.with_name(f"{file.name}.gz"))
     file.unlink()
