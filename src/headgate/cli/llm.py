@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from headgate.cli import llm_report
+from headgate.cli import llm_replay, llm_report
 
 
 @click.group()
 def llm() -> None:
-    """Budgets of language models: the books of what calls held, used and cost."""
+    """Budgets of language models: the books of what calls held, used and cost; traces replayed."""
 
 
-for _command in llm_report.COMMANDS:
+for _command in (*llm_report.COMMANDS, *llm_replay.COMMANDS):
     llm.add_command(_command)

@@ -1,0 +1,80 @@
+"""Calls that a gate holds and settles: its books and its limits agree to the billionth of a dollar."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.llm import LlmGate, Usage
+from headgate.llm.books import open_books, read_books, reconcile, report_of
+from headgate.testing import ManualClock
+
+DAY_US = 86_400_000_000
+START_US = 1_793_491_200_000_000  # 2026-11-01
+BUDGET, MOST_TOKENS = 20 * 10**9, 10**7
+POLICY: dict[str, Any] = {
+    "version": 1,
+    "llm": {"prices": {"m": {"input": "0.3", "output": "1.1"}}, "lease": "1h", "expected_output": 300},
+    "rules": [{"name": "user", "by": ["user"], "limits": f"20 usd/day in UTC; {MOST_TOKENS} tokens/day in UTC"}],
+}
+ENDS = ["exact", "exact", "exact", "at least", "cancelled", "failed", "unknown", "never"]
+
+
+@pytest.mark.parametrize("form", ["books.jsonl", "books.db"])
+def test_books_and_limits_agree_on_calls_that_end_in_every_way(tmp_path: Path, form: str) -> None:
+    clock, chance = ManualClock(START_US), random.Random(14)
+    books = open_books(tmp_path / form)
+    gate = LlmGate(POLICY, store="memory://", clock=clock, books=books)
+    late: list[Any] = []
+    for number in range(600):
+        clock.advance(chance.randrange(1, 200_000_000))
+        asked: dict[str, Any] = {"user": f"u{number % 3}", "input_tokens": chance.randrange(4000), "id": f"c{number}"}
+        call = gate.reserve("m", **asked)
+        assert call
+        if chance.random() < 0.1:
+            assert gate.reserve("m", **asked).repeated  # the caller did not hear the answer and asks again
+        usage = Usage(chance.randrange(4000), chance.randrange(900))
+        settle = (call, chance.choice(ENDS), usage)
+        if chance.random() < 0.2:
+            late.append(settle)
+        else:
+            end(*settle)
+    for settle in late:
+        clock.advance(1_000_000)
+        end(*settle)
+        end(*settle)  # a second time changes nothing
+    assert books.close()
+
+    with closing(read_books(tmp_path / form)) as read:
+        report = report_of([read], by=["user", "day"])
+        found = reconcile([read], now_us=clock.now_us() + DAY_US)
+    assert not found.settled_again and not found.without_hold and found.unreconciled
+    assert (report.total.booked.calls, report.total.booked.refused) == (600, 0)
+    by_books: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for row in report.rows:
+        by_books[row.group] = [row.booked.cost + row.booked.unsettled_cost]
+    today = max(day for _, day in by_books)
+    for user in ("u0", "u1", "u2"):
+        probe = gate.reserve("m", user=user, input_tokens=0, max_tokens=0)
+        (usd,) = [reading for reading in probe.decision.limits if reading.definition.limit.of == "usd"]
+        assert [BUDGET - usd.remaining] == by_books[user, today]
+        probe.cancel()
+    gate.close()
+
+
+def end(call: Any, how: str, usage: Usage) -> None:
+    if how == "exact":
+        call.settle_usage(usage)
+    elif how == "at least":
+        call.settle_at_least(usage)
+    elif how == "cancelled":
+        call.cancel()
+    elif how == "failed":
+        call.settle_failed()
+    elif how == "unknown":
+        call.settle_unknown()
