@@ -1,0 +1,23 @@
+"""A queue for work that can wait: jobs wait for capacity instead of being refused, fair by tokens between users."""
+
+from headgate.llm.queue.attempt import QueuedCall
+from headgate.llm.queue.backlog import Bounds, Fairness
+from headgate.llm.queue.failures import ProviderError
+from headgate.llm.queue.job import Job, Position, QueueFull, UnknownJob
+from headgate.llm.queue.pace import Pace
+from headgate.llm.queue.queue import LlmQueue
+from headgate.llm.queue.worker import LlmWorker
+
+__all__ = [
+    "Bounds",
+    "Fairness",
+    "Job",
+    "LlmQueue",
+    "LlmWorker",
+    "Pace",
+    "Position",
+    "ProviderError",
+    "QueueFull",
+    "QueuedCall",
+    "UnknownJob",
+]

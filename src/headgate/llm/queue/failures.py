@@ -1,0 +1,89 @@
+"""What an error of a handler means for its job: ask again, or not; and what happened to what was held.
+
+Errors are read as the `openai`, `anthropic`, `httpx` and `requests` packages raise them, without importing one: by
+their status, the fields of their answer, and the names of their classes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+_BUSY = frozenset({429, 503, 529})
+_AGAIN = frozenset({408, 409, 425, 500, 502, 504})
+_UNCONNECTED = frozenset({"ConnectError", "ConnectTimeout", "ConnectionRefusedError", "PoolTimeout"})
+_NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?", re.ASCII)
+LONGEST_RETRY_US = 24 * 3600 * 1_000_000
+
+
+class ProviderError(Exception):
+    """What a handler raises where a provider did not answer: its HTTP status (0: none came), and seconds to wait."""
+
+    def __init__(self, message: str, *, status: int, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status_code = status
+        self.retry_after = retry_after
+
+
+class Failure(NamedTuple):
+    """What is to be done.
+
+    `again`: the job may be tried again; `busy`: the provider has too much to do, so all jobs wait. What was held is
+    given back where it was not "sent", and where the provider "refused" to do it; what is "unknown" stays held.
+    """
+
+    message: str
+    again: bool
+    busy: bool
+    held: Literal["not sent", "refused", "unknown"]
+    retry_after_us: int | None = None
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an error means."""
+    message = f"{type(error).__name__}: {error}"[:500]
+    status = _status_of(error)
+    if status:
+        busy = status in _BUSY
+        return Failure(message, busy or status in _AGAIN, busy, "refused", _retry_after_of(error))
+    names = {each.__name__ for link in _chain(error) for each in type(link).__mro__}
+    if names & _UNCONNECTED:
+        return Failure(message, True, False, "not sent")
+    if names & {"TimeoutError", "TimeoutException", "ConnectionError", "APIConnectionError", "TransportError"}:
+        return Failure(message, True, False, "unknown")
+    if isinstance(error, ProviderError):
+        return Failure(message, True, False, "unknown", _retry_after_of(error))
+    return Failure(message, False, False, "unknown")
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """An error and its causes, of which packages make errors of their own."""
+    links: list[BaseException] = []
+    while error is not None and len(links) < 8:
+        links.append(error)
+        error = error.__cause__
+    return links
+
+
+def _status_of(error: BaseException) -> int:
+    for holder in (error, getattr(error, "response", None)):
+        status = getattr(holder, "status_code", None)
+        if isinstance(status, int) and 400 <= status <= 599:
+            return status
+    return 0
+
+
+def _retry_after_of(error: BaseException) -> int | None:
+    """Microseconds that a provider asks to wait for, by its error or the fields of its answer; None if it asks none."""
+    own = getattr(error, "retry_after", None)
+    if isinstance(own, int | float) and not isinstance(own, bool) and 0 <= own < 1e9:
+        return min(LONGEST_RETRY_US, round(own * 1_000_000))
+    headers: Any = getattr(getattr(error, "response", None), "headers", None)
+    if not isinstance(headers, Mapping):
+        return None
+    fields = {str(name).lower(): str(value).strip() for name, value in headers.items()}
+    for name, unit_us in (("retry-after-ms", 1_000), ("retry-after", 1_000_000)):
+        if _NUMBER.fullmatch(told := fields.get(name, "")):
+            return min(LONGEST_RETRY_US, round(float(told) * unit_us))
+    return None

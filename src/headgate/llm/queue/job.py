@@ -1,0 +1,168 @@
+"""A job of the queue: what is asked of a model, for whom, and what became of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Literal, NamedTuple
+
+from headgate.errors import ArgumentError, HeadgateError
+from headgate.llm.entry import Caller
+
+JobState = Literal["waiting", "running", "done", "failed", "refused", "expired", "cancelled"]
+ENDED = frozenset({"done", "failed", "refused", "expired", "cancelled"})
+MOST_PRIORITY = 9
+CHAT_PATH = "/v1/chat/completions"
+LONGEST_DEADLINE_S = 31 * 24 * 3600
+
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,120}", re.ASCII)
+_PATH = re.compile(r"/[A-Za-z0-9/_.:-]{1,200}", re.ASCII)
+_FAIR_FIRST = ("user", "key", "team", "organisation")
+
+
+class QueueFull(HeadgateError):
+    """The queue takes no more jobs now, of this caller or of all; nothing was queued. `bound` names which bound."""
+
+    code = "queue-full"
+
+    def __init__(self, bound: str, most: int) -> None:
+        super().__init__(f"the queue is full: {bound.replace('_', ' ')} may be at most {most:,}; submit again later")
+        self.bound = bound
+        self.most = most
+
+    def __reduce__(self) -> tuple[type[QueueFull], tuple[str, int]]:
+        return (type(self), (self.bound, self.most))
+
+
+class UnknownJob(ArgumentError):
+    """No job has this id: it never had one, or its result was kept long enough."""
+
+    code = "unknown-job"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"no job has the id {id[:120]!r}: results are forgotten after a while")
+        self.id = id
+
+    def __reduce__(self) -> tuple[type[UnknownJob], tuple[str]]:
+        return (type(self), (self.id,))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as it stands. Moments are microseconds since the epoch, 0 for what has not happened.
+
+    `tokens` is what its user is charged in the order of the queue: an estimate until it has ended, then the truth as
+    far as it is known. `answer` is what the provider said, of a job that is done. `error` says in words why there is
+    none, `limit` which limit can never admit it.
+    """
+
+    id: str
+    caller: Caller
+    model: str
+    state: JobState
+    priority: int
+    tokens: int
+    submitted_us: int
+    started_us: int = 0
+    ended_us: int = 0
+    deadline_us: int = 0
+    attempts: int = 0
+    """How often the provider was asked and could not answer."""
+
+    answer: Any = None
+    error: str = ""
+    limit: str = ""
+    repeated: bool = field(default=False, compare=False)
+    """Of `submit`: a job of this id was there already, and this is how it stands."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.state in ENDED
+
+
+class Order(NamedTuple):
+    """What is put into a queue. `body` is its JSON, `account` whose tokens are counted, `lane` where it waits.
+
+    It expires after `deadline_us`, 0 for never.
+    """
+
+    id: str
+    caller: Caller
+    model: str
+    path: str
+    body: bytes
+    priority: int
+    tokens: int
+    deadline_us: int
+    account: str
+    lane: str
+    digest: str
+
+    @property
+    def size(self) -> int:
+        """Bytes that it counts in the bounds of a queue."""
+        return len(self.body)
+
+
+class Position(NamedTuple):
+    """Where a job stands: jobs before it, of how many that wait, and in how many seconds it may start.
+
+    All three are estimates: what is submitted and cancelled later, and limits, change them. `starts_in` is None where
+    nothing was started lately, and for jobs that do not wait any more (`ahead` is 0 then).
+    """
+
+    state: JobState
+    ahead: int
+    waiting: int
+    starts_in: float | None
+
+
+def order_of(
+    body: Mapping[str, Any],
+    caller: Caller,
+    *,
+    id: str | None,
+    path: str,
+    priority: int,
+    tokens: int,
+    deadline_us: int,
+) -> Order:
+    """A body as an order; raises ArgumentError for what no provider could be sent."""
+    if not isinstance(body, Mapping):
+        raise ArgumentError(f"a body is a mapping of the fields that a provider takes, not a {type(body).__name__}")
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise ArgumentError(f"body.model is the name of a model, not {str(model)[:60]!r}")
+    if body.get("stream"):
+        raise ArgumentError("body.stream: an answer of the queue comes whole; leave stream out, or make it false")
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= MOST_PRIORITY:
+        raise ArgumentError(f"priority is a whole number from 0 to {MOST_PRIORITY}, not {str(priority)[:40]!r}")
+    if id is not None and (not isinstance(id, str) or not _ID.fullmatch(id)):
+        raise ArgumentError(f"an id is up to 120 letters, digits, . _ : or -, not {str(id)[:130]!r}")
+    if not isinstance(path, str) or not _PATH.fullmatch(path):
+        raise ArgumentError(f'a path is that of a provider\'s endpoint, such as "{CHAT_PATH}", not {str(path)[:60]!r}')
+    for name, value in zip(Caller._fields, caller, strict=True):
+        if not isinstance(value, str) or len(value) > 200:
+            raise ArgumentError(f"{name} is a text of up to 200 characters, not {str(value)[:60]!r}")
+    try:
+        written = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"the body cannot be written as JSON: {error}") from None
+    return Order(
+        id or f"job-{os.urandom(12).hex()}", caller, model, path, written, priority, max(1, tokens), deadline_us,
+        account_of(caller), _hashed([*caller, model, priority]), _hashed([*caller, path], written),
+    )  # fmt: skip
+
+
+def account_of(caller: Caller) -> str:
+    """Whose tokens are counted against those of others: the user, or who is known instead."""
+    return next((f"{name}:{getattr(caller, name)}" for name in _FAIR_FIRST if getattr(caller, name)), "")
+
+
+def _hashed(parts: list[Any], more: bytes = b"") -> str:
+    return blake2b(json.dumps(parts).encode() + more, digest_size=12).hexdigest()

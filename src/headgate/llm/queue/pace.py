@@ -1,0 +1,55 @@
+"""How many jobs a worker runs at one time: more while the provider answers, half as many when it is too busy.
+
+Additive increase, multiplicative decrease, as in congestion control (RFC 5681, section 3.1). Pure but for its numbers.
+"""
+
+from __future__ import annotations
+
+from headgate.errors import ConfigError
+
+_WHOLE = 1000
+_FIRST_PAUSE_US = 1_000_000
+_LONGEST_PAUSE_US = 300_000_000
+
+
+class Pace:
+    """Begins with `start` jobs at one time, and goes up to `most`. Width in thousandths of a job."""
+
+    def __init__(self, start: int = 2, most: int = 64) -> None:
+        for name, value in (("start", start), ("most", most)):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000:
+                raise ConfigError(f"{name} is a whole number of jobs from 1 to 10,000, not {str(value)[:40]!r}")
+        if start > most:
+            raise ConfigError(f"start is at most as many jobs as most, not {start} of {most}")
+        self._width = start * _WHOLE
+        self._most = most * _WHOLE
+        self._pauses = 0
+        self.paused_until_us = 0
+        """Nothing is sent before: the provider said so, or was too busy."""
+
+    @property
+    def width(self) -> int:
+        """How many jobs may run now."""
+        return self._width // _WHOLE
+
+    def succeeded(self) -> None:
+        """An answer came: a job more for each round of answers."""
+        self._pauses = 0
+        self._width = min(self._most, self._width + max(1, _WHOLE * _WHOLE // self._width))
+
+    def busy(self, now_us: int, sent_us: int, retry_after_us: int | None) -> int:
+        """The provider was too busy for a call that was sent at a moment; gives when to ask again.
+
+        Calls that were sent before it said so for the first time tell nothing new: they halve nothing again.
+        """
+        if sent_us >= self.paused_until_us:
+            self._width = max(_WHOLE, self._width // 2)
+            self._pauses = min(self._pauses + 1, 20)
+        pause_us = pause_of(self._pauses) if retry_after_us is None else retry_after_us
+        self.paused_until_us = max(self.paused_until_us, now_us + pause_us)
+        return self.paused_until_us
+
+
+def pause_of(attempt: int) -> int:
+    """How long to wait before a further attempt where nobody says: 1 s, 2 s, 4 s, up to 5 minutes."""
+    return min(_LONGEST_PAUSE_US, _FIRST_PAUSE_US << max(0, min(attempt, 20) - 1))

@@ -1,0 +1,194 @@
+"""The queue as programs use it: jobs that wait for capacity instead of being refused."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
+from headgate.errors import ArgumentError, ConfigError
+from headgate.llm.entry import Caller
+from headgate.llm.inputs import count_input
+from headgate.llm.queue.asking import ScopeOf
+from headgate.llm.queue.attempt import Handler
+from headgate.llm.queue.backlog import Backlog, Bounds, Fairness
+from headgate.llm.queue.job import CHAT_PATH, LONGEST_DEADLINE_S, Job, Position, order_of
+from headgate.llm.queue.memory import MemoryBacklog
+from headgate.llm.queue.news import heard
+from headgate.llm.queue.pace import Pace
+from headgate.llm.queue.redis import RedisBacklog, check_name
+from headgate.llm.queue.worker import INLINE_BYTES, LlmWorker
+from headgate.stores.redis.url import is_redis
+
+UNSAID_OUTPUT = 1_000
+"""Tokens that a job is taken to make whose body does not say how many it may."""
+
+_LEAST_S = 0.02
+"""A place whose clock is behind is not asked more often than so."""
+
+_MOST_TOKENS = 1 << 32
+
+
+class LlmQueue:
+    """Jobs that wait for what a gate admits. For one event loop.
+
+    `store` is "memory://", or the URL of a Redis or Valkey that keeps the jobs and that many processes share; `name`
+    tells several queues there apart, and a worker that says nothing for `lease` seconds has lost its jobs to others.
+    `gate` is asked by workers alone: a process that only submits needs none.
+    """
+
+    def __init__(
+        self,
+        gate: Any = None,
+        store: str = "memory://",
+        *,
+        name: str = "jobs",
+        bounds: Bounds | None = None,
+        fairness: Fairness | None = None,
+        lease: float = 30.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.gate = gate
+        self.clock = clock or SYSTEM_CLOCK
+        self.backlog = _opened(store, name, bounds or Bounds(), fairness or Fairness(), lease, clock)
+
+    async def submit(
+        self,
+        body: Mapping[str, Any],
+        *,
+        user: str = "",
+        team: str = "",
+        key: str = "",
+        organisation: str = "",
+        tier: str = "",
+        priority: int = 0,
+        deadline: float | None = None,
+        id: str | None = None,
+        path: str = CHAT_PATH,
+        tokens: int | None = None,
+    ) -> Job:
+        """Queue the body of a call; gives the job, which waits.
+
+        `deadline` is in seconds from now: a job that was not started by then expires. With an `id` of your own a call
+        that is repeated gives the job that is there already (`repeated`), and raises ConflictingId if that is another.
+        `tokens` is what the job is charged in the order of users until the truth is known; by default it is counted.
+        Raises QueueFull, and ArgumentError for what no provider could be sent.
+        """
+        caller = Caller(key, user, team, organisation, tier)
+        order = order_of(
+            body, caller, id=id, path=path, priority=priority, tokens=1, deadline_us=self._deadline_us(deadline)
+        )
+        if order.size > self.backlog.bounds.body_bytes:
+            raise ArgumentError(f"a body has at most {self.backlog.bounds.body_bytes:,} bytes, not {order.size:,}")
+        if tokens is None:
+            count = order.size > INLINE_BYTES
+            tokens = await asyncio.to_thread(estimate, body) if count else estimate(body)
+        elif isinstance(tokens, bool) or not isinstance(tokens, int) or not 0 <= tokens <= _MOST_TOKENS:
+            raise ArgumentError(f"tokens is a whole number from 0 to {_MOST_TOKENS:,}, not {str(tokens)[:40]!r}")
+        return await self.backlog.submit(order._replace(tokens=max(1, tokens)))
+
+    async def result(self, id: str, timeout: float | None = None) -> Job:
+        """The job when it has ended, however it did; raises TimeoutError after so many seconds, and UnknownJob."""
+        with self.backlog.news.of_job(id) as event:
+            async with asyncio.timeout(timeout):
+                while not (job := await self.backlog.get(id)).ended:
+                    await heard(event, self._until_deadline_s(job))
+                return job
+
+    async def get(self, id: str) -> Job:
+        """The job as it stands; raises UnknownJob."""
+        return await self.backlog.get(id)
+
+    async def position(self, id: str) -> Position:
+        """Where a job stands, and when it may start; raises UnknownJob."""
+        return await self.backlog.position(id)
+
+    async def positions(self, id: str, every: float = 1.0) -> AsyncIterator[Position]:
+        """Where a job stands, now and after each change, at most every so many seconds; ends when the job has."""
+        last = None
+        with self.backlog.news.of_any() as event:
+            while True:
+                event.clear()
+                position = await self.backlog.position(id)
+                if (position.state, position.ahead) != last:
+                    last = (position.state, position.ahead)
+                    yield position
+                if position.state not in ("waiting", "running"):
+                    return
+                await heard(event, self._until_deadline_s(await self.backlog.get(id)))
+                await asyncio.sleep(every)
+
+    async def cancel(self, id: str) -> Job:
+        """End a job, and give how it stands: one that runs is stopped, one that has ended stays as it is."""
+        return await self.backlog.cancel(id)
+
+    def worker(
+        self,
+        handler: Handler,
+        *,
+        pace: Pace | None = None,
+        retries: int = 5,
+        when_lost: str = "again",
+        scope_of: ScopeOf | None = None,
+        name: str | None = None,
+    ) -> LlmWorker:
+        """What serves this queue with a handler: `async with queue.worker(ask):`, or `await worker.run()`."""
+        if self.gate is None:
+            raise ConfigError("a worker asks a gate before each job: LlmQueue(gate, ...)")
+        own = name or f"worker-{os.urandom(6).hex()}"
+        return LlmWorker(
+            self.backlog, self.gate, handler, clock=self.clock, pace=pace or Pace(), retries=retries,
+            when_lost=when_lost, scope_of=scope_of, name=own,
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Close connections; jobs in a Redis stay."""
+        await self.backlog.close()
+
+    async def __aenter__(self) -> LlmQueue:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @staticmethod
+    def _deadline_us(deadline: float | None) -> int:
+        if deadline is None:
+            return 0
+        if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not math.isfinite(deadline):
+            raise ArgumentError(f"deadline is a number of seconds from now, not {str(deadline)[:40]!r}")
+        if not 0 < deadline <= LONGEST_DEADLINE_S:
+            raise ArgumentError(f"deadline is above 0 and at most {LONGEST_DEADLINE_S:,} seconds, not {deadline!r}")
+        return max(1, round(deadline * US_PER_SECOND))
+
+    def _until_deadline_s(self, job: Job) -> float | None:
+        """How long until a job that waits expires, so that this shows without a worker, too."""
+        if not job.deadline_us or job.state != "waiting":
+            return None
+        return max(_LEAST_S, (job.deadline_us - self.clock.now_us()) / US_PER_SECOND)
+
+
+def estimate(body: Mapping[str, Any]) -> int:
+    """About how many tokens a call takes: those that it sends, and the most that it may make."""
+    made = max(_count(body.get(name)) for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"))
+    times = max(1, _count(body.get("n")), _count(body.get("best_of")))
+    return min(_MOST_TOKENS, count_input(body, str(body["model"])).tokens + (made or UNSAID_OUTPUT) * times)
+
+
+def _count(told: Any) -> int:
+    return min(told, _MOST_TOKENS) if isinstance(told, int) and not isinstance(told, bool) and told > 0 else 0
+
+
+def _opened(store: str, name: str, bounds: Bounds, fairness: Fairness, lease: float, clock: Clock | None) -> Backlog:
+    if store == "memory://":
+        return MemoryBacklog(bounds, fairness, clock or SYSTEM_CLOCK)
+    if not isinstance(store, str) or not is_redis(store):
+        raise ConfigError(
+            f"the store of a queue is memory:// or the URL of a Redis, not {str(store).partition(':')[0][:20]!r}"
+        )
+    if isinstance(lease, bool) or not isinstance(lease, int | float) or not 0.1 <= lease <= 3600:
+        raise ConfigError(f"lease is a number of seconds from 0.1 to 3,600, not {str(lease)[:40]!r}")
+    return RedisBacklog(store, check_name(name), bounds, fairness, lease, clock)

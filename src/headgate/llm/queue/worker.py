@@ -1,0 +1,225 @@
+"""A worker: takes the next job, asks the gate for it, and has it done.
+
+It never polls: it sleeps until something happens to a job, or until the next promised moment. What the gate refuses
+waits until then, while jobs whose limits admit them are served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+
+from headgate.clock import US_PER_SECOND, Clock
+from headgate.errors import ConfigError, ConflictingId, HeadgateError, StoreError
+from headgate.llm.inputs import count_input
+from headgate.llm.queue.asking import AskedGate, HeldCall, ScopeOf, never_reason, scopes_by_rules
+from headgate.llm.queue.attempt import PAUSE_S, Attempt, Handler, Setting, body_of, settle
+from headgate.llm.queue.backlog import Backlog, Nothing, Taken
+from headgate.llm.queue.news import heard
+from headgate.llm.queue.pace import Pace
+
+log = logging.getLogger("headgate")
+
+WHEN_LOST = ("again", "fail")
+INLINE_BYTES = 10_000
+"""A longer body is counted in a thread."""
+
+_LEASE_PARTS = 3
+
+
+class LlmWorker:
+    """Serves a queue until it is stopped; made by `LlmQueue.worker`.
+
+    A job that a worker had when it died is done `again` by another, or is to `fail` (`when_lost`): the provider may
+    have been asked already. `retries` bounds how often it is asked again for one job.
+    """
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        gate: AskedGate,
+        handler: Handler,
+        *,
+        clock: Clock,
+        pace: Pace,
+        retries: int,
+        when_lost: str,
+        scope_of: ScopeOf | None,
+        name: str,
+    ) -> None:
+        if when_lost not in WHEN_LOST:
+            raise ConfigError(f"when_lost is one of {', '.join(WHEN_LOST)}, not {str(when_lost)[:40]!r}")
+        if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= 1000:
+            raise ConfigError(f"retries is a whole number from 0 to 1,000, not {str(retries)[:40]!r}")
+        self.name = name
+        self.pace = pace
+        self._backlog = backlog
+        self._gate = gate
+        self._clock = clock
+        self._scope_of = scope_of or scopes_by_rules(gate)
+        self._setting = Setting(name, backlog, handler, clock, pace, retries, when_lost == "fail")
+        self._attempts: dict[str, tuple[Attempt, asyncio.Task[None]]] = {}
+        self._stopping = False
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._begun: asyncio.Future[None] | None = None
+
+    @property
+    def running(self) -> int:
+        """How many jobs it has now."""
+        return len(self._attempts)
+
+    async def run(self) -> None:
+        """Serve until `stop`; a cancelled worker gives its jobs back, and their holds stay for who takes them next."""
+        keeping = asyncio.ensure_future(self._keep())
+        try:
+            with self._backlog.news.for_worker() as event:
+                self._changed = event
+                while not self._stopping:
+                    try:
+                        await self._serve()
+                    except StoreError as error:
+                        log.warning("a worker could not reach its queue, and tries again: %s", error)
+                        await heard(self._changed, PAUSE_S)
+                while self._attempts:
+                    self._changed.clear()
+                    await self._changed.wait()
+        finally:
+            with contextlib.suppress(TimeoutError):  # where the store does not answer, its lease ends by itself
+                async with asyncio.timeout(5 * PAUSE_S):
+                    if self._begun is not None:
+                        await asyncio.gather(self._begun, return_exceptions=True)
+                    for attempt, _ in self._attempts.values():
+                        attempt.stop("ends")
+                    await asyncio.gather(*(task for _, task in self._attempts.values()))
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+    def stop(self) -> None:
+        """Take no more jobs; `run` ends when those that it has are done."""
+        self._stopping = True
+        self._changed.set()
+
+    async def __aenter__(self) -> LlmWorker:
+        self._task = asyncio.ensure_future(self.run())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        assert self._task is not None
+        if kind is None:
+            self.stop()
+        else:
+            self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _serve(self) -> None:
+        """Take one job, or sleep until that may be possible."""
+        self._changed.clear()
+        now_us = self._clock.now_us()
+        if len(self._attempts) >= self.pace.width:
+            await self._changed.wait()
+        elif self.pace.paused_until_us > now_us:
+            await self._sleep(self.pace.paused_until_us - now_us)
+        else:
+            taken = await self._backlog.take(self.name)
+            if isinstance(taken, Nothing):
+                await self._sleep(taken.after_us)
+            else:
+                self._begun = asyncio.ensure_future(self._begin(taken))
+                await asyncio.shield(self._begun)  # a job that was taken is started or put back in any case
+
+    async def _sleep(self, duration_us: int | None) -> None:
+        """Sleep so long, or until there is news."""
+        if not self._changed.is_set():
+            await heard(self._changed, None if duration_us is None else self._clock.let_pass(max(0, duration_us)))
+
+    async def _begin(self, taken: Taken) -> None:
+        """Ask the gate for a job, and start it, or put it back."""
+        if taken.state == "running" and taken.deliveries > 1 and self._setting.fails_when_lost:
+            lost = "its worker died, and the provider may have been asked"
+            await self._backlog.finish(self.name, taken, "failed", error=lost)
+            return
+        body = body_of(taken)
+        try:
+            counted = (
+                await asyncio.to_thread(count_input, body, taken.model) if len(taken.body) > INLINE_BYTES else None
+            )
+            call = await self._gate.reserve(
+                **taken.caller._asdict(),
+                model=taken.model,
+                body=body,
+                input_tokens=None if counted is None else counted.tokens,
+                id=f"{taken.id}.{taken.hold}",
+            )
+        except StoreError as error:
+            log.warning("a gate's store did not answer, and is asked again: %s", error)
+            await self._park(taken, round(PAUSE_S * US_PER_SECOND))
+            return
+        except ConflictingId:  # it was held by other estimates, which stay charged: by a worker that died
+            await self._park(taken, 0, burnt=True)
+            return
+        except Exception as error:  # a body that cannot be counted, a model without a price
+            if not isinstance(error, HeadgateError):
+                log.exception("a gate could not be asked for the job %s", taken.id)
+            await self._backlog.finish(self.name, taken, "failed", error=str(error)[:500])
+            return
+        if taken.state == "done" and not call:  # its hold is forgotten
+            await self._backlog.release(self.name, taken)
+        elif taken.state == "done":
+            await settle(self._setting, taken, call, json.loads(taken.answer))
+        elif call:
+            await self._start(taken, call)
+        else:
+            await self._refused(taken, call)
+
+    async def _refused(self, taken: Taken, call: HeldCall) -> None:
+        retry_after_us = call.decision.retry_after_us
+        if retry_after_us is None:
+            limit, why = never_reason(call.decision)
+            await self._backlog.finish(self.name, taken, "refused", error=why, limit=limit, tokens=0)
+            return
+        binding = call.decision.binding
+        scope = "" if binding is None else self._scope_of(binding.definition, taken.caller, taken.model)
+        await self._park(taken, retry_after_us, scope, refused=True)
+
+    async def _start(self, taken: Taken, call: HeldCall) -> None:
+        scopes = {self._scope_of(limit, taken.caller, taken.model) for limit in call.decision.definitions} - {""}
+        for claim in taken.claims:
+            if claim.scope in scopes and claim.score < taken.score:  # another has waited for this, and is before it
+                await self._park(taken, claim.after_us, claim.scope, burnt=True)
+                await call.cancel()
+                return
+        attempt = Attempt(self._setting, taken, call, tuple(sorted(scopes)))
+        task = asyncio.ensure_future(attempt.run())
+        self._attempts[taken.id] = (attempt, task)
+        task.add_done_callback(lambda _: self._ended(taken.id, attempt))
+
+    def _ended(self, id: str, attempt: Attempt) -> None:
+        if id in self._attempts and self._attempts[id][0] is attempt:
+            del self._attempts[id]
+        self._changed.set()
+
+    async def _park(
+        self, taken: Taken, after_us: int, scope: str = "", *, refused: bool = False, burnt: bool = False
+    ) -> None:
+        await self._backlog.park(self.name, taken, after_us, scope, refused=refused, burnt=burnt, failed=False)
+
+    async def _keep(self) -> None:
+        """Say that this worker lives, and stop what it has no more: jobs that were cancelled, or were taken over."""
+        lease_us = self._backlog.lease_us
+        with self._backlog.news.of_cancels() as event:
+            while True:
+                await heard(event, None if lease_us is None else lease_us / _LEASE_PARTS / 1e6)
+                if not self._attempts:
+                    continue
+                try:
+                    gone = await self._backlog.keep(self.name, tuple(self._attempts))
+                except StoreError as error:
+                    log.warning("a worker could not say that it lives: %s", error)
+                    continue
+                for id, why in gone.items():
+                    if id in self._attempts:
+                        self._attempts[id][0].stop(why)

@@ -1,0 +1,333 @@
+"""The queue on a real Redis: the same order as in memory, and no job lost or charged twice when workers are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis_servers import Server, single
+
+from headgate import AsyncLimiter, StoreError
+from headgate.errors import ConfigError, ConflictingId
+from headgate.llm.queue import Bounds, Fairness, LlmQueue, Pace, QueuedCall, QueueFull, UnknownJob
+from headgate.llm.queue.backlog import Nothing, Taken
+from headgate.stores.redis.store import RedisStore
+from headgate.testing import ManualClock
+from llm_gates import LimiterGate, answer_of
+from until import until_async
+
+pytestmark = pytest.mark.integration
+HALF_A_LEASE_US = 1_800_000_000
+"""After that long a queue on Redis looks for workers that died."""
+
+WORKER = str(Path(__file__).with_name("queue_worker.py"))
+_names = count()
+
+
+def run(main: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(main, 90))
+
+
+def name() -> str:
+    return f"q{next(_names)}"
+
+
+def patient(url: str) -> str:
+    return f"{url}?timeout=20s"
+
+
+def body(tokens: int = 10, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "max_tokens": tokens, "messages": [{"role": "user", "content": "hi"}], **more}
+
+
+async def until_it_is(told: Callable[[], Awaitable[Any]], wanted: Any) -> None:
+    """Wait for what only a question tells, at most half a minute."""
+    async with asyncio.timeout(30):
+        while await told() != wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture(params=["single", "cluster"])
+def url(request: pytest.FixtureRequest) -> str:
+    servers = request.getfixturevalue({"single": "server", "cluster": "nodes"}[request.param])
+    return patient(servers.url)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_redis_and_memory_decide_alike(server: Server, seed: int) -> None:
+    """Random jobs, taken, put back, refused by limits, ended, cancelled and expired: each answer is the same."""
+
+    async def main() -> None:
+        chance = random.Random(seed)
+        clock = ManualClock()
+        bounds, fairness = Bounds(jobs=30, user_jobs=12), Fairness(priority_tokens=500, ageing_tokens=7)
+        queues = [
+            LlmQueue(store=store, name=name(), bounds=bounds, fairness=fairness, clock=clock, lease=3600)
+            for store in ("memory://", patient(server.url))
+        ]
+        held: list[list[Taken]] = [[], []]
+        ids: list[str] = []
+
+        async def both(step: Any) -> list[Any]:
+            told: list[Any] = []
+            for number, queue in enumerate(queues):
+                try:
+                    told.append(await step(queue, held[number]))
+                except (QueueFull, UnknownJob, ConflictingId) as error:
+                    told.append((type(error), str(error)))
+            assert told[0] == told[1]
+            return told
+
+        async def take(queue: LlmQueue, own: list[Taken]) -> Any:
+            taken = await queue.backlog.take("w")
+            if isinstance(taken, Taken):
+                own.append(taken)
+                return taken._replace(claims=tuple(sorted(taken.claims)))
+            return taken.after_us if taken.after_us != HALF_A_LEASE_US else None
+
+        for number in range(350):
+            clock.advance(chance.choice([0, 1_000, 200_000, 3_000_000]))
+            what = chance.random()
+            place = chance.randrange(1 << 30)
+            if what < 0.35:
+                asked: dict[str, Any] = {
+                    "user": f"u{chance.randrange(4)}",
+                    "priority": chance.choice([0, 0, 0, 2]),
+                    "tokens": chance.choice([1, 30, 400]),
+                    "deadline": chance.choice([None, None, 9.5]),
+                    "id": f"j{chance.randrange(number + 1)}",
+                }
+                ids.append(asked["id"])
+                await both(lambda queue, own, asked=asked: queue.submit(body(), **asked))
+            elif what < 0.65:
+                await both(take)
+            elif what < 0.8 and held[0]:
+                scope, after_us = chance.choice(["", "team", "team", "user"]), chance.choice([0, 2_000_000, 9_000_000])
+                refused, burnt = bool(scope), chance.random() < 0.3
+
+                async def park(
+                    queue: LlmQueue, own: list[Taken], how: Any = (place, after_us, scope, refused, burnt)
+                ) -> Any:
+                    place, after_us, scope, refused, burnt = how
+                    taken = own.pop(place % len(own))
+                    return await queue.backlog.park(
+                        "w", taken, after_us, scope, refused=refused, burnt=burnt, failed=not refused
+                    )
+
+                await both(park)
+            elif what < 0.92 and held[0]:
+                tokens = chance.choice([None, 0, 5, 1000])
+
+                async def finish(queue: LlmQueue, own: list[Taken], how: Any = (place, tokens)) -> Any:
+                    taken = own.pop(how[0] % len(own))
+                    done = await queue.backlog.finish(
+                        "w", taken, "done", answer=b'{"a":1}', scopes=("team",), tokens=how[1], settled=False
+                    )
+                    await queue.backlog.release("w", taken)
+                    return done
+
+                await both(finish)
+            elif what < 0.96 and ids:
+                cancelled = chance.choice(ids)
+                await both(lambda queue, own, id=cancelled: queue.cancel(id))
+            for id in chance.sample(ids, min(2, len(ids))):
+                await both(lambda queue, own, id=id: queue.get(id))
+                await both(lambda queue, own, id=id: queue.position(id))
+        for queue in queues:
+            await queue.close()
+
+    run(main())
+
+
+def test_jobs_are_done_and_told_across_processes(url: str) -> None:
+    async def main() -> None:
+        own = name()
+        gate = LimiterGate(AsyncLimiter("1000000 tokens/day", name=own))
+
+        async def provider(job: QueuedCall, call: Any) -> Any:
+            return answer_of(7, of=job.body["n"])
+
+        serving = LlmQueue(gate, url, name=own)
+        async with LlmQueue(store=url, name=own) as asking, serving, serving.worker(provider):
+            jobs = [await asking.submit(body(n=number), user="ann") for number in range(20)]
+            done = [await asking.result(job.id, 60) for job in jobs]
+        assert [job.answer["of"] for job in done] == list(range(20))
+        assert {job.tokens for job in done} == {7}
+        assert (await gate.limiter.peek("all", {"tokens": 0})).remaining == 1_000_000 - 20 * 7
+
+    run(main())
+
+
+def test_a_job_is_cancelled_where_it_runs_in_another_process(url: str) -> None:
+    async def main() -> None:
+        own = name()
+        gate = LimiterGate(AsyncLimiter("1000000 tokens/day", name=own))
+        started, stopped = asyncio.Event(), asyncio.Event()
+
+        async def endless(job: QueuedCall, call: Any) -> Any:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+
+        async with LlmQueue(store=url, name=own) as asking, LlmQueue(gate, url, name=own) as serving:
+            job = await asking.submit(body(), id="report-1")
+            async with serving.worker(endless):
+                await started.wait()
+                assert (await asking.submit(body(), id="report-1")).repeated
+                assert (await asking.cancel(job.id)).state == "cancelled"
+                await stopped.wait()
+            assert isinstance(await serving.backlog.take("w"), Nothing)
+
+    run(main())
+
+
+def test_an_end_that_was_kept_before_its_worker_died_is_settled_by_another(server: Server) -> None:
+    async def main() -> None:
+        own = name()
+        gate = LimiterGate(AsyncLimiter("1000 tokens/day", name=own))
+        async with LlmQueue(gate, patient(server.url), name=own, lease=0.2) as queue:
+            job = await queue.submit(body(100))
+            taken = await queue.backlog.take("dead")
+            assert isinstance(taken, Taken)
+            await gate.reserve(body=body(100), id=f"{taken.id}.{taken.hold}")
+            written = json.dumps(answer_of(30)).encode()
+            await queue.backlog.finish("dead", taken, "done", answer=written, tokens=30, settled=False)
+            assert (await queue.result(job.id, 20)).answer == answer_of(30)
+
+            async def never(job: QueuedCall, call: Any) -> Any:
+                raise AssertionError("it was done before")
+
+            async def remaining() -> int | None:
+                return (await gate.limiter.peek("all", {"tokens": 0})).remaining
+
+            assert await remaining() == 900
+            async with queue.worker(never):
+                await until_it_is(remaining, 970)
+            assert (await queue.get(job.id)).state == "done"
+
+    run(main())
+
+
+def test_a_job_whose_worker_died_fails_where_that_was_chosen(server: Server) -> None:
+    async def main() -> None:
+        own = name()
+        gate = LimiterGate(AsyncLimiter("1000 tokens/day", name=own))
+        async with LlmQueue(gate, patient(server.url), name=own, lease=0.2) as queue:
+            job = await queue.submit(body(100))
+            await queue.backlog.take("dead")
+
+            async def provider(job: QueuedCall, call: Any) -> Any:
+                return answer_of(1)
+
+            async with queue.worker(provider, when_lost="fail"):
+                ended = await queue.result(job.id, 20)
+        assert (ended.state, ended.attempts) == ("failed", 0)
+        assert "its worker died" in ended.error
+
+    run(main())
+
+
+def test_no_job_is_lost_and_none_is_charged_twice_when_workers_are_killed() -> None:
+    """Workers in processes of their own, killed with SIGKILL at random moments, over and over."""
+    with single("appendonly yes", "appendfsync no") as server:
+        run(_killed(server))
+
+
+async def _killed(server: Server) -> None:
+    own, url, jobs = name(), patient(server.url), 90
+    chance = random.Random(7)
+    limiter = AsyncLimiter("1000000 tokens/day", store=RedisStore(url), name=own)
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, WORKER, url, own])
+
+    workers = [start() for _ in range(2)]
+    try:
+        async with LlmQueue(store=url, name=own) as queue:
+            submitted = [await queue.submit(body(100, n=number), user=f"u{number % 5}") for number in range(jobs)]
+            waiting = [asyncio.ensure_future(queue.result(job.id)) for job in submitted]
+            killed = 0
+            client: Any = redis.Redis.from_url(server.url)
+            while not all(task.done() for task in waiting):
+                await asyncio.sleep(0.05)
+                if int(client.llen(f"asked:{own}")) > 15 * (killed + 1) and killed < 5:
+                    victim = chance.randrange(len(workers))
+                    os.kill(workers[victim].pid, signal.SIGKILL)
+                    workers[victim].wait()
+                    workers[victim] = start()
+                    killed += 1
+            done = [task.result() for task in waiting]
+            asked = Counter(client.lrange(f"asked:{own}", 0, -1))
+            assert killed == 5
+            assert [job.state for job in done] == ["done"] * jobs
+            assert [job.answer["of"] for job in done] == list(range(jobs))
+            assert set(asked.values()) <= {1, 2, 3}
+            assert sum(asked.values()) - jobs <= 5 * 8  # only what a killed worker had is asked again
+
+            async def left_in_the_stream() -> int:
+                return int(client.xlen(f"hg:{{{own}}}:queue:jobs"))
+
+            await until_it_is(left_in_the_stream, 0)
+            assert (await limiter.peek("all", {"tokens": 0})).remaining == 1_000_000 - jobs * 40
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+        await limiter.store.aclose()
+
+
+def test_a_redis_that_goes_away_for_a_while_costs_no_job() -> None:
+    async def main() -> None:
+        with single("appendonly yes", "appendfsync always") as server:
+            own = name()
+            gate = LimiterGate(AsyncLimiter("1000000 tokens/day", name=own))
+            goes_on = asyncio.Event()
+
+            async def provider(job: QueuedCall, call: Any) -> Any:
+                await goes_on.wait()
+                return answer_of(1)
+
+            async with LlmQueue(gate, f"{server.url}?timeout=500ms", name=own, lease=60) as queue:
+                jobs = [await queue.submit(body()) for _ in range(4)]
+                async with queue.worker(provider, pace=Pace(2, 2)) as worker:
+                    await until_async(lambda: worker.running == 2)
+                    server.kill()
+                    goes_on.set()
+                    await asyncio.sleep(0.3)
+                    server.restart()
+                    for job in jobs:
+                        await until_it_is(partial(state_of, queue, job.id), "done")
+
+    run(main())
+
+
+async def state_of(queue: LlmQueue, id: str) -> str:
+    try:
+        return (await queue.get(id)).state
+    except StoreError as error:
+        return str(error)
+
+
+def test_a_url_or_a_name_that_cannot_be_is_refused_in_words() -> None:
+    with pytest.raises(ConfigError, match="the name of a queue"):
+        LlmQueue(store="redis://127.0.0.1", name="a b")
+    with pytest.raises(ConfigError, match="lease is a number of seconds"):
+        LlmQueue(store="redis://127.0.0.1", lease=0)
+    with pytest.raises(ConfigError) as shown:
+        LlmQueue(store="redis://:geheim@127.0.0.1:x/0")
+    assert "geheim" not in str(shown.value)

@@ -1,0 +1,130 @@
+"""Workers of a queue and a policy of calls of language models: what is held, by which rules, and what is settled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from headgate.llm import AsyncLlmGate
+from headgate.llm.entry import Caller
+from headgate.llm.queue import LlmQueue, Pace, QueuedCall
+from headgate.llm.queue.asking import scopes_by_rules
+from headgate.testing import ManualClock
+from llm_gates import answer_of
+
+PRICES = {"own": {"input": "1", "output": "10"}}
+
+
+def run(main: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(main, 30))
+
+
+def body(tokens: int = 100, model: str = "own") -> dict[str, Any]:
+    return {"model": model, "max_tokens": tokens, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def gate_of(*rules: dict[str, Any], clock: Any = None) -> AsyncLlmGate:
+    llm = {"hold": "max", "prices": PRICES}
+    return AsyncLlmGate({"version": 1, "llm": llm, "rules": list(rules)}, clock=clock)
+
+
+async def provider(job: QueuedCall, call: Any) -> Any:
+    return answer_of(40)
+
+
+async def left(gate: AsyncLlmGate, **caller: Any) -> dict[str, int]:
+    call = await gate.reserve("own", input_tokens=0, max_tokens=0, **caller)
+    return {limit.name: limit.remaining for limit in call.decision.limits}
+
+
+def test_a_job_is_held_by_the_policy_and_settled_with_the_truth() -> None:
+    async def main() -> None:
+        gate = gate_of({"name": "user", "by": ["user"], "limits": "100/day; 1000 tokens/day; 1 usd/day in UTC"})
+        async with LlmQueue(gate) as queue, queue.worker(provider):
+            done = await queue.result((await queue.submit(body(), user="ann")).id)
+        assert (done.state, done.tokens) == ("done", 40)
+        assert await left(gate, user="ann") == {
+            "user.day": 98, "user.tokens.day": 960, "user.usd.day": 999_600_000
+        }  # fmt: skip
+
+    run(main())
+
+
+def test_a_place_in_flight_that_is_freed_starts_the_next_job_at_once_and_not_when_its_lease_ends() -> None:
+    async def main() -> None:
+        gate = gate_of({"name": "user", "by": ["user"], "limits": "1 concurrent"})
+        running = most = 0
+
+        async def slow(job: QueuedCall, call: Any) -> Any:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.01)
+            running -= 1
+            return answer_of(1)
+
+        async with LlmQueue(gate) as queue, queue.worker(slow, pace=Pace(4, 4)):
+            jobs = [await queue.submit(body(), user="ann") for _ in range(6)]
+            assert [(await queue.result(job.id)).state for job in jobs] == ["done"] * 6
+        assert most == 1
+
+    run(main())
+
+
+def test_a_job_without_a_price_fails_in_words_and_one_that_never_fits_is_refused() -> None:
+    async def main() -> None:
+        gate = gate_of({"name": "team", "by": ["team"], "limits": "1 usd/day in UTC"})
+        async with LlmQueue(gate) as queue, queue.worker(provider):
+            unknown = await queue.submit(body(model="never-heard-of"), team="red")
+            dear = await queue.submit(body(16_000) | {"n": 8}, team="red")
+            failed, refused = [await queue.result(job.id) for job in (unknown, dear)]
+        assert (failed.state, "never-heard-of" in failed.error) == ("failed", True)
+        assert (refused.state, refused.limit) == ("refused", "team.usd")
+
+    run(main())
+
+
+def test_a_big_job_gets_the_limit_of_its_team_although_small_ones_of_others_keep_coming() -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        gate = gate_of({"name": "team", "by": ["team"], "limits": "6000 output_tokens/minute bucket"}, clock=clock)
+        order: list[str] = []
+
+        async def all_of_it(job: QueuedCall, call: Any) -> Any:
+            order.append(job.caller.user)
+            return {"usage": {"prompt_tokens": 0, "completion_tokens": job.body["max_tokens"]}}
+
+        queue = LlmQueue(gate, clock=clock)
+        jobs = [await queue.submit(body(6_000), user=user, team="red", tokens=6_000) for user in ("small", "big")]
+        jobs += [await queue.submit(body(100), user="small", team="red", tokens=100) for _ in range(200)]
+        async with queue.worker(all_of_it, pace=Pace(1, 1)):
+            for job in jobs:
+                await queue.result(job.id)
+        assert order.index("big") <= 62  # the first, and those that passed until its first promised moment
+
+    run(main())
+
+
+def test_what_limits_share_is_known_by_their_rules() -> None:
+    async def main() -> None:
+        rules = [
+            {"name": "user", "by": ["user"], "limits": "5/minute"},
+            {"name": "model", "by": ["team", "model"], "limits": "50/minute"},
+            {"name": "all", "by": [], "limits": "500/minute"},
+        ]
+        gate = gate_of(*rules)
+        scope_of = scopes_by_rules(gate)
+
+        async def scopes(user: str, team: str, model: str) -> list[str]:
+            call = await gate.reserve(model, user=user, team=team, input_tokens=0, max_tokens=1)
+            return [scope_of(limit, Caller(user=user, team=team), model) for limit in call.decision.definitions]
+
+        first = await scopes("ann", "red", "gpt-5")
+        assert first == await scopes("ann", "red", "openai/GPT-5")
+        second = await scopes("bob", "red", "gpt-5")
+        assert [a == b for a, b in zip(first, second, strict=True)] == [False, True, True]
+        third = await scopes("ann", "blue", "gpt-5")
+        assert [a == b for a, b in zip(first, third, strict=True)] == [True, False, True]
+
+    run(main())
