@@ -62,7 +62,7 @@ OPTIONAL = {
     "litestar": "integrations/litestar/",
     "aiohttp": "integrations/aiohttp/ integrations/aiohttp_client.py",
     "grpc": "integrations/grpc/",
-    "httpx": "integrations/httpx.py",
+    "httpx": "llm/queue/provider.py integrations/httpx.py",
     "requests": "integrations/requests.py",
     "jwt": "integrations/jwt.py",
     "tiktoken": "llm/vocabularies.py",

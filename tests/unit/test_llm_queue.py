@@ -326,7 +326,7 @@ def test_kept_answers_are_bounded() -> None:
         ({"body": body(), "id": "a b"}, "an id is up to 120 letters"),
         ({"body": body(), "user": 7}, "user is a text"),
         ({"body": body(), "tokens": -1}, "tokens is a whole number"),
-        ({"body": body(), "path": "http://elsewhere/"}, "a path is that of a provider's endpoint"),
+        ({"body": body(), "path": "http://elsewhere/"}, "a path is one of /v1/chat/completions, "),
         ({"body": body(text="x" * 5_000_000)}, "a body has at most 4,194,304 bytes"),
     ],
 )
@@ -437,6 +437,7 @@ def test_retries_are_bounded_and_what_a_provider_refuses_is_not_asked_again() ->
         jobs = await serve(queue, failing(*errors), ids, retries=2)
         assert [job.state for job in jobs] == ["failed"] * 3
         assert [job.attempts for job in jobs] == [2, 0, 0]
+        assert [job.tokens for job in jobs[:2]] == [0, 0]
         assert jobs[1].error == "ProviderError: no such model"
         assert await left(gate) in (900, 901)  # of an error of the handler's own it is unknown what the provider made
 

@@ -21,6 +21,7 @@ import headgate as package
 from headgate import core
 from headgate.cli import options
 from headgate.cli.llm import llm
+from headgate.cli.llm_work import work
 from headgate.cli.zones import zone
 from headgate.errors import HeadgateError
 from headgate.stores.url import store_schemes
@@ -73,6 +74,7 @@ def headgate() -> None:
 
 headgate.add_command(zone)
 headgate.add_command(llm)
+llm.add_command(work)
 
 
 @headgate.command()

@@ -3,6 +3,7 @@
 from headgate.llm.queue.attempt import QueuedCall
 from headgate.llm.queue.backlog import Bounds, Fairness
 from headgate.llm.queue.failures import ProviderError
+from headgate.llm.queue.http import QueueApp
 from headgate.llm.queue.job import Job, Position, QueueFull, UnknownJob
 from headgate.llm.queue.pace import Pace
 from headgate.llm.queue.queue import LlmQueue
@@ -17,6 +18,7 @@ __all__ = [
     "Pace",
     "Position",
     "ProviderError",
+    "QueueApp",
     "QueueFull",
     "QueuedCall",
     "UnknownJob",

@@ -138,7 +138,8 @@ class Attempt:
         if failure.again and attempts < self._setting.retries:
             is_own = await self._park(after_us, burnt=True, failed=True)
         else:
-            is_own = await self._finish("failed", error=failure.message) != "lost"
+            tokens = None if failure.held == "unknown" else 0
+            is_own = await self._finish("failed", error=failure.message, tokens=tokens) != "lost"
         if is_own:
             call = self._call
             settled = {"refused": call.settle_failed, "not sent": call.cancel, "unknown": call.settle_unknown}

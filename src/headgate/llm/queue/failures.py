@@ -79,7 +79,11 @@ def _retry_after_of(error: BaseException) -> int | None:
     own = getattr(error, "retry_after", None)
     if isinstance(own, int | float) and not isinstance(own, bool) and 0 <= own < 1e9:
         return min(LONGEST_RETRY_US, round(own * 1_000_000))
-    headers: Any = getattr(getattr(error, "response", None), "headers", None)
+    return retry_after_us(getattr(getattr(error, "response", None), "headers", None))
+
+
+def retry_after_us(headers: Any) -> int | None:
+    """Microseconds that the fields of an answer ask to wait for; None where they ask none, or tell a date."""
     if not isinstance(headers, Mapping):
         return None
     fields = {str(name).lower(): str(value).strip() for name, value in headers.items()}

@@ -11,16 +11,19 @@ from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
 from headgate.errors import ArgumentError, HeadgateError
+from headgate.llm.dialects.paths import CHAT, DIALECTS
 from headgate.llm.entry import Caller
 
 JobState = Literal["waiting", "running", "done", "failed", "refused", "expired", "cancelled"]
 ENDED = frozenset({"done", "failed", "refused", "expired", "cancelled"})
 MOST_PRIORITY = 9
-CHAT_PATH = "/v1/chat/completions"
+CHAT_PATH = CHAT.path
 LONGEST_DEADLINE_S = 31 * 24 * 3600
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,120}", re.ASCII)
-_PATH = re.compile(r"/[A-Za-z0-9/_.:-]{1,200}", re.ASCII)
+_PATHS = tuple(path for path, dialect in DIALECTS.items() if dialect.is_charged)
+"""What a provider can be asked; anything else would be a way around what is counted."""
+
 _FAIR_FIRST = ("user", "key", "team", "organisation")
 
 
@@ -144,8 +147,8 @@ def order_of(
         raise ArgumentError(f"priority is a whole number from 0 to {MOST_PRIORITY}, not {str(priority)[:40]!r}")
     if id is not None and (not isinstance(id, str) or not _ID.fullmatch(id)):
         raise ArgumentError(f"an id is up to 120 letters, digits, . _ : or -, not {str(id)[:130]!r}")
-    if not isinstance(path, str) or not _PATH.fullmatch(path):
-        raise ArgumentError(f'a path is that of a provider\'s endpoint, such as "{CHAT_PATH}", not {str(path)[:60]!r}')
+    if path not in _PATHS:
+        raise ArgumentError(f"a path is one of {', '.join(_PATHS)}, not {str(path)[:60]!r}")
     for name, value in zip(Caller._fields, caller, strict=True):
         if not isinstance(value, str) or len(value) > 200:
             raise ArgumentError(f"{name} is a text of up to 200 characters, not {str(value)[:60]!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
@@ -106,7 +106,7 @@ class LlmQueue:
         """Where a job stands, and when it may start; raises UnknownJob."""
         return await self.backlog.position(id)
 
-    async def positions(self, id: str, every: float = 1.0) -> AsyncIterator[Position]:
+    async def positions(self, id: str, every: float = 1.0) -> AsyncGenerator[Position, None]:
         """Where a job stands, now and after each change, at most every so many seconds; ends when the job has."""
         last = None
         with self.backlog.news.of_any() as event:

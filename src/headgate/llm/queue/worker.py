@@ -138,6 +138,8 @@ class LlmWorker:
 
     async def _begin(self, taken: Taken) -> None:
         """Ask the gate for a job, and start it, or put it back."""
+        if taken.id in self._attempts:  # its store was away for so long that this worker took its own job over
+            return
         if taken.state == "running" and taken.deliveries > 1 and self._setting.fails_when_lost:
             lost = "its worker died, and the provider may have been asked"
             await self._backlog.finish(self.name, taken, "failed", error=lost)
@@ -164,7 +166,7 @@ class LlmWorker:
         except Exception as error:  # a body that cannot be counted, a model without a price
             if not isinstance(error, HeadgateError):
                 log.exception("a gate could not be asked for the job %s", taken.id)
-            await self._backlog.finish(self.name, taken, "failed", error=str(error)[:500])
+            await self._backlog.finish(self.name, taken, "failed", error=str(error)[:500], tokens=0)
             return
         if taken.state == "done" and not call:  # its hold is forgotten
             await self._backlog.release(self.name, taken)
@@ -189,8 +191,8 @@ class LlmWorker:
         scopes = {self._scope_of(limit, taken.caller, taken.model) for limit in call.decision.definitions} - {""}
         for claim in taken.claims:
             if claim.scope in scopes and claim.score < taken.score:  # another has waited for this, and is before it
-                await self._park(taken, claim.after_us, claim.scope, burnt=True)
-                await call.cancel()
+                if await self._park(taken, claim.after_us, claim.scope, burnt=True):
+                    await call.cancel()
                 return
         attempt = Attempt(self._setting, taken, call, tuple(sorted(scopes)))
         task = asyncio.ensure_future(attempt.run())
@@ -204,8 +206,8 @@ class LlmWorker:
 
     async def _park(
         self, taken: Taken, after_us: int, scope: str = "", *, refused: bool = False, burnt: bool = False
-    ) -> None:
-        await self._backlog.park(self.name, taken, after_us, scope, refused=refused, burnt=burnt, failed=False)
+    ) -> bool:
+        return await self._backlog.park(self.name, taken, after_us, scope, refused=refused, burnt=burnt, failed=False)
 
     async def _keep(self) -> None:
         """Say that this worker lives, and stop what it has no more: jobs that were cancelled, or were taken over."""

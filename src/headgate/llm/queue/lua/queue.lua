@@ -17,7 +17,7 @@ if not now then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local STRICT, SOME, RATED, NEWS = 2, 100, 32, 1000
+local STRICT, SOME, RATED, NEWS, HOUR = 2, 100, 32, 1000, 3600000000
 local SHOWN = {'st', 'c', 'm', 'p', 'k', 's', 't', 'z', 'd', 'n', 'r', 'er', 'li', 'i'}
 
 local function job_key(id) return base .. 'job:' .. id end
@@ -239,6 +239,23 @@ local function reclaim(worker)
   return false
 end
 
+-- The group of workers is there, and has not those for ever that ended long ago.
+local function prepare()
+  local known = call('HMGET', base .. 'meta', 'group', 'tidied')
+  if not known[1] then
+    redis.pcall('XGROUP', 'CREATE', KEYS[1], 'workers', '0')
+    call('HSET', base .. 'meta', 'group', 1)
+  end
+  if now - number(known[2]) > HOUR then
+    call('HSET', base .. 'meta', 'tidied', now)
+    for _, worker in ipairs(call('XINFO', 'CONSUMERS', KEYS[1], 'workers')) do -- name, pending, idle: after each its own
+      if worker[4] == 0 and worker[6] * 1000 > HOUR then
+        call('XGROUP', 'DELCONSUMER', KEYS[1], 'workers', worker[2])
+      end
+    end
+  end
+end
+
 local operations = {}
 
 -- id, account, lane, digest, priority, tokens, microseconds until its deadline (0: none), caller, model, path, body,
@@ -280,7 +297,7 @@ end
 operations['take'] = function(worker)
   expire()
   if call('EXISTS', KEYS[1]) == 0 then return {'nothing', -1} end
-  redis.pcall('XGROUP', 'CREATE', KEYS[1], 'workers', '0')
+  prepare()
   local old = reclaim(worker)
   if old then return old end
   for _, lane in ipairs(call('ZRANGEBYSCORE', base .. 'parked', '-inf', now, 'LIMIT', 0, SOME)) do let_go(lane) end

@@ -1,0 +1,137 @@
+"""`headgate llm work`: a worker that serves a queue of jobs for language models."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headgate.cli import options
+from headgate.errors import ConfigError
+
+
+@click.command()
+@click.argument("policy", type=click.Path(path_type=Path))
+@click.option("--queue", "queue_url", required=True, metavar="URL", help="The Redis or Valkey that has the jobs.")
+@click.option("--name", default="jobs", show_default=True, help="The queue's name there.")
+@click.option("--provider", metavar="URL", help="Send jobs to this API, such as https://api.openai.com/v1.")
+@click.option(
+    "--key-from",
+    metavar="VARIABLE",
+    default="",
+    help="The environment variable that has the provider's key, such as OPENAI_API_KEY.",
+)
+@click.option(
+    "--handler",
+    metavar="MODULE:NAME",
+    help="Have jobs done by a function of your own: async def name(job, call) gives the answer.",
+)
+@click.option("--store", metavar="URL", help="The store of the policy's limits, in place of the policy's own.")
+@click.option(
+    "--start", type=click.IntRange(1, 10_000), default=2, show_default=True, help="Jobs at one time at first."
+)
+@click.option("--most", type=click.IntRange(1, 10_000), default=64, show_default=True, help="Jobs at one time at most.")
+@click.option(
+    "--retries", type=click.IntRange(0, 1000), default=5, show_default=True, help="How often a job is tried again."
+)
+@click.option(
+    "--when-lost",
+    type=click.Choice(["again", "fail"]),
+    default="again",
+    show_default=True,
+    help="What becomes of a job whose worker died: the provider may have been asked already.",
+)
+@click.option(
+    "--lease",
+    type=options.Finite(0.1, 3600),
+    default=30.0,
+    show_default=True,
+    help="Seconds of silence after which a worker is dead; the same for all workers of a queue.",
+)
+@click.option(
+    "--timeout",
+    type=options.Finite(0.1, 86_400),
+    default=600.0,
+    show_default=True,
+    help="Seconds that a call may take.",
+)
+def work(policy: Path, **how: Any) -> None:
+    """Serve a queue of jobs for language models under POLICY, until it is asked to end.
+
+    The first SIGTERM or ctrl-c lets running jobs end and takes no more; the second gives them back to the queue.
+    """
+    if (how["provider"] is None) == (how["handler"] is None):
+        raise click.UsageError("give --provider URL or --handler MODULE:NAME")
+    if how["start"] > how["most"]:
+        raise click.UsageError(f"--start is at most --most, not {how['start']} of {how['most']}")
+    asyncio.run(_work(policy, how))
+
+
+async def _work(policy: Path, how: dict[str, Any]) -> None:
+    from headgate.llm.gate import AsyncLlmGate
+    from headgate.llm.queue import LlmQueue, Pace
+
+    if how["queue_url"].partition("?")[0] == "memory://":
+        raise ConfigError("a queue in memory is that of its own process: --queue names a Redis, such as redis://host")
+    async with contextlib.AsyncExitStack() as ending:
+        gate = await ending.enter_async_context(AsyncLlmGate(policy, store=how["store"]))
+        queue = LlmQueue(gate, how["queue_url"], name=how["name"], lease=how["lease"])
+        await ending.enter_async_context(queue)
+        handler = await ending.enter_async_context(_handler(how))
+        worker = queue.worker(
+            handler, pace=Pace(how["start"], how["most"]), retries=how["retries"], when_lost=how["when_lost"]
+        )
+        running = asyncio.ensure_future(worker.run())
+        signals = 0
+
+        def asked() -> None:
+            nonlocal signals
+            signals += 1
+            if signals == 1:
+                click.echo(f"headgate: ending {worker.running} running jobs; ask again to give them back", err=True)
+                worker.stop()
+            else:
+                running.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, asked)
+        click.echo(f"headgate: {worker.name} serves the queue {how['name']}", err=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+@contextlib.asynccontextmanager
+async def _handler(how: dict[str, Any]) -> AsyncIterator[Any]:
+    if how["provider"] is None:
+        yield _function(how["handler"])
+        return
+    from headgate.llm.queue.provider import HttpProvider
+
+    key = os.environ.get(how["key_from"], "")
+    if how["key_from"] and not key:
+        raise ConfigError(f"the environment has no {how['key_from'][:60]}, which was to hold the provider's key")
+    async with HttpProvider(how["provider"], key, timeout=how["timeout"]) as provider:
+        yield provider
+
+
+def _function(text: str) -> Any:
+    """A function by its module and name; raises ConfigError."""
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise ConfigError(f"a handler is MODULE:NAME, such as jobs:ask, not {text[:60]!r}")
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"the handler {text[:60]!r} is not there: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"the handler {text[:60]!r} is a {type(found).__name__}, not a function")
+    return found

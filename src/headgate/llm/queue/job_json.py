@@ -1,0 +1,49 @@
+"""A job as HTTP shows it, and the ids that callers give."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any
+
+from headgate.errors import ArgumentError
+from headgate.llm.entry import Caller
+from headgate.llm.queue.job import Job, account_of
+
+
+def shown(job: Job) -> dict[str, Any]:
+    """A job as JSON says it."""
+    told: dict[str, Any] = {
+        "id": job.id,
+        "state": job.state,
+        "model": job.model,
+        "priority": job.priority,
+        "tokens": job.tokens,
+        "attempts": job.attempts,
+        "submitted": _moment(job.submitted_us),
+        "started": _moment(job.started_us),
+        "ended": _moment(job.ended_us),
+        "deadline": _moment(job.deadline_us),
+    }
+    if job.state == "done":
+        told["answer"] = job.answer
+    if job.error:
+        told["error"] = job.error
+    if job.limit:
+        told["limit"] = job.limit
+    return told
+
+
+def own_id(id: Any, caller: Caller) -> str:
+    """A caller's id among those of all: that of another caller is another job."""
+    if not isinstance(id, str) or not re.fullmatch(r"[A-Za-z0-9._:-]{1,100}", id):
+        raise ArgumentError(f"an id is up to 100 letters, digits, . _ : or -, not {str(id)[:110]!r}")
+    mark = f"{blake2b(account_of(caller).encode(), digest_size=6).hexdigest()}."
+    return id if id.startswith(mark) else mark + id
+
+
+def _moment(at_us: int) -> str | None:
+    if not at_us:
+        return None
+    return f"{datetime.fromtimestamp(at_us // 1_000_000, UTC):%Y-%m-%dT%H:%M:%S}.{at_us % 1_000_000:06}Z"

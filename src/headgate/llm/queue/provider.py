@@ -1,0 +1,75 @@
+"""A handler that sends jobs to a provider over HTTP, by `httpx`."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from headgate.errors import ConfigError, MissingExtraError
+from headgate.llm.queue.attempt import QueuedCall
+from headgate.llm.queue.failures import ProviderError, retry_after_us
+
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise MissingExtraError("a worker that sends jobs to a provider's URL", extra="httpx") from error
+
+_ANTHROPIC_VERSION = "2023-06-01"
+_VERSION_PATH = re.compile(r"/v1/?$")
+_SHOWN = 300
+
+
+class HttpProvider:
+    """Sends the body of a job to `URL` and its path, and gives the answer: `async with HttpProvider(url) as ask`.
+
+    `key` goes as OpenAI's dialect has it, or Anthropic's for its path. The job's id is its idempotency key. An answer
+    may have `most_bytes`; a call may take `timeout` seconds. Raises ConfigError for what is no URL.
+    """
+
+    def __init__(self, url: str, key: str = "", *, timeout: float = 600.0, most_bytes: int = 16 << 20) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ConfigError("a provider is the URL of its API, such as https://api.openai.com/v1")
+        if parts.username or parts.password:
+            raise ConfigError("a provider's URL has no user and no password; its key is given apart")
+        self._url = _VERSION_PATH.sub("", url).rstrip("/")
+        self._key = key
+        self._most_bytes = most_bytes
+        self._client = httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None))
+
+    async def __call__(self, job: QueuedCall, call: Any) -> Any:
+        """The answer; raises ProviderError where there is none."""
+        headers = {"content-type": "application/json", "idempotency-key": job.id}
+        if job.path.endswith("/messages"):
+            headers |= {"anthropic-version": _ANTHROPIC_VERSION, **({"x-api-key": self._key} if self._key else {})}
+        elif self._key:
+            headers["authorization"] = f"Bearer {self._key}"
+        content = json.dumps(job.body, ensure_ascii=False).encode()
+        async with self._client.stream("POST", self._url + job.path, content=content, headers=headers) as response:
+            told = bytearray()
+            async for part in response.aiter_bytes():
+                told += part
+                if len(told) > self._most_bytes:
+                    raise ValueError(f"the provider's answer has more than {self._most_bytes:,} bytes")
+        if response.status_code != 200:
+            said = told[:_SHOWN].decode("utf-8", "replace")
+            wait_us = retry_after_us(response.headers)
+            raise ProviderError(
+                f"the provider answered {response.status_code}: {said}",
+                status=response.status_code,
+                retry_after=None if wait_us is None else wait_us / 1e6,
+            )
+        try:
+            return json.loads(told)
+        except ValueError:
+            raise ValueError(
+                f"the provider's answer is no JSON: {told[:_SHOWN].decode('utf-8', 'replace')!r}"
+            ) from None
+
+    async def __aenter__(self) -> HttpProvider:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
