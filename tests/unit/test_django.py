@@ -726,7 +726,7 @@ def test_a_stream_is_settled_by_all_that_was_sent(
         return StreamingHttpResponse(parts())
 
     streamed: list[Any] = [stream, download] if kind == "wsgi" else [stream_async, sync_stream_async]
-    limit = rate_limit("50/minute bucket", cost=5, counts=count)
+    limit = rate_limit("50/hour bucket", cost=5, counts=count)
     patterns = [path(str(number), limit(view)) for number, view in enumerate([*streamed, page])]
     with Site(kind, patterns, MIDDLEWARE=list(middleware)) as site:
         for number in range(3):
