@@ -9,11 +9,11 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND, Clock
-from headgate.errors import ArgumentError, ConfigError
+from headgate.errors import ArgumentError, ConfigError, StoreError
 from headgate.llm.entry import Caller
 from headgate.llm.inputs import count_input
 from headgate.llm.queue.asking import ScopeOf
-from headgate.llm.queue.attempt import Handler
+from headgate.llm.queue.attempt import PAUSE_S, Handler
 from headgate.llm.queue.backlog import Backlog, Bounds, Fairness
 from headgate.llm.queue.job import CHAT_PATH, LONGEST_DEADLINE_S, Job, Position, order_of
 from headgate.llm.queue.memory import MemoryBacklog
@@ -94,8 +94,16 @@ class LlmQueue:
         """The job when it has ended, however it did; raises TimeoutError after so many seconds, and UnknownJob."""
         with self.backlog.news.of_job(id) as event:
             async with asyncio.timeout(timeout):
-                while not (job := await self.backlog.get(id)).ended:
+                job = await self.backlog.get(id)
+                while not job.ended:
                     await heard(event, self._until_deadline_s(job))
+                    try:
+                        job = await self.backlog.get(id)
+                    except StoreError as error:
+                        if not error.transient:
+                            raise
+                        event.set()  # it is asked again when it answers
+                        await asyncio.sleep(PAUSE_S)
                 return job
 
     async def get(self, id: str) -> Job:
