@@ -197,7 +197,7 @@ def test_a_forked_child_tells_nothing_of_its_parents_again(tmp_path: Path) -> No
         "    print(learned._of_keys['k', 'm', 7].weight)\n"
         "os._exit(0) if not child else None\n"
     )
-    command = [sys.executable, "-c", program, str(tmp_path / "zone")]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, str(tmp_path / "zone")]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ran.stdout, ran.stderr) == ("15\n", "")
 

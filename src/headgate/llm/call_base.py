@@ -186,8 +186,6 @@ class CallBase:
 
     def _learn(self, usage: Usage, *, is_whole: bool) -> None:
         learned, size = self._parts.learned, self._size
-        if learned is None:
-            return
         cut = not is_whole or self.was_cut or usage.output >= size.most
         shown = 0 if size.hides or size.is_exact or not is_whole else size.counted
         learned.settled(

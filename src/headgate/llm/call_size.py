@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 
 from headgate.errors import ArgumentError, brief_number
 from headgate.keys import whole_number
-from headgate.llm.inputs import count_input
+from headgate.llm.inputs import InputCount, count_input
 from headgate.llm.usage import MOST_TOKENS
 from headgate.policy.llm_settings import LlmSettings
+
+Counted = int | InputCount
+"""Tokens of input that were counted before."""
 
 _MOST = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """What a body may tell the most output as; of several the largest counts."""
@@ -40,18 +43,18 @@ def size_of(
     *,
     permille: Callable[[str], int],
     remembered: Callable[[str], int | None],
-    input_tokens: int | None,
+    input_tokens: Counted | None,
 ) -> CallSize:
     """The size of a call. Raises ArgumentError for numbers that a body cannot have.
 
     `permille` gives the learned factor of a model's estimates, `remembered` the tokens of an earlier response. With
-    `input_tokens` the body is not counted.
+    `input_tokens` the body is not counted; a count of the body made before is treated as one made here.
     """
     most = most_output(body, settings)
-    if input_tokens is not None:
+    if input_tokens is not None and not isinstance(input_tokens, InputCount):
         told = _count("input_tokens", input_tokens, least=0)
         return CallSize(told, told, True, False, most)
-    counted = count_input(body, model)
+    counted = count_input(body, model) if input_tokens is None else input_tokens
     sent = counted.tokens if counted.is_exact else -(-counted.tokens * permille(model) // _THOUSAND)
     if counted.hides:
         earlier = body.get("previous_response_id")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path as FilePath
@@ -10,12 +11,16 @@ from typing import Any
 
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.errors import ArgumentError, ConfigError
+from headgate.llm.around import Around
 from headgate.llm.call import AsyncCall, Call
 from headgate.llm.call_costs import CallCosts, Plans
-from headgate.llm.call_size import CallSize, size_of
+from headgate.llm.call_size import CallSize, Counted, size_of
 from headgate.llm.call_subject import CallSubject, check_caller, check_model
 from headgate.llm.entry import Books, Caller
-from headgate.llm.gate_parts import GateParts, Learned
+from headgate.llm.gate_parts import GateParts
+from headgate.llm.inputs import with_input_counted
+from headgate.llm.learned import Learned, NothingLearned, learned_for
+from headgate.llm.model_most import within_model
 from headgate.llm.prices import PriceBook
 from headgate.llm.soft_limits import SoftLimit
 from headgate.policy.compiled import Policy
@@ -47,7 +52,9 @@ class _LlmGate:
         compiled, settings, prices = _read(policy)
         self._gate = make(compiled, store=store, clock=clock, on_store_error=on_store_error)
         self._plans = Plans()
-        self._parts = GateParts(settings, clock or SYSTEM_CLOCK, prices, learned, books)
+        self._own_learned = learned_for(self._gate.store, namespace=compiled.namespace) if learned is None else None
+        known = learned or self._own_learned or NothingLearned()
+        self._parts = GateParts(settings, clock or SYSTEM_CLOCK, prices, known, books)
 
     @property
     def policy(self) -> Policy:
@@ -64,6 +71,11 @@ class _LlmGate:
     def gate(self) -> Any:
         """The gate that decides: a `Gate`, or an `AsyncGate`."""
         return self._gate
+
+    @property
+    def learned(self) -> Learned:
+        """What calls used to take; its `coverage()` tells how many took more than was held."""
+        return self._parts.learned
 
     def reload(self, policy: PolicySource) -> None:
         """Put another policy in force, completely or not at all; calls under way settle by what they held.
@@ -88,7 +100,7 @@ class _LlmGate:
         tier: str,
         body: Mapping[str, Any] | None,
         fields: dict[str, Any],
-        input_tokens: int | None,
+        input_tokens: Counted | None,
         request: Subject | None,
     ) -> Asked:
         """What is asked for a call. Raises ArgumentError."""
@@ -102,10 +114,10 @@ class _LlmGate:
         caller = check_caller(key, user, team, organisation, tier)
         learned, settings = parts.learned, parts.settings
         size = size_of(
-            fields,
+            within_model(fields, name),
             name,
             settings,
-            permille=_not_learned if learned is None else learned.input_permille,
+            permille=learned.input_permille,
             remembered=parts.remembered,
             input_tokens=input_tokens,
         )
@@ -115,7 +127,7 @@ class _LlmGate:
                 return size.most
             if mode == "slices":
                 return min(settings.slice, size.most)
-            known = None if learned is None else learned.output(key or user, name, size.most)
+            known = learned.output(key or user, name, size.most)
             return min(settings.expected_output if known is None else known, size.most)
 
         costs = CallCosts(self._plans, name, size.input, output, parts.dearest(name, parts.clock.now_us()))
@@ -129,12 +141,13 @@ class _LlmGate:
         return f"{type(self).__name__}({self.policy.namespace!r}, store={self._gate.store!r})"
 
 
-class LlmGate(_LlmGate):
+class LlmGate(_LlmGate, Around):
     """A policy of calls of language models, bound to a store; safe under threads.
 
     `policy` is the path of a policy file with a section `llm`, its values as a mapping, or a Policy. `store` and
-    `on_store_error` are those of `Gate`. `learned` tells what calls used to take, `books` keep what each held and
-    used. Raises PolicyError, or ConfigError for a policy without the section.
+    `on_store_error` are those of `Gate`. `learned` tells what calls used to take [what is learned by all processes that
+    use the store], `books` keep what each held and used. Raises PolicyError, or ConfigError for a policy without the
+    section.
     """
 
     def __init__(
@@ -159,7 +172,7 @@ class LlmGate(_LlmGate):
         organisation: str = "",
         tier: str = "",
         body: Mapping[str, Any] | None = None,
-        input_tokens: int | None = None,
+        input_tokens: Counted | None = None,
         id: str | bytes | None = None,
         request: Subject | None = None,
         **fields: Any,
@@ -183,7 +196,9 @@ class LlmGate(_LlmGate):
         return _Calling(self, model, call)
 
     def close(self) -> None:
-        """Close the store."""
+        """Close the store, and tell other processes what was learned."""
+        if self._own_learned is not None:
+            self._own_learned.close()
         self._gate.close()
 
     def __enter__(self) -> LlmGate:
@@ -193,8 +208,10 @@ class LlmGate(_LlmGate):
         self.close()
 
 
-class AsyncLlmGate(_LlmGate):
+class AsyncLlmGate(_LlmGate, Around):
     """`LlmGate` for asyncio: the same names, awaited."""
+
+    _is_async = True
 
     def __init__(
         self,
@@ -218,12 +235,12 @@ class AsyncLlmGate(_LlmGate):
         organisation: str = "",
         tier: str = "",
         body: Mapping[str, Any] | None = None,
-        input_tokens: int | None = None,
+        input_tokens: Counted | None = None,
         id: str | bytes | None = None,
         request: Subject | None = None,
         **fields: Any,
     ) -> AsyncCall:
-        """See `LlmGate.reserve`. Count long inputs in a thread before, and give `input_tokens`."""
+        """See `LlmGate.reserve`. Count long inputs in a thread before, and give the InputCount as `input_tokens`."""
         asked = self._ask(model, key, user, team, organisation, tier, body, fields, input_tokens, request)
         reserve = self._gate.acquire if self._gate.policy.waits else self._gate.reserve
         reservation = await reserve(asked[3], asked[4], lease_us=self._parts.settings.lease_us, id=id)
@@ -239,7 +256,9 @@ class AsyncLlmGate(_LlmGate):
         await self._gate.warm_up()
 
     async def close(self) -> None:
-        """Close the store."""
+        """Close the store, and tell other processes what was learned."""
+        if self._own_learned is not None:
+            await asyncio.to_thread(self._own_learned.close)
         await self._gate.close()
 
     async def __aenter__(self) -> AsyncLlmGate:
@@ -276,7 +295,7 @@ class _AsyncCalling:
 
     async def __aenter__(self) -> AsyncCall:
         model, asked = self._asked
-        self._call = await self._gate.reserve(model, **asked)
+        self._call = await self._gate.reserve(model, **await with_input_counted(model, asked))
         return await self._call.__aenter__()
 
     async def __aexit__(
@@ -294,7 +313,3 @@ def _read(source: PolicySource) -> tuple[Policy, LlmSettings, PriceBook]:
         return policy, policy.llm, PriceBook(policy.llm.prices)
     except ConfigError as error:
         raise ConfigError(f"llm.{error}") from None
-
-
-def _not_learned(model: str) -> int:
-    return 1000

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from threading import Lock
-from typing import Protocol
 
 from headgate.clock import Clock
 from headgate.llm.entry import Books
+from headgate.llm.learned import Learned
 from headgate.llm.price import Price, price_of
 from headgate.llm.prices import PriceBook
 from headgate.llm.soft_limits import SoftLimit
@@ -23,29 +23,11 @@ _LONGEST_ID = 256
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Learned(Protocol):
-    """What was learned from calls that were settled."""
-
-    def output(self, key: str, model: str, most: int) -> int | None:
-        """Tokens of output to hold for a call of at most so many; None where too few calls were seen."""
-        ...
-
-    def input_permille(self, model: str) -> int:
-        """What an estimate of input is to be multiplied by, in thousandths."""
-        ...
-
-    def settled(
-        self, key: str, model: str, most: int, held: int, made: int, cut: bool, counted_input: int, used_input: int
-    ) -> None:
-        """Learn from a call; never waits and never raises. With `cut` it made at least so much."""
-        ...
-
-
 class GateParts:
     """The parts of one gate that its calls use."""
 
     def __init__(
-        self, settings: LlmSettings, clock: Clock, prices: PriceBook, learned: Learned | None, books: Books | None
+        self, settings: LlmSettings, clock: Clock, prices: PriceBook, learned: Learned, books: Books | None
     ) -> None:
         self.clock = clock
         self.learned = learned

@@ -62,6 +62,16 @@ async def count_input_async(body: Mapping[str, Any], model: str) -> InputCount:
     return await asyncio.to_thread(count_input, body, model)
 
 
+async def with_input_counted(model: object, asked: dict[str, Any]) -> dict[str, Any]:
+    """What a gate is asked for a call, with its `input_tokens`, which are counted unless they are given."""
+    body = asked.get("body")
+    told = {**body, **asked} if isinstance(body, Mapping) else asked
+    name = told.get("model") if model is None else model
+    if asked.get("input_tokens") is not None or not isinstance(name, str):
+        return asked
+    return {**asked, "input_tokens": await count_input_async(told, name)}
+
+
 def _is_long(body: Mapping[str, Any]) -> bool:
     """Whether the texts of a body have more letters than are counted at once on an event loop."""
     left, parts = _LONG, list[Any]([body])

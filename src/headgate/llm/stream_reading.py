@@ -33,6 +33,11 @@ class StreamReading:
         self.usage = StreamUsage()
 
     @property
+    def is_counted(self) -> bool:
+        """Whether what is made is counted as it passes, since a rule holds slices."""
+        return self._left is not None
+
+    @property
     def needs_more(self) -> bool:
         """Whether a further slice is to be held; never, where no rule holds slices."""
         if self._left is None:

@@ -17,7 +17,7 @@ from headgate.errors import ConfigError
 from headgate.llm.call import Call
 from headgate.llm.entry import Books
 from headgate.llm.gate import LlmGate
-from headgate.llm.gate_parts import Learned
+from headgate.llm.learned import Learned, NothingLearned
 from headgate.llm.price import price_of
 from headgate.llm.prices import PriceBook
 from headgate.llm.usage import Usage
@@ -134,7 +134,7 @@ class _Judge:
         self._clock = ManualClock()
         # Room for every key there may be: a replay must not forget what the real thing might.
         store = MemoryStore(max_keys=MOST_KEYS, on_full="refuse")
-        self._gate = LlmGate(policy, store=store, clock=self._clock, learned=learned, books=books)
+        self._gate = LlmGate(policy, store=store, clock=self._clock, learned=learned or NothingLearned(), books=books)
         self._prices = PriceBook(policy.llm.prices)
         told = policy.llm.unknown_price
         rate = 0 if told in ("refuse", "free") else read_money(told, "usd", round_up=True)

@@ -12,6 +12,9 @@ from headgate.stores.shared.store import SharedStore
 
 log = logging.getLogger("headgate")
 
+_REDIS = "headgate.stores.redis.store"
+"""Where the class of Redis stores is, which is not imported where nothing uses it."""
+
 
 def learned_for(store: Store, *, namespace: str = "") -> Learned:
     """What is learned by all processes that use a store: by this one alone for a store in its memory.
@@ -25,11 +28,7 @@ def learned_for(store: Store, *, namespace: str = "") -> Learned:
         from headgate.llm.learned.shared import SharedLearned
 
         return SharedLearned(FileSamples(inner.path), namespace=namespace)
-    if not inner.blocking:
-        return LearnedHere()
-    from headgate.stores.url import redis_store
-
-    if not isinstance(inner, redis_store()):
+    if not any(kind.__module__ == _REDIS for kind in type(inner).__mro__):
         return LearnedHere()
     from headgate.llm.learned.on_redis import RedisSamples
     from headgate.llm.learned.shared import SharedLearned

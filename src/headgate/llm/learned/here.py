@@ -159,6 +159,27 @@ class LearnedHere:
         return of_model
 
 
+class NothingLearned:
+    """Nothing is learned: calls hold what the policy states."""
+
+    def output(self, key: str, model: str, most: int) -> int | None:
+        return None
+
+    def input_permille(self, model: str) -> int:
+        return 1000
+
+    def settled(
+        self, key: str, model: str, most: int, held: int, made: int, cut: bool, counted_input: int, used_input: int
+    ) -> None: ...
+
+    def coverage(self) -> dict[str, Coverage]:
+        return {}
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class OfModel:
     """What the calls of one model used: output by the size of `max_tokens`, input, and calls above their hold."""
 

@@ -1,0 +1,123 @@
+"""The bodies of answers to held calls: passed on as they come, and settling their call before their end is seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from headgate.drive import begun
+from headgate.llm.call import AsyncCall, Call
+from headgate.llm.held_requests import AnswerReading
+
+
+class HeldBody:
+    """The body of one answer, for threads; `raw` is a response of the client's library, which decodes it."""
+
+    def __init__(self, raw: Any, reading: AnswerReading, call: Call) -> None:
+        self._raw = raw
+        self._reading = reading
+        self._call = call
+
+    def __iter__(self) -> Iterator[bytes]:
+        reading, call = self._reading, self._call
+        try:
+            for chunk in self._raw.iter_bytes():
+                passed = reading.feed(chunk)
+                if reading.has_ended:  # before the client knows, which may call again at once
+                    self._settle()
+                if passed:
+                    yield passed
+                if reading.needs_more and not call.hold_more(reading.stream):
+                    rest = reading.cut()
+                    break
+            else:
+                rest = reading.end()
+            self._settle()
+            if rest:
+                yield rest
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the answer here, and settle by what was read of it."""
+        try:
+            self._raw.close()
+        finally:
+            self._settle()
+
+    def _settle(self) -> None:
+        reading, call = self._reading, self._call
+        if reading.is_stream:
+            call.settle_stream(reading.stream.usage)
+        elif reading.answer is not None:
+            call.settle(reading.answer)
+        call.__exit__(None, None, None)
+
+    def __del__(self) -> None:
+        if not self._call.settled:
+            self.close()
+
+
+class AsyncHeldBody:
+    """`HeldBody` for asyncio."""
+
+    def __init__(self, raw: Any, reading: AnswerReading, call: AsyncCall) -> None:
+        self._raw = raw
+        self._reading = reading
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        reading, call = self._reading, self._call
+        try:
+            async for chunk in self._raw.aiter_bytes():
+                passed = reading.feed(chunk)
+                if reading.has_ended:
+                    await self._settle()
+                if passed:
+                    yield passed
+                if reading.needs_more and not await call.hold_more(reading.stream):
+                    rest = reading.cut()
+                    break
+            else:
+                rest = reading.end()
+            await self._settle()
+            if rest:
+                yield rest
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """End the answer here, and settle by what was read of it."""
+        try:
+            await self._raw.aclose()
+        finally:
+            await self._settle()
+
+    async def _settle(self) -> None:
+        await _settle(self._reading, self._call)
+
+    def __del__(self) -> None:
+        if not self._call.settled and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_begin_to_end, self._raw, self._reading, self._call)
+
+
+async def _settle(reading: AnswerReading, call: AsyncCall) -> None:
+    if reading.is_stream:
+        await call.settle_stream(reading.stream.usage)
+    elif reading.answer is not None:
+        await call.settle(reading.answer)
+    await call.__aexit__(None, None, None)
+
+
+def _begin_to_end(raw: Any, reading: AnswerReading, call: AsyncCall) -> None:
+    """End an answer that was dropped without being closed."""
+
+    async def end() -> None:
+        try:
+            await raw.aclose()
+        finally:
+            await _settle(reading, call)
+
+    begun(end())

@@ -1,0 +1,170 @@
+"""What a client of a provider sends and gets, without I/O: which requests are held, and how their answers are read.
+
+The clients are those of httpx, and of httpx2, which the packages of OpenAI and Anthropic send with.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from headgate.clock import SYSTEM_CLOCK
+from headgate.errors import ArgumentError, StoreError
+from headgate.llm.call_base import CallBase
+from headgate.llm.call_costs import UnknownPriceError
+from headgate.llm.dialects import Answer, Dialect, Problem, StreamEnd, dialect_of, problem_answer, refusal
+from headgate.llm.dialects.paths import family_of
+from headgate.llm.dialects.refusals import requested_units
+from headgate.llm.events import EventReader
+from headgate.llm.tokens import count_text
+from headgate.llm.usage import Usage
+
+Who = str | Callable[[], str]
+"""Who calls: a text, or a function without arguments that tells it for each call."""
+
+_ASKED_FOR = ("chat", "completions")
+"""Dialects whose streams tell usage only where it is asked for."""
+
+_NO_CALLS = re.compile(r".*/(files|uploads(/[^/]+/(parts|complete|cancel))?|moderations|responses/input_tokens"
+                       r"|responses/[^/]+/cancel)")  # fmt: skip
+"""What is sent that way and makes no model answer."""
+
+_DEPLOYMENT = re.compile(r".*/deployments/([^/]+)/.*")
+_LARGEST_ANSWER = 64 << 20
+"""A whole answer of more bytes is passed on unread, and stays as held."""
+
+
+class HeldRequest(NamedTuple):
+    """A request that is to be held."""
+
+    dialect: Dialect
+    body: dict[str, Any]
+    asks_usage: bool
+    """Whether the client asked for the usage of a stream, and expects the event that tells it."""
+
+    @property
+    def content(self) -> bytes | None:
+        """What is sent in place of the body, so that a stream tells its usage; None where that needs nothing."""
+        if self.asks_usage or not self.body.get("stream") or self.dialect.name not in _ASKED_FOR:
+            return None
+        options = self.body.get("stream_options")
+        asking = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+        text = json.dumps({**self.body, "stream_options": asking}, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "surrogatepass")
+
+
+def dialect_of_request(method: str, path: str, headers: Mapping[str, str]) -> Dialect | Answer | None:
+    """The dialect of what is to be held, None for what costs nothing, the answer to what nothing is known of.
+
+    A client's base URL may end anywhere before the part of the path that tells the dialect.
+    """
+    if method in ("GET", "HEAD", "DELETE", "OPTIONS"):
+        return None
+    family = family_of(has_anthropic_version="anthropic-version" in headers)
+    for start in (place.start() for place in re.finditer("/", path)):
+        dialect = dialect_of(path[start:], family=family)
+        if dialect is not None and dialect.method == method:
+            return dialect if dialect.is_charged else None
+    if _NO_CALLS.fullmatch(path):
+        return None
+    message = f"{method} {path} is not known to Headgate, which holds chat completions, completions, responses, "
+    message += "embeddings and messages; send it with a client that is not wrapped"
+    return problem_answer(family, Problem.UNKNOWN_PATH, message)
+
+
+def read_request(dialect: Dialect, path: str, content: bytes) -> HeldRequest | Answer:
+    """What a request asks for; the answer to a body that says nothing."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        return problem_answer(dialect.family, Problem.BAD_BODY, "the body of a call is an object in JSON")
+    deployment = _DEPLOYMENT.fullmatch(path)
+    if "model" not in body and deployment is not None:
+        body["model"] = deployment[1]
+    options = body.get("stream_options")
+    return HeldRequest(dialect, body, isinstance(options, dict) and options.get("include_usage") is True)
+
+
+def refused(request: HeldRequest, call: CallBase) -> Answer:
+    """The answer to a call that is refused."""
+    requested = requested_units(*call.held)
+    return refusal(request.dialect.family, call.decision, model=call.model, requested=requested, clock=SYSTEM_CLOCK)
+
+
+def not_held(request: HeldRequest, error: ArgumentError | StoreError) -> Answer:
+    """The answer where a call could not be asked for."""
+    if isinstance(error, StoreError):
+        message = "The limits cannot be asked at the moment."
+        return problem_answer(request.dialect.family, Problem.STORE, message)
+    problem = Problem.UNKNOWN_PRICE if isinstance(error, UnknownPriceError) else Problem.BAD_BODY
+    return problem_answer(request.dialect.family, problem, str(error))
+
+
+class AnswerReading:
+    """Reads the bytes of one answer as they pass: a stream of events, or a whole one."""
+
+    def __init__(self, request: HeldRequest, call: CallBase, content_type: str) -> None:
+        self._call = call
+        self.is_stream = content_type.strip().lower().startswith("text/event-stream")
+        self.stream = call.reading()
+        self._strips = not request.asks_usage and request.dialect.name in _ASKED_FOR
+        self._end = StreamEnd(request.dialect.name) if self.is_stream and self.stream.is_counted else None
+        self._passed = EventReader()
+        self._whole = bytearray()
+        self._is_whole = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What is passed on of what came."""
+        if not self.is_stream:
+            if len(self._whole) <= _LARGEST_ANSWER:
+                self._whole += chunk
+            return chunk
+        passed = b"".join(self.stream.feed(chunk, strip_usage=self._strips))
+        if self._end is not None:
+            for event in self._passed.feed(passed):
+                self._end.read(_told(event.data))
+        return passed
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a stream told that it has ended."""
+        return self.is_stream and self.stream.usage.has_ended
+
+    def end(self) -> bytes:
+        """What is left to be passed on at the end of what came."""
+        self._is_whole = True
+        return self.stream.rest() if self.is_stream else b""
+
+    @property
+    def needs_more(self) -> bool:
+        """Whether a further slice is to be held before more is passed on."""
+        return self._end is not None and self.stream.needs_more and not self.has_ended
+
+    def cut(self) -> bytes:
+        """The events that end the stream now."""
+        assert self._end is not None
+        usage = self.stream.usage
+        told = usage.usage or Usage(self._call.held.input, 0)
+        made = count_text(usage.text, self._call.model).tokens
+        return self._end.cut(told._replace(output=max(told.output, made)), tells_usage=not self._strips)
+
+    @property
+    def answer(self) -> Any:
+        """A whole answer, None if it is none."""
+        return _told(bytes(self._whole)) if self._is_whole and len(self._whole) <= _LARGEST_ANSWER else None
+
+
+def _told(data: str | bytes) -> Any:
+    try:
+        return json.loads(data) if data and data != "[DONE]" else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def caller_of(who: Mapping[str, Who]) -> dict[str, str]:
+    """Who makes this call."""
+    return {name: told() if callable(told) else told for name, told in who.items()}

@@ -1,0 +1,169 @@
+"""Transports that hold: what an httpx client, or one of httpx2, sends through them is held before, and settled after.
+
+The library is that of the client: both have the same classes, and neither is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import ModuleType
+from typing import Any, Protocol
+
+from headgate.errors import ArgumentError, StoreError
+from headgate.llm.call import AsyncCall, Call
+from headgate.llm.dialects import Answer
+from headgate.llm.held_bodies import AsyncHeldBody, HeldBody
+from headgate.llm.held_requests import (
+    AnswerReading,
+    HeldRequest,
+    Who,
+    caller_of,
+    dialect_of_request,
+    not_held,
+    read_request,
+    refused,
+)
+from headgate.llm.inputs import with_input_counted
+
+_REDIRECTS, _FAILS = 300, 400
+_OF_THE_WIRE = (b"content-encoding", b"content-length")
+"""Headers of what came, and not of what is passed on, which is decoded."""
+
+
+class Gate(Protocol):
+    """What holds."""
+
+    def reserve(self, model: str | None = None, *, body: Mapping[str, Any], **who: Any) -> Any: ...
+
+
+class HeldTransport:
+    """The transport of a client for threads, around the one that it has."""
+
+    def __init__(self, library: ModuleType, inner: Any, gate: Gate, who: Mapping[str, Who]) -> None:
+        self._library = library
+        self._inner = inner
+        self._gate = gate
+        self._who = who
+
+    def handle_request(self, request: Any) -> Any:
+        """The provider's answer, or one of its kind to a call that is not sent."""
+        found = dialect_of_request(request.method, request.url.path, request.headers)
+        if found is None:
+            return self._inner.handle_request(request)
+        held = found if isinstance(found, Answer) else read_request(found, request.url.path, request.read())
+        if isinstance(held, Answer):
+            return _answered(self._library, held)
+        try:
+            call: Call = self._gate.reserve(body=held.body, **caller_of(self._who))
+        except (ArgumentError, StoreError) as error:
+            return _answered(self._library, not_held(held, error))
+        if not call:
+            return _answered(self._library, refused(held, call))
+        call.__enter__()
+        try:
+            response = self._inner.handle_request(_asking(self._library, request, held))
+            if response.status_code < _REDIRECTS:
+                return _passed_on(self._library, request, response, held, call)
+        except BaseException as error:
+            call.__exit__(type(error), error, error.__traceback__)
+            raise
+        if response.status_code < _FAILS:
+            call.cancel()
+        call.settle_failed()
+        call.__exit__(None, None, None)
+        return response
+
+    def close(self) -> None:
+        """Close the client's own transport."""
+        self._inner.close()
+
+    def __enter__(self) -> HeldTransport:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._inner.__exit__(*error)
+
+
+class AsyncHeldTransport:
+    """`HeldTransport` for asyncio."""
+
+    def __init__(self, library: ModuleType, inner: Any, gate: Gate, who: Mapping[str, Who]) -> None:
+        self._library = library
+        self._inner = inner
+        self._gate = gate
+        self._who = who
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """The provider's answer, or one of its kind to a call that is not sent."""
+        found = dialect_of_request(request.method, request.url.path, request.headers)
+        if found is None:
+            return await self._inner.handle_async_request(request)
+        held = found if isinstance(found, Answer) else read_request(found, request.url.path, await request.aread())
+        if isinstance(held, Answer):
+            return _answered(self._library, held)
+        try:
+            call: AsyncCall = await self._gate.reserve(
+                **await with_input_counted(None, {**caller_of(self._who), "body": held.body})
+            )
+        except (ArgumentError, StoreError) as error:
+            return _answered(self._library, not_held(held, error))
+        if not call:
+            return _answered(self._library, refused(held, call))
+        await call.__aenter__()
+        try:
+            response = await self._inner.handle_async_request(_asking(self._library, request, held))
+            if response.status_code < _REDIRECTS:
+                return _passed_on(self._library, request, response, held, call)
+        except BaseException as error:
+            await call.__aexit__(type(error), error, error.__traceback__)
+            raise
+        if response.status_code < _FAILS:
+            await call.cancel()
+        await call.settle_failed()
+        await call.__aexit__(None, None, None)
+        return response
+
+    async def aclose(self) -> None:
+        """Close the client's own transport."""
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> AsyncHeldTransport:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._inner.__aexit__(*error)
+
+
+def _asking(library: ModuleType, request: Any, held: HeldRequest) -> Any:
+    """The request as it is sent: as it is, or asking for the usage of its stream."""
+    content = held.content
+    if content is None:
+        return request
+    headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
+    return library.Request(request.method, request.url, headers=headers, content=content, extensions=request.extensions)
+
+
+def _answered(library: ModuleType, answer: Answer) -> Any:
+    """An answer that no provider gave."""
+    return library.Response(answer.status, headers=answer.headers, content=answer.body)
+
+
+def _passed_on(library: ModuleType, request: Any, response: Any, held: HeldRequest, call: Call | AsyncCall) -> Any:
+    """A response whose body settles the call as it passes."""
+    raw = library.Response(response.status_code, headers=response.headers, stream=response.stream, request=request)
+    reading = AnswerReading(held, call, response.headers.get("content-type", ""))
+    headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _OF_THE_WIRE]
+    body = _bodies(library)[isinstance(call, AsyncCall)](raw, reading, call)
+    return library.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
+
+
+@cache
+def _bodies(library: ModuleType) -> tuple[Any, Any]:
+    """The kinds of bodies that clients of a library take, for threads and for asyncio."""
+    return (
+        type("HeldBody", (HeldBody, library.SyncByteStream), {}),
+        type("AsyncHeldBody", (AsyncHeldBody, library.AsyncByteStream), {}),
+    )

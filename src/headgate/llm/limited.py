@@ -1,0 +1,198 @@
+"""Functions that call a model and give its answer, or its stream: held before, settled by what they give."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, TypeVar
+
+from headgate.drive import begun
+from headgate.errors import ConfigError
+from headgate.llm.call import AsyncCall, Call, close, close_async
+from headgate.llm.inputs import with_input_counted
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Told = str | Callable[..., str] | None
+"""A text, or a function of the call's arguments that tells it."""
+
+BodyOf = Callable[..., Mapping[str, Any]]
+
+
+class LimitedCalls:
+    """How the calls of one function are held."""
+
+    def __init__(self, gate: Any, model: Told, who: Mapping[str, Told], body: BodyOf | None, *, is_async: bool) -> None:
+        self._gate = gate
+        self._model = model
+        self._who = who
+        self._body = body
+        self._is_async = is_async
+
+    def around(self, function: F) -> F:
+        """The function with its calls held; raises ConfigError for one of the other colour."""
+        if not callable(function) or inspect.isclass(function):
+            raise ConfigError(f"limited goes around a function or a method, not {function!r:.60}")
+        is_stream = inspect.isasyncgenfunction(function)
+        if (inspect.iscoroutinefunction(function) or is_stream) != self._is_async:
+            name = getattr(function, "__name__", function)
+            other = "begins with def: use LlmGate" if self._is_async else "begins with async def: use AsyncLlmGate"
+            raise ConfigError(f"the function {name!r} {other}")
+        signature = inspect.signature(function)
+        around = self._async_generator if is_stream else self._coroutine if self._is_async else self._plain
+        made: Any = around(function, signature)
+        return made  # type: ignore[no-any-return]
+
+    def _asked(self, signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
+        """What is asked for a call of the function."""
+        if self._body is not None:
+            body = dict(self._body(*args, **kwargs))
+        else:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            body = dict(bound.arguments)
+            for name, parameter in signature.parameters.items():
+                if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                    body |= body.pop(name, {})
+        told = {"model": self._model, **self._who}
+        who = {name: each(*args, **kwargs) if callable(each) else each for name, each in told.items()}
+        return {"body": body, **who}
+
+    def _plain(self, function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            call: Call = self._gate.reserve(**self._asked(signature, args, kwargs))
+            call.__enter__()
+            try:
+                answer = function(*args, **kwargs)
+                if hasattr(answer, "__next__"):
+                    return HeldStream(call, answer)
+                call.settle(answer)
+            except BaseException as error:
+                call.__exit__(type(error), error, error.__traceback__)
+                raise
+            call.__exit__(None, None, None)
+            return answer
+
+        return limited
+
+    def _coroutine(self, function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def limited(*args: Any, **kwargs: Any) -> Any:
+            call: AsyncCall = await self._gate.reserve(
+                **await with_input_counted(None, self._asked(signature, args, kwargs))
+            )
+            await call.__aenter__()
+            try:
+                answer = await function(*args, **kwargs)
+                if hasattr(answer, "__anext__"):
+                    return AsyncHeldStream(call, answer)
+                await call.settle(answer)
+            except BaseException as error:
+                await call.__aexit__(type(error), error, error.__traceback__)
+                raise
+            await call.__aexit__(None, None, None)
+            return answer
+
+        return limited
+
+    def _async_generator(self, function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def limited(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            async with self._gate.call(**self._asked(signature, args, kwargs)) as call:
+                chunks = call.stream(function(*args, **kwargs))
+                try:
+                    async for chunk in chunks:
+                        yield chunk
+                finally:
+                    await chunks.aclose()
+
+        return limited
+
+
+class HeldStream:
+    """A stream that settles its call at its end, when it is closed, and where nothing refers to it any more.
+
+    All else that it is asked for is that of the stream of the client.
+    """
+
+    def __init__(self, call: Call, stream: Any) -> None:
+        self._call = call
+        self._stream = stream
+        self._told = call.stream(stream)
+
+    def __iter__(self) -> HeldStream:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._told)
+        except BaseException as error:
+            self._call.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def close(self) -> None:
+        """Read no further."""
+        self._told.close()  # type: ignore[attr-defined]
+        self._call.__exit__(None, None, None)
+        close(self._stream)
+
+    def __enter__(self) -> HeldStream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __del__(self) -> None:
+        if not self._call.settled:
+            self.close()
+
+
+class AsyncHeldStream:
+    """`HeldStream` for asyncio. One that is dropped without being closed leaves its call as held."""
+
+    def __init__(self, call: AsyncCall, stream: Any) -> None:
+        self._call = call
+        self._stream = stream
+        self._told = call.stream(stream)
+        self._loop = asyncio.get_running_loop()
+
+    def __aiter__(self) -> AsyncHeldStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await anext(self._told)
+        except BaseException as error:
+            await self._call.__aexit__(type(error), error, error.__traceback__)
+            raise
+
+    async def close(self) -> None:
+        """Read no further."""
+        await self._told.aclose()  # type: ignore[attr-defined]
+        await self._call.__aexit__(None, None, None)
+        await close_async(self._stream)
+
+    aclose = close
+
+    async def __aenter__(self) -> AsyncHeldStream:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __del__(self) -> None:
+        if not self._call.settled and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_begin_to_end, self._call)
+
+
+def _begin_to_end(call: AsyncCall) -> None:
+    begun(call.__aexit__(None, None, None))

@@ -1,0 +1,271 @@
+"""Functions that call a model are held by a decorator, and settled by the answer or the stream that they give."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from headgate import RateLimited
+from headgate.decision import Decision
+from headgate.errors import ArgumentError, ConfigError
+from headgate.llm import AsyncLlmGate, LlmGate
+from headgate.testing import ManualClock
+from until import until_async
+
+POLICY = {
+    "version": 1,
+    "llm": {"prices": {"m": {"input": "1", "output": "10"}}, "hold": "max"},
+    "rules": [{"name": "user", "by": ["user"], "limits": "10/minute; 90000 tokens/day in UTC; 5 concurrent"}],
+}
+USAGE = {"prompt_tokens": 12, "completion_tokens": 230}
+ANSWER = {"choices": [], "usage": USAGE}
+CHUNKS = [{"choices": [{"delta": {"content": "Blue."}}]}, {"choices": [], "usage": USAGE}]
+ASKED: list[Any] = [{"role": "user", "content": "Why is the sky blue?"}]
+TRUTH, NOTHING, HELD = (1, 242, 0), (0, 0, 0), 1000
+
+
+class Stream:
+    """A client's stream: of threads, of asyncio, or both; it knows whether it was closed."""
+
+    def __init__(self) -> None:
+        self.response = "what it came in"
+        self.is_closed = False
+        self._chunks = iter(CHUNKS)
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._chunks)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class AsyncStream(Stream):
+    __next__ = None  # type: ignore[assignment]
+
+    def __aiter__(self) -> AsyncStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        for chunk in self._chunks:
+            return chunk
+        raise StopAsyncIteration
+
+    async def close(self) -> None:  # type: ignore[override]
+        self.is_closed = True
+
+
+@pytest.fixture
+def gate() -> LlmGate:
+    return LlmGate(POLICY, clock=ManualClock())
+
+
+def used_by(decision: Decision) -> tuple[int, int, int]:
+    """Requests, tokens and calls in flight that are used, without the call that asked."""
+    requests, tokens, calls = (reading.limit - reading.remaining for reading in decision.limits)
+    return requests - 1, tokens, calls - 1
+
+
+def used(gate: LlmGate, user: str = "ann") -> tuple[int, int, int]:
+    looking = gate.reserve("m", user=user, input_tokens=0, max_tokens=0)
+    found = used_by(looking.decision)
+    looking.cancel()
+    return found
+
+
+async def used_async(gate: AsyncLlmGate) -> tuple[int, int, int]:
+    looking = await gate.reserve("m", user="ann", input_tokens=0, max_tokens=0)
+    found = used_by(looking.decision)
+    await looking.cancel()
+    return found
+
+
+def test_a_function_is_held_by_its_arguments_and_settled_by_its_answer(gate: LlmGate) -> None:
+    @gate.limited(model="m", user="ann")
+    def ask(messages: list[Any], max_tokens: int = HELD, **more: Any) -> Any:
+        """Ask."""
+        requests, tokens, calls = used(gate)
+        assert (requests, calls) == (1, 1) and tokens > max_tokens * more["n"]
+        return ANSWER
+
+    assert ask.__doc__ == "Ask." and ask.__name__ == "ask"
+    assert ask(ASKED, n=2) is ANSWER
+    assert used(gate) == TRUTH
+
+
+def test_model_body_and_caller_may_be_told_by_functions_of_the_call(gate: LlmGate) -> None:
+    @gate.limited(
+        model=lambda question, **_: question["model"],
+        user=lambda question, user: user,
+        body=lambda question, user: {"messages": ASKED, "max_tokens": question["most"]},
+    )
+    def ask(question: dict[str, Any], user: str) -> Any:
+        assert HELD < used(gate, user)[1] < HELD + 100
+        return ANSWER
+
+    ask({"model": "m", "most": HELD}, user="bob")
+    assert used(gate, "bob") == TRUTH and used(gate) == NOTHING
+
+
+def test_a_refusal_raises_and_the_function_is_not_called(gate: LlmGate) -> None:
+    calls: list[int] = []
+
+    @gate.limited(user="ann")
+    def ask(model: str, max_tokens: int) -> Any:
+        calls.append(max_tokens)
+        return ANSWER
+
+    for _ in range(10):
+        ask("m", HELD)
+    with pytest.raises(RateLimited):
+        ask("m", max_tokens=HELD)
+    assert len(calls) == 10
+    with pytest.raises(ArgumentError):
+        ask("m", -1)
+
+
+def test_a_function_that_raises_is_settled_by_what_happened(gate: LlmGate) -> None:
+    class StatusError(Exception):
+        status_code = 503
+
+    @gate.limited(model="m", user="ann")
+    def ask(error: Exception, max_tokens: int = HELD) -> Any:
+        raise error
+
+    for error, tokens in ((StatusError(), 0), (ConnectionRefusedError(), 0), (ValueError(), HELD)):
+        with pytest.raises(type(error)):
+            ask(error)
+        assert used(gate)[1:] == (tokens, 0)
+    assert used(gate)[0] == 2, "what was never sent is no request"
+
+
+@pytest.mark.parametrize("way", ["to its end", "with", "close", "drop", "never read"])
+def test_a_stream_settles_at_its_end_or_where_it_is_left(gate: LlmGate, way: str) -> None:
+    told = Stream()
+
+    @gate.limited(model="m", user="ann")
+    def ask(max_tokens: int = HELD) -> Any:
+        return told
+
+    stream: Any = ask()
+    assert stream.response == "what it came in" and used(gate)[2] == 1
+    if way == "to its end":
+        assert list(stream) == CHUNKS
+        assert used(gate) == TRUTH
+        return
+    if way != "never read":
+        assert next(stream) == CHUNKS[0]
+    if way == "with":
+        with stream:
+            pass
+    if way == "close":
+        stream.close()
+    del stream
+    gc.collect()
+    assert used(gate) == (1, HELD, 0) and told.is_closed
+
+
+def test_a_generator_is_a_stream(gate: LlmGate) -> None:
+    @gate.limited(model="m", user="ann")
+    def ask(max_tokens: int = HELD) -> Iterator[Any]:
+        yield from CHUNKS
+
+    assert list(ask()) == CHUNKS and used(gate) == TRUTH
+
+
+def test_methods_are_functions(gate: LlmGate) -> None:
+    class Asking:
+        @gate.limited(user=lambda self, **_: self.user)
+        def ask(self, *, model: str, max_tokens: int) -> Any:
+            return ANSWER
+
+        user = "ann"
+
+    Asking().ask(model="m", max_tokens=HELD)
+    assert used(gate) == TRUTH
+
+
+def test_coroutines_and_their_streams_are_held() -> None:
+    async def main() -> None:
+        async with AsyncLlmGate(POLICY, clock=ManualClock()) as gate:
+
+            @gate.limited(model="m", user="ann")
+            async def ask(stream: Any = None, max_tokens: int = HELD) -> Any:
+                assert (await used_async(gate))[2] == 1
+                return ANSWER if stream is None else stream
+
+            assert await ask() is ANSWER and await used_async(gate) == TRUTH
+            assert [chunk async for chunk in await ask(AsyncStream())] == CHUNKS
+            assert await used_async(gate) == (2, 484, 0)
+            told = AsyncStream()
+            async with await ask(told) as stream:
+                assert await anext(stream) == CHUNKS[0] and stream.response == "what it came in"
+            assert await used_async(gate) == (3, 484 + HELD, 0) and told.is_closed
+            with pytest.raises(RateLimited):
+                await ask(max_tokens=100_000)
+
+    asyncio.run(main())
+
+
+def test_asynchronous_generators_and_dropped_streams_are_settled() -> None:
+    async def main() -> None:
+        async with AsyncLlmGate(POLICY, clock=ManualClock()) as gate:
+
+            @gate.limited(model="m", user="ann")
+            async def ask(max_tokens: int = HELD) -> AsyncIterator[Any]:
+                for chunk in CHUNKS:
+                    yield chunk
+
+            assert [chunk async for chunk in ask()] == CHUNKS and await used_async(gate) == TRUTH
+
+            @gate.limited(model="m", user="ann")
+            async def stream(max_tokens: int = HELD) -> Any:
+                return AsyncStream()
+
+            @gate.limited(model="m", user="ann")
+            async def fail(max_tokens: int = HELD) -> Any:
+                raise ConnectionRefusedError
+
+            with pytest.raises(ConnectionRefusedError):
+                await fail()
+            await stream()
+            gc.collect()
+            calls: list[int] = []
+
+            async def look() -> None:
+                while not calls or calls[-1]:
+                    calls.append((await used_async(gate))[2])
+
+            task = asyncio.ensure_future(look())
+            await until_async(task.done)
+            assert await used_async(gate) == (2, 242 + HELD, 0)
+
+    asyncio.run(main())
+
+
+async def _coroutine() -> None: ...
+
+
+async def _generator() -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize(
+    ("gate_of", "function", "says"),
+    [
+        (LlmGate, _coroutine, "the function '_coroutine' begins with async def: use AsyncLlmGate"),
+        (LlmGate, _generator, "use AsyncLlmGate"),
+        (AsyncLlmGate, lambda: None, "the function '<lambda>' begins with def: use LlmGate"),
+        (LlmGate, 5, "limited goes around a function or a method, not 5"),
+        (LlmGate, Stream, "limited goes around a function"),
+    ],
+)
+def test_what_cannot_be_held_is_told(gate_of: Callable[..., Any], function: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        gate_of(POLICY).limited()(function)
