@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from killing import HOUR_US, NOW_US, Killer, Scenario, World, run
 
@@ -18,6 +19,8 @@ from headgate.operation import Operation
 
 LEASE_US = 60_000_000
 ENDS = (NOW_US + LEASE_US, NOW_US + 2 * LEASE_US)
+KEPT: list[Any] = []
+"""Reservations without a name that a scenario has made before."""
 
 
 def reserve(
@@ -28,6 +31,12 @@ def reserve(
     named = tuple(world.names.get(key, key) for key in keys)
     held = bound.reserve(Operation(named, (cost,) * len(keys)), Hold(name, lease_us))
     return held.decision.allowed, held.decision.degraded, held.repeated
+
+
+def hold(world: World) -> Any:
+    """Hold units of a key under an id that the zone makes."""
+    world.clock.moment_us = NOW_US
+    return world.one.hold("a", 2, lease_us=LEASE_US)  # type: ignore[attr-defined]
 
 
 def settle(world: World, *keys: str, name: str = "x", actual: int | None = 1, now_us: int = NOW_US) -> object:
@@ -48,6 +57,7 @@ class HoldKiller(Killer):
     """A killer whose survivors go on with holds: as after none of the operation, or as after all of it."""
 
     def __init__(self, scenario: Scenario) -> None:
+        KEPT.clear()
         super().__init__(scenario)
         if scenario.lossy:
             return
@@ -60,6 +70,7 @@ class HoldKiller(Killer):
 
     def go_on(self, found: str) -> None:
         if self.scenario.lossy:  # what was forgotten is forgotten, whether there is a new hold or not
+            assert [held.commit(1).outcome for held in KEPT[1:]] in ([], ["settled"])  # it was open
             assert reserve(self.world, *self.scenario.keys, name="another")[0]
             assert settle(self.world, *self.scenario.keys, name="another") == ("settled", (1,))
             return
@@ -75,6 +86,7 @@ class HoldKiller(Killer):
         told += [settle(world, *keys, name=name) for name in ("y", "z")]
         told += [world.state(key, NOW_US) for key in keys]
         told += [reserve(world, *keys, name="another"), settle(world, *keys, name="another", actual=None)]
+        told += [held.commit(1).outcome for held in KEPT]
         return [*told, world.store.stats().holds]
 
 
@@ -119,6 +131,7 @@ def scenarios() -> Iterator[Scenario]:
         "a debt", small, "9/hour log", over, lambda world: settle(world, "a", actual=20), ("a",), 5, max_holds=24
     )
     yield from of_long_logs(small)
+    yield from without_names(small, some)
     yield from forgotten(small, some)
     yield from of_several_shards(wide)
 
@@ -160,6 +173,26 @@ def forgotten(small: int, some: Callable[[World], object]) -> Iterator[Scenario]
         lambda world: reserve(world, "a", name="z", now_us=later_us, lease_us=HOUR_US), ("a",), max_holds=24,
         lossy=True, seen_us=later_us,
     )  # fmt: skip
+
+
+def without_names(small: int, some: Callable[[World], object]) -> Iterator[Scenario]:
+    """Holds whose ids tell their cells: made, settled, and put in the place of one that is settled."""
+
+    def two(world: World) -> None:
+        some(world)
+        KEPT.extend((hold(world), hold(world)))
+
+    def one_settled(world: World) -> None:
+        two(world)
+        KEPT[0].commit(1)
+
+    for name, text in {"bucket": "100/hour bucket", "places": "9 concurrent"}.items():
+        yield Scenario(f"{name}, no name, replaced", small, text, one_settled, hold, ("a",), 5, lossy=True, max_holds=7)
+        yield Scenario(f"{name}, no name, held", small, text, two, hold, ("a",), 5, max_holds=24)
+        yield Scenario(
+            f"{name}, no name, committed", small, text, two, lambda world: KEPT[1].commit(1), ("a",), 5, max_holds=24
+        )
+        yield Scenario(f"{name}, no name, held first", small, text, some, hold, ("a",), 5, max_holds=24)
 
 
 def of_several_shards(wide: int) -> Iterator[Scenario]:

@@ -1,18 +1,20 @@
 //! Holds and their settling, for counting the instructions that they take: `held_path token_bucket 20000`, or in a zone
-//! `held_path token_bucket 20000 zone`; `places` are in flight.
+//! `held_path token_bucket 20000 zone`; `places` are in flight. Behind that the most holds that are remembered: once so
+//! many are, each new one takes the place of one that is settled.
 
 #![allow(clippy::expect_used, clippy::panic)] // a tool of the benchmarks, not part of the core
 
 use std::fmt::Debug;
 use std::fs::OpenOptions;
 
+use headgate_core::holding::record::HoldId;
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::process::capacity::Bounds;
 use headgate_core::process::storage::ProcessStorage;
 use headgate_core::shard::registered::Definition;
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Check, Mode, OnFull};
-use headgate_core::table::settling::{Asked, HoldRequest, Outcome};
+use headgate_core::table::settling::{Asked, HoldRequest, HoldTimes, Outcome};
 use headgate_core::table::storage::Storage;
 use headgate_core::zone::header::Birth;
 use headgate_core::zone::layout::Layout;
@@ -33,30 +35,27 @@ fn main() {
     };
     let holds: i64 = arguments.next().and_then(|count| count.parse().ok()).expect("a number of holds");
     let limit = Limit::new(algorithm, 1, 10_000_000, 60_000_000, refill).expect("a limit");
-    let settled = match arguments.next().as_deref() {
-        None => {
-            let bounds = Bounds {
-                max_keys: 1_000_000,
-                max_log_blocks: 1_000_000,
-                max_holds: 1_000_000,
-                on_full: OnFull::Forget,
-            };
+    let place = arguments.next().unwrap_or_default();
+    let max_holds = arguments.next().map_or(100_000, |most| most.parse().expect("a number of holds"));
+    let settled = match &*place {
+        "" | "memory" => {
+            let bounds = Bounds { max_keys: 1_000_000, max_log_blocks: 1_000_000, max_holds, on_full: OnFull::Forget };
             hold(&Table::new([7; 16], ProcessStorage::new(bounds)), limit, holds)
         }
-        Some("zone") => hold(&Table::new([7; 16], zone()), limit, holds),
-        Some(place) => panic!("no such place: {place}"),
+        "zone" => hold(&Table::new([7; 16], zone(max_holds)), limit, holds),
+        place => panic!("no such place: {place}"),
     };
     println!("{settled}");
 }
 
 /// A zone in a file without a name.
-fn zone() -> ZoneStorage {
+fn zone(max_holds: usize) -> ZoneStorage {
     let (size, path) = (128 << 20, std::env::temp_dir().join(format!("headgate-held-path-{}", std::process::id())));
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("a file");
     file.set_len(size as u64).expect("room");
     std::fs::remove_file(path).expect("its name to go");
     let birth = Birth { seed: [7; 16], boot: [1; 16], anchor_us: 5, created_us: 6 };
-    ZoneStorage::format(&file, &Layout::new(size, 0, 100_000).expect("a layout"), &birth).expect("a zone");
+    ZoneStorage::format(&file, &Layout::new(size, 0, max_holds).expect("a layout"), &birth).expect("a zone");
     ZoneStorage::open(&file, OnFull::Forget, Some(1)).expect("a file").expect("a zone")
 }
 
@@ -67,12 +66,11 @@ fn hold<S: Storage<Error: Debug>>(table: &Table<S>, limit: Limit, holds: i64) ->
     for number in 0..holds {
         let now_us = NOW_US + number * 1000;
         let check = Check { limit: &limit, key: table.seed().text(b"user:042"), cost: 9, shadow: false };
-        let id = table.new_id();
-        let (lease_us, remember_us) = (60_000_000, HOUR_US);
-        let request = HoldRequest { id, lease_us, remember_us, at_once: false, costs: &[9], groups: &[0] };
-        if table.reserve_one(&check, &request, now_us).expect("a lock").is_none() {
-            table.reserve(&[check], &request, now_us, HOLD).expect("a lock");
-        }
+        let times = HoldTimes { lease_us: 60_000_000, remember_us: HOUR_US };
+        let id = match table.reserve_one(&check, times, now_us).expect("a lock") {
+            Some((id, _)) => id,
+            None => reserve(table, check, times, now_us),
+        };
         let shard_number = table.storage().shard_of(check.key);
         let came = table.commit_one(id, shard_number, Some(4), &limit, now_us).expect("a lock");
         if came.is_none() {
@@ -83,4 +81,12 @@ fn hold<S: Storage<Error: Debug>>(table: &Table<S>, limit: Limit, holds: i64) ->
         settled += i64::from(came.is_some());
     }
     settled
+}
+
+/// Hold the long way, under an id made for it.
+fn reserve<S: Storage<Error: Debug>>(table: &Table<S>, check: Check<'_>, times: HoldTimes, now_us: i64) -> HoldId {
+    let (id, HoldTimes { lease_us, remember_us }) = (table.new_id(), times);
+    let request = HoldRequest { id, lease_us, remember_us, at_once: false, costs: &[check.cost], groups: &[0] };
+    table.reserve(&[check], &request, now_us, HOLD).expect("a lock");
+    id
 }

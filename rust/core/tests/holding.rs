@@ -4,6 +4,7 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
+use std::collections::HashSet;
 use std::fmt::Debug;
 use std::fs::{self, OpenOptions};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use headgate_core::process::storage::ProcessStorage;
 use headgate_core::shard::registered::{Definition, Registered};
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Check, Mode, OnFull};
-use headgate_core::table::settling::{Asked, HoldRequest, Outcome, Reserved};
+use headgate_core::table::settling::{Asked, HoldRequest, HoldTimes, Outcome, Reserved};
 use headgate_core::table::storage::Storage;
 use headgate_core::zone::header::Birth;
 use headgate_core::zone::layout::Layout;
@@ -64,15 +65,16 @@ fn hold<S: Storage>(table: &Table<S>, checks: &[Check], lease_us: i64, now_us: i
 where
     S::Error: Debug,
 {
-    let id = table.new_id();
-    let costs = [checks[0].cost];
-    let groups = vec![0; checks.len()];
-    let request = HoldRequest { id, lease_us, remember_us: HOUR_US, at_once: false, costs: &costs, groups: &groups };
+    let remember_us = HOUR_US;
     if let [check] = checks
-        && table.reserve_one(check, &request, now_us).expect("a lock").is_some()
+        && let Some((id, _)) = table.reserve_one(check, HoldTimes { lease_us, remember_us }, now_us).expect("a lock")
     {
         return Some((id, table.storage().shard_of(check.key)));
     }
+    let id = table.new_id();
+    let costs = [checks[0].cost];
+    let groups = vec![0; checks.len()];
+    let request = HoldRequest { id, lease_us, remember_us, at_once: false, costs: &costs, groups: &groups };
     match table.reserve(checks, &request, now_us, HOLD).expect("a lock") {
         Reserved::Decided(answer) if answer.full.is_none() => {
             answer.allowed.then(|| (id, table.storage().shard_of(checks[0].key)))
@@ -200,6 +202,63 @@ where
 fn assert_whole(table: &Table<ZoneStorage>) {
     assert_eq!(table.storage().check().expect("a lock"), Ok(()));
     assert_eq!(table.storage().mended(), 0);
+}
+
+#[test]
+fn a_full_zone_puts_new_holds_in_the_place_of_the_oldest_settled_ones() {
+    let table = zone(40, OnFull::Forget);
+    for algorithm in [Algorithm::TokenBucket, Algorithm::Concurrent, Algorithm::FixedWindow] {
+        table.clear().expect("a lock");
+        let limit = limit(&table, &format!("{algorithm:?}"), algorithm, 1_000_000);
+        let one = || hold(&table, &[check(&table, &limit, "key", 2)], HOUR_US, NOW_US).expect("room");
+        let open: Vec<_> = (0..5).map(|_| one()).collect();
+        let settled: Vec<_> = (0..400)
+            .map(|_| {
+                let id = one();
+                assert_eq!(settle(&table, id, 1, &[&*limit]), Outcome::Settled);
+                id
+            })
+            .collect();
+        assert_whole(&table);
+        assert_eq!(table.stats().expect("a lock").holds, 40);
+        for (number, id) in settled.iter().enumerate() {
+            let came = if number < 400 - 35 { Outcome::Unknown } else { Outcome::AlreadySettled };
+            assert_eq!(settle(&table, *id, 1, &[&*limit]), came, "{algorithm:?} {number}");
+        }
+        for id in open {
+            assert_eq!(settle(&table, id, 1, &[&*limit]), Outcome::Settled);
+        }
+        match algorithm {
+            Algorithm::Concurrent => assert_eq!(remaining(&table, &limit, "key", NOW_US), 1_000_000),
+            Algorithm::FixedWindow => assert_eq!(remaining(&table, &limit, "key", NOW_US), 1_000_000 - 405),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn an_id_settles_its_own_hold_in_its_own_shard_alone() {
+    let table = zone(3_000, OnFull::Refuse);
+    let limit = limit(&table, "limit", Algorithm::FixedWindow, 1_000_000);
+    let ids: Vec<_> = (0..500)
+        .map(|number| hold(&table, &[check(&table, &limit, &format!("key {number}"), 2)], HOUR_US, NOW_US))
+        .map(|id| id.expect("room"))
+        .collect();
+    let digests: HashSet<_> = ids.iter().map(|(id, _)| id.0).collect();
+    assert_eq!(digests.len(), ids.len());
+    for (id, shard) in &ids {
+        for other in (0..table.storage().shard_count()).filter(|other| other != shard) {
+            // The bits that tell the cell are changed as well, so that they tell it in the other shard.
+            let HoldId([low, high]) = *id;
+            let forged = HoldId([low ^ (shard ^ other) as u64, high]);
+            assert_eq!(settle(&table, (*id, other), 1, &[&*limit]), Outcome::Unknown);
+            assert_eq!(settle(&table, (forged, other), 1, &[&*limit]), Outcome::Unknown);
+        }
+    }
+    for id in ids {
+        assert_eq!(settle(&table, id, 1, &[&*limit]), Outcome::Settled);
+    }
+    assert_whole(&table);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use headgate_core::algorithms::transition::{Reading, Stored};
+use headgate_core::algorithms::transition::Stored;
 use headgate_core::hash::{KeyHash, Seed};
 use headgate_core::holding::record::HoldId;
 use headgate_core::limit::{Algorithm, Limit};
@@ -12,8 +12,8 @@ use headgate_core::shard::log_reader::Entries;
 use headgate_core::shard::registered::{Definition, Registered, Registration, TooMany};
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Answer, Check, Mode};
-use headgate_core::table::known_hold::SettledOne;
-use headgate_core::table::settling::{Asked, Extension, HoldRequest, Misuse, Reserved, Settlement};
+use headgate_core::table::known_hold::{Measured, SettledOne};
+use headgate_core::table::settling::{Asked, Extension, HoldRequest, HoldTimes, Misuse, Reserved, Settlement};
 use headgate_core::table::storage::{Stats, Storage};
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 use headgate_core::zone::{backoff::LONGEST_WAIT, shards::Unusable, storage::ZoneStorage};
@@ -104,9 +104,9 @@ impl AnyTable {
 
     /// See `Table::reserve_one`.
     #[inline(always)]
-    pub fn reserve_one(&self, check: &Check, request: &HoldRequest<'_>, now_us: i64) -> PyResult<Option<Reading>> {
+    pub fn reserve_one(&self, check: &Check, times: HoldTimes, now_us: i64) -> PyResult<Option<(HoldId, Measured)>> {
         self.check_holds(std::slice::from_ref(check))?;
-        ask!(self.reserve_one(check, request, now_us))
+        ask!(self.reserve_one(check, times, now_us))
     }
 
     /// See `Table::commit`.

@@ -6,8 +6,8 @@ use headgate_core::hash::{KeyHash, Seed};
 use headgate_core::limit::Algorithm;
 use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Answer, Check, Mode};
-use headgate_core::table::settling::HoldRequest;
-use headgate_core::table::settling::{Asked, Reserved};
+use headgate_core::table::known_hold::Measured;
+use headgate_core::table::settling::{Asked, HoldRequest, HoldTimes, Reserved};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -23,7 +23,7 @@ use crate::decision::Decision;
 use crate::decisions::Decisions;
 use crate::operation::Operation;
 use crate::registration::{register, table_of};
-use crate::reservation::{Keeper, Reservation};
+use crate::reservation::{Keeper, Reservation, Told};
 use crate::settlement::{Settlement, conflict, extension, misuse};
 use crate::state::read_state;
 use crate::whole_id::WholeId;
@@ -36,7 +36,8 @@ const CHUNK: usize = 1024;
 /// How reservations of native limits are settled and extended.
 static KEEPER: Keeper = Keeper {
     definitions: |bound| Ok(bound.cast::<BoundLimits>()?.get().definitions(bound.py())),
-    settle: |bound, id, actuals| bound.cast::<BoundLimits>()?.get().settle(bound.py(), id, actuals, None),
+    read: |bound, measured| Ok(bound.cast::<BoundLimits>()?.get().answer_of(measured)),
+    settle: |bound, id, actuals| BoundLimits::settle(bound.cast::<BoundLimits>()?, id, actuals, None),
     extend: |bound, id, lease_us, more| {
         bound.cast::<BoundLimits>()?.get().lengthen(bound.py(), id, lease_us, more, None)
     },
@@ -176,14 +177,14 @@ impl BoundLimits {
         let remember_us = own.remember_us.max(remember_of(remember)?);
         let place = own.place(hash)?;
         let Some(name) = id else {
-            return own.hold_new(slf, hash, cost, WholeId { digest: own.table.new_id(), place }, lease_us, remember_us);
+            return own.hold_new(slf, hash, cost, place, HoldTimes { lease_us, remember_us });
         };
         let id = WholeId::named(key, name, place)?;
         let checks: Checks<'_> = own.members.iter().map(|member| member.check(hash, cost)).collect();
         let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost, own.groups);
         let request = own.request(id, lease_us, remember_us, &costs);
         let (answer, repeated) = own.hold_checks(&checks, request, own.clock.now_us(slf.py())?, None)?;
-        Reservation::held(slf, &KEEPER, answer, id, repeated, lease_us)
+        Reservation::held(slf, &KEEPER, Told::All(answer), id, repeated, lease_us)
     }
 
     /// From now on call `freed` with the place of an id when its hold is settled here, and `waiting` is not empty.
@@ -244,18 +245,17 @@ impl BoundLimits {
 
     #[pyo3(signature = (id, actual = None, *, now_us = None))]
     fn commit<'py>(
-        &self,
-        py: Python<'py>,
+        slf: &Bound<'py, Self>,
         id: &Bound<'py, PyAny>,
         actual: Option<&Bound<'py, PyAny>>,
         now_us: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Settlement>> {
         let id = WholeId::read(id)?;
         let actuals = match actual {
-            Some(actual) => amounts_of(actual, || Ok(self.definitions(py)))?,
+            Some(actual) => amounts_of(actual, || Ok(slf.get().definitions(slf.py())))?,
             None => SmallVec::from_elem(None, 1),
         };
-        self.settle(py, id, &actuals, now_us)
+        Self::settle(slf, id, &actuals, now_us)
     }
 
     #[pyo3(signature = (whole_id, lease_us, more, /, *, now_us = None))]
@@ -419,31 +419,36 @@ impl BoundLimits {
         Ok(Decision::new(self.definitions.clone_ref(py), answer))
     }
 
-    /// Hold units of a key under an id that was just made.
+    /// Hold units of a key under an id that is made for it.
     #[inline(always)]
     fn hold_new<'py>(
         &self,
         slf: &Bound<'py, Self>,
         key: KeyHash,
         cost: i64,
-        id: WholeId,
-        lease_us: i64,
-        remember_us: i64,
+        place: u16,
+        times: HoldTimes,
     ) -> PyResult<Bound<'py, Reservation>> {
-        let py = slf.py();
-        let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost, self.groups);
-        let request = self.request(id, lease_us, remember_us, &costs);
-        let now_us = self.clock.now_us(py)?;
+        let (now_us, lease_us) = (self.clock.now_us(slf.py())?, times.lease_us);
         if let [only] = &*self.members {
             let check = only.check(key, cost);
-            if let Some(reading) = self.table.reserve_one(&check, &request, now_us)? {
-                let answer = Answer::of_one(&check, reading);
-                return Reservation::held(slf, &KEEPER, answer, id, false, lease_us);
+            if let Some((digest, measured)) = self.table.reserve_one(&check, times, now_us)? {
+                return Reservation::held(
+                    slf,
+                    &KEEPER,
+                    Told::One(measured),
+                    WholeId { digest, place },
+                    false,
+                    lease_us,
+                );
             }
         }
+        let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost, self.groups);
+        let id = WholeId { digest: self.table.new_id(), place };
+        let request = self.request(id, lease_us, times.remember_us, &costs);
         let checks: Checks<'_> = self.members.iter().map(|member| member.check(key, cost)).collect();
         let (answer, repeated) = self.hold_checks(&checks, request, now_us, None)?;
-        Reservation::held(slf, &KEEPER, answer, id, repeated, lease_us)
+        Reservation::held(slf, &KEEPER, Told::All(answer), id, repeated, lease_us)
     }
 
     #[inline]
@@ -478,16 +483,21 @@ impl BoundLimits {
 
     /// Settle a hold, and call who waits for its places.
     #[inline]
-    pub fn settle<'py>(
-        &self,
-        py: Python<'py>,
+    fn settle<'py>(
+        slf: &Bound<'py, Self>,
         id: WholeId,
         actuals: &[Option<i64>],
         now_us: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Bound<'py, Settlement>> {
-        let settlement = self.settle_only(py, id, actuals, now_us)?;
-        self.call_waiting(py, id.place)?;
+        let settlement = Self::settle_only(slf, id, actuals, now_us)?;
+        slf.get().call_waiting(slf.py(), id.place)?;
         Ok(settlement)
+    }
+
+    /// What the only limit answered to a hold.
+    fn answer_of(&self, measured: &Measured) -> Answer {
+        let only = &self.members[0];
+        Answer::of_one(only.shadow, measured.reading(&only.limit.limit))
     }
 
     #[inline]
@@ -503,21 +513,21 @@ impl BoundLimits {
 
     #[inline]
     fn settle_only<'py>(
-        &self,
-        py: Python<'py>,
+        slf: &Bound<'py, Self>,
         id: WholeId,
         actuals: &[Option<i64>],
         now_us: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Bound<'py, Settlement>> {
-        let now_us = self.moment_us(py, now_us)?;
-        if let ([only], [actual]) = (&*self.members, actuals)
-            && let Some(one) = self.table.commit_one(id.digest, usize::from(id.place), *actual, &only.limit, now_us)?
+        let (own, py) = (slf.get(), slf.py());
+        let now_us = own.moment_us(py, now_us)?;
+        if let ([only], [actual]) = (&*own.members, actuals)
+            && let Some(one) = own.table.commit_one(id.digest, usize::from(id.place), *actual, &only.limit, now_us)?
         {
-            return Bound::new(py, Settlement::of_one(self.definitions.clone_ref(py), one));
+            return Bound::new(py, Settlement::of_one(slf, &KEEPER, one));
         }
-        let came = self.table.commit(id.digest, usize::from(id.place), actuals, &self.asked(), now_us)?;
-        let came = came.map_err(|fault| misuse(fault, actuals.len(), |salt| self.name_of(py, salt)))?;
-        Bound::new(py, Settlement::new(self.definitions.clone_ref(py), came))
+        let came = own.table.commit(id.digest, usize::from(id.place), actuals, &own.asked(), now_us)?;
+        let came = came.map_err(|fault| misuse(fault, actuals.len(), |salt| own.name_of(py, salt)))?;
+        Bound::new(py, Settlement::new(own.definitions.clone_ref(py), came))
     }
 
     /// Extend a hold.

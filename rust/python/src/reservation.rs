@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use headgate_core::table::answer::Answer;
+use headgate_core::table::known_hold::Measured;
 use pyo3::PyClass;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyString, PyTuple};
@@ -19,13 +20,20 @@ type Extend = for<'py> fn(&Bound<'py, PyAny>, WholeId, i64, &[i64]) -> PyResult<
 /// What a reservation asks of the native limits that made it.
 pub struct Keeper {
     pub definitions: fn(&Bound<'_, PyAny>) -> PyResult<Py<PyTuple>>,
+    pub read: fn(&Bound<'_, PyAny>, &Measured) -> PyResult<Answer>,
     pub settle: Settle,
     pub extend: Extend,
 }
 
+/// What a table answered: of one limit that admitted, or of any.
+pub enum Told {
+    One(Measured),
+    All(Answer),
+}
+
 /// What was decided: by a table, or by another store.
 enum Decided {
-    Native(Py<PyAny>, &'static Keeper, Answer, WholeId),
+    Native(Py<PyAny>, &'static Keeper, Told, WholeId),
     Python(Py<PyAny>, Py<PyAny>, Py<PyString>),
 }
 
@@ -46,12 +54,12 @@ impl Reservation {
     pub fn held<'py>(
         bound: &Bound<'py, impl PyClass>,
         keeper: &'static Keeper,
-        answer: Answer,
+        told: Told,
         id: WholeId,
         repeated: bool,
         lease_us: i64,
     ) -> PyResult<Bound<'py, Self>> {
-        let decided = Decided::Native(bound.clone().into_any().unbind(), keeper, answer, id);
+        let decided = Decided::Native(bound.clone().into_any().unbind(), keeper, told, id);
         Bound::new(bound.py(), Self { decided, repeated, lease_us, settled: AtomicBool::new(false) })
     }
 }
@@ -67,7 +75,8 @@ impl Reservation {
 
     fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
         match &self.decided {
-            Decided::Native(_, _, answer, _) => Ok(answer.allowed),
+            Decided::Native(_, _, Told::One(_), _) => Ok(true),
+            Decided::Native(_, _, Told::All(answer), _) => Ok(answer.allowed),
             Decided::Python(_, decision, _) => decision.bind(py).is_truthy(),
         }
     }
@@ -83,8 +92,12 @@ impl Reservation {
     #[getter]
     fn decision<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match &self.decided {
-            Decided::Native(bound, keeper, answer, _) => {
-                let decision = Decision::new((keeper.definitions)(bound.bind(py))?, answer.clone());
+            Decided::Native(bound, keeper, told, _) => {
+                let answer = match told {
+                    Told::One(measured) => (keeper.read)(bound.bind(py), measured)?,
+                    Told::All(answer) => answer.clone(),
+                };
+                let decision = Decision::new((keeper.definitions)(bound.bind(py))?, answer);
                 Ok(Bound::new(py, decision)?.into_any())
             }
             Decided::Python(_, decision, _) => Ok(decision.bind(py).clone()),

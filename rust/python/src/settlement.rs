@@ -1,13 +1,16 @@
 //! What comes of holds that are settled or extended, and the errors of those that cannot be.
 
+use headgate_core::algorithms::transition::Reading;
 use headgate_core::table::known_hold::SettledOne;
 use headgate_core::table::settling::{Conflict, Extension, Misuse, Outcome, Settlement as CoreSettlement, Standing};
+use pyo3::PyClass;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::any_table::headgate_error;
 use crate::decision::Decision;
+use crate::reservation::Keeper;
 
 const SETTLED: &str = "settled";
 const ALREADY_SETTLED: &str = "already settled";
@@ -79,7 +82,7 @@ pub fn extension<'py>(py: Python<'py>, definitions: &Py<PyTuple>, came: Extensio
 
 /// What a settlement tells: of one limit, as most do, of several, or as Python told it.
 enum Told {
-    One(Py<PyTuple>, SettledOne),
+    One(Py<PyAny>, &'static Keeper, SettledOne),
     Many(Py<PyTuple>, Box<CoreSettlement>),
     Python(Option<Vec<i64>>, Py<PyTuple>, &'static str),
 }
@@ -99,14 +102,14 @@ impl Settlement {
 
     /// What came of settling a hold of one limit.
     #[inline]
-    pub fn of_one(definitions: Py<PyTuple>, one: SettledOne) -> Self {
-        Self { outcome: SETTLED, told: Told::One(definitions, one) }
+    pub fn of_one(bound: &Bound<'_, impl PyClass>, keeper: &'static Keeper, one: SettledOne) -> Self {
+        Self { outcome: SETTLED, told: Told::One(bound.clone().into_any().unbind(), keeper, one) }
     }
 
     /// The units of each group that count; none where no hold is known.
     fn each(&self) -> Option<&[i64]> {
         match &self.told {
-            Told::One(_, one) => Some(std::slice::from_ref(&one.actual)),
+            Told::One(_, _, one) => Some(std::slice::from_ref(&one.actual)),
             Told::Many(_, came) => (came.outcome != Outcome::Unknown).then_some(&came.actuals),
             Told::Python(actuals, _, _) => actuals.as_deref(),
         }
@@ -155,9 +158,11 @@ impl Settlement {
     #[getter]
     fn after<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         match &self.told {
-            Told::One(definitions, one) => {
-                let SettledOne { remaining, reset_after_us, .. } = *one;
-                standings(py, definitions, &[Standing { asked: 0, remaining, reset_after_us }])
+            Told::One(bound, keeper, one) => {
+                let answer = (keeper.read)(bound.bind(py), &one.measured)?;
+                let Reading { remaining, reset_after_us, .. } = answer.readings.all()[0];
+                let definitions = (keeper.definitions)(bound.bind(py))?;
+                standings(py, &definitions, &[Standing { asked: 0, remaining, reset_after_us }])
             }
             Told::Many(definitions, came) => standings(py, definitions, &came.after),
             Told::Python(_, after, _) => Ok(after.bind(py).clone()),

@@ -12,7 +12,7 @@ use crate::algorithms::leases::{KeyLeases, Lease, Leases};
 use crate::holding::ids::Ids;
 use crate::holding::record::{Content, HoldId, One, Part, Record};
 use crate::holding::slab::Slab;
-use crate::holding::store::{HeldKey, HoldStore};
+use crate::holding::store::{HeldKey, HoldStore, IdSource, NewHold};
 
 /// What is kept of one limit on one key while holds of it are remembered.
 #[derive(Debug)]
@@ -284,6 +284,14 @@ impl HoldStore for Holds {
     }
 
     #[inline(always)]
+    fn add_one(&mut self, held: NewHold, one: One, ids: &impl IdSource) -> (u32, HoldId) {
+        let (id, NewHold { until_us, forget_us }) = (HoldId(ids.secret(ids.next())), held);
+        let (settled, at_once, passed) = (false, false, false);
+        let number = self.add(Record { id, until_us, forget_us, content: Content::One(one), settled, at_once, passed });
+        (number, id)
+    }
+
+    #[inline(always)]
     fn add(&mut self, record: Record) -> u32 {
         self.weight += record.weight();
         self.settled += usize::from(record.settled);
@@ -340,8 +348,14 @@ impl HoldStore for Holds {
         }
     }
 
-    fn leases(&self, tag: u64) -> Option<&KeyLeases> {
-        Some(&self.keys.get(*self.by_tag.get(&tag)?)?.leases)
+    #[inline]
+    fn key_number(&self, tag: u64) -> Option<u32> {
+        self.by_tag.get(&tag).copied()
+    }
+
+    #[inline]
+    fn leases_of(&self, key: u32) -> Option<&KeyLeases> {
+        Some(&self.keys.get(key)?.leases)
     }
 
     fn move_places(&mut self, key: u32, former: Option<Lease>, lease: Option<Lease>) {
@@ -351,10 +365,9 @@ impl HoldStore for Holds {
         }
     }
 
-    fn drop_over(&mut self, tag: u64, now_us: i64) {
-        if let Some(key) = self.by_tag.get(&tag)
-            && let Some(key) = self.keys.get_mut(*key)
-        {
+    #[inline]
+    fn drop_over(&mut self, key: u32, now_us: i64) {
+        if let Some(key) = self.keys.get_mut(key) {
             key.leases.drop_over(now_us);
         }
     }

@@ -3,7 +3,7 @@
 //! Where it outlives its processes, what is written counts with the rest of a decision: see `shard::backing`.
 
 use crate::algorithms::leases::{Lease, Leases};
-use crate::holding::record::{HoldId, Part, Record};
+use crate::holding::record::{HoldId, One, Part, Record};
 
 /// What is kept of one limit on one key while holds of it are remembered, but for its leases.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +14,24 @@ pub struct HeldKey {
     pub salt: u64,
     /// The scaled units that were ever given back.
     pub refunds: i64,
+}
+
+/// A hold of one limit that is about to be made, under an id that nobody gave it.
+#[derive(Clone, Copy, Debug)]
+pub struct NewHold {
+    /// The end of its lease.
+    pub until_us: i64,
+    /// When it is forgotten.
+    pub forget_us: i64,
+}
+
+/// Where the ids of such holds come from.
+pub trait IdSource {
+    /// A number that no other id was made of.
+    fn next(&self) -> u64;
+
+    /// 128 bits of a number, which nobody can guess.
+    fn secret(&self, number: u64) -> [u64; 2];
 }
 
 /// What a shard remembers of holds. Holds and keys are named by small numbers.
@@ -41,11 +59,17 @@ pub trait HoldStore {
     /// Settle an open hold of one limit that counts what is in flight: its places are free.
     fn free_one(&mut self, number: u32, actual: i64, now_us: i64);
 
+    /// Add an open hold of one limit; its number, and the id that it was given.
+    fn add_one(&mut self, held: NewHold, one: One, ids: &impl IdSource) -> (u32, HoldId);
+
     /// Add a hold; its number.
     fn add(&mut self, record: Record) -> u32;
 
     /// What is kept of one limit on one key.
     fn key(&self, number: u32) -> Option<HeldKey>;
+
+    /// The number of what is kept of a tag; None where no hold of it is remembered.
+    fn key_number(&self, tag: u64) -> Option<u32>;
 
     /// The number of what is kept of a tag, for a hold that is about to be added.
     fn key_or_new(&mut self, tag: u64, salt: u64) -> u32;
@@ -57,13 +81,18 @@ pub trait HoldStore {
     fn note_refund(&mut self, tag: u64, given: i64);
 
     /// The leases of a tag; None where no hold of it is remembered.
-    fn leases(&self, tag: u64) -> Option<Self::Leases<'_>>;
+    fn leases(&self, tag: u64) -> Option<Self::Leases<'_>> {
+        self.leases_of(self.key_number(tag)?)
+    }
+
+    /// The leases of a key.
+    fn leases_of(&self, key: u32) -> Option<Self::Leases<'_>>;
 
     /// Free places of a key, and let others be in use instead. What is free already stays so.
     fn move_places(&mut self, key: u32, former: Option<Lease>, lease: Option<Lease>);
 
-    /// Forget the leases of a tag that are over.
-    fn drop_over(&mut self, tag: u64, now_us: i64);
+    /// Forget the leases of a key that are over.
+    fn drop_over(&mut self, key: u32, now_us: i64);
 
     /// Forget all holds of a tag; whether any of its places was in use.
     fn forget_tag(&mut self, tag: u64, now_us: i64) -> bool;

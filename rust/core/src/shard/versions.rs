@@ -84,7 +84,7 @@ impl<B: Backing> Shard<B> {
                 }
                 stored => match transition::convert(&limit.limit, stored, now_us, &former_limit) {
                     Stored::Numbers(numbers) => Some(numbers),
-                    _ => None,
+                    _ => Some(nothing(&limit.limit)),
                 },
             }
         };

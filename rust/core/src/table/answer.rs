@@ -73,11 +73,11 @@ pub struct Answer {
 impl Answer {
     /// The answer of a decision with one check.
     #[inline(always)]
-    pub fn of_one(check: &Check, reading: Reading) -> Self {
+    pub fn of_one(shadow: bool, reading: Reading) -> Self {
         Self {
-            allowed: check.shadow || reading.allowed(),
+            allowed: shadow || reading.allowed(),
             full: None,
-            binding: (!check.shadow).then_some(0),
+            binding: (!shadow).then_some(0),
             readings: Readings::One(reading),
         }
     }

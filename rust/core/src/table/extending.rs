@@ -172,7 +172,7 @@ fn extend_share<G, B>(
 {
     share.record.move_end(until_us);
     if let Some(own) = share.record.share_mut() {
-        own.amounts.iter_mut().zip(more).for_each(|(amount, more)| amount.held += more);
+        own.amounts.iter_mut().zip(more).for_each(|(amount, more)| amount.held = amount.held.saturating_add(*more));
         own.weight += u32::from(has_more);
     }
     if let Some(holds) = locked.guards[share.guard].backing.holds_mut() {

@@ -2,15 +2,15 @@
 //!
 //! Where there is more to do, each function says so and changes nothing: then a transaction does it.
 
-use crate::algorithms::transition::{self, ANY, Reading};
-use crate::holding::record::{Content, HoldId, One, Part, Record};
-use crate::holding::store::{HeldKey, HoldStore};
-use crate::limit::Algorithm;
+use crate::algorithms::transition::{self, ANY, Numbers, Reading, USUAL};
+use crate::holding::record::{HoldId, One, Part};
+use crate::holding::store::{HeldKey, HoldStore, IdSource};
+use crate::limit::{Algorithm, Limit};
 use crate::shard::backing::Backing;
 use crate::shard::registered::Registered;
 use crate::shard::{DamagedState, Place, Shard};
 use crate::table::answer::Check;
-use crate::table::settling::HoldRequest;
+use crate::table::settling::HoldTimes;
 use crate::table::storage::Storage;
 
 /// Whether states of this limit are numbers in a slot.
@@ -24,9 +24,10 @@ fn is_of_numbers(limit: &Registered) -> bool {
 pub fn reserve_known<S: Storage>(
     storage: &S,
     check: &Check,
-    request: &HoldRequest<'_>,
+    times: HoldTimes,
+    ids: &impl IdSource,
     now_us: i64,
-) -> Result<Option<Reading>, S::Error> {
+) -> Result<Option<(HoldId, Measured)>, S::Error> {
     if !is_of_numbers(check.limit) {
         return Ok(None);
     }
@@ -42,27 +43,28 @@ pub fn reserve_known<S: Storage>(
     if !storage.is_current(check.limit) {
         return Ok(None);
     }
-    let numbers = transition::roll_numbers::<ANY>(limit, Some(numbers), now_us);
+    let numbers = transition::roll_numbers::<USUAL>(limit, Some(numbers), now_us);
     let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
-    if transition::admit_numbers::<ANY>(limit, numbers, now_us, check.cost) != 0 {
+    if transition::admit_numbers::<USUAL>(limit, numbers, now_us, check.cost) != 0 {
         return Ok(None);
     }
-    if storage.reserve_hold(&mut shard, 1, now_us).is_err() {
+    if storage.reserve_one_hold(&mut shard, now_us).is_err() {
         return Ok(None);
     }
-    let numbers = transition::charge_numbers::<ANY>(limit, numbers, now_us, check.cost);
+    let numbers = transition::charge_numbers::<USUAL>(limit, numbers, now_us, check.cost);
     if check.cost != 0 {
         shard.overwrite(index, tag, check.limit, numbers);
     }
-    let (remaining, reset_after_us, next_after_us) = transition::measure_numbers::<ANY>(limit, numbers, now_us);
-    let reading = Reading { remaining, reset_after_us, retry_after_us: 0, next_after_us, delay_us };
-    if let Some(holds) = shard.backing.holds_mut() {
-        let marked = transition::mark(limit, numbers, now_us);
-        let part = Part { marked, refunds: 0, cost: check.cost, number: check.limit.number() };
-        remember(holds, check, request, tag, part, &reading, now_us);
-    }
+    let Some(holds) = shard.backing.holds_mut() else {
+        return Ok(None);
+    };
+    let marked = transition::mark(limit, numbers, now_us);
+    let key = holds.key_or_new(tag, check.limit.salt);
+    let refunds = holds.key(key).map_or(0, |key| key.refunds);
+    let part = Part { marked, refunds, cost: check.cost, number: check.limit.number() };
+    let (_, id) = holds.add_one(times.from(now_us), one_of(check, key, part), ids);
     commit(&mut shard)?;
-    Ok(Some(reading))
+    Ok(Some((id, Measured::Later { numbers, now_us, delay_us })))
 }
 
 /// What was written counts, unless something that cannot be was met.
@@ -77,32 +79,40 @@ pub(super) fn commit<B: Backing>(shard: &mut Shard<B>) -> Result<(), DamagedStat
     checked
 }
 
-/// Remember a hold of one limit.
+/// What is remembered of a hold of one limit. Nobody can ask for it again by a name, so its answer is not.
 #[inline(always)]
-fn remember(
-    holds: &mut impl HoldStore,
-    check: &Check,
-    request: &HoldRequest<'_>,
-    tag: u64,
-    mut part: Part,
-    reading: &Reading,
-    now_us: i64,
-) {
-    let key = holds.key_or_new(tag, check.limit.salt);
-    part.refunds = holds.key(key).map_or(0, |key| key.refunds);
-    let until_us = now_us + request.lease_us;
-    let Reading { remaining, reset_after_us, next_after_us, delay_us, .. } = *reading;
-    let answered = [remaining, reset_after_us, next_after_us, delay_us];
-    let one = One { part, key, actual: check.cost, answered, in_flight: false, shadow: check.shadow };
-    holds.add(Record {
-        id: request.id,
-        until_us,
-        forget_us: until_us + request.remember_us,
-        content: Content::One(one),
-        settled: request.at_once,
-        at_once: request.at_once,
-        passed: false,
-    });
+pub(super) fn one_of(check: &Check, key: u32, part: Part) -> One {
+    One { part, key, actual: check.cost, answered: [0; 4], in_flight: false, shadow: check.shadow }
+}
+
+/// What a limit answers: measured, or to be measured when it is asked for, as that divides and few ask.
+#[derive(Clone, Copy, Debug)]
+pub enum Measured {
+    /// It is measured.
+    Now(Reading),
+    /// These numbers of its state, which passed, at this moment.
+    Later {
+        /// The state.
+        numbers: Numbers,
+        /// The moment.
+        now_us: i64,
+        /// How long the request is to wait.
+        delay_us: i64,
+    },
+}
+
+impl Measured {
+    /// The numbers of the limit that was asked.
+    pub fn reading(&self, limit: &Limit) -> Reading {
+        match *self {
+            Self::Now(reading) => reading,
+            Self::Later { numbers, now_us, delay_us } => {
+                let (remaining, reset_after_us, next_after_us) =
+                    transition::measure_numbers::<ANY>(limit, numbers, now_us);
+                Reading { remaining, reset_after_us, retry_after_us: 0, next_after_us, delay_us }
+            }
+        }
+    }
 }
 
 /// What came of settling a hold of one limit: it was open.
@@ -110,10 +120,8 @@ fn remember(
 pub struct SettledOne {
     /// The units that count.
     pub actual: i64,
-    /// What remains; below 0 in debt.
-    pub remaining: i64,
-    /// Until the state is the same as none.
-    pub reset_after_us: i64,
+    /// What the limit has then; below 0 in debt.
+    pub measured: Measured,
 }
 
 /// `Table::commit_one` of a limit whose states are numbers.
@@ -138,7 +146,7 @@ pub fn settle_known<B: Backing>(
     let numbers = shard.numbers(index, asked)?;
     let actual = actual.unwrap_or(part.cost);
     let limit = &asked.limit;
-    let numbers = transition::roll_numbers::<ANY>(limit, Some(numbers), now_us);
+    let numbers = transition::roll_numbers::<USUAL>(limit, Some(numbers), now_us);
     let (change, refunded) = (actual - part.cost, refunds.saturating_sub(part.refunds));
     let (numbers, given) = transition::settle(limit, numbers, now_us, part.marked, change, refunded);
     if change > 0 && !transition::fits(limit, numbers) {
@@ -146,6 +154,5 @@ pub fn settle_known<B: Backing>(
     }
     shard.write_fields(index, numbers);
     shard.backing.holds_mut()?.settle_one(number, actual, given, now_us);
-    let (remaining, reset_after_us, _) = transition::measure_numbers::<ANY>(limit, numbers, now_us);
-    Some(SettledOne { actual, remaining, reset_after_us })
+    Some(SettledOne { actual, measured: Measured::Later { numbers, now_us, delay_us: 0 } })
 }

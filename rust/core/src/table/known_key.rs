@@ -81,7 +81,7 @@ fn decide_numbers<'table, S: Storage, const WHICH: bool>(
     let (remaining, reset_after_us, next_after_us) = transition::measure_numbers::<WHICH>(limit, numbers, now_us);
     let delay_us = if passes { delay_us } else { 0 };
     let reading = Reading { remaining, reset_after_us, retry_after_us: wait_us, next_after_us, delay_us };
-    Some(Answer::of_one(check, reading))
+    Some(Answer::of_one(check.shadow, reading))
 }
 
 /// `decide_known` for a log. None where the key is new, its limit has changed, its times are to be moved, or
@@ -129,5 +129,5 @@ pub fn decide_known_log<S: Storage>(
     } else if mode.commit && reading.retry_after_us > 0 {
         shard.mark_refused(place);
     }
-    Ok(Some(Answer::of_one(check, reading)))
+    Ok(Some(Answer::of_one(check.shadow, reading)))
 }

@@ -24,7 +24,7 @@ pub mod transaction;
 use crate::algorithms::transition::Stored;
 use crate::hash::{KeyHash, Seed};
 use crate::holding::record::HoldId;
-use crate::holding::store::HoldStore;
+use crate::holding::store::{HoldStore, IdSource};
 use crate::limit::Algorithm;
 use crate::shard::DamagedState;
 use crate::shard::backing::Backing;
@@ -47,6 +47,18 @@ pub struct Table<S> {
     id_seed: Seed,
 }
 
+impl<S: Storage> IdSource for Table<S> {
+    #[inline(always)]
+    fn next(&self) -> u64 {
+        self.storage.next_id()
+    }
+
+    #[inline(always)]
+    fn secret(&self, number: u64) -> [u64; 2] {
+        self.id_seed.numbered(number)
+    }
+}
+
 impl<S: Storage> Table<S> {
     /// A table of what a storage holds.
     pub fn new(seed: [u8; 16], storage: S) -> Self {
@@ -67,7 +79,7 @@ impl<S: Storage> Table<S> {
     /// An id for a hold: 128 bits that nobody can guess, no two alike of all that use the storage.
     #[inline]
     pub fn new_id(&self) -> HoldId {
-        HoldId(self.id_seed.numbered(self.storage.next_id()))
+        HoldId(self.secret(self.next()))
     }
 
     /// Make a limit known.

@@ -1,30 +1,29 @@
 //! Holds of one limit, which most are: made and settled the short way, where there is no more to do than that.
 
-use crate::algorithms::transition::Reading;
 use crate::holding::record::HoldId;
 use crate::shard::registered::Registered;
 use crate::table::Table;
 use crate::table::answer::Check;
-use crate::table::known_hold::{SettledOne, commit, reserve_known, settle_known};
+use crate::table::known_hold::{Measured, SettledOne, commit, reserve_known, settle_known};
 use crate::table::known_places::{is_of_places, reserve_places, settle_places};
-use crate::table::settling::HoldRequest;
+use crate::table::settling::HoldTimes;
 use crate::table::storage::Storage;
 
 impl<S: Storage> Table<S> {
-    /// `reserve` of one check under an id that was just made, where it is admitted.
+    /// `reserve` of one check under an id that is made for it, where it is admitted.
     ///
     /// None where there is more to do, and nothing is changed.
     #[inline(always)]
     pub fn reserve_one(
         &self,
         check: &Check,
-        request: &HoldRequest<'_>,
+        times: HoldTimes,
         now_us: i64,
-    ) -> Result<Option<Reading>, S::Error> {
+    ) -> Result<Option<(HoldId, Measured)>, S::Error> {
         if is_of_places(check.limit) {
-            return reserve_places(&self.storage, check, request, now_us);
+            return reserve_places(&self.storage, check, times, self, now_us);
         }
-        reserve_known(&self.storage, check, request, now_us)
+        reserve_known(&self.storage, check, times, self, now_us)
     }
 
     /// `commit` of an open hold of one limit, which was never extended, through that limit alone.

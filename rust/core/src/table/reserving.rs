@@ -224,7 +224,9 @@ pub(super) fn drop_over<G, B, E>(
         if check.cost > 0
             && let Some(holds) = locked.guards[location.guard].backing.holds_mut()
         {
-            holds.drop_over(location.tag, now_us);
+            if let Some(key) = holds.key_number(location.tag) {
+                holds.drop_over(key, now_us);
+            }
         }
     }
 }

@@ -3,8 +3,27 @@
 use smallvec::SmallVec;
 
 use crate::holding::record::HoldId;
+use crate::holding::store::NewHold;
 use crate::shard::registered::Registered;
 use crate::table::answer::Answer;
+
+/// How long a hold lasts, and is remembered.
+#[derive(Clone, Copy, Debug)]
+pub struct HoldTimes {
+    /// How long its lease is.
+    pub lease_us: i64,
+    /// How long it is remembered after the later of its lease's end and its settling.
+    pub remember_us: i64,
+}
+
+impl HoldTimes {
+    /// Of a hold that is made at this moment.
+    #[inline(always)]
+    pub fn from(self, now_us: i64) -> NewHold {
+        let until_us = now_us + self.lease_us;
+        NewHold { until_us, forget_us: until_us + self.remember_us }
+    }
+}
 
 /// A hold that is asked for.
 #[derive(Clone, Copy, Debug)]

@@ -145,6 +145,12 @@ pub trait Storage: Sized {
     /// Reserve room in a locked shard for one more part of a hold, of so many limits there.
     fn reserve_hold(&self, shard: &mut Self::Guard<'_>, limits: usize, now_us: i64) -> Result<(), Full>;
 
+    /// Reserve room in a locked shard for a hold of one limit, which `HoldStore::add_one` adds next.
+    #[inline(always)]
+    fn reserve_one_hold(&self, shard: &mut Self::Guard<'_>, now_us: i64) -> Result<(), Full> {
+        self.reserve_hold(shard, 1, now_us)
+    }
+
     /// Bring the count of holds in line with a shard; what was reserved and not used lapses.
     fn settle_holds(&self, shard: &mut Self::Guard<'_>);
 

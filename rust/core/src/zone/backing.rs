@@ -17,13 +17,15 @@ pub struct MappedBacking<'zone> {
     homes: usize,
     /// Whether something was met among the holds that cannot be.
     pub(super) damaged: Cell<bool>,
+    /// The settled hold whose place the next one takes; 0 for none.
+    pub(super) replaceable: u32,
 }
 
 impl<'zone> MappedBacking<'zone> {
     /// The backing of a shard that is held.
     #[inline(always)]
     pub fn new(held: HeldShard<'zone>, homes: usize) -> Self {
-        Self { journal: Journal::new(held), homes, damaged: Cell::new(false) }
+        Self { journal: Journal::new(held), homes, damaged: Cell::new(false), replaceable: 0 }
     }
 }
 

@@ -1,15 +1,19 @@
 //! The cells that holds are kept in: of 16 words each, in chunks that the shards of a zone take from one pool.
 //!
 //! A chunk belongs to the shard whose number is in its first word, until that shard has no hold any more. What is written
-//! to a cell in use is noted first; a cell that was just taken holds nothing yet, and is filled as it is. A cell that
-//! is let go is not taken again before the decision counts in which it was.
+//! to a cell in use is noted first; a cell that was just taken holds nothing yet, and is filled as it is, but for the word
+//! that says so. A cell that is let go is not taken again before the decision counts in which it was. The chunks of a
+//! shard are linked, so that the hand of a clock goes over its cells.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use crate::memory::shared::set;
 use crate::zone::backing::MappedBacking;
-use crate::zone::journal::{CELL, CHUNK, FREE_CELLS, FRESH_CELLS, LATER_CELLS, WORDS};
-use crate::zone::pool::{CELLS_PER_CHUNK, CHUNK_WORDS, KIND, Kind, NEXT_FREE, halves, place_of, word_of};
+use crate::zone::journal::{CELL, CHUNK, FREE_CELLS, FRESH_CELLS, HAND, HELD, LATER_CELLS, WORDS};
+use crate::zone::pool::{
+    CELL_WORDS, CELLS_PER_CHUNK, CHUNK_WORDS, KIND, Kind, NEXT_CHUNK, chunk_of, first_cell, halves, place_of, word_of,
+};
 
 /// The word of the pool that tells where a chunk was last taken: in the line of the first one.
 const HINT: usize = 1;
@@ -31,6 +35,13 @@ impl MappedBacking<'_> {
                 0
             }
         }
+    }
+
+    /// All words of a cell; None where there is no such cell.
+    #[inline(always)]
+    pub(super) fn words_of(&self, cell: u32) -> Option<&[AtomicU64; CELL_WORDS]> {
+        let place = place_of(cell);
+        self.journal.held.pool().get(place..place.wrapping_add(CELL_WORDS))?.first_chunk()
     }
 
     /// Whether a cell is of this kind; one that is not of the kind that it must be is damage.
@@ -80,7 +91,7 @@ impl MappedBacking<'_> {
         let (free, count) = halves(self.journal.word(FREE_CELLS));
         let (next, end) = halves(self.journal.word(FRESH_CELLS));
         let cell = if free != 0 && count != 0 {
-            let (behind, _) = halves(self.cell(free, NEXT_FREE));
+            let behind = self.next_free(free);
             self.write_words(FREE_CELLS, [word_of(behind, count - 1)]);
             free
         } else if next < end {
@@ -90,22 +101,90 @@ impl MappedBacking<'_> {
             self.damage_holds();
             return 0;
         };
-        self.fill(cell, KIND, kind as u64);
+        self.write_cell(cell, KIND, [kind as u64]);
         cell
     }
 
     /// Let a cell go. It is taken again at the earliest when this counts.
     pub(super) fn drop_cell(&mut self, cell: u32) {
         let (later, count) = halves(self.journal.word(LATER_CELLS));
-        self.write_cell(cell, NEXT_FREE, [u64::from(later)]);
+        self.write_cell(cell, KIND, [free_before(later)]);
         self.write_words(LATER_CELLS, [word_of(cell, count.saturating_add(1))]);
+    }
+
+    /// Take a cell for a hold in the place of one that is settled, which is forgotten when this counts. Of the latter all
+    /// has been seen to, but for its cell and the count of those that are settled.
+    ///
+    /// `is_last`: nothing more is taken in this decision, so that the former cell may be the next one to be taken.
+    #[inline]
+    pub(super) fn take_cell_for(&mut self, former: u32, is_last: bool) -> u32 {
+        let (free, count) = halves(self.journal.word(FREE_CELLS));
+        let (later, later_count) = halves(self.journal.word(LATER_CELLS));
+        let (weight, settled) = halves(self.journal.word(HELD));
+        let held = word_of(weight, settled.wrapping_sub(1));
+        if free == 0 || count == 0 {
+            let cell = self.take_cell(Kind::Hold);
+            self.drop_cell(former);
+            self.write_words(HELD, [held]);
+            return cell;
+        }
+        let behind = self.next_free(free);
+        if is_last {
+            self.write_cell(former, KIND, [free_before(behind)]);
+            self.write_words(HELD, [held, word_of(former, count)]);
+        } else {
+            self.write_cell(former, KIND, [free_before(later)]);
+            let later = word_of(former, later_count.saturating_add(1));
+            self.write_words(HELD, [held, word_of(behind, count - 1), later]);
+        }
+        self.write_cell(free, KIND, [Kind::Hold as u64]);
+        free
+    }
+
+    /// The cell behind one that is free.
+    #[inline(always)]
+    pub(super) fn next_free(&self, cell: u32) -> u32 {
+        let (kind, next) = halves(self.cell(cell, KIND));
+        if kind != Kind::Free as u32 {
+            self.damage_holds();
+        }
+        next
+    }
+
+    /// The cell behind another in the order of this shard's chunks; None behind the last.
+    #[inline]
+    pub(super) fn cell_behind(&self, cell: u32) -> Option<u32> {
+        if (cell as usize) % CELLS_PER_CHUNK != 0 {
+            return cell.checked_add(1);
+        }
+        let link = self.journal.held.pool().get(chunk_of(cell) * CHUNK_WORDS + NEXT_CHUNK);
+        self.chunk_behind(link.map_or(0, |link| link.load(Relaxed)))
+    }
+
+    /// The first cell of all, in the order of this shard's chunks.
+    pub(super) fn first_cell(&self) -> Option<u32> {
+        self.chunk_behind(u64::from(halves(self.journal.word(HAND)).1))
+    }
+
+    /// The first cell of the chunk that a link names.
+    fn chunk_behind(&self, link: u64) -> Option<u32> {
+        let chunk = (link as usize).checked_sub(1)?;
+        if !self.journal.owns(chunk) {
+            self.damage_holds();
+            return None;
+        }
+        Some(first_cell(chunk))
     }
 
     /// Whether so many cells can be taken; chunks of the pool are taken for them. Nothing is half written.
     pub(super) fn reserve_cells(&mut self, count: u32) -> bool {
+        if self.spare_cells() >= count {
+            return true;
+        }
+        // Nothing is half done, so that all cells that were let go can be taken.
         let (later, free) = (self.journal.word(LATER_CELLS), self.journal.word(FREE_CELLS));
-        if halves(free).1 == 0 && halves(later).1 != 0 {
-            self.write_words(FREE_CELLS, [later, 0]);
+        if halves(free).1 < halves(later).1 {
+            self.write_words(FREE_CELLS, [later, free]);
             self.journal.commit();
         }
         while self.spare_cells() < count && halves(self.journal.word(LATER_CELLS)).1 != 0 && !self.damaged.get() {
@@ -124,8 +203,8 @@ impl MappedBacking<'_> {
     fn free_later_cell(&mut self) {
         let (later, behind) = halves(self.journal.word(LATER_CELLS));
         let (free, count) = halves(self.journal.word(FREE_CELLS));
-        let next = self.cell(later, NEXT_FREE) as u32;
-        self.write_cell(later, NEXT_FREE, [u64::from(free)]);
+        let next = self.next_free(later);
+        self.write_cell(later, KIND, [free_before(free)]);
         self.write_words(FREE_CELLS, [word_of(later, count.saturating_add(1)), word_of(next, behind - 1)]);
         self.journal.commit();
     }
@@ -142,7 +221,7 @@ impl MappedBacking<'_> {
         let (next, end) = halves(self.journal.word(FRESH_CELLS));
         if next < end {
             let (free, count) = halves(self.journal.word(FREE_CELLS));
-            self.fill(next, NEXT_FREE, u64::from(free));
+            self.fill(next, KIND, free_before(free));
             self.write_words(
                 FREE_CELLS,
                 [word_of(next, count.saturating_add(1)), self.journal.word(LATER_CELLS), word_of(next + 1, end)],
@@ -162,7 +241,9 @@ impl MappedBacking<'_> {
             set(&pool[HINT], chunk as u64);
             self.journal.save(CHUNK | chunk as u64, [0; 3]);
             if words[0].compare_exchange(0, own, AcqRel, Relaxed).is_ok() {
-                let first = (chunk * CELLS_PER_CHUNK) as u32 + 1;
+                let (first, (hand, chunks)) = (first_cell(chunk), halves(self.journal.word(HAND)));
+                set(&words[NEXT_CHUNK], u64::from(chunks));
+                self.write_words(HAND, [word_of(hand, chunk as u32 + 1)]);
                 self.write_words(FRESH_CELLS, [word_of(first, first + CELLS_PER_CHUNK as u32)]);
                 self.journal.commit();
                 return true;
@@ -176,7 +257,14 @@ impl MappedBacking<'_> {
     #[cold]
     pub(super) fn give_chunks_back(&mut self) {
         self.write_words(FREE_CELLS, [0; 3]);
+        self.write_words(HAND, [0]);
         self.journal.commit();
         self.journal.give_chunks_back();
     }
+}
+
+/// The word of a cell that is free, and of the one behind it.
+#[inline(always)]
+fn free_before(behind: u32) -> u64 {
+    word_of(Kind::Free as u32, behind)
 }

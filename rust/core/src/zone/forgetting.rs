@@ -1,14 +1,16 @@
-//! How holds of a shard are forgotten: in time, a few at each new one, and where there is no room.
+//! How holds of a shard are forgotten: in time, a few at each new one, and where there is no room. The hand of a clock
+//! goes over the cells of the shard, so that those are met first that were made first.
 
 use crate::algorithms::leases::Lease;
 use crate::limit::LARGEST;
 use crate::zone::backing::MappedBacking;
-use crate::zone::journal::{HELD, PASSED, SOONEST, SWEPT};
+use crate::zone::hold_records::is_replaceable;
+use crate::zone::journal::{HAND, HELD, PASSED, SOONEST};
 use crate::zone::pool::{KIND, Kind, halves, word_of};
 use crate::zone::tries::Trie;
 
-/// Holds that are looked at for each new one, so that those whose time is over do not pile up.
-const TIDY: usize = 4;
+/// Cells that are looked at for each new hold, more than it takes, so that holds whose time is over do not pile up.
+const TIDY: usize = 8;
 /// The word of a key that has its tag.
 const TAG: usize = 0;
 
@@ -26,6 +28,29 @@ impl MappedBacking<'_> {
         }
     }
 
+    /// Find a settled hold among the next few whose place a new one can take; whether there is one.
+    #[inline]
+    pub(super) fn find_replaceable(&mut self) -> bool {
+        for _ in 0..TIDY {
+            let Some((cell, is_last)) = self.next_at_hand() else {
+                return false;
+            };
+            let kind = self.cell(cell, KIND);
+            let found = is_replaceable(kind) && self.has_other_holds(self.key_cell(cell));
+            if !found && kind as u8 == Kind::Hold as u8 {
+                self.pass(cell);
+            }
+            if is_last {
+                self.end_round();
+            }
+            if found {
+                self.replaceable = cell;
+                return true;
+            }
+        }
+        false
+    }
+
     /// Forget all whose time is over; if there is none, and `forget_settled`, one that is settled.
     #[cold]
     pub(super) fn make_room_for_holds(&mut self, now_us: i64, forget_settled: bool) {
@@ -34,50 +59,78 @@ impl MappedBacking<'_> {
             self.sweep_holds(usize::MAX, now_us);
             self.sweep_holds(usize::MAX, now_us);
         }
-        if self.weight() < before || !forget_settled {
+        if self.weight() < before || !forget_settled || halves(self.journal.word(HELD)).1 == 0 {
             return;
         }
-        let (_, mut left) = halves(self.journal.word(HELD));
-        left = left.min(1);
-        let mut budget = self.journal.held.pool().len() / 8;
-        while left != 0 && budget != 0 && !self.damaged.get() {
-            budget -= 1;
-            let Some(cell) = self.leaf_after(Trie::Holds, self.journal.word(SWEPT)) else {
-                self.journal.set(SWEPT, 0);
-                continue;
+        let mut rounds = 0;
+        while rounds < 2 && !self.damaged.get() {
+            let Some((cell, is_last)) = self.next_at_hand() else {
+                return;
             };
-            self.journal.set(SWEPT, self.hash_of(Trie::Holds, cell));
-            if self.is_settled(cell) {
+            rounds += usize::from(is_last);
+            let found = self.is_hold(cell) && self.is_settled(cell);
+            if found {
                 self.forget(cell);
                 self.journal.commit();
-                left = 0;
+            } else if self.is_hold(cell) {
+                self.pass(cell);
+            }
+            if is_last {
+                self.end_round();
+            }
+            if found {
+                return;
             }
         }
     }
 
-    /// Look at so many holds at the most, on to the last one, and forget those whose time is over.
+    /// Look at so many cells at the most, on to the last one, and forget the holds whose time is over.
     #[cold]
     fn sweep_holds(&mut self, count: usize, now_us: i64) {
         for _ in 0..count {
-            let Some(cell) = self.leaf_after(Trie::Holds, self.journal.word(SWEPT)) else {
-                self.journal.set(SWEPT, 0);
-                self.journal.set(SOONEST, self.journal.word(PASSED));
-                self.journal.set(PASSED, 0);
+            let Some((cell, is_last)) = self.next_at_hand() else {
                 return;
             };
-            let (forget_us, passed) = (self.forget_us(cell), self.journal.word(PASSED));
-            let hash = self.hash_of(Trie::Holds, cell);
-            if forget_us <= now_us {
-                self.forget(cell);
-                self.journal.commit();
-            } else if passed == 0 || (forget_us as u64) < passed {
-                self.journal.set(PASSED, forget_us as u64);
+            if self.is_hold(cell) {
+                if self.forget_us(cell) <= now_us {
+                    self.forget(cell);
+                    self.journal.commit();
+                } else {
+                    self.pass(cell);
+                }
             }
-            self.journal.set(SWEPT, hash);
-            if self.damaged.get() {
+            if is_last {
+                self.end_round();
+            }
+            if is_last || self.damaged.get() {
                 return;
             }
         }
+    }
+
+    /// The cell at the hand, which goes on to the next one, and whether it is the last of a round.
+    #[inline]
+    fn next_at_hand(&mut self) -> Option<(u32, bool)> {
+        let (hand, chunks) = halves(self.journal.word(HAND));
+        let cell = if hand == 0 { self.first_cell()? } else { hand };
+        let next = self.cell_behind(cell).unwrap_or(0);
+        self.journal.set(HAND, word_of(next, chunks));
+        Some((cell, next == 0))
+    }
+
+    /// The hand passes a hold that stays.
+    #[inline]
+    fn pass(&mut self, cell: u32) {
+        let (forget_us, passed) = (self.forget_us(cell) as u64, self.journal.word(PASSED));
+        if passed == 0 || forget_us < passed {
+            self.journal.set(PASSED, forget_us);
+        }
+    }
+
+    /// The hand has passed all cells.
+    fn end_round(&mut self) {
+        self.journal.set(SOONEST, self.journal.word(PASSED));
+        self.journal.set(PASSED, 0);
     }
 
     /// Forget a hold, and free what places it has; counts when it is committed.
@@ -86,7 +139,9 @@ impl MappedBacking<'_> {
             return;
         };
         let (own, was_settled) = (record.weight() as u32, u32::from(record.settled));
-        self.remove_leaf(Trie::Holds, self.hash_of(Trie::Holds, cell), cell);
+        if !self.is_found_by_cell(cell) {
+            self.remove_leaf(Trie::Holds, self.hash_of(Trie::Holds, cell), cell);
+        }
         record.expand();
         for held in record.share().map_or(&[][..], |share| &share.limits) {
             if !self.is(held.key, Kind::Key) {
@@ -96,9 +151,7 @@ impl MappedBacking<'_> {
                 let lease = Lease { until: record.until_us, number: u64::from(cell), places: held.cost() };
                 self.remove_lease(held.key, lease);
             }
-            let (kind, remembered) = halves(self.cell(held.key, KIND));
-            self.write_cell(held.key, KIND, [word_of(kind, remembered.wrapping_sub(1))]);
-            if remembered <= 1 {
+            if !self.let_key_go(held.key) {
                 self.remove_leaf(Trie::Keys, self.cell(held.key, TAG), held.key);
                 self.drop_cell(held.key);
             }
@@ -106,6 +159,21 @@ impl MappedBacking<'_> {
         self.drop_hold(cell);
         let (weight, settled) = halves(self.journal.word(HELD));
         self.write_words(HELD, [word_of(weight.wrapping_sub(own), settled.wrapping_sub(was_settled))]);
+    }
+
+    /// One hold fewer is of a key; whether there are others.
+    #[inline]
+    pub(super) fn let_key_go(&mut self, key: u32) -> bool {
+        let (kind, remembered) = halves(self.cell(key, KIND));
+        self.write_cell(key, KIND, [word_of(kind, remembered.wrapping_sub(1))]);
+        remembered > 1
+    }
+
+    /// Whether more than one hold is of a key.
+    #[inline]
+    fn has_other_holds(&self, key: u32) -> bool {
+        let (kind, remembered) = halves(self.cell(key, KIND));
+        kind == Kind::Key as u32 && remembered > 1
     }
 
     fn soonest(&self) -> i64 {

@@ -12,8 +12,11 @@ use crate::zone::layout::{HEADER, Layout};
 const MAGIC: u64 = u64::from_ne_bytes(*b"headgate");
 /// The version of the layout of a zone that holds nothing; the next one had room for holds.
 const PLAIN: u64 = 2;
-/// The version of one that has room for callers that wait, and maybe for holds. None above can be read.
+/// The version of one that has room for callers that wait.
 const WAITING: u64 = 4;
+/// The version of one in which ids of holds tell their cells. None above can be read; of those below, the ones without
+/// room for holds.
+const NEWEST: u64 = 5;
 
 const WAY_OUT: &str = "name another path, or delete the file once no process uses it";
 const WORDS: usize = 16;
@@ -57,7 +60,7 @@ fn words_of(layout: &Layout, birth: &Birth) -> [u64; WORDS] {
     };
     let mut words = [0; WORDS];
     words[AT_MAGIC] = MAGIC;
-    words[AT_VERSION] = WAITING;
+    words[AT_VERSION] = NEWEST;
     words[AT_MAX_HOLDS] = layout.max_holds as u64;
     words[AT_MACHINE] = machine();
     words[AT_SIZE] = layout.size as u64;
@@ -88,9 +91,10 @@ pub fn read_header(file: &File, bytes: usize) -> io::Result<Result<(Layout, Birt
     if words[AT_MAGIC] != MAGIC {
         return Ok(Err("is no zone of Headgate; name another path".into()));
     }
-    if !(PLAIN..=WAITING).contains(&words[AT_VERSION]) {
+    let holds_otherwise = words[AT_VERSION] < NEWEST && words[AT_MAX_HOLDS] != 0;
+    if !(PLAIN..=NEWEST).contains(&words[AT_VERSION]) || holds_otherwise {
         return Ok(Err(format!(
-            "is a zone of layout {}, and this program reads layouts {PLAIN} to {WAITING}; {WAY_OUT}",
+            "is a zone of layout {}, and this program reads layout {NEWEST}, or {PLAIN} to {WAITING} without holds; {WAY_OUT}",
             words[AT_VERSION]
         )));
     }

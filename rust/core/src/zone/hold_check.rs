@@ -10,7 +10,7 @@ use crate::zone::backing::MappedBacking;
 use crate::zone::holding::keys_of;
 use crate::zone::journal::{FREE_CELLS, FRESH_CELLS, HELD, LATER_CELLS};
 use crate::zone::lease_list::{LANES, LAST, PLACES};
-use crate::zone::pool::{CELLS_PER_CHUNK, CHUNK_WORDS, KIND, Kind, NEXT_FREE, halves};
+use crate::zone::pool::{CELLS_PER_CHUNK, CHUNK_WORDS, KIND, Kind, halves};
 use crate::zone::tries::Trie;
 
 type Checked = Result<(), &'static str>;
@@ -28,6 +28,18 @@ pub fn check(backing: &MappedBacking<'_>, is_limit: impl Fn(u32) -> bool) -> Che
     (next..end.min(next.saturating_add(cells as u32 + 1))).try_for_each(|cell| found.see(cell))?;
     let mut holds = Vec::new();
     found.see_trie(Trie::Holds, backing.root(Trie::Holds), 0, 0, &mut holds)?;
+    let in_trie = holds.len();
+    for cell in backing.each_hold().filter(|cell| backing.is_found_by_cell(*cell)) {
+        found.see(cell)?;
+        if backing.hold_by_cell([0, 1].map(|word| backing.cell(cell, word))) != Some(cell) {
+            return Err("a hold whose id tells another cell");
+        }
+        holds.push(cell);
+    }
+    if backing.each_hold().count() != holds.len() || holds[..in_trie].iter().any(|cell| backing.is_found_by_cell(*cell))
+    {
+        return Err("a hold that is not found by its id");
+    }
     let (mut weight, mut settled) = (0, 0);
     for cell in holds {
         let (own, is_settled) = found.see_hold(cell, &is_limit)?;
@@ -80,7 +92,7 @@ impl Found<'_, '_> {
         let (mut cell, count) = halves(self.backing.journal.word(word));
         for _ in 0..count {
             self.see(cell)?;
-            cell = self.backing.cell(cell, NEXT_FREE) as u32;
+            cell = self.backing.next_free(cell);
         }
         Ok(())
     }

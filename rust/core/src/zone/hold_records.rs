@@ -12,7 +12,7 @@ const UNTIL: usize = 2;
 /// When it is forgotten.
 pub const FORGET: usize = 3;
 /// What is settled of one limit; of many the first cell of the chain, and its words.
-const ACTUAL: usize = 5;
+pub(super) const ACTUAL: usize = 5;
 /// The key of one limit; of many their parts.
 const KEY: usize = 6;
 const COST: usize = 7;
@@ -24,9 +24,17 @@ const ANSWERED: usize = 11;
 const SETTLED: u64 = 1 << 8;
 const AT_ONCE: u64 = 1 << 9;
 const PASSED: u64 = 1 << 10;
-const SHADOW: u64 = 1 << 11;
-const IN_FLIGHT: u64 = 1 << 12;
+pub(super) const SHADOW: u64 = 1 << 11;
+pub(super) const IN_FLIGHT: u64 = 1 << 12;
 const MANY: u64 = 1 << 13;
+/// Its id tells its cell.
+pub(super) const BY_CELL: u64 = 1 << 14;
+
+/// Whether a word of a kind is that of a settled hold that another one can take the place of, once its key is seen to.
+#[inline(always)]
+pub fn is_replaceable(kind: u64) -> bool {
+    kind & (0xff | SETTLED | MANY | BY_CELL) == Kind::Hold as u64 | SETTLED | BY_CELL
+}
 
 /// The words of a chain's cell that say something, and the one that links them.
 const SAYING: [usize; 13] = [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13];
@@ -54,7 +62,8 @@ impl MappedBacking<'_> {
     pub(super) fn write_hold(&mut self, cell: u32, record: &Record) {
         let was_many = self.cell(cell, KIND) & MANY != 0;
         let former = halves(self.cell(cell, ACTUAL));
-        self.write_cell(cell, UNTIL, [record.until_us as u64, record.forget_us as u64, kind_of(record)]);
+        let kind = kind_of(record) | self.cell(cell, KIND) & BY_CELL;
+        self.write_cell(cell, UNTIL, [record.until_us as u64, record.forget_us as u64, kind]);
         match &record.content {
             Content::One(one) => {
                 let words = words_of_one(one);
@@ -117,6 +126,24 @@ impl MappedBacking<'_> {
     /// Whether a hold of one limit has places in flight.
     pub(super) fn is_in_flight(&self, cell: u32) -> bool {
         self.cell(cell, KIND) & IN_FLIGHT != 0
+    }
+
+    /// Whether a cell is a hold.
+    #[inline]
+    pub(super) fn is_hold(&self, cell: u32) -> bool {
+        self.cell(cell, KIND) as u8 == Kind::Hold as u8
+    }
+
+    /// The key of a hold of one limit.
+    #[inline]
+    pub(super) fn key_cell(&self, cell: u32) -> u32 {
+        self.cell(cell, KEY) as u32
+    }
+
+    /// Whether a hold is found by the cell that its id tells, not by the trie.
+    #[inline]
+    pub(super) fn is_found_by_cell(&self, cell: u32) -> bool {
+        self.cell(cell, KIND) & BY_CELL != 0
     }
 
     /// Whether a hold is settled.
@@ -252,7 +279,7 @@ fn kind_of(record: &Record) -> u64 {
         | Kind::Hold as u64
 }
 
-fn words_of_one(one: &One) -> [u64; 10] {
+pub(super) fn words_of_one(one: &One) -> [u64; 10] {
     let [a, b] = one.part.marked.map(|word| word as u64);
     let [remaining, reset, next, delay] = one.answered.map(|word| word as u64);
     let part = &one.part;

@@ -30,6 +30,25 @@ impl HoldRoom<'_> {
         if self.count_one(shard) && shard.backing.reserve_cells(cells) { Ok(()) } else { self.make_room(shard, cells) }
     }
 
+    /// Reserve room for a hold of one limit: where the zone is full, that of a settled one which is at hand.
+    #[inline(always)]
+    pub fn reserve_one(&self, shard: &mut Guard<'_>) -> Result<(), Full> {
+        if self.on_full == OnFull::Forget
+            && self.shards.file.figure(Figure::Holds) >= self.shards.file.layout.max_holds as u64
+            && self.replace_one(shard)
+        {
+            return Ok(());
+        }
+        self.reserve(shard, 1)
+    }
+
+    #[inline(always)]
+    fn replace_one(&self, shard: &mut Guard<'_>) -> bool {
+        shard.backing.tidy_holds(self.now_us);
+        settle_holds(&self.shards.file, shard);
+        shard.backing.reserve_cells((CELLS_OF_HOLD + CELLS_OF_LIMIT) as u32) && shard.backing.find_replaceable()
+    }
+
     /// Forget holds whose time is over, or that the written choice lets go, here and then elsewhere.
     #[cold]
     fn make_room(&self, shard: &mut Guard<'_>, cells: u32) -> Result<(), Full> {

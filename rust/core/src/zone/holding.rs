@@ -2,12 +2,12 @@
 //! processes; what is forgotten here on the way counts at once, all else with the decision that it is part of.
 
 use crate::algorithms::leases::{Lease, Leases};
-use crate::holding::record::{Content, HoldId, Part, Record};
-use crate::holding::store::{HeldKey, HoldStore};
+use crate::holding::record::{Content, HoldId, One, Part, Record};
+use crate::holding::store::{HeldKey, HoldStore, IdSource, NewHold};
 use crate::zone::backing::MappedBacking;
 use crate::zone::journal::{FREE_CELLS, FRESH_CELLS, HELD, LATER_CELLS, PASSED, SOONEST};
 use crate::zone::lease_list::ZoneLeases;
-use crate::zone::pool::{KIND, Kind, halves, word_of};
+use crate::zone::pool::{CELL_WORDS, KIND, Kind, halves, word_of};
 use crate::zone::tries::{Trie, hash_of_id};
 
 /// The words of a key.
@@ -23,10 +23,10 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
 
     #[inline]
     fn find(&mut self, HoldId(own): HoldId, now_us: i64) -> Option<u32> {
-        let cell = self.leaf(Trie::Holds, hash_of_id(own))?;
-        if own != [0, 1].map(|word| self.cell(cell, word)) || !self.is(cell, Kind::Hold) {
-            return None;
-        }
+        let cell = match self.hold_by_cell(own) {
+            Some(cell) => cell,
+            None => self.hold_in_trie(own)?,
+        };
         if self.forget_us(cell) <= now_us {
             self.forget(cell);
             self.journal.commit();
@@ -86,16 +86,18 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
         self.write_words(HELD, [word_of(weight, settled.wrapping_add(1))]);
     }
 
+    #[inline(always)]
+    fn add_one(&mut self, held: NewHold, one: One, ids: &impl IdSource) -> (u32, HoldId) {
+        self.note_forget_us(held.forget_us);
+        let cell = self.take_cell_of_hold(one.key, !one.in_flight);
+        let id = self.fill_one(cell, &held, &one, |number| ids.secret(number));
+        (cell, id)
+    }
+
     #[inline]
     fn add(&mut self, record: Record) -> u32 {
-        let (weight, settled) = halves(self.journal.word(HELD));
         let (own, is_settled) = (record.weight() as u32, u32::from(record.settled));
-        for word in [SOONEST, PASSED] {
-            let moment = self.journal.word(word);
-            if moment == 0 || record.forget_us < moment as i64 {
-                self.journal.set(word, record.forget_us as u64);
-            }
-        }
+        self.note_forget_us(record.forget_us);
         let cell = self.take_cell(Kind::Hold);
         self.fill_hold(cell, &record);
         for key in keys_of(&record) {
@@ -103,6 +105,7 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
         }
         let hash = self.hash_of(Trie::Holds, cell);
         self.insert_leaf(Trie::Holds, hash, cell);
+        let (weight, settled) = halves(self.journal.word(HELD));
         self.write_words(HELD, [word_of(weight.wrapping_add(own), settled.wrapping_add(is_settled))]);
         cell
     }
@@ -114,6 +117,11 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
         }
         let [tag, salt, refunds] = [TAG, SALT, REFUNDS].map(|word| self.cell(number, word));
         Some(HeldKey { tag, salt, refunds: refunds as i64 })
+    }
+
+    #[inline]
+    fn key_number(&self, tag: u64) -> Option<u32> {
+        self.key_of(tag)
     }
 
     #[inline]
@@ -142,8 +150,9 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
         }
     }
 
-    fn leases(&self, tag: u64) -> Option<ZoneLeases<'_, 'zone>> {
-        self.key_of(tag).map(|key| ZoneLeases::new(self, key))
+    #[inline]
+    fn leases_of(&self, key: u32) -> Option<ZoneLeases<'_, 'zone>> {
+        self.is(key, Kind::Key).then(|| ZoneLeases::new(self, key))
     }
 
     fn move_places(&mut self, key: u32, former: Option<Lease>, lease: Option<Lease>) {
@@ -158,10 +167,8 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
         }
     }
 
-    fn drop_over(&mut self, tag: u64, now_us: i64) {
-        let Some(key) = self.key_of(tag) else {
-            return;
-        };
+    #[inline]
+    fn drop_over(&mut self, key: u32, now_us: i64) {
         while let Some(lease) = self.first_over(key, now_us) {
             self.remove_lease(key, lease);
             self.journal.commit();
@@ -192,16 +199,46 @@ impl MappedBacking<'_> {
         halves(self.journal.word(HELD)).0
     }
 
-    /// All holds, in the order of their hashes.
+    /// All holds, in the order of their cells.
     pub(super) fn each_hold(&self) -> impl Iterator<Item = u32> + '_ {
-        let mut after = 0;
-        std::iter::from_fn(move || {
-            let cell = self.leaf_after(Trie::Holds, after)?;
-            let hash = self.hash_of(Trie::Holds, cell);
-            let goes_on = hash > after;
-            after = hash;
-            goes_on.then_some(cell)
-        })
+        let cells = self.journal.held.pool().len() / CELL_WORDS;
+        let each = std::iter::successors(self.first_cell(), |cell| self.cell_behind(*cell)).take(cells);
+        each.filter(|cell| self.is_hold(*cell))
+    }
+
+    /// The hold of an id that does not tell its cell.
+    fn hold_in_trie(&self, own: [u64; 2]) -> Option<u32> {
+        let cell = self.leaf(Trie::Holds, hash_of_id(own))?;
+        (own == [0, 1].map(|word| self.cell(cell, word)) && self.is(cell, Kind::Hold)).then_some(cell)
+    }
+
+    /// A hold is added that is forgotten at this moment.
+    #[inline(always)]
+    fn note_forget_us(&mut self, forget_us: i64) {
+        for word in [SOONEST, PASSED] {
+            let moment = self.journal.word(word);
+            if moment == 0 || forget_us < moment as i64 {
+                self.journal.set(word, forget_us as u64);
+            }
+        }
+    }
+
+    /// Take a cell for a hold of one limit that is open: in the place of another one, if one was found.
+    #[inline(always)]
+    fn take_cell_of_hold(&mut self, key: u32, is_last: bool) -> u32 {
+        let former = std::mem::take(&mut self.replaceable);
+        if former == 0 {
+            let (weight, settled) = halves(self.journal.word(HELD));
+            self.write_words(HELD, [word_of(weight.wrapping_add(1), settled)]);
+            self.remember(key);
+            return self.take_cell(Kind::Hold);
+        }
+        let former_key = self.key_cell(former);
+        if former_key != key {
+            self.let_key_go(former_key);
+            self.remember(key);
+        }
+        self.take_cell_for(former, is_last)
     }
 
     /// Note the numbers of the limits that holds name.

@@ -15,7 +15,7 @@ use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::Chain;
 use crate::memory::shared::{HeldShard, RECORDS, SHARD_WORDS, Words, put, set};
 use crate::zone::chain::is_whole_chain;
-use crate::zone::pool::CHUNK_WORDS;
+use crate::zone::pool::{CELL_WORDS, CHUNK_WORDS, KIND as KIND_WORD};
 
 /// What is going on in a shard: records (32 bits), step (16 bits), leader (16 bits). 0: nothing, it is whole.
 const STATE: usize = 0;
@@ -41,22 +41,22 @@ const ARGUMENT: usize = 10;
 const USED_AFTER: usize = 14;
 /// The times of the last two entries that were moved, as they were.
 const TIMES: usize = 15;
-/// The first cell that is free, and how many are.
-pub(super) const FREE_CELLS: usize = 17;
-/// The same of cells that are free once a decision counts.
-pub(super) const LATER_CELLS: usize = 18;
-/// The next cell that was never taken, and the end of those.
-pub(super) const FRESH_CELLS: usize = 19;
-/// The tries of holds and of keys: their first cells.
-pub(super) const TRIES: usize = 20;
 /// Parts of holds, and holds that are settled.
-pub(super) const HELD: usize = 21;
+pub(super) const HELD: usize = 17;
+/// The first cell that is free, and how many are.
+pub(super) const FREE_CELLS: usize = 18;
+/// The same of cells that are free once a decision counts.
+pub(super) const LATER_CELLS: usize = 19;
+/// The next cell that was never taken, and the end of those.
+pub(super) const FRESH_CELLS: usize = 20;
+/// The tries of holds and of keys: their first cells.
+pub(super) const TRIES: usize = 21;
 /// No hold is forgotten before this moment.
 pub(super) const SOONEST: usize = 22;
-/// The same of those that the sweep has passed.
+/// The same of those that the clock's hand has passed.
 pub(super) const PASSED: usize = 23;
-/// Where the next sweep of holds begins.
-pub(super) const SWEPT: usize = 24;
+/// The cell that the hand is at, 0 before the first; and the number of the first chunk of this shard, and one more.
+pub(super) const HAND: usize = 24;
 /// Parts of holds that the zone has counted of this shard.
 pub(super) const COUNTED: usize = 25;
 
@@ -194,7 +194,7 @@ impl<'zone> Journal<'zone> {
             BLOCKS => made <= blocks && former as u32 as u64 <= blocks,
             WORDS => {
                 let (count, word) = (index >> 48, index as u32 as usize);
-                (1..=3).contains(&count) && word >= FREE_CELLS && word + count as usize <= SHARD_WORDS
+                (1..=3).contains(&count) && word >= HELD && word + count as usize <= SHARD_WORDS
             }
             CELL => {
                 let (count, place) = (index >> 48, (index & 0xffff_ffff_ffff) as usize);
@@ -212,7 +212,7 @@ impl<'zone> Journal<'zone> {
 
     /// Whether a chunk of the pool is this shard's.
     pub(super) fn owns(&self, chunk: usize) -> bool {
-        let owner = self.held.pool().get(chunk * CHUNK_WORDS);
+        let owner = chunk.checked_mul(CHUNK_WORDS).and_then(|place| self.held.pool().get(place));
         owner.is_some_and(|owner| owner.load(Relaxed) == self.held.number as u64 + 1)
     }
 
@@ -220,7 +220,10 @@ impl<'zone> Journal<'zone> {
     pub(super) fn give_chunks_back(&mut self) {
         for chunk in 0..self.held.pool().len() / CHUNK_WORDS {
             if self.owns(chunk) {
-                set(&self.held.pool()[chunk * CHUNK_WORDS], 0);
+                let words = &self.held.pool()[chunk * CHUNK_WORDS..][..CHUNK_WORDS];
+                // In a chunk of no shard all cells are free, so that none is found by an id.
+                words.iter().skip(CELL_WORDS + KIND_WORD).step_by(CELL_WORDS).for_each(|kind| set(kind, 0));
+                set(&words[0], 0);
             }
         }
     }
@@ -494,7 +497,7 @@ impl<'zone> Journal<'zone> {
         self.set(USED, 0);
         self.set(CURSOR, 0);
         self.put_blocks(NIL, 0, 0);
-        for word in [FREE_CELLS, LATER_CELLS, FRESH_CELLS, TRIES, HELD, SWEPT] {
+        for word in [HELD, FREE_CELLS, LATER_CELLS, FRESH_CELLS, TRIES, HAND] {
             self.set(word, 0);
         }
         self.give_chunks_back();

@@ -4,6 +4,8 @@
 //! notes of a decision have room for it however many leases there are. See Pugh, "Skip lists: a probabilistic
 //! alternative to balanced trees", 1990.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use crate::algorithms::leases::{Lease, Leases};
 use crate::limit::LARGEST;
 use crate::zone::backing::MappedBacking;
@@ -48,6 +50,7 @@ impl<'held, 'zone> ZoneLeases<'held, 'zone> {
 }
 
 impl Leases for ZoneLeases<'_, '_> {
+    #[inline]
     fn used(&self, now: i64) -> i64 {
         let over = self
             .each()
@@ -77,6 +80,7 @@ impl Leases for ZoneLeases<'_, '_> {
 
 impl MappedBacking<'_> {
     /// Let places of a key be in use.
+    #[inline]
     pub(super) fn add_lease(&mut self, key: u32, lease: Lease) {
         let cell = self.take_cell(Kind::Lease);
         for (word, value) in [(UNTIL, lease.until as u64), (NUMBER, lease.number), (TAKEN, lease.places as u64)] {
@@ -115,6 +119,7 @@ impl MappedBacking<'_> {
     }
 
     /// The first lease of a key, if it is over.
+    #[inline]
     pub(super) fn first_over(&self, key: u32, now: i64) -> Option<Lease> {
         let cell = self.next_lease(key, 0, &mut 1)?;
         Some(self.lease(cell)).filter(|lease| lease.until <= now)
@@ -151,10 +156,10 @@ impl MappedBacking<'_> {
         if (own.until, own.number) != (lease.until, lease.number) {
             return None;
         }
-        for (lane, own) in before.into_iter().enumerate() {
-            if self.link(own, lane) == cell {
-                let next = self.link(cell, lane);
-                self.write_link_of(own, lane, next);
+        let links = self.links(cell);
+        for (lane, before) in before.into_iter().enumerate().take(lanes_of(own)) {
+            if self.link(before, lane) == cell {
+                self.write_link_of(before, lane, link_of(&links, lane));
             }
         }
         let former = if before[0] == key { 0 } else { before[0] };
@@ -172,12 +177,23 @@ impl MappedBacking<'_> {
     /// On each lane the last one before the place of a lease; the key itself before the first.
     fn leases_before(&self, key: u32, lease: Lease) -> [u32; LANES] {
         let (mut before, mut at, mut left) = ([key; LANES], key, self.journal.held.pool().len());
+        let mut links = self.links(at);
         for lane in (0..LANES).rev() {
-            while let Some(next) = self.next_lease(at, lane, &mut left) {
+            loop {
+                let next = link_of(&links, lane);
+                if next == 0 || !self.is(next, Kind::Lease) {
+                    break;
+                }
                 if (self.number(next, UNTIL), self.cell(next, NUMBER)) >= (lease.until, lease.number) {
                     break;
                 }
+                if left == 0 {
+                    self.damage_holds();
+                    break;
+                }
+                left -= 1;
                 at = next;
+                links = self.links(at);
             }
             before[lane] = at;
         }
@@ -186,10 +202,26 @@ impl MappedBacking<'_> {
 
     /// The links of a lease that comes behind these on its lanes.
     fn links_behind(&self, before: &[u32; LANES], lanes: usize) -> [u64; LANES / 2] {
-        let next = |lane: usize| if lane < lanes { self.link(before[lane], lane) } else { 0 };
-        std::array::from_fn(|word| word_of(next(word * 2), next(word * 2 + 1)))
+        let mut links = [0; LANES / 2];
+        for (lane, before) in before.iter().enumerate().take(lanes) {
+            links[lane / 2] |= u64::from(self.link(*before, lane)) << (lane % 2 * 32);
+        }
+        links
     }
 
+    /// The links of a key or lease to the next one on each lane.
+    #[inline(always)]
+    fn links(&self, cell: u32) -> [u64; LANES / 2] {
+        match self.words_of(cell) {
+            Some(words) => LINKS.map(|word| words[word].load(Relaxed)),
+            None => {
+                self.damage_holds();
+                [0; LANES / 2]
+            }
+        }
+    }
+
+    #[inline(always)]
     fn link(&self, cell: u32, lane: usize) -> u32 {
         (self.cell(cell, LINKS[lane / 2]) >> (lane % 2 * 32)) as u32
     }
@@ -210,6 +242,11 @@ impl MappedBacking<'_> {
         self.damage_holds();
         0
     }
+}
+
+#[inline(always)]
+fn link_of(links: &[u64; LANES / 2], lane: usize) -> u32 {
+    (links[lane / 2] >> (lane % 2 * 32)) as u32
 }
 
 /// How many lanes a lease is on, as its end and number have it.

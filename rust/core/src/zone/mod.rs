@@ -10,6 +10,7 @@ mod fit;
 mod forgetting;
 pub mod header;
 mod hold_check;
+mod hold_ids;
 mod hold_records;
 mod hold_room;
 mod holding;

@@ -8,13 +8,17 @@ pub const CELLS_PER_CHUNK: usize = 16;
 pub const CHUNK_WORDS: usize = (CELLS_PER_CHUNK + 1) * CELL_WORDS;
 /// The word of a cell that tells its kind, in the lowest byte.
 pub const KIND: usize = 4;
-/// The word that links cells that are free.
-pub const NEXT_FREE: usize = 15;
+/// The word of a cell that counts how often ids were made of it; it outlives what the cell was.
+pub const MADE: usize = 15;
+/// The word of a chunk that links it to the next one of its shard, by its number and one more.
+pub const NEXT_CHUNK: usize = 2;
 
 /// What a cell is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
+    /// Nothing: the upper half of the word is the next one that is free.
+    Free = 0,
     /// A hold.
     Hold = 1,
     /// More of a hold.
@@ -39,9 +43,22 @@ pub fn word_of(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
+/// The first cell of a chunk.
+#[inline(always)]
+pub fn first_cell(chunk: usize) -> u32 {
+    (chunk * CELLS_PER_CHUNK) as u32 + 1
+}
+
+/// The chunk of a cell.
+#[inline(always)]
+pub fn chunk_of(cell: u32) -> usize {
+    (cell as usize).wrapping_sub(1) / CELLS_PER_CHUNK
+}
+
 /// Where the words of a cell begin in the pool; cells are numbered from 1 on.
 #[inline(always)]
 pub fn place_of(cell: u32) -> usize {
     let number = (cell as usize).wrapping_sub(1);
-    (number / CELLS_PER_CHUNK).wrapping_mul(CHUNK_WORDS) + CELL_WORDS + number % CELLS_PER_CHUNK * CELL_WORDS
+    // The line of a chunk's owner is as long as a cell, so that each chunk before takes the place of one cell more.
+    number.wrapping_add(number / CELLS_PER_CHUNK).wrapping_add(1).wrapping_mul(CELL_WORDS)
 }

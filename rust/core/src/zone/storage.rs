@@ -259,6 +259,11 @@ impl Storage for ZoneStorage {
         HoldRoom { shards: &self.shards, on_full: self.on_full, now_us }.reserve(shard, limits)
     }
 
+    #[inline(always)]
+    fn reserve_one_hold(&self, shard: &mut Guard<'_>, now_us: i64) -> Result<(), Full> {
+        HoldRoom { shards: &self.shards, on_full: self.on_full, now_us }.reserve_one(shard)
+    }
+
     #[inline]
     fn settle_holds(&self, shard: &mut Guard<'_>) {
         settle_holds(&self.shards.file, shard);

@@ -96,37 +96,6 @@ impl MappedBacking<'_> {
         self.hang(trie, Slot::Root, hung);
     }
 
-    /// The first leaf whose hash is greater; `after` 0 gives the first of all.
-    pub(super) fn leaf_after(&self, trie: Trie, after: u64) -> Option<u32> {
-        let mut budget = self.journal.held.pool().len();
-        self.leaf_below(trie, self.root(trie), 0, (after, true), &mut budget)
-    }
-
-    fn leaf_below(
-        &self,
-        trie: Trie,
-        cell: u32,
-        level: u32,
-        (after, is_border): (u64, bool),
-        budget: &mut usize,
-    ) -> Option<u32> {
-        if cell == 0 {
-            return None;
-        }
-        if !self.is_node(cell) {
-            return (!is_border || self.hash_of(trie, cell) > after).then_some(cell);
-        }
-        if level == LEVELS || *budget == 0 {
-            self.damage_holds();
-            return None;
-        }
-        *budget -= 1;
-        let first = if is_border { digit(after, level) } else { 0 };
-        (first..FANOUT).find_map(|digit| {
-            self.leaf_below(trie, self.child(cell, digit), level + 1, (after, is_border && digit == first), budget)
-        })
-    }
-
     /// The hash that a leaf hangs by.
     pub(super) fn hash_of(&self, trie: Trie, leaf: u32) -> u64 {
         match trie {

@@ -1,0 +1,62 @@
+//! Ids that tell their cells: those of holds of one limit that nobody named. 32 of their 128 bits are the number of the
+//! cell, and the shard's, combined with others; the rest is secret. No id of one shard tells the same cell in another.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::holding::record::{HoldId, One};
+use crate::holding::store::NewHold;
+use crate::memory::shared::set;
+use crate::zone::backing::MappedBacking;
+use crate::zone::hold_records::{ACTUAL, BY_CELL, IN_FLIGHT, SHADOW, words_of_one};
+use crate::zone::pool::{KIND, Kind, MADE, word_of};
+
+impl MappedBacking<'_> {
+    /// The hold whose id tells its cell.
+    #[inline(always)]
+    pub(super) fn hold_by_cell(&self, own: [u64; 2]) -> Option<u32> {
+        let cell = self.cell_of(own);
+        let words = self.words_of(cell)?;
+        let [low, high, kind] = [0, 1, KIND].map(|word| words[word].load(Relaxed));
+        (low == own[0] && high == own[1] && kind & (0xff | BY_CELL) == Kind::Hold as u64 | BY_CELL).then_some(cell)
+    }
+
+    /// The cell that an id tells, if it tells one: no two shards have cells of the same id.
+    #[inline(always)]
+    fn cell_of(&self, [low, high]: [u64; 2]) -> u32 {
+        low as u32 ^ high as u32 ^ self.journal.held.number as u32
+    }
+
+    /// An id that tells its cell, out of 128 secret bits: 96 of them stay.
+    #[inline(always)]
+    fn id_telling(&self, cell: u32, [low, high]: [u64; 2]) -> [u64; 2] {
+        [low >> 32 << 32 | u64::from(cell ^ high as u32 ^ self.journal.held.number as u32), high]
+    }
+
+    /// Write a hold of one limit into a cell that was just taken, under an id that tells the cell; `secret` makes 128
+    /// bits of a number that is given to it once.
+    #[inline(always)]
+    pub(super) fn fill_one(
+        &mut self,
+        cell: u32,
+        held: &NewHold,
+        one: &One,
+        secret: impl FnOnce(u64) -> [u64; 2],
+    ) -> HoldId {
+        let Some(words) = self.words_of(cell) else {
+            self.damage_holds();
+            return HoldId([0; 2]);
+        };
+        let made = words[MADE].load(Relaxed).wrapping_add(1);
+        // The numbers that ids are made of elsewhere count from 0 on.
+        let id = self.id_telling(cell, secret(!word_of(made as u32, cell)));
+        let flags = if one.in_flight { IN_FLIGHT } else { 0 } | if one.shadow { SHADOW } else { 0 };
+        let kind = u64::from(one.part.number) << 32 | flags | BY_CELL | Kind::Hold as u64;
+        set(&words[MADE], made);
+        words
+            .iter()
+            .zip([id[0], id[1], held.until_us as u64, held.forget_us as u64, kind])
+            .for_each(|(word, value)| set(word, value));
+        words[ACTUAL..].iter().zip(words_of_one(one)).for_each(|(word, value)| set(word, value));
+        HoldId(id)
+    }
+}
