@@ -7,7 +7,7 @@ use crate::holding::record::{HoldId, One};
 use crate::holding::store::NewHold;
 use crate::memory::shared::set;
 use crate::zone::backing::MappedBacking;
-use crate::zone::hold_records::{ACTUAL, BY_CELL, IN_FLIGHT, SHADOW, words_of_one};
+use crate::zone::hold_records::{BY_CELL, IN_FLIGHT, SHADOW, words_of_one};
 use crate::zone::pool::{KIND, Kind, MADE, word_of};
 
 impl MappedBacking<'_> {
@@ -52,11 +52,13 @@ impl MappedBacking<'_> {
         let flags = if one.in_flight { IN_FLIGHT } else { 0 } | if one.shadow { SHADOW } else { 0 };
         let kind = u64::from(one.part.number) << 32 | flags | BY_CELL | Kind::Hold as u64;
         set(&words[MADE], made);
-        words
-            .iter()
-            .zip([id[0], id[1], held.until_us as u64, held.forget_us as u64, kind])
-            .for_each(|(word, value)| set(word, value));
-        words[ACTUAL..].iter().zip(words_of_one(one)).for_each(|(word, value)| set(word, value));
+        let [actual, key, cost, a, b, refunds, ..] = words_of_one(one);
+        // All words but those of the answer, in their order.
+        let filled =
+            [id[0], id[1], held.until_us as u64, held.forget_us as u64, kind, actual, key, cost, a, b, refunds];
+        for (number, value) in filled.into_iter().enumerate() {
+            set(&words[number], value);
+        }
         HoldId(id)
     }
 }

@@ -12,7 +12,7 @@ const UNTIL: usize = 2;
 /// When it is forgotten.
 pub const FORGET: usize = 3;
 /// What is settled of one limit; of many the first cell of the chain, and its words.
-pub(super) const ACTUAL: usize = 5;
+const ACTUAL: usize = 5;
 /// The key of one limit; of many their parts.
 const KEY: usize = 6;
 const COST: usize = 7;
@@ -162,7 +162,12 @@ impl MappedBacking<'_> {
                 part: self.part_of_one(cell),
                 key: self.cell(cell, KEY) as u32,
                 actual: self.cell(cell, ACTUAL) as i64,
-                answered: std::array::from_fn(|number| self.cell(cell, ANSWERED + number) as i64),
+                // Nobody can ask again for what has no name, so that its answer is not kept.
+                answered: if kind & BY_CELL != 0 {
+                    [0; 4]
+                } else {
+                    std::array::from_fn(|number| self.cell(cell, ANSWERED + number) as i64)
+                },
                 in_flight: kind & IN_FLIGHT != 0,
                 shadow: kind & SHADOW != 0,
             })
