@@ -21,6 +21,7 @@ use crate::arguments::{AnyCost, Cost, check_ago, check_now, hash_key, single_cos
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::decisions::Decisions;
+use crate::measured::LimitsOf;
 use crate::operation::Operation;
 use crate::registration::{register, table_of};
 use crate::reservation::{Keeper, Reservation, Told};
@@ -35,8 +36,10 @@ const CHUNK: usize = 1024;
 
 /// How reservations of native limits are settled and extended.
 static KEEPER: Keeper = Keeper {
-    definitions: |bound| Ok(bound.cast::<BoundLimits>()?.get().definitions(bound.py())),
-    read: |bound, measured| Ok(bound.cast::<BoundLimits>()?.get().answer_of(measured)),
+    limits: LimitsOf {
+        definitions: |bound| Ok(bound.cast::<BoundLimits>()?.get().definitions(bound.py())),
+        read: |bound, measured| Ok(bound.cast::<BoundLimits>()?.get().answer_of(measured)),
+    },
     settle: |bound, id, actuals| BoundLimits::settle(bound.cast::<BoundLimits>()?, id, actuals, None),
     extend: |bound, id, lease_us, more| {
         bound.cast::<BoundLimits>()?.get().lengthen(bound.py(), id, lease_us, more, None)
@@ -523,7 +526,7 @@ impl BoundLimits {
         if let ([only], [actual]) = (&*own.members, actuals)
             && let Some(one) = own.table.commit_one(id.digest, usize::from(id.place), *actual, &only.limit, now_us)?
         {
-            return Bound::new(py, Settlement::of_one(slf, &KEEPER, one));
+            return Bound::new(py, Settlement::of_one(slf, &KEEPER.limits, one));
         }
         let came = own.table.commit(id.digest, usize::from(id.place), actuals, &own.asked(), now_us)?;
         let came = came.map_err(|fault| misuse(fault, actuals.len(), |salt| own.name_of(py, salt)))?;

@@ -12,6 +12,7 @@ mod freed;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod lines;
 mod log_lines;
+mod measured;
 mod operation;
 mod peers;
 mod registration;

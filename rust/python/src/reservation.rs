@@ -6,11 +6,12 @@ use headgate_core::table::answer::Answer;
 use headgate_core::table::known_hold::Measured;
 use pyo3::PyClass;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyString, PyTuple};
+use pyo3::types::{PyInt, PyString};
 use smallvec::SmallVec;
 
 use crate::amounts::{amounts_of, extensions_of, lease_of};
 use crate::decision::Decision;
+use crate::measured::LimitsOf;
 use crate::settlement::Settlement;
 use crate::whole_id::WholeId;
 
@@ -19,8 +20,7 @@ type Extend = for<'py> fn(&Bound<'py, PyAny>, WholeId, i64, &[i64]) -> PyResult<
 
 /// What a reservation asks of the native limits that made it.
 pub struct Keeper {
-    pub definitions: fn(&Bound<'_, PyAny>) -> PyResult<Py<PyTuple>>,
-    pub read: fn(&Bound<'_, PyAny>, &Measured) -> PyResult<Answer>,
+    pub limits: LimitsOf,
     pub settle: Settle,
     pub extend: Extend,
 }
@@ -94,10 +94,10 @@ impl Reservation {
         match &self.decided {
             Decided::Native(bound, keeper, told, _) => {
                 let answer = match told {
-                    Told::One(measured) => (keeper.read)(bound.bind(py), measured)?,
+                    Told::One(measured) => (keeper.limits.read)(bound.bind(py), measured)?,
                     Told::All(answer) => answer.clone(),
                 };
-                let decision = Decision::new((keeper.definitions)(bound.bind(py))?, answer);
+                let decision = Decision::new((keeper.limits.definitions)(bound.bind(py))?, answer);
                 Ok(Bound::new(py, decision)?.into_any())
             }
             Decided::Python(_, decision, _) => Ok(decision.bind(py).clone()),
@@ -114,7 +114,7 @@ impl Reservation {
         let settlement = match &self.decided {
             Decided::Native(bound, keeper, _, id) => {
                 let actuals = match actual {
-                    Some(actual) => amounts_of(actual, || (keeper.definitions)(bound.bind(py)))?,
+                    Some(actual) => amounts_of(actual, || (keeper.limits.definitions)(bound.bind(py)))?,
                     None => SmallVec::from_elem(None, 1),
                 };
                 (keeper.settle)(bound.bind(py), *id, &actuals)?.into_any()
@@ -144,7 +144,7 @@ impl Reservation {
         };
         match &self.decided {
             Decided::Native(bound, keeper, _, id) => {
-                let more = extensions_of(&more, || (keeper.definitions)(bound.bind(py)))?;
+                let more = extensions_of(&more, || (keeper.limits.definitions)(bound.bind(py)))?;
                 (keeper.extend)(bound.bind(py), *id, lease_us, &more)
             }
             Decided::Python(bound, _, id) => bound.bind(py).call_method1("extend", (id, lease_us, (more,))),

@@ -10,7 +10,7 @@ use pyo3::types::PyTuple;
 
 use crate::any_table::headgate_error;
 use crate::decision::Decision;
-use crate::reservation::Keeper;
+use crate::measured::LimitsOf;
 
 const SETTLED: &str = "settled";
 const ALREADY_SETTLED: &str = "already settled";
@@ -82,7 +82,7 @@ pub fn extension<'py>(py: Python<'py>, definitions: &Py<PyTuple>, came: Extensio
 
 /// What a settlement tells: of one limit, as most do, of several, or as Python told it.
 enum Told {
-    One(Py<PyAny>, &'static Keeper, SettledOne),
+    One(Py<PyAny>, &'static LimitsOf, SettledOne),
     Many(Py<PyTuple>, Box<CoreSettlement>),
     Python(Option<Vec<i64>>, Py<PyTuple>, &'static str),
 }
@@ -102,8 +102,8 @@ impl Settlement {
 
     /// What came of settling a hold of one limit.
     #[inline]
-    pub fn of_one(bound: &Bound<'_, impl PyClass>, keeper: &'static Keeper, one: SettledOne) -> Self {
-        Self { outcome: SETTLED, told: Told::One(bound.clone().into_any().unbind(), keeper, one) }
+    pub fn of_one(bound: &Bound<'_, impl PyClass>, limits: &'static LimitsOf, one: SettledOne) -> Self {
+        Self { outcome: SETTLED, told: Told::One(bound.clone().into_any().unbind(), limits, one) }
     }
 
     /// The units of each group that count; none where no hold is known.
@@ -158,10 +158,10 @@ impl Settlement {
     #[getter]
     fn after<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         match &self.told {
-            Told::One(bound, keeper, one) => {
-                let answer = (keeper.read)(bound.bind(py), &one.measured)?;
+            Told::One(bound, limits, one) => {
+                let answer = (limits.read)(bound.bind(py), &one.measured)?;
                 let Reading { remaining, reset_after_us, .. } = answer.readings.all()[0];
-                let definitions = (keeper.definitions)(bound.bind(py))?;
+                let definitions = (limits.definitions)(bound.bind(py))?;
                 standings(py, &definitions, &[Standing { asked: 0, remaining, reset_after_us }])
             }
             Told::Many(definitions, came) => standings(py, definitions, &came.after),

@@ -47,18 +47,6 @@ pub struct Table<S> {
     id_seed: Seed,
 }
 
-impl<S: Storage> IdSource for Table<S> {
-    #[inline(always)]
-    fn next(&self) -> u64 {
-        self.storage.next_id()
-    }
-
-    #[inline(always)]
-    fn secret(&self, number: u64) -> [u64; 2] {
-        self.id_seed.numbered(number)
-    }
-}
-
 impl<S: Storage> Table<S> {
     /// A table of what a storage holds.
     pub fn new(seed: [u8; 16], storage: S) -> Self {

@@ -1,6 +1,7 @@
 //! Holds of one limit, which most are: made and settled the short way, where there is no more to do than that.
 
 use crate::holding::record::HoldId;
+use crate::holding::store::IdSource;
 use crate::shard::registered::Registered;
 use crate::table::Table;
 use crate::table::answer::Check;
@@ -8,6 +9,18 @@ use crate::table::known_hold::{Measured, SettledOne, commit, reserve_known, sett
 use crate::table::known_places::{is_of_places, reserve_places, settle_places};
 use crate::table::settling::HoldTimes;
 use crate::table::storage::Storage;
+
+impl<S: Storage> IdSource for Table<S> {
+    #[inline(always)]
+    fn next(&self) -> u64 {
+        self.storage.next_id()
+    }
+
+    #[inline(always)]
+    fn secret(&self, number: u64) -> [u64; 2] {
+        self.id_seed.numbered(number)
+    }
+}
 
 impl<S: Storage> Table<S> {
     /// `reserve` of one check under an id that is made for it, where it is admitted.
