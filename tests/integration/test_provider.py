@@ -1,0 +1,81 @@
+"""The provider of other tests answers the real packages, and is wrong where a test wants it to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from provider import Provider, running_provider
+
+pytestmark = pytest.mark.integration
+
+MESSAGES: Any = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with running_provider() as provider:
+        yield provider
+
+
+def openai_of(provider: Provider) -> openai.OpenAI:
+    return openai.OpenAI(api_key="k", base_url=f"{provider.url}/v1", max_retries=0)
+
+
+def anthropic_of(provider: Provider) -> anthropic.Anthropic:
+    return anthropic.Anthropic(api_key="k", base_url=provider.url, max_retries=0)
+
+
+def test_the_packages_read_its_whole_answers(provider: Provider) -> None:
+    with openai_of(provider) as client:
+        chat = client.chat.completions.create(model="m", messages=MESSAGES)
+        assert chat.choices[0].message.content == "Hello world" and chat.usage is not None
+        assert client.completions.create(model="m", prompt="hi").choices[0].text == "Hello world"
+        assert client.responses.create(model="m", input="hi").output_text == "Hello world"
+        assert client.embeddings.create(model="m", input="hi").usage.prompt_tokens == 12
+        assert [model.id for model in client.models.list()] == ["gpt-5.5"]
+    with anthropic_of(provider) as other:
+        message = other.messages.create(model="m", max_tokens=9, messages=MESSAGES)
+        assert message.usage.output_tokens == 3
+        assert other.messages.count_tokens(model="m", messages=MESSAGES).input_tokens == 12
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"cut_bytes": 7}, {"crlf": True}, {"comments": True}, {"tells": "every chunk"}, {"tells": "never"}],
+    ids=str,
+)
+def test_the_packages_read_its_streams(provider: Provider, how: dict[str, Any]) -> None:
+    provider.behave("streamed", **how)
+    with openai_of(provider) as client:
+        with client.chat.completions.create(model="streamed", messages=MESSAGES, stream=True) as chunks:
+            text = [choice.delta.content or "" for chunk in chunks for choice in chunk.choices or ()]
+        assert "".join(text) == "Hello world"
+        with client.responses.create(model="streamed", input="hi", stream=True) as events:
+            assert list(events)[-1].type == "response.completed"
+    if how.get("tells") == "never":
+        return
+    with (
+        anthropic_of(provider) as other,
+        other.messages.stream(model="streamed", max_tokens=9, messages=MESSAGES) as stream,
+    ):
+        assert stream.get_final_message().usage.output_tokens == 3
+
+
+def test_it_refuses_and_breaks_connections(provider: Provider) -> None:
+    provider.behave("busy", status=429, headers=(("retry-after", "7"),))
+    provider.behave("overloaded", status=529)
+    provider.behave("broken", breaks_after=1)
+    with openai_of(provider) as client:
+        with pytest.raises(openai.RateLimitError) as caught:
+            client.chat.completions.create(model="busy", messages=MESSAGES)
+        assert caught.value.response.headers["retry-after"] == "7"
+        with pytest.raises(openai.InternalServerError):
+            client.chat.completions.create(model="overloaded", messages=MESSAGES)
+        with client.chat.completions.create(model="broken", messages=MESSAGES, stream=True) as chunks:
+            assert next(chunks).choices[0].delta.content == "Hel"
+            with pytest.raises(Exception, match=r"(?i)peer closed|connection|incomplete"):
+                next(chunks)
