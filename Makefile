@@ -5,7 +5,7 @@ BIN := .venv/bin
 NATIVE := $(shell find rust -name target -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print)
 OTHER_PYTHONS := 3.12 3.13
 
-.PHONY: help install serve test test-native test-python test-pythons check format mutants bench docs clean
+.PHONY: help install serve serve-llm test test-native test-python test-pythons check format mutants bench docs clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,6 +22,9 @@ install: .venv/.installed ## Build .venv with everything: the package, its extra
 
 serve: install ## Serve the example policy on http://127.0.0.1:8080, on the embedded store.
 	@$(BIN)/headgate serve examples/shop.yaml $(ARGS)
+
+serve-llm: install ## Serve a proxy of language models with an example provider on http://127.0.0.1:8081.
+	@$(BIN)/headgate llm serve --example $(ARGS)
 
 test: test-native test-pythons test-python ## Run all tests, on every Python that is at hand.
 

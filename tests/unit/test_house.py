@@ -23,7 +23,7 @@ FLOORS = {
     "planning": 6, "llm": 6,
     "http": 6,
     "observe": 7, "replay": 7, "integrations": 7,
-    "service": 8,
+    "service": 8, "llm_proxy": 8,
     "cli": 9,
 }  # fmt: skip
 SERVICE_FLOORS = {"http": 0, "routes": 1, "checks": 2, "admin": 2, "pages": 2, "app": 3, "workers": 4}
@@ -50,8 +50,8 @@ OPTIONAL = {
     "click": "cli/",
     "rich": "cli/",
     "httptools": "service/http/request_reader.py",
-    "uvloop": "service/workers/process.py",
-    "prometheus_client": "observe/prometheus.py",
+    "uvloop": "service/workers/process.py llm_proxy/server.py",
+    "prometheus_client": "observe/prometheus.py llm_proxy/metrics.py",
     "zstandard": "replay/compressed.py",
     "redis": "stores/redis/",
     "starlette": "integrations/starlette/ integrations/fastapi.py",
@@ -60,7 +60,7 @@ OPTIONAL = {
     "django": "integrations/django/ integrations/drf.py",
     "rest_framework": "integrations/drf.py",
     "litestar": "integrations/litestar/",
-    "aiohttp": "integrations/aiohttp/ integrations/aiohttp_client.py",
+    "aiohttp": "integrations/aiohttp/ integrations/aiohttp_client.py llm_proxy/",
     "grpc": "integrations/grpc/",
     "httpx": "llm/queue/provider.py integrations/httpx.py",
     "requests": "integrations/requests.py",

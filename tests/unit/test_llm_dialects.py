@@ -20,7 +20,6 @@ from headgate.llm.dialects import (
     problem_answer,
     refusal,
     requested_units,
-    warning_headers,
 )
 from headgate.testing import ManualClock
 
@@ -214,8 +213,6 @@ def test_an_admitted_call_tells_of_each_unit_the_limit_that_is_nearest() -> None
         ("x-ratelimit-remaining-usd", "1.5"),
         ("x-ratelimit-reset-usd", "12h0m0s"),
     ]
-    assert warning_headers([("user.usd.day", 83)]) == [("x-headgate-warning", '"user.usd.day";used=83')]
-    assert warning_headers([]) == []
 
 
 def test_shadow_limits_are_not_told() -> None:

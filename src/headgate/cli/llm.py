@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from headgate.cli import llm_replay, llm_report
+from headgate.cli import llm_keys, llm_replay, llm_report, llm_serve
 
 
 @click.group()
 def llm() -> None:
-    """Budgets of language models: the books of what calls held, used and cost; traces replayed."""
+    """Budgets of language models: a proxy, its keys, the books of what calls held, used and cost; traces replayed."""
 
 
-for _command in (*llm_report.COMMANDS, *llm_replay.COMMANDS):
+for _command in (*llm_serve.COMMANDS, *llm_keys.COMMANDS, *llm_report.COMMANDS, *llm_replay.COMMANDS):
     llm.add_command(_command)

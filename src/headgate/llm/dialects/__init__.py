@@ -4,7 +4,7 @@ All of it is text from plain decisions and names: nothing here asks a store or a
 """
 
 from headgate.llm.dialects.answers import Answer
-from headgate.llm.dialects.fields import limit_headers, warning_headers
+from headgate.llm.dialects.fields import limit_headers
 from headgate.llm.dialects.paths import Dialect, Family, dialect_of
 from headgate.llm.dialects.problems import Problem, problem_answer
 from headgate.llm.dialects.refusals import refusal, requested_units
@@ -22,5 +22,4 @@ __all__ = [
     "problem_answer",
     "refusal",
     "requested_units",
-    "warning_headers",
 ]

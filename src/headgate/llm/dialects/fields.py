@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from headgate.amounts import number_text
@@ -42,12 +41,6 @@ def limit_headers(family: Family, decision: Decision, *, clock: Clock = SYSTEM_C
 def is_limit_header(name: str) -> bool:
     """Whether a header, in lower case, tells of limits: a provider's are those of its own customer, not of a caller."""
     return name.startswith(("x-ratelimit-", "anthropic-ratelimit-"))
-
-
-def warning_headers(warnings: Iterable[tuple[str, int]]) -> list[tuple[str, str]]:
-    """`x-headgate-warning`: each limit of which so many percent, or more, are used."""
-    told = ", ".join(f'"{name}";used={percent}' for name, percent in warnings)
-    return [("x-headgate-warning", told)] if told else []
 
 
 def moment_text(at_us: int) -> str:

@@ -1,0 +1,116 @@
+"""`headgate llm key`: the keys that the proxy gives out."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from headgate.clock import SYSTEM_CLOCK
+from headgate.errors import ConfigError
+from headgate.periods import parse_period
+
+_WHERE = click.option(
+    "--keys", required=True, type=click.Path(path_type=Path), help="The file of the keys, which its owner alone reads."
+)
+_SHORT_PERIOD = re.compile(r"([0-9]+) ?([a-z]+)")
+
+
+@click.group()
+def key() -> None:
+    """Make, list and revoke the keys by which users call the proxy."""
+
+
+@key.command()
+@click.argument("name")
+@_WHERE
+@click.option("--user", default="", help="Who calls with it, for rules that count by user.")
+@click.option("--team", default="")
+@click.option("--organisation", default="")
+@click.option("--tier", default="", help="The tier whose limits apply.")
+@click.option("--expires", metavar="WHEN", help="After so long, such as 30d, or on a date, such as 2027-01-31 (UTC).")
+@click.option("--names-users", is_flag=True, help="Its calls may name a user in the header X-Headgate-User.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def create(name: str, keys: Path, expires: str | None, as_json: bool, **told: str | bool) -> None:
+    """Make a key called NAME, and print it: it is shown this once, and kept as a digest."""
+    from headgate.llm_proxy.key_file import KeyFile
+    from headgate.llm_proxy.own_key import new_key
+
+    now_us = SYSTEM_CLOCK.now_us()
+    secret, kept = new_key(name, now_us=now_us, expires_us=_expiry_us(expires, now_us), **told)
+    KeyFile(keys).add(kept)
+    if as_json:
+        click.echo(json.dumps({"name": name, "key": secret, "expires": _moment(kept.expires_us)}))
+        return
+    click.echo(secret)
+    click.echo(f"headgate: the key {name} is in force; it is not shown again", err=True)
+
+
+@key.command("list")
+@_WHERE
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_keys(keys: Path, as_json: bool) -> None:
+    """Show the keys: their names, how they begin, whose they are, and whether they open the proxy."""
+    from headgate.llm_proxy.key_file import KeyFile
+
+    now_us = SYSTEM_CLOCK.now_us()
+    shown = [
+        {
+            "name": each.name,
+            "key": f"{each.start}...",
+            "state": each.state(now_us),
+            "user": each.user,
+            "team": each.team,
+            "organisation": each.organisation,
+            "tier": each.tier,
+            "created": _moment(each.created_us),
+            "expires": _moment(each.expires_us),
+        }
+        for each in KeyFile(keys).all()
+    ]
+    if as_json:
+        click.echo(json.dumps(shown))
+        return
+    columns = ("name", "key", "state", "user", "team", "organisation", "tier", "expires")
+    rows = [columns, *([str(each[column] or "-") for column in columns] for each in shown)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(columns))]
+    for row in rows:
+        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+@key.command()
+@click.argument("name")
+@_WHERE
+def revoke(name: str, keys: Path) -> None:
+    """Revoke the key called NAME: the proxy refuses it from its next call on."""
+    from headgate.llm_proxy.key_file import KeyFile
+
+    if not KeyFile(keys).revoke(name, SYSTEM_CLOCK.now_us()):
+        raise ConfigError(f"{keys}: no key that is in force is called {name[:40]!r}")
+    click.echo(f"headgate: the key {name} is revoked", err=True)
+
+
+def _expiry_us(text: str | None, now_us: int) -> int | None:
+    """When a key expires: after a period, or as a day begins in UTC."""
+    if text is None:
+        return None
+    try:
+        day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        try:
+            return now_us + parse_period(_SHORT_PERIOD.sub(r"\1 \2", text.strip()))
+        except ConfigError:
+            raise click.BadParameter(
+                f"{text[:40]!r} is neither a period, such as 30d or 12 hours, nor a date, such as 2027-01-31"
+            ) from None
+    return int(day.timestamp()) * 1_000_000
+
+
+def _moment(at_us: int | None) -> str | None:
+    return None if at_us is None else f"{datetime.fromtimestamp(at_us // 1_000_000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+COMMANDS = (key,)

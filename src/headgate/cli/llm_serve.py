@@ -1,0 +1,98 @@
+"""`headgate llm serve`: the proxy of language models."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from headgate.cli import options
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("policy", type=_FILE, required=False)
+@click.option("--providers", type=_FILE, help="The file that names the providers.")
+@click.option("--keys", type=_FILE, help="The file of the proxy's own keys; see `headgate llm key create`.")
+@click.option("--no-keys", is_flag=True, help="Let anybody call who reaches the port.")
+@click.option("--example", is_flag=True, help="Serve a built-in provider that echoes, under a budget soon spent.")
+@click.option("--store", metavar="URL", help="A store in place of the policy's own, such as redis://HOST.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=8081, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option(
+    "--drain", "drain_s", default=30.0, show_default=True, type=options.Finite(0, 3600), metavar="SECONDS",
+    help="How long SIGTERM lets calls go on before they are cut off.",
+)  # fmt: skip
+@click.option(
+    "--body-size", "most_body_mib", default=32, show_default=True, type=click.IntRange(1, 1024), metavar="MIB",
+    help="The longest body that is taken.",
+)  # fmt: skip
+@click.option(
+    "--read-on", default=100, show_default=True, type=click.IntRange(0, 100_000),
+    help="How many answers are read to their end after their client has gone, for the usage that they tell.",
+)  # fmt: skip
+@click.option(
+    "--read-on-time", "read_on_s", default=60.0, show_default=True, type=options.Finite(0, 3600), metavar="SECONDS",
+    help="For how long that goes on.",
+)  # fmt: skip
+def serve(
+    policy: Path | None,
+    providers: Path | None,
+    keys: Path | None,
+    no_keys: bool,
+    example: bool,
+    store: str | None,
+    host: str,
+    port: int,
+    drain_s: float,
+    most_body_mib: int,
+    read_on: int,
+    read_on_s: float,
+) -> None:
+    """Stand before providers of language models, and hold each call by the budgets and limits of POLICY.
+
+    Speaks OpenAI's and Anthropic's dialects. SIGHUP reads the policy and the providers again, keys are read when they
+    change. SIGTERM ends the proxy as soon as calls under way are answered.
+    """
+    from headgate.llm_proxy.example import EXAMPLE_KEY, EXAMPLE_POLICY, ExampleKeys
+    from headgate.llm_proxy.key_file import KeyFile
+    from headgate.llm_proxy.own_key import KeyFinder
+    from headgate.llm_proxy.proxy_parts import ProxyOptions
+    from headgate.llm_proxy.server import ProxySource
+    from headgate.llm_proxy.server import serve as run_proxy
+
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="headgate: %(message)s")
+    finder: KeyFinder | None = None
+    if example:
+        if providers is not None or keys is not None or no_keys:
+            raise click.UsageError("--example has a provider and a key of its own")
+        policy = policy or EXAMPLE_POLICY
+        finder = ExampleKeys()
+    elif policy is None or providers is None:
+        raise click.UsageError("give a POLICY and --providers FILE, or --example")
+    elif keys is not None and not no_keys:
+        own = KeyFile(keys)
+        own.check()
+        finder = own
+    elif keys is not None or not no_keys:
+        raise click.UsageError("give one of --keys FILE and --no-keys")
+    source = ProxySource(policy, providers, finder, store)
+    settings = ProxyOptions(most_body_bytes=most_body_mib << 20, read_on=read_on, read_on_s=read_on_s, drain_s=drain_s)
+
+    def announce(address: str) -> None:
+        click.echo(f"headgate: {policy} on {address}/v1; ctrl-c ends it", err=True)
+        if example:
+            click.echo(
+                "headgate: call it until the budget is spent:\n"
+                f"  curl -s {address}/v1/chat/completions -H 'Authorization: Bearer {EXAMPLE_KEY}' "
+                """-d '{"model": "echo", "max_tokens": 50, "messages": [{"role": "user", "content": "hi there"}]}'""",
+                err=True,
+            )
+
+    run_proxy(source, host=host, port=port, options=settings, announce=announce)
+
+
+COMMANDS = (serve,)

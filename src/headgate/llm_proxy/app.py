@@ -1,0 +1,263 @@
+"""The proxy as an HTTP handler: who calls, which dialect, and what of it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from typing import NamedTuple
+
+from aiohttp import web
+
+from headgate.clock import SYSTEM_CLOCK
+from headgate.errors import ArgumentError, HeadgateError
+from headgate.llm.dialects import Answer, Dialect, Family, Problem, dialect_of, problem_answer
+from headgate.llm.dialects.paths import family_of
+from headgate.llm.entry import Caller
+from headgate.llm.inputs import InputCount, count_input
+from headgate.llm_proxy.call_body import CallBody, read_body
+from headgate.llm_proxy.client_side import ClientSide
+from headgate.llm_proxy.exchange import Exchange
+from headgate.llm_proxy.metrics import CONTENT_TYPE
+from headgate.llm_proxy.own_key import OwnKey, digest_of
+from headgate.llm_proxy.passing import pass_on
+from headgate.llm_proxy.proxy_parts import ProxyParts
+from headgate.policy.request import Request
+
+log = logging.getLogger("headgate")
+
+USER_HEADER = "x-headgate-user"
+_THREAD_BYTES = 32 * 1024
+"""A body that is longer is read and counted in a thread, so that other calls go on."""
+
+_STALLED_LOOK_S = 5.0
+_LONGEST_USER = 200
+
+
+class _Refused(Exception):
+    """A request is answered without a call."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+class _Credentials(NamedTuple):
+    """Who calls, and whether that may name users."""
+
+    caller: Caller
+    names_users: bool
+
+
+class Proxy:
+    """Answers requests. While it is `draining`, connections are closed after their answers."""
+
+    def __init__(self, parts: ProxyParts) -> None:
+        self.parts = parts
+        self.draining = False
+        self._running: set[asyncio.Task[None]] = set()
+        self._clients: set[ClientSide] = set()
+
+    @property
+    def under_way(self) -> int:
+        """How many requests are not answered yet, or read on."""
+        return len(self._running)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request. What it does goes on where the client has gone: cancelling this says so."""
+        if request.path in ("/healthz", "/metrics") and request.method in ("GET", "HEAD"):
+            return self._own_page(request.path)
+        client = ClientSide(request, closes=self.draining)
+        task = asyncio.get_running_loop().create_task(self._answer(request, client))
+        self._running.add(task)
+        self._clients.add(client)
+        task.add_done_callback(self._running.discard)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            client.leave()
+            raise
+        finally:
+            self._clients.discard(client)
+        assert client.response is not None
+        return client.response
+
+    async def all_answered(self) -> None:
+        """Wait until nothing is under way."""
+        while self._running:
+            await asyncio.wait(list(self._running))
+
+    async def break_off(self) -> None:
+        """End all calls at once; each is settled with at least what was seen of it."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def watch_stalled(self) -> None:
+        """Give up clients that take nothing of their answers; runs until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_STALLED_LOOK_S)
+            since = loop.time() - self.parts.options.stalled_s
+            for client in [each for each in self._clients if each.writing_since is not None]:
+                if client.writing_since is not None and client.writing_since < since:
+                    client.break_off()
+
+    async def _answer(self, request: web.BaseRequest, client: ClientSide) -> None:
+        family = family_of(has_anthropic_version="anthropic-version" in request.headers)
+        dialect = dialect_of(request.raw_path, family=family)
+        try:
+            if dialect is None:
+                raise _refused(family, Problem.UNKNOWN_PATH, f"Unknown request URL: {_asked(request)}.")
+            if request.method != dialect.method:
+                message = f"{dialect.path} takes {dialect.method}, not {request.method[:20]}."
+                raise _refused(dialect.family, Problem.WRONG_METHOD, message)
+            await self._dispatch(request, client, dialect)
+        except _Refused as refused:
+            await client.answer(refused.answer)
+        except Exception:
+            log.exception("a call failed in the proxy itself")
+            answer = problem_answer(family, Problem.FAILURE, "The proxy failed.")
+            if client.response is None:
+                await client.answer(answer)
+            else:
+                client.break_off()
+
+    async def _dispatch(self, request: web.BaseRequest, client: ClientSide, dialect: Dialect) -> None:
+        credentials = await self._credentials(request, dialect.family)
+        headers, query = list(request.headers.items()), request.raw_path.partition("?")[2]
+        raw = await self._body(request, dialect.family) if dialect.method == "POST" else b""
+        if dialect.method != "POST":
+            await pass_on(self.parts, client, dialect, "", headers, query, None)
+            return
+        try:
+            body, counted = await self._read(raw, dialect)
+        except ArgumentError as error:
+            self.parts.metrics.ended(dialect.name, "", "invalid")
+            raise _refused(dialect.family, Problem.BAD_BODY, str(error)) from None
+        if not dialect.is_charged:
+            await pass_on(self.parts, client, dialect, body.model, headers, query, raw)
+            return
+        caller = credentials.caller
+        if credentials.names_users and (user := _user_named(request, dialect.family)):
+            caller = caller._replace(user=user)
+        exchange = Exchange(
+            self.parts, client, dialect, caller, body,
+            headers=headers, query=query, counted=counted, request=_subject(request),
+        )  # fmt: skip
+        await exchange.run()
+
+    async def _credentials(self, request: web.BaseRequest, family: Family) -> _Credentials:
+        """Who calls; a key that is unknown, expired, revoked or sent in two ways opens nothing."""
+        keys = self.parts.keys
+        if keys is None:
+            return _Credentials(Caller(), names_users=True)
+        sent = _sent_key(request)
+        if sent is None:
+            raise _refused(family, Problem.UNKNOWN_KEY, "You sent no API key, or two: send one of this proxy's.")
+        try:
+            key = await keys.find(digest_of(sent))
+        except HeadgateError as error:
+            log.error("the keys cannot be asked: %s", error)
+            raise _refused(family, Problem.STORE, "The keys cannot be asked at the moment.") from None
+        if key is None or not hmac.compare_digest(key.digest, digest_of(sent)):
+            raise _refused(family, Problem.UNKNOWN_KEY, "The API key is none of this proxy's.")
+        now_us = SYSTEM_CLOCK.now_us()
+        if not key.is_good(now_us):
+            raise _refused(family, Problem.UNKNOWN_KEY, f"The API key {key.name} is {key.state(now_us)}.")
+        return _Credentials(_caller_of(key), key.names_users)
+
+    async def _body(self, request: web.BaseRequest, family: Family) -> bytes:
+        """The body as it was sent; one that is too long is refused before it is read, where its length is told."""
+        options = self.parts.options
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            raise _refused(family, Problem.BAD_BODY, "The body is compressed: send it without content-encoding.")
+        if (request.content_length or 0) > options.most_body_bytes:
+            raise _too_large(family, options.most_body_bytes)
+        raw = bytearray()
+        try:
+            async with asyncio.timeout(options.body_s):
+                if request.headers.get("expect", "").lower() == "100-continue":
+                    await _let_send(request)
+                while chunk := await request.content.readany():
+                    raw += chunk
+                    if len(raw) > options.most_body_bytes:
+                        raise _too_large(family, options.most_body_bytes)
+        except TimeoutError:
+            raise _refused(family, Problem.BAD_BODY, f"The body did not come within {options.body_s:g} s.") from None
+        return bytes(raw)
+
+    async def _read(self, raw: bytes, dialect: Dialect) -> tuple[CallBody, InputCount | None]:
+        """What a body says, and how many tokens it sends where that takes long to count."""
+        if len(raw) < _THREAD_BYTES:
+            return read_body(raw, dialect), None
+        return await asyncio.to_thread(_read_and_count, raw, dialect)
+
+    def _own_page(self, path: str) -> web.Response:
+        if path == "/metrics":
+            return web.Response(body=self.parts.metrics.exposition(), headers={"content-type": CONTENT_TYPE})
+        if self.draining:
+            return web.Response(status=503, text="draining\n")
+        return web.Response(text="ok\n")
+
+
+def _read_and_count(raw: bytes, dialect: Dialect) -> tuple[CallBody, InputCount | None]:
+    body = read_body(raw, dialect)
+    return body, count_input(body.told, body.model) if dialect.is_charged else None
+
+
+def _refused(family: Family, problem: Problem, message: str) -> _Refused:
+    return _Refused(problem_answer(family, problem, message))
+
+
+def _too_large(family: Family, most: int) -> _Refused:
+    return _refused(family, Problem.TOO_LARGE, f"The body has more than {most:,} bytes.")
+
+
+def _asked(request: web.BaseRequest) -> str:
+    return f"{request.method[:20]} {request.raw_path.partition('?')[0][:200]}"
+
+
+def _sent_key(request: web.BaseRequest) -> str | None:
+    """The one key that was sent, as `Authorization: Bearer` or `x-api-key`; None for none, and for several."""
+    bearers = request.headers.getall("authorization", [])
+    sent = {value.partition(" ")[2].strip() for value in bearers if value[:7].lower() == "bearer "}
+    if len(sent) < len(set(bearers)):
+        return None
+    sent |= {value.strip() for value in request.headers.getall("x-api-key", [])}
+    sent.discard("")
+    return sent.pop() if len(sent) == 1 else None
+
+
+def _caller_of(key: OwnKey) -> Caller:
+    return Caller(key.name, key.user, key.team, key.organisation, key.tier)
+
+
+def _user_named(request: web.BaseRequest, family: Family) -> str:
+    """The user that a call is for, as its key's program says; "" where it says nothing."""
+    users = request.headers.getall(USER_HEADER, [])
+    if len(users) > 1 or any(len(user) > _LONGEST_USER or not user.isprintable() for user in users):
+        message = f"{USER_HEADER} is one name of up to {_LONGEST_USER} printable characters."
+        raise _refused(family, Problem.BAD_BODY, message)
+    return users[0].strip() if users else ""
+
+
+async def _let_send(request: web.BaseRequest) -> None:
+    """Tell a client that asks before it sends a long body that it may."""
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0  # nothing of the answer was written yet
+
+
+def _subject(request: web.BaseRequest) -> Request:
+    """The request as a policy's conditions see it."""
+    return Request(
+        request.method,
+        request.raw_path,
+        headers=[(name, value) for name, value in request.headers.items() if name.lower() not in _SECRET],
+        client_ip=request.remote or "",
+        host=request.headers.get("host", ""),
+    )
+
+
+_SECRET = ("authorization", "x-api-key")

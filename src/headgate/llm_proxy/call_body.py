@@ -1,0 +1,101 @@
+"""The body of a call: what it says, read in one way only, and the question for usage that is added to it.
+
+What passes the proxy is what the client sent, to the byte, so a provider's reader must understand what this one does.
+What readers understand in different ways (a field twice, in other letters, another encoding) is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple, NoReturn
+
+from headgate.errors import ArgumentError
+from headgate.llm.dialects.paths import Dialect
+
+_DECIDING = frozenset((
+    "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of",
+    "messages", "input", "prompt", "system", "instructions", "tools",
+))  # fmt: skip
+"""Fields that decide what a call costs: some readers take them in any letters, as `Model`."""
+
+_STREAMED = ("chat", "completions", "responses", "messages")
+_ASKED_FOR = ("chat", "completions")
+"""Dialects whose streams tell usage only where it is asked for."""
+
+_ASKING = b'"stream_options":{"include_usage":true},'
+
+
+class CallBody(NamedTuple):
+    """What a body says."""
+
+    raw: bytes
+    told: dict[str, Any]
+    model: str
+    is_stream: bool
+    asks_usage: bool
+    """Whether the client itself asked for usage, and so expects an event that tells it."""
+
+    def to_send(self, dialect: Dialect, *, ask: bool) -> bytes:
+        """What is sent to the provider; with `ask` a stream of chat completions or completions tells its usage."""
+        if not ask or not self.is_stream or self.asks_usage or dialect.name not in _ASKED_FOR:
+            return self.raw
+        options = self.told.get("stream_options")
+        if "stream_options" not in self.told:
+            start = self.raw.index(b"{") + 1
+            return self.raw[:start] + _ASKING + self.raw[start:]
+        options = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+        return json.dumps({**self.told, "stream_options": options}, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def read_body(raw: bytes, dialect: Dialect) -> CallBody:
+    """What the body of a call says. Raises ArgumentError for what is no call, or can be read in several ways."""
+    try:
+        told = json.loads(raw.decode(), object_pairs_hook=_object, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"the body is no UTF-8: byte {error.start} is {raw[error.start]:#04x}") from None
+    except json.JSONDecodeError as error:
+        raise ArgumentError(f"the body is no JSON: {error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise ArgumentError("the body is nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise ArgumentError(f"the body is no JSON that can be read: {error}") from None
+    if not isinstance(told, dict):
+        raise ArgumentError(f'the body is an object such as {{"model": ...}}, not {_kind(told)}')
+    for name in told:
+        if name not in _DECIDING and name.lower() in _DECIDING:
+            raise ArgumentError(f"the body has a field {name[:40]!r}: write {name.lower()!r}")
+    model = told.get("model")
+    if not isinstance(model, str) or not model:
+        raise ArgumentError(f"model is the name of a model, not {_kind(model)}")
+    stream = told.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise ArgumentError(f"stream is true or false, not {_kind(stream)}")
+    options = told.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise ArgumentError(f"stream_options is an object, not {_kind(options)}")
+    asks = (options or {}).get("include_usage")
+    if asks is not None and not isinstance(asks, bool):
+        raise ArgumentError(f"stream_options.include_usage is true or false, not {_kind(asks)}")
+    return CallBody(raw, told, model, bool(stream) and dialect.name in _STREAMED, bool(asks))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ArgumentError(f"the body has the field {name[:40]!r} twice in one object")
+    return made
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ArgumentError(f"the body holds {name}, which is no JSON")
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    names = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    return "an empty text" if value == "" else names.get(type(value), "something else")

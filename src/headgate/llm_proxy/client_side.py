@@ -1,0 +1,98 @@
+"""The client of a call: what is written to it, until it has gone. Nothing here fails because a client has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from aiohttp import web
+
+from headgate.llm.dialects import Answer
+
+
+class ClientSide:
+    """Writes one answer. A client that takes nothing slows down its writer, and no other."""
+
+    def __init__(self, request: web.BaseRequest, *, closes: bool) -> None:
+        """With `closes` the connection is closed after the answer."""
+        self._request = request
+        self._closes = closes
+        self.response: web.StreamResponse | None = None
+        self.gone = False
+        self.on_leave: Callable[[], None] = _nothing
+        """Called once, when the client has gone."""
+
+        self.writing_since: float | None = None
+        """The event loop's time at which a write began that has not ended."""
+
+    async def answer(self, answer: Answer) -> None:
+        """Answer with a status, headers and a whole body."""
+        await self.whole(answer.status, answer.headers, answer.body)
+
+    async def whole(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        """Write a whole answer."""
+        response = web.Response(status=status, body=body)
+        response.headers.clear()
+        await self._prepare(response, headers)
+        await self._write_out(response.write_eof)
+
+    async def start(self, status: int, headers: list[tuple[str, str]]) -> None:
+        """Begin an answer that is written in parts."""
+        await self._prepare(web.StreamResponse(status=status), headers)
+
+    async def write(self, data: bytes) -> None:
+        """Write a part, once the client has taken most of what came before."""
+        response = self.response
+        if self.gone or response is None:
+            return
+        self.writing_since = asyncio.get_running_loop().time()
+        try:
+            await response.write(data)
+        except (ConnectionError, RuntimeError):
+            self.leave()
+        finally:
+            self.writing_since = None
+
+    async def end(self) -> None:
+        """End an answer that was written in parts."""
+        if self.response is not None:
+            await self._write_out(self.response.write_eof)
+
+    def break_off(self) -> None:
+        """Close the connection in the middle of an answer, so that the client sees that it is not whole."""
+        if self._request.transport is not None:
+            self._request.transport.abort()
+        self.leave()
+
+    def leave(self) -> None:
+        """Note that the client has gone."""
+        if not self.gone:
+            self.gone = True
+            self.on_leave()
+
+    async def _prepare(self, response: web.StreamResponse, headers: list[tuple[str, str]]) -> None:
+        self.response = response
+        for name, value in headers:
+            response.headers.add(name, value)
+        if self._closes:
+            response.force_close()
+        if not self.gone:
+            try:
+                await response.prepare(self._request)
+            except (ConnectionError, RuntimeError):
+                self.leave()
+
+    async def _write_out(self, write: Callable[[], object]) -> None:
+        if self.gone:
+            return
+        self.writing_since = asyncio.get_running_loop().time()
+        try:
+            await write()  # type: ignore[misc]
+        except (ConnectionError, RuntimeError):
+            self.leave()
+        finally:
+            self.writing_since = None
+
+
+def _nothing() -> None:
+    """Where nothing is to be told."""

@@ -1,0 +1,272 @@
+"""The course of one call: held, sent to the providers in their order, answered, and settled, whatever becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from headgate.errors import ArgumentError, StoreError
+from headgate.llm.call import AsyncCall
+from headgate.llm.call_costs import UnknownPriceError
+from headgate.llm.dialects import (
+    Answer,
+    Dialect,
+    Problem,
+    limit_headers,
+    problem_answer,
+    refusal,
+    requested_units,
+)
+from headgate.llm.entry import Caller
+from headgate.llm.inputs import InputCount
+from headgate.llm_proxy.call_body import CallBody
+from headgate.llm_proxy.client_side import ClientSide
+from headgate.llm_proxy.passed_headers import headers_to_answer
+from headgate.llm_proxy.provider_pool import REFUSALS, ProviderState
+from headgate.llm_proxy.proxy_parts import ProxyParts
+from headgate.llm_proxy.stream_relay import StreamRelay
+from headgate.llm_proxy.upstream import Lost, NotReached
+from headgate.policy.subject import Subject
+
+_MOST_WHOLE_BYTES = 64 * 1024 * 1024
+_MOST_ERROR_BYTES = 1024 * 1024
+_THREAD_BYTES = 256 * 1024
+"""An answer that is longer is parsed in a thread, so that other calls go on."""
+
+
+class Exchange:
+    """One call of a client. `run` ends when the answer was written and the call is settled."""
+
+    def __init__(
+        self,
+        parts: ProxyParts,
+        client: ClientSide,
+        dialect: Dialect,
+        caller: Caller,
+        body: CallBody,
+        *,
+        headers: list[tuple[str, str]],
+        query: str,
+        counted: InputCount | None,
+        request: Subject,
+    ) -> None:
+        self._parts = parts
+        self._client = client
+        self._dialect = dialect
+        self._caller = caller
+        self._body = body
+        self._headers = headers
+        self._query = query
+        self._counted = counted
+        self._request = request
+        self._started = asyncio.get_running_loop().time()
+        self._is_read_on = False
+        self._scope: asyncio.Timeout | None = None
+        self._relay: StreamRelay | None = None
+        self._was_sent = False
+
+    async def run(self) -> None:
+        """Hold, send, answer, settle."""
+        call = await self._hold()
+        if call is None:
+            return
+        for warning in call.warnings:
+            self._parts.metrics.warned(warning.limit)
+        self._client.on_leave = self._left
+        try:
+            async with call:
+                try:
+                    async with asyncio.timeout(None) as self._scope:
+                        if self._client.gone:
+                            self._left()
+                        outcome = await self._forward(call)
+                except TimeoutError:
+                    outcome = "left"
+                    await self._settle_left(call)
+                except asyncio.CancelledError:  # the proxy ends before the call did
+                    await self._settle_left(call)
+                    raise
+        finally:
+            self._end_reading_on()
+        self._ended("left" if self._client.gone and outcome == "answered" else outcome)
+
+    async def _hold(self) -> AsyncCall | None:
+        """The call, held; None where that was answered otherwise."""
+        caller, body = self._caller, self._body
+        try:
+            call = await self._parts.gate.reserve(
+                body.model,
+                **caller._asdict(),
+                body=body.told,
+                input_tokens=self._counted,
+                request=self._request,
+            )
+        except UnknownPriceError as error:
+            await self._invalid(Problem.UNKNOWN_PRICE, str(error))
+        except ArgumentError as error:
+            await self._invalid(Problem.BAD_BODY, str(error))
+        except StoreError:
+            message = "The limits cannot be asked at the moment."
+            await self._client.answer(problem_answer(self._dialect.family, Problem.STORE, message))
+            self._ended("refused")
+        else:
+            if call:
+                return call
+            await self._client.answer(self._refusal(call))
+            self._ended("refused")
+        return None
+
+    async def _forward(self, call: AsyncCall) -> str:
+        """Send the call, and answer what comes of it; how it ended."""
+        pool, model = self._parts.pool, self._body.model
+        serving = pool.serving(self._dialect, model)
+        if not serving:
+            await call.cancel()
+            return await self._problem(
+                Problem.UNKNOWN_MODEL, f"No provider here serves the model {model!r:.80}.", "invalid"
+            )
+        ready, wait_us = pool.ready(serving, model, call.held.input + call.held.output)
+        if not ready:
+            await call.cancel()
+            message = "The provider has refused calls of this model, and is left alone for as long as it said."
+            return await self._problem(Problem.PROVIDER_BUSY, message, "busy", wait_us=wait_us)
+        refused: Answer | None = None
+        for state in ready:
+            try:
+                response = await self._send(state)
+            except NotReached:
+                pool.note_unreachable(state)
+                self._parts.metrics.provider_failed(state.settings.name, "unreachable")
+                continue
+            except Lost as error:
+                await call.settle_unknown()
+                return await self._lost(state, error)
+            async with response:
+                pool.note(state, model, response.status, response.headers)
+                if response.status < 400:
+                    return await self._answer(call, state, response)
+                refused = await self._failure(state, response)
+            if refused.status not in REFUSALS:
+                break
+        if refused is not None:
+            await call.settle_failed()
+            await self._client.answer(refused)
+            return "failed"
+        await call.cancel()
+        return await self._problem(Problem.PROVIDER_UNREACHABLE, "The provider cannot be reached.", "unreachable")
+
+    async def _send(self, state: ProviderState) -> aiohttp.ClientResponse:
+        self._was_sent = True
+        settings = state.settings
+        body = self._body.to_send(self._dialect, ask=settings.asks_usage)
+        return await self._parts.upstream.send(settings, self._dialect, self._query, self._headers, body)
+
+    async def _answer(self, call: AsyncCall, state: ProviderState, response: aiohttp.ClientResponse) -> str:
+        """Pass on what a provider answers."""
+        own = limit_headers(self._dialect.family, call.decision)
+        if call.warnings:
+            own.append(("headgate-warning", ", ".join(warning.header for warning in call.warnings)))
+        headers = headers_to_answer(response.headers.items(), own)
+        self._parts.metrics.began(self._dialect.name, asyncio.get_running_loop().time() - self._started)
+        if response.content_type == "text/event-stream":
+            asked = state.settings.asks_usage and not self._body.asks_usage
+            self._relay = StreamRelay(call, self._client, self._dialect, strips_usage=asked)
+            outcome = await self._relay.run(response, headers)
+            if outcome == "broken":
+                self._parts.metrics.provider_failed(state.settings.name, "broken")
+            return outcome
+        try:
+            raw = await _read(response, _MOST_WHOLE_BYTES)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            await call.settle_unknown()
+            is_timeout = isinstance(error, TimeoutError)
+            return await self._lost(state, Lost("the answer broke off", is_timeout=is_timeout))
+        await call.settle(await _parsed(raw))
+        await self._client.whole(response.status, headers, raw)
+        return "answered"
+
+    async def _failure(self, state: ProviderState, response: aiohttp.ClientResponse) -> Answer:
+        """What a provider refused with, to be passed on."""
+        self._parts.metrics.provider_failed(state.settings.name, str(response.status))
+        headers = headers_to_answer(response.headers.items(), [])
+        try:
+            body = await _read(response, _MOST_ERROR_BYTES)
+        except (aiohttp.ClientError, OSError, ValueError):
+            message = f"The provider refused the call with the status {response.status}."
+            return problem_answer(self._dialect.family, Problem.PROVIDER_UNREACHABLE, message)
+        return Answer(response.status, headers, body)
+
+    async def _lost(self, state: ProviderState, error: Lost) -> str:
+        self._parts.metrics.provider_failed(state.settings.name, "lost")
+        problem = Problem.PROVIDER_TIMEOUT if error.is_timeout else Problem.PROVIDER_UNREACHABLE
+        return await self._problem(problem, f"The provider did not answer: {error}.", "lost")
+
+    async def _invalid(self, problem: Problem, message: str) -> None:
+        self._ended(await self._problem(problem, message, "invalid"))
+
+    async def _problem(self, problem: Problem, message: str, outcome: str, *, wait_us: int | None = None) -> str:
+        await self._client.answer(problem_answer(self._dialect.family, problem, message, wait_us=wait_us))
+        return outcome
+
+    def _refusal(self, call: AsyncCall) -> Answer:
+        return refusal(
+            self._dialect.family,
+            call.decision,
+            model=self._body.model,
+            caller=self._caller.key or self._caller.user,
+            requested=requested_units(*call.held),
+        )
+
+    def _ended(self, outcome: str) -> None:
+        self._parts.metrics.ended(self._dialect.name, self._body.model, outcome)
+
+    def _left(self) -> None:
+        """The client has gone: read on for the usage, for a while, or end at once."""
+        if self._scope is None or self._is_read_on:
+            return
+        reading_on, now = self._parts.reading_on, asyncio.get_running_loop().time()
+        self._is_read_on = reading_on.begin()
+        self._parts.metrics.reading_on(reading_on.streams)
+        self._scope.reschedule(now + reading_on.seconds if self._is_read_on else now)
+
+    def _end_reading_on(self) -> None:
+        self._client.on_leave = _nothing
+        if self._is_read_on:
+            self._parts.reading_on.end()
+            self._parts.metrics.reading_on(self._parts.reading_on.streams)
+
+    async def _settle_left(self, call: AsyncCall) -> None:
+        """Settle a call that is given up: with at least what was seen of it."""
+        if self._relay is not None:
+            await self._relay.settle()
+        elif self._was_sent:
+            await call.settle_unknown()
+        else:
+            await call.cancel()
+
+
+async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """A whole body; raises ValueError for one that is too long."""
+    raw = bytearray()
+    while chunk := await response.content.readany():
+        raw += chunk
+        if len(raw) > most:
+            raise ValueError(f"an answer has at most {most} bytes")
+    return bytes(raw)
+
+
+async def _parsed(raw: bytes) -> Any:
+    """What an answer says; an empty one where it is no object of JSON, which tells no usage."""
+    try:
+        told = await asyncio.to_thread(json.loads, raw) if len(raw) > _THREAD_BYTES else json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return told if isinstance(told, Mapping) else {}
+
+
+def _nothing() -> None:
+    """Where nothing is to be told."""

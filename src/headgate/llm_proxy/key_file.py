@@ -1,0 +1,120 @@
+"""Keys in a file of JSON that its owner alone may read: written whole or not at all, and read again when it changes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from headgate.errors import ConfigError
+from headgate.llm_proxy.own_key import OwnKey, add_to, key_values, read_key, revoked_in
+
+log = logging.getLogger("headgate")
+
+_FileIdentity = tuple[int, int, int]
+
+
+class KeyFile:
+    """The keys of a file. A change is seen by the next call, and where it cannot be read the old keys stay."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: _FileIdentity | None = None
+        self._by_digest: dict[str, OwnKey] = {}
+
+    def check(self) -> int:
+        """Read the keys, and say how many there are; raises ConfigError where they cannot be read."""
+        try:
+            self._read(_identity(self.path))
+        except FileNotFoundError:
+            raise ConfigError(
+                f"{self.path}: there are no keys yet: make one with `headgate llm key create NAME --keys {self.path}`"
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"{self.path}: {error.strerror}") from None
+        return len(self._by_digest)
+
+    async def find(self, digest: str) -> OwnKey | None:
+        """The key of a digest. The file is looked at each time, which takes two microseconds."""
+        try:
+            identity = _identity(self.path)
+            if identity != self._seen:
+                self._seen = identity  # also where it fails, so that it is tried and told once a change
+                self._read(identity)
+        except (OSError, ConfigError) as error:
+            if not isinstance(error, OSError) or self._seen is not None:
+                log.error("the keys cannot be read, those from before stay: %s", error)
+            if isinstance(error, OSError):
+                self._seen = None
+        return self._by_digest.get(digest)
+
+    def all(self) -> list[OwnKey]:
+        """All keys, in the order in which they were made; none where there is no file."""
+        return _keys_of(self.path)
+
+    def add(self, key: OwnKey) -> None:
+        """Keep a new key; raises ConfigError where one of its name is active."""
+        self._change(lambda keys: (add_to(keys, key), 1))
+
+    def revoke(self, name: str, now_us: int) -> int:
+        """Revoke the keys of a name; how many."""
+        return self._change(lambda keys: revoked_in(keys, name, now_us))
+
+    def _read(self, identity: _FileIdentity) -> None:
+        keys = _keys_of(self.path)
+        self._by_digest = {key.digest: key for key in keys}
+        self._seen = identity
+
+    def _change(self, change: Callable[[list[OwnKey]], tuple[list[OwnKey], int]]) -> int:
+        with self._locked():
+            keys, changed = change(_keys_of(self.path))
+            if changed:
+                self._write(keys)
+            return changed
+
+    def _write(self, keys: list[OwnKey]) -> None:
+        """Put a new file in place of the old one; a process that is killed leaves the one or the other, whole."""
+        text = json.dumps({"version": 1, "keys": [key_values(key) for key in keys]}, indent=1) + "\n"
+        number, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+        try:
+            with os.fdopen(number, "w") as file:  # mkstemp makes it readable for its owner alone
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(self.path)
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Changes of several processes come one after another."""
+        with self.path.with_name(f".{self.path.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _identity(path: Path) -> _FileIdentity:
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _keys_of(path: Path) -> list[OwnKey]:
+    """The keys of a file, none where there is no file; raises ConfigError with the place of what is wrong."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: is no JSON: {error}") from None
+    if not isinstance(told, dict) or told.get("version") != 1 or not isinstance(told.get("keys"), list):
+        raise ConfigError(f'{path}: is no file of keys: it is {{"version": 1, "keys": [...]}}')
+    return [read_key(each, f"{path}: keys[{place}]") for place, each in enumerate(told["keys"])]

@@ -1,0 +1,123 @@
+"""What the proxy does, as figures for Prometheus. Names of models are labels up to a bound: clients choose them."""
+
+from __future__ import annotations
+
+from headgate.errors import MissingExtraError
+from headgate.llm.entry import Books, Entry
+
+try:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+except ImportError as error:
+    raise MissingExtraError("the proxy of language models", extra="llm-proxy") from error
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_MOST_MODELS = 200
+OTHERS = "other"
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class ProxyMetrics:
+    """The figures of one proxy. It keeps books, too: from them it knows what was held, used and spent."""
+
+    def __init__(self, books: Books | None = None) -> None:
+        self._books = books
+        self._models: set[str] = set()
+        self.registry = registry = CollectorRegistry()
+        self._calls = Counter(
+            "headgate_llm_calls",
+            "Calls by how they ended: answered, refused, invalid, failed (by the provider), busy (all providers), "
+            "unreachable, lost, broken (in the middle), cut (a budget's end), left (by the client)",
+            ["dialect", "model", "outcome"],
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "headgate_llm_tokens",
+            "Tokens that count, input with what caches read",
+            ["model", "kind"],
+            registry=registry,
+        )
+        self._cost = Counter(
+            "headgate_llm_cost_nano_usd", "What calls cost, in billionths of a dollar", ["model"], registry=registry
+        )
+        self._held_tokens = Gauge("headgate_llm_held_tokens", "Tokens held by calls under way", registry=registry)
+        self._held_cost = Gauge(
+            "headgate_llm_held_nano_usd", "Billionths of a dollar held by calls under way", registry=registry
+        )
+        self._under_way = Gauge("headgate_llm_calls_under_way", "Calls under way", registry=registry)
+        self._warnings = Counter(
+            "headgate_llm_warnings", "Calls that were past the soft share of a limit", ["limit"], registry=registry
+        )
+        self._first_byte = Histogram(
+            "headgate_llm_first_byte_seconds",
+            "Time from a call's arrival to the first byte of its answer, the provider's own time in it",
+            ["dialect"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._errors = Counter(
+            "headgate_llm_provider_errors",
+            "Answers of providers that were none: a status, unreachable, lost, broken",
+            ["provider", "reason"],
+            registry=registry,
+        )
+        self._read_on = Gauge(
+            "headgate_llm_read_on", "Answers that are read to their end after their client has gone", registry=registry
+        )
+
+    def ended(self, dialect: str, model: str, outcome: str) -> None:
+        """A call has ended."""
+        self._calls.labels(dialect, self._model(model), outcome).inc()
+
+    def began(self, dialect: str, seconds: float) -> None:
+        """The first byte of an answer was sent."""
+        self._first_byte.labels(dialect).observe(seconds)
+
+    def provider_failed(self, provider: str, reason: str) -> None:
+        """A provider did not answer, or refused."""
+        self._errors.labels(provider, reason).inc()
+
+    def warned(self, limit: str) -> None:
+        """A call was past the soft share of a limit."""
+        self._warnings.labels(limit).inc()
+
+    def reading_on(self, streams: int) -> None:
+        """So many answers are read on."""
+        self._read_on.set(streams)
+
+    def add(self, entry: Entry) -> None:
+        """Take an entry of the books."""
+        if self._books is not None:
+            self._books.add(entry)
+        held, cost = entry.held_input + entry.held_output, entry.held_cost or 0
+        if entry.kind == "held":
+            self._under_way.inc()
+            self._held_tokens.inc(held)
+            self._held_cost.inc(cost)
+        elif entry.kind == "settled":
+            self._under_way.dec()
+            self._settled(entry)
+
+    def exposition(self) -> bytes:
+        """All figures, in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    def _settled(self, entry: Entry) -> None:
+        self._held_tokens.dec(entry.held_input + entry.held_output)
+        self._held_cost.dec(entry.held_cost or 0)
+        model = self._model(entry.model)
+        if entry.usage is not None:
+            self._tokens.labels(model, "input").inc(entry.usage.input)
+            self._tokens.labels(model, "output").inc(entry.usage.output)
+            self._tokens.labels(model, "cache_read").inc(entry.usage.cache_read)
+        elif entry.mode == "unknown":
+            self._tokens.labels(model, "input").inc(entry.held_input)
+            self._tokens.labels(model, "output").inc(entry.held_output)
+        self._cost.labels(model).inc(entry.cost or 0)
+
+    def _model(self, model: str) -> str:
+        if model in self._models:
+            return model
+        if len(self._models) >= _MOST_MODELS:
+            return OTHERS
+        self._models.add(model)
+        return model

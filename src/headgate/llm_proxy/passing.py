@@ -1,0 +1,46 @@
+"""Calls that cost nothing, passed on as they are: lists of models, and counts of tokens."""
+
+from __future__ import annotations
+
+import aiohttp
+
+from headgate.llm.dialects import Dialect, Problem, problem_answer
+from headgate.llm_proxy.client_side import ClientSide
+from headgate.llm_proxy.passed_headers import headers_to_answer
+from headgate.llm_proxy.proxy_parts import ProxyParts
+from headgate.llm_proxy.upstream import Lost, NotReached
+
+
+async def pass_on(
+    parts: ProxyParts,
+    client: ClientSide,
+    dialect: Dialect,
+    model: str,
+    headers: list[tuple[str, str]],
+    query: str,
+    body: bytes | None,
+) -> None:
+    """Ask the first provider that serves this and can be reached."""
+    serving = parts.pool.serving(dialect, model)
+    ready, wait_us = parts.pool.ready(serving, model, 0)
+    for state in ready:
+        try:
+            response = await parts.upstream.send(state.settings, dialect, query, headers, body)
+            async with response:
+                parts.pool.note(state, model, response.status, response.headers)
+                answer = headers_to_answer(response.headers.items(), [])
+                await client.whole(response.status, answer, await response.read())
+        except NotReached:
+            parts.pool.note_unreachable(state)
+        except (Lost, aiohttp.ClientError, OSError):
+            break
+        else:
+            return
+    if not serving:
+        answered = problem_answer(dialect.family, Problem.UNKNOWN_PATH, f"No provider here serves {dialect.path}.")
+    elif not ready:
+        message = "The provider has refused calls, and is left alone for as long as it said."
+        answered = problem_answer(dialect.family, Problem.PROVIDER_BUSY, message, wait_us=wait_us)
+    else:
+        answered = problem_answer(dialect.family, Problem.PROVIDER_UNREACHABLE, "The provider cannot be reached.")
+    await client.answer(answered)

@@ -1,0 +1,84 @@
+"""Passes on a stream as it comes, reads its usage, holds more where a rule says so, and ends it at a budget's end."""
+
+from __future__ import annotations
+
+import json
+
+import aiohttp
+
+from headgate.llm.call import AsyncCall
+from headgate.llm.dialects import Dialect, StreamEnd
+from headgate.llm.events import EventReader
+from headgate.llm.tokens import count_text
+from headgate.llm.usage import Usage
+from headgate.llm_proxy.client_side import ClientSide
+
+_ASKED_FOR = ("chat", "completions")
+"""Dialects in which a client gets usage only where it asked."""
+
+
+class StreamRelay:
+    """The stream of one call."""
+
+    def __init__(self, call: AsyncCall, client: ClientSide, dialect: Dialect, *, strips_usage: bool) -> None:
+        """With `strips_usage` the usage of chat completions and completions was asked for by the proxy alone."""
+        self._call = call
+        self._client = client
+        self._reading = call.reading()
+        self._strips = strips_usage and dialect.name in _ASKED_FOR
+        self._end = StreamEnd(dialect.name) if self._reading.is_counted else None
+        self._passed = EventReader()
+
+    async def run(self, response: aiohttp.ClientResponse, headers: list[tuple[str, str]]) -> str:
+        """Pass on what comes; how it ended: answered, cut, or broken."""
+        client, reading = self._client, self._reading
+        await client.start(response.status, headers)
+        try:
+            while chunk := await response.content.readany():
+                passed = b"".join(reading.feed(chunk, strip_usage=self._strips))
+                if reading.usage.has_ended:  # before the client knows, who may come again at once
+                    await self.settle()
+                if passed:
+                    await client.write(passed)
+                if self._end is not None and await self._is_spent(passed):
+                    await self._cut()
+                    return "cut"
+        except (aiohttp.ClientError, OSError):
+            await self.settle()
+            client.break_off()
+            return "broken"
+        rest = reading.rest()
+        await self.settle()
+        if rest:
+            await client.write(rest)
+        await client.end()
+        return "answered"
+
+    async def settle(self) -> None:
+        """Settle with what was read so far."""
+        await self._call.settle_stream(self._reading.usage)
+
+    async def _is_spent(self, passed: bytes) -> bool:
+        """Whether the budget is at its end after what was passed."""
+        assert self._end is not None
+        for event in self._passed.feed(passed):
+            self._end.read(_told(event.data))
+        reading = self._reading
+        return not reading.usage.has_ended and reading.needs_more and not await self._call.hold_more(reading)
+
+    async def _cut(self) -> None:
+        """End the stream as a provider ends one that made its most tokens."""
+        assert self._end is not None
+        told = self._reading.usage.usage or Usage(self._call.held.input, 0)
+        made = count_text(self._reading.usage.text, self._call.model).tokens
+        usage = told._replace(output=max(told.output, made))
+        await self.settle()
+        await self._client.write(self._end.cut(usage, tells_usage=not self._strips))
+        await self._client.end()
+
+
+def _told(data: str) -> object:
+    try:
+        return json.loads(data) if data and data != "[DONE]" else None
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,136 @@
+"""A proxy of language models on a free port, in a thread of its own, with what its books were told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+from provider import Provider
+
+from headgate.llm.entry import Entry
+from headgate.llm_proxy.own_key import KeyFinder
+from headgate.llm_proxy.proxy_parts import ProxyOptions
+from headgate.llm_proxy.server import ProxyServer, ProxySource
+
+T = TypeVar("T")
+
+PRICES = {"m": {"input": "1", "output": "2"}}
+"""Dollars for a million tokens: a token sent costs 1,000 billionths, one made 2,000."""
+
+ALL = ["chat", "completions", "responses", "embeddings", "messages", "count_tokens", "models"]
+
+
+class RunningProxy:
+    """The proxy, as a test sees it."""
+
+    def __init__(self, server: ProxyServer, entries: list[Entry]) -> None:
+        self.server = server
+        self.entries = entries
+        self.url = ""
+
+    def settled(self, calls: int = 1) -> list[Entry]:
+        """The last entries of so many calls that were settled, once all that were held are."""
+
+        def all_settled() -> bool:
+            held = sum(entry.kind == "held" for entry in self.entries)
+            return held >= calls and held == sum(entry.kind == "settled" for entry in self.entries)
+
+        wait_until(all_settled)
+        return [entry for entry in self.entries if entry.kind == "settled"][-calls:]
+
+    def count(self, kind: str) -> int:
+        """How many entries there are of a kind."""
+        return sum(entry.kind == kind for entry in self.entries)
+
+
+class _Books:
+    def __init__(self, entries: list[Entry]) -> None:
+        self._entries = entries
+
+    def add(self, entry: Entry) -> None:
+        self._entries.append(entry)
+
+
+@contextmanager
+def running_proxy(
+    folder: Path,
+    rules: list[dict[str, Any]],
+    providers: list[dict[str, Any]],
+    *,
+    keys: KeyFinder | None = None,
+    llm: Mapping[str, Any] | None = None,
+    tiers: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[RunningProxy]:
+    """A proxy under these rules, before these providers."""
+    entries: list[Entry] = []
+    source = ProxySource(*files(folder, rules, providers, llm, tiers), keys, books=_Books(entries))
+    stop, ready = asyncio.Event(), threading.Event()
+    running: list[RunningProxy] = []
+    failed: list[BaseException] = []
+    loop = uvloop.new_event_loop()
+
+    async def main() -> None:
+        async with ProxyServer(source, ProxyOptions(**options)) as server:
+            proxy = RunningProxy(server, entries)
+            proxy.url = await server.listen("127.0.0.1", 0)
+            running.append(proxy)
+            ready.set()
+            await stop.wait()
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(main())
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            ready.set()
+            loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert ready.wait(60)
+    if failed:
+        raise failed[0]
+    try:
+        yield running[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(60)
+    assert not failed, failed
+
+
+def files(
+    folder: Path,
+    rules: list[dict[str, Any]],
+    providers: list[dict[str, Any]],
+    llm: Mapping[str, Any] | None = None,
+    tiers: Mapping[str, Any] | None = None,
+) -> tuple[Path, Path]:
+    """Files of a policy and of providers, as JSON, which is YAML."""
+    policy, listed = folder / "llm.yaml", folder / "providers.yaml"
+    told = {"version": 1, "namespace": "llm", "store": "memory://", "llm": {"prices": PRICES, **(llm or {})}}
+    policy.write_text(json.dumps({**told, **({"tiers": tiers} if tiers else {}), "rules": rules}))
+    listed.write_text(json.dumps({"providers": providers}))
+    return policy, listed
+
+
+def at(provider: Provider, name: str = "here", **more: Any) -> dict[str, Any]:
+    """A provider that runs, as a file of providers names it."""
+    return {"name": name, "base_url": f"{provider.url}/v1", "dialects": ALL, **more}
+
+
+def wait_until(holds: Callable[[], T], timeout: float = 30.0) -> T:
+    """Wait until something holds."""
+    deadline = time.monotonic() + timeout
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "it does not come to hold"
+        time.sleep(0.01)
+    return found

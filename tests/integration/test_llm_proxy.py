@@ -1,0 +1,400 @@
+"""The proxy between the real packages of OpenAI and Anthropic and a provider that is wrong in many ways."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+from provider import Provider, running_provider
+from running_proxy import RunningProxy, at, running_proxy, wait_until
+
+from headgate.llm.usage import Usage
+
+pytestmark = pytest.mark.integration
+
+MESSAGES: Any = [{"role": "user", "content": "hi"}]
+WIDE = [
+    {"name": "all", "by": ["model"], "limits": "100000/minute; 100000000 tokens/minute bucket; 1000 usd/day in UTC"}
+]
+USED = Usage(12, 3)
+HTTP = httpx.Client(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with running_provider() as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def proxy(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProxy]:
+    """Wide limits, no keys, one provider."""
+    with running_proxy(tmp_path_factory.mktemp("proxy"), WIDE, [at(provider)]) as proxy:
+        yield proxy
+
+
+@pytest.fixture(autouse=True)
+def _good_again(provider: Provider) -> None:
+    provider.behaviours.clear()
+    provider.refused = provider.left = 0
+
+
+def openai_of(url: str, **options: Any) -> openai.OpenAI:
+    return openai.OpenAI(**{"api_key": "own", "base_url": f"{url}/v1", "max_retries": 0, **options})
+
+
+def anthropic_of(url: str, **options: Any) -> anthropic.Anthropic:
+    return anthropic.Anthropic(**{"api_key": "own", "base_url": url, "max_retries": 0, **options})
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": "m", "messages": MESSAGES},
+    "/v1/completions": {"model": "m", "prompt": "hi"},
+    "/v1/responses": {"model": "m", "input": "hi"},
+    "/v1/messages": {"model": "m", "max_tokens": 99, "messages": MESSAGES},
+}
+
+
+def test_whole_answers_of_every_dialect_pass_and_are_settled_exactly(proxy: RunningProxy) -> None:
+    with openai_of(proxy.url) as client:
+        chat = client.chat.completions.create(model="m", messages=MESSAGES)
+        assert chat.choices[0].message.content == "Hello world"
+        assert client.completions.create(model="m", prompt="hi").choices[0].text == "Hello world"
+        assert client.responses.create(model="m", input="hi").output_text == "Hello world"
+        assert [(entry.mode, entry.usage, entry.cost) for entry in proxy.settled(3)] == [("exact", USED, 18_000)] * 3
+        assert client.embeddings.create(model="m", input="hi").data[0].embedding == [0.5]
+        assert proxy.settled()[0].usage == Usage(12, 0)
+    with anthropic_of(proxy.url) as other:
+        assert other.messages.create(model="m", max_tokens=9, messages=MESSAGES).stop_reason == "end_turn"
+    assert proxy.settled()[0].usage == USED
+
+
+def test_what_costs_nothing_is_passed_on_and_never_held(proxy: RunningProxy, provider: Provider) -> None:
+    held = proxy.count("held")
+    with openai_of(proxy.url) as client, anthropic_of(proxy.url) as other:
+        assert [model.id for model in client.models.list()] == ["gpt-5.5"]
+        assert other.messages.count_tokens(model="m", messages=MESSAGES).input_tokens == 12
+    assert proxy.count("held") == held
+    assert [request.path for request in provider.requests[-2:]] == ["/v1/models", "/v1/messages/count_tokens"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {}, {"cut_bytes": 3}, {"crlf": True}, {"comments": True, "cut_bytes": 11}, {"tells": "every chunk"},
+        {"tells": "null choices"}, {"tells": "never"}, {"tells": "zero first"}, {"tells": "negative"},
+        {"tells": "absurd"}, {"unended": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_stream_is_the_providers_to_the_byte(
+    proxy: RunningProxy, provider: Provider, path: str, how: dict[str, Any]
+) -> None:
+    provider.behave("m", **how)
+    body: dict[str, Any] = {**BODIES[path], "stream": True}
+    if path.endswith("completions"):
+        body["stream_options"] = {"include_usage": True}
+    answer = HTTP.post(proxy.url + path, json=body)
+    assert answer.status_code == 200 and answer.headers["content-type"] == "text/event-stream"
+    assert answer.content == provider.sent[-1]
+    [entry] = proxy.settled()
+    tells = how.get("tells", "usual")
+    is_told = tells in ("usual", "every chunk", "null choices", "zero first") and not (
+        how.get("unended") and "responses" in path
+    )
+    assert entry.mode == ("exact" if is_told else "at least")
+    assert entry.usage is not None and entry.usage.output >= 2
+    if is_told:
+        assert entry.usage == USED
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize(
+    "options", [{}, {"stream_options": None}, {"stream_options": {"include_usage": False}}], ids=str
+)
+def test_usage_is_asked_for_and_stripped_where_the_client_did_not_ask(
+    proxy: RunningProxy, provider: Provider, path: str, options: dict[str, Any]
+) -> None:
+    provider.behave("m", cut_bytes=17)
+    answer = HTTP.post(proxy.url + path, json={**BODIES[path], "stream": True, **options}, timeout=30)
+    assert provider.requests[-1].json["stream_options"] == {"include_usage": True}
+    events = provider.sent[-1].split(b"\n\n")
+    assert b'"usage"' in events[-3] and b'"usage"' not in answer.content
+    assert answer.content == b"\n\n".join([*events[:-3], *events[-2:]])
+    assert proxy.settled()[0].usage == USED
+
+
+def test_a_body_passes_to_the_byte_but_for_the_question_for_usage(proxy: RunningProxy, provider: Provider) -> None:
+    raw = b'\n {"stream":true,  "model":"m","x":1.50e0,"messages":[{"role":"user","content":"\\u00e4 \xc3\xa4"}]} '
+    HTTP.post(f"{proxy.url}/v1/chat/completions", content=raw, timeout=30)
+    asking = b'"stream_options":{"include_usage":true},'
+    assert provider.requests[-1].body == raw.replace(b'"stream":true', asking + b'"stream":true')
+    HTTP.post(f"{proxy.url}/chat/completions?a=b", content=raw.replace(b"true", b"false"), timeout=30)
+    assert provider.requests[-1].body == raw.replace(b"true", b"false")
+    assert provider.requests[-1].path == "/v1/chat/completions?a=b"
+
+
+def test_headers_pass_but_for_keys_and_those_of_a_connection(
+    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROVIDERS_KEY", "the-secret")
+    provider.behave("m", headers=(("x-from", "there"), ("set-cookie", "a=b"), ("x-ratelimit-limit-requests", "7")))
+    sent = {
+        "authorization": "Bearer own", "x-mine": "1", "cookie": "c=d", "connection": "x-drop", "x-drop": "1",
+        "anthropic-beta": "one", "x-forwarded-for": "10.0.0.1",
+    }  # fmt: skip
+    with running_proxy(tmp_path, WIDE, [at(provider, api_key_env="PROVIDERS_KEY")]) as proxy:
+        answer = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"], headers=sent)
+        got = provider.requests[-1].headers
+        assert got["authorization"] == "Bearer the-secret" and got["x-mine"] == "1" and got["anthropic-beta"] == "one"
+        assert not {"cookie", "x-drop", "x-forwarded-for"} & set(got) and got["accept-encoding"] == "identity"
+        assert answer.headers["x-from"] == "there" and "set-cookie" not in answer.headers
+        assert answer.headers["x-ratelimit-limit-requests"] == "100000"
+        assert answer.headers["x-ratelimit-limit-usd"] == "1000"
+        HTTP.post(f"{proxy.url}/v1/messages", json=BODIES["/v1/messages"], headers=sent | {"x-api-key": "own"})
+        got = provider.requests[-1].headers
+        assert got["x-api-key"] == "the-secret" and "authorization" not in got
+    assert "own" not in json.dumps([request.headers for request in provider.requests[-2:]])
+
+
+def test_a_stream_that_breaks_breaks_for_the_client_and_counts_at_least(
+    proxy: RunningProxy, provider: Provider
+) -> None:
+    provider.behave("m", breaks_after=2)
+    with openai_of(proxy.url) as client:
+        stream = client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
+        with stream, pytest.raises(Exception, match=r"(?i)peer closed|connection|incomplete"):
+            list(stream)
+    [entry] = proxy.settled()
+    assert entry.mode == "at least" and entry.usage is not None and entry.usage.output >= 1
+
+
+@pytest.mark.parametrize("status", [400, 429, 500, 529])
+def test_a_refusal_of_the_provider_is_passed_on_and_only_the_request_counts(
+    provider: Provider, tmp_path: Path, status: int
+) -> None:
+    provider.behave("m", status=status, headers=(("retry-after-ms", "1"),))
+    with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy:
+        answer = HTTP.post(f"{proxy.url}/v1/messages", json=BODIES["/v1/messages"])
+        assert answer.status_code == status and answer.content == provider.sent[-1]
+        assert answer.headers["retry-after-ms"] == "1"
+        [entry] = proxy.settled()
+        assert (entry.mode, entry.usage, entry.cost) == ("failed", None, 0)
+
+
+def test_providers_are_tried_in_their_order_and_one_that_refused_is_left_alone(tmp_path: Path) -> None:
+    with running_provider() as busy, running_provider() as other:
+        busy.behave("", status=429, headers=(("retry-after", "600"),))
+        with running_proxy(tmp_path, WIDE, [at(busy, "busy"), at(other, "other")]) as proxy:
+            with openai_of(proxy.url) as client:
+                for _ in range(3):
+                    client.chat.completions.create(model="m", messages=MESSAGES)
+            assert (len(busy.requests), len(other.requests)) == (1, 3)
+            assert [entry.mode for entry in proxy.settled(3)] == ["exact"] * 3
+            other.behave("", status=429, headers=(("retry-after", "30"),))
+            first = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
+            then = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
+            assert first.content == other.sent[-1] and len(other.requests) == 4
+            assert then.status_code == 429 and 1 <= int(then.headers["retry-after"]) <= 30
+            assert [entry.mode for entry in proxy.settled(2)] == ["failed", "cancelled"]
+
+
+def test_a_provider_that_says_that_nothing_remains_is_left_alone(tmp_path: Path) -> None:
+    told = (("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", "9m0s"))
+    with running_provider() as spent, running_provider() as other:
+        spent.behave("", headers=told)
+        with running_proxy(tmp_path, WIDE, [at(spent, "spent"), at(other, "other")]) as proxy:
+            for _ in range(2):
+                HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
+            assert (len(spent.requests), len(other.requests)) == (1, 1)
+
+
+def test_a_provider_that_cannot_be_reached_costs_nothing(provider: Provider, tmp_path: Path) -> None:
+    gone = {"name": "gone", "base_url": "http://127.0.0.1:9/v1"}
+    with running_proxy(tmp_path, WIDE, [gone]) as proxy:
+        answer = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
+        assert answer.status_code == 502 and answer.json()["error"]["code"] == "provider_unreachable"
+        assert proxy.settled()[0].mode == "cancelled"
+    with running_proxy(tmp_path, WIDE, [gone, at(provider)]) as proxy:
+        answer = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
+        assert answer.status_code == 200 and proxy.settled()[0].mode == "exact"
+
+
+def test_a_provider_that_falls_silent_is_given_up_and_the_call_counts_as_held(
+    provider: Provider, tmp_path: Path
+) -> None:
+    provider.behave("m", first_delay_s=3)
+    with running_proxy(tmp_path, WIDE, [at(provider, timeout=0.2)]) as proxy:
+        answer = HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
+        assert answer.status_code == 504 and answer.json()["error"]["code"] == "provider_timeout"
+        assert proxy.settled()[0].mode == "unknown"
+
+
+def leave(url: str, *, after: int, stream: bool = True) -> None:
+    """Ask, and go after so many bytes of the answer."""
+    body = {**BODIES["/v1/chat/completions"], "stream": stream}
+    try:
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=0.5 if not after else 30) as answer:
+            for chunk in answer.iter_raw():
+                if after and len(chunk) >= after:
+                    return
+    except httpx.ReadTimeout:
+        return
+
+
+def test_an_answer_whose_client_has_gone_is_read_on_for_its_usage(proxy: RunningProxy, provider: Provider) -> None:
+    provider.behave("m", words=("a",) * 20, delay_s=0.02)
+    leave(proxy.url, after=1)
+    [entry] = proxy.settled()
+    assert (entry.mode, entry.usage) == ("exact", Usage(12, 20)) and provider.left == 0
+    provider.behave("m", first_delay_s=1.0)
+    leave(proxy.url, after=0, stream=False)
+    assert proxy.settled()[0].usage == USED
+
+
+def test_an_answer_that_is_not_read_on_is_closed_and_counts_at_least(provider: Provider, tmp_path: Path) -> None:
+    provider.behave("m", words=("word ",) * 400, delay_s=0.02)
+    left = provider.left
+    with running_proxy(tmp_path, WIDE, [at(provider)], read_on=0) as proxy:
+        leave(proxy.url, after=1)
+        [entry] = proxy.settled()
+        assert entry.mode == "at least" and entry.usage is not None and 1 <= entry.usage.output < 400
+        wait_until(lambda: provider.left > left)
+    with running_proxy(tmp_path, WIDE, [at(provider)], read_on_s=0.3) as proxy:
+        leave(proxy.url, after=1)
+        assert proxy.settled()[0].mode == "at least"
+        wait_until(lambda: provider.left > left + 1)
+
+
+def test_a_budget_refuses_without_a_retry_and_without_a_sleep(provider: Provider, tmp_path: Path) -> None:
+    # Each call holds 12 or so tokens and 100 of output: 0.0002 dollars of 0.00025.
+    rules = [{"name": "user", "by": ["model"], "limits": "0.00025 usd/day in UTC", "hold": "max"}]
+    asked = len(provider.requests)
+    with running_proxy(tmp_path, rules, [at(provider)]) as proxy:
+        with openai_of(proxy.url, max_retries=5) as client:
+            create = client.chat.completions.create
+            for _ in range(2):
+                create(model="m", messages=MESSAGES, max_tokens=100)
+            with pytest.raises(openai.RateLimitError) as caught:
+                create(model="m", messages=MESSAGES, max_tokens=120)
+            assert caught.value.type == "insufficient_quota"
+            assert "The limit is user." in caught.value.message
+        with anthropic_of(proxy.url, max_retries=5) as other, pytest.raises(anthropic.RateLimitError) as error:
+            other.messages.create(model="m", max_tokens=120, messages=MESSAGES)
+        assert error.value.response.headers["x-should-retry"] == "false"
+        assert proxy.count("refused") == 2 and len(provider.requests) == asked + 2
+        # What was refused took nothing: a smaller one still fits.
+        with openai_of(proxy.url) as client:
+            client.chat.completions.create(model="m", messages=MESSAGES, max_tokens=90)
+
+
+def test_a_stream_is_cut_cleanly_at_the_end_of_its_budget(provider: Provider, tmp_path: Path) -> None:
+    provider.behave("m", words=("word ",) * 300, delay_s=0.001)
+    rules = [{"name": "tokens", "by": ["model"], "limits": "300 tokens/hour", "hold": "slices"}]
+    llm = {"slice": 16, "at_end": "cut"}
+    for path, end in (("/v1/chat/completions", "length"), ("/v1/messages", "max_tokens")):
+        with running_proxy(tmp_path, rules, [at(provider)], llm=llm) as proxy:
+            body = {**BODIES[path], "stream": True, "max_tokens": 5000}
+            if "chat" in path:
+                body["stream_options"] = {"include_usage": True}
+            answer = HTTP.post(proxy.url + path, json=body, timeout=30)
+            told = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+            if "chat" in path:
+                assert told[-2]["choices"][0]["finish_reason"] == end and answer.text.endswith("data: [DONE]\n\n")
+                made = told[-1]["usage"]["completion_tokens"]
+            else:
+                assert told[-2]["delta"]["stop_reason"] == end and told[-1] == {"type": "message_stop"}
+                made = told[-2]["usage"]["output_tokens"]
+            assert 200 < made < 300
+            [entry] = proxy.settled()
+            assert entry.usage is not None and entry.usage.output == made
+        wait_until(lambda: provider.left > 0)
+
+
+@pytest.mark.parametrize("family", ["openai", "anthropic"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"", b"{", b"[]", b"null", b"\xff\xfe{}", b'{"model": "m"', b'{"model": 7}', b"{}", b'{"model": ""}',
+        b'{"model": "m", "model": "n"}', b'{"model": "m", "Model": "n"}', b'{"model": "m", "max_tokens": -1}',
+        b'{"model": "m", "MAX_TOKENS": 5}', b'{"model": "m", "max_tokens": "many"}', b'{"model": "m", "n": 0}',
+        b'{"model": "m", "max_tokens": 1e400}', b'{"model": "m", "max_tokens": NaN}', b'{"model": "m", "stream": 1}',
+        b'{"model": "m", "stream_options": 1}', b'{"model": "m", "stream_options": {"include_usage": "x"}}',
+        b'{"model": "nobody-knows-its-price"}', b'{"model": "\\u0000"}', b'{"model": "' + b"m" * 5000 + b'"}',
+        b'{"model": "m", "messages": ' + b"[" * 100_000 + b"}", b'{"model": "m", "max_tokens": ' + b"9" * 5000 + b"}",
+    ],
+    ids=lambda raw: raw[:40],
+)  # fmt: skip
+def test_a_bad_body_is_told_in_the_clients_words_and_costs_nothing(
+    proxy: RunningProxy, provider: Provider, family: str, raw: bytes
+) -> None:
+    held, asked = proxy.count("held"), len(provider.requests)
+    answer = HTTP.post(proxy.url + ("/v1/messages" if family == "anthropic" else "/v1/responses"), content=raw)
+    assert answer.status_code == 400 and answer.headers["x-should-retry"] == "false"
+    told = answer.json()
+    assert told["error"]["type"] == "invalid_request_error" and told["error"]["message"]
+    assert ("request_id" in told) == (family == "anthropic")
+    assert (proxy.count("held"), len(provider.requests)) == (held, asked)
+
+
+def test_unknown_paths_and_methods_reach_no_provider(proxy: RunningProxy, provider: Provider) -> None:
+    asked = len(provider.requests)
+    for method, path in (
+        ("POST", "/v1/images/generations"), ("POST", "/v1/files"), ("DELETE", "/v1/models/m"), ("POST", "/v1/models"),
+        ("GET", "/v1/chat/completions"), ("POST", "/v1/messages/batches"), ("PUT", "/v1/responses"), ("GET", "/"),
+    ):  # fmt: skip
+        answer = HTTP.request(method, proxy.url + path)
+        assert answer.status_code in (404, 405) and answer.json()["error"]["message"], path
+    answer = HTTP.post(f"{proxy.url}/v1/nothing", headers={"anthropic-version": "2023-06-01"})
+    assert answer.json()["error"]["type"] == "not_found_error"
+    assert len(provider.requests) == asked
+
+
+def test_bodies_have_a_bound_and_no_compression(provider: Provider, tmp_path: Path) -> None:
+    with running_proxy(tmp_path, WIDE, [at(provider)], most_body_bytes=10_000) as proxy:
+        url = f"{proxy.url}/v1/chat/completions"
+        assert HTTP.post(url, content=b"x" * 10_001).status_code == 413
+        assert HTTP.post(url, content=iter([b"x" * 6000, b"x" * 6000])).status_code == 413
+        assert HTTP.post(url, content=b"x", headers={"content-encoding": "gzip"}).status_code == 400
+        text = {"model": "m", "messages": [{"role": "user", "content": "word " * 1500}]}
+        assert HTTP.post(url, json=text).status_code == 200
+
+
+def test_long_inputs_are_counted_as_short_ones_are(proxy: RunningProxy) -> None:
+    words = "".join(f"word{number} " for number in range(12_000))
+    HTTP.post(f"{proxy.url}/v1/chat/completions", json={"model": "m", "messages": [{"role": "user", "content": words}]})
+    assert proxy.settled()[0].held_input > 24_000
+
+
+def test_calls_at_once_never_pass_a_limit_that_holds_their_most(provider: Provider, tmp_path: Path) -> None:
+    provider.behave("m", delay_s=0.01)
+    asked = len(provider.requests)
+    rules = [{"name": "user", "by": ["model"], "limits": "0.0015 usd/day in UTC", "hold": "max"}]
+    with running_proxy(tmp_path, rules, [at(provider)]) as proxy, httpx.Client(timeout=60) as client:
+        body = {**BODIES["/v1/chat/completions"], "stream": True, "max_tokens": 100}
+        with ThreadPoolExecutor(50) as threads:
+            url = f"{proxy.url}/v1/chat/completions"
+            answers = list(threads.map(lambda _: client.post(url, json=body).status_code, range(100)))
+        passed = answers.count(200)
+        assert passed + answers.count(429) == 100 and len(provider.requests) == asked + passed
+        assert sum(entry.cost or 0 for entry in proxy.settled(passed)) <= 1_500_000
+        held = [entry for entry in proxy.entries if entry.kind == "held"]
+        assert len(held) == passed >= 7
+
+
+def test_figures_tell_what_happened_and_a_health_check_answers(proxy: RunningProxy, provider: Provider) -> None:
+    HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"])
+    proxy.settled()
+    assert HTTP.get(f"{proxy.url}/healthz").text == "ok\n"
+    figures = HTTP.get(f"{proxy.url}/metrics").text
+    assert 'headgate_llm_calls_total{dialect="chat",model="m",outcome="answered"}' in figures
+    assert 'headgate_llm_tokens_total{kind="output",model="m"}' in figures
+    assert "headgate_llm_calls_under_way 0.0" in figures and "headgate_llm_held_nano_usd 0.0" in figures

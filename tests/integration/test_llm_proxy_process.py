@@ -1,0 +1,127 @@
+"""The proxy as a process: the example for newcomers, signals, and a process that is killed in the middle of a call."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from provider import Provider, running_provider
+from running_proxy import PRICES, at, wait_until
+
+pytestmark = pytest.mark.integration
+
+HTTP = httpx.Client(timeout=30)
+BODY: dict[str, Any] = {"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
+READY = re.compile(r" on (http://[0-9.:]+)/v1;")
+
+
+class Process:
+    """A proxy that runs."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self.process = process
+        self.url = url
+
+    def ask(self, body: dict[str, Any], **headers: str) -> httpx.Response:
+        return HTTP.post(f"{self.url}/v1/chat/completions", json=body, headers=headers)
+
+
+@contextmanager
+def running(*words: str | Path) -> Iterator[Process]:
+    """`headgate llm serve` with these words, on a free port."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "headgate", "llm", "serve", *map(str, words), "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        try:
+            ready = READY.search(process.stderr.readline())
+            assert ready is not None
+            yield Process(process, ready[1])
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with running_provider() as provider:
+        yield provider
+
+
+def write(folder: Path, provider: Provider, limits: str, store: str = "memory://") -> tuple[Path, Path]:
+    policy, providers = folder / "llm.yaml", folder / "providers.yaml"
+    rule = {"name": "all", "by": ["model"], "limits": limits, "hold": "max"}
+    told = {"version": 1, "namespace": "llm", "store": store, "llm": {"prices": PRICES}, "rules": [rule]}
+    policy.write_text(json.dumps(told))
+    providers.write_text(json.dumps({"providers": [at(provider)]}))
+    return policy, providers
+
+
+def test_a_newcomer_sees_a_budget_refuse() -> None:
+    body = {"model": "echo", "max_tokens": 50, "messages": [{"role": "user", "content": "hi there"}]}
+    with running("--example") as proxy:
+        assert proxy.ask(body).status_code == 401
+        answers = [proxy.ask(body, authorization="Bearer hg-example") for _ in range(8)]
+        first = answers[0].json()["choices"][0]["message"]["content"]
+        statuses = [answer.status_code for answer in answers]
+        assert first == "hi there" and statuses == sorted(statuses) and 3 <= statuses.count(200) <= 6
+        assert answers[-1].json()["error"]["code"] == "insufficient_quota"
+        assert answers[-1].headers["x-should-retry"] == "false"
+        body["stream"] = True
+        told = HTTP.post(
+            f"{proxy.url}/v1/messages", json={**body, "max_tokens": 2}, headers={"x-api-key": "hg-example"}
+        )
+        assert "event: message_stop" in told.text or told.status_code == 429
+
+
+def test_signals_reload_and_drain(provider: Provider, tmp_path: Path) -> None:
+    policy, providers = write(tmp_path, provider, "1/hour")
+    provider.behave("m", words=("a",) * 60, delay_s=0.01)
+    with running(policy, "--providers", providers, "--no-keys") as proxy:
+        assert proxy.ask(BODY).status_code == 200 and proxy.ask(BODY).status_code == 429
+        policy.write_text("version: [")
+        proxy.process.send_signal(signal.SIGHUP)
+        assert proxy.process.stderr is not None
+        assert "the old policy and providers stay in force" in proxy.process.stderr.readline()
+        assert proxy.ask(BODY).status_code == 429
+        write(tmp_path, provider, "5/hour")
+        proxy.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: proxy.ask({**BODY, "stream": True}).status_code == 200)
+        with HTTP.stream("POST", f"{proxy.url}/v1/chat/completions", json={**BODY, "stream": True}) as answer:
+            parts = answer.iter_raw()
+            text = next(parts)
+            proxy.process.send_signal(signal.SIGTERM)
+            text += b"".join(parts)
+        assert text.endswith(b"data: [DONE]\n\n") and text.count(b'"content"') == 60
+        assert proxy.process.wait(30) == 0
+
+
+def test_a_proxy_that_is_killed_gives_nothing_back(provider: Provider, tmp_path: Path) -> None:
+    # A call holds 200,000 and something of these 350,000 billionths, and would settle with a tenth of it.
+    policy, providers = write(tmp_path, provider, "0.00035 usd/day in UTC", f"shared://{tmp_path}/zone?size=1MiB")
+    provider.behave("m", words=("a",) * 5000, delay_s=0.01)
+    with (
+        running(policy, "--providers", providers, "--no-keys") as proxy,
+        HTTP.stream("POST", f"{proxy.url}/v1/chat/completions", json={**BODY, "stream": True}) as answer,
+    ):
+        parts = answer.iter_raw()
+        next(parts)
+        proxy.process.kill()
+        with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
+            list(parts)
+    provider.behave("m")
+    with running(policy, "--providers", providers, "--no-keys") as proxy:
+        refused = proxy.ask(BODY)
+        assert refused.status_code == 429 and refused.json()["error"]["type"] == "insufficient_quota"
+        assert proxy.ask({**BODY, "max_tokens": 20}).status_code == 200
