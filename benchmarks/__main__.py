@@ -21,6 +21,7 @@ from benchmarks import (
     hits,
     holding,
     instructions,
+    llm_proxy,
     memory,
     replays,
     service,
@@ -44,6 +45,7 @@ SECTIONS: dict[str, Callable[[bool], Section]] = {
     "fleet-holding": fleet_holding.run,
     "web": web.run,
     "service": service.run,
+    "llm-proxy": llm_proxy.run,
     "replays": replays.run,
     "memory": memory.run,
     "sizes": memory.run_sizes,  # leaves the machine with little warm memory: last of what is timed
