@@ -120,4 +120,6 @@ def _count(told: Any, name: str, *, needed: bool = False) -> int:
 
 def field_of(told: Any, name: str) -> Any:
     """A field of a mapping or of an object; None where it has none."""
+    if type(told) is dict:  # of JSON: asked for each field of each event of a stream
+        return told.get(name)
     return told.get(name) if isinstance(told, Mapping) else getattr(told, name, None)
