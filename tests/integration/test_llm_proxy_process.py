@@ -14,8 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from provider import Provider, running_provider
 from running_proxy import PRICES, at, wait_until
+
+from headgate.cli.commands import headgate
 
 pytestmark = pytest.mark.integration
 
@@ -68,9 +71,10 @@ def write(folder: Path, provider: Provider, limits: str, store: str = "memory://
     return policy, providers
 
 
-def test_a_newcomer_sees_a_budget_refuse() -> None:
+def test_a_newcomer_sees_a_budget_refuse(tmp_path: Path) -> None:
     body = {"model": "echo", "max_tokens": 50, "messages": [{"role": "user", "content": "hi there"}]}
-    with running("--example") as proxy:
+    books = tmp_path / "books.jsonl"
+    with running("--example", "--books", books) as proxy:
         assert proxy.ask(body).status_code == 401
         answers = [proxy.ask(body, authorization="Bearer hg-example") for _ in range(8)]
         first = answers[0].json()["choices"][0]["message"]["content"]
@@ -83,6 +87,10 @@ def test_a_newcomer_sees_a_budget_refuse() -> None:
             f"{proxy.url}/v1/messages", json={**body, "max_tokens": 2}, headers={"x-api-key": "hg-example"}
         )
         assert "event: message_stop" in told.text or told.status_code == 429
+        proxy.process.terminate()
+        assert proxy.process.wait(30) == 0
+    report = CliRunner().invoke(headgate, ["llm", "report", str(books), "--by", "user", "--format", "json"])
+    assert report.exit_code == 0 and '"newcomer"' in report.stdout
 
 
 def test_signals_reload_and_drain(provider: Provider, tmp_path: Path) -> None:

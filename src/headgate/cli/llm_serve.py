@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -20,6 +21,9 @@ _FILE = click.Path(path_type=Path)
 @click.option("--no-keys", is_flag=True, help="Let anybody call who reaches the port.")
 @click.option("--example", is_flag=True, help="Serve a built-in provider that echoes, under a budget soon spent.")
 @click.option("--store", metavar="URL", help="A store in place of the policy's own, such as redis://HOST.")
+@click.option(
+    "--books", metavar="URL", help="Keep books of all calls: a path such as books.jsonl or books.db, or its URL."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=8081, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option(
@@ -45,6 +49,7 @@ def serve(
     no_keys: bool,
     example: bool,
     store: str | None,
+    books: str | None,
     host: str,
     port: int,
     drain_s: float,
@@ -57,6 +62,7 @@ def serve(
     Speaks OpenAI's and Anthropic's dialects. SIGHUP reads the policy and the providers again, keys are read when they
     change. SIGTERM ends the proxy as soon as calls under way are answered.
     """
+    from headgate.llm.books import open_books
     from headgate.llm_proxy.example import EXAMPLE_KEY, EXAMPLE_POLICY, ExampleKeys
     from headgate.llm_proxy.key_file import KeyFile
     from headgate.llm_proxy.own_key import KeyFinder
@@ -79,7 +85,6 @@ def serve(
         finder = own
     elif keys is not None or not no_keys:
         raise click.UsageError("give one of --keys FILE and --no-keys")
-    source = ProxySource(policy, providers, finder, store)
     settings = ProxyOptions(most_body_bytes=most_body_mib << 20, read_on=read_on, read_on_s=read_on_s, drain_s=drain_s)
 
     def announce(address: str) -> None:
@@ -92,7 +97,9 @@ def serve(
                 err=True,
             )
 
-    run_proxy(source, host=host, port=port, options=settings, announce=announce)
+    with open_books(books) if books is not None else nullcontext() as kept:
+        source = ProxySource(policy, providers, finder, store, kept)
+        run_proxy(source, host=host, port=port, options=settings, announce=announce)
 
 
 COMMANDS = (serve,)
