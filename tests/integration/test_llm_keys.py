@@ -13,13 +13,17 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 from provider import Provider, running_provider
+from redis_servers import single
 from running_proxy import RunningProxy, at, running_proxy
 
 from headgate.cli.commands import headgate
+from headgate.clock import SYSTEM_CLOCK
 from headgate.errors import ConfigError
 from headgate.llm.entry import Caller
 from headgate.llm_proxy.key_file import KeyFile
 from headgate.llm_proxy.own_key import digest_of, new_key
+from headgate.llm_proxy.redis_keys import RedisKeys
+from headgate.testing import ManualClock
 
 pytestmark = pytest.mark.integration
 
@@ -183,3 +187,25 @@ def test_the_command_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.Mo
     assert "p.yaml:1:" in wrong and "providers[0].api_key: there is no such field" in wrong and "secret-1" not in wrong
     assert "providers[0].base_url: is a URL such as" in wrong
     assert "there are no keys yet: make one" in told("k.yaml", "--providers", "p.yaml", "--keys", "none.json")
+
+
+def test_keys_on_redis_are_shared_and_revoked(provider: Provider, tmp_path: Path) -> None:
+    with single() as server:
+        url = f"redis://127.0.0.1:{server.port}"
+        key = command("create", "ci", "--keys", url, "--json", "--user", "u1", "--tier", "pro")
+        assert key.exit_code == 0, key.output
+        secret = json.loads(key.stdout)["key"]
+        assert command("create", "ci", "--keys", url).exit_code == 1
+        clock = ManualClock(SYSTEM_CLOCK.now_us())
+        keys = RedisKeys(url, clock)
+        with running_proxy(tmp_path, RULES, [at(provider)], keys=keys, tiers=TIERS) as proxy:
+            assert ask(proxy, secret).status_code == 200 and ask(proxy, "hg-forged").status_code == 401
+            assert command("revoke", "ci", "--keys", url).exit_code == 0
+            clock.advance(1_000_000)
+            assert ask(proxy, secret).status_code == 401
+        assert "revoked" in command("list", "--keys", url).stdout and keys.check() == 1
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda number: keys.add(new_key(f"k{number}", now_us=1)[1]), range(4)))
+        assert len(keys.all()) == 5
+        keys.close()
+    assert command("list", "--keys", "memory://").exit_code == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from pathlib import Path
 
 import click
 
@@ -14,8 +13,9 @@ from headgate.errors import ConfigError
 from headgate.periods import parse_period
 
 _WHERE = click.option(
-    "--keys", required=True, type=click.Path(path_type=Path), help="The file of the keys, which its owner alone reads."
-)
+    "--keys", required=True, metavar="PLACE",
+    help="The file of the keys, which its owner alone reads; or the URL of a Redis, such as redis://HOST.",
+)  # fmt: skip
 _SHORT_PERIOD = re.compile(r"([0-9]+) ?([a-z]+)")
 
 
@@ -34,14 +34,14 @@ def key() -> None:
 @click.option("--expires", metavar="WHEN", help="After so long, such as 30d, or on a date, such as 2027-01-31 (UTC).")
 @click.option("--names-users", is_flag=True, help="Its calls may name a user in the header X-Headgate-User.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def create(name: str, keys: Path, expires: str | None, as_json: bool, **told: str | bool) -> None:
+def create(name: str, keys: str, expires: str | None, as_json: bool, **told: str | bool) -> None:
     """Make a key called NAME, and print it: it is shown this once, and kept as a digest."""
-    from headgate.llm_proxy.key_file import KeyFile
+    from headgate.llm_proxy.key_places import keys_at
     from headgate.llm_proxy.own_key import new_key
 
     now_us = SYSTEM_CLOCK.now_us()
     secret, kept = new_key(name, now_us=now_us, expires_us=_expiry_us(expires, now_us), **told)
-    KeyFile(keys).add(kept)
+    keys_at(keys).add(kept)
     if as_json:
         click.echo(json.dumps({"name": name, "key": secret, "expires": _moment(kept.expires_us)}))
         return
@@ -52,9 +52,9 @@ def create(name: str, keys: Path, expires: str | None, as_json: bool, **told: st
 @key.command("list")
 @_WHERE
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_keys(keys: Path, as_json: bool) -> None:
+def list_keys(keys: str, as_json: bool) -> None:
     """Show the keys: their names, how they begin, whose they are, and whether they open the proxy."""
-    from headgate.llm_proxy.key_file import KeyFile
+    from headgate.llm_proxy.key_places import keys_at
 
     now_us = SYSTEM_CLOCK.now_us()
     shown = [
@@ -69,7 +69,7 @@ def list_keys(keys: Path, as_json: bool) -> None:
             "created": _moment(each.created_us),
             "expires": _moment(each.expires_us),
         }
-        for each in KeyFile(keys).all()
+        for each in keys_at(keys).all()
     ]
     if as_json:
         click.echo(json.dumps(shown))
@@ -84,12 +84,12 @@ def list_keys(keys: Path, as_json: bool) -> None:
 @key.command()
 @click.argument("name")
 @_WHERE
-def revoke(name: str, keys: Path) -> None:
+def revoke(name: str, keys: str) -> None:
     """Revoke the key called NAME: the proxy refuses it from its next call on."""
-    from headgate.llm_proxy.key_file import KeyFile
+    from headgate.llm_proxy.key_places import keys_at
 
-    if not KeyFile(keys).revoke(name, SYSTEM_CLOCK.now_us()):
-        raise ConfigError(f"{keys}: no key that is in force is called {name[:40]!r}")
+    if not keys_at(keys).revoke(name, SYSTEM_CLOCK.now_us()):
+        raise ConfigError(f"no key that is in force is called {name[:40]!r}")
     click.echo(f"headgate: the key {name} is revoked", err=True)
 
 

@@ -17,7 +17,7 @@ _FILE = click.Path(path_type=Path)
 @click.command()
 @click.argument("policy", type=_FILE, required=False)
 @click.option("--providers", type=_FILE, help="The file that names the providers.")
-@click.option("--keys", type=_FILE, help="The file of the proxy's own keys; see `headgate llm key create`.")
+@click.option("--keys", metavar="PLACE", help="The proxy's own keys, as `headgate llm key create` was told.")
 @click.option("--no-keys", is_flag=True, help="Let anybody call who reaches the port.")
 @click.option("--example", is_flag=True, help="Serve a built-in provider that echoes, under a budget soon spent.")
 @click.option("--store", metavar="URL", help="A store in place of the policy's own, such as redis://HOST.")
@@ -45,7 +45,7 @@ _FILE = click.Path(path_type=Path)
 def serve(
     policy: Path | None,
     providers: Path | None,
-    keys: Path | None,
+    keys: str | None,
     no_keys: bool,
     example: bool,
     store: str | None,
@@ -64,7 +64,7 @@ def serve(
     """
     from headgate.llm.books import open_books
     from headgate.llm_proxy.example import EXAMPLE_KEY, EXAMPLE_POLICY, ExampleKeys
-    from headgate.llm_proxy.key_file import KeyFile
+    from headgate.llm_proxy.key_places import keys_at
     from headgate.llm_proxy.own_key import KeyFinder
     from headgate.llm_proxy.proxy_parts import ProxyOptions
     from headgate.llm_proxy.server import ProxySource
@@ -80,7 +80,7 @@ def serve(
     elif policy is None or providers is None:
         raise click.UsageError("give a POLICY and --providers FILE, or --example")
     elif keys is not None and not no_keys:
-        own = KeyFile(keys)
+        own = keys_at(keys)
         own.check()
         finder = own
     elif keys is not None or not no_keys:

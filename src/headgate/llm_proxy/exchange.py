@@ -81,8 +81,6 @@ class Exchange:
             async with call:
                 try:
                     async with asyncio.timeout(None) as self._scope:
-                        if self._client.gone:
-                            self._left()
                         outcome = await self._forward(call)
                 except TimeoutError:
                     outcome = "left"
@@ -123,6 +121,9 @@ class Exchange:
     async def _forward(self, call: AsyncCall) -> str:
         """Send the call, and answer what comes of it; how it ended."""
         pool, model = self._parts.pool, self._body.model
+        if self._client.gone:  # while the call was held
+            await call.cancel()
+            return "left"
         serving = pool.serving(self._dialect, model)
         if not serving:
             await call.cancel()

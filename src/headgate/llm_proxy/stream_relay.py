@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import aiohttp
 
+from headgate.errors import StoreError
 from headgate.llm.call import AsyncCall
 from headgate.llm.dialects import Dialect, StreamEnd
 from headgate.llm.events import EventReader
 from headgate.llm.tokens import count_text
 from headgate.llm.usage import Usage
 from headgate.llm_proxy.client_side import ClientSide
+
+log = logging.getLogger("headgate")
 
 _ASKED_FOR = ("chat", "completions")
 """Dialects in which a client gets usage only where it asked."""
@@ -64,7 +68,13 @@ class StreamRelay:
         for event in self._passed.feed(passed):
             self._end.read(_told(event.data))
         reading = self._reading
-        return not reading.usage.has_ended and reading.needs_more and not await self._call.hold_more(reading)
+        if reading.usage.has_ended or not reading.needs_more:
+            return False
+        try:
+            return not await self._call.hold_more(reading)
+        except StoreError as error:  # what was made is settled at the end
+            log.warning("no more could be held for a stream, which goes on: %s", error)
+            return False
 
     async def _cut(self) -> None:
         """End the stream as a provider ends one that made its most tokens."""

@@ -1,0 +1,17 @@
+"""Where the proxy's own keys are: a file, or a Redis, by what a command was told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headgate.llm_proxy.key_file import KeyFile
+from headgate.llm_proxy.own_key import OwnKeys
+
+
+def keys_at(place: str) -> OwnKeys:
+    """The keys of a path, or of the URL of a Redis; raises ConfigError."""
+    if "://" not in place:
+        return KeyFile(Path(place))
+    from headgate.llm_proxy.redis_keys import RedisKeys
+
+    return RedisKeys(place)
