@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from functools import cache
 from hashlib import blake2b
 from zoneinfo import ZoneInfo, available_timezones
 
 from headgate.errors import ConfigError, MissingExtraError
+from headgate.made_once import made_once
 
 CALENDAR_PERIODS = ("day", "week", "month", "year")
 
@@ -64,6 +64,10 @@ class Calendar:
         """All windows, those of one length together."""
         return _runs(self.period, self.zone)
 
+    def prepare(self) -> None:
+        """Find its windows now, which takes a tenth of a second, once a process: else the first request does."""
+        _runs(self.period, self.zone)
+
     def window(self, now_us: int) -> tuple[int, int]:
         """(start_us, end_us) of the window of a moment."""
         runs = _runs(self.period, self.zone)
@@ -108,7 +112,7 @@ def _moment(run: Run) -> int:
     return run[0]
 
 
-@cache
+@made_once
 def _runs(period: str, zone: str) -> tuple[Run, ...]:
     borders = _borders(period, ZoneInfo(zone))
     runs: list[Run] = []

@@ -387,6 +387,23 @@ def test_calls_of_one_name_are_held_once() -> None:
     assert left(gate)["user.tokens.minute"] == 90_000 - 1010
 
 
+def test_what_calls_used_to_take_is_held_once_it_is_known() -> None:
+    gate = gate_of(expected_output=3000)
+    for number in range(40):
+        call = gate.reserve("m", key="k", user=f"u{number}", input_tokens=1, max_tokens=5000)
+        assert number > 29 or call.held.output == 3000
+        call.settle_usage(Usage(1, 100))
+    assert 100 <= gate.reserve("m", key="k", user="u1", input_tokens=1, max_tokens=5000).held.output <= 110
+    assert gate.reserve("m", key="k", user="u1", input_tokens=1, max_tokens=40).held.output == 40
+    assert gate.learned.coverage()["m"].above == 0
+
+
+def test_no_more_is_held_than_a_model_makes() -> None:
+    gate = gate_of(hold="max", unknown_price="free")
+    known = gate.reserve("gpt-4o", user="u1", input_tokens=1, max_tokens=10**9)
+    assert known.held.output == gate.reserve("gpt-4o", user="u2", input_tokens=1).held.output == 16_384
+
+
 async def slowly() -> AsyncIterator[dict[str, Any]]:
     for chunk in chunks():
         await asyncio.sleep(0)

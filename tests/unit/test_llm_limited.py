@@ -240,6 +240,7 @@ def test_asynchronous_generators_and_dropped_streams_are_settled() -> None:
 
             async def look() -> None:
                 while not calls or calls[-1]:
+                    await asyncio.sleep(0.002)
                     calls.append((await used_async(gate))[2])
 
             task = asyncio.ensure_future(look())

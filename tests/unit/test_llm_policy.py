@@ -42,6 +42,11 @@ def test_a_policy_without_the_section_has_none_of_its_fields() -> None:
     assert problems({"rules": [RULE]})[0].startswith("rules[0].by[0]: no identity is named 'user'")
 
 
+def test_a_budget_may_be_less_than_one_dollar() -> None:
+    policy = read_policy({"version": 1, "llm": {}, "rules": [{**RULE, "limits": "0.3 usd/day in UTC"}]})
+    assert policy.rules[0].costs == {}
+
+
 def test_units_that_no_call_tells_and_costs_of_rules_are_refused() -> None:
     rule = {**RULE, "limits": "5 bytes/minute", "cost": 2}
     assert problems({"llm": {}, "rules": [rule]})[:2] == [

@@ -9,7 +9,6 @@ import importlib.util
 import json
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from headgate.llm import inputs, tokens, vocabularies
 from headgate.llm.inputs import InputCount, count_input, count_input_async
 from headgate.llm.model_table import find, own_name
 from headgate.llm.tokens import TokenCount, count_text
+from headgate.made_once import made_once
 
 ROOT = Path(__file__).parents[2]
 TEXTS = {
@@ -37,17 +37,15 @@ TEXTS = {
 
 
 @pytest.fixture
-def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def without(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make packages look as if they were not installed."""
     true = importlib.util.find_spec
 
     def hide(*names: str) -> None:
         monkeypatch.setattr(vocabularies, "find_spec", lambda name: None if name in names else true(name))
-        vocabularies.counter.cache_clear()
+        monkeypatch.setattr(tokens, "counter", made_once(vocabularies.load_counter))
 
-    yield hide
-    monkeypatch.undo()
-    vocabularies.counter.cache_clear()
+    return hide
 
 
 def engine(vocabulary: str) -> tiktoken.Encoding:
@@ -77,7 +75,7 @@ def test_what_looks_like_a_special_token_is_text() -> None:
 def test_the_engine_in_python_counts_as_tiktoken_does(vocabulary: str, without: Any) -> None:
     true = engine(vocabulary)
     without("tiktoken")
-    count = vocabularies.counter(vocabulary)
+    count = vocabularies.load_counter(vocabulary)
     assert count is not None
     for name, text in TEXTS.items():
         few = len(true.encode_ordinary(text))

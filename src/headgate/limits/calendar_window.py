@@ -36,6 +36,7 @@ class CalendarWindow(Limit):
         if period not in CALENDAR_PERIODS:
             raise ConfigError(f"CalendarWindow: period is one of {', '.join(CALENDAR_PERIODS)}, not {period!r}")
         calendar = Calendar(period, check_zone(zone))
+        calendar.prepare()
         compiled = compile_calendar(self.algorithm, count, calendar)
         set_fields(self, limit=count, period=period, zone=zone, of=of, period_us=MEAN_US[period], compiled=compiled)
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import Any, TypeVar
 
 from headgate import heartbeat
-from headgate.drive import answered, answered_in_any_case
+from headgate.drive import answered
 from headgate.errors import RateLimited, StoreError
 from headgate.llm.call_base import CallBase, log, mode_of
 from headgate.llm.entry import SettleMode
@@ -172,7 +172,7 @@ class AsyncCall(CallBase):
         amounts: Any
         amounts, entry = self._settlement(mode, usage)
         try:
-            self._done(await answered_in_any_case(self._reservation.commit(amounts)), entry)
+            self._done(await self._reservation.commit_in_any_case(amounts), entry)
         except StoreError as error:
             log.warning("a call could not be settled: %s", error)
 

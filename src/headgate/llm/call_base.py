@@ -60,8 +60,7 @@ class CallBase:
         self.was_cut = False
         """Whether its stream was ended since nothing more could be held."""
 
-        output = costs.output()
-        self.held = Held(size.input, output, costs.price.most(size.input, output) if costs.price else None)
+        self.held = Held(size.input, *costs.most())
         self.warnings: tuple[SoftLimit, ...] = ()
         """The soft limits that it has reached."""
 
@@ -78,9 +77,9 @@ class CallBase:
 
     @property
     def id(self) -> str:
-        """The id of the hold, the same in the books."""
+        """The id of the hold, the same in the books: any gate on the store settles it (`gate.gate.commit`)."""
         whole: str = self._reservation.id
-        return whole.partition(".")[0]
+        return whole
 
     @property
     def decision(self) -> Decision:
@@ -130,23 +129,25 @@ class CallBase:
             )
         )
 
-    def _settlement(self, mode: SettleMode, usage: Usage | None) -> tuple[GroupAmounts | None, Entry]:
+    def _settlement(self, mode: SettleMode, usage: Usage | None) -> tuple[GroupAmounts | None, Entry | None]:
         """What counts of each group, and what goes into the books. Notes what is learned."""
-        costs, price = self._costs, self._true_price()
+        costs, price, cost = self._costs, self._true_price(), 0
         amounts: GroupAmounts | None = None
-        cost = None if price is None else 0
-        if mode == "unknown" or (mode != "failed" and mode != "cancelled" and usage is None):
-            mode, cost = "unknown", self.held.cost
-        elif usage is not None:
-            cost = None if price is None else price.cost(usage)
-            if mode == "exact":
-                amounts = costs.exact(usage, cost or 0)
-            else:
-                amounts = costs.at_least(usage, cost or 0)
-                cost = cost if cost is None or self.held.cost is None else max(cost, self.held.cost)
-            self._learn(usage, is_whole=mode == "exact")
-        else:
+        if mode == "failed" or mode == "cancelled":
             amounts = costs.request_alone() if mode == "failed" else costs.nothing()
+        elif usage is None:
+            mode, cost = "unknown", self.held.cost or 0
+        else:
+            self._learn(usage, is_whole=mode == "exact")
+            if mode == "at least":  # of each what is more counts, so that the books agree with the limits
+                usage = usage._replace(
+                    input=max(usage.input, self.held.input), output=max(usage.output, self.held.output)
+                )
+            cost = 0 if price is None else price.cost(usage)
+            amounts = costs.exact(usage, cost) if mode == "exact" else costs.at_least(usage, cost)
+            cost = cost if mode == "exact" else max(cost, self.held.cost or 0)
+        if self._parts.books is None:
+            return amounts, None
         return amounts, Entry(
             "settled",
             self.id,
@@ -158,14 +159,14 @@ class CallBase:
             self.held.cost,
             mode=mode,
             usage=usage,
-            cost=cost,
+            cost=None if price is None else cost,
             price=price.version if price is not None else "",
             admitted_us=self.admitted_us,
         )
 
-    def _done(self, settlement: Settlement, entry: Entry) -> None:
+    def _done(self, settlement: Settlement, entry: Entry | None) -> None:
         """Write what was settled into the books, unless another one has settled it before."""
-        if self._parts.books is not None and settlement.outcome != "already settled":
+        if entry is not None and self._parts.books is not None and settlement.outcome != "already settled":
             self._parts.books.add(entry)
 
     def _held_more(self, reading: StreamReading, tokens: int, more: GroupAmounts, extension: Extension) -> bool:
@@ -185,10 +186,10 @@ class CallBase:
         return self._parts.price(self.model, self.admitted_us) or self._costs.price
 
     def _learn(self, usage: Usage, *, is_whole: bool) -> None:
-        learned, size = self._parts.learned, self._size
+        size = self._size
         cut = not is_whole or self.was_cut or usage.output >= size.most
         shown = 0 if size.hides or size.is_exact or not is_whole else size.counted
-        learned.settled(
+        self._parts.learned.settled(
             self.caller.key or self.caller.user,
             self.model,
             size.most,

@@ -10,19 +10,12 @@ from headgate.errors import ArgumentError
 from headgate.llm.price import Price
 from headgate.llm.usage import Usage
 from headgate.policy.compiled import Rule
-from headgate.policy.llm_settings import (
-    INPUT_TOKENS,
-    OUTPUT_TOKENS,
-    TOKENS,
-    UNCACHED_INPUT_TOKENS,
-    USD,
-    AtEnd,
-    HoldMode,
-)
+from headgate.policy.llm_settings import CALL_UNITS, USD, AtEnd, HoldMode
 from headgate.policy.rule_costs import GroupAmounts, GroupCosts
 from headgate.units import LARGEST
 
 _MOST_PLANS = 4096
+_REQUESTS_PLACE = CALL_UNITS.index(REQUESTS)
 
 
 class UnknownPriceError(ArgumentError):
@@ -35,8 +28,8 @@ class Plan(NamedTuple):
     """What is known in advance of calls that the same rules apply to."""
 
     rules: tuple[Rule, ...]
-    groups: tuple[tuple[HoldMode, str], ...]
-    """How each group holds, and what it counts."""
+    places: tuple[tuple[int, int], ...]
+    """Of each group, which of `modes` it holds by, and which of `CALL_UNITS` it counts."""
 
     modes: tuple[HoldMode, ...]
     counts_money: bool
@@ -59,16 +52,13 @@ class Plans:
         known = self._plans.get(id(rules))
         if known is not None and known.rules is rules:
             return known
-        groups: tuple[tuple[HoldMode, str], ...] = tuple(
-            (rule.hold, unit) for rule, unit in zip(rules, units, strict=True)
-        )
         slices = [rule for rule in rules if rule.hold == "slices"]
-        modes: tuple[HoldMode, ...] = tuple(dict.fromkeys(mode for mode, _ in groups))
+        modes: tuple[HoldMode, ...] = tuple(dict.fromkeys(rule.hold for rule in rules))
         plan = Plan(
             rules,
-            groups,
+            tuple((modes.index(rule.hold), CALL_UNITS.index(unit)) for rule, unit in zip(rules, units, strict=True)),
             modes,
-            any(unit == USD for _, unit in groups),
+            USD in units,
             {rule.name: rule.warn_percent for rule in rules if rule.warn_percent},
             any(rule.in_flight for rule in rules),
             "cut" if any(rule.at_end == "cut" for rule in slices) else "debt",
@@ -89,7 +79,7 @@ class CallCosts(GroupCosts):
     none is known.
     """
 
-    __slots__ = ("_output", "held", "input", "model", "plan", "plans", "price")
+    __slots__ = ("_output", "held", "input", "made", "model", "plan", "plans", "price")
 
     plan: Plan
     held: tuple[int, ...]
@@ -104,6 +94,8 @@ class CallCosts(GroupCosts):
         self.price = price
         self.plan = _NO_RULES
         self.held = ()
+        self.made: list[int] = []
+        """The output that it holds by each way to hold of its plan."""
 
     def costs(self, rules: tuple[Rule, ...], units: tuple[str, ...]) -> tuple[int, ...]:
         """The cost of each group. Raises UnknownPriceError."""
@@ -113,18 +105,23 @@ class CallCosts(GroupCosts):
                 f"the price of the model {self.model!r} is not known, and a limit counts usd: give it one in "
                 "llm.prices, or say in llm.unknown_price what it costs"
             )
-        amounts = {mode: self._amounts(self._output(mode)) for mode in plan.modes}
-        self.held = tuple([amounts[mode][unit] for mode, unit in plan.groups])
+        self.made = [self._output(mode) for mode in plan.modes]
+        amounts = [self._amounts(output) for output in self.made]
+        self.held = tuple([amounts[mode][unit] for mode, unit in plan.places])
         return self.held
 
-    def output(self) -> int:
-        """The most output that any of its rules holds."""
-        return max([self._output(mode) for mode in self.plan.modes], default=0)
+    def most(self) -> tuple[int, int | None]:
+        """The most output that any of its rules holds, and what that costs; None where no price is known."""
+        output = max(self.made) if self.made else 0
+        return output, None if self.price is None else self.price.most(self.input, output)
 
     def more(self, tokens: int) -> GroupAmounts:
         """What a further slice of so many tokens of output takes."""
-        table = {unit: min(amount, LARGEST) for unit, amount in self._made(tokens).items()}
-        return GroupAmounts([table.get(unit, 0) if mode == "slices" else 0 for mode, unit in self.plan.groups])
+        plan, cost = self.plan, 0
+        if self.price is not None and plan.counts_money:
+            cost = self.price.most(self.input, tokens) - self.price.most(self.input, 0)
+        made = _bounded((0, tokens, 0, tokens, 0, cost))
+        return GroupAmounts([made[unit] if plan.modes[mode] == "slices" else 0 for mode, unit in plan.places])
 
     def add(self, more: GroupAmounts) -> None:
         """Note that a further slice is held."""
@@ -132,15 +129,9 @@ class CallCosts(GroupCosts):
 
     def exact(self, usage: Usage, cost: int) -> GroupAmounts:
         """What a call took of each group that used so much and cost so many billionths."""
-        amounts = {
-            REQUESTS: 1,
-            INPUT_TOKENS: usage.input,
-            UNCACHED_INPUT_TOKENS: usage.input - usage.cache_read,
-            OUTPUT_TOKENS: usage.output,
-            TOKENS: usage.input + usage.output,
-            USD: cost,
-        }
-        return GroupAmounts([min(amounts[unit], LARGEST) for _, unit in self.plan.groups])
+        sent, made = usage.input, usage.output
+        amounts = _bounded((1, sent + made, sent, made, sent - usage.cache_read, cost))
+        return GroupAmounts([amounts[unit] for _, unit in self.plan.places])
 
     def at_least(self, usage: Usage, cost: int) -> GroupAmounts:
         """`exact`, but nothing that is held is given back."""
@@ -149,26 +140,20 @@ class CallCosts(GroupCosts):
 
     def request_alone(self) -> GroupAmounts:
         """What counts of a call that a provider refused: that it was made."""
-        return GroupAmounts([1 if unit == REQUESTS else 0 for _, unit in self.plan.groups])
+        return GroupAmounts([1 if unit == _REQUESTS_PLACE else 0 for _, unit in self.plan.places])
 
     def nothing(self) -> GroupAmounts:
         """What counts of a call that was never sent."""
-        return GroupAmounts([0] * len(self.plan.groups))
+        return GroupAmounts([0] * len(self.plan.places))
 
-    def _amounts(self, output: int) -> dict[str, int]:
-        cost = self.price.most(self.input, output) if self.price is not None and self.plan.counts_money else 0
-        amounts = {
-            REQUESTS: 1,
-            INPUT_TOKENS: self.input,
-            UNCACHED_INPUT_TOKENS: self.input,
-            OUTPUT_TOKENS: output,
-            TOKENS: self.input + output,
-            USD: cost,
-        }
-        return amounts if max(amounts.values()) <= LARGEST else {unit: min(n, LARGEST) for unit, n in amounts.items()}
-
-    def _made(self, output: int) -> dict[str, int]:
-        cost = 0
+    def _amounts(self, output: int) -> tuple[int, ...]:
+        """What is held of each of `CALL_UNITS` with so much output."""
+        cost, sent = 0, self.input
         if self.price is not None and self.plan.counts_money:
-            cost = self.price.most(self.input, output) - self.price.most(self.input, 0)
-        return {OUTPUT_TOKENS: output, TOKENS: output, USD: cost}
+            cost = self.price.most(sent, output)
+        return _bounded((1, sent + output, sent, output, sent, cost))
+
+
+def _bounded(amounts: tuple[int, ...]) -> tuple[int, ...]:
+    """Amounts of each of `CALL_UNITS`, none above what a limit counts."""
+    return amounts if max(amounts) <= LARGEST else tuple([min(amount, LARGEST) for amount in amounts])

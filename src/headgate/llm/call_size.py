@@ -65,13 +65,19 @@ def size_of(
 
 def most_output(body: Mapping[str, Any], settings: LlmSettings) -> int:
     """The most tokens of output that a body allows. Raises ArgumentError for what is no number of tokens."""
-    told = [_count(name, body[name], least=0) for name in _MOST if body.get(name) is not None]
-    times = [_count(name, body[name], least=1, most=_MOST_TIMES) for name in _TIMES if body.get(name) is not None]
-    most = max(told, default=settings.max_output)
-    return min(most * max(times, default=1), MOST_TOKENS)
+    most, times = -1, 1
+    for name in _MOST:
+        if body.get(name) is not None:
+            most = max(most, _count(name, body[name], least=0))
+    for name in _TIMES:
+        if body.get(name) is not None:
+            times = max(times, _count(name, body[name], least=1, most=_MOST_TIMES))
+    return min((settings.max_output if most < 0 else most) * times, MOST_TOKENS)
 
 
 def _count(name: str, value: object, *, least: int, most: int = MOST_TOKENS) -> int:
+    if type(value) is int and least <= value <= most:  # nearly all
+        return value
     number = whole_number(value)
     if number is None:
         shown = repr(value)[:40] if isinstance(value, str | float) else f"a {type(value).__name__}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from headgate.errors import ArgumentError
@@ -20,19 +20,23 @@ _NAMES_REMEMBERED = 4096
 class CallSubject:
     """The subject that is a call: what it tells of itself are attributes, all else is the request's if there is one."""
 
-    __slots__ = ("_attributes", "_request", "client_ip", "endpoint", "headers", "host", "method", "path")
+    __slots__ = ("_attributes", "_request", "attribute", "client_ip", "endpoint", "headers", "host", "method", "path")
 
     def __init__(self, caller: Caller, model: str, request: Subject | None = None) -> None:
+        key, user, team, organisation, tier = caller
         own, full = _names(model)
         self._attributes = {
-            "key": caller.key,
-            "user": caller.user,
-            "team": caller.team,
-            "organisation": caller.organisation,
-            "tier": caller.tier,
+            "key": key,
+            "user": user,
+            "team": team,
+            "organisation": organisation,
+            "tier": tier,
             MODEL: own,
             FULL_MODEL: full,
         }
+        self.attribute: Callable[[str], str] = self._attributes.__getitem__
+        """What the call tells under the name of one of its identities, "" for nothing."""
+
         self._request = given = _NO_REQUEST if request is None else request
         self.method: str = given.method
         self.path: str = given.path
@@ -40,10 +44,6 @@ class CallSubject:
         self.client_ip: str = given.client_ip
         self.endpoint: str = given.endpoint
         self.headers: Mapping[str, str] = given.headers
-
-    def attribute(self, name: str) -> str:
-        """What the call tells under a name, "" for nothing."""
-        return self._attributes.get(name, "")
 
     def header(self, name: str) -> str:
         """The one value of a header of its request."""
@@ -61,9 +61,13 @@ class CallSubject:
 def check_caller(key: str, user: str, team: str, organisation: str, tier: str) -> Caller:
     """Who calls; raises ArgumentError for what is no text."""
     caller = Caller(key, user, team, organisation, tier)
-    for name, value in zip(Caller._fields, caller, strict=True):
-        if not isinstance(value, str):
-            raise ArgumentError(f"{name} of a call is text, not a {type(value).__name__}")
+    try:
+        "".join(caller)  # only texts can be joined
+    except TypeError:
+        for name, value in zip(Caller._fields, caller, strict=True):
+            if not isinstance(value, str):
+                raise ArgumentError(f"{name} of a call is text, not a {type(value).__name__}") from None
+        raise
     return caller
 
 

@@ -56,25 +56,29 @@ class Price(NamedTuple):
 
     def cost(self, usage: Usage) -> int:
         """What a call cost in billionths of a dollar, rounded up."""
-        at = usage.input
-        plain = usage.input - usage.cache_read - usage.cache_write
-        million = (
-            plain * self.input.at(at)
-            + usage.cache_read * self.cache_read.at(at)
-            + (usage.cache_write - usage.cache_write_hour) * self.cache_write.at(at)
-            + usage.cache_write_hour * self.cache_write_hour.at(at)
-            + (usage.output - usage.reasoning) * self.output.at(at)
-            + usage.reasoning * self.reasoning.at(at)
-        )
-        searches = -(-usage.web_searches * self.web_searches // THOUSAND)
-        return -(-million // MILLION) + searches + self.request
+        at, made, read, written, hour, thought, searches = usage
+        million = (at - read - written) * self.input.at(at) + (made - thought) * self.output.at(at)
+        if read or written:
+            million += read * self.cache_read.at(at) + (written - hour) * self.cache_write.at(at)
+            million += hour * self.cache_write_hour.at(at)
+        if thought:
+            million += thought * self.reasoning.at(at)
+        fees = self.request - (-searches * self.web_searches // THOUSAND)
+        return fees - (-million // MILLION)
 
     def most(self, input_tokens: int, output_tokens: int) -> int:
         """The most that a call with so many tokens can cost: all input written to the cache, all output reasoning."""
-        rates = (self.input, self.cache_read, self.cache_write, self.cache_write_hour)
-        million = input_tokens * max(rate.at(input_tokens) for rate in rates)
-        million += output_tokens * max(self.output.at(input_tokens), self.reasoning.at(input_tokens))
-        return -(-million // MILLION) + self.request
+        sent, made = self._most_rates(input_tokens)
+        return -(-(input_tokens * sent + output_tokens * made) // MILLION) + self.request
+
+    def _most_rates(self, input_tokens: int) -> tuple[int, int]:
+        """The highest rates of input and of output that so long an input can have."""
+        sent, read, written, hour = self.input, self.cache_read, self.cache_write, self.cache_write_hour
+        made, thought = self.output, self.reasoning
+        if sent.steps or read.steps or written.steps or hour.steps or made.steps or thought.steps:
+            at = input_tokens
+            return max(sent.at(at), read.at(at), written.at(at), hour.at(at)), max(made.at(at), thought.at(at))
+        return max(sent.base, read.base, written.base, hour.base), max(made.base, thought.base)
 
     def dearest(self, other: Price) -> Price:
         """Of each rate the higher of two prices."""

@@ -10,11 +10,11 @@ import base64
 import gzip
 import hashlib
 from collections.abc import Callable, Sized
-from functools import cache
 from importlib import resources
 from importlib.util import find_spec
 
 from headgate.errors import ConfigError
+from headgate.made_once import made_once
 
 SHA256 = {
     "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
@@ -50,9 +50,8 @@ loaded: set[str] = set()
 """Vocabularies that `counter` need not load any more."""
 
 
-@cache
-def counter(vocabulary: str) -> Count | None:
-    """What counts with a vocabulary, loaded at its first use; None where `headgate[llm]` is not installed.
+def load_counter(vocabulary: str) -> Count | None:
+    """What counts with a vocabulary, loaded anew; None where `headgate[llm]` is not installed.
 
     Raises ConfigError for a vocabulary that is not what OpenAI publishes.
     """
@@ -72,6 +71,10 @@ def _counter(vocabulary: str) -> Count | None:
         vocabulary, pat_str=_SPLITS[vocabulary], mergeable_ranks=_ranks(vocabulary), special_tokens={}
     )
     return _in_parts(encoding.encode_ordinary, _MOST_AT_ONCE)
+
+
+counter = made_once(load_counter)
+"""`load_counter` once for each vocabulary, at its first use."""
 
 
 def _python_counter(vocabulary: str) -> Count:

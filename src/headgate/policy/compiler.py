@@ -27,7 +27,7 @@ from headgate.policy.identity import (
 )
 from headgate.policy.llm_schema import LlmModel
 from headgate.policy.llm_settings import CALL_IDENTITIES, LlmSettings
-from headgate.policy.rule_costs import costs_of
+from headgate.policy.rule_costs import costs_of, costs_of_calls
 from headgate.policy.schema import ClientIpModel, IdentityModel, MatchModel, PolicyModel, RuleModel, TiersModel
 
 
@@ -168,6 +168,7 @@ def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Identi
     }
     if ANY_TIER not in limits and policy.tiers is not None:
         limits[ANY_TIER] = limits[policy.tiers.default]
+    units = units_of(limit for values in model.limits.values() for limit in values)
     return Rule(
         name=model.name,
         conditions=_conditions(model.match, addresses, policy.llm.models if policy.llm is not None else {}),
@@ -177,7 +178,7 @@ def _rule(model: RuleModel, policy: PolicyModel, identities: Mapping[str, Identi
             repeated="count" if model.shadow else model.repeated,
         ),
         limits=FrozenMap(limits),
-        costs=FrozenMap(costs_of(model.cost, units_of(limit for values in model.limits.values() for limit in values))),
+        costs=FrozenMap(costs_of(model.cost, units) if policy.llm is None else costs_of_calls(units)),
         default=model.default,
         shadow=model.shadow,
         on_store_error=model.on_store_error or "",

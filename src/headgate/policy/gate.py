@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
-from headgate.amounts import REQUESTS
 from headgate.clock import Clock
 from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit
@@ -22,7 +21,7 @@ from headgate.operation import Operation
 from headgate.policy.compiled import ALL_RULES, Policy, Rule
 from headgate.policy.gate_acquiring import AsyncGateAcquiring, GateAcquiring
 from headgate.policy.gate_holds import GateHolds, LinesOfHolds
-from headgate.policy.held_groups import HeldGroups
+from headgate.policy.held_groups import HeldGroups, made_of, requests_alone
 from headgate.policy.resolver import Resolved, Resolver
 from headgate.policy.rule_costs import GroupCosts
 from headgate.policy.rule_lines import lines_of_places
@@ -123,15 +122,16 @@ class _BoundPolicy:
             if rule.wait_us and rule.in_flight and reserved.decision.allowed:
                 self._lines_of_holds.add(reserved.id, lines_of_places(policy, resolved))
                 break
-        own = reserved._replace(id=_groups_of(rules, units, cost).id(reserved.id))
-        return GateHolds(bound, policy.units, self._lines_of_holds), own
+        whole = reserved.id + made_of(units) if isinstance(cost, GroupCosts) else ""
+        own = reserved._replace(id=whole or _groups_of(rules, units, cost).id(reserved.id))
+        return GateHolds(bound, self._resolver.units, self._lines_of_holds), own
 
     @property
     def _holds(self) -> Any:
         """What settles any hold by its id: limits of no rule do, as the hold's record says all that is needed."""
         if self._settles is None:
             self._settles = self._bind(())
-        return GateHolds(self._settles, self.policy.units, self._lines_of_holds)
+        return GateHolds(self._settles, self._resolver.units, self._lines_of_holds)
 
     def _bind_ahead(self) -> None:
         """Bind the limits of each rule, so that the store knows what they take before it is asked."""
@@ -372,5 +372,5 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 def _groups_of(rules: tuple[Rule, ...], units: tuple[str, ...], cost: Cost) -> HeldGroups:
     """What a hold of this cost is made of, by the rule and the unit of each group."""
     if isinstance(cost, GroupCosts):
-        return HeldGroups(units, tuple([1 if unit == REQUESTS else 0 for unit in units]))
+        return requests_alone(units)
     return HeldGroups.of(units, [rule.cost_in(unit) for rule, unit in zip(rules, units, strict=True)], cost)

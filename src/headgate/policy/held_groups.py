@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from headgate.amounts import LONGEST_UNIT, REQUESTS, UNIT, unit_named
@@ -22,6 +23,7 @@ NOTHING_HELD = "h0"
 """The id of what no limit applies to: it is settled without a store."""
 
 _MOST_GROUPS = 1024
+_UNITS_REMEMBERED = 4096
 _LONGEST = 64 + _MOST_GROUPS * (LONGEST_UNIT + 17)
 _GROUP = re.compile(r"([0-9]{0,16})([A-Za-z].*)", re.ASCII)
 
@@ -82,6 +84,17 @@ class HeldGroups(NamedTuple):
     def _counted(self, times: int) -> list[int | None]:
         """What so many requests take of each group; None where the caller said how much."""
         return [min(own * times, LARGEST) if own else None for own in self.each]
+
+
+@lru_cache(maxsize=_UNITS_REMEMBERED)
+def made_of(units: tuple[str, ...]) -> str:
+    """What follows the store's own id in that of a hold whose caller said how much it takes of each group."""
+    return requests_alone(units).id("")
+
+
+def requests_alone(units: tuple[str, ...]) -> HeldGroups:
+    """Groups of which only those of requests are of one each, whatever rules say of the others."""
+    return HeldGroups(units, tuple([1 if unit == REQUESTS else 0 for unit in units]))
 
 
 def read_held(text: object) -> tuple[str, HeldGroups]:

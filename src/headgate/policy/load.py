@@ -13,15 +13,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from headgate.amounts import REQUESTS, amount_text
 from headgate.keys import MOST_PARTS
-from headgate.limits import units_of
-from headgate.policy.compiled import ANY_TIER
+from headgate.policy.cost_problems import cost_problems
 from headgate.policy.identity import ANONYMOUS, BUILT_IN, REPEATED_IDENTITY
-from headgate.policy.llm_schema import LlmModel, rule_problems
+from headgate.policy.llm_schema import LlmModel
 from headgate.policy.llm_settings import CALL_IDENTITIES
 from headgate.policy.problems import FieldFaults, Path, PolicyError, Problem, shown
-from headgate.policy.rule_costs import costs_of
 from headgate.policy.schema import (
     ClientIpModel,
     IdentityModel,
@@ -83,7 +80,7 @@ def check_policy(document: Document) -> PolicyModel:
         except ValidationError as error:
             problems.extend(_model_problems(document, error))
         else:
-            problems.extend(document.problem(path, message) for path, message in _costs(model))
+            problems.extend(document.problem(path, message) for path, message in cost_problems(model))
         problems.extend(document.problem(path, message) for path, message in _connections(document.value))
     if problems or model is None:
         raise PolicyError(document.source, problems)
@@ -246,34 +243,6 @@ def _rule_connections(
             yield (*path, "limits"), "limits by tier need tiers: where a request's tier is read from"
         elif isinstance(tiers.get("default"), str) and tiers["default"] not in limits:
             yield (*path, "limits"), f"has no limits for the default tier {tiers['default']!r}"
-
-
-def _costs(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
-    """What is wrong with rules of calls and with costs: of what no limit counts, or above what a limit ever admits.
-
-    A limit of 0, which admits none, is meant.
-    """
-    for index, rule in enumerate(policy.rules):
-        path: Path = ("rules", index, "cost")
-        units = units_of(limit for limits in rule.limits.values() for limit in limits)
-        yield from rule_problems(("rules", index), rule, units, of_calls=policy.llm is not None)
-        if isinstance(rule.cost, Mapping):
-            for unit in rule.cost:
-                if unit not in units:
-                    yield (*path, unit), f"no limit of this rule counts {unit}: they count {', '.join(units)}"
-        elif rule.cost is not None and len(units) > 1 and REQUESTS not in units:
-            yield (
-                path,
-                f"is of what? The limits count {', '.join(units)}: name each, such as {{{units[0]}: {rule.cost}}}",
-            )
-        costs = {} if policy.llm is not None else costs_of(rule.cost, units)  # a call tells its own
-        for tier, limits in rule.limits.items():
-            for limit in limits:
-                if 0 < limit.quota < costs.get(limit.of, 0):
-                    place = f"limits.{tier}" if tier != ANY_TIER else "limits"
-                    most = amount_text(limit.quota, limit.of)
-                    at = (*path, limit.of) if isinstance(rule.cost, Mapping) and limit.of in rule.cost else path
-                    yield at, f'can never pass {place}: "{limit}" admits {most} at most'
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:

@@ -129,7 +129,9 @@ class Resolver:
     def __init__(self, policy: Policy, bind: Bind, on_store_error: str) -> None:
         self.policy = policy
         self._matcher = Matcher(policy)
-        self._units = policy.units
+        self.units = policy.units
+        """The units that costs may name."""
+
         self._on_store_error = on_store_error
         self._looks_at_hosts = self._matcher.looks_at_hosts
         self._bind_limits = bind
@@ -165,7 +167,7 @@ class Resolver:
             asked = self._asked_for(selection, subject)
         bound, usual, units, spread, rules, numbers = asked
         if cost is not _ONE:
-            usual = charged(usual, units, cost, self._units, rules)
+            usual = charged(usual, units, cost, self.units, rules)
         if selection.only is not None:
             parts = selection.only(subject)
             if parts:

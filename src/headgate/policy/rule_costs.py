@@ -50,6 +50,11 @@ def costs_of(cost: RuleCost, units: Sequence[str]) -> dict[str, int]:
     return {only: read_amount(1 if cost is None else cost, only)}
 
 
+def costs_of_calls(units: Sequence[str]) -> dict[str, int]:
+    """What a rule says of a call that tells itself what it takes: that it is one request."""
+    return {REQUESTS: 1} if REQUESTS in units else {}
+
+
 def named_costs(costs: Mapping[str, int]) -> str:
     """What one request takes, for people: "2", "1 request and 900 tokens"; "" for the usual 1."""
     if list(costs) == [REQUESTS]:

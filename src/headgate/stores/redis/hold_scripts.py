@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
 from types import MappingProxyType
 
 from headgate.algorithms.table import REDIS_FORMS
+from headgate.made_once import made_once
 from headgate.stores.redis.scripts import MARKS, Script, finished, included, script_of, section_of, sections_of
 
 _ENTRY = 34
@@ -21,31 +21,31 @@ _BEFORE_FIELD = 6
 """Bytes that it has of a limit before the name of its field: group, name, kind and a length."""
 
 
-@cache
+@made_once
 def reserve() -> Script:
     """The script that decides limits and holds what they charge."""
     return script_of("reserve")
 
 
-@cache
+@made_once
 def settle() -> Script:
     """The script that settles what is held."""
     return script_of("settle")
 
 
-@cache
+@made_once
 def extend() -> Script:
     """The script that holds for longer, and more."""
     return script_of("extend")
 
 
-@cache
+@made_once
 def reserve_few(limits: tuple[tuple[str, str], ...]) -> Script:
     """The script that holds what a few limits of one hash charge, of these algorithms and fields, in this order."""
     return _few_of_one_hash("reserve_few", limits)
 
 
-@cache
+@made_once
 def settle_few(limits: tuple[tuple[str, str], ...]) -> Script:
     """The script that settles what a few limits of one hash hold."""
     return _few_of_one_hash(

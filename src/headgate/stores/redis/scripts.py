@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
 from hashlib import sha1
 from importlib import resources
 from typing import NamedTuple
 
 from headgate.algorithms.sliding_log import MOST_SINCE
 from headgate.algorithms.table import REDIS_FORMS
+from headgate.made_once import made_once
 from headgate.units import LARGEST, CompiledLimit
 
 HIT, PEEK, TELL = 0, 1, 2
@@ -75,6 +75,7 @@ _CONSTANTS = {
     "CHECKED": CHECKED,
     "NOTHING": "'" + BRIEF * r"\0" + "'",
 }
+_CONSTANT = re.compile(rf"\b(?:{'|'.join(_CONSTANTS)})\b")
 _FUNCTIONS = {
     "call": "redis.call",
     "spread": "unpack",
@@ -95,13 +96,13 @@ class Script(NamedTuple):
     sha: str
 
 
-@cache
+@made_once
 def one_limit(algorithm: str, field: str) -> Script:
     """The script that decides one limit of an algorithm, whose state is in a field of a hash."""
     return finished(_with_field(included(sections_of("decide_one")[""], algorithm, ""), field))
 
 
-@cache
+@made_once
 def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script:
     """The script that decides limits of these algorithms and fields, in this order, all or none.
 
@@ -144,19 +145,19 @@ def few_limits(limits: tuple[tuple[str, str], ...], *, together: bool) -> Script
     return finished([re.sub(r"\b[A-Z]+\b", lambda word: lists.get(word[0], word[0]), line) for line in lines])
 
 
-@cache
+@made_once
 def several_limits() -> Script:
     """The script that decides any number of limits, all or none."""
     return script_of("decide_loop")
 
 
-@cache
+@made_once
 def give_back() -> Script:
     """The script that gives back what was charged."""
     return script_of("give_back")
 
 
-@cache
+@made_once
 def forget() -> Script:
     """The script that forgets."""
     return script_of("forget")
@@ -191,8 +192,7 @@ def finished(lines: list[str]) -> Script:
     """A script of these lines: without comments, its constants put in, what it calls made local."""
     bare = (re.sub(r" *--.*", "", line) for line in lines)
     code = "\n".join(line for line in bare if line)
-    for name, value in _CONSTANTS.items():
-        code = re.sub(rf"\b{name}\b", str(value).replace("\\", r"\\"), code)
+    code = _CONSTANT.sub(lambda found: str(_CONSTANTS[found[0]]), code)
     used = [name for name in _FUNCTIONS if re.search(rf"(?<![.\w]){name}\(", code)]
     text = f"local {', '.join(used)} = {', '.join(_FUNCTIONS[name] for name in used)}\n{code}\n"
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
@@ -238,7 +238,7 @@ def section_of(file: str, name: str) -> list[str]:
     return sections.get(name, []) if name in _OPTIONAL else sections[name]
 
 
-@cache
+@made_once
 def sections_of(file: str) -> dict[str, list[str]]:
     """The sections of a file by name; what comes before the first has none."""
     sections: dict[str, list[str]] = {"": []}

@@ -1,0 +1,79 @@
+"""What takes long to make is made by one thread, however many ask for it at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headgate.calendars import Calendar
+from headgate.made_once import made_once
+
+
+def test_of_many_threads_one_makes_it_and_all_get_it() -> None:
+    made: list[str] = []
+    begin = threading.Barrier(20)
+
+    @made_once
+    def make(name: str) -> list[str]:
+        made.append(name)
+        return [name] * 1000
+
+    def ask(_: int) -> list[str]:
+        begin.wait()
+        return make("a")
+
+    with ThreadPoolExecutor(20) as pool:
+        first, *others = pool.map(ask, range(20))
+    assert made == ["a"] and all(other is first for other in others)
+    assert make("b") == ["b"] * 1000 and made == ["a", "b"]
+
+
+def test_what_raised_is_made_anew() -> None:
+    tries: list[int] = []
+
+    @made_once
+    def make() -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError("not now")
+        return 7
+
+    with pytest.raises(OSError, match="not now"):
+        make()
+    assert make() == make() == 7 and len(tries) == 2
+
+
+def test_a_process_that_is_forked_while_it_is_made_makes_its_own() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    @made_once
+    def make(number: int) -> int:
+        if number == 0:
+            inside.set()
+            go_on.wait(60)
+        return number
+
+    thread = threading.Thread(target=make, args=(0,))
+    thread.start()
+    inside.wait(60)
+    child = os.fork()
+    if child == 0:
+        os._exit(make(7))
+    go_on.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_the_calendar_of_a_limit_is_there_before_its_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headgate import Limiter, calendars
+
+    limiter = Limiter("5/week in Antarctica/Troll")
+
+    def never(*_: object) -> None:
+        raise AssertionError("made on the path of a request")
+
+    monkeypatch.setattr(calendars, "_borders", never)
+    assert limiter.hit("a") and Calendar("week", "Antarctica/Troll").runs
