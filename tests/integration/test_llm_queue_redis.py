@@ -297,7 +297,7 @@ async def _killed(server: Server) -> None:
             assert killed == 4
             assert [job.state for job in done] == ["done"] * jobs
             assert [job.answer["of"] for job in done] == list(range(jobs))
-            assert set(asked.values()) <= {1, 2, 3}
+            assert max(asked.values()) <= 1 + killed  # once more for each worker that was killed with it
             assert sum(asked.values()) - jobs <= 4 * 8  # only what a killed worker had is asked again
 
             async def left_in_the_stream() -> int:

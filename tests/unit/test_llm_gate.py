@@ -404,6 +404,30 @@ def test_no_more_is_held_than_a_model_makes() -> None:
     assert known.held.output == gate.reserve("gpt-4o", user="u2", input_tokens=1).held.output == 16_384
 
 
+def test_a_service_tier_is_held_at_the_dearest_price_and_settled_by_the_one_that_served() -> None:
+    gate = gate_of(hold="max")
+    usual = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000)
+    asked = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000, service_tier="priority")
+    odd = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000, service_tier=["x"])
+    assert usual.held.cost is not None and asked.held.cost is not None
+    assert asked.held.cost > usual.held.cost == odd.held.cost
+
+    def cost_of(call: Call, **answer: Any) -> int:
+        before = left(gate)["user.usd.day"] + (call.held.cost or 0)
+        call.settle({"usage": {"prompt_tokens": 1000, "completion_tokens": 500}, **answer})
+        return before - left(gate)["user.usd.day"]
+
+    standard = cost_of(usual)
+    assert cost_of(asked) > standard  # nothing was told: the dearest
+    served = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000, service_tier="priority")
+    assert cost_of(served, service_tier="default") == standard
+    streamed = gate.reserve("gpt-5.4", user="u1", input_tokens=1000, max_tokens=1000)
+    usage = {"prompt_tokens": 1000, "completion_tokens": 500}
+    before = left(gate)["user.usd.day"] + (streamed.held.cost or 0)
+    list(streamed.stream([{"choices": [], "usage": usage, "service_tier": "priority"}]))
+    assert before - left(gate)["user.usd.day"] > standard
+
+
 async def slowly() -> AsyncIterator[dict[str, Any]]:
     for chunk in chunks():
         await asyncio.sleep(0)

@@ -19,7 +19,7 @@ from headgate.llm.soft_limits import SoftLimit, reached
 from headgate.llm.stream_reading import StreamReading
 from headgate.llm.streams import StreamUsage
 from headgate.llm.tokens import count_text
-from headgate.llm.usage import Usage, field_of, read_usage
+from headgate.llm.usage import Usage, field_of, read_usage, service_tier_of
 from headgate.policy.rule_costs import GroupAmounts
 
 log = logging.getLogger("headgate")
@@ -43,8 +43,8 @@ class Held(NamedTuple):
 class CallBase:
     """A call that was asked for; true where it is held. Settling it a second time changes nothing."""
 
-    __slots__ = ("_costs", "_parts", "_reservation", "_size", "admitted_us", "caller", "held", "model", "settled",
-                 "warnings", "was_cut")  # fmt: skip
+    __slots__ = ("_costs", "_parts", "_reservation", "_service_tier", "_size", "admitted_us", "caller", "held", "model",
+                 "settled", "warnings", "was_cut")  # fmt: skip
 
     def __init__(
         self, parts: GateParts, caller: Caller, model: str, size: CallSize, costs: CallCosts, reservation: Any
@@ -53,6 +53,7 @@ class CallBase:
         self._reservation = reservation
         self._costs = costs
         self._size = size
+        self._service_tier = ""
         self.caller = caller
         self.model = model
         self.admitted_us = parts.clock.now_us()
@@ -182,8 +183,13 @@ class CallBase:
         return True
 
     def _true_price(self) -> Price | None:
-        """The price at the moment of admission; what a model without one is said to cost."""
-        return self._parts.price(self.model, self.admitted_us) or self._costs.price
+        """The price at the moment of admission, of the service tier that was told.
+
+        Where the call asked for one and none was told: the dearest that can have applied.
+        """
+        if self._size.service_tier is not None and not self._service_tier:
+            return self._costs.price
+        return self._parts.price(self.model, self.admitted_us, self._service_tier or None) or self._costs.price
 
     def _learn(self, usage: Usage, *, is_whole: bool) -> None:
         size = self._size
@@ -203,6 +209,7 @@ class CallBase:
     def _read_answer(self, answer: Any) -> Usage | None:
         """The usage of a whole answer; what it tells of itself besides is noted."""
         usage = read_usage(answer)
+        self._service_tier = service_tier_of(answer) or service_tier_of(field_of(answer, "usage"))
         if usage is not None and field_of(answer, "object") == "response":
             self._parts.remember(field_of(answer, "id"), usage)
         choices = field_of(answer, "choices")
@@ -214,6 +221,7 @@ class CallBase:
     def _read_stream(self, usage: StreamUsage) -> tuple[SettleMode, Usage | None]:
         """How a stream is settled that has ended, or is read no further."""
         self.was_cut = self.was_cut or usage.was_cut
+        self._service_tier = usage.service_tier
         if usage.is_final and usage.usage is not None:
             self._parts.remember(usage.response_id, usage.usage)
             return "exact", usage.usage

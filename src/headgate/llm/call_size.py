@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from headgate.errors import ArgumentError, brief_number
 from headgate.keys import whole_number
 from headgate.llm.inputs import InputCount, count_input
-from headgate.llm.usage import MOST_TOKENS
+from headgate.llm.usage import MOST_TOKENS, service_tier_of
 from headgate.policy.llm_settings import LlmSettings
 
 Counted = int | InputCount
@@ -26,7 +26,7 @@ class CallSize(NamedTuple):
     """Tokens of a call before it is made.
 
     `counted` is what the body shows, by the model's vocabulary or an estimate; `input` what is to be held for it, with
-    what a factor and what is hidden add. `most` is the most output that it can make.
+    what a factor and what is hidden add. `most` is the most output that it can make, `service_tier` what it asks for.
     """
 
     input: int
@@ -34,6 +34,7 @@ class CallSize(NamedTuple):
     is_exact: bool
     hides: bool
     most: int
+    service_tier: str | None = None
 
 
 def size_of(
@@ -51,16 +52,17 @@ def size_of(
     `input_tokens` the body is not counted; a count of the body made before is treated as one made here.
     """
     most = most_output(body, settings)
+    tier = service_tier_of(body) or None
     if input_tokens is not None and not isinstance(input_tokens, InputCount):
         told = _count("input_tokens", input_tokens, least=0)
-        return CallSize(told, told, True, False, most)
+        return CallSize(told, told, True, False, most, tier)
     counted = count_input(body, model) if input_tokens is None else input_tokens
     sent = counted.tokens if counted.is_exact else -(-counted.tokens * permille(model) // _THOUSAND)
     if counted.hides:
         earlier = body.get("previous_response_id")
         known = remembered(earlier) if isinstance(earlier, str) else None
         sent += settings.hidden_input if known is None else known
-    return CallSize(min(sent, MOST_TOKENS), counted.tokens, counted.is_exact, counted.hides, most)
+    return CallSize(min(sent, MOST_TOKENS), counted.tokens, counted.is_exact, counted.hides, most, tier)
 
 
 def most_output(body: Mapping[str, Any], settings: LlmSettings) -> int:

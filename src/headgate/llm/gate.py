@@ -130,7 +130,8 @@ class _LlmGate:
             known = learned.output(key or user, name, size.most)
             return min(settings.expected_output if known is None else known, size.most)
 
-        costs = CallCosts(self._plans, name, size.input, output, parts.dearest(name, parts.clock.now_us()))
+        price = parts.dearest(name, parts.clock.now_us(), size.service_tier)
+        costs = CallCosts(self._plans, name, size.input, output, price)
         return caller, name, size, CallSubject(caller, name, request), costs
 
     def _made(self, call: Callable[..., Any], asked: Asked, reservation: Any) -> Any:

@@ -59,13 +59,20 @@ class GateParts:
         if self._webhook is not None:
             self.warned.append(self._webhook)
 
-    def price(self, model: str, at_us: int) -> Price | None:
+    def price(self, model: str, at_us: int, service_tier: str | None = None) -> Price | None:
         """The price of a model at a moment, or what one without is said to cost; None where neither is known."""
-        return self._prices.price(model, _moment(at_us)) or self._unknown
+        return self._prices.price(model, _moment(at_us), service_tier=service_tier) or self._unknown
 
-    def dearest(self, model: str, at_us: int) -> Price | None:
-        """The highest price that can apply until the lease of a call ends."""
-        return self._prices.dearest(model, _moment(at_us), self._lease) or self._unknown
+    def dearest(self, model: str, at_us: int, service_tier: str | None = None) -> Price | None:
+        """The highest price that can apply until the lease of a call ends: the usual one, or that of a service tier."""
+        at = _moment(at_us)
+        usual = self._prices.dearest(model, at, self._lease)
+        if usual is None:
+            return self._unknown
+        if service_tier is None:
+            return usual
+        other = self._prices.dearest(model, at, self._lease, service_tier=service_tier)
+        return usual if other is None or other is usual else usual.dearest(other)
 
     def remember(self, response_id: object, usage: Usage) -> None:
         """Remember the tokens of a response that later calls may refer to."""

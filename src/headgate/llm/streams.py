@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.llm.events import ServerSentEvent
-from headgate.llm.usage import Usage, field_of, usage_of
+from headgate.llm.usage import Usage, field_of, service_tier_of, usage_of
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 _MAKING = ("content", "reasoning_content", "reasoning", "refusal", "text", "thinking", "partial_json")
@@ -27,6 +27,9 @@ class StreamUsage:
         self.has_ended = False
         self.was_cut = False
         """Whether the provider ended the answer since it was as long as it may be."""
+
+        self.service_tier = ""
+        """The service tier that served the call, as it was told; "" where nothing was."""
 
         self.response_id = ""
         """The id of a response that later calls may refer to; "" where there is none."""
@@ -76,6 +79,7 @@ class StreamUsage:
 
     def _read_chat(self, told: Any) -> bool:
         """A chunk of chat completions or completions; some servers tell usage in each, and the last counts."""
+        self._note_tier(told)
         usage, choices = usage_of(field_of(told, "usage")), field_of(told, "choices")
         choices = choices if isinstance(choices, list) else []
         if usage is not None:
@@ -102,6 +106,7 @@ class StreamUsage:
             response = field_of(told, "response")
             response_id = field_of(response, "id")
             self.response_id = response_id if isinstance(response_id, str) else ""
+            self._note_tier(response)
             usage = usage_of(field_of(response, "usage"))
             if usage is not None:
                 self.usage, self.is_final = usage, True
@@ -111,13 +116,18 @@ class StreamUsage:
         if kind == "content_block_delta":
             self._made(field_of(told, "delta"), _MAKING)
         elif kind == "message_start":
-            self._grow(usage_of(field_of(field_of(told, "message"), "usage")))
+            started = field_of(field_of(told, "message"), "usage")
+            self._note_tier(started)
+            self._grow(usage_of(started))
         elif kind == "message_delta":
             usage = field_of(told, "usage")
             self.was_cut = field_of(field_of(told, "delta"), "stop_reason") == "max_tokens"
             self._grow(usage_of({"input_tokens": 0, **_fields(usage)} if usage is not None else None), is_final=True)
         elif kind == "message_stop":
             self.has_ended = True
+
+    def _note_tier(self, told: Any) -> None:
+        self.service_tier = service_tier_of(told) or self.service_tier
 
     def _grow(self, usage: Usage | None, *, is_final: bool = False) -> None:
         if usage is None:
