@@ -70,7 +70,8 @@ def test_whole_answers_of_every_dialect_pass_and_are_settled_exactly(proxy: Runn
         assert client.responses.create(model="m", input="hi").output_text == "Hello world"
         assert [(entry.mode, entry.usage, entry.cost) for entry in proxy.settled(3)] == [("exact", USED, 18_000)] * 3
         assert client.embeddings.create(model="m", input="hi").data[0].embedding == [0.5]
-        assert proxy.settled()[0].usage == Usage(12, 0)
+        embedded = proxy.settled()[0]
+        assert (embedded.usage, embedded.held_output) == (Usage(12, 0), 0)
     with anthropic_of(proxy.url) as other:
         assert other.messages.create(model="m", max_tokens=9, messages=MESSAGES).stop_reason == "end_turn"
     assert proxy.settled()[0].usage == USED
@@ -325,7 +326,7 @@ def test_a_stream_is_cut_cleanly_at_the_end_of_its_budget(provider: Provider, tm
     [
         b"", b"{", b"[]", b"null", b"\xff\xfe{}", b'{"model": "m"', b'{"model": 7}', b"{}", b'{"model": ""}',
         b'{"model": "m", "model": "n"}', b'{"model": "m", "Model": "n"}', b'{"model": "m", "max_tokens": -1}',
-        b'{"model": "m", "MAX_TOKENS": 5}', b'{"model": "m", "max_tokens": "many"}', b'{"model": "m", "n": 0}',
+        b'{"model": "m", "MAX_TOKENS": 5}', b'{"model": "m", "Service_Tier": "priority"}', b'{"model": "m", "max_tokens": "many"}', b'{"model": "m", "n": 0}',
         b'{"model": "m", "max_tokens": 1e400}', b'{"model": "m", "max_tokens": NaN}', b'{"model": "m", "stream": 1}',
         b'{"model": "m", "stream_options": 1}', b'{"model": "m", "stream_options": {"include_usage": "x"}}',
         b'{"model": "nobody-knows-its-price"}', b'{"model": "\\u0000"}', b'{"model": "' + b"m" * 5000 + b'"}',

@@ -32,6 +32,9 @@ from headgate.llm_proxy.stream_relay import StreamRelay
 from headgate.llm_proxy.upstream import Lost, NotReached
 from headgate.policy.subject import Subject
 
+_NO_OUTPUT = {"max_tokens": 0}
+"""Embeddings are no output of tokens."""
+
 _MOST_WHOLE_BYTES = 64 * 1024 * 1024
 _MOST_ERROR_BYTES = 1024 * 1024
 _THREAD_BYTES = 256 * 1024
@@ -102,6 +105,7 @@ class Exchange:
                 body=body.told,
                 input_tokens=self._counted,
                 request=self._request,
+                **(_NO_OUTPUT if self._dialect.name == "embeddings" else {}),
             )
         except UnknownPriceError as error:
             await self._invalid(Problem.UNKNOWN_PRICE, str(error))
