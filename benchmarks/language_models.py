@@ -11,6 +11,7 @@ import redis
 import tiktoken
 
 from benchmarks.measuring import Measured, Section, Target, Timed, in_turns, timed_loop
+from benchmarks.peer_programs import PEER_PYTHON, peer_program
 from benchmarks.servers import redis_server
 from headgate import Limiter
 from headgate.llm import AsyncLlmGate, LlmGate, Usage
@@ -41,7 +42,6 @@ TWO_LIMITS = {
 }
 USED = Usage(90, 200)
 MOST_US = 10
-PEER_PYTHON = "3.12"
 
 
 def run(quick: bool) -> Section:
@@ -57,7 +57,7 @@ def run(quick: bool) -> Section:
         "count": timed_loop(lambda: _count_anew(text), 1),
         "tiktoken": timed_loop(lambda: engine.encode_ordinary(text), 1),
     }
-    peer = _peer(quick)
+    peer = _peer()
     if peer is not None:
         subjects["token-throttle"] = lambda: _peer_ns(peer, calls // 10)
     measured = in_turns(subjects, rounds)
@@ -159,26 +159,10 @@ def _beside(measured: dict[str, Measured], ours_us: float) -> str:
     return f"token-throttle {peer.median_ns / 1000:.0f} us, {peer.median_ns / 1000 / ours_us:.1f} times"
 
 
-def _peer(quick: bool) -> Path | None:
+def _peer() -> Path | None:
     """A Python with token-throttle; None where there is none of the version that it needs."""
-    found = subprocess.run([ROOT / "scripts/find-python", PEER_PYTHON], capture_output=True, text=True, check=False)
-    if found.returncode:
-        return None
-    place = ROOT / ".venv-token-throttle"
-    python = place / "bin/python"
-    if not python.exists():
-        subprocess.run([found.stdout.strip(), "-m", "venv", place], check=True)
-        install: list[str | Path] = [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "token-throttle>=14,<15",
-        ]
-        subprocess.run(install, check=True)
-    return python
+    program = peer_program("token-throttle", "token-throttle>=14,<15", PEER_PYTHON)
+    return None if program is None else program.with_name("python")
 
 
 def _peer_ns(python: Path, calls: int) -> float:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median, quantiles
 from typing import NamedTuple
@@ -18,10 +20,13 @@ from typing import NamedTuple
 import uvloop
 
 from benchmarks.measuring import Section, Target
-from benchmarks.servers import processor_seconds
+from benchmarks.peer_programs import PEER_PYTHON, peer_program
+from benchmarks.servers import free_port, processor_seconds
 
 _STREAMS, _EVENTS, _PAUSE_S = 200, 50, 0.1
 """So many streams at once, each with so many events: together 2,000 events a second."""
+
+_LONGEST_START_S = 120
 
 _RULES = [
     {"name": name, "by": by, "limits": "1000000/minute; 1000000000 tokens/minute bucket; 1000000 usd/day in UTC"}
@@ -47,22 +52,39 @@ def run(quick: bool) -> Section:
     rounds, seconds = (1, 6.0) if quick else (5, 15.0)
     direct: list[Load] = []
     proxied: list[Load] = []
+    peers: list[Load] = []
+    litellm = peer_program("litellm", "litellm[proxy]>=1.80,<2", PEER_PYTHON)
     with _provider() as (_, provider), _proxy(provider) as (process, proxy):
         uvloop.run(_load(provider, None, 1.0))
         uvloop.run(_load(proxy, None, 3.0))
         for _ in range(rounds):
             direct.append(uvloop.run(_load(provider, None, seconds)))
             proxied.append(uvloop.run(_load(proxy, process, seconds)))
+    if litellm is not None:
+        with _provider() as (_, provider), _litellm(litellm, provider) as (process, proxy):
+            uvloop.run(_load(proxy, None, 3.0))
+            peers.append(uvloop.run(_load(proxy, process, seconds)))
     added = {
         percent: median(after.at(percent) - before.at(percent) for before, after in zip(direct, proxied, strict=True))
         for percent in (50, 99)
     }
     share = median(load.core_share for load in proxied)
+    peer_rows: list[tuple[str, ...]] = [("LiteLLM was not measured: it did not install", "", "", "")]
+    peer_targets: list[Target] = []
+    if peers:
+        theirs = {percent: peers[0].at(percent) - median(load.at(percent) for load in direct) for percent in (50, 99)}
+        told = tuple(f"{theirs[percent]:.2f}" for percent in (50, 99))
+        peer_rows = [("added by LiteLLM's proxy, without a limit", *told, f"{peers[0].core_share:.2f}")]
+        share_of = added[50] / theirs[50]
+        peer_targets = [
+            Target("at most a fifth of what LiteLLM's proxy adds", f"{share_of:.2f} of it", share_of <= 0.2)
+        ]
     rows = [
         ("the provider alone", *(f"{median(load.at(percent) for load in direct):.2f}" for percent in (50, 99)), ""),
         ("through the proxy", *(f"{median(load.at(percent) for load in proxied):.2f}" for percent in (50, 99)),
          f"{share:.2f}"),
         ("added", *(f"{added[percent]:.2f}" for percent in (50, 99)), ""),
+        *peer_rows,
     ]  # fmt: skip
     return Section(
         "The proxy of language models",
@@ -76,6 +98,7 @@ def run(quick: bool) -> Section:
             Target("the proxy adds at most 1.5 ms to the median first byte", f"{added[50]:.2f} ms", added[50] <= 1.5),
             Target("and at most 10 ms to the 99th percentile", f"{added[99]:.2f} ms", added[99] <= 10),
             Target("2,000 events a second take at most a quarter of a core", f"{share:.2f}", share <= 0.25),
+            *peer_targets,
         ],
     )
 
@@ -152,3 +175,45 @@ def _proxy(provider: tuple[str, int]) -> Iterator[tuple[int, tuple[str, int]]]:
                 yield process.pid, (ready[1], int(ready[2]))
             finally:
                 process.kill()
+
+
+@contextmanager
+def _litellm(program: Path, provider: tuple[str, int]) -> Iterator[tuple[int, tuple[str, int]]]:
+    """LiteLLM's proxy before a provider, without keys, a database or limits: its process, and where it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder, "config.yaml")
+        model = {"model": "openai/m", "api_base": f"http://{provider[0]}:{provider[1]}/v1", "api_key": "x"}
+        config.write_text(json.dumps({"model_list": [{"model_name": "m", "litellm_params": model}]}))
+        port = free_port()
+        command: list[str | Path] = [
+            program,
+            "--config",
+            config,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--num_workers",
+            "1",
+        ]
+        quiet = {"LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "DISABLE_TELEMETRY": "True"}
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **quiet}
+        ) as process:
+            try:
+                _wait_for(port, process)
+                yield process.pid, ("127.0.0.1", port)
+            finally:
+                process.kill()
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until something listens."""
+    deadline = time.monotonic() + _LONGEST_START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"LiteLLM's proxy ended with {process.returncode}")
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.2)
+    raise RuntimeError("LiteLLM's proxy did not start")
