@@ -326,7 +326,8 @@ def test_a_stream_is_cut_cleanly_at_the_end_of_its_budget(provider: Provider, tm
     [
         b"", b"{", b"[]", b"null", b"\xff\xfe{}", b'{"model": "m"', b'{"model": 7}', b"{}", b'{"model": ""}',
         b'{"model": "m", "model": "n"}', b'{"model": "m", "Model": "n"}', b'{"model": "m", "max_tokens": -1}',
-        b'{"model": "m", "MAX_TOKENS": 5}', b'{"model": "m", "Service_Tier": "priority"}', b'{"model": "m", "max_tokens": "many"}', b'{"model": "m", "n": 0}',
+        b'{"model": "m", "MAX_TOKENS": 5}', b'{"model": "m", "Service_Tier": "flex"}',
+        b'{"model": "m", "max_tokens": "many"}', b'{"model": "m", "n": 0}',
         b'{"model": "m", "max_tokens": 1e400}', b'{"model": "m", "max_tokens": NaN}', b'{"model": "m", "stream": 1}',
         b'{"model": "m", "stream_options": 1}', b'{"model": "m", "stream_options": {"include_usage": "x"}}',
         b'{"model": "nobody-knows-its-price"}', b'{"model": "\\u0000"}', b'{"model": "' + b"m" * 5000 + b'"}',

@@ -143,14 +143,12 @@ class HoldRecords:
 
     def forget_keys(self, names: Iterable[StateKey], now_us: int) -> bool:
         """Forget all holds of these; whether any of their places was in use."""
-        in_use = False
-        for name in names:
-            key = self._keys.get(name)
-            if key is not None:
-                in_use = in_use or key.leases.used(now_us) > 0
-                for number in tuple(key.numbers):
-                    self._forget(self._by_number[number])
-                self._keys.pop(name, None)
+        keys = [(name, key) for name in names if (key := self._keys.get(name)) is not None]
+        in_use = any(key.leases.used(now_us) > 0 for _, key in keys)
+        for name, key in keys:
+            for number in tuple(key.numbers):
+                self._forget(self._by_number[number])
+            self._keys.pop(name, None)
         return in_use
 
     def clear(self) -> None:

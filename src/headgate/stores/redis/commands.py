@@ -53,7 +53,7 @@ _NO_DELAY = -1.0
 _SERVERS_TIME = -1.0
 _NOT_KNOWN = -1.0
 
-MOST_LOCALS = 150
+MOST_LOCALS = 130
 MOST_IN_A_HASH, MOST_APART = 5, 3
 """Limits that have a script of their own for what they are; more are decided in a loop."""
 
