@@ -32,7 +32,7 @@ from headgate.llm_proxy.stream_relay import StreamRelay
 from headgate.llm_proxy.upstream import Lost, NotReached
 from headgate.policy.subject import Subject
 
-_NO_OUTPUT = {"max_tokens": 0}
+_NO_OUTPUT: dict[str, Any] = {"max_tokens": 0}
 """Embeddings are no output of tokens."""
 
 _MOST_WHOLE_BYTES = 64 * 1024 * 1024
