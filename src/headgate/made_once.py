@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable
 from functools import cache
-from threading import Lock
+from threading import RLock
 from typing import TypeVar
 
 T = TypeVar("T")
 
-_locks: list[Lock] = []
+_locks: list[RLock] = []
 
 
 def made_once(make: Callable[..., T]) -> Callable[..., T]:
@@ -19,7 +19,7 @@ def made_once(make: Callable[..., T]) -> Callable[..., T]:
     What raises is made anew for the next one. A process that is forked meanwhile makes its own.
     """
     number = len(_locks)
-    _locks.append(Lock())
+    _locks.append(RLock())
     made = cache(make)
 
     def make_alone(*arguments: Hashable, **named: Hashable) -> T:
@@ -30,7 +30,7 @@ def made_once(make: Callable[..., T]) -> Callable[..., T]:
 
 
 def _after_fork() -> None:
-    _locks[:] = [Lock() for _ in _locks]  # the thread that held one is not there
+    _locks[:] = [RLock() for _ in _locks]  # the thread that held one is not there
 
 
 if hasattr(os, "register_at_fork"):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from headgate.algorithms.table import REDIS_FORMS
 from headgate.calendars import Calendar
 from headgate.made_once import made_once
 
@@ -44,6 +47,26 @@ def test_what_raised_is_made_anew() -> None:
     with pytest.raises(OSError, match="not now"):
         make()
     assert make() == make() == 7 and len(tries) == 2
+
+
+def test_what_needs_another_of_its_kind_makes_that_too() -> None:
+    @made_once
+    def make(number: int) -> int:
+        return number if number < 2 else make(number - 1) + make(number - 2)
+
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(make(30)), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert found == [832_040]
+
+
+@pytest.mark.parametrize("algorithm", sorted(REDIS_FORMS))
+def test_a_new_process_makes_the_scripts_of_any_limit(algorithm: str) -> None:
+    """Whichever limit is its first: the scripts of some algorithms are made of those of others."""
+    ask = f"from headgate.stores.redis.scripts import one_limit; print(len(one_limit('{algorithm}', 'a').text))"
+    made = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=60, check=True)
+    assert int(made.stdout) > 500
 
 
 def test_a_process_that_is_forked_while_it_is_made_makes_its_own() -> None:

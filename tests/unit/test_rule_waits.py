@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +80,31 @@ class _CountedLimits:
         return self._bound.read(*told)
 
 
+class SlowAfterwards:
+    """A gate whose second question comes too late, by a moment, and whose thread goes on only 300 ms after that."""
+
+    def __init__(self, gate: Gate, clock: ManualClock, take: Callable[[], object]) -> None:
+        self.asked_us: list[int] = []
+        bind = gate._resolver._bind_limits
+
+        def binding(limits: Any) -> Any:
+            bound = bind(limits)
+
+            def decide(operation: Operation) -> Decision:
+                self.asked_us.append(clock.now_us())
+                is_second = len(self.asked_us) == 2
+                if is_second:
+                    take()
+                decision: Decision = bound.decide(operation)
+                clock.advance(300_000 * is_second)
+                return decision
+
+            return SimpleNamespace(read=bound.read, decide=decide)
+
+        gate._resolver._bind_limits = binding
+        gate._resolver._plans_by_kind.clear()
+
+
 def test_a_request_waits_until_the_promised_moment_to_the_microsecond(core: str) -> None:
     clock = ManualClock()
     gate = Gate(one("3/second bucket", "500ms"), store=make_store(core), clock=clock)
@@ -97,6 +124,18 @@ def test_a_hit_never_waits(core: str) -> None:
     start_us = clock.now_us()
     assert gate.hit(CLIENT) and not gate.hit(CLIENT) and not gate.peek(CLIENT)
     assert clock.now_us() == start_us
+
+
+def test_a_thread_that_is_held_up_after_it_was_refused_does_not_lose_its_turn(core: str) -> None:
+    """The time it was held up for is not taken from what it may wait."""
+    clock, store = ManualClock(), make_store(core)
+    rules = one("1/second bucket", "2s")
+    gate, other = Gate(rules, store=store, clock=clock), Gate(rules, store=store, clock=clock)
+    slow = SlowAfterwards(gate, clock, take=lambda: other.hit(CLIENT))
+    start_us = clock.now_us()
+    assert other.hit(CLIENT)
+    assert gate.acquire(CLIENT)
+    assert slow.asked_us == [start_us, start_us + 1_000_000, start_us + 2_300_000]
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ class RuleWaits:
         if decision.allowed and ahead is None:
             return answer
         if not decision.allowed:
-            held_up = self._held_up(waiting, decision)
+            held_up = self._held_up(waiting, decision, now_us)
             if held_up is None:
                 return answer
         ready_us = now_us + held_up.wait_us if held_up is not None and held_up.by_rates else 0
@@ -183,21 +183,22 @@ class RuleWaits:
                 continue
             answer: Answer = yield waiting.asking()
             decision = decision_in(answer)
-            held_up = None if decision.allowed else self._held_up(waiting, decision)
+            held_up = None if decision.allowed else self._held_up(waiting, decision, now_us)
             if held_up is None:
                 return answer
             ready_us = clock.now_us() + held_up.wait_us if held_up.by_rates else 0
             if lines.promised(arrival, held_up.line, ready_us) and not held_up.by_rates:
                 yield Stand(arrival, clock.let_pass(held_up.wait_us))
 
-    def _held_up(self, waiting: Waiting, decision: Decision) -> HeldUp | None:
+    def _held_up(self, waiting: Waiting, decision: Decision, asked_us: int) -> HeldUp | None:
         """What holds a refused request up for longest; None where it is not to wait (any longer).
 
-        Rates come before places, whose turn nobody knows.
+        Rates come before places, whose turn nobody knows. What a decision promises counts from the moment when it was
+        asked for: a thread that is held up after that does not make it come too late.
         """
         if decision.degraded == "closed":
             return None
-        now_us, longest = self._clock.now_us(), None
+        longest = None
         lines = {rule.name: name for name, rule in waiting.lines.items()}
         for reading in decision.limits:
             if reading.allowed or reading.shadow:
@@ -205,7 +206,7 @@ class RuleWaits:
             line, retry_us = lines.get(reading.rule), reading.retry_after_us
             if line is None or retry_us is None:
                 return None
-            by_rates, left_us = reading.definition.limit.is_rate, waiting.left_us(line, now_us)
+            by_rates, left_us = reading.definition.limit.is_rate, waiting.left_us(line, asked_us)
             if left_us <= 0 or (by_rates and retry_us > left_us):
                 return None
             retry_us = max(retry_us, 1)
