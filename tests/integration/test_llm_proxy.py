@@ -267,7 +267,8 @@ def test_an_answer_that_is_not_read_on_is_closed_and_counts_at_least(provider: P
     with running_proxy(tmp_path, WIDE, [at(provider)], read_on=0) as proxy:
         leave(proxy.url, after=1)
         [entry] = proxy.settled()
-        assert entry.mode == "at least" and entry.usage is not None and 1 <= entry.usage.output < 400
+        # Nobody knows what the provider went on with: as much counts as was held, in the limits and in the books.
+        assert entry.mode == "at least" and entry.usage is not None and entry.usage.output == entry.held_output == 1000
         wait_until(lambda: provider.left > left)
     with running_proxy(tmp_path, WIDE, [at(provider)], read_on_s=0.3) as proxy:
         leave(proxy.url, after=1)
@@ -316,7 +317,8 @@ def test_a_stream_is_cut_cleanly_at_the_end_of_its_budget(provider: Provider, tm
                 made = told[-2]["usage"]["output_tokens"]
             assert 200 < made < 300
             [entry] = proxy.settled()
-            assert entry.usage is not None and entry.usage.output == made
+            assert entry.usage is not None
+            assert made <= entry.usage.output == entry.held_output < 300
         wait_until(lambda: provider.left > 0)
 
 

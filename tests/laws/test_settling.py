@@ -320,3 +320,30 @@ def test_places_in_use_are_those_whose_leases_are_not_over(
             whole_id = next(iter(leases))
             assert limiter.commit(whole_id).outcome == "settled"
             del leases[whole_id]
+
+
+ENDED = [
+    ("12/second leaky 7", "14/second leaky 1"),
+    ("12/second burst 7", "14/second burst 1"),
+    ("3/second fixed", "1/2 seconds fixed"),
+    ("3/second", "1/2 seconds"),
+    ("3/second log", "1/2 seconds"),
+    ("3/second", "1/2 seconds log"),
+    ("3/second burst 3 stepwise", "1/second burst 1 stepwise"),
+]
+
+
+@pytest.mark.parametrize(("former", "text"), ENDED)
+def test_what_has_ended_under_former_numbers_is_the_same_as_nothing(holding_kind: str, former: str, text: str) -> None:
+    """What a hold of nothing is later settled with is charged in the numbers under which it was made."""
+    clock = ManualClock()
+    store = make_store(holding_kind)
+    before = Limiter(former, store=store, name="api", clock=clock)
+    limiter = Limiter(text, store=store, name="api", clock=clock)
+    assert before.hit("used", 3)
+    clock.advance(10_000_000)
+    answers = []
+    for key in ("used", "new"):
+        whole_id = limiter.reserve(key, 0, lease=60).id
+        answers.append((told(limiter.commit(whole_id, 3)), numbers(limiter.peek(key, 1))))
+    assert answers[0] == answers[1]

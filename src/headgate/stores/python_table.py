@@ -192,8 +192,8 @@ class PythonTable:
             self._log_entries -= entry.log_entries
             entry.limit, entry.state = limit, to_present(limit, state, now_us) or state
             self._log_entries += entry.log_entries
-        elif entry.limit.algorithm != limit.algorithm:
-            self._drop(name)  # nothing of it counts in the other kind, for good too
+        else:
+            self._drop(name)  # nothing of it counts any more, for good too
 
     def _keep(self, name: StateKey, limit: CompiledLimit, state: State) -> None:
         former = self._entries.get(name)

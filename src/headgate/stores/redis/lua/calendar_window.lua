@@ -106,6 +106,8 @@ local state = pack('<dddI4c15', start, ends, count, expires_s, mark)
 if start then
   local reset_after = ends - now
   --@ include steps.keep
+else
+  --@ include hash_io.drop
 end
 
 --@ numbers

@@ -82,6 +82,8 @@ local state = pack('<ddI4c15', window, count, expires_s, mark)
 if window then
   local reset_after = (2 * period + math.max(0, window * period - now)) * unit_us
   --@ include steps.keep
+else
+  --@ include hash_io.drop
 end
 
 --@ numbers

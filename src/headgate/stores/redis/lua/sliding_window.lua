@@ -165,6 +165,8 @@ local state = pack('<dddI4c15', window, current, previous, expires_s, mark)
 if window then
   local reset_after = (2 * period + math.max(0, window * period - now)) * unit_us
   --@ include steps.keep
+else
+  --@ include hash_io.drop
 end
 
 --@ to_come

@@ -122,6 +122,8 @@ local state = pack('<ddI4c22', tokens, stepped, expires_s, mark)
 if tokens then
   local reset_after = (math.ceil((quota - tokens) / refill) * period + math.max(0, stepped - now)) * unit_us
   --@ include steps.keep
+else
+  --@ include hash_io.drop
 end
 
 --@ numbers

@@ -140,6 +140,8 @@ local state = pack('<ddI4c22', units, updated, expires_s, mark)
 if units then
   local reset_after = (math.ceil(full / refill) + math.max(0, updated - now)) * unit_us
   --@ include steps.keep
+else
+  --@ include hash_io.drop
 end
 
 --@ numbers
