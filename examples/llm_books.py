@@ -17,7 +17,8 @@ def calls():
         yield held
         if number < 2:
             usage = Usage(input=990, output=120 + number, cache_read=512)
-            yield held._replace(kind="settled", mode="exact", usage=usage, cost=1_861_500, admitted_us=held.at_us)
+            settled = held._replace(kind="settled", mode="exact", usage=usage, cost=1_861_500, admitted_us=held.at_us)
+            yield settled._replace(estimate=120)
     yield held._replace(kind="refused", id="call-3", limit="user: 20 usd/day")
 
 

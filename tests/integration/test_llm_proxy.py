@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -401,4 +402,6 @@ def test_figures_tell_what_happened_and_a_health_check_answers(proxy: RunningPro
     figures = HTTP.get(f"{proxy.url}/metrics").text
     assert 'headgate_llm_calls_total{dialect="chat",model="m",outcome="answered"}' in figures
     assert 'headgate_llm_tokens_total{kind="output",model="m"}' in figures
+    for name in ("headgate_llm_estimated_calls_total", "headgate_llm_last_estimated_calls"):
+        assert re.search(name + r'\{model="m",result="covered"\} [1-9]', figures)
     assert "headgate_llm_calls_under_way 0.0" in figures and "headgate_llm_held_nano_usd 0.0" in figures

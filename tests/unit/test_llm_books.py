@@ -382,6 +382,21 @@ def test_a_database_of_something_else_is_no_books(tmp_path: Path) -> None:
             read_books(tmp_path / name)
 
 
+def test_a_database_of_an_older_release_is_read_and_gets_the_columns_that_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "books.db"
+    SqliteFile(path).open()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("ALTER TABLE entries DROP COLUMN estimate")
+        connection.execute("INSERT INTO entries (kind, id, at_us, model, held_input, held_output) "
+                           "VALUES ('held', 'a', 1, 'm', 2, 3)")  # fmt: skip
+        connection.commit()
+    [held_before] = records_of(path)
+    assert isinstance(held_before, Entry) and (held_before.id, held_before.estimate) == ("a", None)
+    with open_books(path) as books:
+        books.add(held_before._replace(kind="settled", mode="unknown", estimate=0))
+    assert [getattr(record, "estimate", "none") for record in records_of(path)] == [None, 0]
+
+
 def test_a_database_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     SqliteFile(tmp_path / "books.db").open()
     with closing(sqlite3.connect(tmp_path / "books.db")) as connection:

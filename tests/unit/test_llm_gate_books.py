@@ -67,6 +67,20 @@ def test_books_and_limits_agree_on_calls_that_end_in_every_way(tmp_path: Path, f
     gate.close()
 
 
+def test_a_report_tells_how_many_calls_made_no_more_than_was_estimated(tmp_path: Path) -> None:
+    rules = [*POLICY["rules"], {"name": "most", "by": ["user"], "limits": "9000000 tokens/day in UTC", "hold": "max"}]
+    with open_books(tmp_path / "b.db") as books, LlmGate({**POLICY, "rules": rules}, books=books) as gate:
+        for number, made in enumerate((299, 300, 301, 2000)):
+            call = gate.reserve("m", user=f"u{number % 2}", input_tokens=10, max_tokens=4000)
+            call.settle_usage(Usage(10, made))
+        gate.reserve("m", user="u0", input_tokens=10, max_tokens=4000).settle_at_least(Usage(10, 4000))
+        gate.reserve("m", user="u0", input_tokens=10, max_tokens=4000).cancel()
+    with closing(read_books(tmp_path / "b.db")) as read:
+        rows = {row.group: row.booked for row in report_of([read], by=["user"]).rows}
+    assert {user: (row.estimated, row.covered) for (user,), row in rows.items()} == {"u0": (2, 1), "u1": (2, 1)}
+    assert rows[("u0",)].measured == 2 and rows[("u0",)].used_more == 0, "of all that was held, with the most"
+
+
 def end(call: Any, how: str, usage: Usage) -> None:
     if how == "exact":
         call.settle_usage(usage)

@@ -37,6 +37,24 @@ def test_a_gate_holds_what_calls_used_to_take() -> None:
         assert gate.learned.coverage() == {"m": (30, 0)}
 
 
+def test_coverage_compares_what_was_made_with_the_estimate_whatever_other_rules_hold() -> None:
+    rules = [*POLICY["rules"], {"name": "most", "by": ["user"], "limits": "90000000 tokens/day in UTC", "hold": "max"}]
+    with LlmGate({**POLICY, "rules": rules}) as gate:
+        for made in (699, 700, 701):
+            call = gate.reserve("m", user="ann", input_tokens=10, max_tokens=4000)
+            assert call.held.output == 4000
+            call.settle_usage(Usage(10, made))
+        told = gate.coverage()["m"]
+        assert (told.calls, told.covered, told.above) == (3, 2, 1)
+        gate.reserve("m", user="ann", input_tokens=10, max_tokens=4000).settle_at_least(Usage(10, 3000))
+        gate.reserve("m", user="ann", input_tokens=10, max_tokens=4000).settle_unknown()
+        gate.reserve("m", user="ann", input_tokens=10, max_tokens=4000).settle_failed()
+        assert gate.coverage() == {"m": (3, 1)}, "what they made is not known exactly"
+    with LlmGate({**POLICY, "rules": rules[1:]}) as gate:
+        settle(gate, 14, 3)
+        assert gate.coverage() == {}, "nothing is held by an estimate"
+
+
 def test_a_gate_may_be_given_what_was_learned() -> None:
     learned = LearnedHere()
     with LlmGate(POLICY, learned=learned) as gate:

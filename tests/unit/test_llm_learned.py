@@ -182,7 +182,17 @@ def test_what_is_no_call_teaches_nothing() -> None:
     settle(learned, 5, model="x" * 1000)
     assert learned.coverage() == {}
     settle(learned, 1 << 39, key="k" * 100_000, held=5)
-    assert learned.coverage() == {"m": Coverage(1, 1)} and len(next(iter(learned._of_keys))[0]) == 32
+    assert learned.coverage() == {"m": Coverage(1, 1)} and learned.coverage()["m"].covered == 0
+    assert len(next(iter(learned._of_keys))[0]) == 32
+
+
+def test_calls_without_an_estimate_or_of_unknown_length_say_nothing_of_coverage() -> None:
+    learned = LearnedHere()
+    settle(learned, 50, held=-1)
+    assert learned.coverage() == {}
+    for made in (49, 50, 51):
+        settle(learned, made, held=50)
+    assert learned.coverage() == {"m": (3, 1)} and learned.coverage()["m"].covered == 2
 
 
 def test_a_quantile_is_looked_for_again_when_a_sixteenth_more_samples_came() -> None:

@@ -54,6 +54,7 @@ def filled(tmp_path: Path) -> Path:
             usage, cost = Usage(90, 10 + number), 100_000_000 + number
             if number:
                 entry = entry._replace(kind="settled", mode="exact", usage=usage, cost=cost, admitted_us=entry.at_us)
+                entry = entry._replace(estimate=12)
                 books.add(entry)
         books.add(entry._replace(kind="refused", limit="user: 20 usd/day", mode="", usage=None, cost=None))
     return path
@@ -62,7 +63,7 @@ def filled(tmp_path: Path) -> Path:
 def test_a_report_is_a_table_csv_json_or_a_page(run_llm: Run, filled: Path, tmp_path: Path) -> None:
     table = run_llm("report", str(filled), "--by", "team")
     assert table.returncode == 0
-    assert re.search(r"^red +4 +1 +270 +36 +0 +0\.300000006 +0\.008125 +0\.0 +100\.0 +0$", table.stdout, re.M)
+    assert re.search(r"^red +4 +1 +270 +36 +0 +0\.300000006 +0\.008125 +0\.0 +100\.0 +66\.7 +0$", table.stdout, re.M)
     assert "held and not settled: 1 call, 100 tokens of input, 800 of output, 0.008125 usd" in table.stdout
 
     rows = list(csv.DictReader(io.StringIO(run_llm("report", str(filled), "--by", "user", "--format", "csv").stdout)))
@@ -72,12 +73,15 @@ def test_a_report_is_a_table_csv_json_or_a_page(run_llm: Run, filled: Path, tmp_
 
     told = json.loads(run_llm("report", str(filled), "--by", "user", "--format", "json").stdout)
     assert told["total"]["cost_usd"] == "0.300000006" and told["total"]["refused"] == 1
+    assert (told["total"]["estimated"], told["total"]["covered"]) == (3, 2)
+    assert [(row["estimated"], row["covered"]) for row in rows] == [("1", "0"), ("1", "1"), ("1", "1")]
     assert "\x1b" not in run_llm("report", str(filled), "--by", "user").stdout
 
     page = tmp_path / "report.html"
     done = run_llm("report", str(filled), "--by", "user", "--format", "html", "--output", str(page))
     assert done.returncode == 0 and done.stdout == ""
     text = page.read_text()
+    assert "66.7 %" in text and "of calls made no more than was estimated" in text
     assert text.count("<svg") == 3 and "&lt;b&gt;eve" in text and "<b>eve" not in text
     assert "http" not in text and "<script" not in text
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from html import escape
 
 from headgate.amounts import number_text
-from headgate.cli.llm_report_text import cells, heads, money, notes
+from headgate.cli.llm_report_text import cells, heads, money, notes, share
 from headgate.llm.books.reading import ReadBooks
 from headgate.llm.books.report import Report, report_of
 from headgate.llm.books.sums import Sums
@@ -54,6 +54,7 @@ def page_of(
             (f"{sums.output:,}", "tokens of output", ""),
             (money(sums.cost), "usd", ""),
             (money(sums.unsettled_cost), "usd held, not settled", ""),
+            (f"{share(sums.covered, sums.estimated) or '-'} %", "of calls made no more than was estimated", ""),
         )
     )
     for what, names, _, is_money in _CHARTS:

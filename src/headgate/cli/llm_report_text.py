@@ -44,14 +44,18 @@ def cells(row: Row, *, has_closed: bool) -> list[str]:
     parts = [
         f"{sums.calls:,}", f"{sums.refused:,}", f"{sums.input:,}", f"{sums.output:,}", f"{sums.cache_read:,}",
         money(sums.cost), money(sums.unsettled_cost), share(sums.used_more, sums.measured),
-        share(sums.used_less, sums.measured), f"{sums.corrected + row.later.corrected:,}",
+        share(sums.used_less, sums.measured), share(sums.covered, sums.estimated),
+        f"{sums.corrected + row.later.corrected:,}",
     ]  # fmt: skip
     return [*parts, money(row.later.cost), money(row.restated.cost)] if has_closed else parts
 
 
 def heads(*, has_closed: bool) -> list[str]:
     """The heads of `cells`."""
-    named = ["calls", "refused", "input", "output", "cached", "usd", "held usd", "% more", "% less", "corrected"]
+    named = [
+        "calls", "refused", "input", "output", "cached", "usd", "held usd", "% more", "% less", "% covered",
+        "corrected",
+    ]  # fmt: skip
     return [*named, "later usd", "restated usd"] if has_closed else named
 
 

@@ -18,8 +18,9 @@ from headgate.llm.price import Price
 from headgate.llm.soft_limits import SoftLimit, reached
 from headgate.llm.stream_reading import StreamReading
 from headgate.llm.streams import StreamUsage
+from headgate.llm.terms import terms_got, terms_text, terms_told
 from headgate.llm.tokens import count_text
-from headgate.llm.usage import Usage, field_of, read_usage, service_tier_of
+from headgate.llm.usage import Usage, field_of, read_usage
 from headgate.policy.rule_costs import GroupAmounts
 
 log = logging.getLogger("headgate")
@@ -43,7 +44,7 @@ class Held(NamedTuple):
 class CallBase:
     """A call that was asked for; true where it is held. Settling it a second time changes nothing."""
 
-    __slots__ = ("_costs", "_parts", "_reservation", "_service_tier", "_size", "admitted_us", "caller", "held", "model",
+    __slots__ = ("_costs", "_parts", "_reservation", "_size", "_told", "admitted_us", "caller", "held", "model",
                  "settled", "warnings", "was_cut")  # fmt: skip
 
     def __init__(
@@ -53,7 +54,7 @@ class CallBase:
         self._reservation = reservation
         self._costs = costs
         self._size = size
-        self._service_tier = ""
+        self._told: dict[str, str] = {}
         self.caller = caller
         self.model = model
         self.admitted_us = parts.clock.now_us()
@@ -163,6 +164,7 @@ class CallBase:
             cost=None if price is None else cost,
             price=price.version if price is not None else "",
             admitted_us=self.admitted_us,
+            estimate=self._costs.estimate,
         )
 
     def _done(self, settlement: Settlement, entry: Entry | None) -> None:
@@ -183,23 +185,28 @@ class CallBase:
         return True
 
     def _true_price(self) -> Price | None:
-        """The price at the moment of admission, of the service tier that was told.
+        """The price at the moment of admission, of what the call got by its answer.
 
-        Where the call asked for one and none was told: the dearest that can have applied.
+        Where the call asked for something and its answer does not say whether it got that: the dearest that can have
+        applied. Where the price of what it got is not known, that which was held, and the price's version says so.
         """
-        if self._size.service_tier is not None and not self._service_tier:
-            return self._costs.price
-        return self._parts.price(self.model, self.admitted_us, self._service_tier or None) or self._costs.price
+        held, terms = self._costs.price, terms_got(self._size.terms, self._told)
+        if terms is None:
+            return held
+        price = self._parts.price(self.model, self.admitted_us, terms)
+        if price is None and held is not None and terms:
+            return held._replace(version=f"{held.version}; not known of {terms_text(terms)}")
+        return price or held
 
     def _learn(self, usage: Usage, *, is_whole: bool) -> None:
-        size = self._size
+        size, estimate = self._size, self._costs.estimate
         cut = not is_whole or self.was_cut or usage.output >= size.most
         shown = 0 if size.hides or size.is_exact or not is_whole else size.counted
         self._parts.learned.settled(
             self.caller.key or self.caller.user,
             self.model,
             size.most,
-            self.held.output,
+            -1 if estimate is None or not is_whole else estimate,
             usage.output,
             cut,
             shown,
@@ -209,7 +216,7 @@ class CallBase:
     def _read_answer(self, answer: Any) -> Usage | None:
         """The usage of a whole answer; what it tells of itself besides is noted."""
         usage = read_usage(answer)
-        self._service_tier = service_tier_of(answer) or service_tier_of(field_of(answer, "usage"))
+        self._told = {**terms_told(field_of(answer, "usage")), **terms_told(answer)}
         if usage is not None and field_of(answer, "object") == "response":
             self._parts.remember(field_of(answer, "id"), usage)
         choices = field_of(answer, "choices")
@@ -221,7 +228,7 @@ class CallBase:
     def _read_stream(self, usage: StreamUsage) -> tuple[SettleMode, Usage | None]:
         """How a stream is settled that has ended, or is read no further."""
         self.was_cut = self.was_cut or usage.was_cut
-        self._service_tier = usage.service_tier
+        self._told = usage.terms
         if usage.is_final and usage.usage is not None:
             self._parts.remember(usage.response_id, usage.usage)
             return "exact", usage.usage

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from headgate.amounts import REQUESTS
 from headgate.errors import ArgumentError
 from headgate.llm.price import Price
+from headgate.llm.terms import Terms, terms_text
 from headgate.llm.usage import Usage
 from headgate.policy.compiled import Rule
 from headgate.policy.llm_settings import CALL_UNITS, USD, AtEnd, HoldMode
@@ -79,19 +80,26 @@ class CallCosts(GroupCosts):
     none is known.
     """
 
-    __slots__ = ("_output", "held", "input", "made", "model", "plan", "plans", "price")
+    __slots__ = ("_output", "_terms", "held", "input", "made", "model", "plan", "plans", "price")
 
     plan: Plan
     held: tuple[int, ...]
 
     def __init__(
-        self, plans: Plans, model: str, input_tokens: int, output: Callable[[HoldMode], int], price: Price | None
+        self,
+        plans: Plans,
+        model: str,
+        input_tokens: int,
+        output: Callable[[HoldMode], int],
+        price: Price | None,
+        terms: Terms = (),
     ) -> None:
         self.plans = plans
         self.model = model
         self.input = input_tokens
         self._output = output
         self.price = price
+        self._terms = terms
         self.plan = _NO_RULES
         self.held = ()
         self.made: list[int] = []
@@ -101,8 +109,9 @@ class CallCosts(GroupCosts):
         """The cost of each group. Raises UnknownPriceError."""
         self.plan = plan = self.plans.of(rules, units)
         if plan.counts_money and self.price is None:
+            asked = f" with {terms_text(self._terms)}" if self._terms else ""
             raise UnknownPriceError(
-                f"the price of the model {self.model!r} is not known, and a limit counts usd: give it one in "
+                f"the price of the model {self.model!r}{asked} is not known, and a limit counts usd: give it one in "
                 "llm.prices, or say in llm.unknown_price what it costs"
             )
         self.made = [self._output(mode) for mode in plan.modes]
@@ -114,6 +123,12 @@ class CallCosts(GroupCosts):
         """The most output that any of its rules holds, and what that costs; None where no price is known."""
         output = max(self.made) if self.made else 0
         return output, None if self.price is None else self.price.most(self.input, output)
+
+    @property
+    def estimate(self) -> int | None:
+        """The output that rules hold which hold what is expected; None where there are none."""
+        modes = self.plan.modes
+        return self.made[modes.index("expected")] if "expected" in modes else None
 
     def more(self, tokens: int) -> GroupAmounts:
         """What a further slice of so many tokens of output takes."""

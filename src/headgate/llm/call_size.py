@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from headgate.errors import ArgumentError, brief_number
 from headgate.keys import whole_number
 from headgate.llm.inputs import InputCount, count_input
-from headgate.llm.usage import MOST_TOKENS, service_tier_of
+from headgate.llm.terms import Terms, terms_asked
+from headgate.llm.usage import MOST_TOKENS
 from headgate.policy.llm_settings import LlmSettings
 
 Counted = int | InputCount
@@ -26,7 +27,7 @@ class CallSize(NamedTuple):
     """Tokens of a call before it is made.
 
     `counted` is what the body shows, by the model's vocabulary or an estimate; `input` what is to be held for it, with
-    what a factor and what is hidden add. `most` is the most output that it can make, `service_tier` what it asks for.
+    what a factor and what is hidden add. `most` is the most output that it can make, `terms` what it asks for.
     """
 
     input: int
@@ -34,7 +35,7 @@ class CallSize(NamedTuple):
     is_exact: bool
     hides: bool
     most: int
-    service_tier: str | None = None
+    terms: Terms = ()
 
 
 def size_of(
@@ -45,24 +46,26 @@ def size_of(
     permille: Callable[[str], int],
     remembered: Callable[[str], int | None],
     input_tokens: Counted | None,
+    processing: object = None,
 ) -> CallSize:
     """The size of a call. Raises ArgumentError for numbers that a body cannot have.
 
     `permille` gives the learned factor of a model's estimates, `remembered` the tokens of an earlier response. With
-    `input_tokens` the body is not counted; a count of the body made before is treated as one made here.
+    `input_tokens` the body is not counted; a count of the body made before is treated as one made here. `processing`
+    is "batch" for a call of a batch.
     """
     most = most_output(body, settings)
-    tier = service_tier_of(body) or None
+    terms = terms_asked(body, processing)
     if input_tokens is not None and not isinstance(input_tokens, InputCount):
         told = _count("input_tokens", input_tokens, least=0)
-        return CallSize(told, told, True, False, most, tier)
+        return CallSize(told, told, True, False, most, terms)
     counted = count_input(body, model) if input_tokens is None else input_tokens
     sent = counted.tokens if counted.is_exact else -(-counted.tokens * permille(model) // _THOUSAND)
     if counted.hides:
         earlier = body.get("previous_response_id")
         known = remembered(earlier) if isinstance(earlier, str) else None
         sent += settings.hidden_input if known is None else known
-    return CallSize(min(sent, MOST_TOKENS), counted.tokens, counted.is_exact, counted.hides, most, tier)
+    return CallSize(min(sent, MOST_TOKENS), counted.tokens, counted.is_exact, counted.hides, most, terms)
 
 
 def most_output(body: Mapping[str, Any], settings: LlmSettings) -> int:

@@ -57,6 +57,9 @@ class Entry(NamedTuple):
     admitted_us: int = 0
     """Of a settling: the moment of the hold, whose windows it belongs to."""
 
+    estimate: int | None = None
+    """Of a settling: the output that was expected and held by rules that do so; None where there are none."""
+
 
 class Books(Protocol):
     """What takes entries."""

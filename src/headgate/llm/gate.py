@@ -19,7 +19,7 @@ from headgate.llm.call_subject import CallSubject, check_caller, check_model
 from headgate.llm.entry import Books, Caller
 from headgate.llm.gate_parts import GateParts
 from headgate.llm.inputs import with_input_counted
-from headgate.llm.learned import Learned, NothingLearned, learned_for
+from headgate.llm.learned import Coverage, Learned, NothingLearned, learned_for
 from headgate.llm.model_most import within_model
 from headgate.llm.prices import PriceBook
 from headgate.llm.soft_limits import SoftLimit
@@ -74,8 +74,15 @@ class _LlmGate:
 
     @property
     def learned(self) -> Learned:
-        """What calls used to take; its `coverage()` tells how many took more than was held."""
+        """What calls used to take."""
         return self._parts.learned
+
+    def coverage(self) -> dict[str, Coverage]:
+        """By model, of the last calls that were held by an estimate: how many there were, and made more than that.
+
+        Of all processes that learn together, each as far as it has asked.
+        """
+        return self._parts.learned.coverage()
 
     def reload(self, policy: PolicySource) -> None:
         """Put another policy in force, completely or not at all; calls under way settle by what they held.
@@ -104,7 +111,7 @@ class _LlmGate:
         request: Subject | None,
     ) -> Asked:
         """What is asked for a call. Raises ArgumentError."""
-        parts = self._parts
+        parts, processing = self._parts, fields.pop("processing", None)
         if body is not None:
             if not isinstance(body, Mapping):
                 raise ArgumentError(f"the body of a call is a mapping, not a {type(body).__name__}")
@@ -120,6 +127,7 @@ class _LlmGate:
             permille=learned.input_permille,
             remembered=parts.remembered,
             input_tokens=input_tokens,
+            processing=processing,
         )
 
         def output(mode: HoldMode) -> int:
@@ -130,8 +138,8 @@ class _LlmGate:
             known = learned.output(key or user, name, size.most)
             return min(settings.expected_output if known is None else known, size.most)
 
-        price = parts.dearest(name, parts.clock.now_us(), size.service_tier)
-        costs = CallCosts(self._plans, name, size.input, output, price)
+        price = parts.dearest(name, parts.clock.now_us(), size.terms)
+        costs = CallCosts(self._plans, name, size.input, output, price, size.terms)
         return caller, name, size, CallSubject(caller, name, request), costs
 
     def _made(self, call: Callable[..., Any], asked: Asked, reservation: Any) -> Any:
@@ -181,9 +189,10 @@ class LlmGate(_LlmGate, Around):
         """Hold a call by all rules that apply, or none: true where it is held.
 
         `key`, `user`, `team`, `organisation` and `tier` say who calls. `body` is what is sent to the provider, and
-        `fields` are fields of it (`messages=...`, `max_tokens=...`); its `model` counts where none is given. Its input
-        is counted, unless `input_tokens` are given. `id` is a name for the hold within the key of the first rule that
-        applies. `request` is the HTTP request that it came in, for rules by path, header or address. Where rules have
+        `fields` are fields of it (`messages=...`, `max_tokens=...`); its `model` counts where none is given. With
+        `processing="batch"` it is a call of a batch, settled at its price. Its input is counted, unless `input_tokens`
+        are given. `id` is a name for the hold within the key of the first rule that applies. `request` is the HTTP
+        request that it came in, for rules by path, header or address. Where rules have
         a `wait`, it stands in line. Raises ArgumentError for a body that no provider takes, UnknownPriceError.
         """
         asked = self._ask(model, key, user, team, organisation, tier, body, fields, input_tokens, request)

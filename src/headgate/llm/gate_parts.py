@@ -13,6 +13,7 @@ from headgate.llm.learned import Learned
 from headgate.llm.price import Price, price_of
 from headgate.llm.prices import PriceBook
 from headgate.llm.soft_limits import SoftLimit
+from headgate.llm.terms import Terms
 from headgate.llm.usage import Usage
 from headgate.llm.webhook import Webhook
 from headgate.money import read_money
@@ -59,20 +60,31 @@ class GateParts:
         if self._webhook is not None:
             self.warned.append(self._webhook)
 
-    def price(self, model: str, at_us: int, service_tier: str | None = None) -> Price | None:
-        """The price of a model at a moment, or what one without is said to cost; None where neither is known."""
-        return self._prices.price(model, _moment(at_us), service_tier=service_tier) or self._unknown
+    def price(self, model: str, at_us: int, terms: Terms = ()) -> Price | None:
+        """The price of a model at a moment, or what one without is said to cost; None where neither is known.
 
-    def dearest(self, model: str, at_us: int, service_tier: str | None = None) -> Price | None:
-        """The highest price that can apply until the lease of a call ends: the usual one, or that of a service tier."""
+        Of terms whose price is not known: what is said to cost what is unknown, and at least the usual price.
+        """
+        at, unknown = _moment(at_us), self._unknown
+        known = self._prices.price(model, at, terms)
+        if known is not None or not terms or unknown is None:
+            return known or unknown
+        usual = self._prices.price(model, at)
+        return unknown if usual is None else usual.dearest(unknown)
+
+    def dearest(self, model: str, at_us: int, terms: Terms = ()) -> Price | None:
+        """The highest price that can apply until the lease of a call ends: the usual one, or that of what it asks for.
+
+        None where one of them is not known, and nothing is said of what is unknown.
+        """
         at = _moment(at_us)
         usual = self._prices.dearest(model, at, self._lease)
         if usual is None:
             return self._unknown
-        if service_tier is None:
+        if not terms:
             return usual
-        other = self._prices.dearest(model, at, self._lease, service_tier=service_tier)
-        return usual if other is None or other is usual else usual.dearest(other)
+        other = self._prices.dearest(model, at, self._lease, terms) or self._unknown
+        return other if other is None or other is usual else usual.dearest(other)
 
     def remember(self, response_id: object, usage: Usage) -> None:
         """Remember the tokens of a response that later calls may refer to."""

@@ -12,6 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate.llm.price import Price, Rate, price_of
+from headgate.llm.terms import Terms
 from headgate.money import NANO
 
 if TYPE_CHECKING:
@@ -55,37 +56,37 @@ class ModelPrices:
             for name in ("start_time", "end_time")
             if (each := getattr(constraint, name, None)) is not None
         }
-        self._tiers = {variant.when.get("service_tier") for variant in variants}
-        self._spans: dict[str | None, _Span] = {}
-        self._dearest: dict[tuple[str | None, timedelta], _Span] = {}
+        self._variants = [(tuple(sorted(variant.when.items())), variant.constraint) for variant in variants]
+        self._spans: dict[Terms, _Span] = {}
+        self._dearest: dict[tuple[Terms, timedelta], _Span] = {}
 
-    def price(self, at: datetime, service_tier: str | None) -> Price | None:
-        """The price at a moment, which has a time zone; None where tokens do not pay for the model."""
-        span = self._spans.get(service_tier)
+    def price(self, at: datetime, terms: Terms) -> Price | None:
+        """The price at a moment, which has a time zone; None where tokens do not pay for it, or it is not known."""
+        span = self._spans.get(terms)
         if span is not None and span.start <= at < span.end:
             return span.price
-        if service_tier is not None and service_tier not in self._tiers:
-            return self.price(at, None)  # as all that clients may write there
-        span = self._spans[service_tier] = _Span(*self._borders_around(at), self._compile(at, service_tier))
+        if terms and not any(when == terms for when, _ in self._variants):
+            return None  # not remembered: clients may write anything
+        span = self._spans[terms] = _Span(*self._borders_around(at), self._compile(at, terms))
         return span.price
 
-    def dearest(self, at: datetime, lease: timedelta, service_tier: str | None) -> Price | None:
+    def dearest(self, at: datetime, lease: timedelta, terms: Terms) -> Price | None:
         """The highest price that can apply from a moment on until a lease ends."""
-        span = self._dearest.get((service_tier, lease))
+        span = self._dearest.get((terms, lease))
         if span is not None and span.start <= at < span.end:
             return span.price
-        if service_tier is not None and service_tier not in self._tiers:
-            return self.dearest(at, lease, None)
+        if terms and not any(when == terms for when, _ in self._variants):
+            return None
         start, end = self._borders_around(at)
         until_start, until_end = self._borders_around(at + lease)
         start = start if until_start == _FIRST else max(start, until_start - lease)
         end = end if until_end == _LAST else min(end, until_end - lease)
-        prices = [self.price(moment, service_tier) for moment in self._moments(at, at + lease)]
+        prices = [self.price(moment, terms) for moment in self._moments(at, at + lease)]
         found = [price for price in prices if price is not None]
         price = reduce(Price.dearest, found) if len(found) == len(prices) else None
         if len(self._dearest) >= _MOST_LEASES:
             self._dearest.clear()
-        self._dearest[service_tier, lease] = _Span(start, end, price)
+        self._dearest[terms, lease] = _Span(start, end, price)
         return price
 
     def _borders_around(self, at: datetime) -> tuple[datetime, datetime]:
@@ -116,8 +117,12 @@ class ModelPrices:
             else:
                 yield datetime.combine(midnight, each).astimezone(UTC)
 
-    def _compile(self, at: datetime, service_tier: str | None) -> Price | None:
-        told = self._known.get_prices(at, {"service_tier": service_tier} if service_tier else None)
+    def _compile(self, at: datetime, terms: Terms) -> Price | None:
+        if terms and not any(
+            when == terms and (constraint is None or constraint.active(at)) for when, constraint in self._variants
+        ):
+            return None  # not known then
+        told = self._known.get_prices(at, dict(terms))
         rates: dict[str, Rate] = {}
         for name, key in _KEYS.items():
             rate = getattr(told, key)

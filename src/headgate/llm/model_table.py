@@ -42,5 +42,11 @@ def most_output(model: str) -> int | None:
 
 
 @cache
+def usual_values() -> dict[str, frozenset[str]]:
+    """By the fields that change the price of a call, the values that do not."""
+    return {name: frozenset(values) for name, values in _tables()["usual"].items()}
+
+
+@cache
 def _tables() -> dict[str, dict[str, Any]]:
     return tomllib.loads(resources.files("headgate.llm").joinpath("models.toml").read_text("utf-8"))

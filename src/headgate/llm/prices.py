@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.errors import ConfigError
 from headgate.llm.model_prices import ModelPrices
-from headgate.llm.model_table import own_name
+from headgate.llm.model_table import own_name, usual_values
 from headgate.llm.price import Price, price_of
+from headgate.llm.terms import Terms, terms_text, unusual
 from headgate.money import read_money
 
 if TYPE_CHECKING:
@@ -39,11 +40,12 @@ class PriceBook:
 
     `own` are the operator's, in dollars for a million tokens: `{"my-model": {"input": "0.5", "output": "2"}}`, with any
     of `cache_read`, `cache_write`, `cache_write_hour` and `reasoning`, `web_searches` for a thousand and `request` for
-    each. Raises ConfigError for what is no price.
+    each. `"my-model speed=fast"` has the price of these terms; `"my-model"` that of all others. Raises ConfigError for
+    what is no price.
     """
 
     def __init__(self, own: Mapping[str, Mapping[str, object]] | None = None) -> None:
-        self._own = {name: _read_own(name, told) for name, told in (own or {}).items()}
+        self._own = {_own_key(name): _read_own(name, told) for name, told in (own or {}).items()}
         self._models: dict[int, ModelPrices] = {}
         """By the `id` of what `genai-prices` knows of a model, which lasts as long as the process."""
 
@@ -52,26 +54,38 @@ class PriceBook:
         self._unknown: OrderedDict[str, None] = OrderedDict()
         self._lock = Lock()
 
-    def price(self, model: str, at: datetime, *, service_tier: str | None = None) -> Price | None:
+    def price(self, model: str, at: datetime, terms: Terms | Mapping[str, str] = ()) -> Price | None:
         """The price of a model at a moment (UTC, if it has no time zone).
 
-        None for a model that is unknown, or is not paid by its tokens.
+        `terms` are what a call got beside the usual, such as `{"speed": "fast"}` or `{"processing": "batch"}`. None for
+        a model that is unknown, or is not paid by its tokens, and for terms whose price is not known.
         """
-        own = self._own.get(model)
+        if isinstance(terms, Mapping):
+            terms = unusual(terms)
+        own = self._own_price(model, terms)
         if own is not None:
             return own
         known = self._find(model)
-        return None if known is None else known.price(at if at.tzinfo else at.replace(tzinfo=UTC), service_tier)
+        return None if known is None else known.price(at if at.tzinfo else at.replace(tzinfo=UTC), terms)
 
-    def dearest(self, model: str, at: datetime, lease: timedelta, *, service_tier: str | None = None) -> Price | None:
+    def dearest(
+        self, model: str, at: datetime, lease: timedelta, terms: Terms | Mapping[str, str] = ()
+    ) -> Price | None:
         """The highest price that can apply from a moment on until a lease ends, to be held; see `price`."""
-        own = self._own.get(model)
+        if isinstance(terms, Mapping):
+            terms = unusual(terms)
+        own = self._own_price(model, terms)
         if own is not None:
             return own
         known = self._find(model)
         if known is None:
             return None
-        return known.dearest(at if at.tzinfo else at.replace(tzinfo=UTC), lease, service_tier)
+        return known.dearest(at if at.tzinfo else at.replace(tzinfo=UTC), lease, terms)
+
+    def _own_price(self, model: str, terms: Terms) -> Price | None:
+        """The operator's price: of these terms, or of all."""
+        own = self._own
+        return (own.get((model, terms)) if terms else None) or own.get((model, ()))
 
     def _find(self, model: str) -> ModelPrices | None:
         """The prices of a model, None where there are none. What clients call models is remembered up to a bound."""
@@ -134,6 +148,21 @@ def _providers() -> Any:
 @cache
 def _version() -> str:
     return f"genai-prices {version('genai-prices')}"
+
+
+def _own_key(name: str) -> tuple[str, Terms]:
+    """The model and the terms of a price of the operator's: `my-model speed=fast`. Raises ConfigError."""
+    model, *words = name.split(" ")
+    pairs = [word.partition("=") for word in words]
+    if not all(field in usual_values() and value for field, _, value in pairs):
+        raise ConfigError(
+            f"prices.{name}: after a model's name may follow {', '.join(usual_values())}, such as speed=fast"
+        )
+    told = {field: value for field, _, value in pairs}
+    terms = unusual(told)
+    if len(terms) != len(pairs):
+        raise ConfigError(f"prices.{name}: {terms_text(tuple(told.items()))} is what calls usually have: leave it out")
+    return model, terms
 
 
 def _read_own(model: str, told: Mapping[str, object]) -> Price:

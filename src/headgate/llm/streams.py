@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.llm.events import ServerSentEvent
-from headgate.llm.usage import Usage, field_of, service_tier_of, usage_of
+from headgate.llm.terms import terms_told
+from headgate.llm.usage import Usage, field_of, usage_of
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 _MAKING = ("content", "reasoning_content", "reasoning", "refusal", "text", "thinking", "partial_json")
@@ -28,8 +29,8 @@ class StreamUsage:
         self.was_cut = False
         """Whether the provider ended the answer since it was as long as it may be."""
 
-        self.service_tier = ""
-        """The service tier that served the call, as it was told; "" where nothing was."""
+        self.terms: dict[str, str] = {}
+        """What the call got that changes its price, as it was told: its service tier, its speed."""
 
         self.response_id = ""
         """The id of a response that later calls may refer to; "" where there is none."""
@@ -79,7 +80,9 @@ class StreamUsage:
 
     def _read_chat(self, told: Any) -> bool:
         """A chunk of chat completions or completions; some servers tell usage in each, and the last counts."""
-        self._note_tier(told)
+        tier = field_of(told, "service_tier")
+        if tier is not None and tier != self.terms.get("service_tier"):  # each chunk tells it
+            self._note_terms(told)
         usage, choices = usage_of(field_of(told, "usage")), field_of(told, "choices")
         choices = choices if isinstance(choices, list) else []
         if usage is not None:
@@ -106,7 +109,7 @@ class StreamUsage:
             response = field_of(told, "response")
             response_id = field_of(response, "id")
             self.response_id = response_id if isinstance(response_id, str) else ""
-            self._note_tier(response)
+            self._note_terms(response)
             usage = usage_of(field_of(response, "usage"))
             if usage is not None:
                 self.usage, self.is_final = usage, True
@@ -117,7 +120,7 @@ class StreamUsage:
             self._made(field_of(told, "delta"), _MAKING)
         elif kind == "message_start":
             started = field_of(field_of(told, "message"), "usage")
-            self._note_tier(started)
+            self._note_terms(started)
             self._grow(usage_of(started))
         elif kind == "message_delta":
             usage = field_of(told, "usage")
@@ -126,8 +129,8 @@ class StreamUsage:
         elif kind == "message_stop":
             self.has_ended = True
 
-    def _note_tier(self, told: Any) -> None:
-        self.service_tier = service_tier_of(told) or self.service_tier
+    def _note_terms(self, told: Any) -> None:
+        self.terms |= terms_told(told)
 
     def _grow(self, usage: Usage | None, *, is_final: bool = False) -> None:
         if usage is None:

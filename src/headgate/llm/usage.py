@@ -38,12 +38,6 @@ def read_usage(answer: Any) -> Usage | None:
     return usage_of(field_of(answer, "usage"))
 
 
-def service_tier_of(told: Any) -> str:
-    """The service tier that an answer, or its usage, says it was served by; "" where it says nothing."""
-    tier = field_of(told, "service_tier")
-    return tier if isinstance(tier, str) else ""
-
-
 def usage_of(told: Any) -> Usage | None:
     """A `usage` of any dialect; None for what is none, or cannot be true."""
     if told is None:

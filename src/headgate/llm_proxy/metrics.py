@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
+from collections.abc import Callable, Mapping
+
 from headgate.errors import MissingExtraError
 from headgate.llm.entry import Books, Entry
+from headgate.llm.learned import Coverage
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -22,6 +26,7 @@ class ProxyMetrics:
     def __init__(self, books: Books | None = None) -> None:
         self._books = books
         self._models: set[str] = set()
+        self._coverage: Callable[[], Mapping[str, Coverage]] = dict
         self.registry = registry = CollectorRegistry()
         self._calls = Counter(
             "headgate_llm_calls",
@@ -38,6 +43,18 @@ class ProxyMetrics:
         )
         self._cost = Counter(
             "headgate_llm_cost_nano_usd", "What calls cost, in billionths of a dollar", ["model"], registry=registry
+        )
+        self._estimated = Counter(
+            "headgate_llm_estimated_calls",
+            "Calls whose output was held by an estimate and is known exactly: covered (no more than that), exceeded",
+            ["model", "result"],
+            registry=registry,
+        )
+        self._last_estimated = Gauge(
+            "headgate_llm_last_estimated_calls",
+            "The same of the last 512 to 1,024 calls of a model, of all processes that learn together",
+            ["model", "result"],
+            registry=registry,
         )
         self._held_tokens = Gauge("headgate_llm_held_tokens", "Tokens held by calls under way", registry=registry)
         self._held_cost = Gauge(
@@ -97,8 +114,19 @@ class ProxyMetrics:
             self._under_way.dec()
             self._settled(entry)
 
+    def watch_coverage(self, coverage: Callable[[], Mapping[str, Coverage]]) -> None:
+        """Have what a gate learned of its estimates (`AsyncLlmGate.coverage`) among the figures."""
+        self._coverage = coverage
+
     def exposition(self) -> bytes:
         """All figures, in Prometheus's text format."""
+        last = Counts[tuple[str, str]]()
+        for model, told in self._coverage().items():
+            last[self._model(model), "covered"] += told.covered
+            last[self._model(model), "exceeded"] += told.above
+        self._last_estimated.clear()
+        for labels, calls in last.items():
+            self._last_estimated.labels(*labels).set(calls)
         return generate_latest(self.registry)
 
     def _settled(self, entry: Entry) -> None:
@@ -113,6 +141,8 @@ class ProxyMetrics:
             self._tokens.labels(model, "input").inc(entry.held_input)
             self._tokens.labels(model, "output").inc(entry.held_output)
         self._cost.labels(model).inc(entry.cost or 0)
+        if entry.mode == "exact" and entry.usage is not None and entry.estimate is not None:
+            self._estimated.labels(model, "covered" if entry.usage.output <= entry.estimate else "exceeded").inc()
 
     def _model(self, model: str) -> str:
         if model in self._models:

@@ -96,6 +96,7 @@ class ProxyServer:
         self._providers = source.read_providers()
         self._metrics = ProxyMetrics(source.books)
         self.gate = AsyncLlmGate(source.policy, store=source.store, books=self._metrics)
+        self._metrics.watch_coverage(self.gate.coverage)
         self._example = ExampleProvider() if source.providers is None else None
         self._site: web.SockSite | None = None
 

@@ -24,8 +24,10 @@ VERSION = 1
 _BUSY_S = 5.0
 _INTEGERS = (
     "at_us", "held_input", "held_output", "held_cost", "lease_us", *Usage._fields, "cost", "admitted_us", "dropped",
+    "estimate",
 )  # fmt: skip
-_COLUMNS = ", ".join(f'"{name}" {"INTEGER" if name in _INTEGERS else "TEXT"}' for name in FIELDS)
+_KINDS = {name: "INTEGER" if name in _INTEGERS else "TEXT" for name in FIELDS}
+_COLUMNS = ", ".join(f'"{name}" {kind}' for name, kind in _KINDS.items())
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS entries (seq INTEGER PRIMARY KEY, {_COLUMNS});
@@ -148,6 +150,14 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
             with suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
             raise
+    for name in sorted(set(FIELDS) - columns_of(connection)):  # of an older release
+        with suppress(sqlite3.OperationalError):  # where another process adds it at the same moment
+            connection.execute(f'ALTER TABLE entries ADD COLUMN "{name}" {_KINDS[name]}')
+
+
+def columns_of(connection: sqlite3.Connection) -> set[str]:
+    """The columns that the table of entries has."""
+    return {row[1] for row in connection.execute("PRAGMA table_info(entries)")}
 
 
 def check(connection: sqlite3.Connection, path: Path, *, may_be_empty: bool = False) -> None:

@@ -14,18 +14,15 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
 from headgate.errors import ConfigError
-from headgate.llm.books.database import check
+from headgate.llm.books.database import check, columns_of
 from headgate.llm.books.json_lines import older_files
 from headgate.llm.books.opening import books_path
 from headgate.llm.books.records import FIELDS, Record, record_of
 
 _MOST_TOLD = 20
 _ROWS_AT_ONCE = 5_000
-_SELECT = "SELECT seq, {} FROM entries WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?".format(
-    ", ".join(f'"{name}"' for name in FIELDS)
-)
-
-_SELECT_BY_HAND = _SELECT.replace("WHERE", "WHERE kind IN ('corrected', 'closed') AND")
+_SELECT = "SELECT seq, {} FROM entries WHERE {}seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
+_BY_HAND = "kind IN ('corrected', 'closed') AND "
 
 
 class Unread(NamedTuple):
@@ -175,8 +172,11 @@ class _Database:
         """Nothing stays open between readings."""
 
     def records(self, unreadable: Unreadable, *, by_hand: bool = False) -> Iterator[Record]:
-        seq, select = 0, _SELECT_BY_HAND if by_hand else _SELECT
+        seq = 0
         with closing(sqlite3.connect(self._uri, uri=True)) as connection:
+            known = columns_of(connection)  # an older release wrote fewer
+            columns = ", ".join(f'"{name}"' if name in known else "NULL" for name in FIELDS)
+            select = _SELECT.format(columns, _BY_HAND if by_hand else "")
             # In pieces, so that no long transaction keeps writers from tidying up.
             while rows := connection.execute(select, (seq, self._last, _ROWS_AT_ONCE)).fetchall():
                 seq = rows[-1][0]

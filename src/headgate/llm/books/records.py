@@ -50,11 +50,11 @@ _MODES: dict[Any, SettleMode] = {mode: mode for mode in get_args(SettleMode)}
 
 FIELDS = (
     "kind", "id", "at_us", *_TEXTS, *_HELD, "mode", *_USAGE, "cost", "price", "limit", "admitted_us",
-    "reason", "author", "dropped", "month", "zone", "sums",
+    "reason", "author", "dropped", "month", "zone", "sums", "estimate",
 )  # fmt: skip
 """All fields that a record can have, in the order of a database's columns."""
 
-_MAY_BE_ZERO = frozenset(("at_us", "held_input", "held_output", "held_cost", "input", "output", "cost"))
+_MAY_BE_ZERO = frozenset(("at_us", "held_input", "held_output", "held_cost", "input", "output", "cost", "estimate"))
 """Of these 0 is written; of others it is what is not written."""
 
 
@@ -76,6 +76,7 @@ def fields_of(record: Record) -> dict[str, Any]:
         "held_input": record.held_input, "held_output": record.held_output, "held_cost": record.held_cost,
         "lease_us": record.lease_us, "mode": record.mode, **({} if usage is None else usage._asdict()),
         "cost": record.cost, "price": record.price, "limit": record.limit, "admitted_us": record.admitted_us,
+        "estimate": record.estimate,
     }  # fmt: skip
     return _written(fields | more if more else fields)
 
@@ -118,6 +119,7 @@ def record_of(fields: Mapping[str, Any]) -> Record:
         _text(fields, "price"),
         _text(fields, "limit"),
         _number(fields, "admitted_us", 0),
+        _number_or_none(fields, "estimate"),
     )
     if kind == "corrected":
         return Correction(entry, _text(fields, "reason"), _text(fields, "author"))

@@ -211,9 +211,9 @@ class _Gathering:
     def closed_months(self, books: str) -> list[ClosedMonth]:
         """The months that the books closed, in order."""
         return [
-            ClosedMonth(books, closing, kept_sums(closing), self._months[month][0], self._months[month][0].plus(later))
+            ClosedMonth(books, closing, kept_sums(closing, booked), booked, booked.plus(later))
             for month, closing in sorted(self._closings.items())
-            for later in (self._months[month][1],)
+            for booked, later in (self._months[month],)
         ]
 
     def report(self, zone: str, closed: list[ClosedMonth], dropped: int, unreadable: Unreadable) -> Report:
@@ -248,6 +248,6 @@ def _row(key: tuple[str, ...], group: _Group) -> Row:
     return Row(key, booked, Sums(*group.later), booked.plus(Sums(*group.moved)))
 
 
-def kept_sums(closing: Closing) -> Sums:
-    """The sums that a closing kept."""
-    return Sums(**{name: closing.sums.get(name, 0) for name in Sums._fields})
+def kept_sums(closing: Closing, booked: Sums) -> Sums:
+    """The sums that a closing kept; of what was not summed up then, what its entries come to."""
+    return Sums(**{name: closing.sums.get(name, own) for name, own in booked._asdict().items()})

@@ -47,6 +47,12 @@ class Sums(NamedTuple):
     corrected: int = 0
     """Corrections."""
 
+    estimated: int = 0
+    """Of those measured: held by an estimate of their output."""
+
+    covered: int = 0
+    """Of those estimated: at most as much output as was estimated."""
+
     def plus(self, other: Self) -> Sums:
         return Sums(*map(add, self, other))
 
@@ -82,6 +88,7 @@ def of_settling(entry: Entry) -> Sums:
     if usage is None:
         usage = Usage(0, 0) if is_void else Usage(entry.held_input, entry.held_output)
     measured = entry.mode == "exact" and entry.usage is not None
+    estimated = measured and entry.estimate is not None
     more = usage.input + usage.output - entry.held_input - entry.held_output
     return Sums(
         calls=1,
@@ -95,6 +102,8 @@ def of_settling(entry: Entry) -> Sums:
         measured=int(measured),
         used_more=int(measured and more > 0),
         used_less=int(measured and more < 0),
+        estimated=int(estimated),
+        covered=int(estimated and usage.output <= (entry.estimate or 0)),
     )
 
 

@@ -39,10 +39,15 @@ Name = tuple[str, str, int]
 
 
 class Coverage(NamedTuple):
-    """Of the last calls that were settled, 512 to 1,024, how many made more output than was held for them."""
+    """Of the last calls held by an estimate, 512 to 1,024 with known usage, how many made more output than that."""
 
     calls: int
     above: int
+
+    @property
+    def covered(self) -> int:
+        """How many made at most as much output as was estimated."""
+        return self.calls - self.above
 
 
 class Learned(Protocol):
@@ -68,14 +73,15 @@ class Learned(Protocol):
     ) -> None:
         """Learn from a call that may have made up to `most` tokens of output, and did make `made`.
 
-        `cut`: it ended early, and would have made at least as many. `held` is what was held of output. `counted_input`
-        is what was counted before any factor, 0 where it was exact or the body hid more; `used_input` what the provider
-        told, 0 if nothing. Never waits and never raises.
+        `cut`: it ended early, and would have made at least as many. `held` is the estimate that was held of output, -1
+        where none was, or `made` is not the exact number. `counted_input` is what was counted before any factor, 0
+        where it was exact or the body hid more; `used_input` what the provider told, 0 if nothing. Never waits and
+        never raises.
         """
         ...
 
     def coverage(self) -> dict[str, Coverage]:
-        """By model, how many of the last calls were above their hold."""
+        """By model, how many of the last calls were above their estimate."""
         ...
 
     def start(self) -> None:
@@ -132,7 +138,8 @@ class LearnedHere:
             of_model = self._of_models.get(model) or self._new_of_model(model)
             self._of_models.move_to_end(model)
             (of_model.by_size.get(size) or of_model.new(size)).add(bucket)
-            of_model.coverage.add(1 if made > held else 0)
+            if held >= 0:
+                of_model.coverage.add(1 if made > held else 0)
             if counted_input >= _FEWEST_TOKENS and used_input > 0:
                 permille = -(-1000 * used_input // counted_input)
                 of_model.input.add(min(max(-(-permille // _PERMILLE), _LEAST), _LARGEST))
@@ -140,7 +147,11 @@ class LearnedHere:
     def coverage(self) -> dict[str, Coverage]:
         with self._lock:
             found = {model: of_model.coverage for model, of_model in self._of_models.items()}
-            return {model: Coverage(samples.weight, samples.counts.get(1, 0)) for model, samples in found.items()}
+            return {
+                model: Coverage(samples.weight, samples.counts.get(1, 0))
+                for model, samples in found.items()
+                if samples.weight
+            }
 
     def start(self) -> None: ...
 

@@ -1,0 +1,55 @@
+"""What the proxy's metrics tell of estimates: how many calls made no more output than was estimated."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headgate.llm import Entry, Usage
+from headgate.llm.entry import Caller
+from headgate.llm.learned import Coverage
+from headgate.llm_proxy import metrics as bounds
+from headgate.llm_proxy.metrics import ProxyMetrics
+
+
+def figures(metrics: ProxyMetrics, name: str) -> dict[tuple[str, str], float]:
+    """The samples of a metric by model and result."""
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    [family] = [family for family in families if family.name == name]
+    return {
+        (sample.labels["model"], sample.labels["result"]): sample.value
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+def settled(model: str, made: int, estimate: int | None) -> Entry:
+    return Entry(
+        "settled", "a", 1, Caller(), model, 10, 900, None, mode="exact", usage=Usage(10, made), estimate=estimate
+    )
+
+
+def test_calls_are_counted_by_whether_their_estimate_was_enough() -> None:
+    metrics = ProxyMetrics()
+    for made in (99, 100, 101):
+        metrics.add(settled("m", made, 100))
+    metrics.add(settled("m", 5, None))
+    metrics.add(settled("m", 5, 100)._replace(mode="at least"))
+    metrics.add(settled("m", 5, 100)._replace(mode="unknown", usage=None))
+    metrics.add(settled("embedding", 0, 0))
+    assert figures(metrics, "headgate_llm_estimated_calls") == {
+        ("m", "covered"): 2, ("m", "exceeded"): 1, ("embedding", "covered"): 1,
+    }  # fmt: skip
+
+
+def test_coverage_that_was_learned_is_told_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "_MOST_MODELS", 2)
+    metrics = ProxyMetrics()
+    learned = {"a": Coverage(20, 1), "b": Coverage(10, 0), "c": Coverage(5, 5), "d": Coverage(3, 1)}
+    metrics.watch_coverage(lambda: learned)
+    assert figures(metrics, "headgate_llm_last_estimated_calls") == {
+        ("a", "covered"): 19, ("a", "exceeded"): 1, ("b", "covered"): 10, ("b", "exceeded"): 0,
+        ("other", "covered"): 2, ("other", "exceeded"): 6,
+    }  # fmt: skip
+    learned.clear()
+    assert figures(metrics, "headgate_llm_last_estimated_calls") == {}
