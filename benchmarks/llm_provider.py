@@ -37,7 +37,7 @@ async def main(events: int, pause_s: float) -> None:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
-                await reader.readexactly(int(length))
+                await reader.readexactly(int(length or 0))
                 writer.write(_HEAD + _WORD)
                 for _ in range(events - 1):
                     await asyncio.sleep(pause_s)
