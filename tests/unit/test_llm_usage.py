@@ -15,6 +15,7 @@ from openai.types.responses import Response
 from pydantic import TypeAdapter
 
 from headgate.llm.events import EventReader
+from headgate.llm.stream_reading import StreamReading
 from headgate.llm.streams import StreamUsage
 from headgate.llm.usage import MOST_TOKENS, Usage, read_usage, usage_of
 
@@ -120,6 +121,46 @@ def stream(*told: Any, end: bytes = b"data: [DONE]\n\n") -> bytes:
 def read(data: bytes) -> tuple[StreamUsage, list[bool]]:
     reader, usage = EventReader(), StreamUsage()
     return usage, [usage.read_event(event) for event in reader.feed(data)]
+
+
+def passed(data: bytes) -> StreamUsage:
+    """What is read of a stream that passes, an event at a time, where no rule holds slices."""
+    reading = StreamReading("m", None, 100)
+    for event in data.split(b"\n\n")[:-1]:
+        assert reading.feed(event + b"\n\n") == [event + b"\n\n"]
+    return reading.usage
+
+
+@pytest.mark.parametrize("usage", [None, {"prompt_tokens": 12, "completion_tokens": 3}], ids=["untold", "told"])
+def test_what_passes_unread_is_read_where_it_is_asked_for(usage: Any) -> None:
+    events = [chunk(f"word{number} ", finish="length" if number == 1999 else None) for number in range(2000)]
+    tiers = ["default"] * 1000 + ["priority"] * 1000
+    told = [{**event, "usage": None, "service_tier": tier} for event, tier in zip(events, tiers, strict=True)]
+    data = stream(*told, *([chunk(None, usage)] if usage else []))
+    lazy, eager = passed(data), read(data)[0]
+    for name in ("usage", "is_final", "has_ended", "was_cut", "terms", "text"):
+        assert getattr(lazy, name) == getattr(eager, name), name
+    assert lazy.text.startswith("word0 word1 ") and lazy.text.endswith("word1999 ") and lazy.was_cut
+
+
+@given(st.lists(st.sampled_from([
+    b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":null}],"usage":null}\n\n',
+    b'data: {"choices":[{"delta":{"content":"b"},"finish_reason": "length"}]}\n\n',
+    b'data: {"choices":[],"usage" : {"prompt_tokens":1,"completion_tokens":2}}\n\n',
+    b'data: {"choices":[{"delta":{"content":"\\"usage\\":null [DONE]"}}],"service_tier": "flex"}\n\n',
+    b'data: {"type":"response.output_text.delta","delta":"c"}\n\n',
+    b'data: {"type":"response.incomplete","response":{"id":"r","usage":{"input_tokens":3,"output_tokens":4}}}\n\n',
+    b'event: message_delta\ndata: {"type":"message_delta","delta":{},"usage":{"output_tokens":9}}\n\n',
+    b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"d"}}\r\n\r\n',
+    b'data: {"type":"message_stop"}\n\n', b": still here\n\n", b"data: [DONE]\n\n", b"\n", b"data: {\n\n",
+]), max_size=12), st.integers(1, 200))  # fmt: skip
+def test_a_stream_tells_the_same_whether_its_events_are_left_or_read(events: list[bytes], size: int) -> None:
+    data = b"".join(events)
+    lazy, eager = StreamReading("m", None, 100), read(data)[0]
+    came = b"".join(b"".join(lazy.feed(data[start : start + size])) for start in range(0, len(data), size))
+    assert came + lazy.rest() == data
+    for name in ("usage", "is_final", "has_ended", "was_cut", "terms", "response_id", "text"):
+        assert getattr(lazy.usage, name) == getattr(eager, name), name
 
 
 def chunk(content: str | None, usage: Any = None, finish: str | None = None) -> dict[str, Any]:

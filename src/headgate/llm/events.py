@@ -35,6 +35,11 @@ class EventReader:
 
         self._is_unread = False
 
+    @property
+    def is_between(self) -> bool:
+        """Whether all that was fed are whole events."""
+        return not self._left and not self._is_unread
+
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """The events that this chunk completes."""
         self._left += chunk

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from headgate.llm.events import ServerSentEvent
+from headgate.llm.events import EventReader, ServerSentEvent
 from headgate.llm.terms import terms_told
 from headgate.llm.usage import Usage, field_of, usage_of
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 _MAKING = ("content", "reasoning_content", "reasoning", "refusal", "text", "thinking", "partial_json")
 """Fields of a delta in which text is made, in chat completions and in messages."""
+
+_TELLING = (b"[DONE]", b"message_", b'"response"')
+"""What events have that tell more than text: ends, messages with usage, whole responses."""
+
+_TELLING_UNLESS_NULL = tuple((name, name + b":null", name + b": null") for name in (b'"usage"', b'"finish_reason"'))
+_TIER = b'"service_tier"'
+_TOLD_TIER = re.compile(rb'"service_tier"\s*:\s*"([^"]*)"')
+_MOST_LEFT_BYTES = 128 * 1024
+"""So much of a stream is kept unread."""
 
 
 class StreamUsage:
@@ -37,17 +47,63 @@ class StreamUsage:
 
         self._taken = 0
         self._texts: list[str] = []
+        self._left: dict[int, bytes] = {}
+        """Events that are not read yet, by the place among the texts where theirs belongs."""
+
+        self._left_bytes = 0
 
     @property
     def text(self) -> str:
         """All text that was made so far, arguments of calls and reasoning that is shown among it: to be counted."""
+        while self._left:
+            self._read_left()
         return "".join(self._texts)
 
     def take_text(self) -> str:
         """The text that was made since this was asked last."""
+        while self._left:
+            self._read_left()
         text = "".join(self._texts[self._taken :])
         self._taken = len(self._texts)
         return text
+
+    def leave(self, events: bytes) -> bool:
+        """Leave whole events of a server unread until the text is asked for, which it rarely is; whether that was done.
+
+        It is not where they may tell more than text. Of what is left, so much is kept and the rest is read.
+        """
+        if self._may_tell(events):
+            return False
+        self._left[len(self._texts)] = events
+        self._texts.append("")
+        self._left_bytes += len(events)
+        while self._left_bytes > _MOST_LEFT_BYTES:
+            self._read_left()
+        return True
+
+    def _may_tell(self, events: bytes) -> bool:
+        """Whether events may tell usage, an end, or another service tier than before."""
+        for name in _TELLING:
+            if name in events:
+                return True
+        for name, null, spaced_null in _TELLING_UNLESS_NULL:
+            if name in events and events.count(name) > events.count(null) + events.count(spaced_null):
+                return True
+        if _TIER not in events:
+            return False
+        known = self.terms.get("service_tier")
+        return any(tier.decode("utf-8", "replace") != known for tier in _TOLD_TIER.findall(events))
+
+    def _read_left(self) -> None:
+        """Read the first of what was left."""
+        place = next(iter(self._left))
+        events = self._left.pop(place)
+        self._left_bytes -= len(events)
+        texts, self._texts = self._texts, []
+        for event in EventReader().feed(events):
+            self.read_event(event)
+        texts[place] = "".join(self._texts)
+        self._texts = texts
 
     def read_event(self, event: ServerSentEvent) -> bool:
         """Read an event of a server; whether it tells usage alone, which a client that did not ask does not expect."""
