@@ -49,7 +49,7 @@ OPTIONAL = {
     "yaml": "policy/yaml_source.py",
     "click": "cli/",
     "rich": "cli/",
-    "httptools": "service/http/request_reader.py",
+    "httptools": "service/http/request_reader.py llm_proxy/provider_answer.py",
     "uvloop": "service/workers/process.py llm_proxy/server.py",
     "prometheus_client": "observe/prometheus.py llm_proxy/metrics.py",
     "zstandard": "replay/compressed.py",

@@ -16,6 +16,7 @@ class ClientSide:
     def __init__(self, request: web.BaseRequest, *, closes: bool) -> None:
         """With `closes` the connection is closed after the answer."""
         self._request = request
+        self._loop = asyncio.get_running_loop()
         self._closes = closes
         self.response: web.StreamResponse | None = None
         self.gone = False
@@ -45,7 +46,7 @@ class ClientSide:
         response = self.response
         if self.gone or response is None:
             return
-        self.writing_since = asyncio.get_running_loop().time()
+        self.writing_since = self._loop.time()
         try:
             await response.write(data)
         except (ConnectionError, RuntimeError):
@@ -85,7 +86,7 @@ class ClientSide:
     async def _write_out(self, write: Callable[[], object]) -> None:
         if self.gone:
             return
-        self.writing_since = asyncio.get_running_loop().time()
+        self.writing_since = self._loop.time()
         try:
             await write()  # type: ignore[misc]
         except (ConnectionError, RuntimeError):

@@ -7,8 +7,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import aiohttp
-
 from headgate.errors import ArgumentError, StoreError
 from headgate.llm.call import AsyncCall
 from headgate.llm.call_costs import UnknownPriceError
@@ -26,6 +24,7 @@ from headgate.llm.inputs import InputCount
 from headgate.llm_proxy.call_body import CallBody
 from headgate.llm_proxy.client_side import ClientSide
 from headgate.llm_proxy.passed_headers import headers_to_answer
+from headgate.llm_proxy.provider_answer import ProviderAnswer
 from headgate.llm_proxy.provider_pool import REFUSALS, ProviderState
 from headgate.llm_proxy.proxy_parts import ProxyParts
 from headgate.llm_proxy.stream_relay import StreamRelay
@@ -150,7 +149,7 @@ class Exchange:
             except Lost as error:
                 await call.settle_unknown()
                 return await self._lost(state, error)
-            async with response:
+            with response:
                 pool.note(state, model, response.status, response.headers)
                 if response.status < 400:
                     return await self._answer(call, state, response)
@@ -164,18 +163,18 @@ class Exchange:
         await call.cancel()
         return await self._problem(Problem.PROVIDER_UNREACHABLE, "The provider cannot be reached.", "unreachable")
 
-    async def _send(self, state: ProviderState) -> aiohttp.ClientResponse:
+    async def _send(self, state: ProviderState) -> ProviderAnswer:
         self._was_sent = True
         settings = state.settings
         body = self._body.to_send(self._dialect, ask=settings.asks_usage)
         return await self._parts.upstream.send(settings, self._dialect, self._query, self._headers, body)
 
-    async def _answer(self, call: AsyncCall, state: ProviderState, response: aiohttp.ClientResponse) -> str:
+    async def _answer(self, call: AsyncCall, state: ProviderState, response: ProviderAnswer) -> str:
         """Pass on what a provider answers."""
         own = limit_headers(self._dialect.family, call.decision)
         if call.warnings:
             own.append(("headgate-warning", ", ".join(warning.header for warning in call.warnings)))
-        headers = headers_to_answer(response.headers.items(), own)
+        headers = headers_to_answer(response.headers, own)
         self._parts.metrics.began(self._dialect.name, asyncio.get_running_loop().time() - self._started)
         if response.content_type == "text/event-stream":
             asked = state.settings.asks_usage and not self._body.asks_usage
@@ -185,8 +184,8 @@ class Exchange:
                 self._parts.metrics.provider_failed(state.settings.name, "broken")
             return outcome
         try:
-            raw = await _read(response, _MOST_WHOLE_BYTES)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raw = await response.read_whole(_MOST_WHOLE_BYTES)
+        except OSError as error:
             await call.settle_unknown()
             is_timeout = isinstance(error, TimeoutError)
             return await self._lost(state, Lost("the answer broke off", is_timeout=is_timeout))
@@ -194,13 +193,13 @@ class Exchange:
         await self._client.whole(response.status, headers, raw)
         return "answered"
 
-    async def _failure(self, state: ProviderState, response: aiohttp.ClientResponse) -> Answer:
+    async def _failure(self, state: ProviderState, response: ProviderAnswer) -> Answer:
         """What a provider refused with, to be passed on."""
         self._parts.metrics.provider_failed(state.settings.name, str(response.status))
-        headers = headers_to_answer(response.headers.items(), [])
+        headers = headers_to_answer(response.headers, [])
         try:
-            body = await _read(response, _MOST_ERROR_BYTES)
-        except (aiohttp.ClientError, OSError, ValueError):
+            body = await response.read_whole(_MOST_ERROR_BYTES)
+        except OSError:
             message = f"The provider refused the call with the status {response.status}."
             return problem_answer(self._dialect.family, Problem.PROVIDER_UNREACHABLE, message)
         return Answer(response.status, headers, body)
@@ -252,16 +251,6 @@ class Exchange:
             await call.settle_unknown()
         else:
             await call.cancel()
-
-
-async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """A whole body; raises ValueError for one that is too long."""
-    raw = bytearray()
-    while chunk := await response.content.readany():
-        raw += chunk
-        if len(raw) > most:
-            raise ValueError(f"an answer has at most {most} bytes")
-    return bytes(raw)
 
 
 async def _parsed(raw: bytes) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import aiohttp
-
 from headgate.llm.dialects import Dialect, Problem, problem_answer
 from headgate.llm_proxy.client_side import ClientSide
 from headgate.llm_proxy.passed_headers import headers_to_answer
 from headgate.llm_proxy.proxy_parts import ProxyParts
 from headgate.llm_proxy.upstream import Lost, NotReached
+
+_MOST_BYTES = 64 * 1024 * 1024
 
 
 async def pass_on(
@@ -26,13 +26,13 @@ async def pass_on(
     for state in ready:
         try:
             response = await parts.upstream.send(state.settings, dialect, query, headers, body)
-            async with response:
+            with response:
                 parts.pool.note(state, model, response.status, response.headers)
-                answer = headers_to_answer(response.headers.items(), [])
-                await client.whole(response.status, answer, await response.read())
+                answer = headers_to_answer(response.headers, [])
+                await client.whole(response.status, answer, await response.read_whole(_MOST_BYTES))
         except NotReached:
             parts.pool.note_unreachable(state)
-        except (Lost, aiohttp.ClientError, OSError):
+        except (Lost, OSError):
             break
         else:
             return

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from headgate.clock import SYSTEM_CLOCK, Clock
-from headgate.http.client.limit_fields import told
+from headgate.http.client.limit_fields import Headers, told
 from headgate.llm.dialects.paths import Dialect
 from headgate.llm_proxy.providers import ProviderSettings
 
@@ -34,7 +34,7 @@ class _ModelState:
         self.tokens_left: int | None = None
         self.tokens_until_us = 0
 
-    def note(self, status: int, headers: Mapping[str, str], now_us: int) -> None:
+    def note(self, status: int, headers: Headers, now_us: int) -> None:
         said = told(headers, now_us=now_us)
         wait_us = None
         if status in _BUSY:
@@ -112,7 +112,7 @@ class ProviderPool:
         able.sort(key=lambda each: (now_us < each.unreachable_until_us, not each.of(model).has_room(tokens, now_us)))
         return able, 0
 
-    def note(self, state: ProviderState, model: str, status: int, headers: Mapping[str, str]) -> None:
+    def note(self, state: ProviderState, model: str, status: int, headers: Headers) -> None:
         """Read what an answer says of its provider's limits."""
         known, now_us = state.of(model), self._clock.now_us()
         state.unreachable_until_us = 0

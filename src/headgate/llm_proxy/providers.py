@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ _FIELDS = (
 _NEEDED = ("name", "base_url")
 _AUTHS = ("bearer", "x-api-key", "api-key", "none")
 _LONGEST_S = 86_400
+_FIELD_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _NOT_OURS = ("authorization", "x-api-key", "api-key", "host", "content-length", "transfer-encoding", "connection")
 
 
@@ -184,6 +186,9 @@ class _Reader:
             return ()
         for name in (name for name in told if name.lower() in _NOT_OURS):
             self._wrong("headers", f"{name} is set by the proxy itself; keys are named by api_key_env or api_key_file")
+        for name, value in told.items():
+            if not _FIELD_NAME.fullmatch(name) or not (value.isascii() and value.isprintable()):
+                self._wrong("headers", f"{shown(name)} cannot be sent: a value is printable ASCII on one line")
         return tuple((name.lower(), value) for name, value in told.items())
 
     def _key(self) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 
-import aiohttp
-
 from headgate.errors import StoreError
 from headgate.llm.call import AsyncCall
 from headgate.llm.dialects import Dialect, StreamEnd
@@ -14,6 +12,7 @@ from headgate.llm.events import EventReader
 from headgate.llm.tokens import count_text
 from headgate.llm.usage import Usage
 from headgate.llm_proxy.client_side import ClientSide
+from headgate.llm_proxy.provider_answer import ProviderAnswer
 
 log = logging.getLogger("headgate")
 
@@ -33,12 +32,12 @@ class StreamRelay:
         self._end = StreamEnd(dialect.name) if self._reading.is_counted else None
         self._passed = EventReader()
 
-    async def run(self, response: aiohttp.ClientResponse, headers: list[tuple[str, str]]) -> str:
+    async def run(self, response: ProviderAnswer, headers: list[tuple[str, str]]) -> str:
         """Pass on what comes; how it ended: answered, cut, or broken."""
         client, reading = self._client, self._reading
         await client.start(response.status, headers)
         try:
-            while chunk := await response.content.readany():
+            while chunk := await response.read():
                 passed = b"".join(reading.feed(chunk, strip_usage=self._strips))
                 if reading.usage.has_ended:  # before the client knows, who may come again at once
                     await self.settle()
@@ -47,7 +46,7 @@ class StreamRelay:
                 if self._end is not None and await self._is_spent(passed):
                     await self._cut()
                     return "cut"
-        except (aiohttp.ClientError, OSError):
+        except OSError:
             await self.settle()
             client.break_off()
             return "broken"

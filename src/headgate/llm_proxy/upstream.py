@@ -1,26 +1,39 @@
-"""Sends calls to providers, and tells apart what never reached one from what may have."""
+"""Sends calls to providers, and tells apart what never reached one from what may have.
+
+See docs/decisions/0054-the-proxys-client.md.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import ssl
 from collections.abc import Iterable
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+from urllib.parse import quote
 
-import aiohttp
-from multidict import CIMultiDict
-from yarl import URL
-
+from headgate.errors import MissingExtraError
 from headgate.llm.dialects.paths import Dialect
 from headgate.llm_proxy.passed_headers import headers_to_send
+from headgate.llm_proxy.provider_answer import ProviderAnswer
+from headgate.llm_proxy.provider_connection import ProviderConnection
 from headgate.llm_proxy.providers import ProviderSettings
 
-_BUFFER_BYTES = 64 * 1024
-"""So much of an answer is read ahead; more waits at the provider until the client has taken it."""
+try:
+    from aiohappyeyeballs import start_connection
+    from yarl import URL
+except ImportError as error:
+    raise MissingExtraError("the proxy of language models", extra="llm-proxy") from error
 
 _KEEP_ALIVE_S = 20.0
 """Shorter than what servers usually have, so that a call rarely meets a connection that was just closed."""
 
+_NEXT_ADDRESS_S = 0.25
+"""After so long the next address of a host is tried beside the first one (RFC 8305)."""
 
-_AS_IT_IS = ("accept-encoding", "identity")
-"""Answers are read as they pass, so they come without compression."""
+_MOST_PLACES = 512
+_IN_A_QUERY = "%/:=&?~+!$'()*,;@[]-._|{}\"<>^`\\"
 
 
 class NotReached(Exception):
@@ -35,18 +48,33 @@ class Lost(Exception):
         self.is_timeout = is_timeout
 
 
+class _Origin(NamedTuple):
+    """Whose connections can be used for one another."""
+
+    is_tls: bool
+    host: str
+    port: int
+
+
+class _Place(NamedTuple):
+    """Where a provider takes a dialect, and what of a request's head is the same in all calls."""
+
+    origin: _Origin
+    start: str
+    """Method and path."""
+
+    fields: str
+    names: frozenset[str]
+    """Of these fields, which a client's do not replace."""
+
+
 class Upstream:
     """The connections to all providers. To be made and closed on the event loop."""
 
     def __init__(self) -> None:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S, ttl_dns_cache=60),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("user-agent", "accept", "content-type"),
-            read_bufsize=_BUFFER_BYTES,
-            max_line_size=32768,
-            max_field_size=32768,
-        )
+        self._loop = asyncio.get_running_loop()
+        self._free: dict[_Origin, list[ProviderConnection]] = {}
+        self._sweep = self._loop.call_later(_KEEP_ALIVE_S, self._close_unused)
 
     async def send(
         self,
@@ -55,29 +83,110 @@ class Upstream:
         query: str,
         headers: Iterable[tuple[str, str]],
         body: bytes | None,
-    ) -> aiohttp.ClientResponse:
+    ) -> ProviderAnswer:
         """Send a call; the answer when its headers are there. Raises NotReached, Lost."""
-        url = provider.url(dialect) + (f"?{query}" if query else "")
-        sent = CIMultiDict(headers_to_send(headers))
-        for name, value in (*provider.headers, *provider.auth_headers(dialect).items(), _AS_IT_IS):
-            sent[name] = value
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=provider.connect_timeout_s, sock_read=provider.timeout_s
-        )
+        place = _place(provider, dialect)
+        head = _head(place, query, headers, body)
+        connection = self._take(place.origin) or await self._connect(place.origin, provider.connect_timeout_s)
+        answer = connection.send(head, body or b"", timeout_s=provider.timeout_s)
         try:
-            return await self._session.request(
-                dialect.method, URL(url, encoded=True), data=body, headers=sent, timeout=timeout, allow_redirects=False
-            )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise NotReached(_reason(error)) from error
-        except TimeoutError as error:
-            raise Lost(f"nothing came for {provider.timeout_s:g} s", is_timeout=True) from error
-        except (aiohttp.ClientError, OSError) as error:
+            await answer.head()
+        except OSError as error:
+            answer.close()
+            if isinstance(error, TimeoutError):
+                raise Lost(str(error), is_timeout=True) from error
             raise Lost(_reason(error), is_timeout=False) from error
+        except BaseException:
+            answer.close()
+            raise
+        return answer
 
     async def close(self) -> None:
-        """Close all connections."""
-        await self._session.close()
+        """Close the connections that no call uses."""
+        self._sweep.cancel()
+        for connections in self._free.values():
+            for connection in connections:
+                connection.abort()
+        self._free.clear()
+        await asyncio.sleep(0)
+
+    def _take(self, origin: _Origin) -> ProviderConnection | None:
+        """A connection that is open: the one that was used last."""
+        connections = self._free.get(origin)
+        oldest_s = self._loop.time() - _KEEP_ALIVE_S
+        while connections:
+            connection = connections.pop()
+            if connection.is_open and connection.free_since_s > oldest_s:
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self, origin: _Origin, timeout_s: float) -> ProviderConnection:
+        """A new connection. Raises NotReached."""
+        loop = self._loop
+        free = self._free.setdefault(origin, [])
+        connection = ProviderConnection(loop, free.append)
+        try:
+            async with asyncio.timeout(timeout_s):
+                infos = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+                opened = await start_connection(infos, happy_eyeballs_delay=_NEXT_ADDRESS_S, interleave=1, loop=loop)
+                try:
+                    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    tls, name = (self._tls, origin.host) if origin.is_tls else (None, None)
+                    await loop.create_connection(lambda: connection, sock=opened, ssl=tls, server_hostname=name)
+                except BaseException:
+                    opened.close()
+                    raise
+        except (OSError, UnicodeError) as error:
+            raise NotReached(_reason(error)) from error
+        return connection
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    def _close_unused(self) -> None:
+        """Close connections that were not used for a while."""
+        oldest_s = self._loop.time() - _KEEP_ALIVE_S
+        for connections in self._free.values():
+            for connection in [each for each in connections if not each.is_open or each.free_since_s <= oldest_s]:
+                connections.remove(connection)
+                connection.abort()
+        self._sweep = self._loop.call_later(_KEEP_ALIVE_S, self._close_unused)
+
+
+@lru_cache(_MOST_PLACES)
+def _place(provider: ProviderSettings, dialect: Dialect) -> _Place:
+    url = URL(provider.url(dialect))
+    fields = {
+        "host": url.host_port_subcomponent or "",
+        **dict(provider.headers),
+        **provider.auth_headers(dialect),
+        "accept-encoding": "identity",  # answers are read as they pass
+    }
+    origin = _Origin(url.scheme == "https", url.raw_host or "", url.port or 0)
+    text = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return _Place(origin, f"{dialect.method} {url.raw_path}", text, frozenset(fields))
+
+
+def _head(place: _Place, query: str, headers: Iterable[tuple[str, str]], body: bytes | None) -> bytes:
+    """The head of a request."""
+    target = f"?{_sendable(query)}" if query else ""
+    names = place.names
+    sent = "".join([f"{name}: {value}\r\n" for name, value in headers_to_send(headers) if name not in names])
+    length = "" if body is None else f"content-length: {len(body)}\r\n"
+    head = f"{place.start}{target} HTTP/1.1\r\n{place.fields}{sent}{length}\r\n"
+    return head.encode("utf-8", "surrogateescape")
+
+
+def _sendable(query: str) -> str:
+    """A query as a client sent it; what a request target cannot have is escaped, and a fragment is none of it."""
+    query = query.partition("#")[0]
+    if query.isascii() and query.isprintable() and " " not in query:
+        return query
+    return quote(query.encode("utf-8", "surrogateescape"), safe=_IN_A_QUERY)
 
 
 def _reason(error: BaseException) -> str:

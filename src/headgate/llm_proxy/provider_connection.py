@@ -1,0 +1,97 @@
+"""A connection to a provider: one call at a time is sent over it, and what comes is its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from headgate.llm_proxy.provider_answer import ProviderAnswer
+
+
+class ProviderConnection(asyncio.Protocol):
+    """One connection. `is_open` is whether it can be used; `freed` is called when it is free for another call."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, freed: Callable[[ProviderConnection], None]) -> None:
+        self._loop = loop
+        self._freed = freed
+        self._answer: ProviderAnswer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timeout_s = 0.0
+        self._moved_s = 0.0
+        """When something came last, or was taken, by the event loop's clock."""
+
+        self._is_paused = False
+        self.is_open = False
+        self.free_since_s = 0.0
+
+    def send(self, head: bytes, body: bytes, *, timeout_s: float) -> ProviderAnswer:
+        """Send a call; its answer, which is given up where nothing comes for so long."""
+        answer = self._answer = ProviderAnswer(self, self._loop)
+        self._timeout_s, self._moved_s = timeout_s, self._loop.time()
+        self._timer = self._loop.call_later(timeout_s, self._look)
+        self._transport.writelines((head, body)) if body else self._transport.write(head)
+        return answer
+
+    def abort(self) -> None:
+        """Cut it off."""
+        self.is_open = False
+        self._stop_timer()
+        self._transport.abort()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None:  # nothing was asked
+            self.abort()
+            return
+        self._moved_s = self._loop.time()
+        self._answer.feed(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        self._stop_timer()
+        if self._answer is not None:
+            self._answer.ended(exc)
+
+    def resume_writing(self) -> None:
+        self._moved_s = self._loop.time()
+
+    def _look(self) -> None:
+        """Give up an answer of which nothing has come for too long; time in which nothing is read is not counted."""
+        now = self._loop.time()
+        due = (now if self._is_paused else self._moved_s) + self._timeout_s
+        if due > now:
+            self._timer = self._loop.call_at(due, self._look)
+        elif self._answer is not None:
+            self._answer.fail(TimeoutError(f"nothing came for {self._timeout_s:g} s"))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # What the answer calls.
+
+    def pause(self) -> None:
+        self._is_paused = True
+        self._transport.pause_reading()
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self._moved_s = self._loop.time()
+        if self.is_open:
+            self._transport.resume_reading()
+
+    def release(self, *, may_stay: bool) -> None:
+        self._answer = None
+        self._stop_timer()
+        if may_stay and self.is_open and not self._transport.is_closing():
+            self.free_since_s = self._loop.time()
+            self._freed(self)
+        else:
+            self.abort()
