@@ -27,7 +27,7 @@ OCTOBER_US, NOVEMBER_US, DECEMBER_US = 1_790_812_800_000_000, 1_793_491_200_000_
 COSTS = st.one_of(st.none(), st.integers(0, 10**13))
 TOKENS = st.integers(0, 1 << 40)
 MODES: list[SettleMode] = ["exact", "at least", "cancelled", "failed", "unknown"]
-KINDS: list[EntryKind] = ["held", "held", "settled", "settled", "refused", "corrected"]
+KINDS: list[EntryKind] = ["held", "held", "extended", "settled", "settled", "refused", "corrected"]
 MOMENTS = st.integers(OCTOBER_US, DECEMBER_US + 20 * DAY_US)
 
 
@@ -47,8 +47,10 @@ def entries(draw: st.DrawFn) -> Record:
     at_us = admitted_us if kind in ("held", "refused") else draw(MOMENTS)
     entry = Entry(
         kind, f"call-{number}", at_us, caller, f"m{number % 3}", draw(st.integers(0, 2000)), draw(st.integers(0, 2000)),
-        draw(COSTS), 60_000_000 if kind == "held" else 0,
+        draw(COSTS), 60_000_000 if kind in ("held", "extended") else 0,
     )  # fmt: skip
+    if kind == "extended":
+        return entry._replace(admitted_us=admitted_us)
     if kind == "settled":
         mode = draw(st.sampled_from(MODES))
         usage = draw(st.one_of(st.none(), usages()))
@@ -70,6 +72,11 @@ class Listed:
     def records(self, unreadable: Unreadable, *, by_hand: bool = False) -> Iterator[Record]:
         yield from self._records
 
+    def ids(self) -> Iterator[tuple[bool, str]]:
+        for record in self._records:
+            if isinstance(record, Entry) and record.kind in ("held", "extended", "settled"):
+                yield record.kind == "settled", record.id
+
     def close(self) -> None:
         pass
 
@@ -89,7 +96,7 @@ def by_brute_force(records: Sequence[Record]) -> dict[tuple[str, str], list[int]
         first = found[0].entry if isinstance(found[0], Correction) else found[0]
         assert isinstance(first, Entry)
         sent = made = held_sent = held_made = cost = held_cost = 0
-        is_done = False
+        is_done = is_held = False
         for record in found:
             if isinstance(record, Correction):
                 own = record.entry
@@ -97,9 +104,10 @@ def by_brute_force(records: Sequence[Record]) -> dict[tuple[str, str], list[int]
                 cost = cost + held_cost if own.cost is None else own.cost
                 held_sent = held_made = held_cost = 0
                 is_done = True
-            elif isinstance(record, Entry) and record.kind == "held" and not is_done and not held_sent + held_made:
-                if record is next(one for one in found if isinstance(one, Entry) and one.kind == "held"):
+            elif isinstance(record, Entry) and record.kind in ("held", "extended") and not is_done:
+                if record.kind == "extended" or not is_held:
                     held_sent, held_made, held_cost = record.held_input, record.held_output, record.held_cost or 0
+                is_held = True
             elif isinstance(record, Entry) and record.kind == "settled" and not is_done:
                 void = record.mode in ("cancelled", "failed")
                 as_held = (0, 0) if void else (record.held_input, record.held_output)

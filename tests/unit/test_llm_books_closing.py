@@ -171,6 +171,31 @@ def test_reconciling_lists_what_does_not_fit_together(tmp_path: Path) -> None:
     assert (sums.calls, sums.unsettled, sums.cost) == (5, 2, 3_000_000)
 
 
+def test_a_hold_that_was_extended_is_reconciled_after_the_end_of_its_last_lease_with_what_is_held_then(
+    tmp_path: Path,
+) -> None:
+    """Held for ten minutes, extended after five and after seven: the last lease ends after seventeen."""
+    path, minute_us = tmp_path / "books.db", 60_000_000
+    first = held("a", NOVEMBER_US)
+    later = [
+        first._replace(
+            kind="extended", at_us=NOVEMBER_US + minutes * minute_us, held_output=made, held_cost=made,
+            admitted_us=NOVEMBER_US,
+        )
+        for minutes, made in ((5, 1000), (7, 1200))
+    ]  # fmt: skip
+    write(path, first, *later, held("b", NOVEMBER_US), later[0]._replace(id="b"), settled("b", NOVEMBER_US))
+    with closing(read_books(path)) as books:
+        found = reconcile([books], now_us=NOVEMBER_US + 17 * minute_us - 1)
+        assert [entry.id for entry in found.in_flight] == ["a"] and found.is_clean
+        found = reconcile([books], now_us=NOVEMBER_US + 17 * minute_us)
+    [entry] = found.unreconciled
+    assert (entry.at_us, entry.lease_us) == (NOVEMBER_US, 17 * minute_us)
+    assert (entry.held_output, entry.held_cost) == (1200, 1200)
+    sums = read(path).total.booked
+    assert (sums.calls, sums.unsettled, sums.unsettled_output, sums.unsettled_cost) == (2, 1, 1200, 1200)
+
+
 def test_a_hold_and_its_settling_in_two_books_fit_together_in_either_order(tmp_path: Path) -> None:
     write(tmp_path / "one.jsonl", held("a", NOVEMBER_US))
     write(tmp_path / "other.db", settled("a", NOVEMBER_US))

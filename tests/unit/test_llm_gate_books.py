@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ import pytest
 
 from headgate.llm import LlmGate, Usage
 from headgate.llm.books import open_books, read_books, reconcile, report_of
+from headgate.llm.books.reading import Unreadable
+from headgate.llm.entry import Entry
 from headgate.testing import ManualClock
+from until import until
 
 DAY_US = 86_400_000_000
 START_US = 1_793_491_200_000_000  # 2026-11-01
@@ -65,6 +68,37 @@ def test_books_and_limits_agree_on_calls_that_end_in_every_way(tmp_path: Path, f
         assert [BUDGET - usd.remaining] == by_books[user, today]
         probe.cancel()
     gate.close()
+
+
+def test_calls_that_are_extended_by_themselves_or_by_slices_are_reconciled_when_their_leases_have_ended(
+    tmp_path: Path,
+) -> None:
+    rules = [{"name": "user", "by": ["user"], "limits": "20 usd/day in UTC; 5 concurrent", "hold": "slices"}]
+    policy = {**POLICY, "llm": {**POLICY["llm"], "lease": "100ms", "slice": 10}, "rules": rules}
+    books = open_books(tmp_path / "b.jsonl")
+    gate = LlmGate(policy, store="memory://", books=books)
+    idle, flowing = (gate.reserve("m", user=user, input_tokens=10, max_tokens=4000) for user in ("u0", "u1"))
+
+    def extensions(user: str) -> list[Any]:
+        assert books.flush()
+        with closing(read_books(tmp_path / "b.jsonl")) as read:
+            found = [record for record in read.records(Unreadable()) if isinstance(record, Entry)]
+        return [entry for entry in found if entry.kind == "extended" and entry.caller.user == user]
+
+    with suppress(KeyError), idle:
+        until(lambda: len(extensions("u0")) >= 2)
+        raise KeyError("the work fails after its lease was extended twice")
+    reading = flowing.reading()
+    assert flowing.hold_more(reading) and flowing.hold_more(reading)
+    assert [entry.held_output for entry in extensions("u1")] == [20, 30]
+    last = extensions("u1")[-1]
+    gate.close()
+    books.close()
+    with closing(read_books(tmp_path / "b.jsonl")) as read:
+        end_us = last.at_us + last.lease_us
+        assert [entry.caller.user for entry in reconcile([read], now_us=end_us - 1).in_flight] == ["u1"]
+        [never] = reconcile([read], now_us=end_us).unreconciled
+    assert (never.id, never.held_output, never.held_cost) == (flowing.id, 30, flowing.held.cost)
 
 
 def test_a_report_tells_how_many_calls_made_no_more_than_was_estimated(tmp_path: Path) -> None:

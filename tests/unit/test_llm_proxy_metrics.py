@@ -42,6 +42,24 @@ def test_calls_are_counted_by_whether_their_estimate_was_enough() -> None:
     }  # fmt: skip
 
 
+def test_what_calls_hold_grows_with_their_extensions_and_is_gone_when_they_are_settled() -> None:
+    metrics = ProxyMetrics()
+    held = Entry("held", "a", 1, Caller(), "m", 10, 100, 7)
+
+    def told() -> list[str]:
+        lines = metrics.exposition().decode().splitlines()
+        return [line for line in lines if line.startswith(("headgate_llm_held", "headgate_llm_calls_under_way"))]
+
+    for entry in (held, held._replace(id="b")):
+        metrics.add(entry)
+    metrics.add(held._replace(kind="extended", held_output=250, held_cost=9))
+    assert told() == ["headgate_llm_held_tokens 370.0", "headgate_llm_held_nano_usd 16.0",
+                      "headgate_llm_calls_under_way 2.0"]  # fmt: skip
+    metrics.add(settled("m", 5, None)._replace(held_output=250))
+    assert told() == ["headgate_llm_held_tokens 110.0", "headgate_llm_held_nano_usd 7.0",
+                      "headgate_llm_calls_under_way 1.0"]  # fmt: skip
+
+
 def test_coverage_that_was_learned_is_told_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "_MOST_MODELS", 2)
     metrics = ProxyMetrics()

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from headgate import heartbeat
 from headgate.drive import answered
 from headgate.errors import RateLimited, StoreError
+from headgate.holding import Extension
 from headgate.llm.call_base import CallBase, log, mode_of
 from headgate.llm.entry import SettleMode
 from headgate.llm.stream_reading import StreamReading
@@ -55,6 +56,12 @@ class Call(CallBase):
         """Settle a call that was never sent: all is given back."""
         self._settle("cancelled", None)
 
+    def extend(self) -> Extension:
+        """Let its lease end as long from now as it did from its admission; a `with` block does so by itself."""
+        extension: Extension = self._reservation.extend()
+        self._note_extension(extension)
+        return extension
+
     def hold_more(self, reading: StreamReading) -> bool:
         """Hold a further slice for a stream. False where its budget is at an end, and its rule says to cut it."""
         tokens = self._parts.settings.slice
@@ -81,12 +88,12 @@ class Call(CallBase):
         if not self:
             raise RateLimited(self.decision)
         if self.in_flight:
-            heartbeat.start(self._reservation)
+            heartbeat.start(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if self.in_flight:
-            heartbeat.stop(self._reservation)
+            heartbeat.stop(self)
         self._settle("unknown" if error is None else mode_of(error), None)
 
     def _settle(self, mode: SettleMode, usage: Usage | None) -> None:
@@ -134,6 +141,12 @@ class AsyncCall(CallBase):
         """See `Call.cancel`."""
         await self._settle("cancelled", None)
 
+    async def extend(self) -> Extension:
+        """See `Call.extend`."""
+        extension: Extension = await self._reservation.extend()
+        self._note_extension(extension)
+        return extension
+
     async def hold_more(self, reading: StreamReading) -> bool:
         """See `Call.hold_more`."""
         tokens = self._parts.settings.slice
@@ -157,12 +170,12 @@ class AsyncCall(CallBase):
         if not self:
             raise RateLimited(self.decision)
         if self.in_flight:
-            heartbeat.start_async(self._reservation)
+            heartbeat.start_async(self)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if self.in_flight:
-            heartbeat.stop_async(self._reservation)
+            heartbeat.stop_async(self)
         await self._settle("unknown" if error is None else mode_of(error), None)
 
     async def _settle(self, mode: SettleMode, usage: Usage | None) -> None:

@@ -105,6 +105,12 @@ class CallBase:
         """Whether it has a place in flight, so that its lease is to be extended while it runs."""
         return self._costs.plan.in_flight
 
+    @property
+    def lease_us(self) -> int:
+        """So long after its admission, and after each extension, its lease ends."""
+        whole: int = self._reservation.lease_us
+        return whole
+
     def reading(self) -> StreamReading:
         """What reads the events of its stream; give its `usage` to `settle_stream`."""
         has_slices = "slices" in self._costs.plan.modes
@@ -130,6 +136,24 @@ class CallBase:
                 limit=binding.name if binding is not None else "",
             )
         )
+
+    def _note_extension(self, extension: Extension) -> None:
+        """Write into the books how long it is held now, and how much."""
+        if self._parts.books is not None and extension.outcome == "extended":
+            self._parts.books.add(
+                Entry(
+                    "extended",
+                    self.id,
+                    self._parts.clock.now_us(),
+                    self.caller,
+                    self.model,
+                    self.held.input,
+                    self.held.output,
+                    self.held.cost,
+                    lease_us=self.lease_us,
+                    admitted_us=self.admitted_us,
+                )
+            )
 
     def _settlement(self, mode: SettleMode, usage: Usage | None) -> tuple[GroupAmounts | None, Entry | None]:
         """What counts of each group, and what goes into the books. Notes what is learned."""
@@ -178,6 +202,7 @@ class CallBase:
             self._costs.add(more)
             price, (sent, made, _) = self._costs.price, self.held
             self.held = Held(sent, made + tokens, price.most(sent, made + tokens) if price is not None else None)
+            self._note_extension(extension)
         elif self._costs.plan.at_end == "cut":
             self.was_cut = reading.refused_more()
             return not self.was_cut

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from headgate.llm.usage import Usage
 
-EntryKind = Literal["held", "refused", "settled", "corrected"]
+EntryKind = Literal["held", "extended", "refused", "settled", "corrected"]
 SettleMode = Literal["", "exact", "at least", "cancelled", "failed", "unknown"]
 
 
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
     """The call's, the same in each of its entries."""
 
     at_us: int
-    """When it was admitted, refused, settled or corrected."""
+    """When it was admitted, extended, refused, settled or corrected."""
 
     caller: Caller
     model: str
@@ -39,7 +39,7 @@ class Entry(NamedTuple):
     held_output: int
     held_cost: int | None
     lease_us: int = 0
-    """The lease of a hold ends so long after its admission."""
+    """The lease of a hold ends so long after its admission, or its extension."""
 
     mode: SettleMode = ""
     """How it was settled; "" for what is no settling."""
@@ -55,7 +55,7 @@ class Entry(NamedTuple):
     """The name of the limit that refused."""
 
     admitted_us: int = 0
-    """Of a settling: the moment of the hold, whose windows it belongs to."""
+    """Of a settling or an extension: the moment of the hold, whose windows it belongs to."""
 
     estimate: int | None = None
     """Of a settling: the output that was expected and held by rules that do so; None where there are none."""

@@ -16,6 +16,7 @@ except ImportError as error:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _MOST_MODELS = 200
+_MOST_HELD = 100_000
 OTHERS = "other"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -26,6 +27,9 @@ class ProxyMetrics:
     def __init__(self, books: Books | None = None) -> None:
         self._books = books
         self._models: set[str] = set()
+        self._held: dict[str, tuple[int, int]] = {}
+        """Tokens and billionths of a dollar that each call under way holds."""
+
         self._coverage: Callable[[], Mapping[str, Coverage]] = dict
         self.registry = registry = CollectorRegistry()
         self._calls = Counter(
@@ -105,11 +109,11 @@ class ProxyMetrics:
         """Take an entry of the books."""
         if self._books is not None:
             self._books.add(entry)
-        held, cost = entry.held_input + entry.held_output, entry.held_cost or 0
         if entry.kind == "held":
             self._under_way.inc()
-            self._held_tokens.inc(held)
-            self._held_cost.inc(cost)
+            self._hold(entry)
+        elif entry.kind == "extended":
+            self._hold(entry)
         elif entry.kind == "settled":
             self._under_way.dec()
             self._settled(entry)
@@ -129,9 +133,16 @@ class ProxyMetrics:
             self._last_estimated.labels(*labels).set(calls)
         return generate_latest(self.registry)
 
+    def _hold(self, entry: Entry) -> None:
+        tokens, cost = self._held.get(entry.id, (0, 0))
+        held = self._held[entry.id] = entry.held_input + entry.held_output, entry.held_cost or 0
+        self._held_tokens.inc(held[0] - tokens)
+        self._held_cost.inc(held[1] - cost)
+        if len(self._held) > _MOST_HELD:  # of those that no store could settle
+            self._let_go(next(iter(self._held)))
+
     def _settled(self, entry: Entry) -> None:
-        self._held_tokens.dec(entry.held_input + entry.held_output)
-        self._held_cost.dec(entry.held_cost or 0)
+        self._let_go(entry.id)
         model = self._model(entry.model)
         if entry.usage is not None:
             self._tokens.labels(model, "input").inc(entry.usage.input)
@@ -143,6 +154,11 @@ class ProxyMetrics:
         self._cost.labels(model).inc(entry.cost or 0)
         if entry.mode == "exact" and entry.usage is not None and entry.estimate is not None:
             self._estimated.labels(model, "covered" if entry.usage.output <= entry.estimate else "exceeded").inc()
+
+    def _let_go(self, id: str) -> None:
+        tokens, cost = self._held.pop(id, (0, 0))
+        self._held_tokens.dec(tokens)
+        self._held_cost.dec(cost)
 
     def _model(self, model: str) -> str:
         if model in self._models:

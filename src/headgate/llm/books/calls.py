@@ -6,7 +6,7 @@ counts in the period in which it was written, and in the restated sums of the ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -69,13 +69,15 @@ Take = Callable[[Change], None]
 class Calls:
     """Reads the records of one or several books and gives each change of what their calls are worth.
 
-    `corrected` are the ids that have corrections anywhere: what these calls are worth is remembered.
+    `corrected` are the ids that have corrections anywhere: what these calls are worth is remembered. `remembered` are
+    those that may be told of after they were settled; None for all.
     """
 
-    def __init__(self, take: Take, corrected: Iterable[str] = ()) -> None:
+    def __init__(self, take: Take, corrected: Iterable[str] = (), remembered: Container[str] | None = None) -> None:
         self.dropped = 0
         self._take = take
         self._corrected = frozenset(corrected)
+        self._remembered = remembered
         self._held: dict[str, tuple[Subject, Sums]] = {}
         self._settled: set[str] = set()
         self._worth: dict[str, tuple[Subject, Sums]] = {}
@@ -112,14 +114,27 @@ class Calls:
         elif entry.kind == "held":
             if entry.id not in self._held and entry.id not in self._settled:
                 self._held[entry.id] = Subject(entry.at_us, entry.caller, entry.model), of_hold(entry)
+        elif entry.kind == "extended":
+            self._extend(entry)
         else:
             subject = Subject(entry.at_us, entry.caller, entry.model, entry.limit)
             self._change("", subject, REFUSED, entry.at_us, keep=False)
 
+    def _extend(self, entry: Entry) -> None:
+        """Of what is held, as much as is told last."""
+        if entry.id in self._settled:
+            return
+        held = self._held.get(entry.id)
+        subject = held[0] if held else Subject(entry.admitted_us or entry.at_us, entry.caller, entry.model)
+        self._held[entry.id] = subject, of_hold(entry)
+        if entry.id in self._worth:  # its month was closed
+            self._change(entry.id, subject, of_hold(entry), entry.at_us, keep=True)
+
     def _settle(self, entry: Entry) -> None:
         if entry.id in self._settled:
             return  # the first one counts, as it does in the limits
-        self._settled.add(entry.id)
+        if self._remembered is None or entry.id in self._remembered:
+            self._settled.add(entry.id)
         held = self._held.pop(entry.id, None)
         subject = held[0] if held else Subject(entry.admitted_us or entry.at_us, entry.caller, entry.model)
         self._change(entry.id, subject, of_settling(entry), entry.at_us, keep=entry.id in self._corrected)

@@ -6,6 +6,7 @@ import fcntl
 import gzip
 import json
 import os
+import re
 import sqlite3
 import zlib
 from collections.abc import Iterator
@@ -20,9 +21,15 @@ from headgate.llm.books.opening import books_path
 from headgate.llm.books.records import FIELDS, Record, record_of
 
 _MOST_TOLD = 20
-_ROWS_AT_ONCE = 5_000
+_ROWS_AT_ONCE = 500
 _SELECT = "SELECT seq, {} FROM entries WHERE {}seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
 _BY_HAND = "kind IN ('corrected', 'closed') AND "
+_TOLD = ("held", "extended", "settled")
+_SELECT_IDS = (
+    f"SELECT seq, kind = 'settled', id FROM entries WHERE kind IN {_TOLD} AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
+)
+_BEGINNING = re.compile(rb'\{"kind":"([a-z]+)","id":"([^"\\]*)",')
+"""Of a line as it is written; others are read as JSON."""
 
 
 class Unread(NamedTuple):
@@ -53,6 +60,13 @@ class ReadBooks(Protocol):
 
     def records(self, unreadable: Unreadable, *, by_hand: bool = False) -> Iterator[Record]:
         """Each record, in order, or corrections and closings alone; what is none is counted as unreadable."""
+        ...
+
+    def ids(self) -> Iterator[tuple[bool, str]]:
+        """(whether it is a settling, its call's id) of each hold, extension and settling, in order.
+
+        Those of what cannot be read may be among them.
+        """
         ...
 
     def close(self) -> None:
@@ -115,6 +129,14 @@ class _Lines:
                     continue
                 yield record
 
+    def ids(self) -> Iterator[tuple[bool, str]]:
+        for file in self._files:
+            name = str(file) if isinstance(file, Path) else str(file.name)
+            for line in self._lines(file, name, Unreadable()):
+                kind, id = _kind_and_id(line)
+                if kind in _TOLD:
+                    yield kind == "settled", id
+
     def _lines(self, file: IO[bytes] | Path, name: str, unreadable: Unreadable) -> Iterator[bytes]:
         if isinstance(file, Path) or name.endswith(".gz"):
             read = 0
@@ -134,6 +156,19 @@ class _Lines:
                     return
                 left -= len(line)
             yield line
+
+
+def _kind_and_id(line: bytes) -> tuple[str, str]:
+    """The kind and the id of a line, ("", "") where it has none."""
+    begins = _BEGINNING.match(line)
+    try:
+        if begins is not None and line.count(b'"kind":') == 1 and line.count(b'"id":') == 1:
+            return begins[1].decode(), begins[2].decode()
+        fields = json.loads(line)
+        kind, id = fields.get("kind"), fields.get("id") or ""
+    except (ValueError, RecursionError, AttributeError):
+        return "", ""
+    return (kind, id) if isinstance(kind, str) and isinstance(id, str) else ("", "")
 
 
 def _opened(path: Path) -> IO[bytes] | None:
@@ -187,6 +222,13 @@ class _Database:
                         unreadable.add(self.name, number, str(error))
                         continue
                     yield record
+
+    def ids(self) -> Iterator[tuple[bool, str]]:
+        seq = 0
+        with closing(sqlite3.connect(self._uri, uri=True)) as connection:
+            while rows := connection.execute(_SELECT_IDS, (seq, self._last, _ROWS_AT_ONCE)).fetchall():
+                seq = rows[-1][0]
+                yield from ((bool(settled), id or "") for _, settled, id in rows if isinstance(id, str | None))
 
 
 def _fields(values: list[Any]) -> dict[str, Any]:

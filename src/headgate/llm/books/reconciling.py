@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from headgate.llm.books.reading import ReadBooks, Unreadable
 from headgate.llm.books.records import Correction, Dropped
+from headgate.llm.books.remembering import calls_to_remember, corrected_in
 from headgate.llm.entry import Entry
 
 
@@ -15,7 +16,7 @@ class Reconciliation:
     """Entries that need an eye, each list in the order of the books."""
 
     unreconciled: list[Entry] = field(default_factory=list)
-    """Holds that nothing settled and whose lease has ended: their charge stays as it was held."""
+    """Holds that nothing settled and whose lease, as it was extended last, has ended: their charge stays as held."""
 
     in_flight: list[Entry] = field(default_factory=list)
     """Holds that nothing settled yet, within their lease."""
@@ -42,11 +43,15 @@ class Reconciliation:
 
 
 def reconcile(books: Sequence[ReadBooks], *, now_us: int) -> Reconciliation:
-    """Compare the holds of all these books with what settled them, as of a moment."""
+    """Compare the holds of all these books with what settled them, as of a moment.
+
+    In memory are calls that are not settled, or were told of after that, and what is found; of all others nothing.
+    """
     found = Reconciliation()
     held: dict[str, Entry] = {}
     done: set[str] = set()
     known: set[str] = set()
+    remembered = calls_to_remember(books, corrected_in(books))
     for one in books:
         for record in one.records(found.unreadable):
             if isinstance(record, Dropped):
@@ -57,7 +62,7 @@ def reconcile(books: Sequence[ReadBooks], *, now_us: int) -> Reconciliation:
                     found.corrected_unknown.append(entry)
                 done.add(entry.id)
             elif isinstance(record, Entry):
-                _read(record, found, held, done, known)
+                _read(record, found, held, done, known, remembered)
     found.without_hold = [entry for entry in found.without_hold if entry.id not in known]
     for entry in held.values():
         is_over = entry.at_us + entry.lease_us <= now_us
@@ -65,15 +70,40 @@ def reconcile(books: Sequence[ReadBooks], *, now_us: int) -> Reconciliation:
     return found
 
 
-def _read(entry: Entry, found: Reconciliation, held: dict[str, Entry], done: set[str], known: set[str]) -> None:
+def _read(
+    entry: Entry,
+    found: Reconciliation,
+    held: dict[str, Entry],
+    done: set[str],
+    known: set[str],
+    remembered: Container[str],
+) -> None:
     if entry.kind == "held":
         if entry.id in done:
             known.add(entry.id)  # the settling was read before it, in other books
         else:
             held.setdefault(entry.id, entry)
+    elif entry.kind == "extended":
+        if entry.id in done:
+            known.add(entry.id)
+        else:
+            held[entry.id] = _extended(held.get(entry.id), entry)
     elif entry.kind == "settled":
         if entry.id in done:
             found.settled_again.append(entry)
         elif held.pop(entry.id, None) is None:
             found.without_hold.append(entry)
-        done.add(entry.id)
+        if entry.id in remembered:
+            done.add(entry.id)
+
+
+def _extended(hold: Entry | None, entry: Entry) -> Entry:
+    """A hold as it is after an extension: with what is held then, and the later end of its lease."""
+    first = hold or entry._replace(kind="held", at_us=entry.admitted_us or entry.at_us, lease_us=0)
+    end_us = max(first.at_us + first.lease_us, entry.at_us + entry.lease_us)
+    return first._replace(
+        held_input=entry.held_input,
+        held_output=entry.held_output,
+        held_cost=entry.held_cost,
+        lease_us=end_us - first.at_us,
+    )

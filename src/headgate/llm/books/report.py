@@ -10,6 +10,7 @@ from headgate.errors import ArgumentError
 from headgate.llm.books.calls import Calls, Change, Periods, Subject
 from headgate.llm.books.reading import ReadBooks, Unreadable
 from headgate.llm.books.records import Closing, Correction
+from headgate.llm.books.remembering import calls_to_remember
 from headgate.llm.books.sums import NOTHING, Sums, total
 
 CALLER = ("user", "team", "key", "organisation", "tier")
@@ -101,7 +102,7 @@ def report_of(
     closings, corrected = _look_ahead(books)
     used_zone = zone or _zone_of(closings)
     gathering = _Gathering(tuple(by), Periods(used_zone), since_us or 0, until_us, watch)
-    calls = Calls(gathering.take, corrected)
+    calls = Calls(gathering.take, corrected, calls_to_remember(books, corrected))
     closed: list[ClosedMonth] = []
     for one, found in zip(books, closings, strict=True):
         calls.begin_books()
