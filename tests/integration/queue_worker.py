@@ -10,7 +10,7 @@ from typing import Any
 import redis.asyncio
 
 from headgate import AsyncLimiter
-from headgate.llm.queue import LlmQueue, Pace, QueuedCall
+from headgate.llm.queue import AsyncLlmQueue, Pace, QueuedCall
 from headgate.stores.redis.store import RedisStore
 
 
@@ -25,7 +25,7 @@ async def main(url: str, name: str) -> None:
         await asyncio.sleep(random.random() / 4)
         return answer_of(40, of=job.body["n"])
 
-    queue = LlmQueue(gate, url, name=name, lease=0.5)
+    queue = AsyncLlmQueue(gate, url, name=name, lease=0.5)
     await queue.worker(provider, pace=Pace(2, 4)).run()
 
 

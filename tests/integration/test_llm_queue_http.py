@@ -25,7 +25,7 @@ from starlette.routing import Mount, Route
 from headgate.errors import ConfigError
 from headgate.llm import AsyncLlmGate, EventReader
 from headgate.llm.entry import Caller
-from headgate.llm.queue import Bounds, LlmQueue, Pace, QueueApp, QueuedCall
+from headgate.llm.queue import AsyncLlmQueue, Bounds, Pace, QueueApp, QueuedCall
 from headgate.llm.queue.provider import HttpProvider
 from llm_gates import answer_of
 from until import until_async
@@ -65,7 +65,7 @@ async def served(app: Any) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def asked(queue: LlmQueue, user: str = "ann", **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def asked(queue: AsyncLlmQueue, user: str = "ann", **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     async with served(QueueApp(queue, who, **settings)) as address:
         headers = {"authorization": f"Bearer {user}"}
         async with httpx.AsyncClient(base_url=address, headers=headers, timeout=30) as client:
@@ -87,7 +87,7 @@ class Provider:
 
 def test_a_job_is_submitted_asked_for_and_done() -> None:
     async def main() -> None:
-        queue, provider = LlmQueue(AsyncLlmGate(POLICY)), Provider(goes_on=False)
+        queue, provider = AsyncLlmQueue(AsyncLlmGate(POLICY)), Provider(goes_on=False)
         async with asked(queue) as client, queue.worker(provider, pace=Pace(1, 1)):
             first = await client.post("/jobs", json={"body": BODY, "id": "report-7", "priority": 3, "deadline": 60})
             assert (first.status_code, first.json()["state"]) == (202, "waiting")
@@ -109,7 +109,7 @@ def test_a_job_is_submitted_asked_for_and_done() -> None:
 
 def test_a_job_is_cancelled() -> None:
     async def main() -> None:
-        queue = LlmQueue()
+        queue = AsyncLlmQueue()
         async with asked(queue) as client:
             job = await client.post("/jobs", json={"body": BODY})
             ended = await client.delete(job.headers["location"])
@@ -120,7 +120,7 @@ def test_a_job_is_cancelled() -> None:
 
 def test_a_caller_sees_its_own_jobs_alone_and_ids_are_its_own() -> None:
     async def main() -> None:
-        queue = LlmQueue()
+        queue = AsyncLlmQueue()
         async with asked(queue) as client:
             bob = {"authorization": "Bearer bob"}
             own = await client.post("/jobs", json={"body": BODY, "id": "report"})
@@ -138,7 +138,7 @@ def test_a_caller_sees_its_own_jobs_alone_and_ids_are_its_own() -> None:
 
 def test_positions_come_as_events_until_the_job_has_ended() -> None:
     async def main() -> None:
-        queue, provider = LlmQueue(AsyncLlmGate(POLICY)), Provider(goes_on=False)
+        queue, provider = AsyncLlmQueue(AsyncLlmGate(POLICY)), Provider(goes_on=False)
         async with asked(queue) as client, queue.worker(provider, pace=Pace(1, 1)):
             jobs = [(await client.post("/jobs", json={"body": BODY})).headers["location"] for _ in range(2)]
             told: list[tuple[str, dict[str, Any]]] = []
@@ -158,7 +158,7 @@ def test_positions_come_as_events_until_the_job_has_ended() -> None:
 
 def test_a_client_that_goes_while_it_watches_is_noticed_and_streams_are_bounded() -> None:
     async def main() -> None:
-        queue = LlmQueue()
+        queue = AsyncLlmQueue()
         app = QueueApp(queue, who, most_streams=1)
         async with served(app) as address, httpx.AsyncClient(base_url=address, timeout=30) as client:
             ann = {"authorization": "Bearer ann"}
@@ -196,7 +196,7 @@ def test_a_client_that_goes_while_it_watches_is_noticed_and_streams_are_bounded(
 )
 def test_what_is_wrong_is_told_in_json_and_nothing_is_queued(sent: dict[str, Any], status: int, code: str) -> None:
     async def main() -> None:
-        queue = LlmQueue(bounds=Bounds(body_bytes=1_000))
+        queue = AsyncLlmQueue(bounds=Bounds(body_bytes=1_000))
         async with asked(queue, most_priority=5) as client:
             answer = await client.post("/jobs", **sent)
             assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
@@ -207,7 +207,7 @@ def test_what_is_wrong_is_told_in_json_and_nothing_is_queued(sent: dict[str, Any
 
 def test_a_body_that_comes_in_chunks_is_bounded_too_and_a_full_queue_says_so() -> None:
     async def main() -> None:
-        queue = LlmQueue(bounds=Bounds(body_bytes=1_000, user_jobs=1, jobs=2))
+        queue = AsyncLlmQueue(bounds=Bounds(body_bytes=1_000, user_jobs=1, jobs=2))
 
         async def endless() -> AsyncIterator[bytes]:
             for _ in range(100):
@@ -230,7 +230,7 @@ def test_a_body_that_comes_in_chunks_is_bounded_too_and_a_full_queue_says_so() -
 
 def test_it_is_mounted_in_another_application() -> None:
     async def main() -> None:
-        queue = LlmQueue()
+        queue = AsyncLlmQueue()
         headers = {"authorization": "Bearer ann"}
         mounted = Starlette(routes=[Mount("/queue", QueueApp(queue, who))])
         async with served(mounted) as address, httpx.AsyncClient(base_url=address, headers=headers) as client:
@@ -259,7 +259,7 @@ def test_jobs_are_sent_to_a_provider_by_url() -> None:
     async def main() -> None:
         seen: list[Request] = []
         policy = {**POLICY, "llm": {"unknown_price": "free"}}
-        queue = LlmQueue(AsyncLlmGate(policy))
+        queue = AsyncLlmQueue(AsyncLlmGate(policy))
         async with (
             served(provider_app(seen)) as address,
             HttpProvider(f"{address}/v1", "secret") as ask,
@@ -310,7 +310,7 @@ def test_the_command_serves_a_queue_until_it_is_asked_to_end(server: Server, tmp
                     text=True,
                 )
                 try:
-                    async with LlmQueue(store=url, name=name) as queue:
+                    async with AsyncLlmQueue(store=url, name=name) as queue:
                         jobs = [await queue.submit({**BODY, "seed": number}, user="ann") for number in range(3)]
                         done = [await queue.result(job.id, 50) for job in jobs]
                     worker.send_signal(signal.SIGTERM)

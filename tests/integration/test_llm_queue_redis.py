@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -22,7 +23,10 @@ from redis_servers import Server, single
 
 from headgate import AsyncLimiter, StoreError
 from headgate.errors import ConfigError, ConflictingId
-from headgate.llm.queue import Bounds, Fairness, LlmQueue, Pace, QueuedCall, QueueFull, UnknownJob
+from headgate.llm import AsyncLlmGate
+from headgate.llm.books import open_books, read_books, reconcile
+from headgate.llm.learned import NothingLearned
+from headgate.llm.queue import AsyncLlmQueue, Bounds, Fairness, Pace, QueuedCall, QueueFull, UnknownJob
 from headgate.llm.queue.backlog import Nothing, Taken
 from headgate.stores.redis.store import RedisStore
 from headgate.testing import ManualClock
@@ -75,7 +79,7 @@ def test_redis_and_memory_decide_alike(server: Server, seed: int) -> None:
         clock = ManualClock()
         bounds, fairness = Bounds(jobs=30, user_jobs=12), Fairness(priority_tokens=500, ageing_tokens=7)
         queues = [
-            LlmQueue(store=store, name=name(), bounds=bounds, fairness=fairness, clock=clock, lease=3600)
+            AsyncLlmQueue(store=store, name=name(), bounds=bounds, fairness=fairness, clock=clock, lease=3600)
             for store in ("memory://", patient(server.url))
         ]
         held: list[list[Taken]] = [[], []]
@@ -91,7 +95,7 @@ def test_redis_and_memory_decide_alike(server: Server, seed: int) -> None:
             assert told[0] == told[1]
             return told
 
-        async def take(queue: LlmQueue, own: list[Taken]) -> Any:
+        async def take(queue: AsyncLlmQueue, own: list[Taken]) -> Any:
             taken = await queue.backlog.take("w")
             if isinstance(taken, Taken):
                 own.append(taken)
@@ -119,7 +123,7 @@ def test_redis_and_memory_decide_alike(server: Server, seed: int) -> None:
                 refused, burnt = bool(scope), chance.random() < 0.3
 
                 async def park(
-                    queue: LlmQueue, own: list[Taken], how: Any = (place, after_us, scope, refused, burnt)
+                    queue: AsyncLlmQueue, own: list[Taken], how: Any = (place, after_us, scope, refused, burnt)
                 ) -> Any:
                     place, after_us, scope, refused, burnt = how
                     taken = own.pop(place % len(own))
@@ -131,7 +135,7 @@ def test_redis_and_memory_decide_alike(server: Server, seed: int) -> None:
             elif what < 0.92 and held[0]:
                 tokens = chance.choice([None, 0, 5, 1000])
 
-                async def finish(queue: LlmQueue, own: list[Taken], how: Any = (place, tokens)) -> Any:
+                async def finish(queue: AsyncLlmQueue, own: list[Taken], how: Any = (place, tokens)) -> Any:
                     taken = own.pop(how[0] % len(own))
                     done = await queue.backlog.finish(
                         "w", taken, "done", answer=b'{"a":1}', scopes=("team",), tokens=how[1], settled=False
@@ -160,8 +164,8 @@ def test_jobs_are_done_and_told_across_processes(url: str) -> None:
         async def provider(job: QueuedCall, call: Any) -> Any:
             return answer_of(7, of=job.body["n"])
 
-        serving = LlmQueue(gate, url, name=own)
-        async with LlmQueue(store=url, name=own) as asking, serving, serving.worker(provider):
+        serving = AsyncLlmQueue(gate, url, name=own)
+        async with AsyncLlmQueue(store=url, name=own) as asking, serving, serving.worker(provider):
             jobs = [await asking.submit(body(n=number), user="ann") for number in range(20)]
             done = [await asking.result(job.id, 60) for job in jobs]
         assert [job.answer["of"] for job in done] == list(range(20))
@@ -184,7 +188,7 @@ def test_a_job_is_cancelled_where_it_runs_in_another_process(url: str) -> None:
             finally:
                 stopped.set()
 
-        async with LlmQueue(store=url, name=own) as asking, LlmQueue(gate, url, name=own) as serving:
+        async with AsyncLlmQueue(store=url, name=own) as asking, AsyncLlmQueue(gate, url, name=own) as serving:
             job = await asking.submit(body(), id="report-1")
             async with serving.worker(endless):
                 await started.wait()
@@ -200,7 +204,7 @@ def test_an_end_that_was_kept_before_its_worker_died_is_settled_by_another(serve
     async def main() -> None:
         own = name()
         gate = LimiterGate(AsyncLimiter("1000 tokens/day", name=own))
-        async with LlmQueue(gate, patient(server.url), name=own, lease=0.2) as queue:
+        async with AsyncLlmQueue(gate, patient(server.url), name=own, lease=0.2) as queue:
             job = await queue.submit(body(100))
             taken = await queue.backlog.take("dead")
             assert isinstance(taken, Taken)
@@ -223,11 +227,91 @@ def test_an_end_that_was_kept_before_its_worker_died_is_settled_by_another(serve
     run(main())
 
 
+class Estimating:
+    """A gate on Redis whose calls hold so many tokens of output, and what its limit has left."""
+
+    def __init__(self, url: str, namespace: str, output: int, units: str = "tokens", books: Any = None) -> None:
+        rule = {"name": "all", "by": ["model"], "limits": f"100000 {units}/day in UTC; 60 requests/day in UTC"}
+        llm = {"unknown_price": "free", "expected_output": output}
+        policy = {"version": 1, "namespace": namespace, "llm": llm, "rules": [rule]}
+        self.gate = AsyncLlmGate(policy, store=RedisStore(url), learned=NothingLearned(), books=books)
+
+    async def left(self) -> tuple[int, int]:
+        """(tokens, requests)"""
+        looking = await self.gate.reserve("m", input_tokens=0, max_tokens=0)
+        (tokens, requests) = (reading.remaining for reading in looking.decision.limits)
+        await looking.cancel()
+        return tokens, requests + 1
+
+
+@pytest.mark.parametrize("dies_after", ["holding", "answering"])
+def test_a_job_whose_estimate_changed_between_the_death_of_a_worker_and_the_takeover_is_charged_once(
+    server: Server, tmp_path: Path, dies_after: str
+) -> None:
+    async def main() -> None:
+        own, url = name(), patient(server.url)
+        books = open_books(tmp_path / "b.jsonl")
+        before, after = Estimating(url, own, 5000, books=books), Estimating(url, own, 700, books=books)
+        held: list[tuple[int, int]] = []
+
+        async def provider(job: QueuedCall, call: Any) -> Any:
+            held.append(await after.left())
+            return answer_of(40)
+
+        async with AsyncLlmQueue(after.gate, url, name=own, lease=0.2) as queue:
+            job = await queue.submit(body(9000))
+            taken = await queue.backlog.take("dead")
+            assert isinstance(taken, Taken)
+            asked = {"body": json.loads(taken.body), "id": f"{taken.id}.{taken.hold}"}
+            call = await before.gate.reserve(**taken.caller._asdict(), **asked)
+            sent = call.held.input
+            assert await after.left() == (100_000 - sent - 5000, 59)
+            if dies_after == "answering":
+                written = json.dumps(answer_of(40)).encode()
+                await queue.backlog.finish("dead", taken, "done", answer=written, tokens=40, settled=False)
+            async with queue.worker(provider):
+                assert (await queue.result(job.id, 20)).state == "done"
+                await until_it_is(after.left, (100_000 - 40, 59))
+            assert held == ([(100_000 - sent - 700, 59)] if dies_after == "holding" else []), "never both at one time"
+            assert (await queue.backlog.take("w"), await after.left()) == (Nothing(None), (100_000 - 40, 59))
+        books.close()
+        with closing(read_books(tmp_path / "b.jsonl")) as read:
+            found = reconcile([read], now_us=1 << 60)
+        assert [entry.held_output for entry in found.unreconciled] == []
+        await before.gate.close()
+        await after.gate.close()
+
+    run(main())
+
+
+def test_a_job_that_was_held_under_other_limits_is_done_all_the_same(server: Server) -> None:
+    async def main() -> None:
+        own, url = name(), patient(server.url)
+        before, after = Estimating(url, own, 5000), Estimating(url, own, 700, units="output_tokens")
+
+        async def provider(job: QueuedCall, call: Any) -> Any:
+            return answer_of(40)
+
+        async with AsyncLlmQueue(after.gate, url, name=own, lease=0.2) as queue:
+            job = await queue.submit(body(9000))
+            taken = await queue.backlog.take("dead")
+            assert isinstance(taken, Taken)
+            asked = {"body": json.loads(taken.body), "id": f"{taken.id}.{taken.hold}"}
+            await before.gate.reserve(**taken.caller._asdict(), **asked)
+            async with queue.worker(provider):
+                assert (await queue.result(job.id, 20)).state == "done"
+                await until_it_is(after.left, (100_000 - 40, 59))
+        await before.gate.close()
+        await after.gate.close()
+
+    run(main())
+
+
 def test_a_job_whose_worker_died_fails_where_that_was_chosen(server: Server) -> None:
     async def main() -> None:
         own = name()
         gate = LimiterGate(AsyncLimiter("1000 tokens/day", name=own))
-        async with LlmQueue(gate, patient(server.url), name=own, lease=0.2) as queue:
+        async with AsyncLlmQueue(gate, patient(server.url), name=own, lease=0.2) as queue:
             job = await queue.submit(body(100))
             await queue.backlog.take("dead")
 
@@ -244,7 +328,7 @@ def test_a_job_whose_worker_died_fails_where_that_was_chosen(server: Server) -> 
 
 def test_a_worker_that_was_silent_for_too_long_changes_nothing_of_a_job_that_another_has(server: Server) -> None:
     async def main() -> None:
-        async with LlmQueue(store=patient(server.url), name=name(), lease=0.1) as queue:
+        async with AsyncLlmQueue(store=patient(server.url), name=name(), lease=0.1) as queue:
             job = await queue.submit(body())
             late = await queue.backlog.take("late")
             assert isinstance(late, Taken)
@@ -279,7 +363,7 @@ async def _killed(server: Server) -> None:
 
     workers = [start() for _ in range(2)]
     try:
-        async with LlmQueue(store=url, name=own) as queue:
+        async with AsyncLlmQueue(store=url, name=own) as queue:
             submitted = [await queue.submit(body(100, n=number), user=f"u{number % 5}") for number in range(jobs)]
             waiting = [asyncio.ensure_future(queue.result(job.id)) for job in submitted]
             killed = 0
@@ -323,7 +407,7 @@ def test_a_redis_that_goes_away_for_a_while_costs_no_job() -> None:
                 await goes_on.wait()
                 return answer_of(1)
 
-            async with LlmQueue(gate, f"{server.url}?timeout=500ms", name=own, lease=60) as queue:
+            async with AsyncLlmQueue(gate, f"{server.url}?timeout=500ms", name=own, lease=60) as queue:
                 jobs = [await queue.submit(body()) for _ in range(4)]
                 async with queue.worker(provider, pace=Pace(2, 2)) as worker:
                     await until_async(lambda: worker.running == 2)
@@ -337,7 +421,7 @@ def test_a_redis_that_goes_away_for_a_while_costs_no_job() -> None:
     run(main())
 
 
-async def state_of(queue: LlmQueue, id: str) -> str:
+async def state_of(queue: AsyncLlmQueue, id: str) -> str:
     try:
         return (await queue.get(id)).state
     except StoreError as error:
@@ -346,9 +430,9 @@ async def state_of(queue: LlmQueue, id: str) -> str:
 
 def test_a_url_or_a_name_that_cannot_be_is_refused_in_words() -> None:
     with pytest.raises(ConfigError, match="the name of a queue"):
-        LlmQueue(store="redis://127.0.0.1", name="a b")
+        AsyncLlmQueue(store="redis://127.0.0.1", name="a b")
     with pytest.raises(ConfigError, match="lease is a number of seconds"):
-        LlmQueue(store="redis://127.0.0.1", lease=0)
+        AsyncLlmQueue(store="redis://127.0.0.1", lease=0)
     with pytest.raises(ConfigError) as shown:
-        LlmQueue(store="redis://:geheim@127.0.0.1:x/0")
+        AsyncLlmQueue(store="redis://:geheim@127.0.0.1:x/0")
     assert "geheim" not in str(shown.value)

@@ -11,7 +11,7 @@ import pytest
 
 from headgate import AsyncLimiter, ConfigError
 from headgate.errors import ArgumentError, ConflictingId
-from headgate.llm.queue import Bounds, Fairness, LlmQueue, Pace, ProviderError, QueuedCall, QueueFull, UnknownJob
+from headgate.llm.queue import AsyncLlmQueue, Bounds, Fairness, Pace, ProviderError, QueuedCall, QueueFull, UnknownJob
 from headgate.llm.queue.memory import MemoryBacklog
 from headgate.testing import ManualClock
 from llm_gates import LimiterGate, answer_of
@@ -42,10 +42,10 @@ class Provider:
         return answer_of(self._truth(job))
 
 
-def of(limits: str = "1000000000 tokens/day", **settings: Any) -> tuple[LlmQueue, LimiterGate, ManualClock]:
+def of(limits: str = "1000000000 tokens/day", **settings: Any) -> tuple[AsyncLlmQueue, LimiterGate, ManualClock]:
     clock = ManualClock()
     gate = LimiterGate(AsyncLimiter(limits, name="q", clock=clock), settings.pop("key_of", lambda call: "all"))
-    return LlmQueue(gate, clock=clock, **settings), gate, clock
+    return AsyncLlmQueue(gate, clock=clock, **settings), gate, clock
 
 
 async def left(gate: LimiterGate) -> int | None:
@@ -53,7 +53,7 @@ async def left(gate: LimiterGate) -> int | None:
     return (await gate.limiter.peek("all", {"tokens": 0})).remaining
 
 
-async def serve(queue: LlmQueue, provider: Any, ids: list[str], **how: Any) -> list[Any]:
+async def serve(queue: AsyncLlmQueue, provider: Any, ids: list[str], **how: Any) -> list[Any]:
     """The jobs when they have ended, served one at a time."""
     how.setdefault("pace", Pace(1, 1))
     async with queue.worker(provider, **how):
@@ -211,7 +211,7 @@ def test_a_job_that_is_not_started_by_its_deadline_expires() -> None:
 
 def test_a_result_is_told_without_a_worker_when_a_job_expires() -> None:
     async def main() -> None:
-        queue = LlmQueue()
+        queue = AsyncLlmQueue()
         job = await queue.submit(body(), deadline=0.05)
         assert (await queue.result(job.id, 20)).state == "expired"
         with pytest.raises(TimeoutError):
@@ -341,8 +341,8 @@ def test_what_cannot_be_a_job_is_refused_in_words(submitted: dict[str, Any], wor
 
 def test_a_setting_that_cannot_be_is_refused_in_words() -> None:
     for make, words in (
-        (lambda: LlmQueue(store="file:///x"), "the store of a queue is memory://"),
-        (lambda: LlmQueue().worker(Provider()), "a worker asks a gate"),
+        (lambda: AsyncLlmQueue(store="file:///x"), "the store of a queue is memory://"),
+        (lambda: AsyncLlmQueue().worker(Provider()), "a worker asks a gate"),
         (lambda: Bounds(jobs=0), "bounds.jobs is a number above 0"),
         (lambda: Fairness(ageing_tokens=0), "ageing_tokens is a whole number from 1"),
         (lambda: Pace(0), "start is a whole number of jobs"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from headgate.llm import AsyncLlmGate
 from headgate.llm.entry import Caller
-from headgate.llm.queue import LlmQueue, Pace, QueuedCall
+from headgate.llm.queue import AsyncLlmQueue, Pace, QueuedCall
 from headgate.llm.queue.asking import scopes_by_rules
 from headgate.testing import ManualClock
 from llm_gates import answer_of
@@ -41,7 +41,7 @@ async def left(gate: AsyncLlmGate, **caller: Any) -> dict[str, int]:
 def test_a_job_is_held_by_the_policy_and_settled_with_the_truth() -> None:
     async def main() -> None:
         gate = gate_of({"name": "user", "by": ["user"], "limits": "100/day; 1000 tokens/day; 1 usd/day in UTC"})
-        async with LlmQueue(gate) as queue, queue.worker(provider):
+        async with AsyncLlmQueue(gate) as queue, queue.worker(provider):
             done = await queue.result((await queue.submit(body(), user="ann")).id)
         assert (done.state, done.tokens) == ("done", 40)
         assert await left(gate, user="ann") == {
@@ -64,7 +64,7 @@ def test_a_place_in_flight_that_is_freed_starts_the_next_job_at_once_and_not_whe
             running -= 1
             return answer_of(1)
 
-        async with LlmQueue(gate) as queue, queue.worker(slow, pace=Pace(4, 4)):
+        async with AsyncLlmQueue(gate) as queue, queue.worker(slow, pace=Pace(4, 4)):
             jobs = [await queue.submit(body(), user="ann") for _ in range(6)]
             assert [(await queue.result(job.id)).state for job in jobs] == ["done"] * 6
         assert most == 1
@@ -75,7 +75,7 @@ def test_a_place_in_flight_that_is_freed_starts_the_next_job_at_once_and_not_whe
 def test_a_job_without_a_price_fails_in_words_and_one_that_never_fits_is_refused() -> None:
     async def main() -> None:
         gate = gate_of({"name": "team", "by": ["team"], "limits": "1 usd/day in UTC"})
-        async with LlmQueue(gate) as queue, queue.worker(provider):
+        async with AsyncLlmQueue(gate) as queue, queue.worker(provider):
             unknown = await queue.submit(body(model="never-heard-of"), team="red")
             dear = await queue.submit(body(16_000) | {"n": 8}, team="red")
             failed, refused = [await queue.result(job.id) for job in (unknown, dear)]
@@ -95,7 +95,7 @@ def test_a_big_job_gets_the_limit_of_its_team_although_small_ones_of_others_keep
             order.append(job.caller.user)
             return {"usage": {"prompt_tokens": 0, "completion_tokens": job.body["max_tokens"]}}
 
-        queue = LlmQueue(gate, clock=clock)
+        queue = AsyncLlmQueue(gate, clock=clock)
         jobs = [await queue.submit(body(6_000), user=user, team="red", tokens=6_000) for user in ("small", "big")]
         jobs += [await queue.submit(body(100), user="small", team="red", tokens=100) for _ in range(200)]
         async with queue.worker(all_of_it, pace=Pace(1, 1)):

@@ -77,13 +77,13 @@ def work(policy: Path, **how: Any) -> None:
 
 async def _work(policy: Path, how: dict[str, Any]) -> None:
     from headgate.llm.gate import AsyncLlmGate
-    from headgate.llm.queue import LlmQueue, Pace
+    from headgate.llm.queue import AsyncLlmQueue, Pace
 
     if how["queue_url"].partition("?")[0] == "memory://":
         raise ConfigError("a queue in memory is that of its own process: --queue names a Redis, such as redis://host")
     async with contextlib.AsyncExitStack() as ending:
         gate = await ending.enter_async_context(AsyncLlmGate(policy, store=how["store"]))
-        queue = LlmQueue(gate, how["queue_url"], name=how["name"], lease=how["lease"])
+        queue = AsyncLlmQueue(gate, how["queue_url"], name=how["name"], lease=how["lease"])
         await ending.enter_async_context(queue)
         handler = await ending.enter_async_context(_handler(how))
         worker = queue.worker(

@@ -38,6 +38,7 @@ class _LlmGate:
     """What gates of both colours are made of."""
 
     _gate: Any
+    _is_async: bool
 
     def __init__(
         self,
@@ -141,6 +142,28 @@ class _LlmGate:
         price = parts.dearest(name, parts.clock.now_us(), size.terms)
         costs = CallCosts(self._plans, name, size.input, output, price, size.terms)
         return caller, name, size, CallSubject(caller, name, request), costs
+
+    def held_before(
+        self,
+        model: str | None = None,
+        *,
+        id: str | bytes,
+        key: str = "",
+        user: str = "",
+        team: str = "",
+        organisation: str = "",
+        tier: str = "",
+        body: Mapping[str, Any] | None = None,
+        input_tokens: Counted | None = None,
+        **fields: Any,
+    ) -> Any:
+        """The call that was held before under this id, by whatever estimate, to be settled; nothing is asked.
+
+        Else as `reserve`, which raises ConflictingId where the estimate has changed.
+        """
+        asked = self._ask(model, key, user, team, organisation, tier, body, fields, input_tokens, None)
+        reservation = self._gate.held_before(asked[3], asked[4], id, self._parts.settings.lease_us)
+        return self._made(AsyncCall if self._is_async else Call, asked, reservation)
 
     def _made(self, call: Callable[..., Any], asked: Asked, reservation: Any) -> Any:
         caller, name, size, _, costs = asked

@@ -50,6 +50,8 @@ def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
 class _BoundPolicy:
     """What the gates of both colours are made of."""
 
+    _reservation: Any
+
     def __init__(
         self,
         policy: Policy | Mapping[str, Any] | str | FilePath,
@@ -115,6 +117,19 @@ class _BoundPolicy:
         whole = bound.id_of(operation.keys[0] if operation.keys else (), id)
         return _groups_of(rules, units, 1).id(whole)
 
+    def held_before(
+        self, request: Subject, cost: Cost, id: str | bytes, lease_us: int, *, ruleset: str = ALL_RULES
+    ) -> Any:
+        """The reservation of a hold that was made before under this id, whatever it holds; nothing is asked.
+
+        It is settled by what the rules for the request are now; ArgumentError where these are other ones.
+        """
+        resolved = self._resolver.resolve(request, cost, ruleset)
+        bound, operation, _, _ = resolved
+        whole = bound.id_of(operation.keys[0] if operation.keys else (), id)
+        reserved = Reserved(Decision((), (), allowed=True, binding=None), whole, True)
+        return self._reservation(*self._made(self.policy, resolved, cost, reserved), lease_us)
+
     def _made(self, policy: Policy, resolved: Resolved, cost: Cost, reserved: Reserved) -> tuple[GateHolds, Reserved]:
         """What settles a hold that was made under a policy, and the same with the id that says what it is made of."""
         bound, _, rules, units = resolved
@@ -172,6 +187,8 @@ class Gate(_BoundPolicy, GateAcquiring):
     store) replaces the one that the policy names, `on_store_error` the policy's choice for rules without
     their own. Raises PolicyError with everything that is wrong.
     """
+
+    _reservation = Reservation
 
     def hit(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """Decide for a request and charge it: `cost` times the cost of each rule, all rules or none.
@@ -282,6 +299,8 @@ class Gate(_BoundPolicy, GateAcquiring):
 
 class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
     """`Gate` for asyncio: the same names, awaited."""
+
+    _reservation = AsyncReservation
 
     @property
     def _bind_to(self) -> Callable[..., Any]:

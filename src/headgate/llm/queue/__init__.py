@@ -6,10 +6,12 @@ from headgate.llm.queue.failures import ProviderError
 from headgate.llm.queue.http import QueueApp
 from headgate.llm.queue.job import Job, Position, QueueFull, UnknownJob
 from headgate.llm.queue.pace import Pace
-from headgate.llm.queue.queue import LlmQueue
+from headgate.llm.queue.queue import AsyncLlmQueue
+from headgate.llm.queue.threads import LlmQueue, ThreadWorker
 from headgate.llm.queue.worker import LlmWorker
 
 __all__ = [
+    "AsyncLlmQueue",
     "Bounds",
     "Fairness",
     "Job",
@@ -21,5 +23,6 @@ __all__ = [
     "QueueApp",
     "QueueFull",
     "QueuedCall",
+    "ThreadWorker",
     "UnknownJob",
 ]

@@ -55,6 +55,13 @@ class AskedGate(Protocol):
         """Hold what a call needs, or tell when that may be; an id that was held before is not charged again."""
         ...
 
+    def held_before(
+        self, *, model: str, key: str, user: str, team: str, organisation: str, tier: str,
+        body: Mapping[str, Any] | None, id: str,
+    ) -> HeldCall:  # fmt: skip
+        """What was held under this id before, by whatever estimate, to be settled; nothing is asked."""
+        ...
+
 
 ScopeOf = Callable[[NamedLimit, Caller, str], str]
 """Names what a limit counts for a caller and a model: the same for all that share it, "" where that is unknown."""

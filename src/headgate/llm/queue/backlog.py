@@ -144,6 +144,10 @@ class Backlog(Protocol):
         """
         ...
 
+    async def renew(self, worker: str, taken: Taken) -> Taken | None:
+        """Give a job that this worker has a new number for its next hold; None where it is no more the worker's."""
+        ...
+
     async def finish(
         self, worker: str, taken: Taken, state: JobState, *, answer: bytes = b"", error: str = "", limit: str = "",
         scopes: tuple[str, ...] = (), tokens: int | None = None, settled: bool = True,

@@ -19,7 +19,7 @@ from headgate.errors import ArgumentError, ConfigError, ConflictingId, StoreErro
 from headgate.llm.entry import Caller
 from headgate.llm.queue.job import MOST_PRIORITY, Job, QueueFull, UnknownJob, account_of
 from headgate.llm.queue.job_json import own_id, shown
-from headgate.llm.queue.queue import LlmQueue
+from headgate.llm.queue.queue import AsyncLlmQueue
 
 log = logging.getLogger("headgate")
 
@@ -61,7 +61,7 @@ class QueueApp:
     """
 
     def __init__(
-        self, queue: LlmQueue, who_calls: WhoCalls, *, most_priority: int = MOST_PRIORITY, most_streams: int = 1000
+        self, queue: AsyncLlmQueue, who_calls: WhoCalls, *, most_priority: int = MOST_PRIORITY, most_streams: int = 1000
     ) -> None:
         if isinstance(most_priority, bool) or most_priority not in range(MOST_PRIORITY + 1):
             raise ConfigError(f"most_priority is a whole number from 0 to {MOST_PRIORITY}, not {most_priority!r}")
@@ -259,7 +259,7 @@ async def _respond(send: Send, answer: Answer, *, body: bool) -> None:
     await send({"type": "http.response.body", "body": written if body else b""})
 
 
-async def _lifespan(receive: Receive, send: Send, queue: LlmQueue) -> None:
+async def _lifespan(receive: Receive, send: Send, queue: AsyncLlmQueue) -> None:
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":

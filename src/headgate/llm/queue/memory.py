@@ -131,6 +131,13 @@ class MemoryBacklog:
         self.news.tell("parked", order.id)
         return True
 
+    async def renew(self, worker: str, taken: Taken) -> Taken | None:
+        kept = self._jobs.get(taken.id)
+        if kept is None or kept.state != "running" or kept.worker != worker:
+            return None
+        kept.hold += 1
+        return taken._replace(hold=kept.hold)
+
     async def finish(
         self, worker: str, taken: Taken, state: JobState, *, answer: bytes = b"", error: str = "", limit: str = "",
         scopes: tuple[str, ...] = (), tokens: int | None = None, settled: bool = True,

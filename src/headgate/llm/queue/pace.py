@@ -32,6 +32,11 @@ class Pace:
         """How many jobs may run now."""
         return self._width // _WHOLE
 
+    @property
+    def most(self) -> int:
+        """How many jobs may ever run at one time."""
+        return self._most // _WHOLE
+
     def succeeded(self) -> None:
         """An answer came: a job more for each round of answers."""
         self._pauses = 0

@@ -32,8 +32,8 @@ _LEAST_S = 0.02
 _MOST_TOKENS = 1 << 32
 
 
-class LlmQueue:
-    """Jobs that wait for what a gate admits. For one event loop.
+class AsyncLlmQueue:
+    """Jobs that wait for what a gate admits. For one event loop; `LlmQueue` is the same for threads.
 
     `store` is "memory://", or the URL of a Redis or Valkey that keeps the jobs and that many processes share; `name`
     tells several queues there apart, and a worker that says nothing for `lease` seconds has lost its jobs to others.
@@ -145,7 +145,7 @@ class LlmQueue:
     ) -> LlmWorker:
         """What serves this queue with a handler: `async with queue.worker(ask):`, or `await worker.run()`."""
         if self.gate is None:
-            raise ConfigError("a worker asks a gate before each job: LlmQueue(gate, ...)")
+            raise ConfigError("a worker asks a gate before each job: AsyncLlmQueue(gate, ...)")
         own = name or f"worker-{os.urandom(6).hex()}"
         return LlmWorker(
             self.backlog, self.gate, handler, clock=self.clock, pace=pace or Pace(), retries=retries,
@@ -156,7 +156,7 @@ class LlmQueue:
         """Close connections; jobs in a Redis stay."""
         await self.backlog.close()
 
-    async def __aenter__(self) -> LlmQueue:
+    async def __aenter__(self) -> AsyncLlmQueue:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -91,6 +91,10 @@ class RedisBacklog:
         reply = await self._run("park", worker, taken.id, after_us, scope, int(refused), int(burnt), int(failed))
         return bool(reply[0] == b"parked")
 
+    async def renew(self, worker: str, taken: Taken) -> Taken | None:
+        reply = await self._run("renew", worker, taken.id)
+        return taken._replace(hold=int(reply[1])) if reply[0] == b"renewed" else None
+
     async def finish(
         self, worker: str, taken: Taken, state: JobState, *, answer: bytes = b"", error: str = "", limit: str = "",
         scopes: tuple[str, ...] = (), tokens: int | None = None, settled: bool = True,

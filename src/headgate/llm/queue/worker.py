@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import json
 import logging
+from typing import Any
 
 from headgate.clock import US_PER_SECOND, Clock
-from headgate.errors import ConfigError, ConflictingId, HeadgateError, StoreError
+from headgate.errors import ArgumentError, ConfigError, ConflictingId, HeadgateError, StoreError
 from headgate.llm.inputs import count_input
 from headgate.llm.queue.asking import AskedGate, HeldCall, ScopeOf, never_reason, scopes_by_rules
 from headgate.llm.queue.attempt import PAUSE_S, Attempt, Handler, Setting, body_of, settle
@@ -30,7 +31,7 @@ _LEASE_PARTS = 3
 
 
 class LlmWorker:
-    """Serves a queue until it is stopped; made by `LlmQueue.worker`.
+    """Serves a queue until it is stopped; made by `AsyncLlmQueue.worker`.
 
     A job that a worker had when it died is done `again` by another, or is to `fail` (`when_lost`): the provider may
     have been asked already. `retries` bounds how often it is asked again for one job.
@@ -160,8 +161,8 @@ class LlmWorker:
             log.warning("a gate's store did not answer, and is asked again: %s", error)
             await self._park(taken, round(PAUSE_S * US_PER_SECOND))
             return
-        except ConflictingId:  # it was held by other estimates, which stay charged: by a worker that died
-            await self._park(taken, 0, burnt=True)
+        except ConflictingId:
+            await self._begin_anew(taken, body)
             return
         except Exception as error:  # a body that cannot be counted, a model without a price
             if not isinstance(error, HeadgateError):
@@ -176,6 +177,29 @@ class LlmWorker:
             await self._start(taken, call)
         else:
             await self._refused(taken, call)
+
+    async def _begin_anew(self, taken: Taken, body: dict[str, Any]) -> None:
+        """Go on with a job that a worker which died held by another estimate, so that it is charged once.
+
+        The job gets a number for its next hold, then the former one is ended, then the next one is made.
+        """
+        asked: dict[str, Any] = {**taken.caller._asdict(), "model": taken.model, "body": body}
+        earlier = self._gate.held_before(**asked, id=f"{taken.id}.{taken.hold}")
+        if taken.state == "done":
+            try:
+                await settle(self._setting, taken, earlier, json.loads(taken.answer))
+            except ArgumentError as error:
+                log.warning("what was held for the job %s stays charged: %s", taken.id, error)
+                await self._backlog.release(self.name, taken)
+            return
+        renewed = await self._backlog.renew(self.name, taken)
+        if renewed is None:
+            return
+        try:
+            await earlier.cancel()
+        except ArgumentError as error:  # the policy has other limits now
+            log.warning("what was held for the job %s stays charged: %s", taken.id, error)
+        await self._begin(renewed)
 
     async def _refused(self, taken: Taken, call: HeldCall) -> None:
         retry_after_us = call.decision.retry_after_us

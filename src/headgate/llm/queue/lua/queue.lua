@@ -386,6 +386,13 @@ operations['park'] = function(worker, id, after, scope, refused, burnt, failed)
   return {'parked'}
 end
 
+-- worker, id; the answer has the number of the hold that the job gets
+operations['renew'] = function(worker, id)
+  local own = call('HMGET', job_key(id), 'st', 'w')
+  if own[1] ~= 'running' or own[2] ~= worker then return {'lost'} end
+  return {'renewed', call('HINCRBY', job_key(id), 'h', 1)}
+end
+
 -- worker, id, state, answer, error, limit, tokens that it took ("": as charged), 1 where it is settled, and scopes
 operations['finish'] = function(worker, id, state, answer, why, limit, tokens, settled, ...)
   local own = call('HMGET', job_key(id), 'st', 'w', 'a', 'k', 'e')

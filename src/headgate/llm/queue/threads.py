@@ -1,0 +1,289 @@
+"""The queue for programs of threads: the names of `AsyncLlmQueue`, each of which waits for its answer.
+
+An event loop on a thread of its own does what is asked, from the first call until `close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from headgate.clock import Clock
+from headgate.errors import ArgumentError, ConfigError
+from headgate.llm.queue.asking import ScopeOf
+from headgate.llm.queue.attempt import Handler, QueuedCall
+from headgate.llm.queue.backlog import Bounds, Fairness
+from headgate.llm.queue.job import CHAT_PATH, Job, Position
+from headgate.llm.queue.pace import Pace
+from headgate.llm.queue.queue import AsyncLlmQueue
+from headgate.llm.queue.worker import LlmWorker
+
+T = TypeVar("T")
+
+PlainHandler = Callable[[QueuedCall, Any], Any]
+"""Has a job done on a thread, and gives the answer."""
+
+
+class LlmQueue:
+    """Jobs that wait for what a gate admits; safe under threads. Arguments are those of `AsyncLlmQueue`."""
+
+    def __init__(
+        self,
+        gate: Any = None,
+        store: str = "memory://",
+        *,
+        name: str = "jobs",
+        bounds: Bounds | None = None,
+        fairness: Fairness | None = None,
+        lease: float = 30.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.gate = gate
+        self._make = partial(
+            AsyncLlmQueue, gate, store, name=name, bounds=bounds, fairness=fairness, lease=lease, clock=clock
+        )
+        self._closed = False
+        self._renew()
+        _all.add(self)
+
+    def _renew(self) -> None:
+        """Begin with nothing: at first, and in a child process, where the loop and what it has are the parent's."""
+        self._queue = self._make()
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def submit(
+        self,
+        body: Mapping[str, Any],
+        *,
+        user: str = "",
+        team: str = "",
+        key: str = "",
+        organisation: str = "",
+        tier: str = "",
+        priority: int = 0,
+        deadline: float | None = None,
+        id: str | None = None,
+        path: str = CHAT_PATH,
+        tokens: int | None = None,
+    ) -> Job:
+        """See `AsyncLlmQueue.submit`."""
+        return self.ask(
+            self._queue.submit(
+                body, user=user, team=team, key=key, organisation=organisation, tier=tier, priority=priority,
+                deadline=deadline, id=id, path=path, tokens=tokens,
+            )
+        )  # fmt: skip
+
+    def result(self, id: str, timeout: float | None = None) -> Job:
+        """See `AsyncLlmQueue.result`."""
+        return self.ask(self._queue.result(id, timeout))
+
+    def get(self, id: str) -> Job:
+        """See `AsyncLlmQueue.get`."""
+        return self.ask(self._queue.get(id))
+
+    def position(self, id: str) -> Position:
+        """See `AsyncLlmQueue.position`."""
+        return self.ask(self._queue.position(id))
+
+    def positions(self, id: str, every: float = 1.0) -> Generator[Position, None, None]:
+        """See `AsyncLlmQueue.positions`."""
+        told = self._queue.positions(id, every)
+        try:
+            while (position := self.ask(_next(told))) is not None:
+                yield position
+        finally:
+            if threading.current_thread() is not self._thread and not self._closed:
+                self.ask(told.aclose())
+
+    def cancel(self, id: str) -> Job:
+        """See `AsyncLlmQueue.cancel`."""
+        return self.ask(self._queue.cancel(id))
+
+    def worker(
+        self,
+        handler: Handler | PlainHandler,
+        *,
+        pace: Pace | None = None,
+        retries: int = 5,
+        when_lost: str = "again",
+        scope_of: ScopeOf | None = None,
+        name: str | None = None,
+    ) -> ThreadWorker:
+        """What serves this queue with a handler: `with queue.worker(ask):`, or `worker.run()`.
+
+        A handler that is a plain function runs on threads of the worker, as many as it has jobs: it cannot be stopped
+        there, so that of a job that is cancelled it goes on, and its answer is dropped. One that is `async` runs on
+        the queue's event loop. The queue's gate is an `AsyncLlmGate`. See `AsyncLlmQueue.worker`.
+        """
+        if self.gate is not None and not iscoroutinefunction(getattr(self.gate, "reserve", None)):
+            raise ConfigError(f"a worker asks an AsyncLlmGate, on an event loop of the queue, not {self.gate!r:.80}")
+        own = pace or Pace()
+        threads = None if iscoroutinefunction(handler) else _Threads(handler, own.most)
+        how: dict[str, Any] = {"retries": retries, "when_lost": when_lost, "scope_of": scope_of, "name": name}
+        return ThreadWorker(self, self._queue.worker(threads or handler, pace=own, **how), threads)
+
+    def close(self) -> None:
+        """Close connections, and end the event loop; jobs in a Redis stay."""
+        with self._lock:
+            loop, thread, self._loop, self._thread, self._closed = self._loop, self._thread, None, None, True
+        if loop is not None and thread is not None:
+            asyncio.run_coroutine_threadsafe(self._queue.close(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def __enter__(self) -> LlmQueue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, step: Coroutine[Any, Any, T]) -> T:
+        """Wait for what the event loop does, on another thread than its own."""
+        try:
+            loop = self._running()
+        except Exception:
+            step.close()
+            raise
+        doing = asyncio.run_coroutine_threadsafe(step, loop)
+        try:
+            return doing.result()
+        except BaseException:
+            doing.cancel()  # where this thread was interrupted
+            raise
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._closed:
+                raise ConfigError("the queue is closed")
+            if threading.current_thread() is self._thread:
+                raise ArgumentError("an async handler on the queue's event loop cannot wait for it: use AsyncLlmQueue")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="headgate-queue", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def call_soon(self, step: Callable[[], object]) -> None:
+        """Have the event loop do a step, if there is one."""
+        loop = self._loop
+        if loop is not None:
+            loop.call_soon_threadsafe(step)
+
+    def after_fork(self) -> None:
+        """In a child process."""
+        self._renew()
+
+
+class ThreadWorker:
+    """Serves a queue; made by `LlmQueue.worker`. For one `with` block, or one `run`."""
+
+    def __init__(self, queue: LlmQueue, worker: LlmWorker, threads: _Threads | None) -> None:
+        self._queue = queue
+        self._worker = worker
+        self._threads = threads
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._worker.name
+
+    @property
+    def pace(self) -> Pace:
+        return self._worker.pace
+
+    @property
+    def running(self) -> int:
+        """How many jobs it has now."""
+        return self._worker.running
+
+    def run(self) -> None:
+        """Serve until `stop`; a worker that is interrupted gives its jobs back."""
+        with self:
+            self._queue.ask(self._ended())
+
+    def stop(self) -> None:
+        """Take no more jobs; `run` ends when those that it has are done."""
+        self._queue.call_soon(self._worker.stop)
+
+    def __enter__(self) -> ThreadWorker:
+        self._queue.ask(self._begin())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self._queue.ask(self._end(at_once=kind is not None))
+        finally:
+            if self._threads is not None:
+                self._threads.end()
+
+    async def _begin(self) -> None:
+        self._task = asyncio.ensure_future(self._worker.run())
+
+    async def _ended(self) -> None:
+        assert self._task is not None
+        await asyncio.shield(self._task)
+
+    async def _end(self, *, at_once: bool) -> None:
+        assert self._task is not None
+        if at_once:
+            self._task.cancel()
+        else:
+            self._worker.stop()
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.result()
+
+
+class _Threads:
+    """A handler that has jobs done by a plain function, on threads."""
+
+    def __init__(self, handler: PlainHandler, most: int) -> None:
+        self._handler = handler
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="headgate-job")
+
+    async def __call__(self, job: QueuedCall, call: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._handler, job, call)
+
+    def end(self) -> None:
+        """Take no more; threads end when what they do has ended."""
+        self._pool.shutdown(wait=False)
+
+
+async def _next(told: AsyncGenerator[Position, None]) -> Position | None:
+    return await anext(told, None)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+_all: WeakSet[LlmQueue] = WeakSet()
+
+
+def _after_fork() -> None:
+    for queue in list(_all):
+        queue.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
