@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
-
 import pytest
-from killing import scenarios
-from killing_holds import scenarios as scenarios_of_holds
+from programs import LONG, told
 
 from subjects import KINDS
 
@@ -20,18 +11,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif("shared" not in KINDS, reason="the shared store needs the native core"),
 ]
-HERE = Path(__file__).parent
-LONG = os.environ.get("HEADGATE_LAWS") == "long"
-
-
-def told(program: str, *arguments: str, within_s: float = 120) -> list[dict[str, Any]]:
-    """What a program of this folder prints: a JSON object a line."""
-    ended = subprocess.run(
-        [sys.executable, str(HERE / program), *arguments],
-        capture_output=True, text=True, timeout=within_s, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
 def test_processes_and_threads_that_ask_at_once_pass_exactly_the_limit() -> None:
@@ -56,38 +35,12 @@ def test_processes_killed_at_random_block_nobody_and_lose_nothing() -> None:
         assert result["killed"] == processes, result
 
 
-def test_a_process_killed_at_any_instruction_leaves_its_decision_charged_or_not() -> None:
-    steps, names = "" if LONG else "10000", [scenario.name for scenario in scenarios()]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        told_of_each = list(pool.map(lambda name: told("killing.py", steps, name, within_s=7200), names))
-    results = [result for [result] in told_of_each]
-    assert len(results) >= 13
-    for result in results:
-        assert result["before"] and result["after"], result
-    assert sum(result["deaths"] for result in results) > 60
-    assert sum(result["second_deaths"] for result in results) > 12
-    assert sum(result["mended"] for result in results) > 20
-
-
-def test_a_process_killed_at_any_instruction_of_holding_leaves_the_hold_made_and_settled_or_not() -> None:
-    names = [scenario.name for scenario in scenarios_of_holds()]
-    assert len(names) >= 28
-    steps, chosen = ("", names) if LONG else ("5000", [name for name in names if "shards" not in name][::4])
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        told_of_each = list(pool.map(lambda name: told("killing_holds.py", steps, name, within_s=7200), chosen))
-    results = [result for [result] in told_of_each]
-    for result in results:
-        assert result["before"] and result["after"], result
-    assert sum(result["deaths"] for result in results) >= 4 * len(results)
-    assert sum(result["second_deaths"] for result in results) > 5 * len(results)
-    assert sum(result["mended"] for result in results) > 5 * len(results)
-
-
 def test_a_hold_of_one_process_is_settled_by_another_and_places_are_never_more_than_there_are() -> None:
-    [result] = told("crowd_holds.py", "flood", "5000" if LONG else "500", within_s=600)
+    rounds = 5000 if LONG else 500
+    [result] = told("crowd_holds.py", "flood", str(rounds), within_s=600)
     assert result["ended_well"] and result["fault"] is None, result
     assert 0 < result["most"] <= 20 and result["places_left"] == 20, result
-    assert result["settled"] >= 20, result  # a process that gets no CPU settles late, and the places are taken
+    assert result["settled"] == 4 * rounds, result
 
 
 def test_what_killed_processes_held_is_free_at_the_end_of_its_lease_and_settled_once() -> None:
@@ -100,13 +53,8 @@ def test_what_killed_processes_held_is_free_at_the_end_of_its_lease_and_settled_
     assert 0 <= result["not_told"] <= 3 * processes, result
 
 
-def test_a_process_killed_while_it_takes_back_limits_leaves_a_zone_that_is_whole() -> None:
-    [result] = told("killing.py", "limits", within_s=600)
-    assert result["deaths"] > 200 and result["before"] and result["after"], result
-
-
 def test_whatever_bits_a_zone_holds_it_answers_or_raises_a_store_error() -> None:
-    results = told("flipping.py", "20000" if LONG else "500", within_s=3600)
+    results = told("flipping.py", "20000" if LONG else "300", within_s=3600)
     assert [result["part"] for result in results][-1] == "anywhere" and len(results) == 8
     for result in results:
         assert result["answers"] > 100, result

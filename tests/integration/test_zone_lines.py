@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_shared_processes import told
+from programs import told
 
 from headgate import AsyncLimiter, Limiter, SharedStore
 from headgate.decision import name_limits

@@ -1,0 +1,50 @@
+"""Whatever a process is at when it is killed: the zone is whole, and its decision charged or not."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from killing import scenarios
+from killing_holds import scenarios as scenarios_of_holds
+from programs import LONG, told
+
+from subjects import KINDS
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif("shared" not in KINDS, reason="the shared store needs the native core"),
+]
+
+
+def test_a_process_killed_at_any_instruction_leaves_its_decision_charged_or_not() -> None:
+    steps, names = "" if LONG else "6000", [scenario.name for scenario in scenarios()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        told_of_each = list(pool.map(lambda name: told("killing.py", steps, name, within_s=7200), names))
+    results = [result for [result] in told_of_each]
+    assert len(results) >= 13
+    for result in results:
+        assert result["before"] and result["after"], result
+    assert sum(result["deaths"] for result in results) > 60
+    assert sum(result["second_deaths"] for result in results) > 12
+    assert sum(result["mended"] for result in results) > 20
+
+
+def test_a_process_killed_at_any_instruction_of_holding_leaves_the_hold_made_and_settled_or_not() -> None:
+    names = [scenario.name for scenario in scenarios_of_holds()]
+    assert len(names) >= 28
+    steps, chosen = ("", names) if LONG else ("5000", [name for name in names if "shards" not in name][::4])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        told_of_each = list(pool.map(lambda name: told("killing_holds.py", steps, name, within_s=7200), chosen))
+    results = [result for [result] in told_of_each]
+    for result in results:
+        assert result["before"] and result["after"], result
+    assert sum(result["deaths"] for result in results) >= 4 * len(results)
+    assert sum(result["second_deaths"] for result in results) > 5 * len(results)
+    assert sum(result["mended"] for result in results) > 5 * len(results)
+
+
+def test_a_process_killed_while_it_takes_back_limits_leaves_a_zone_that_is_whole() -> None:
+    [result] = told("killing.py", "limits", within_s=600)
+    assert result["deaths"] > 200 and result["before"] and result["after"], result
