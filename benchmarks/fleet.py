@@ -104,7 +104,7 @@ def _round_trips(rows: list[tuple[str, ...]], port: int) -> Target:
     counted = {}
     for name, call in subjects.items():
         call()
-        counted[name] = _sent(port, call, 20)
+        counted[name] = commands_sent(port, call, 20)
         rows.append(("commands sent for a decision", name, f"{counted[name]:g}", ""))
     one, five, _ = counted.values()
     return Target("one round trip a decision, for one limit and for five", f"{one:g} and {five:g}", one == five == 1)
@@ -114,7 +114,7 @@ def _hit(limiter: Limiter) -> Callable[[], object]:
     return lambda: limiter.hit("bench")
 
 
-def _sent(port: int, call: Callable[[], object], times: int) -> float:
+def commands_sent(port: int, call: Callable[[], object], times: int) -> float:
     """Commands of clients, not of scripts, that one call sends."""
     client: Any = redis.Redis(port=port, protocol=2)
     seen = 0

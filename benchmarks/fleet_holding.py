@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
+from benchmarks.fleet import commands_sent
 from benchmarks.holding import at_most
 from benchmarks.measuring import Section, Target, Timed, in_turns
 from benchmarks.servers import program, redis_server
@@ -16,6 +18,7 @@ MANY = 10**6
 OPEN = (10, 10_000)
 CALLS = 300
 SETTLED = 100
+SENT = 20
 TEXTS = {
     "fixed window": f"{MANY}/hour fixed",
     "sliding window counter": f"{MANY}/hour",
@@ -31,8 +34,8 @@ def hits(limiter: Limiter) -> Timed:
     return _median_of(lambda: limiter.hit("user:42"))
 
 
-def holds(limiter: Limiter) -> Timed:
-    return _median_of(lambda: limiter.commit(limiter.reserve("user:42").id, 0))
+def hold(limiter: Limiter) -> None:
+    limiter.commit(limiter.reserve("user:42").id, 0)
 
 
 def settling(limiter: Limiter, opened: int) -> Timed:
@@ -62,15 +65,19 @@ def run(quick: bool) -> Section:
             store = RedisStore(f"redis://127.0.0.1:{port}/0?timeout=5s")
             for number, (name, text) in enumerate(TEXTS.items()):
                 hitting = Limiter(RATES.get(name, RATES["token bucket"]), store=store, name=f"hits-{number}")
+                holder = Limiter(text, store=store, name=f"holds-{number}")
+                holding = partial(hold, holder)
                 timed: dict[str, Timed] = {
                     "hit": hits(hitting),
-                    "hold": holds(Limiter(text, store=store, name=f"holds-{number}")),
+                    "hold": _median_of(holding),
                 }
                 for opened in OPEN:
                     timed[str(opened)] = settling(Limiter(text, store=store, name=f"open-{number}-{opened}"), opened)
                 measured = in_turns(timed, rounds)
                 few, many = (measured[str(opened)] for opened in OPEN)
                 rows.append((name, str(measured["hit"]), str(measured["hold"]), str(few), str(many)))
+                sent = commands_sent(port, holding, SENT)
+                targets.append(Target(f"{name}: two round trips for a reserve and its commit", f"{sent:g}", sent == 2))
                 targets.append(at_most(f"{name}: a reserve and its commit", measured["hold"], measured["hit"], 2.5))
                 targets.append(at_most(f"{name}: a commit with {OPEN[1]:,} open to {OPEN[0]}", many, few, 1.5))
             store.close()

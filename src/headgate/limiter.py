@@ -305,7 +305,8 @@ class Limiter(_BoundLimiter, Acquiring):
         limit. A hold is settled once: later settlings say "already settled" and change nothing. Raises
         ArgumentError for what is no id or amount; StoreError where the store does not answer, which may have settled.
         """
-        settlement: Settlement = self._holds.commit(id, actual)
+        holds = self._bound if self._is_plain and (type(actual) is int or actual is None) else self._holds
+        settlement: Settlement = holds.commit(id, actual)
         return settlement
 
     def cancel(self, id: str) -> Settlement:

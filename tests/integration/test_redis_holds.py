@@ -233,6 +233,49 @@ def test_only_the_first_settling_counts(hold: Callable[..., Holder]) -> None:
     assert holder.left("key") == [9, 5]
 
 
+def test_a_settling_tells_what_each_limit_has(hold: Callable[..., Holder]) -> None:
+    holder = hold("50 concurrent; 400/week counter; 300/week log; 100/week bucket; 200/week fixed")
+    held = holder.reserve("key", 7)
+    assert [limit.remaining for limit in held.decision.limits] == [43, 393, 293, 93, 193]
+    after = holder.commit(held.id, 3).after
+    assert [(standing.definition.limit.quota, standing.remaining) for standing in after] == [
+        (50, 50), (400, 397), (300, 297), (100, 97), (200, 197),
+    ]  # fmt: skip
+    assert holder.left("key") == [50, 397, 297, 97, 197]
+
+
+@pytest.mark.parametrize("kind", ["fixed", "counter", "log", "bucket"])
+def test_what_was_held_under_other_numbers_is_settled(hold: Callable[..., Holder], kind: str) -> None:
+    held = hold(f"10/week {kind}").reserve("key", 4)
+    changed = hold(f"20/week {kind}")
+    assert [standing.remaining for standing in changed.commit(held.id, 1).after] == changed.left("key") != [20]
+    assert changed.commit(held.id, 1).outcome == "already settled"
+
+
+@pytest.mark.parametrize("amounts", [(3, 9), (3, 0), (2, None), (0, 5)])
+def test_the_newest_entry_of_a_log_is_amended_as_any_other(
+    hold: Callable[..., Holder], amounts: tuple[int, int]
+) -> None:
+    cost, actual = amounts
+    holder = hold("100/week log")
+    for others in range(3):
+        held = holder.reserve("key", cost)
+        left = holder.commit(held.id, actual).after[0].remaining
+        assert left == 100 - (others + 1) * (cost if actual is None else actual) - others
+        assert holder.left("key") == [left]
+        holder.hit("key", 1)
+
+
+def test_leases_that_are_over_are_taken_off(server: Server) -> None:
+    store = opened(server.url)
+    with Holder("sync", "900 concurrent", store, scope="over") as holder:
+        for _ in range(600):
+            assert holder.reserve("key", 1, lease_us=1).decision
+        [leases] = [name for name in store.client.scan_iter(f"{store.prefix}*") if name.endswith(b":1")]
+        assert store.client.zcard(leases) < 300
+    store.close()
+
+
 def test_of_many_settlings_at_once_one_counts(url: str) -> None:
     store = opened(url)
     with Holder("sync", "1000/hour fixed", store, scope="many", clock=ManualClock(START_US)) as holder:

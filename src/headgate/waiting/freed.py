@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from headgate.algorithms.table import is_in_flight
 from headgate.decision import NamedLimit
 from headgate.errors import ArgumentError
-from headgate.holding import read_id
+from headgate.holding import Settlement, read_id
 from headgate.keys import Key
 from headgate.stores.protocol import Store
 
@@ -68,9 +68,9 @@ class FreeingLimits:
     def commit(self, whole_id: str, actuals: Any = None, /, *, now_us: int | None = None) -> Any:
         """See `BoundLimits.commit`."""
         settlement = self.bound.commit(whole_id, actuals, now_us=now_us)
-        if hasattr(settlement, "__await__"):
+        if type(settlement) is not Settlement and hasattr(settlement, "__await__"):
             return self._settled(settlement, whole_id)
-        if self._waiting and settlement.outcome == "settled":
+        if self._waiting.by_place and settlement.outcome == "settled":
             self._waiting.freed(read_id(whole_id)[1])
         return settlement
 

@@ -53,6 +53,10 @@ class KeyName:
         name = text.encode()
         return self._head + (name if len(name) <= LONGEST_NAME else _shortened(name)) + self.tail
 
+    def with_tag(self, tag: bytes) -> bytes:
+        """The Redis key of a text with this `tag_of`."""
+        return self._head + tag + self.tail
+
 
 def tag_of(text: str) -> bytes:
     """The hash tag of a key, whose text comes from `encode_key`."""

@@ -55,6 +55,7 @@ from headgate.stores.redis.hold_replies import (
     read_settled_few,
 )
 from headgate.stores.redis.new_holds import NewHolds
+from headgate.stores.redis.short_commits import ShortCommits
 
 _SERVERS_TIME = -1.0
 _NO_DELAY = -1.0
@@ -76,7 +77,8 @@ class HoldCommands:
         self._calls = HoldCalls(commands, self._order)
         self._remember_us = remembered_us(definitions, 0)
         self.new = NewHolds.of(commands, self._calls.few, self._order, self._remember_us)
-        """The short way to a hold of an id that is just made; None where these limits have none."""
+        self.short_commits = ShortCommits.of(commands, self._calls.few, self._order)
+        """The short ways to a hold of an id that is just made, and to settle one; None where these limits have none."""
 
     def id_of(self, key: Key, name: str | bytes) -> str:
         """The whole id of the hold of a name within a key."""
@@ -155,8 +157,7 @@ class HoldCommands:
         check_lease(lease_us)
         asked = [check_amount(amount) for amount in more]
         moment_us = _moment(now_us, clock)
-        record = self._calls.record(text, slot)
-        call = partial(self._calls.extend, record, lease_us, asked, moment_us)
+        call = partial(self._calls.extend, self._calls.record(text, slot), lease_us, asked, moment_us)
         found = read_extended((yield from self._ask(call)))
         if found.others:
             found = yield from self._extend_apart(found, text, slot, lease_us, asked, moment_us)
@@ -186,8 +187,7 @@ class HoldCommands:
             settled = read_settled((yield from self._ask(partial(self._calls.settle, record, given, now_us))))
         elif settled.outcome == b"Y":
             reply = yield from self._ask(partial(self._calls.settle, record, given, now_us))
-            standing = read_settled(reply).standing
-            settled = settled._replace(standing=standing)
+            settled = settled._replace(standing=read_settled(reply).standing)
         return settled
 
     def _settle_debt(

@@ -17,6 +17,13 @@ from headgate.stores.redis.scripts import MARKS, Script, finished, included, scr
 _ENTRY = 34
 """Bytes that a record has of a limit for each part."""
 
+_OF_SETTLINGS = {
+    **{f"{name}.next": "steps.not_told" for name in ("concurrent", "sliding_log", "sliding_window", "token_bucket")},
+    "concurrent.stay": "concurrent.left",
+    "hash_io.put": "hash_io.gather_changed",
+}
+"""Sections of scripts that settle in place of others."""
+
 _BEFORE_FIELD = 6
 """Bytes that it has of a limit before the name of its field: group, name, kind and a length."""
 
@@ -48,9 +55,7 @@ def reserve_few(limits: tuple[tuple[str, str], ...]) -> Script:
 @made_once
 def settle_few(limits: tuple[tuple[str, str], ...]) -> Script:
     """The script that settles what a few limits of one hash hold."""
-    return _few_of_one_hash(
-        "settle_few", limits, {"concurrent.next": "concurrent.no_next", "concurrent.stay": "concurrent.left"}
-    )
+    return _few_of_one_hash("settle_few", limits, _OF_SETTLINGS)
 
 
 def _few_of_one_hash(
@@ -61,12 +66,12 @@ def _few_of_one_hash(
     `own` are sections that it has in place of others.
     """
     swaps = {
-        **own,
         "hash_io.fetch": "hash_io.fetched",
         "hash_io.put": "hash_io.gather",
         "hash_io.drop": "hash_io.dropped",
         "hash_io.fetch_refunds": "hash_io.fetched_refunds",
         "hash_io.put_refunds": "hash_io.gather_refunds",
+        **own,
     }
     sections = sections_of(shell)
     refills = [number for number, (algorithm, _) in enumerate(limits, 1) if REDIS_FORMS[algorithm].refills]

@@ -97,14 +97,13 @@ class RedisLimits(_RedisLimits, BoundLimits):
         replies = self._link.run_all([next(each) for each in steps])
         return PythonDecisions(self._rest(each, reply) for each, reply in zip(steps, replies, strict=True))
 
-    def _rest(self, steps: ScriptSteps, reply: Any) -> Decision:
-        """What some steps make of the reply to the first; others follow only where it had the wrong borders."""
+    def _rest(self, steps: ScriptSteps, reply: Any) -> Any:
+        """What some steps make of the reply to the first; others follow seldom."""
         try:
             while True:
                 reply = self._run(steps.send(reply))
         except StopIteration as stop:
-            decision: Decision = stop.value
-            return decision
+            return stop.value
 
     def decide(self, operation: Operation, /) -> Decision:
         decision: Decision = drive(self._commands.decide(operation, self._clock), self._run)
@@ -131,8 +130,19 @@ class RedisLimits(_RedisLimits, BoundLimits):
         return reserved
 
     def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
-        settlement: Settlement = drive(self._holds.commit(whole_id, actuals, now_us, self._clock), self._run)
-        return settlement
+        short, call = self._holds.short_commits, None
+        if short is not None and now_us is None and self._clock is None:
+            call = short.call(whole_id, actuals)
+        if short is None or call is None:
+            settlement: Settlement = drive(self._holds.commit(whole_id, actuals, now_us, self._clock), self._run)
+            return settlement
+        reply = self._run(call)
+        settled = short.settled(reply)
+        if settled is None:
+            steps = self._holds.commit(whole_id, actuals, None, None)
+            next(steps)  # which is that call
+            settled = self._rest(steps, reply)
+        return settled
 
     def extend(self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None) -> Extension:
         steps = self._holds.extend(whole_id, lease_us, more, now_us, self._clock)

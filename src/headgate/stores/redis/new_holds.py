@@ -23,7 +23,7 @@ from headgate.stores.redis.replies import no_answer
 from headgate.units import LARGEST
 
 _WHAT = Struct("<ddddBB16s8sd").pack
-_REPLY = Struct("<sddd")
+_READING = "ddd"
 _UNKNOWN = bytes(IDENTITY)
 _TOKEN = 8
 _DIGEST = 16
@@ -39,6 +39,9 @@ class NewHolds:
         self._few = few
         self._order = order
         self._remember_us = remember_us
+        self._reply = Struct("<s" + _READING * len(order))
+        self._places = [1 + len(_READING) * order.index(number) for number in range(len(order))]
+        """Where in a reply the numbers of each limit are."""
 
     @classmethod
     def of(cls, commands: Commands, few: FewLimits | None, order: list[int], remember_us: int) -> NewHolds | None:
@@ -47,27 +50,29 @@ class NewHolds:
 
     def call(self, key: Key, cost: int, lease_us: int) -> tuple[str, ScriptCall]:
         """(the whole id of a hold, the call that makes it). Raises ArgumentError for what is no key or cost."""
-        text, cost = encode_key(key), check_cost(cost)
-        slot, random = slot_of_tag(tag_of(text)), urandom(_TOKEN + _DIGEST)
+        tag = tag_of(encode_key(key))
+        if type(cost) is not int or not 0 <= cost <= LARGEST:
+            cost = check_cost(cost)
+        slot, random = slot_of_tag(tag), urandom(_TOKEN + _DIGEST)
         letters = b2a_base64(random[_TOKEN:] + slot.to_bytes(2, "big"), newline=False).translate(TO_ID)
         what = _WHAT(-1.0, -1.0, lease_us, self._remember_us, False, False, _UNKNOWN, random[:_TOKEN], cost)
         seconds = b"%d" % ((lease_us + self._remember_us) // US_PER_SECOND + _SLACK_S)
-        keys = [record_of(self._commands.prefix, letters, slot), self._name.of(text)]
+        keys = [record_of(self._commands.prefix, letters, slot), self._name.with_tag(tag)]
         return ID_PREFIX + letters.decode(), ScriptCall(self._few.reserve, keys, [what, self._few.held, seconds])
 
     def decided(self, reply: Any, cost: int) -> Decision:
         """What a reply tells of a hold of this cost."""
         order = self._order
-        if len(order) == 1 and type(reply) is bytes and len(reply) == _REPLY.size:  # most replies
-            status, remaining, reset_after_us, next_after_us = _REPLY.unpack(reply)
-            if (
-                status == b"N"
-                and 0 <= remaining <= LARGEST
-                and 0 <= reset_after_us <= LARGEST
-                and 0 <= next_after_us <= LARGEST
-            ):
-                reading = Reading(True, int(remaining), int(reset_after_us), 0, int(next_after_us), 0)
-                return self._commands.decision_of([reading], [cost])
+        if type(reply) is bytes and len(reply) == self._reply.size:  # most replies
+            numbers, readings = self._reply.unpack(reply), []
+            for at in self._places:
+                remaining, reset_after_us, next_after_us = numbers[at : at + 3]
+                if not (0 <= remaining <= LARGEST and 0 <= reset_after_us <= LARGEST and 0 <= next_after_us <= LARGEST):
+                    break
+                readings.append(Reading(True, int(remaining), int(reset_after_us), 0, int(next_after_us), 0))
+            else:
+                if numbers[0] == b"N":
+                    return self._commands.decision_of(readings, [cost] * len(readings))
         answer = read_reserved(reply, len(order))
         if isinstance(answer, Conflict):  # no hold has an id that was just made
             raise no_answer(reply, "what was held")

@@ -6,7 +6,7 @@
 -- of the limit tells which digits have sets.
 
 --@ read
-local digits, expires_s = 0, nil
+local digits, expires_s, ones = 0, nil, key .. field .. ':1'
 local former = false
 --@ include hash_io.fetch
 if value then
@@ -19,7 +19,7 @@ end
 local used, left, weight, over, live = 0, digits, 1, string.format('(%.0f', now), 0
 while left > 0 do
   if left % 2 == 1 then
-    local leases = call('ZCOUNT', key .. field .. ':' .. weight, over, '+inf')
+    local leases = call('ZCOUNT', weight == 1 and ones or key .. field .. ':' .. weight, over, '+inf')
     if leases > 0 then used, live = used + weight * leases, live + weight end -- these sets are there, and expire
   end
   left, weight = math.floor(left / 2), weight * 2
@@ -49,12 +49,12 @@ asked_end = lease_end
 local had, has = places, places + cost
 weight = 1
 while had > 0 or has > 0 do
-  local name = key .. field .. ':' .. weight
+  local name = weight == 1 and ones or key .. field .. ':' .. weight
   if has % 2 == 1 then
-    call('ZADD', name, lease_end, place)
+    call('ZADD', name, lease_end, sub(KEYS[1], -ID_LETTERS))
     if math.floor(digits / weight) % 2 == 0 then digits = digits + weight end
   elseif had % 2 == 1 then
-    call('ZREM', name, place)
+    call('ZREM', name, sub(KEYS[1], -ID_LETTERS))
   end
   had, has, weight = math.floor(had / 2), math.floor(has / 2), weight * 2
 end
@@ -65,14 +65,16 @@ in_flight = used
 left, weight, live = places, 1, 0
 while left > 0 do
   if left % 2 == 1 then
-    local gone = weight * call('ZREM', key .. field .. ':' .. weight, place)
+    local gone = weight * call('ZREM', weight == 1 and ones or key .. field .. ':' .. weight, sub(KEYS[1], -ID_LETTERS))
     if lease_end > now then used = used - gone end
   end
   left, weight = math.floor(left / 2), weight * 2
 end
 in_flight = used
-for _, line in ipairs(redis.pcall('SMEMBERS', key .. 'line@')) do -- callers wait for places: the first of each line is called
-  local first = call('ZRANGE', line, 0, 0)[1]
+local lines = redis.pcall('SMEMBERS', key .. 'line@') -- callers wait for places: the first of each line is called
+for number = 1, #lines do
+  local line = lines[number]
+  local first = call('ZRANGE', line, '0', '0')[1]
   if first then
     redis.pcall('HSET', line .. '+', 'f', 1) -- it asks again, if what is said is lost
     redis.pcall('PUBLISH', 'headgate:turn:' .. sub(first, 1, 16), sub(first, 17, 28))
@@ -106,9 +108,6 @@ if needed <= in_flight then -- what is asked for has no lease yet
   next_after = freed - now
 end
 
---@ no_next
--- Nothing: when one more is free is not told.
-
 --@ ends
 -- The end of the lease that ends last.
 local ends = now
@@ -118,7 +117,7 @@ local ends = now
 left, weight = digits, 1
 while left > 0 do
   if left % 2 == 1 then
-    local last = tonumber(call('ZRANGE', key .. field .. ':' .. weight, -1, -1, 'WITHSCORES')[2] or 0)
+    local last = tonumber(call('ZRANGE', weight == 1 and ones or key .. field .. ':' .. weight, '-1', '-1', 'WITHSCORES')[2] or 0)
     if last > ends then ends = last end
   end
   left, weight = math.floor(left / 2), weight * 2
@@ -131,7 +130,7 @@ while only * 2 <= digits do only = only * 2 end
 if digits == only then -- all leases are of one size
   local name, rank = key .. field .. ':' .. only, math.ceil(needed / only) - 1
   if rank < 32 then -- counted from the first that is not over
-    freed = tonumber(call('ZRANGEBYSCORE', name, over, '+inf', 'WITHSCORES', 'LIMIT', rank, 1)[2])
+    freed = tonumber(call('ZRANGEBYSCORE', name, over, '+inf', 'WITHSCORES', 'LIMIT', rank, '1')[2])
   else
     rank = rank + call('ZCOUNT', name, '-inf', now)
     freed = tonumber(call('ZRANGE', name, rank, rank, 'WITHSCORES')[2])
@@ -144,7 +143,7 @@ else
     left, weight = digits, 1
     while left > 0 do
       if left % 2 == 1 then
-        freeing = freeing + weight * call('ZCOUNT', key .. field .. ':' .. weight, over, middle)
+        freeing = freeing + weight * call('ZCOUNT', weight == 1 and ones or key .. field .. ':' .. weight, over, middle)
       end
       left, weight = math.floor(left / 2), weight * 2
     end
@@ -159,12 +158,12 @@ end
 -- Nothing: places are freed by settling alone.
 
 --@ mark
--- Nothing; but leases that are over go, a few at a time, which are more than one hold adds.
-left, weight = adds + places > 0 and digits or 0, 1
+-- Nothing; but leases that are over go, some at every eighth hold or so, which are more than all these add.
+left, weight = adds + places > 0 and now_us % DEAD_EVERY == 0 and digits or 0, 1
 while left > 0 do
   if left % 2 == 1 then
-    local name = key .. field .. ':' .. weight
-    local dead = call('ZRANGEBYSCORE', name, '-inf', now, 'LIMIT', 0, MOST_DEAD)
+    local name = weight == 1 and ones or key .. field .. ':' .. weight
+    local dead = call('ZRANGEBYSCORE', name, '-inf', now, 'LIMIT', '0', 'MOST_DEAD')
     if dead[1] then call('ZREM', name, spread(dead)) end
   end
   left, weight = math.floor(left / 2), weight * 2
@@ -180,7 +179,7 @@ local state = pack('<dI4c15', digits, expires_s, mark)
 left, weight = digits, 1
 while left > 0 do
   if left % 2 == 1 and (fresh or math.floor(live / weight) % 2 == 0) then
-    call('EXPIREAT', key .. field .. ':' .. weight, expires_s)
+    call('EXPIREAT', weight == 1 and ones or key .. field .. ':' .. weight, expires_s)
   end
   left, weight = math.floor(left / 2), weight * 2
 end
@@ -210,6 +209,7 @@ kept[at], kept[at + 1], kept[at + 2], kept[at + 3] = digits, used, expires_s, fo
 --@ load
 local digits, used, expires_s, former = kept[at], kept[at + 1], kept[at + 2], kept[at + 3]
 local left, weight, over, in_flight, asked_end, live, value = 0, 1, string.format('(%.0f', now), used, now, 0, nil
+local ones = key .. field .. ':1'
 
 --@ prolong
 -- A lease that is extended has no more places.

@@ -11,7 +11,7 @@
 local record = call('GET', KEYS[1])
 if not record then return 'U' end
 local given_us, lease_us, given, more_at = unpack('<ddH', ARGV[1])
-local mode, place, standing, max_delay_us = HIT, sub(KEYS[1], -ID_LETTERS), {}, -1
+local mode, standing, max_delay_us = HIT, {}, -1
 --@ include steps.moment
 --@ include holds.parse
 --@ include holds.known

@@ -40,3 +40,8 @@ call('HDEL', key, field)
 --@ gather
 stateNUMBER = state
 if fresh and expires_s > longest_s then longest_s = expires_s end
+
+--@ gather_changed
+if state ~= value then
+  --@ include hash_io.gather
+end

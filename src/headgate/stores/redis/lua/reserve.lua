@@ -8,7 +8,6 @@
 
 local max_delay_us, given_us, lease_us, remember_us, at_once, is_named, identity, token, groups, named, count, at =
   unpack('<ddddBBc16c8HHH', ARGV[1])
-local place = sub(KEYS[1], -ID_LETTERS)
 local limits, mode, group_costs, costs, before, names = ARGV[1], HIT, {}, {}, {}, {}
 --@ include steps.moment
 local former_record = is_named == 1 and call('GET', KEYS[1])

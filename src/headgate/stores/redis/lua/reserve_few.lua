@@ -5,14 +5,14 @@
 
 local max_delay_us, given_us, lease_us, remember_us, at_once, is_named, identity, token, cost =
   unpack('<ddddBBc16c8d', ARGV[1])
-local key, mode, place, groups, named, count = KEYS[2], HIT, sub(KEYS[1], -ID_LETTERS), 1, 1, COUNT
+local key, mode, groups, named, count = KEYS[2], HIT, 1, 1, COUNT
 --@ include steps.moment
 local former_record = is_named == 1 and call('GET', KEYS[1])
 if former_record then
   --@ include reserve.repeated
 end
 local values = call('HMGET', key, '+', FIELDS)
-local adds, places, longest_s, lease_end = 1, 0, 0, now_us + lease_us
+local adds, places, longest_s, kept_s, lease_end = 1, 0, 0, 0, now_us + lease_us
 local allowed, usual, reply, STATES = true, true, ''
 local ENTRIES
 
@@ -58,21 +58,22 @@ end
 --@ write
 --@ include reserve_few.each
 if allowed then
-  local settled_us, until_s = at_once == 1 and now_us or 0, 0
-  local epoch, seconds, server_s = nil, ARGV[3], now_us / 1000000
+  local settled_us, seconds, server_s = at_once == 1 and now_us or 0, tonumber(ARGV[3]), now_us / 1000000
   if given_us >= 0 then server_s = call('TIME')[1] end
-  epoch, until_s = unpack('<c8I4', values[1] or token .. '\0\0\0\0')
-  local record = pack('<c16BdddHHHHdHc0c8', identity, at_once, lease_end, settled_us, remember_us, 1, 1, COUNT, 1 - at_once,
-    cost, #key, key, epoch) .. ARGV[2]
-  if at_once == 0 then record = record .. pack('<d', cost) .. JOINED end
-  call('SET', KEYS[1], record .. reply, 'EX', seconds)
+  local epoch, until_s = unpack('<c8I4', values[1] or token .. '\0\0\0\0')
+  local part = ''
+  if at_once == 0 then part = pack('<d', cost) .. JOINED end
+  call('SET', KEYS[1], pack('<c16BdddHHHHdHc0c8c0c0c0', identity, at_once, lease_end, settled_us, remember_us, 1, 1, COUNT,
+    1 - at_once, cost, #key, key, epoch, ARGV[2], part, reply), 'EX', ARGV[3])
   if until_s < server_s + seconds then
     until_s = math.min(math.ceil(server_s + seconds * 1.125), 4294967295)
     call('HSET', key, '+', pack('<c8I4', epoch, until_s))
     if until_s > longest_s then longest_s = until_s end
+  else
+    kept_s = until_s -- the hash is kept for as long already
   end
 end
-if longest_s > 0 then
+if longest_s > kept_s then
   local expires_s = longest_s
   --@ include hash_io.prolong
 end

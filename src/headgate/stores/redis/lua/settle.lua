@@ -11,7 +11,7 @@
 local record = call('GET', KEYS[1])
 if not record then return 'U' end
 local given_us, how, former_end, given, actuals_given = unpack('<dBdH', ARGV[1])
-local mode, place, standing = HIT, sub(KEYS[1], -ID_LETTERS), {}
+local mode, standing = HIT, {}
 --@ include steps.moment
 --@ include holds.parse
 --@ include holds.known

@@ -8,10 +8,10 @@
 local record = call('GET', KEYS[1])
 if not record then return 'U' end
 local given_us, actual = unpack('<dd', ARGV[1])
-local identity, settled, lease_end, settled_us, remember_us, groups, named, count, parted, settled_with, key, epoch, at =
-  unpack('<c16BdddHHHHdHc0c8', record)
+local settled, lease_end, settled_us, remember_us, groups, named, count, parted, settled_with, key, epoch, at =
+  unpack('<BdddHHHHdHc0c8', record, 17)
 if groups ~= 1 or named ~= 1 or settled > 1 or sub(record, at, at + #ARGV[2] - 1) ~= ARGV[2] then return 'X' end
-local mode, place, limits_end = settled == 1 and PEEK or HIT, sub(KEYS[1], -ID_LETTERS), at + #ARGV[2]
+local mode, limits_end = settled == 1 and PEEK or HIT, at + #ARGV[2]
 --@ include steps.moment
 local values = call('HMGET', key, '+', FIELDS)
 if not values[1] or sub(values[1], 1, 8) ~= epoch or now_us >= math.max(lease_end, settled_us) + remember_us then return 'U' end
@@ -52,7 +52,7 @@ do
       part_at = part_at - PART_SIZE
       local change, marked, missing_then, times_then, refunds_then =
         left_to_change, unpack('<dddd', record, part_at + ENTRY_AT)
-      if change < 0 then change = -math.min(-change, (unpack('<d', record, part_at))) end
+      if change < 0 and parted > 1 then change = -math.min(-change, (unpack('<d', record, part_at))) end
       --@ include ALGORITHM.settle
       left_to_change = left_to_change - change
     end
@@ -75,7 +75,7 @@ end
 --@ write
 --@ include settle_few.each
 if outcome ~= 'A' then
-  call('SETRANGE', KEYS[1], 16, pack('<BdddHHHHd', 1, lease_end, now_us, remember_us, 1, 1, COUNT, parted, actual))
+  call('SETRANGE', KEYS[1], '16', pack('<BdddHHHHd', 1, lease_end, now_us, remember_us, 1, 1, COUNT, parted, actual))
 end
 if outcome ~= 'A' and now_us > lease_end then -- else it is kept for long enough
   settled_us = now_us
@@ -88,8 +88,8 @@ if outcome ~= 'A' and now_us > lease_end then -- else it is kept for long enough
     if until_s > longest_s then longest_s = until_s end
   end
 end
-if longest_s > 0 then
+if longest_s > 0 and longest_s > unpack('<I4', values[1], 9) then -- else the hash is kept for as long already
   local expires_s = longest_s
   --@ include hash_io.prolong
 end
-return (told_now and outcome or 'Y') .. pack('<HdH', 1, actual, COUNT) .. reply
+return pack('<c1HdH', told_now and outcome or 'Y', 1, actual, COUNT) .. reply

@@ -83,13 +83,16 @@ used, total = used + cost, (total + cost) % sums
 if last then
   if used < quota then remaining = quota - used end
   reset_after = last + period - now
-  local needed = used - quota + 1
-  if needed < 1 then needed = 1 end
-  --@ include sliding_log.freed
-  next_after = freed
+  --@ include sliding_log.next
 else
   remaining = quota
 end
+
+--@ next
+local needed = used - quota + 1
+if needed < 1 then needed = 1 end
+--@ include sliding_log.freed
+next_after = freed
 
 --@ convert
 if value and #value % 2 == 1 then
@@ -271,7 +274,9 @@ if marked > (last and last > now and last or now) - period then
   if wide == 0 and used + change > 2147483647 then
     --@ include sliding_log.widen
   end
-  if from < to and marked < unpack(form, value, copied + 1) + offset then
+  if last == marked and from == to then
+    --@ include sliding_log.amend_newest
+  elseif from < to and marked < unpack(form, value, copied + 1) + offset then
     --@ include sliding_log.amend_moved
   else
     --@ include sliding_log.amend_own
@@ -507,11 +512,11 @@ end
 --@ adopt_list
 -- What version 0.1 wrote: a list of its own, of a header, a sum, and the time and the sum of each entry.
 local name = key .. 'sliding_log.' .. sub(field, 2)
-local head = call('LRANGE', name, 0, MOST_ADOPTED)
+local head = call('LRANGE', name, '0', 'MOST_ADOPTED')
 if head[1] then
   legacy = name
   local from_us, _, numbers = unpack('<dI4c15', head[1])
-  local tail = call('LRANGE', name, -2, -1)
+  local tail = call('LRANGE', name, '-2', '-1')
   former, offset, wide, value = numbers ~= mark, head[3] + from_us, 1, {}
   if #head > MOST_ADOPTED then -- all counts as if it had come at once with the newest
     offset, head = tail[1] + from_us, {head[1], head[2], tail[1], tail[2]}
@@ -564,6 +569,15 @@ if shift ~= 0 then
   again[#again + 1] = pack('<d', (unpack('<d', chunk, #chunk - 7) + shift) % sums)
   chunk = table.concat(again)
 end
+
+--@ amend_newest
+-- The last entry of a log in one field, as mostly: what was just held.
+local sum_before, _ = base, nil
+if length > width then _, sum_before = unpack(form, value, length - 2 * width + 1) end
+total = (total + math.max(change, -((total - sum_before) % sums))) % sums
+value = sub(value, 1, length - width)
+if (total - sum_before) % sums ~= 0 then value = value .. pack(form, marked - offset, total) end
+length = #value
 
 --@ amend_own
 local begin, at = copied, length

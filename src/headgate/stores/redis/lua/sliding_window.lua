@@ -53,6 +53,9 @@ if current ~= 0 then
 elseif previous ~= 0 then
   reset_after = left + behind
 end
+--@ include sliding_window.next
+
+--@ next
 if reset_after ~= 0 then -- one more than remains, as admitted above
   local more = remaining + 1
   if more > quota then

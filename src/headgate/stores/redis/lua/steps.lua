@@ -48,6 +48,9 @@ end
 if reset_after > LARGEST then reset_after = LARGEST end
 if next_after > LARGEST then next_after = LARGEST end
 
+--@ not_told
+-- Nothing: settlings do not tell when one more is free.
+
 --@ keep
 --@ include steps.expire
 --@ include ALGORITHM.write

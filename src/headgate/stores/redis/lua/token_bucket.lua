@@ -54,12 +54,15 @@ if missing ~= 0 then
   -- x - x % 1 is floor(x) and x + -x % 1 is ceil(x), without the price of a call.
   local behind, held, all = updated - now, units / period, missing / refill
   remaining = held - held % 1
-  local more = ((remaining + 1) * period - units) / refill
   reset_after = all + -all % 1 + behind
-  next_after = more + -more % 1 + behind
+  --@ include token_bucket.next
 else
   remaining = quota
 end
+
+--@ next
+local more = ((remaining + 1) * period - units) / refill
+next_after = more + -more % 1 + behind
 
 --@ convert
 local former_unit_us, former_quota, former_period, former_refill = unpack('<BI7I7I7', value, 21)
