@@ -398,7 +398,7 @@ from headgate.testing import ManualClock
 url, prefix, now_us, limits = sys.argv[1:5]
 bound = RedisStore(url + "?timeout=10s", prefix=prefix).bind(
     name_limits(parse_limits(limits), scope="dying", name="n"), clock=ManualClock(int(now_us)))
-for number in range(1000):
+for number in range(20_000):  # more lines than a pipe takes that nobody reads
     bound.reserve(Operation(("key",), (1,)), Hold(f"job {number}", 30_000_000))
     print(number, flush=True)
 """
@@ -406,7 +406,7 @@ for number in range(1000):
 
 @pytest.mark.parametrize("colour", COLOURS)
 def test_what_a_killed_process_held_is_free_at_its_lease_s_end_and_settles_once(url: str, colour: str) -> None:
-    limits, chance = "5000/hour; 1000 concurrent", random.Random(7)
+    limits, chance = "50000/hour; 20000 concurrent", random.Random(7)
     store, clock = opened(url), ManualClock(START_US)
     with Holder(colour, limits, store, scope="dying", clock=clock) as holder:
         processes = [
@@ -425,16 +425,16 @@ def test_what_a_killed_process_held_is_free_at_its_lease_s_end_and_settles_once(
             process.wait(30)
             process.stdout.close()
         [rate, places] = holder.left("key")
-        held = 5000 - rate
-        assert 5 <= held < 1000 and places == 1000 - held  # both gave the same names: each is held once
+        held = 50_000 - rate
+        assert 5 <= held < 20_000 and places == 20_000 - held  # both gave the same names: each is held once
         clock.set(START_US + 30 * SECOND - 1)
         assert holder.left("key") == [rate, places]
         clock.advance(1)
-        assert holder.left("key") == [rate, 1000]  # to the moment, and what was charged stays
+        assert holder.left("key") == [rate, 20_000]  # to the moment, and what was charged stays
         outcomes = [holder.commit(holder.id_of("key", f"job {number}"), 0).outcome for number in range(held)]
         outcomes += [holder.commit(holder.id_of("key", f"job {number}"), 5).outcome for number in range(held)]
         assert outcomes == ["settled"] * held + ["already settled"] * held
-        assert holder.left("key") == [5000, 1000]
+        assert holder.left("key") == [50_000, 20_000]
     store.close()
 
 
