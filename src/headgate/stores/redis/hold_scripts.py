@@ -18,7 +18,10 @@ _ENTRY = 34
 """Bytes that a record has of a limit for each part."""
 
 _OF_SETTLINGS = {
-    **{f"{name}.next": "steps.not_told" for name in ("concurrent", "sliding_log", "sliding_window", "token_bucket")},
+    "concurrent.next": "steps.not_told",
+    "sliding_log.next": "steps.not_told",
+    "sliding_window.next": "steps.not_told",
+    "token_bucket.next": "steps.not_told",
     "concurrent.stay": "concurrent.left",
     "hash_io.put": "hash_io.gather_changed",
 }
