@@ -20,6 +20,7 @@ __all__ = [
     "Decisions",
     "FieldSender",
     "FieldStarter",
+    "KeyedLimits",
     "Operation",
     "PeerLimits",
     "RateLimitFields",
@@ -259,6 +260,17 @@ class BoundLimits:
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None) -> list[tuple[Any, ...] | None]:
         """Each limit's stored state as the Python transition writes it."""
+
+@final
+class KeyedLimits:
+    """Limits on a key for each of their groups: what is asked of these again and again is read once.
+
+    `made_of` stands behind the ids of what is held. Raises ArgumentError for what is no key.
+    """
+
+    def __new__(cls, bound: BoundLimits, keys: tuple[Key, ...], made_of: str) -> KeyedLimits: ...
+    def hold(self, costs: tuple[int, ...], lease_us: int, /) -> Reservation:
+        """Hold a cost for each group for a lease, under an id that is made for it; amounts settle it, one a group."""
 
 @final
 class Reservation:

@@ -15,6 +15,7 @@ from fastapi import Depends, FastAPI
 import headgate
 from headgate import AsyncGate, Gate, Limiter, Request, core
 from headgate.integrations.fastapi import rate_limit
+from headgate.llm import LlmGate, Usage
 from headgate.service.app import Service
 from headgate.service.http.messages import ServiceRequest, ServiceResponse
 from subjects import REDIS, redis_url
@@ -57,6 +58,13 @@ def test_a_limiter_is_asked_with_no_frame_between() -> None:
 def test_a_gate_enters_few_frames() -> None:
     gate, request = Gate(POLICY), Request("GET", "/a", client_ip="203.0.113.9")
     assert frames_of(lambda: gate.hit(request)).calls <= 3
+
+
+def test_a_call_of_a_language_model_enters_few_frames() -> None:
+    rule = {"name": "user", "by": ["user"], "limits": "600/minute; 90000 tokens/minute bucket; 5 concurrent"}
+    gate = LlmGate({"version": 1, "llm": {"hold": "max"}, "rules": [rule]})
+    entered = frames_of(lambda: gate.reserve("m", user="ann", input_tokens=9, max_tokens=9).settle_usage(Usage(9, 9)))
+    assert entered.calls <= 30 and entered.files <= 12
 
 
 def test_a_check_of_the_service_enters_few_frames() -> None:

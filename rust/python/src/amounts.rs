@@ -34,7 +34,11 @@ pub fn amounts_of(
 ) -> PyResult<SmallVec<[Option<i64>; 2]>> {
     let one = |amount: &Bound<'_, PyAny>| if amount.is_none() { Ok(None) } else { check_amount(amount).map(Some) };
     if let Ok(each) = amounts.cast::<PyTuple>() {
-        return each.iter().map(|amount| one(&amount)).collect();
+        let mut read = SmallVec::with_capacity(each.len());
+        for amount in each.iter_borrowed() {
+            read.push(one(&amount)?);
+        }
+        return Ok(read);
     }
     if let Ok(each) = amounts.cast::<PyList>() {
         return each.iter().map(|amount| one(&amount)).collect();

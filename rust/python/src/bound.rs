@@ -457,6 +457,44 @@ impl BoundLimits {
         Reservation::held(slf, &KEEPER, Told::All(answer), id, repeated, lease_us)
     }
 
+    /// (the key of each limit, where the first key is) of a key for each group.
+    pub fn keys_of(&self, keys: &Bound<'_, PyTuple>) -> PyResult<(Box<[KeyHash]>, u16)> {
+        if keys.len() != self.groups {
+            return Err(PyValueError::new_err(format!("these limits take {} keys", self.groups)));
+        }
+        let groups: Vec<KeyHash> = keys.iter().map(|key| hash_key(&key, self.seed())).collect::<PyResult<_>>()?;
+        let place = groups.first().map_or(Ok(0), |first| self.place(*first))?;
+        Ok((self.members.iter().map(|member| groups[member.group]).collect(), place))
+    }
+
+    /// Hold a cost for each group under an id that is made for it, where the key of each limit is known.
+    pub fn hold_on<'py>(
+        slf: &Bound<'py, Self>,
+        keys: &[KeyHash],
+        place: u16,
+        costs: &Bound<'py, PyTuple>,
+        lease_us: i64,
+        made_of: &Py<PyString>,
+    ) -> PyResult<Bound<'py, Reservation>> {
+        let (own, py) = (slf.get(), slf.py());
+        if costs.len() != own.groups {
+            return Err(PyValueError::new_err(format!("these limits take {} costs", own.groups)));
+        }
+        let mut each: SmallVec<[i64; 4]> = SmallVec::with_capacity(costs.len());
+        for cost in costs.iter_borrowed() {
+            each.push(cost.extract::<Cost>()?.0);
+        }
+        let members = own.members.iter().zip(keys);
+        let checks: Checks<'_> = members.map(|(member, key)| member.check(*key, each[member.group])).collect();
+        for check in &checks {
+            own.table.fetch(check);
+        }
+        let id = WholeId { digest: own.table.new_id(), place };
+        let request = own.request(id, lease_us, own.remember_us, &each);
+        let (answer, repeated) = own.hold_checks(&checks, request, own.clock.now_us(py)?, None)?;
+        Reservation::made_of(slf, &KEEPER, answer, id, repeated, lease_us, made_of.clone_ref(py))
+    }
+
     #[inline]
     fn request<'own>(
         &'own self,

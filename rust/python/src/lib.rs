@@ -9,6 +9,7 @@ mod decision;
 mod decisions;
 mod fields;
 mod freed;
+mod keyed;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod lines;
 mod log_lines;
@@ -39,6 +40,8 @@ mod _native {
     use crate::decisions::Decisions;
     #[pymodule_export]
     use crate::fields::RateLimitFields;
+    #[pymodule_export]
+    use crate::keyed::KeyedLimits;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]
     use crate::lines::ZoneLines;

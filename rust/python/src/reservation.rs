@@ -46,6 +46,8 @@ pub struct Reservation {
     #[pyo3(get)]
     lease_us: i64,
     settled: AtomicBool,
+    /// What stands behind the id; None where nothing does.
+    made_of: Option<Py<PyString>>,
 }
 
 impl Reservation {
@@ -60,7 +62,23 @@ impl Reservation {
         lease_us: i64,
     ) -> PyResult<Bound<'py, Self>> {
         let decided = Decided::Native(bound.clone().into_any().unbind(), keeper, told, id);
-        Bound::new(bound.py(), Self { decided, repeated, lease_us, settled: AtomicBool::new(false) })
+        let settled = AtomicBool::new(false);
+        Bound::new(bound.py(), Self { decided, repeated, lease_us, settled, made_of: None })
+    }
+
+    /// What a table held of groups; what they are made of stands behind the id.
+    pub fn made_of<'py>(
+        bound: &Bound<'py, impl PyClass>,
+        keeper: &'static Keeper,
+        answer: Answer,
+        id: WholeId,
+        repeated: bool,
+        lease_us: i64,
+        made_of: Py<PyString>,
+    ) -> PyResult<Bound<'py, Self>> {
+        let decided = Decided::Native(bound.clone().into_any().unbind(), keeper, Told::All(answer), id);
+        let settled = AtomicBool::new(false);
+        Bound::new(bound.py(), Self { decided, repeated, lease_us, settled, made_of: Some(made_of) })
     }
 }
 
@@ -70,7 +88,8 @@ impl Reservation {
     #[new]
     fn from_python(bound: Py<PyAny>, reserved: &Bound<'_, PyAny>, lease_us: i64) -> PyResult<Self> {
         let (decision, id, repeated): (Py<PyAny>, Py<PyString>, bool) = reserved.extract()?;
-        Ok(Self { decided: Decided::Python(bound, decision, id), repeated, lease_us, settled: AtomicBool::new(false) })
+        let settled = AtomicBool::new(false);
+        Ok(Self { decided: Decided::Python(bound, decision, id), repeated, lease_us, settled, made_of: None })
     }
 
     fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
@@ -84,7 +103,10 @@ impl Reservation {
     #[getter]
     fn id<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
         match &self.decided {
-            Decided::Native(_, _, _, id) => id.text(py),
+            Decided::Native(_, _, _, id) => match &self.made_of {
+                None => id.text(py),
+                Some(made_of) => PyString::new(py, &format!("{}{}", id.text(py), made_of.bind(py))),
+            },
             Decided::Python(_, _, id) => id.bind(py).clone(),
         }
     }

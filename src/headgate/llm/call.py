@@ -9,11 +9,13 @@ from headgate import heartbeat
 from headgate.drive import answered
 from headgate.errors import RateLimited, StoreError
 from headgate.holding import Extension
-from headgate.llm.call_base import CallBase, log, mode_of
+from headgate.llm.call_base import CallBase, log
+from headgate.llm.call_failures import mode_of
 from headgate.llm.entry import SettleMode
 from headgate.llm.stream_reading import StreamReading
 from headgate.llm.streams import StreamUsage
 from headgate.llm.usage import Usage
+from headgate.reservation import AsyncReservation
 
 T = TypeVar("T")
 
@@ -65,7 +67,7 @@ class Call(CallBase):
     def hold_more(self, reading: StreamReading) -> bool:
         """Hold a further slice for a stream. False where its budget is at an end, and its rule says to cut it."""
         tokens = self._parts.settings.slice
-        more: Any = self._costs.more(tokens)
+        more: Any = self._more(tokens)
         return self._held_more(reading, tokens, more, self._reservation.extend(more=more))
 
     def stream(self, stream: Iterable[T]) -> Iterator[T]:
@@ -97,7 +99,7 @@ class Call(CallBase):
         self._settle("unknown" if error is None else mode_of(error), None)
 
     def _settle(self, mode: SettleMode, usage: Usage | None) -> None:
-        if self.settled or not self:
+        if self.settled or not self._is_held:
             return
         self.settled = True
         amounts: Any
@@ -143,15 +145,15 @@ class AsyncCall(CallBase):
 
     async def extend(self) -> Extension:
         """See `Call.extend`."""
-        extension: Extension = await self._reservation.extend()
+        extension: Extension = await answered(self._reservation.extend())
         self._note_extension(extension)
         return extension
 
     async def hold_more(self, reading: StreamReading) -> bool:
         """See `Call.hold_more`."""
         tokens = self._parts.settings.slice
-        more: Any = self._costs.more(tokens)
-        return self._held_more(reading, tokens, more, await self._reservation.extend(more=more))
+        more: Any = self._more(tokens)
+        return self._held_more(reading, tokens, more, await answered(self._reservation.extend(more=more)))
 
     async def stream(self, stream: AsyncIterable[T]) -> AsyncIterator[T]:
         """See `Call.stream`."""
@@ -179,13 +181,15 @@ class AsyncCall(CallBase):
         await self._settle("unknown" if error is None else mode_of(error), None)
 
     async def _settle(self, mode: SettleMode, usage: Usage | None) -> None:
-        if self.settled or not self:
+        if self.settled or not self._is_held:
             return
         self.settled = True
         amounts: Any
         amounts, entry = self._settlement(mode, usage)
         try:
-            self._done(await self._reservation.commit_in_any_case(amounts), entry)
+            held = self._reservation
+            in_any_case = isinstance(held, AsyncReservation)
+            self._done(await held.commit_in_any_case(amounts) if in_any_case else held.commit(amounts), entry)
         except StoreError as error:
             log.warning("a call could not be settled: %s", error)
 

@@ -6,14 +6,15 @@ docs/language-models.md has the table of what settles how.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headgate.decision import Decision
 from headgate.holding import Extension, Settlement
-from headgate.llm.call_costs import CallCosts
 from headgate.llm.call_size import CallSize
 from headgate.llm.entry import Books, Caller, Entry, SettleMode
 from headgate.llm.gate_parts import GateParts
+from headgate.llm.known_calls import KnownCall
 from headgate.llm.price import Price
 from headgate.llm.soft_limits import SoftLimit, reached
 from headgate.llm.stream_reading import StreamReading
@@ -24,13 +25,6 @@ from headgate.llm.usage import Usage, field_of, read_usage
 from headgate.policy.rule_costs import GroupAmounts
 
 log = logging.getLogger("headgate")
-
-_NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ConnectionRefusedError", "gaierror",
-             "ClientConnectorError", "UnsupportedProtocol")  # fmt: skip
-"""Names of errors after which nothing was sent: of httpx, aiohttp and of Python."""
-
-_REFUSED_FROM = 400
-_DEEPEST = 8
 
 
 class Held(NamedTuple):
@@ -44,38 +38,72 @@ class Held(NamedTuple):
 class CallBase:
     """A call that was asked for; true where it is held. Settling it a second time changes nothing."""
 
-    __slots__ = ("_costs", "_parts", "_reservation", "_size", "_told", "admitted_us", "caller", "held", "model",
-                 "settled", "warnings", "was_cut")  # fmt: skip
+    __slots__ = ("_amounts", "_estimate", "_is_held", "_known", "_output", "_parts", "_price", "_reservation", "_size",
+                 "_told", "admitted_us", "settled", "warnings", "was_cut")  # fmt: skip
 
     def __init__(
-        self, parts: GateParts, caller: Caller, model: str, size: CallSize, costs: CallCosts, reservation: Any
+        self,
+        parts: GateParts,
+        known: KnownCall,
+        size: CallSize,
+        price: Price | None,
+        made: Sequence[int],
+        amounts: tuple[int, ...],
+        admitted_us: int,
+        reservation: Any,
     ) -> None:
         self._parts = parts
-        self._reservation = reservation
-        self._costs = costs
+        self._known = known
         self._size = size
+        self._price = price
+        """The dearest that can apply, None where none is known."""
+
+        self._output = made[0] if len(made) == 1 else max(made, default=0)
+        """The most output that any of its rules holds."""
+
+        expected = known.plan.expected
+        self._estimate = None if expected is None else made[expected]
+        """The output that rules hold which hold what is expected; None where there are none."""
+
+        self._amounts = amounts
+        """What is held of each group."""
+
+        self._reservation = reservation
+        self._is_held = held = bool(reservation)
         self._told: dict[str, str] = {}
-        self.caller = caller
-        self.model = model
-        self.admitted_us = parts.clock.now_us()
+        self.admitted_us = admitted_us
         self.settled = False
         self.was_cut = False
         """Whether its stream was ended since nothing more could be held."""
 
-        self.held = Held(size.input, *costs.most())
         self.warnings: tuple[SoftLimit, ...] = ()
         """The soft limits that it has reached."""
 
-        allowed = bool(reservation)
-        if allowed and costs.plan.warns:
-            self.warnings = reached(reservation.decision, costs.plan.warns, caller, model)
+        if held and known.plan.warns:
+            self.warnings = reached(reservation.decision, known.plan.warns, known.caller, known.model)
             for listener in parts.warned if self.warnings else ():
                 listener(self.warnings)
         if parts.books is not None:
-            self._note_hold(parts.books, allowed)
+            self._note_hold(parts.books)
 
     def __bool__(self) -> bool:
-        return bool(self._reservation)
+        return self._is_held
+
+    @property
+    def caller(self) -> Caller:
+        """Who calls."""
+        return self._known.caller
+
+    @property
+    def model(self) -> str:
+        """The model, as it was named."""
+        return self._known.model
+
+    @property
+    def held(self) -> Held:
+        """What it holds, by that of its rules which hold the most."""
+        sent, price = self._size.input, self._price
+        return Held(sent, self._output, None if price is None else price.most(sent, self._output))
 
     @property
     def id(self) -> str:
@@ -103,7 +131,7 @@ class CallBase:
     @property
     def in_flight(self) -> bool:
         """Whether it has a place in flight, so that its lease is to be extended while it runs."""
-        return self._costs.plan.in_flight
+        return self._known.plan.in_flight
 
     @property
     def lease_us(self) -> int:
@@ -113,26 +141,24 @@ class CallBase:
 
     def reading(self) -> StreamReading:
         """What reads the events of its stream; give its `usage` to `settle_stream`."""
-        has_slices = "slices" in self._costs.plan.modes
-        return StreamReading(self.model, self.held.output if has_slices else None, self._parts.settings.slice)
+        has_slices = "slices" in self._known.plan.modes
+        return StreamReading(self.model, self._output if has_slices else None, self._parts.settings.slice)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, allowed={bool(self)}, held={self.held}, settled={self.settled})"
 
-    def _note_hold(self, books: Books, allowed: bool) -> None:
-        binding = None if allowed else self.decision.binding
+    def _note_hold(self, books: Books) -> None:
+        binding = None if self._is_held else self.decision.binding
         books.add(
             Entry(
-                "held" if allowed else "refused",
+                "held" if self._is_held else "refused",
                 self.id,
                 self.admitted_us,
                 self.caller,
                 self.model,
-                self.held.input,
-                self.held.output,
-                self.held.cost,
-                lease_us=self._parts.settings.lease_us if allowed else 0,
-                price=self._costs.price.version if self._costs.price is not None else "",
+                *self.held,
+                lease_us=self._parts.settings.lease_us if self._is_held else 0,
+                price=self._price.version if self._price is not None else "",
                 limit=binding.name if binding is not None else "",
             )
         )
@@ -157,21 +183,24 @@ class CallBase:
 
     def _settlement(self, mode: SettleMode, usage: Usage | None) -> tuple[GroupAmounts | None, Entry | None]:
         """What counts of each group, and what goes into the books. Notes what is learned."""
-        costs, price, cost = self._costs, self._true_price(), 0
+        plan, price, cost = self._known.plan, self._true_price(), 0
         amounts: GroupAmounts | None = None
-        if mode == "failed" or mode == "cancelled":
-            amounts = costs.request_alone() if mode == "failed" else costs.nothing()
+        if usage is not None and mode == "exact":
+            self._learn(usage, is_whole=True)
+            cost = 0 if price is None else price.cost(usage)
+            amounts = plan.exact(usage, cost)
+        elif mode == "failed" or mode == "cancelled":
+            amounts = plan.request_alone() if mode == "failed" else plan.nothing()
         elif usage is None:
             mode, cost = "unknown", self.held.cost or 0
         else:
-            self._learn(usage, is_whole=mode == "exact")
-            if mode == "at least":  # of each what is more counts, so that the books agree with the limits
-                usage = usage._replace(
-                    input=max(usage.input, self.held.input), output=max(usage.output, self.held.output)
-                )
+            self._learn(usage, is_whole=False)
+            held = self.held  # of each what is more counts, so that the books agree with the limits
+            usage = usage._replace(input=max(usage.input, held.input), output=max(usage.output, held.output))
             cost = 0 if price is None else price.cost(usage)
-            amounts = costs.exact(usage, cost) if mode == "exact" else costs.at_least(usage, cost)
-            cost = cost if mode == "exact" else max(cost, self.held.cost or 0)
+            exact = plan.exact(usage, cost)
+            amounts = GroupAmounts([max(own or 0, least) for own, least in zip(exact, self._amounts, strict=True)])
+            cost = max(cost, held.cost or 0)
         if self._parts.books is None:
             return amounts, None
         return amounts, Entry(
@@ -180,15 +209,13 @@ class CallBase:
             self._parts.clock.now_us(),
             self.caller,
             self.model,
-            self.held.input,
-            self.held.output,
-            self.held.cost,
+            *self.held,
             mode=mode,
             usage=usage,
             cost=None if price is None else cost,
             price=price.version if price is not None else "",
             admitted_us=self.admitted_us,
-            estimate=self._costs.estimate,
+            estimate=self._estimate,
         )
 
     def _done(self, settlement: Settlement, entry: Entry | None) -> None:
@@ -196,14 +223,17 @@ class CallBase:
         if entry is not None and self._parts.books is not None and settlement.outcome != "already settled":
             self._parts.books.add(entry)
 
+    def _more(self, tokens: int) -> GroupAmounts:
+        """What a further slice takes of each group."""
+        return self._known.plan.more(tokens, self._size.input, self._price)
+
     def _held_more(self, reading: StreamReading, tokens: int, more: GroupAmounts, extension: Extension) -> bool:
         """Note what came of holding a further slice; whether the stream may go on."""
         if extension.outcome == "extended":
-            self._costs.add(more)
-            price, (sent, made, _) = self._costs.price, self.held
-            self.held = Held(sent, made + tokens, price.most(sent, made + tokens) if price is not None else None)
+            self._amounts = tuple([own + (other or 0) for own, other in zip(self._amounts, more, strict=True)])
+            self._output += tokens
             self._note_extension(extension)
-        elif self._costs.plan.at_end == "cut":
+        elif self._known.plan.at_end == "cut":
             self.was_cut = reading.refused_more()
             return not self.was_cut
         reading.held_more(tokens)
@@ -215,21 +245,22 @@ class CallBase:
         Where the call asked for something and its answer does not say whether it got that: the dearest that can have
         applied. Where the price of what it got is not known, that which was held, and the price's version says so.
         """
-        held, terms = self._costs.price, terms_got(self._size.terms, self._told)
+        held, told, asked = self._price, self._told, self._size.terms
+        terms = terms_got(asked, told) if asked or told else ()
         if terms is None:
             return held
-        price = self._parts.price(self.model, self.admitted_us, terms)
+        price = self._known.price(self.admitted_us, terms, self._parts.prices)
         if price is None and held is not None and terms:
             return held._replace(version=f"{held.version}; not known of {terms_text(terms)}")
         return price or held
 
     def _learn(self, usage: Usage, *, is_whole: bool) -> None:
-        size, estimate = self._size, self._costs.estimate
+        size, known, estimate = self._size, self._known, self._estimate
         cut = not is_whole or self.was_cut or usage.output >= size.most
         shown = 0 if size.hides or size.is_exact or not is_whole else size.counted
         self._parts.learned.settled(
-            self.caller.key or self.caller.user,
-            self.model,
+            known.who,
+            known.model,
             size.most,
             -1 if estimate is None or not is_whole else estimate,
             usage.output,
@@ -260,18 +291,3 @@ class CallBase:
         made = count_text(usage.text, self.model).tokens
         told = usage.usage or Usage(self._size.input, 0)
         return "at least", told._replace(output=max(told.output, made))
-
-
-def mode_of(error: BaseException) -> SettleMode:
-    """How a call is settled whose block raised: failed, cancelled where nothing was sent, otherwise unknown."""
-    cause: BaseException | None = error
-    for _ in range(_DEEPEST):
-        if cause is None:
-            break
-        status = getattr(cause, "status_code", None) or getattr(getattr(cause, "response", None), "status_code", None)
-        if isinstance(status, int) and status >= _REFUSED_FROM:
-            return "failed"
-        if type(cause).__name__ in _NOT_SENT:
-            return "cancelled"
-        cause = cause.__cause__ or cause.__context__
-    return "unknown"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headgate.errors import ArgumentError, brief_number
 from headgate.keys import whole_number
+from headgate.llm.gate_parts import GateParts
 from headgate.llm.inputs import InputCount, count_input
+from headgate.llm.known_calls import KnownCall
 from headgate.llm.terms import Terms, terms_asked
 from headgate.llm.usage import MOST_TOKENS
 from headgate.policy.llm_settings import LlmSettings
@@ -40,36 +42,38 @@ class CallSize(NamedTuple):
 
 def size_of(
     body: Mapping[str, Any],
-    model: str,
+    known: KnownCall,
     settings: LlmSettings,
-    *,
-    permille: Callable[[str], int],
-    remembered: Callable[[str], int | None],
+    parts: GateParts,
     input_tokens: Counted | None,
     processing: object = None,
 ) -> CallSize:
     """The size of a call. Raises ArgumentError for numbers that a body cannot have.
 
-    `permille` gives the learned factor of a model's estimates, `remembered` the tokens of an earlier response. With
-    `input_tokens` the body is not counted; a count of the body made before is treated as one made here. `processing`
-    is "batch" for a call of a batch.
+    With `input_tokens` the body is not counted; a count of the body made before is treated as one made here.
+    `processing` is "batch" for a call of a batch.
     """
-    most = most_output(body, settings)
+    most = most_output(body, known.most_output, settings)
     terms = terms_asked(body, processing)
     if input_tokens is not None and not isinstance(input_tokens, InputCount):
         told = _count("input_tokens", input_tokens, least=0)
         return CallSize(told, told, True, False, most, terms)
-    counted = count_input(body, model) if input_tokens is None else input_tokens
-    sent = counted.tokens if counted.is_exact else -(-counted.tokens * permille(model) // _THOUSAND)
+    counted = count_input(body, known.model) if input_tokens is None else input_tokens
+    sent = counted.tokens
+    if not counted.is_exact:
+        sent = -(-sent * parts.learned.input_permille(known.model) // _THOUSAND)
     if counted.hides:
         earlier = body.get("previous_response_id")
-        known = remembered(earlier) if isinstance(earlier, str) else None
-        sent += settings.hidden_input if known is None else known
+        remembered = parts.remembered(earlier) if isinstance(earlier, str) else None
+        sent += settings.hidden_input if remembered is None else remembered
     return CallSize(min(sent, MOST_TOKENS), counted.tokens, counted.is_exact, counted.hides, most, terms)
 
 
-def most_output(body: Mapping[str, Any], settings: LlmSettings) -> int:
-    """The most tokens of output that a body allows. Raises ArgumentError for what is no number of tokens."""
+def most_output(body: Mapping[str, Any], of_model: int | None, settings: LlmSettings) -> int:
+    """The most tokens of output that a body allows, and its model makes if that is known (`of_model`).
+
+    Raises ArgumentError for what is no number of tokens.
+    """
     most, times = -1, 1
     for name in _MOST:
         if body.get(name) is not None:
@@ -77,7 +81,11 @@ def most_output(body: Mapping[str, Any], settings: LlmSettings) -> int:
     for name in _TIMES:
         if body.get(name) is not None:
             times = max(times, _count(name, body[name], least=1, most=_MOST_TIMES))
-    return min((settings.max_output if most < 0 else most) * times, MOST_TOKENS)
+    if most < 0:
+        most = settings.max_output if of_model is None else of_model
+    elif of_model is not None and of_model < most:
+        most = of_model
+    return min(most * times, MOST_TOKENS)
 
 
 def _count(name: str, value: object, *, least: int, most: int = MOST_TOKENS) -> int:

@@ -11,18 +11,20 @@ from typing import Any
 
 from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.errors import ArgumentError, ConfigError
+from headgate.holding import Hold
 from headgate.llm.around import Around
 from headgate.llm.call import AsyncCall, Call
-from headgate.llm.call_costs import CallCosts, Plans
+from headgate.llm.call_costs import UnknownPriceError
 from headgate.llm.call_size import CallSize, Counted, size_of
-from headgate.llm.call_subject import CallSubject, check_caller, check_model
-from headgate.llm.entry import Books, Caller
+from headgate.llm.entry import Books
 from headgate.llm.gate_parts import GateParts
 from headgate.llm.inputs import with_input_counted
+from headgate.llm.known_calls import KnownCall, KnownCalls
 from headgate.llm.learned import Coverage, Learned, NothingLearned, learned_for
-from headgate.llm.model_most import within_model
+from headgate.llm.price import Price
 from headgate.llm.prices import PriceBook
 from headgate.llm.soft_limits import SoftLimit
+from headgate.llm.terms import terms_text
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate, Gate, read_policy
 from headgate.policy.llm_settings import HoldMode, LlmSettings
@@ -31,7 +33,9 @@ from headgate.stores.guard.fallback import Choice
 from headgate.stores.protocol import Store
 
 PolicySource = Policy | Mapping[str, Any] | str | FilePath
-Asked = tuple[Caller, str, CallSize, CallSubject, CallCosts]
+Asked = tuple[KnownCalls, KnownCall, CallSize, Price | None, list[int], tuple[int, ...], int]
+"""(what is known under the policy, what is known of the call, its size, the dearest price that can apply, the output
+that is held by each way to hold, what is held of each group, the moment)."""
 
 
 class _LlmGate:
@@ -52,10 +56,12 @@ class _LlmGate:
     ) -> None:
         compiled, settings, prices = _read(policy)
         self._gate = make(compiled, store=store, clock=clock, on_store_error=on_store_error)
-        self._plans = Plans()
         self._own_learned = learned_for(self._gate.store, namespace=compiled.namespace) if learned is None else None
         known = learned or self._own_learned or NothingLearned()
         self._parts = GateParts(settings, clock or SYSTEM_CLOCK, prices, known, books)
+        self._now_us = self._parts.clock.now_us
+        self._forget_known()
+        self._gate.reloaded.append(self._forget_known)
 
     @property
     def policy(self) -> Policy:
@@ -93,6 +99,11 @@ class _LlmGate:
         compiled, settings, prices = _read(policy)
         self._gate.reload(compiled)
         self._parts.use(settings, prices)
+        self._forget_known()
+
+    def _forget_known(self) -> None:
+        """Begin anew to know of calls, under the policy in force."""
+        self._calls = KnownCalls(self._gate, self._parts.settings, self._parts.prices)
 
     def watch_soft_limits(self, listener: Callable[[tuple[SoftLimit, ...]], object]) -> None:
         """Have a listener called with the soft limits that a call has reached, on the thread of that call."""
@@ -111,37 +122,43 @@ class _LlmGate:
         input_tokens: Counted | None,
         request: Subject | None,
     ) -> Asked:
-        """What is asked for a call. Raises ArgumentError."""
-        parts, processing = self._parts, fields.pop("processing", None)
+        """What is asked for a call. Raises ArgumentError, UnknownPriceError."""
+        processing = fields.pop("processing", None)
         if body is not None:
             if not isinstance(body, Mapping):
                 raise ArgumentError(f"the body of a call is a mapping, not a {type(body).__name__}")
             fields = {**body, **fields}
             model = fields.pop("model", None) if model is None else model
-        name = check_model(model)
-        caller = check_caller(key, user, team, organisation, tier)
-        learned, settings = parts.learned, parts.settings
-        size = size_of(
-            within_model(fields, name),
-            name,
-            settings,
-            permille=learned.input_permille,
-            remembered=parts.remembered,
-            input_tokens=input_tokens,
-            processing=processing,
-        )
+        parts, calls = self._parts, self._calls
+        asking: Any = (model, key, user, team, organisation, tier)
+        try:
+            known = calls.known.get(asking)
+        except TypeError:
+            known = None  # what is no text may have no hash
+        if known is None or not (request is None or calls.is_alike):
+            known = calls.of(asking, request)
+        size = size_of(fields, known, calls.settings, parts, input_tokens, processing)
+        plan = known.plan
+        made = [
+            size.most if mode == "max" else self._output(mode, known, size.most, calls.settings) for mode in plan.modes
+        ]
+        at_us = self._now_us()
+        price = known.dearest(at_us, size.terms)
+        if price is None and plan.counts_money:
+            asked = f" with {terms_text(size.terms)}" if size.terms else ""
+            raise UnknownPriceError(
+                f"the price of the model {known.model!r}{asked} is not known, and a limit counts usd: give it one in "
+                "llm.prices, or say in llm.unknown_price what it costs"
+            )
+        amounts = plan.held(size.input, made, price)
+        return calls, known, size, price, made, amounts, at_us
 
-        def output(mode: HoldMode) -> int:
-            if mode == "max":
-                return size.most
-            if mode == "slices":
-                return min(settings.slice, size.most)
-            known = learned.output(key or user, name, size.most)
-            return min(settings.expected_output if known is None else known, size.most)
-
-        price = parts.dearest(name, parts.clock.now_us(), size.terms)
-        costs = CallCosts(self._plans, name, size.input, output, price, size.terms)
-        return caller, name, size, CallSubject(caller, name, request), costs
+    def _output(self, mode: HoldMode, known: KnownCall, most: int, settings: LlmSettings) -> int:
+        """The tokens of output that a way to hold asks for, of the most that there can be."""
+        if mode == "slices":
+            return min(settings.slice, most)
+        learned = self._parts.learned.output(known.who, known.model, most)
+        return min(settings.expected_output if learned is None else learned, most)
 
     def held_before(
         self,
@@ -162,12 +179,10 @@ class _LlmGate:
         Else as `reserve`, which raises ConflictingId where the estimate has changed.
         """
         asked = self._ask(model, key, user, team, organisation, tier, body, fields, input_tokens, None)
-        reservation = self._gate.held_before(asked[3], asked[4], id, self._parts.settings.lease_us)
-        return self._made(AsyncCall if self._is_async else Call, asked, reservation)
-
-    def _made(self, call: Callable[..., Any], asked: Asked, reservation: Any) -> Any:
-        caller, name, size, _, costs = asked
-        return call(self._parts, caller, name, size, costs, reservation)
+        calls, known, size, price, made, amounts, at_us = asked
+        reservation = self._gate.held_before(known.resolved, id, calls.settings.lease_us)
+        call = AsyncCall if self._is_async else Call
+        return call(self._parts, known, size, price, made, amounts, at_us, reservation)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.policy.namespace!r}, store={self._gate.store!r})"
@@ -219,10 +234,14 @@ class LlmGate(_LlmGate, Around):
         a `wait`, it stands in line. Raises ArgumentError for a body that no provider takes, UnknownPriceError.
         """
         asked = self._ask(model, key, user, team, organisation, tier, body, fields, input_tokens, request)
-        reserve = self._gate.acquire if self._gate.policy.waits else self._gate.reserve
-        reservation = reserve(asked[3], asked[4], lease_us=self._parts.settings.lease_us, id=id)
-        call: Call = self._made(Call, asked, reservation)
-        return call
+        calls, known, size, price, made, amounts, at_us = asked
+        if known.hold is not None and id is None:
+            reservation = known.hold(amounts, calls.settings.lease_us)
+        else:
+            hold = Hold(id, calls.settings.lease_us)
+            reservation = self._gate.reserve_groups(calls.resolver, known.resolved, amounts, hold)
+            at_us = self._now_us()
+        return Call(self._parts, known, size, price, made, amounts, at_us, reservation)
 
     def call(self, model: str | None = None, **call: Any) -> AbstractContextManager[Call]:
         """`reserve` where a `with` block begins, which raises RateLimited where the call is refused; see `Call`."""
@@ -275,10 +294,14 @@ class AsyncLlmGate(_LlmGate, Around):
     ) -> AsyncCall:
         """See `LlmGate.reserve`. Count long inputs in a thread before, and give the InputCount as `input_tokens`."""
         asked = self._ask(model, key, user, team, organisation, tier, body, fields, input_tokens, request)
-        reserve = self._gate.acquire if self._gate.policy.waits else self._gate.reserve
-        reservation = await reserve(asked[3], asked[4], lease_us=self._parts.settings.lease_us, id=id)
-        call: AsyncCall = self._made(AsyncCall, asked, reservation)
-        return call
+        calls, known, size, price, made, amounts, at_us = asked
+        if known.hold is not None and id is None:
+            reservation = known.hold(amounts, calls.settings.lease_us)
+        else:
+            hold = Hold(id, calls.settings.lease_us)
+            reservation = await self._gate.reserve_groups(calls.resolver, known.resolved, amounts, hold)
+            at_us = self._now_us()
+        return AsyncCall(self._parts, known, size, price, made, amounts, at_us, reservation)
 
     def call(self, model: str | None = None, **call: Any) -> AbstractAsyncContextManager[AsyncCall]:
         """See `LlmGate.call`; for `async with`."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from threading import Lock
 
 from headgate.clock import Clock
 from headgate.llm.entry import Books
 from headgate.llm.learned import Learned
 from headgate.llm.price import Price, price_of
+from headgate.llm.price_spans import PriceSpans
 from headgate.llm.prices import PriceBook
 from headgate.llm.soft_limits import SoftLimit
-from headgate.llm.terms import Terms
 from headgate.llm.usage import Usage
 from headgate.llm.webhook import Webhook
 from headgate.money import read_money
@@ -21,7 +20,6 @@ from headgate.policy.llm_settings import LlmSettings
 
 _MOST_RESPONSES = 10_000
 _LONGEST_ID = 256
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class GateParts:
@@ -42,13 +40,12 @@ class GateParts:
     def use(self, settings: LlmSettings, prices: PriceBook) -> None:
         """Go on with these settings and prices."""
         self.settings = settings
-        self._prices = prices
-        self._lease = timedelta(microseconds=settings.lease_us)
         self._tell(settings.webhook)
-        self._unknown: Price | None = None
+        unknown: Price | None = None
         if settings.unknown_price != "refuse":
             rate = 0 if settings.unknown_price == "free" else read_money(settings.unknown_price, "usd", round_up=True)
-            self._unknown = price_of(rate, rate, version="free" if settings.unknown_price == "free" else "stated")
+            unknown = price_of(rate, rate, version="free" if settings.unknown_price == "free" else "stated")
+        self.prices = PriceSpans(prices, settings.lease_us, unknown)
 
     def _tell(self, url: str) -> None:
         """Have soft limits told to a URL, "" for none."""
@@ -59,32 +56,6 @@ class GateParts:
         self._webhook = Webhook(url, self.clock) if url else None
         if self._webhook is not None:
             self.warned.append(self._webhook)
-
-    def price(self, model: str, at_us: int, terms: Terms = ()) -> Price | None:
-        """The price of a model at a moment, or what one without is said to cost; None where neither is known.
-
-        Of terms whose price is not known: what is said to cost what is unknown, and at least the usual price.
-        """
-        at, unknown = _moment(at_us), self._unknown
-        known = self._prices.price(model, at, terms)
-        if known is not None or not terms or unknown is None:
-            return known or unknown
-        usual = self._prices.price(model, at)
-        return unknown if usual is None else usual.dearest(unknown)
-
-    def dearest(self, model: str, at_us: int, terms: Terms = ()) -> Price | None:
-        """The highest price that can apply until the lease of a call ends: the usual one, or that of what it asks for.
-
-        None where one of them is not known, and nothing is said of what is unknown.
-        """
-        at = _moment(at_us)
-        usual = self._prices.dearest(model, at, self._lease)
-        if usual is None:
-            return self._unknown
-        if not terms:
-            return usual
-        other = self._prices.dearest(model, at, self._lease, terms) or self._unknown
-        return other if other is None or other is usual else usual.dearest(other)
 
     def remember(self, response_id: object, usage: Usage) -> None:
         """Remember the tokens of a response that later calls may refer to."""
@@ -97,7 +68,3 @@ class GateParts:
     def remembered(self, response_id: str) -> int | None:
         """The tokens of an earlier response, None where it is not known."""
         return self._responses.get(response_id)
-
-
-def _moment(at_us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=at_us)

@@ -26,17 +26,21 @@ _KEYS = {
     "cache_write_hour": "cache_write_1h_mtok",
     "reasoning": "output_reasoning_mtok",
 }
-_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _DAY = timedelta(days=1)
 _MOST_LEASES = 16
 
 
-class _Span(NamedTuple):
+class Span(NamedTuple):
     """What was found for all moments from a start on, before an end."""
 
     start: datetime
     end: datetime
     price: Price | None
+
+
+UNKNOWN = Span(FIRST, LAST, None)
+"""Where nothing is known of a price."""
 
 
 class ModelPrices:
@@ -57,45 +61,45 @@ class ModelPrices:
             if (each := getattr(constraint, name, None)) is not None
         }
         self._variants = [(tuple(sorted(variant.when.items())), variant.constraint) for variant in variants]
-        self._spans: dict[Terms, _Span] = {}
-        self._dearest: dict[tuple[Terms, timedelta], _Span] = {}
+        self._spans: dict[Terms, Span] = {}
+        self._dearest: dict[tuple[Terms, timedelta], Span] = {}
 
-    def price(self, at: datetime, terms: Terms) -> Price | None:
+    def span(self, at: datetime, terms: Terms) -> Span:
         """The price at a moment, which has a time zone; None where tokens do not pay for it, or it is not known."""
         span = self._spans.get(terms)
         if span is not None and span.start <= at < span.end:
-            return span.price
+            return span
         if terms and not any(when == terms for when, _ in self._variants):
-            return None  # not remembered: clients may write anything
-        span = self._spans[terms] = _Span(*self._borders_around(at), self._compile(at, terms))
-        return span.price
+            return UNKNOWN  # not remembered: clients may write anything
+        span = self._spans[terms] = Span(*self._borders_around(at), self._compile(at, terms))
+        return span
 
-    def dearest(self, at: datetime, lease: timedelta, terms: Terms) -> Price | None:
+    def dearest_span(self, at: datetime, lease: timedelta, terms: Terms) -> Span:
         """The highest price that can apply from a moment on until a lease ends."""
         span = self._dearest.get((terms, lease))
         if span is not None and span.start <= at < span.end:
-            return span.price
+            return span
         if terms and not any(when == terms for when, _ in self._variants):
-            return None
+            return UNKNOWN
         start, end = self._borders_around(at)
         until_start, until_end = self._borders_around(at + lease)
-        start = start if until_start == _FIRST else max(start, until_start - lease)
-        end = end if until_end == _LAST else min(end, until_end - lease)
-        prices = [self.price(moment, terms) for moment in self._moments(at, at + lease)]
+        start = start if until_start == FIRST else max(start, until_start - lease)
+        end = end if until_end == LAST else min(end, until_end - lease)
+        prices = [self.span(moment, terms).price for moment in self._moments(at, at + lease)]
         found = [price for price in prices if price is not None]
         price = reduce(Price.dearest, found) if len(found) == len(prices) else None
         if len(self._dearest) >= _MOST_LEASES:
             self._dearest.clear()
-        self._dearest[terms, lease] = _Span(start, end, price)
-        return price
+        span = self._dearest[terms, lease] = Span(start, end, price)
+        return span
 
     def _borders_around(self, at: datetime) -> tuple[datetime, datetime]:
         """The last border up to a moment, and the first one after it."""
         today = _midnight(at)
         borders = [*self._dates, *self._daily(today - _DAY), *self._daily(today), *self._daily(today + _DAY)]
         return (
-            max((border for border in borders if border <= at), default=_FIRST),
-            min((border for border in borders if border > at), default=_LAST),
+            max((border for border in borders if border <= at), default=FIRST),
+            min((border for border in borders if border > at), default=LAST),
         )
 
     def _moments(self, start: datetime, end: datetime) -> set[datetime]:

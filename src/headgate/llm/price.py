@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import cached_property
 from typing import NamedTuple
 
 from headgate.llm.usage import Usage
@@ -38,12 +39,7 @@ class Rate(NamedTuple):
         )
 
 
-class Price(NamedTuple):
-    """What a model costs. `request` is for each call, in billionths, and `web_searches` for a thousand of them.
-
-    `version` tells where the price is from, for the books.
-    """
-
+class _Rates(NamedTuple):
     input: Rate
     output: Rate
     cache_read: Rate
@@ -54,9 +50,19 @@ class Price(NamedTuple):
     request: int
     version: str
 
+
+class Price(_Rates):
+    """What a model costs. `request` is for each call, in billionths, and `web_searches` for a thousand of them.
+
+    `version` tells where the price is from, for the books.
+    """
+
     def cost(self, usage: Usage) -> int:
         """What a call cost in billionths of a dollar, rounded up."""
         at, made, read, written, hour, thought, searches = usage
+        if self._one is not None and not (read or written or thought or searches):
+            sent, output = self._one
+            return self.request - (-(at * sent + made * output) // MILLION)
         million = (at - read - written) * self.input.at(at) + (made - thought) * self.output.at(at)
         if read or written:
             million += read * self.cache_read.at(at) + (written - hour) * self.cache_write.at(at)
@@ -68,8 +74,18 @@ class Price(NamedTuple):
 
     def most(self, input_tokens: int, output_tokens: int) -> int:
         """The most that a call with so many tokens can cost: all input written to the cache, all output reasoning."""
-        sent, made = self._most_rates(input_tokens)
+        sent, made = self._highest or self._most_rates(input_tokens)
         return -(-(input_tokens * sent + output_tokens * made) // MILLION) + self.request
+
+    @cached_property
+    def _one(self) -> tuple[int, int] | None:
+        """The rates of input and output, where these are the same however long the input is."""
+        return None if self.input.steps or self.output.steps else (self.input.base, self.output.base)
+
+    @cached_property
+    def _highest(self) -> tuple[int, int] | None:
+        """`_most_rates`, where these are the same however long the input is."""
+        return None if any(rate.steps for rate in self[:6]) else self._most_rates(0)
 
     def _most_rates(self, input_tokens: int) -> tuple[int, int]:
         """The highest rates of input and of output that so long an input can have."""

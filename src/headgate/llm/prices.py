@@ -16,7 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import ConfigError
-from headgate.llm.model_prices import ModelPrices
+from headgate.llm.model_prices import FIRST, LAST, UNKNOWN, ModelPrices, Span
 from headgate.llm.model_table import own_name, usual_values
 from headgate.llm.price import Price, price_of
 from headgate.llm.terms import Terms, terms_text, unusual
@@ -60,27 +60,35 @@ class PriceBook:
         `terms` are what a call got beside the usual, such as `{"speed": "fast"}` or `{"processing": "batch"}`. None for
         a model that is unknown, or is not paid by its tokens, and for terms whose price is not known.
         """
+        return self.span(model, at, terms).price
+
+    def span(self, model: str, at: datetime, terms: Terms | Mapping[str, str] = ()) -> Span:
+        """`price`, and between which moments it holds."""
         if isinstance(terms, Mapping):
             terms = unusual(terms)
         own = self._own_price(model, terms)
         if own is not None:
-            return own
+            return Span(FIRST, LAST, own)
         known = self._find(model)
-        return None if known is None else known.price(at if at.tzinfo else at.replace(tzinfo=UTC), terms)
+        return UNKNOWN if known is None else known.span(at if at.tzinfo else at.replace(tzinfo=UTC), terms)
 
     def dearest(
         self, model: str, at: datetime, lease: timedelta, terms: Terms | Mapping[str, str] = ()
     ) -> Price | None:
         """The highest price that can apply from a moment on until a lease ends, to be held; see `price`."""
+        return self.dearest_span(model, at, lease, terms).price
+
+    def dearest_span(self, model: str, at: datetime, lease: timedelta, terms: Terms | Mapping[str, str] = ()) -> Span:
+        """`dearest`, and between which moments a call begins that is held so."""
         if isinstance(terms, Mapping):
             terms = unusual(terms)
         own = self._own_price(model, terms)
         if own is not None:
-            return own
+            return Span(FIRST, LAST, own)
         known = self._find(model)
         if known is None:
-            return None
-        return known.dearest(at if at.tzinfo else at.replace(tzinfo=UTC), lease, terms)
+            return UNKNOWN
+        return known.dearest_span(at if at.tzinfo else at.replace(tzinfo=UTC), lease, terms)
 
     def _own_price(self, model: str, terms: Terms) -> Price | None:
         """The operator's price: of these terms, or of all."""

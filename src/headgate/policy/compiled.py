@@ -15,7 +15,7 @@ from headgate.decision import NamedLimit
 from headgate.limits import units_of
 from headgate.policy.client_address import UNIX, AddressRules, Network, network_text
 from headgate.policy.frozen_map import FrozenMap
-from headgate.policy.identity import AddressIdentity, Combination, Identity, leaves
+from headgate.policy.identity import AddressIdentity, AttributeIdentity, Combination, Identity, leaves
 from headgate.policy.key_parts import hosts_of
 from headgate.policy.llm_settings import AtEnd, HoldMode, LlmSettings
 
@@ -201,6 +201,22 @@ class Policy:
     def waits(self) -> bool:
         """Whether a rule lets requests wait in line before it refuses them."""
         return any(rule.wait_us for rule in self.rules)
+
+    @property
+    def looks_at_calls_alone(self) -> bool:
+        """Whether a call of a language model tells itself which rules apply to it and by which keys they count it.
+
+        It does not where that depends on its HTTP request, or on a function.
+        """
+        members = [member for rule in self.rules for member in rule.key.members]
+        if self.tiers is not None:
+            members.append(self.tiers.source)
+        if not all(isinstance(leaf, AttributeIdentity) for member in members for leaf in leaves(member)):
+            return False
+        return not any(
+            one.methods or one.hosts or one.parent_hosts or one.headers or one.paths or one.clients
+            for one in self.conditions
+        )
 
     @property
     def counts_by_address(self) -> bool:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
+from headgate import core
 from headgate.clock import Clock
 from headgate.costs import Cost
 from headgate.decision import Decision, NamedLimit
@@ -23,7 +24,7 @@ from headgate.policy.gate_acquiring import AsyncGateAcquiring, GateAcquiring
 from headgate.policy.gate_holds import GateHolds, LinesOfHolds
 from headgate.policy.held_groups import HeldGroups, made_of, requests_alone
 from headgate.policy.resolver import Resolved, Resolver
-from headgate.policy.rule_costs import GroupCosts
+from headgate.policy.rule_costs import GROUP_COSTS, GroupCosts
 from headgate.policy.rule_lines import lines_of_places
 from headgate.policy.rule_waits import RuleWaits
 from headgate.policy.store_fit import check_fit, check_holds
@@ -35,6 +36,7 @@ from headgate.stores.guard.late_limits import bound_or_late
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.protocol import Store, StoreStats, warm_up, warm_up_async
 from headgate.stores.url import open_store
+from headgate.waiting.steps import FOREVER_US
 
 
 def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
@@ -82,6 +84,24 @@ class _BoundPolicy:
         """The policy in force."""
         return self._resolver.policy
 
+    @property
+    def resolver(self) -> Resolver:
+        """The policy in force, ready to be asked which limits and keys a request has."""
+        return self._resolver
+
+    def holding(self, resolved: Resolved) -> Callable[[tuple[int, ...], int], Reservation] | None:
+        """What holds a cost of each group of what was resolved, for a lease in microseconds, natively and at once.
+
+        None where the store is another one, or a rule has a `wait`: there is `reserve_groups`.
+        """
+        bound, operation, rules, units = resolved
+        native = core.native
+        if native is None or not isinstance(bound, native.BoundLimits) or any(rule.wait_us for rule in rules):
+            return None
+        hold: Callable[[tuple[int, ...], int], Reservation]
+        hold = native.KeyedLimits(bound, operation.keys, made_of(units)).hold
+        return hold
+
     def reload(self, policy: Policy | Mapping[str, Any] | str | FilePath) -> None:
         """Put another policy in force, completely or not at all; what was used stays used.
 
@@ -117,18 +137,15 @@ class _BoundPolicy:
         whole = bound.id_of(operation.keys[0] if operation.keys else (), id)
         return _groups_of(rules, units, 1).id(whole)
 
-    def held_before(
-        self, request: Subject, cost: Cost, id: str | bytes, lease_us: int, *, ruleset: str = ALL_RULES
-    ) -> Any:
-        """The reservation of a hold that was made before under this id, whatever it holds; nothing is asked.
+    def held_before(self, resolved: Resolved, id: str | bytes, lease_us: int) -> Any:
+        """The reservation of a hold that was made before under this id by `reserve_groups`; nothing is asked.
 
         It is settled by what the rules for the request are now; ArgumentError where these are other ones.
         """
-        resolved = self._resolver.resolve(request, cost, ruleset)
         bound, operation, _, _ = resolved
         whole = bound.id_of(operation.keys[0] if operation.keys else (), id)
         reserved = Reserved(Decision((), (), allowed=True, binding=None), whole, True)
-        return self._reservation(*self._made(self.policy, resolved, cost, reserved), lease_us)
+        return self._reservation(*self._made(self.policy, resolved, GROUP_COSTS, reserved), lease_us)
 
     def _made(self, policy: Policy, resolved: Resolved, cost: Cost, reserved: Reserved) -> tuple[GateHolds, Reserved]:
         """What settles a hold that was made under a policy, and the same with the id that says what it is made of."""
@@ -230,6 +247,14 @@ class Gate(_BoundPolicy, GateAcquiring):
         own_us = lease_of(lease, lease_us)
         hold = Hold(id, own_us, remember_of(remember))
         return self._reserve(self._resolver.resolve(request, cost, ruleset), cost, hold)
+
+    def reserve_groups(self, resolver: Resolver, resolved: Resolved, costs: tuple[int, ...], hold: Hold) -> Reservation:
+        """Hold a cost of each group of what was resolved; in line where a rule has a `wait`."""
+        own = _with_costs(resolved, costs)
+        if not resolver.policy.waits:
+            return self._reserve(own, GROUP_COSTS, hold)
+        held: Any = self._take(resolver.policy, own, GROUP_COSTS, FOREVER_US, hold, None)
+        return held  # type: ignore[no-any-return]
 
     def hit_or_hold(
         self, request: Subject, cost: Cost, lease_us: int, *, ruleset: str = ALL_RULES
@@ -343,6 +368,16 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
         hold = Hold(id, own_us, remember_of(remember))
         return await self._reserve(self._resolver.resolve(request, cost, ruleset), cost, hold)
 
+    async def reserve_groups(
+        self, resolver: Resolver, resolved: Resolved, costs: tuple[int, ...], hold: Hold
+    ) -> AsyncReservation:
+        """See `Gate.reserve_groups`."""
+        own = _with_costs(resolved, costs)
+        if not resolver.policy.waits:
+            return await self._reserve(own, GROUP_COSTS, hold)
+        held: AsyncReservation = await answered(self._take(resolver.policy, own, GROUP_COSTS, FOREVER_US, hold, None))
+        return held
+
     async def hit_or_hold(
         self, request: Subject, cost: Cost, lease_us: int, *, ruleset: str = ALL_RULES
     ) -> Decision | AsyncReservation:
@@ -386,6 +421,12 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _with_costs(resolved: Resolved, costs: tuple[int, ...]) -> Resolved:
+    """The same with a cost of each group; where no rule applies there is none."""
+    bound, operation, rules, units = resolved
+    return bound, Operation(operation.keys, costs), rules, units
 
 
 def _groups_of(rules: tuple[Rule, ...], units: tuple[str, ...], cost: Cost) -> HeldGroups:

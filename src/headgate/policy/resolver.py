@@ -167,7 +167,7 @@ class Resolver:
             asked = self._asked_for(selection, subject)
         bound, usual, units, spread, rules, numbers = asked
         if cost is not _ONE:
-            usual = charged(usual, units, cost, self.units, rules)
+            usual = charged(usual, units, cost, self.units)
         if selection.only is not None:
             parts = selection.only(subject)
             if parts:

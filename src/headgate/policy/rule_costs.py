@@ -7,7 +7,7 @@ What a rule says nothing of is 0 unless the caller tells it. Amounts are integer
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from headgate.amounts import REQUESTS, amount_text, read_amount
 from headgate.costs import ReadCosts, read_units
@@ -15,18 +15,14 @@ from headgate.keys import check_cost
 from headgate.operation import Operation
 from headgate.units import LARGEST
 
-if TYPE_CHECKING:
-    from headgate.policy.compiled import Rule
-
 
 class GroupCosts:
-    """Given in place of a cost: what each group is charged, where its rule and its unit decide that."""
+    """Given in place of a cost where the caller says what each group is charged."""
 
     __slots__ = ()
 
-    def costs(self, rules: tuple[Rule, ...], units: tuple[str, ...]) -> tuple[int, ...]:
-        """The cost of each group, by its rule and its unit. For the same rules it is given the same tuple."""
-        raise NotImplementedError
+
+GROUP_COSTS: Any = GroupCosts()
 
 
 class GroupAmounts(tuple[int | None, ...]):
@@ -63,20 +59,15 @@ def named_costs(costs: Mapping[str, int]) -> str:
     return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else "".join(texts)
 
 
-def charged(
-    usual: Operation, units: tuple[str, ...], cost: object, known: Collection[str], rules: tuple[Rule, ...]
-) -> Operation:
+def charged(usual: Operation, units: tuple[str, ...], cost: object, known: Collection[str]) -> Operation:
     """What is asked for a request that has a cost of its own, but for the keys.
 
-    `usual` are the rules' own costs, `units` and `rules` those of its groups. A number is so many such requests. In a
-    mapping `requests` say that, 1 where they are not named; what it names of other units stands in place of the rules'
-    own.
+    `usual` are the rules' own costs, `units` those of its groups. A number is so many such requests. In a mapping
+    `requests` say that, 1 where they are not named; what it names of other units stands in place of the rules' own.
     No cost passes 2**52. Raises ArgumentError, also for a unit that is not known; without groups it is not looked at.
     """
     if not units:
         return usual
-    if isinstance(cost, GroupCosts):
-        return Operation((), cost.costs(rules, units))
     if type(cost) is int or not isinstance(cost, Mapping):
         times = check_cost(cost)
         return Operation((), tuple([min(own * times, LARGEST) for own in usual.costs]))

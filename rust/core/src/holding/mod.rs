@@ -7,6 +7,7 @@ pub mod store;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 
 use crate::algorithms::leases::{KeyLeases, Lease, Leases};
 use crate::holding::ids::Ids;
@@ -164,21 +165,21 @@ impl Holds {
 
     /// Forget a hold, and free what places it has.
     pub fn forget(&mut self, number: u32) {
-        let Some(record) = self.records.get_mut(number) else {
+        let Some(record) = self.records.get(number) else {
             return;
         };
         let (id, until, own) = (record.id, record.until_us, u64::from(number));
         self.ids.remove(id, number);
         self.weight -= record.weight();
         self.settled -= usize::from(record.settled);
-        match &mut record.content {
+        match &record.content {
             Content::One(one) => {
                 let lease = Lease { until, number: own, places: one.part.cost };
                 let (key, lease) = (one.key, one.in_flight.then_some(lease));
                 self.let_go(key, lease);
             }
             Content::Many(share) => {
-                for limit in std::mem::take(&mut share.limits) {
+                for limit in &Arc::clone(share).limits {
                     let lease = Lease { until, number: own, places: limit.cost() };
                     self.let_go(limit.key, limit.in_flight.then_some(lease));
                 }
@@ -246,6 +247,19 @@ impl HoldStore for Holds {
         self.weight = self.weight - former.weight() + record.weight();
         self.settled = self.settled - usize::from(former.settled) + usize::from(record.settled);
         *former = record;
+    }
+
+    /// Where it is, without a copy.
+    fn settle(&mut self, number: u32, loaded: Record, actuals: &[i64], now_us: i64) {
+        drop(loaded);
+        let Some(record) = self.records.get_mut(number) else {
+            return;
+        };
+        self.settled += usize::from(!record.settled);
+        record.expand();
+        for (key, lease) in record.settle_share(number, actuals, now_us) {
+            self.move_places(key, Some(lease), None);
+        }
     }
 
     #[inline(always)]

@@ -1,7 +1,10 @@
 //! What is remembered of one hold.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
+use crate::algorithms::leases::Lease;
 use crate::algorithms::log_view::Marked;
 use crate::algorithms::transition::Reading;
 
@@ -114,8 +117,8 @@ pub struct Share {
 pub enum Content {
     /// Of one limit, as most are.
     One(One),
-    /// Of whatever it may be.
-    Many(Box<Share>),
+    /// Of whatever it may be. What was read of it stays as it is while it is changed.
+    Many(Arc<Share>),
 }
 
 /// What is remembered of one hold in one shard. It is remembered as long after its settling as after its lease's end.
@@ -161,7 +164,7 @@ impl Record {
     pub fn share_mut(&mut self) -> Option<&mut Share> {
         match &mut self.content {
             Content::One(_) => None,
-            Content::Many(share) => Some(share),
+            Content::Many(share) => Some(Arc::make_mut(share)),
         }
     }
 
@@ -176,6 +179,20 @@ impl Record {
     pub fn settle(&mut self, now_us: i64) {
         self.settled = true;
         self.forget_us += (now_us - self.until_us).max(0);
+    }
+
+    /// It is settled: so much of each group of this share counts. The leases of its places are no more.
+    pub fn settle_share(&mut self, number: u32, actuals: &[i64], now_us: i64) -> SmallVec<[(u32, Lease); 1]> {
+        let (until, mut freed) = (self.until_us, SmallVec::new());
+        if let Some(share) = self.share_mut() {
+            for held in share.limits.iter_mut().filter(|held| held.in_flight) {
+                held.in_flight = false;
+                freed.push((held.key, Lease { until, number: u64::from(number), places: held.cost() }));
+            }
+            share.amounts.iter_mut().zip(actuals).for_each(|(amount, actual)| amount.actual = *actual);
+        }
+        self.settle(now_us);
+        freed
     }
 
     /// Tell a hold of one limit as one of many.
@@ -194,7 +211,7 @@ impl Record {
             in_flight: one.in_flight,
             reading: Reading { remaining, reset_after_us, retry_after_us: 0, next_after_us, delay_us },
         };
-        self.content = Content::Many(Box::new(Share {
+        self.content = Content::Many(Arc::new(Share {
             weight: 1,
             limits_of_all: 1,
             amounts: SmallVec::from_buf([Amount { cost, held: cost, actual: one.actual }]),

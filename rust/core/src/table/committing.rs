@@ -2,9 +2,8 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithms::leases::Lease;
 use crate::algorithms::transition::{self, ANY};
-use crate::holding::record::{Amount, HoldId};
+use crate::holding::record::HoldId;
 use crate::holding::store::HoldStore;
 use crate::limit::Algorithm;
 use crate::shard::backing::Backing;
@@ -31,39 +30,43 @@ impl<S: Storage> Table<S> {
             let (actuals, after) = (SmallVec::new(), After::new());
             return Ok(Ok(Settlement { outcome: Outcome::Unknown, actuals, after }));
         };
-        let mut outcome = Outcome::AlreadySettled;
-        if !shares.loaded[0].record.settled {
-            if let Err(misuse) = self.settle_hold(&mut shares, actuals, asked, now_us)? {
-                return Ok(Err(misuse));
+        let own = shares.asked(asked);
+        let (outcome, actuals) = if shares.loaded[0].record.settled {
+            (Outcome::AlreadySettled, shares.amounts().iter().map(|own| own.actual).collect())
+        } else {
+            match self.settle_hold(&mut shares, actuals, asked, now_us)? {
+                Ok(actuals) => (Outcome::Settled, actuals),
+                Err(misuse) => return Ok(Err(misuse)),
             }
-            outcome = Outcome::Settled;
-        }
-        let actuals = shares.amounts().iter().map(|own| own.actual).collect();
-        let after = self.after(&shares, asked, now_us);
+        };
+        let after = self.after(&shares.transaction, &own, asked, now_us);
         shares.transaction.check_with_holds()?;
         Ok(Ok(Settlement { outcome, actuals, after }))
     }
 
-    /// Settle a hold: all its limits, or none where one of them cannot be in so much debt.
+    /// Settle a hold: all its limits, or none where one of them cannot be in so much debt. The units of each group that
+    /// count. What was loaded of it is gone then.
     fn settle_hold<'table>(
         &'table self,
         shares: &mut Shares<'table, S>,
         actuals: &[Option<i64>],
         asked: &Asked<'_>,
         now_us: i64,
-    ) -> Result<Result<(), Misuse>, DamagedState> {
-        let amounts: SmallVec<[Amount; 2]> = shares.amounts().into();
+    ) -> Result<Result<SmallVec<[i64; 2]>, Misuse>, DamagedState> {
+        let amounts = shares.amounts();
         if actuals.len() != 1 && actuals.len() != amounts.len() {
             return Ok(Err(Misuse::Amounts(amounts.len())));
         }
-        let actual = |group: usize| actuals[if actuals.len() == 1 { 0 } else { group }].unwrap_or(amounts[group].held);
-        let mut settlings: SmallVec<[Option<Settling>; 2]> = SmallVec::new();
+        let told = |group: usize| actuals[if actuals.len() == 1 { 0 } else { group }];
+        let actuals: SmallVec<[i64; 2]> =
+            amounts.iter().enumerate().map(|(group, amount)| told(group).unwrap_or(amount.held)).collect();
+        let mut settlings: SmallVec<[Option<Settling>; 2]> = SmallVec::with_capacity(shares.limits.len());
         for limit in 0..shares.limits.len() {
             settlings.push(match shares.held(limit) {
                 Some((held, key)) if !held.parts.is_empty() => {
                     let number = held.parts.last().map_or(0, |part| part.number);
-                    let own = self.own_limit(number, asked).filter(|own| own.algorithm != Algorithm::Concurrent);
-                    let actual = actual(usize::from(held.group));
+                    let own = self.own_limit(number, asked, limit).filter(|own| own.algorithm != Algorithm::Concurrent);
+                    let actual = actuals[usize::from(held.group)];
                     match own {
                         None => None,
                         Some(own) => {
@@ -93,28 +96,17 @@ impl<S: Storage> Table<S> {
                 self.write_settled(shares, limit, settling, now_us);
             }
         }
-        for LoadedShare { guard, number, record } in &mut shares.loaded {
-            let Some(holds) = shares.transaction.locked.guards[*guard].backing.holds_mut() else {
-                continue;
-            };
-            let (until, number) = (record.until_us, *number);
-            if let Some(share) = record.share_mut() {
-                for held in share.limits.iter_mut().filter(|held| held.in_flight) {
-                    held.in_flight = false;
-                    let lease = Lease { until, number: u64::from(number), places: held.cost() };
-                    holds.move_places(held.key, Some(lease), None);
-                }
-                share.amounts.iter_mut().enumerate().for_each(|(group, amount)| amount.actual = actual(group));
+        for LoadedShare { guard, number, record } in shares.loaded.drain(..) {
+            if let Some(holds) = shares.transaction.locked.guards[guard].backing.holds_mut() {
+                holds.settle(number, record, &actuals, now_us);
             }
-            record.settle(now_us);
-            holds.change(number, record.clone());
         }
         let checked = shares.transaction.check_with_holds();
         shares.transaction.commit(checked)?;
         for Location { shard_number, guard, .. } in &shares.transaction.locked.locations {
             self.storage.settle(*shard_number, &mut shares.transaction.locked.guards[*guard]);
         }
-        Ok(Ok(()))
+        Ok(Ok(actuals))
     }
 
     /// Make room for the state of a limit that is about to be settled. A debt of a key that was forgotten needs room

@@ -51,7 +51,7 @@ impl<S: Storage> Table<S> {
             outcome = if decided.allowed { Outcome::Extended } else { Outcome::Refused };
             answer = Some(decided).filter(|_| is_same);
         }
-        let after = self.after(&shares, asked, now_us);
+        let after = self.after(&shares.transaction, &shares.asked(asked), asked, now_us);
         shares.transaction.check_with_holds()?;
         Ok(Ok(Extension { outcome, after, answer }))
     }
@@ -72,7 +72,7 @@ impl<S: Storage> Table<S> {
         for limit in 0..if is_same { 0 } else { count } {
             let held = shares.held(limit);
             let number = held.and_then(|(held, _)| Some(held.parts.last()?.number)).unwrap_or(0);
-            if let Some(limits) = self.own_limit(number, asked) {
+            if let Some(limits) = self.own_limit(number, asked, limit) {
                 own.push(registered(limits, number, held.map_or(0, |(_, key)| key.salt)));
             }
         }

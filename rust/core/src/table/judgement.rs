@@ -44,6 +44,17 @@ impl Judgement {
         }
     }
 
+    /// Of no checks yet, with room for so many.
+    pub fn with_room(checks: usize) -> Self {
+        Self {
+            readings: SmallVec::with_capacity(checks),
+            rolled: SmallVec::with_capacity(checks),
+            kept: SmallVec::with_capacity(checks),
+            marks: SmallVec::with_capacity(checks),
+            ..Self::new()
+        }
+    }
+
     /// Judge all checks on what is stored. Nothing in the table is changed.
     ///
     /// `refuse_for` is the check that the table has no room for, with the time until it may have.

@@ -2,6 +2,7 @@
 //! of it in each.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -30,6 +31,7 @@ impl<S: Storage> Table<S> {
         mode: Mode,
     ) -> Result<Reserved, S::Error> {
         let mut transaction = Transaction::new(&self.storage);
+        transaction.locked.locations.reserve(checks.len());
         self.lock(&mut transaction, checks, now_us)?;
         let first = request.groups.iter().position(|group| *group == 0).unwrap_or(0);
         let home = transaction.locked.locations[first].guard;
@@ -46,7 +48,7 @@ impl<S: Storage> Table<S> {
             self.settle_parts(&mut transaction.locked);
             return Ok(Reserved::Decided(answer));
         }
-        let mut judgement = Judgement::new();
+        let mut judgement = Judgement::with_room(checks.len());
         judgement.until_us = Some(now_us + request.lease_us);
         let decided =
             self.decide::<true>(checks, &mut transaction, &mut judgement, now_us, mode, |locked, judgement, full| {
@@ -137,6 +139,7 @@ where
             continue;
         };
         let mut share = Share { weight: 1, limits_of_all: checks.len() as u16, ..Share::default() };
+        share.limits.reserve_exact(locked.locations.iter().filter(|location| location.guard == guard).count());
         if guard == home {
             let amount = |cost: &i64| Amount { cost: *cost, held: *cost, actual: *cost };
             share.amounts = request.costs.iter().map(amount).collect();
@@ -174,7 +177,7 @@ where
                     shadow: held.shadow,
                 })
             }
-            _ => Content::Many(Box::new(share)),
+            _ => Content::Many(Arc::new(share)),
         };
         let until_us = now_us + request.lease_us;
         let number = holds.add(Record {

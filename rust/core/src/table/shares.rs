@@ -16,6 +16,9 @@ use crate::table::settling::{After, Asked, Standing};
 use crate::table::storage::{Location, Storage};
 use crate::table::transaction::Transaction;
 
+/// Which of the limits that are asked are those of a hold: (which of those asked, which of the hold's) each.
+pub(super) type OwnLimits = SmallVec<[(usize, usize); 4]>;
+
 /// One share of a hold.
 pub(super) struct LoadedShare {
     /// The guard of its shard.
@@ -49,6 +52,18 @@ impl<S: Storage> Shares<'_, S> {
     /// The amounts of its groups.
     pub(super) fn amounts(&self) -> &[Amount] {
         self.loaded.first().and_then(|first| first.record.share()).map_or(&[], |share| &share.amounts)
+    }
+
+    /// Which of the limits that are asked are those of the hold: (which of those asked, which of the hold's) each.
+    pub(super) fn asked(&self, asked: &Asked<'_>) -> OwnLimits {
+        let salt = |limit: usize| self.held(limit).map(|(_, key)| key.salt);
+        let mut own = OwnLimits::with_capacity(asked.len());
+        for (number, limit) in asked.iter().enumerate() {
+            let is_own = |index: &usize| salt(*index) == Some(limit.salt);
+            let likely = Some(number).filter(|index| *index < self.limits.len()).filter(is_own);
+            own.extend(likely.or_else(|| (0..self.limits.len()).find(is_own)).map(|index| (number, index)));
+        }
+        own
     }
 
     /// One of its limits, and what is kept of that on its key.
@@ -103,7 +118,8 @@ impl<S: Storage> Table<S> {
         if loaded.first().is_none_or(|first| shard_numbers[first.guard] != shard_number) {
             return Ok(None);
         }
-        let mut limits: SmallVec<[(usize, usize); 2]> = SmallVec::new();
+        let all = loaded.iter().filter_map(|share| share.record.share()).map(|share| share.limits.len()).sum();
+        let mut limits: SmallVec<[(usize, usize); 2]> = SmallVec::with_capacity(all);
         for (number, share) in loaded.iter().enumerate() {
             let count = share.record.share().map_or(0, |share| share.limits.len());
             limits.extend((0..count).map(|index| (number, index)));
@@ -113,6 +129,7 @@ impl<S: Storage> Table<S> {
         let whole =
             first.settled || first.share().is_some_and(|share| limits.len() == usize::from(share.limits_of_all));
         let mut shares = Shares { transaction, loaded, limits };
+        shares.transaction.locked.locations.reserve(all);
         for limit in 0..shares.limits.len() {
             let guard = shares.loaded[shares.limits[limit].0].guard;
             let tag = shares.held(limit).map_or(0, |(_, key)| key.tag);
@@ -123,40 +140,43 @@ impl<S: Storage> Table<S> {
         Ok(whole.then_some(shares))
     }
 
-    /// The numbers of the limit that a hold was charged under.
+    /// The numbers of the limit that a hold was charged under, which is likely that of this place among those asked.
     #[inline]
-    pub(super) fn own_limit(&self, number: u32, asked: &Asked<'_>) -> Option<Limit> {
-        match asked.iter().find(|limit| limit.number() == number) {
+    pub(super) fn own_limit(&self, number: u32, asked: &Asked<'_>, likely: usize) -> Option<Limit> {
+        let is_own = |limit: &&&Registered| limit.number() == number;
+        match asked.get(likely).filter(is_own).or_else(|| asked.iter().find(is_own)) {
             Some(limit) => Some(limit.limit),
             None => self.storage.limits().of(number),
         }
     }
 
-    /// What the limits that are asked have now, of those of the hold.
+    /// What the limits that are asked have now, of those that are the hold's `own`.
     #[inline]
-    pub(super) fn after(&self, shares: &Shares<'_, S>, asked: &Asked<'_>, now_us: i64) -> After {
-        let mut after = After::new();
-        for (number, limit) in asked.iter().enumerate() {
-            let own = |index: &usize| shares.held(*index).is_some_and(|(_, key)| key.salt == limit.salt);
-            let Some(index) = (0..shares.limits.len()).find(own) else {
-                continue;
-            };
-            let Location { guard, place, .. } = shares.transaction.locked.locations[index];
+    pub(super) fn after(
+        &self,
+        transaction: &Transaction<'_, S>,
+        own: &OwnLimits,
+        asked: &Asked<'_>,
+        now_us: i64,
+    ) -> After {
+        let mut after = After::with_capacity(own.len());
+        for (number, index) in own {
+            let limit = asked[*number];
+            let Location { guard, place, tag, .. } = transaction.locked.locations[*index];
             let (remaining, reset_after_us, _) = if limit.limit.algorithm == Algorithm::Concurrent {
-                let holds = shares.transaction.locked.guards[guard].backing.holds();
-                let leases = holds.and_then(|holds| holds.leases(shares.transaction.locked.locations[index].tag));
+                let holds = transaction.locked.guards[guard].backing.holds();
+                let leases = holds.and_then(|holds| holds.leases(tag));
                 let state = concurrent::roll(&limit.limit, AskedLeases { leases, until: None }, now_us);
                 measured_us(&limit.limit, concurrent::measure(&limit.limit, &state, now_us), now_us)
             } else {
-                let stored =
-                    shares.transaction.locked.guards[guard].stored(place, limit, self.storage.limits(), now_us);
+                let stored = transaction.locked.guards[guard].stored(place, limit, self.storage.limits(), now_us);
                 transition::measure::<_, ANY>(
                     &limit.limit,
                     &transition::roll::<_, ANY>(&limit.limit, stored, now_us),
                     now_us,
                 )
             };
-            after.push(Standing { asked: number, remaining, reset_after_us });
+            after.push(Standing { asked: *number, remaining, reset_after_us });
         }
         after
     }

@@ -1,5 +1,7 @@
 //! How a hold is written in cells: of one limit in one cell; of many in that and in a chain of more.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::holding::record::{Content, HoldId, One, Part, Record};
@@ -177,7 +179,7 @@ impl MappedBacking<'_> {
             if share.is_none() {
                 self.damage_holds();
             }
-            Content::Many(Box::new(share?))
+            Content::Many(Arc::new(share?))
         };
         Some(Record {
             id: HoldId([0, 1].map(|word| self.cell(cell, word))),
