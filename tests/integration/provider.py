@@ -43,6 +43,9 @@ class Behaviour:
     breaks_after: int | None = None
     """Break the connection after so many events."""
 
+    incomplete: bool = False
+    """End responses as incomplete, as one does that has made its most tokens."""
+
     unended: bool = False
     """End the stream without its last event."""
 
@@ -257,7 +260,8 @@ def _whole(path: str, body: dict[str, Any], how: Behaviour) -> dict[str, Any]:
         message = _message(model, how, how.output_tokens)
         told = {**message, "content": [{"type": "text", "text": text}], "stop_reason": "end_turn"}
     elif path.startswith("/v1/responses"):
-        told, usage = _response(model, how, "completed"), {"usage": _response_usage(how)}
+        status = "incomplete" if how.incomplete else "completed"
+        told, usage = _response(model, how, status), {"usage": _response_usage(how)}
     elif path.startswith("/v1/embeddings"):
         data = [{"object": "embedding", "index": 0, "embedding": [0.5]}]
         told = {"object": "list", "model": model, "data": data}
@@ -285,9 +289,11 @@ def _message(model: str, how: Behaviour, made: int) -> dict[str, Any]:
 def _response(model: str, how: Behaviour, status: str) -> dict[str, Any]:
     part = {"type": "output_text", "text": "".join(how.words), "annotations": []}
     item = {"id": "item_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
-    return {"id": "resp_1", "object": "response", "created_at": 1, "model": model, "status": status,
-            "output": [item] if status == "completed" else [], "parallel_tool_calls": True, "tool_choice": "auto",
-            "tools": []}  # fmt: skip
+    item["status"] = "incomplete" if status == "incomplete" else "completed"
+    details = {"reason": "max_output_tokens"} if status == "incomplete" else None
+    output = [] if status == "in_progress" else [item]
+    return {"id": "resp_1", "object": "response", "created_at": 1, "model": model, "status": status, "output": output,
+            "incomplete_details": details, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}  # fmt: skip
 
 
 def _events(path: str, body: dict[str, Any], how: Behaviour) -> Iterator[bytes]:
@@ -350,10 +356,11 @@ def _response_events(body: dict[str, Any], how: Behaviour) -> Iterator[bytes]:
         ("response.content_part.added", {**place, "part": part}),
         *(("response.output_text.delta", {**place, "delta": word, "logprobs": []}) for word in how.words),
     ]
-    whole = _response(model, how, "completed")
+    status = "incomplete" if how.incomplete else "completed"
+    whole = _response(model, how, status)
     if how.tells != "never":
         whole["usage"] = _response_usage(how)
-    told.append(("response.completed", {"response": whole}))
+    told.append((f"response.{status}", {"response": whole}))
     for number, (name, event) in enumerate(told):
         yield _named(name, {**event, "sequence_number": number})
 

@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +209,43 @@ def test_providers_are_tried_in_their_order_and_one_that_refused_is_left_alone(t
             assert first.content == other.sent[-1] and len(other.requests) == 4
             assert then.status_code == 429 and 1 <= int(then.headers["retry-after"]) <= 30
             assert [entry.mode for entry in proxy.settled(2)] == ["failed", "cancelled"]
+
+
+def test_a_moment_in_retry_after_is_kept_to_as_seconds_are(tmp_path: Path) -> None:
+    def until(seconds: int) -> tuple[tuple[str, str], ...]:
+        return (("retry-after", format_datetime(datetime.now(UTC) + timedelta(seconds=seconds), usegmt=True)),)
+
+    with running_provider() as busy, running_provider() as other:
+        busy.behave("", status=429, headers=until(600))
+        other.behave("", status=503, headers=until(40))
+        with running_proxy(tmp_path, WIDE, [at(busy, "busy"), at(other, "other")]) as proxy:
+            url = f"{proxy.url}/v1/chat/completions"
+            first, then = (HTTP.post(url, json=BODIES["/v1/chat/completions"]) for _ in range(2))
+            assert first.status_code == 503 and (len(busy.requests), len(other.requests)) == (1, 1)
+            assert then.status_code == 429 and 10 < int(then.headers["retry-after"]) <= 40
+            assert [entry.mode for entry in proxy.settled(2)] == ["failed", "cancelled"]
+        busy.behave("", status=429, headers=until(-600))  # a moment that has passed asks for no wait
+        with running_proxy(tmp_path, WIDE, [at(busy)]) as proxy:
+            for _ in range(2):
+                assert HTTP.post(f"{proxy.url}/v1/chat/completions", json=BODIES["/v1/chat/completions"]).is_error
+            assert len(busy.requests) == 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_that_is_incomplete_is_settled_with_its_usage(
+    proxy: RunningProxy, provider: Provider, stream: bool
+) -> None:
+    provider.behave("m", incomplete=True)
+    with openai_of(proxy.url) as client:
+        if stream:
+            with client.responses.stream(model="m", input="hi", max_output_tokens=3) as events:
+                kinds = [event.type for event in events]
+            assert kinds[-1] == "response.incomplete" and "response.completed" not in kinds
+        else:
+            response = client.responses.create(model="m", input="hi", max_output_tokens=3)
+            assert response.status == "incomplete" and response.output_text == "Hello world"
+    [entry] = proxy.settled()
+    assert (entry.mode, entry.usage, entry.cost) == ("exact", USED, 18_000)
 
 
 def test_a_provider_that_says_that_nothing_remains_is_left_alone(tmp_path: Path) -> None:

@@ -35,6 +35,22 @@ _FILE = click.Path(path_type=Path)
     help="The longest body that is taken.",
 )  # fmt: skip
 @click.option(
+    "--connections", default=8192, show_default=True, type=click.IntRange(1, 1_000_000),
+    help="The most connections; beyond them, the one that has waited longest for its client is closed.",
+)  # fmt: skip
+@click.option(
+    "--head-time", "head_s", default=10.0, show_default=True, type=options.Finite(0.1, 3600), metavar="SECONDS",
+    help="How long the head of a request may take.",
+)  # fmt: skip
+@click.option(
+    "--body-time", "body_s", default=60.0, show_default=True, type=options.Finite(0.1, 3600), metavar="SECONDS",
+    help="How long its body may take.",
+)  # fmt: skip
+@click.option(
+    "--keep-alive", "idle_s", default=180.0, show_default=True, type=options.Finite(0.1, 86400), metavar="SECONDS",
+    help="How long a connection stays open that nothing is asked on.",
+)  # fmt: skip
+@click.option(
     "--read-on", default=100, show_default=True, type=click.IntRange(0, 100_000),
     help="How many answers are read to their end after their client has gone, for the usage that they tell.",
 )  # fmt: skip
@@ -54,6 +70,10 @@ def serve(
     port: int,
     drain_s: float,
     most_body_mib: int,
+    connections: int,
+    head_s: float,
+    body_s: float,
+    idle_s: float,
     read_on: int,
     read_on_s: float,
 ) -> None:
@@ -85,7 +105,10 @@ def serve(
         finder = own
     elif keys is not None or not no_keys:
         raise click.UsageError("give one of --keys FILE and --no-keys")
-    settings = ProxyOptions(most_body_bytes=most_body_mib << 20, read_on=read_on, read_on_s=read_on_s, drain_s=drain_s)
+    settings = ProxyOptions(
+        most_body_bytes=most_body_mib << 20, body_s=body_s, head_s=head_s, idle_s=idle_s, connections=connections,
+        read_on=read_on, read_on_s=read_on_s, drain_s=drain_s,
+    )  # fmt: skip
 
     def announce(address: str) -> None:
         click.echo(f"headgate: {policy} on {address}/v1; ctrl-c ends it", err=True)

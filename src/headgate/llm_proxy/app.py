@@ -16,6 +16,7 @@ from headgate.llm.dialects.paths import family_of
 from headgate.llm.entry import Caller
 from headgate.llm.inputs import InputCount, count_input
 from headgate.llm_proxy.call_body import CallBody, read_body
+from headgate.llm_proxy.client_connections import ClientConnections
 from headgate.llm_proxy.client_side import ClientSide
 from headgate.llm_proxy.exchange import Exchange
 from headgate.llm_proxy.metrics import CONTENT_TYPE
@@ -31,6 +32,7 @@ _THREAD_BYTES = 32 * 1024
 """A body that is longer is read and counted in a thread, so that other calls go on."""
 
 _STALLED_LOOK_S = 5.0
+_HEADER_BYTES = 32768
 _LONGEST_USER = 200
 
 
@@ -55,6 +57,13 @@ class Proxy:
     def __init__(self, parts: ProxyParts) -> None:
         self.parts = parts
         self.draining = False
+        options = parts.options
+        server = web.Server(
+            self.handle, handler_cancellation=True, access_log=None, auto_decompress=False,
+            max_line_size=_HEADER_BYTES, max_field_size=_HEADER_BYTES, keepalive_timeout=options.idle_s,
+        )  # fmt: skip
+        self.server = server
+        self.connections = ClientConnections(server, most=options.connections, head_s=options.head_s)
         self._running: set[asyncio.Task[None]] = set()
         self._clients: set[ClientSide] = set()
 
@@ -65,6 +74,13 @@ class Proxy:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request. What it does goes on where the client has gone: cancelling this says so."""
+        self.connections.head_came(request)
+        try:
+            return await self._handle(request)
+        finally:
+            self.connections.answered(request)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path in ("/healthz", "/metrics") and request.method in ("GET", "HEAD"):
             return self._own_page(request.path)
         client = ClientSide(request, closes=self.draining)
@@ -180,10 +196,14 @@ class Proxy:
             async with asyncio.timeout(options.body_s):
                 if request.headers.get("expect", "").lower() == "100-continue":
                     await _let_send(request)
+                self.connections.awaits_body(request)
                 while chunk := await request.content.readany():
                     raw += chunk
                     if len(raw) > options.most_body_bytes:
                         raise _too_large(family, options.most_body_bytes)
+                self.connections.head_came(request)
+        except (ConnectionError, web.RequestPayloadError):  # the client has gone, or sends what is no body
+            raise _refused(family, Problem.BAD_BODY, "The body broke off.") from None
         except TimeoutError:
             raise _refused(family, Problem.BAD_BODY, f"The body did not come within {options.body_s:g} s.") from None
         return bytes(raw)

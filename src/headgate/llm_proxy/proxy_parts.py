@@ -20,6 +20,15 @@ class ProxyOptions(NamedTuple):
     body_s: float = 60.0
     """How long a body may take to arrive."""
 
+    head_s: float = 10.0
+    """How long the head of a request may take, from its first byte."""
+
+    idle_s: float = 180.0
+    """How long a connection stays open on which nothing is asked."""
+
+    connections: int = 8192
+    """How many clients may be connected; beyond them, the one that has waited longest for its client is closed."""
+
     stalled_s: float = 120.0
     """How long a client may take nothing of its answer."""
 

@@ -16,6 +16,7 @@ from headgate.llm.entry import Books
 from headgate.llm.gate import AsyncLlmGate
 from headgate.llm.tokens import count_text
 from headgate.llm_proxy.app import Proxy
+from headgate.llm_proxy.client_connections import within_descriptors
 from headgate.llm_proxy.example import ExampleProvider
 from headgate.llm_proxy.metrics import ProxyMetrics
 from headgate.llm_proxy.own_key import KeyFinder
@@ -28,14 +29,13 @@ from headgate.observe.prometheus import leave_out_creation_times
 
 try:
     import uvloop
-    from aiohttp import web
 except ImportError as error:
     raise MissingExtraError("the proxy of language models", extra="llm-proxy") from error
 
 log = logging.getLogger("headgate")
 
 _BACKLOG = 2048
-_HEADER_BYTES = 32768
+_SHUTDOWN_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -98,25 +98,21 @@ class ProxyServer:
         self.gate = AsyncLlmGate(source.policy, store=source.store, books=self._metrics)
         self._metrics.watch_coverage(self.gate.coverage)
         self._example = ExampleProvider() if source.providers is None else None
-        self._site: web.SockSite | None = None
+        self._listening: asyncio.Server | None = None
 
     async def __aenter__(self) -> ProxyServer:
         self._upstream = Upstream()
         if self._example is not None:
             self._providers = (await self._example.start(),)
         self._pool = ProviderPool(self._providers)
-        options = self._options
+        options = self._options._replace(connections=within_descriptors(self._options.connections))
         reading_on = ReadingOn(options.read_on, options.read_on_s)
         self.proxy = Proxy(
             ProxyParts(self.gate, self._pool, self._upstream, self._source.keys, self._metrics, options, reading_on)
         )
-        server = web.Server(
-            self.proxy.handle, handler_cancellation=True, access_log=None, auto_decompress=False,
-            max_line_size=_HEADER_BYTES, max_field_size=_HEADER_BYTES,
-        )  # fmt: skip
-        self._runner = web.ServerRunner(server, shutdown_timeout=0.5)
-        await self._runner.setup()
-        self._watch = asyncio.create_task(self.proxy.watch_stalled())
+        self._watches = [
+            asyncio.create_task(watch) for watch in (self.proxy.watch_stalled(), self.proxy.connections.watch())
+        ]
         await self.gate.warm_up()
         await asyncio.to_thread(count_text, "load the vocabulary", "gpt-5")
         return self
@@ -124,15 +120,14 @@ class ProxyServer:
     async def listen(self, host: str, port: int) -> str:
         """Answer on a port, 0 for a free one; the address. Raises OSError."""
         listener = _listen(host, port)
-        self._site = web.SockSite(self._runner, listener, backlog=_BACKLOG)
-        await self._site.start()
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_server(self.proxy.connections.accept, sock=listener, backlog=_BACKLOG)
         return _address(listener)
 
     async def drain(self, at_once: asyncio.Event) -> None:
         """Close the port, and let calls that are under way end, for a while; `at_once` ends that."""
         self.proxy.draining = True
-        if self._site is not None:
-            await self._site.stop()
+        self._stop_listening()
         waits = [asyncio.create_task(self.proxy.all_answered()), asyncio.create_task(at_once.wait())]
         await asyncio.wait(waits, timeout=self._options.drain_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
@@ -141,13 +136,20 @@ class ProxyServer:
             log.error("%d calls have not ended in their time: they are cut off, and settled", self.proxy.under_way)
 
     async def __aexit__(self, *_: object) -> None:
-        self._watch.cancel()
+        for watch in self._watches:
+            watch.cancel()
+        self._stop_listening()
         await self.proxy.break_off()
-        await self._runner.cleanup()
+        await self.proxy.server.shutdown(_SHUTDOWN_S)
         await self._upstream.close()
         await self.gate.close()
         if self._example is not None:
             await self._example.stop()
+
+    def _stop_listening(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
 
     def reload(self) -> None:
         """Put changed files in force, or none of them; the log says which."""

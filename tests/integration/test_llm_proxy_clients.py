@@ -1,0 +1,152 @@
+"""Clients of the proxy that are slow or many: each is bounded, and nothing of the others stalls."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from provider import Provider, running_provider
+from running_proxy import RunningProxy, at, running_proxy, wait_until
+
+from headgate.llm_proxy.client_connections import within_descriptors
+
+pytestmark = pytest.mark.integration
+
+WIDE = [{"name": "all", "by": ["model"], "limits": "100000/minute"}]
+BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with running_provider() as provider:
+        yield provider
+
+
+def ask(proxy: RunningProxy, **more: Any) -> httpx.Response:
+    """A call on a connection of its own."""
+    return httpx.post(f"{proxy.url}/v1/chat/completions", json={**BODY, **more}, timeout=30)
+
+
+def whole(body: bytes) -> bytes:
+    return HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
+
+
+@contextmanager
+def connected(proxy: RunningProxy, number: int = 1) -> Iterator[list[socket.socket]]:
+    """So many connections, one after another."""
+    url = httpx.URL(proxy.url)
+    with ExitStack() as stack:
+        yield [stack.enter_context(socket.create_connection((url.host, url.port or 0), 30)) for _ in range(number)]
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the connection is closed."""
+    came = b""
+    try:
+        while part := connection.recv(65536):
+            came += part
+    except ConnectionResetError:
+        pass
+    return came
+
+
+def test_a_head_that_does_not_come_is_refused_and_others_are_answered(provider: Provider, tmp_path: Path) -> None:
+    with (
+        running_proxy(tmp_path, WIDE, [at(provider)], head_s=1.0) as proxy,
+        connected(proxy, 50) as slow,
+        connected(proxy) as [silent],
+    ):
+        for connection in slow:
+            connection.sendall(HEAD)
+        for byte in b"x-slow: 1":  # more of it is no more time
+            for connection in slow:
+                connection.sendall(bytes([byte]))
+        assert ask(proxy).status_code == 200
+        for connection in slow:
+            came = rest(connection)
+            assert came.startswith(b"HTTP/1.1 408 ") and b"has to come within 1 s" in came
+        silent.sendall(whole(json.dumps(BODY).encode()))  # nothing had begun on it
+        assert silent.recv(20).startswith(b"HTTP/1.1 200 ")
+        assert ask(proxy).status_code == 200 and proxy.count("held") == 3
+
+
+def test_of_too_many_connections_the_one_that_waited_longest_gives_way(provider: Provider, tmp_path: Path) -> None:
+    with running_proxy(tmp_path, WIDE, [at(provider)], connections=10) as proxy, connected(proxy, 30) as idle:
+        assert ask(proxy).status_code == 200
+        assert [rest(connection) for connection in idle[:20]] == [b""] * 20
+        idle[-1].sendall(whole(json.dumps(BODY).encode()))
+        assert idle[-1].recv(20).startswith(b"HTTP/1.1 200 ")
+        assert len(proxy.server.proxy.connections.open) <= 10
+
+
+def test_where_all_connections_are_answered_a_new_one_is_told_so(provider: Provider, tmp_path: Path) -> None:
+    provider.behave("slow", first_delay_s=2.0)
+    with running_proxy(tmp_path, WIDE, [at(provider)], connections=3) as proxy, connected(proxy, 3) as busy:
+        for connection in busy:
+            connection.sendall(whole(json.dumps({**BODY, "model": "slow"}).encode()))
+        wait_until(lambda: proxy.count("held") == 3)
+        refused = ask(proxy)
+        assert refused.status_code == 503 and refused.json()["error"]["message"] == "Too many calls are under way."
+        for connection in busy:
+            assert connection.recv(20).startswith(b"HTTP/1.1 200 ")
+        assert ask(proxy).status_code == 200 and proxy.count("held") == 4
+
+
+def test_a_body_that_does_not_come_is_refused_and_holds_nothing(
+    provider: Provider, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    with (
+        running_proxy(tmp_path, WIDE, [at(provider)], body_s=0.5, connections=5) as proxy,
+        connected(proxy, 3) as slow,
+        connected(proxy) as [leaving],
+    ):
+        for connection in slow:
+            connection.sendall(HEAD + b'content-length: 500\r\n\r\n{"model": ')
+        leaving.sendall(HEAD + b'content-length: 500\r\n\r\n{"model": ')
+        leaving.close()
+        assert ask(proxy).status_code == 200
+        for connection in slow:
+            came = connection.recv(65536)
+            assert came.startswith(b"HTTP/1.1 400 ") and b"did not come within 0.5 s" in came
+        assert proxy.count("held") == 1 and len(provider.requests) >= 1
+    assert not caplog.records
+
+
+def test_a_connection_on_which_nothing_is_asked_is_closed(provider: Provider, tmp_path: Path) -> None:
+    with (
+        running_proxy(tmp_path, WIDE, [at(provider)], idle_s=0.5) as proxy,
+        connected(proxy) as [unused],
+        connected(proxy) as [used],
+    ):
+        used.sendall(whole(json.dumps(BODY).encode()))
+        assert rest(used).startswith(b"HTTP/1.1 200 ")
+        assert rest(unused) == b""
+
+
+def test_a_client_that_takes_nothing_is_given_up_and_others_are_answered(provider: Provider, tmp_path: Path) -> None:
+    provider.behave("long", words=("word " * 2000,) * 1500)
+    with (
+        running_proxy(tmp_path, WIDE, [at(provider)], stalled_s=0.5, read_on=0) as proxy,
+        connected(proxy, 3) as stalled,
+    ):
+        for connection in stalled:
+            connection.sendall(whole(json.dumps({**BODY, "model": "long", "stream": True}).encode()))
+        assert ask(proxy, stream=True).status_code == 200
+        began = time.monotonic()
+        assert {entry.mode for entry in proxy.settled(4)} == {"exact", "at least"}
+        assert time.monotonic() - began < 30
+
+
+def test_connections_have_descriptors_for_themselves_and_a_provider() -> None:
+    assert within_descriptors(10) == 10
+    assert 1 <= within_descriptors(1 << 40) < 1 << 40
