@@ -230,8 +230,8 @@ class LlmGate(_LlmGate, Around):
         `fields` are fields of it (`messages=...`, `max_tokens=...`); its `model` counts where none is given. With
         `processing="batch"` it is a call of a batch, settled at its price. Its input is counted, unless `input_tokens`
         are given. `id` is a name for the hold within the key of the first rule that applies. `request` is the HTTP
-        request that it came in, for rules by path, header or address. Where rules have
-        a `wait`, it stands in line. Raises ArgumentError for a body that no provider takes, UnknownPriceError.
+        request that it came in, for rules by path, header or address. Where rules have a `wait`, it stands in line.
+        Raises ArgumentError for a body that no provider takes, UnknownPriceError.
         """
         asked = self._ask(model, key, user, team, organisation, tier, body, fields, input_tokens, request)
         calls, known, size, price, made, amounts, at_us = asked
