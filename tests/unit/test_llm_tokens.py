@@ -191,7 +191,7 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
         ({"input": [{"type": "input_file", "file_id": "f"}]}, InputCount(0, False, True)),
         ({"input": [{"type": "input_image", "image_url": "data:..."}]}, InputCount(1105, False, False)),
         ({}, InputCount(0, True, False)),
-        ({"messages": "Hello", "input": 7, "tools": {"a": 1}}, InputCount(3, True, False)),
+        ({"messages": "Hello", "input": 7, "tools": {"a": 1}}, InputCount(3 + words("Hello"), False, False)),
     ],
 )
 def test_bodies_of_each_dialect(body: dict[str, Any], count: InputCount) -> None:
@@ -265,3 +265,17 @@ def test_a_vocabulary_is_loaded_off_the_event_loop(monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()
     asyncio.run(count_input_async({"prompt": "a word"}, "gpt-5"))
     assert tokens.is_loaded("gpt-5") and tokens.is_loaded("nobody-knows")
+
+
+def test_messages_of_any_shape_are_counted() -> None:
+    """As a tuple, as objects of a provider's package, or as nothing that a provider takes: none is free."""
+    from openai.types.chat import ChatCompletionMessage
+
+    text = "one two three four " * 50
+    plain = [{"role": "assistant", "content": text}]
+    right = count_input({"messages": plain}, "gpt-4o")
+    assert count_input({"messages": tuple(plain)}, "gpt-4o") == right
+    told = ChatCompletionMessage(role="assistant", content=text)
+    assert count_input({"messages": [told]}, "gpt-4o") == right
+    for wrong in (text, {"role": "user", "content": text}):
+        assert count_input({"messages": wrong}, "gpt-4o").tokens >= right.tokens - 10

@@ -40,7 +40,10 @@ def count_input(body: Mapping[str, Any], model: str) -> InputCount:
     counting.tokens += _REPLY if "messages" in body else 0
     counting.hides = any(body.get(name) is not None for name in _HIDING)
     messages = body.get("messages")
-    for message in messages if isinstance(messages, list) else []:
+    if not isinstance(messages, list | tuple):
+        counting.add_schema(messages)  # no provider takes it, and nothing is free by accident
+        messages = []
+    for message in messages:
         counting.tokens += _EACH_MESSAGE
         counting.add(message, 0)
     for name in _TEXTS:
@@ -95,16 +98,21 @@ class _Counting:
         self.hides = False
 
     def add(self, told: Any, depth: int) -> None:
-        """Count a text, a part, a message, or a list of them; a list of numbers is one of tokens."""
+        """Count a text, a part, a message, or a list of them; a list of numbers is one of tokens.
+
+        Messages may be the objects of a provider's package.
+        """
         if isinstance(told, str):
             self._add_text(told)
-        elif isinstance(told, list):
+        elif isinstance(told, list | tuple):
             numbers = sum(isinstance(each, int) for each in told)
             self.tokens += numbers
             for each in told if numbers < len(told) else []:
                 self.add(each, depth + 1)
         elif isinstance(told, Mapping):
             self._add_part(told, depth)
+        elif callable(dump := getattr(told, "model_dump", None)):
+            self.add(dump(exclude_none=True), depth + 1)
 
     def add_schema(self, told: Any) -> None:
         """Count what a model reads as the text of its JSON: a tool, a schema."""
