@@ -29,7 +29,7 @@ serve-llm: install ## Serve a proxy of language models with an example provider 
 test: test-native test-pythons test-python ## Run all tests, on every Python that is at hand.
 
 test-native: install
-	@if command -v cargo >/dev/null; then cargo test --quiet --release --manifest-path rust/Cargo.toml --package headgate-core --package headgate-logs; \
+	@if command -v cargo >/dev/null; then cargo test --quiet --release --manifest-path rust/Cargo.toml --package headgate-core --package headgate-logs --package headgate-policy; \
 	else echo "no Rust toolchain: the native core's own tests are left out"; fi
 
 test-python: install
