@@ -181,9 +181,9 @@ class _Connection:
 
     async def _whole(self, told: dict[str, Any], how: Behaviour) -> None:
         body = json.dumps(told).encode()
+        self._provider.sent.append(body)  # before it can have arrived: the test is on another thread
         self._head(how, "application/json", f"content-length: {len(body)}")
         self._writer.write(body)
-        self._provider.sent.append(body)
         await self._writer.drain()
 
     async def _stream(self, path: str, body: dict[str, Any], how: Behaviour) -> bool:
@@ -203,8 +203,8 @@ class _Connection:
             step = how.cut_bytes or len(event)
             for start in range(0, len(event), step):
                 part = event[start : start + step]
-                self._writer.write(b"%x\r\n%s\r\n" % (len(part), part))
                 self._provider.sent[place] += part
+                self._writer.write(b"%x\r\n%s\r\n" % (len(part), part))
                 if how.cut_bytes:
                     await asyncio.sleep(0)
             try:

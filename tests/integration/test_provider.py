@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import pytest
 from provider import Provider, running_provider
@@ -79,3 +81,23 @@ def test_it_refuses_and_breaks_connections(provider: Provider) -> None:
             assert next(chunks).choices[0].delta.content == "Hel"
             with pytest.raises(Exception, match=r"(?i)peer closed|connection|incomplete"):
                 next(chunks)
+
+
+class SlowToKeep(list[bytes]):
+    """A list that takes its time for a new entry, as one does whose thread is not given the processor."""
+
+    def append(self, value: bytes, /) -> None:
+        time.sleep(0.3)
+        super().append(value)
+
+
+@pytest.mark.parametrize("how", [{}, {"status": 500}], ids=str)
+def test_what_it_sent_is_known_before_it_has_arrived(provider: Provider, how: dict[str, Any]) -> None:
+    provider.behave("m", **how)
+    before, provider.sent = provider.sent, SlowToKeep()
+    try:
+        answer = httpx.post(f"{provider.url}/v1/messages", json={"model": "m", "messages": MESSAGES}, timeout=30)
+        assert provider.sent == [answer.content]
+    finally:
+        provider.sent = before
+        provider.behaviours.clear()
