@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from provider import Provider, running_provider
 from running_proxy import RunningProxy, at, running_proxy, wait_until
 
-from headgate.llm_proxy.client_connections import within_descriptors
+from headgate.llm_proxy.client_connections import ClientConnections, within_descriptors
 
 pytestmark = pytest.mark.integration
 
@@ -150,3 +151,135 @@ def test_a_client_that_takes_nothing_is_given_up_and_others_are_answered(provide
 def test_connections_have_descriptors_for_themselves_and_a_provider() -> None:
     assert within_descriptors(10) == 10
     assert 1 <= within_descriptors(1 << 40) < 1 << 40
+
+
+def part_of(body: bytes, path: str = "/v1/chat/completions") -> bytes:
+    """A request whose body lacks its last byte."""
+    return f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body) + 1}\r\n\r\n".encode() + body
+
+
+def text_of(size: int) -> bytes:
+    """A body of about so many bytes."""
+    return json.dumps({**BODY, "messages": [{"role": "user", "content": "word " * (size // 5)}]}).encode()
+
+
+def came_whole(connections: ClientConnections, number: int, size: int) -> bool:
+    """Whether so many requests arrive, of which so much has come."""
+    return (len(connections.arriving), connections.arriving_bytes) == (number, size)
+
+
+def has_held(proxy: RunningProxy, calls: int) -> bool:
+    return proxy.count("held") == calls
+
+
+def test_unfinished_bodies_share_a_bound_and_the_one_that_waited_longest_gives_way(
+    provider: Provider, tmp_path: Path
+) -> None:
+    with (
+        running_proxy(tmp_path, WIDE, [at(provider)], arriving_bytes=1_000_000, most_body_bytes=500_000) as proxy,
+        connected(proxy, 20) as slow,
+    ):
+        connections = proxy.server.proxy.connections
+        part = part_of(text_of(190_000))
+        for number, connection in enumerate(slow, 1):
+            connection.sendall(part)
+            most = min(number, 5)
+            wait_until(partial(came_whole, connections, most, most * len(part)))
+        for connection in slow[:15]:
+            came = rest(connection)
+            assert came.startswith(b"HTTP/1.1 503 ") or came == b""  # reset, where more of it was on its way
+        assert ask(proxy).status_code == 200
+        for connection in slow[15:]:
+            connection.sendall(b" ")
+            assert connection.recv(20).startswith(b"HTTP/1.1 200 ")
+        wait_until(lambda: connections.arriving_bytes == 0)
+        assert proxy.count("held") == 6
+
+
+def test_heads_that_do_not_end_count_in_the_same_bound(provider: Provider, tmp_path: Path) -> None:
+    with (
+        running_proxy(tmp_path, WIDE, [at(provider)], arriving_bytes=500_000, most_body_bytes=400_000) as proxy,
+        connected(proxy, 40) as slow,
+    ):
+        connections = proxy.server.proxy.connections
+        for connection in slow:
+            connection.sendall(b"POST /v1/messages HTTP/1.1\r\nx: " + b"x" * 30_000)
+        came = rest(slow[0])
+        assert came.startswith(b"HTTP/1.1 503 ") and b'"overloaded_error"' in came
+        assert connections.arriving_bytes <= 500_000
+        assert ask(proxy).status_code == 200
+
+
+def test_bodies_of_calls_count_until_the_provider_answers(provider: Provider, tmp_path: Path) -> None:
+    provider.behave("m", first_delay_s=1.5, words=("word ",) * 200, delay_s=0.02)
+    body = json.dumps({**json.loads(text_of(450_000)), "stream": True}).encode()
+    with (
+        running_proxy(tmp_path, WIDE, [at(provider)], arriving_bytes=1_000_000, most_body_bytes=500_000) as proxy,
+        connected(proxy, 2) as busy,
+    ):
+        connections = proxy.server.proxy.connections
+        for connection in busy:
+            connection.sendall(whole(body))
+        wait_until(lambda: proxy.count("held") == 2)
+        assert 900_000 < connections.arriving_bytes < 1_000_000
+        refused = httpx.post(f"{proxy.url}/v1/chat/completions", content=text_of(150_000), timeout=30)
+        assert refused.status_code == 503 and refused.json()["error"]["code"] == "overloaded"
+        for connection in busy:
+            assert connection.recv(20).startswith(b"HTTP/1.1 200 ")
+        wait_until(lambda: connections.arriving_bytes == 0)
+        assert proxy.server.proxy.under_way == 2  # their answers still come
+    provider.behave("m")
+
+
+@pytest.mark.parametrize("more", [HEAD, whole(json.dumps(BODY).encode()), HEAD + b"x: " + b"x" * 20_000])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_request_behind_one_that_is_being_answered_closes_the_connection(
+    provider: Provider, tmp_path: Path, more: bytes, at_once: bool
+) -> None:
+    provider.behave("m", first_delay_s=0.5)
+    body = json.dumps(BODY).encode()
+    chunked = HEAD + b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    with running_proxy(tmp_path, WIDE, [at(provider)], idle_s=100, head_s=100) as proxy:
+        for first in (whole(body), chunked):
+            held = proxy.count("held")
+            with connected(proxy) as [connection]:
+                connection.settimeout(20)
+                if at_once:
+                    connection.sendall(first + more)
+                else:
+                    connection.sendall(first)
+                    wait_until(partial(has_held, proxy, held + 1))
+                    connection.sendall(more)
+                came = rest(connection)
+                assert came.count(b"HTTP/1.1 ") == 1 and came.startswith(b"HTTP/1.1 200 ") and b"Hello world" in came
+            assert proxy.count("held") == held + 1
+    provider.behave("m")
+
+
+def test_a_body_that_nobody_read_does_not_end_its_connection(provider: Provider, tmp_path: Path) -> None:
+    with running_proxy(tmp_path, WIDE, [at(provider)], head_s=0.5) as proxy, connected(proxy) as [connection]:
+        connection.sendall(b"POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n12345")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
+        connection.sendall(b"67890")
+        time.sleep(1.5)  # no head has begun
+        connection.sendall(whole(json.dumps(BODY).encode()))
+        assert connection.recv(20).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_anthropic"),
+    [(b"POST /v1/messages HTTP/1.1", True), (b"POST /messages?beta=true HTTP/1.1", True), (b"POST /v1/mess", False),
+     (b"POST /v1/responses HTTP/1.1", False), (b"GET /v1/models HTTP/1.1", False)],
+)  # fmt: skip
+def test_a_head_that_does_not_come_is_told_in_the_words_of_its_path(
+    provider: Provider, tmp_path: Path, line: bytes, is_anthropic: bool
+) -> None:
+    with running_proxy(tmp_path, WIDE, [at(provider)], head_s=0.4) as proxy, connected(proxy) as [connection]:
+        for byte in line + (b"\r\nhost: x\r\n" if line.endswith(b"1.1") else b""):
+            connection.sendall(bytes([byte]))
+        came = rest(connection)
+        head, _, body = came.partition(b"\r\n\r\n")
+        assert came.startswith(b"HTTP/1.1 408 ")
+        told = json.loads(body)
+        assert told["error"]["type"] == "invalid_request_error" and (told.get("type") == "error") == is_anthropic
+        assert (b"\r\nrequest-id: " in head) == is_anthropic

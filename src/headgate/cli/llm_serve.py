@@ -35,6 +35,10 @@ _FILE = click.Path(path_type=Path)
     help="The longest body that is taken.",
 )  # fmt: skip
 @click.option(
+    "--requests-size", "arriving_mib", default=512, show_default=True, type=click.IntRange(1, 1 << 20), metavar="MIB",
+    help="What all requests may occupy that no provider has answered; beyond it, those that began first are refused.",
+)  # fmt: skip
+@click.option(
     "--connections", default=8192, show_default=True, type=click.IntRange(1, 1_000_000),
     help="The most connections; beyond them, the one that has waited longest for its client is closed.",
 )  # fmt: skip
@@ -70,6 +74,7 @@ def serve(
     port: int,
     drain_s: float,
     most_body_mib: int,
+    arriving_mib: int,
     connections: int,
     head_s: float,
     body_s: float,
@@ -105,9 +110,13 @@ def serve(
         finder = own
     elif keys is not None or not no_keys:
         raise click.UsageError("give one of --keys FILE and --no-keys")
+    if arriving_mib < most_body_mib:
+        raise click.UsageError(
+            f"--requests-size {arriving_mib} is less than --body-size {most_body_mib}: the longest body has no room"
+        )
     settings = ProxyOptions(
-        most_body_bytes=most_body_mib << 20, body_s=body_s, head_s=head_s, idle_s=idle_s, connections=connections,
-        read_on=read_on, read_on_s=read_on_s, drain_s=drain_s,
+        most_body_bytes=most_body_mib << 20, arriving_bytes=arriving_mib << 20, body_s=body_s, head_s=head_s,
+        idle_s=idle_s, connections=connections, read_on=read_on, read_on_s=read_on_s, drain_s=drain_s,
     )  # fmt: skip
 
     def announce(address: str) -> None:

@@ -63,7 +63,9 @@ class Proxy:
             max_line_size=_HEADER_BYTES, max_field_size=_HEADER_BYTES, keepalive_timeout=options.idle_s,
         )  # fmt: skip
         self.server = server
-        self.connections = ClientConnections(server, most=options.connections, head_s=options.head_s)
+        self.connections = ClientConnections(
+            server, most=options.connections, head_s=options.head_s, arriving_bytes=options.arriving_bytes
+        )
         self._running: set[asyncio.Task[None]] = set()
         self._clients: set[ClientSide] = set()
 
@@ -143,10 +145,24 @@ class Proxy:
     async def _dispatch(self, request: web.BaseRequest, client: ClientSide, dialect: Dialect) -> None:
         credentials = await self._credentials(request, dialect.family)
         headers, query = list(request.headers.items()), request.raw_path.partition("?")[2]
-        raw = await self._body(request, dialect.family) if dialect.method == "POST" else b""
         if dialect.method != "POST":
             await pass_on(self.parts, client, dialect, "", headers, query, None)
             return
+        exchange = await self._exchange(request, client, dialect, credentials, headers, query)
+        if exchange is not None:  # and nothing here keeps the body while its answer comes
+            await exchange.run()
+
+    async def _exchange(
+        self,
+        request: web.BaseRequest,
+        client: ClientSide,
+        dialect: Dialect,
+        credentials: _Credentials,
+        headers: list[tuple[str, str]],
+        query: str,
+    ) -> Exchange | None:
+        """What is to become of a call; None where it costs nothing, and was passed on."""
+        raw = await self._body(request, dialect.family)
         try:
             body, counted = await self._read(raw, dialect)
         except ArgumentError as error:
@@ -154,15 +170,15 @@ class Proxy:
             raise _refused(dialect.family, Problem.BAD_BODY, str(error)) from None
         if not dialect.is_charged:
             await pass_on(self.parts, client, dialect, body.model, headers, query, raw)
-            return
+            return None
         caller = credentials.caller
         if credentials.names_users and (user := _user_named(request, dialect.family)):
             caller = caller._replace(user=user)
-        exchange = Exchange(
+        return Exchange(
             self.parts, client, dialect, caller, body,
             headers=headers, query=query, counted=counted, request=_subject(request),
+            body_dropped=lambda: self.connections.body_dropped(request),
         )  # fmt: skip
-        await exchange.run()
 
     async def _credentials(self, request: web.BaseRequest, family: Family) -> _Credentials:
         """Who calls; a key that is unknown, expired, revoked or sent in two ways opens nothing."""
@@ -201,7 +217,7 @@ class Proxy:
                     raw += chunk
                     if len(raw) > options.most_body_bytes:
                         raise _too_large(family, options.most_body_bytes)
-                self.connections.head_came(request)
+                self.connections.body_came(request)
         except (ConnectionError, web.RequestPayloadError):  # the client has gone, or sends what is no body
             raise _refused(family, Problem.BAD_BODY, "The body broke off.") from None
         except TimeoutError:

@@ -1,6 +1,6 @@
-"""The connections of clients: how many there may be, and how long each may take for the head of a request.
+"""The connections of clients: how many there may be, how long a head may take, and what all requests may occupy.
 
-aiohttp's server, which reads the requests, bounds neither. What comes over a connection reaches it through one of
+aiohttp's server, which reads the requests, bounds none of it. What comes over a connection reaches it through one of
 these, so nothing of its inside is relied on. Where there are too many, the one that has waited longest for its client
 is closed, so that a client that holds many open loses its own first (docs/decisions/0032-connections.md).
 """
@@ -8,7 +8,6 @@ is closed, so that a client that holds many open loses its own first (docs/decis
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import resource
 from collections.abc import Callable
@@ -17,14 +16,18 @@ from typing import cast
 
 from aiohttp import web
 
+from headgate.llm.dialects import Problem, problem_answer
+from headgate.llm_proxy.arriving_request import ArrivingRequest
+
 log = logging.getLogger("headgate")
 
 _OTHER_DESCRIPTORS = 64
 """What a process has open beside connections, at the most: files, pipes, connections to a store."""
 
 _LONGEST_LOOK_S = 1.0
-_IDLE, _HEAD, _BODY, _BUSY = range(4)
-"""What a connection waits for: a request, the rest of its head, its body; nothing, while it is answered."""
+_IDLE, _HEAD, _BODY, _BUSY, _REST = range(5)
+"""What a connection waits for: a request, the rest of its head, its body; nothing, while it is answered; the rest of a
+body that was answered before it came, and that nobody reads."""
 
 _PHRASES = {408: "Request Timeout", 503: "Service Unavailable"}
 
@@ -32,16 +35,26 @@ _PHRASES = {408: "Request Timeout", 503: "Service Unavailable"}
 class ClientConnections:
     """All connections of a server; `watch` closes those on which a head does not come."""
 
-    def __init__(self, new_handler: Callable[[], asyncio.Protocol], *, most: int, head_s: float) -> None:
-        """`new_handler` makes what the server has for a connection: the `protocol` of its requests."""
+    def __init__(
+        self, new_handler: Callable[[], web.RequestHandler], *, most: int, head_s: float, arriving_bytes: int
+    ) -> None:
+        """`new_handler` makes what the server has for a connection: the `protocol` of its requests.
+
+        `arriving_bytes` is what all requests may occupy that have not come whole, or that no provider has answered.
+        """
         self._new_handler = new_handler
         self.most = most
         self.head_s = head_s
+        self._most_arriving_bytes = arriving_bytes
+        self.arriving_bytes = 0
         self.open: dict[object, ClientConnection] = {}
         """By what the server has for them."""
 
         self.waiting: dict[ClientConnection, None] = {}
         """Those that wait for their clients, the longest first."""
+
+        self.arriving: dict[ClientConnection, None] = {}
+        """Those on which a request has begun that has not come whole, the earliest first."""
 
         self.heads: dict[ClientConnection, float] = {}
         """Those on which a head has begun, and when, the earliest first."""
@@ -60,17 +73,42 @@ class ClientConnections:
         oldest.abort()
         return True
 
+    def arrived(self, size: int) -> None:
+        """Note that so much of a request came. Where that is too much, the requests that began first are refused."""
+        self.arriving_bytes += size
+        while self.arriving_bytes > self._most_arriving_bytes and self.arriving:
+            next(iter(self.arriving)).refuse(Problem.TOO_MANY, "Too many requests are arriving.")
+
     def head_came(self, request: web.BaseRequest) -> None:
         """A request is being answered."""
-        self._note(request, _BUSY)
+        connection = self.open.get(request.protocol)
+        if connection is not None:
+            connection.head_came(request)
 
     def awaits_body(self, request: web.BaseRequest) -> None:
-        """A request waits for its body; tell with `head_came` that it came."""
-        self._note(request, _BODY)
+        """A request waits for its body; tell with `body_came` that it came."""
+        connection = self.open.get(request.protocol)
+        if connection is not None:
+            connection.note(_BODY)
+
+    def body_came(self, request: web.BaseRequest) -> None:
+        """The body of a request came whole."""
+        connection = self.open.get(request.protocol)
+        if connection is not None:
+            connection.note(_BUSY)
+            connection.look_behind()
+
+    def body_dropped(self, request: web.BaseRequest) -> None:
+        """The body of a request is kept no longer."""
+        connection = self.open.get(request.protocol)
+        if connection is not None:
+            connection.free_bytes()
 
     def answered(self, request: web.BaseRequest) -> None:
         """The next request of the connection may come."""
-        self._note(request, _IDLE)
+        connection = self.open.get(request.protocol)
+        if connection is not None:
+            connection.answered()
 
     async def watch(self) -> None:
         """Refuse clients whose heads do not come; runs until cancelled."""
@@ -79,39 +117,69 @@ class ClientConnections:
             await asyncio.sleep(min(_LONGEST_LOOK_S, self.head_s / 4))
             late_s = loop.time() - self.head_s
             for connection in [each for each, began_s in self.heads.items() if began_s <= late_s]:
-                connection.refuse(408, f"The head of a request has to come within {self.head_s:g} s.")
-
-    def _note(self, request: web.BaseRequest, phase: int) -> None:
-        connection = self.open.get(request.protocol)
-        if connection is not None:
-            connection.note(phase)
+                connection.refuse(Problem.LATE_HEAD, f"The head of a request has to come within {self.head_s:g} s.")
 
 
 class ClientConnection(asyncio.Protocol):
     """One connection, in front of what the server has for it."""
 
-    def __init__(self, connections: ClientConnections, handler: asyncio.Protocol) -> None:
+    def __init__(self, connections: ClientConnections, handler: web.RequestHandler) -> None:
         self._connections = connections
         self._handler = handler
         self._phase = _IDLE
         self._is_refused = False
+        self._arriving = ArrivingRequest()
+        self._counted_bytes = 0
+        self._request: web.BaseRequest | None = None
+        """The one that is being answered."""
+
+    def head_came(self, request: web.BaseRequest) -> None:
+        """A request is being answered; its body may not have come, or only in part."""
+        self._request = request
+        self.note(_BUSY)
+        self.look_behind()
+
+    def answered(self) -> None:
+        """A request was answered."""
+        self.free_bytes()
+        if self._request is not None and self._request.content.is_eof():
+            self._end_request()
+        else:
+            self.note(_REST)
 
     def note(self, phase: int) -> None:
         """Note what it waits for from now on."""
         connections, self._phase = self._connections, phase
         connections.heads.pop(self, None)
         connections.waiting.pop(self, None)
+        connections.arriving.pop(self, None)
         if phase != _BUSY:
             connections.waiting[self] = None
+        if phase == _BODY:
+            connections.arriving[self] = None
 
-    def refuse(self, status: int, message: str) -> None:
-        """Answer a client that has not sent a request, and close its connection."""
+    def look_behind(self) -> None:
+        """Close the connection after the answer where more came than the request that is being answered.
+
+        No client that we know of sends a request before the last one was answered, so nothing keeps room for those.
+        """
+        request = self._request
+        if request is not None and request.content.is_eof() and self._arriving.is_followed(request):
+            self._handler.close()
+
+    def free_bytes(self) -> None:
+        """Count what came no longer: it is kept no longer."""
+        self._connections.arriving_bytes -= self._counted_bytes
+        self._counted_bytes = 0
+
+    def refuse(self, problem: Problem, message: str) -> None:
+        """Answer a client that has not sent a whole request, and close its connection."""
         self._forget()
         self._is_refused = True
-        told = {"message": message, "type": "invalid_request_error" if status == 408 else "server_error", "code": None}
-        body = json.dumps({"error": told}).encode()
-        head = f"HTTP/1.1 {status} {_PHRASES[status]}\r\ncontent-type: application/json\r\nconnection: close\r\n"
-        self._transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        answer = problem_answer(self._arriving.family(), problem, message)
+        fields = "".join(f"{name}: {value}\r\n" for name, value in answer.headers)
+        head = f"HTTP/1.1 {answer.status} {_PHRASES[answer.status]}\r\n{fields}connection: close\r\n"
+        self._transport.write(f"{head}content-length: {len(answer.body)}\r\n\r\n".encode() + answer.body)
         self._transport.close()
 
     def abort(self) -> None:
@@ -119,10 +187,17 @@ class ClientConnection(asyncio.Protocol):
         self._forget()
         self._transport.abort()
 
+    def _end_request(self) -> None:
+        self._request = None
+        self._arriving = ArrivingRequest()
+        self.note(_IDLE)
+
     def _forget(self) -> None:
         connections = self._connections
+        self.free_bytes()
         connections.heads.pop(self, None)
         connections.waiting.pop(self, None)
+        connections.arriving.pop(self, None)
         connections.open.pop(self._handler, None)
 
     # What the event loop calls.
@@ -131,7 +206,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._handler_knows = self._connections.has_room()
         if not self._handler_knows:
-            self.refuse(503, "Too many calls are under way.")
+            self.refuse(Problem.TOO_MANY, "Too many calls are under way.")
             return
         self._connections.open[self._handler] = self
         self.note(_IDLE)
@@ -140,13 +215,38 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
+        if self._phase in (_BUSY, _REST):
+            self._received_late(data)
+            return
         if self._phase == _IDLE:
             self._phase = _HEAD
             self._connections.heads[self] = asyncio.get_running_loop().time()
-        self._handler.data_received(data)
+            self._connections.arriving[self] = None
+        self._count(data)
+        if not self._is_refused:
+            self._handler.data_received(data)
 
-    def eof_received(self) -> bool | None:
-        return None if self._is_refused else self._handler.eof_received()
+    def _received_late(self, data: bytes) -> None:
+        """Take what comes while a request is answered: the rest of a body that was not waited for, or the next one."""
+        request = self._request
+        if request is None or request.content.is_eof():
+            self._handler.close()
+            return
+        self._count(data)
+        self._handler.data_received(data)
+        self.look_behind()
+        if self._phase == _REST and request.content.is_eof():
+            self._end_request()
+
+    def _count(self, data: bytes) -> None:
+        self._arriving.add(data)
+        if self._phase != _REST:  # which is read and forgotten
+            self._counted_bytes += len(data)
+            self._connections.arrived(len(data))
+
+    def eof_received(self) -> None:
+        if not self._is_refused:
+            self._handler.eof_received()
 
     def pause_writing(self) -> None:
         if self._handler_knows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headgate.errors import ArgumentError, StoreError
@@ -55,7 +55,9 @@ class Exchange:
         query: str,
         counted: InputCount | None,
         request: Subject,
+        body_dropped: Callable[[], None],
     ) -> None:
+        """`body_dropped` is called when the body is kept no longer: a provider answers."""
         self._parts = parts
         self._client = client
         self._dialect = dialect
@@ -65,6 +67,7 @@ class Exchange:
         self._query = query
         self._counted = counted
         self._request = request
+        self._body_dropped = body_dropped
         self._started = asyncio.get_running_loop().time()
         self._is_read_on = False
         self._scope: asyncio.Timeout | None = None
@@ -152,6 +155,7 @@ class Exchange:
             with response:
                 pool.note(state, model, response.status, response.headers)
                 if response.status < 400:
+                    self._drop_body()
                     return await self._answer(call, state, response)
                 refused = await self._failure(state, response)
             if refused.status not in REFUSALS:
@@ -168,6 +172,11 @@ class Exchange:
         settings = state.settings
         body = self._body.to_send(self._dialect, ask=settings.asks_usage)
         return await self._parts.upstream.send(settings, self._dialect, self._query, self._headers, body)
+
+    def _drop_body(self) -> None:
+        """Keep the body no longer: it is sent to no other provider."""
+        self._body = self._body._replace(raw=b"", told={})
+        self._body_dropped()
 
     async def _answer(self, call: AsyncCall, state: ProviderState, response: ProviderAnswer) -> str:
         """Pass on what a provider answers."""

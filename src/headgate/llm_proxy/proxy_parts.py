@@ -17,6 +17,10 @@ class ProxyOptions(NamedTuple):
     """How a proxy is set. Times are seconds."""
 
     most_body_bytes: int = 32 * 1024 * 1024
+    arriving_bytes: int = 512 * 1024 * 1024
+    """What all requests may occupy that have not come whole, or that no provider has answered: no less than the longest
+    body. Beyond it, those that began first are refused."""
+
     body_s: float = 60.0
     """How long a body may take to arrive."""
 

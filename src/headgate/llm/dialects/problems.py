@@ -30,6 +30,7 @@ class Problem(Enum):
     UNKNOWN_PATH = _Words(404, "invalid_request_error", "unknown_url", "not_found_error")
     WRONG_METHOD = _Words(405, "invalid_request_error", "method_not_supported", "invalid_request_error")
     TOO_LARGE = _Words(413, "invalid_request_error", "request_too_large", "request_too_large")
+    LATE_HEAD = _Words(408, "invalid_request_error", None, "invalid_request_error", retries=True)
     TOO_MANY = _Words(503, "server_error", "overloaded", "overloaded_error", retries=True)
     PROVIDER_BUSY = _Words(429, "requests", "rate_limit_exceeded", "rate_limit_error", retries=True)
     PROVIDER_UNREACHABLE = _Words(502, "server_error", "provider_unreachable", "api_error", retries=True)
