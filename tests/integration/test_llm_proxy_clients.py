@@ -283,3 +283,16 @@ def test_a_head_that_does_not_come_is_told_in_the_words_of_its_path(
         told = json.loads(body)
         assert told["error"]["type"] == "invalid_request_error" and (told.get("type") == "error") == is_anthropic
         assert (b"\r\nrequest-id: " in head) == is_anthropic
+
+
+def test_a_client_that_asks_again_the_moment_an_answer_ended_is_answered(provider: Provider, tmp_path: Path) -> None:
+    with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy, connected(proxy) as [connection]:
+        for number in range(300):
+            body = json.dumps({**BODY, "stream": number % 2 == 0}).encode()
+            connection.sendall(whole(body))
+            came = b""
+            while not came.endswith((b"0\r\n\r\n", b"}}", b'"}]}')):
+                part = connection.recv(65536)
+                assert part, f"closed after {number} answers"
+                came += part
+            assert came.startswith(b"HTTP/1.1 200 ")

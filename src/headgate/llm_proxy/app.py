@@ -85,7 +85,7 @@ class Proxy:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path in ("/healthz", "/metrics") and request.method in ("GET", "HEAD"):
             return self._own_page(request.path)
-        client = ClientSide(request, closes=self.draining)
+        client = ClientSide(request, closes=self.draining, ending=lambda: self.connections.answer_ends(request))
         task = asyncio.get_running_loop().create_task(self._answer(request, client))
         self._running.add(task)
         self._clients.add(client)

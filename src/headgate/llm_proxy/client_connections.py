@@ -25,9 +25,10 @@ _OTHER_DESCRIPTORS = 64
 """What a process has open beside connections, at the most: files, pipes, connections to a store."""
 
 _LONGEST_LOOK_S = 1.0
-_IDLE, _HEAD, _BODY, _BUSY, _REST = range(5)
-"""What a connection waits for: a request, the rest of its head, its body; nothing, while it is answered; the rest of a
-body that was answered before it came, and that nobody reads."""
+_IDLE, _HEAD, _BODY, _BUSY, _ENDING, _REST = range(6)
+"""What a connection waits for: a request, the rest of its head, its body; nothing, while it is answered; nothing, while
+the end of the answer is written, after which the client may send the next request; the rest of a body that was answered
+before it came, and that nobody reads."""
 
 _PHRASES = {408: "Request Timeout", 503: "Service Unavailable"}
 
@@ -104,8 +105,14 @@ class ClientConnections:
         if connection is not None:
             connection.free_bytes()
 
+    def answer_ends(self, request: web.BaseRequest) -> None:
+        """The last bytes of an answer are about to be written: from now on the next request may come."""
+        connection = self.open.get(request.protocol)
+        if connection is not None:
+            connection.answer_ends()
+
     def answered(self, request: web.BaseRequest) -> None:
-        """The next request of the connection may come."""
+        """An answer was written."""
         connection = self.open.get(request.protocol)
         if connection is not None:
             connection.answered()
@@ -139,12 +146,18 @@ class ClientConnection(asyncio.Protocol):
         self.note(_BUSY)
         self.look_behind()
 
+    def answer_ends(self) -> None:
+        """The answer ends; a body that has not come whole stays the request's."""
+        if self._request is not None and self._request.content.is_eof():
+            self._end_request(_ENDING)
+
     def answered(self) -> None:
         """A request was answered."""
-        self.free_bytes()
-        if self._request is not None and self._request.content.is_eof():
-            self._end_request()
-        else:
+        self.answer_ends()
+        if self._phase == _ENDING:
+            self.note(_IDLE)
+        elif self._request is not None:
+            self.free_bytes()
             self.note(_REST)
 
     def note(self, phase: int) -> None:
@@ -153,7 +166,7 @@ class ClientConnection(asyncio.Protocol):
         connections.heads.pop(self, None)
         connections.waiting.pop(self, None)
         connections.arriving.pop(self, None)
-        if phase != _BUSY:
+        if phase not in (_BUSY, _ENDING):
             connections.waiting[self] = None
         if phase == _BODY:
             connections.arriving[self] = None
@@ -187,10 +200,11 @@ class ClientConnection(asyncio.Protocol):
         self._forget()
         self._transport.abort()
 
-    def _end_request(self) -> None:
+    def _end_request(self, phase: int) -> None:
         self._request = None
         self._arriving = ArrivingRequest()
-        self.note(_IDLE)
+        self.free_bytes()
+        self.note(phase)
 
     def _forget(self) -> None:
         connections = self._connections
@@ -218,10 +232,10 @@ class ClientConnection(asyncio.Protocol):
         if self._phase in (_BUSY, _REST):
             self._received_late(data)
             return
-        if self._phase == _IDLE:
-            self._phase = _HEAD
-            self._connections.heads[self] = asyncio.get_running_loop().time()
-            self._connections.arriving[self] = None
+        if self._phase in (_IDLE, _ENDING):
+            connections, self._phase = self._connections, _HEAD
+            connections.waiting[self] = connections.arriving[self] = None
+            connections.heads[self] = asyncio.get_running_loop().time()
         self._count(data)
         if not self._is_refused:
             self._handler.data_received(data)
@@ -236,7 +250,7 @@ class ClientConnection(asyncio.Protocol):
         self._handler.data_received(data)
         self.look_behind()
         if self._phase == _REST and request.content.is_eof():
-            self._end_request()
+            self._end_request(_IDLE)
 
     def _count(self, data: bytes) -> None:
         self._arriving.add(data)

@@ -13,11 +13,12 @@ from headgate.llm.dialects import Answer
 class ClientSide:
     """Writes one answer. A client that takes nothing slows down its writer, and no other."""
 
-    def __init__(self, request: web.BaseRequest, *, closes: bool) -> None:
-        """With `closes` the connection is closed after the answer."""
+    def __init__(self, request: web.BaseRequest, *, closes: bool, ending: Callable[[], None]) -> None:
+        """With `closes` the connection is closed after the answer. `ending` is called before its end is written."""
         self._request = request
         self._loop = asyncio.get_running_loop()
         self._closes = closes
+        self._ending = ending
         self.response: web.StreamResponse | None = None
         self.gone = False
         self.on_leave: Callable[[], None] = _nothing
@@ -87,6 +88,7 @@ class ClientSide:
         if self.gone:
             return
         self.writing_since = self._loop.time()
+        self._ending()
         try:
             await write()  # type: ignore[misc]
         except (ConnectionError, RuntimeError):
