@@ -261,6 +261,48 @@ fn an_id_settles_its_own_hold_in_its_own_shard_alone() {
     assert_whole(&table);
 }
 
+/// Holds whose ids tell their numbers, among others whose ids do not. An id finds its
+/// own hold, and none once that has made room.
+fn a_number_finds_no_hold_but_that_of_its_id<S: Storage>(table: &Table<S>, max_holds: usize)
+where
+    S::Error: Debug,
+{
+    let limit = limit(table, "limit", Algorithm::TokenBucket, 1_000_000);
+    let (mut made, mut seen) = (Vec::new(), HashSet::new());
+    for number in 0..20 * max_holds {
+        let checks = [check(table, &limit, "key", 2)];
+        let (id, place) = if number % 3 == 0 {
+            let (id, costs, groups) = (table.new_id(), [2], [0]);
+            let (lease_us, remember_us, at_once) = (HOUR_US, HOUR_US, false);
+            let request = HoldRequest { id, lease_us, remember_us, at_once, costs: &costs, groups: &groups };
+            let came = table.reserve(&checks, &request, NOW_US, HOLD).expect("a lock");
+            assert!(matches!(came, Reserved::Decided(answer) if answer.allowed));
+            (id, table.storage().shard_of(checks[0].key))
+        } else {
+            hold(table, &checks, HOUR_US, NOW_US).expect("room")
+        };
+        assert!(seen.insert(id.0), "no id is made twice");
+        let HoldId([low, high]) = id;
+        for forged in [[low ^ 1 << 32, high], [low ^ 1 << 40, high ^ 1 << 50], [low ^ 4, high ^ 4]] {
+            assert_eq!(settle(table, (HoldId(forged), place), 1, &[&*limit]), Outcome::Unknown);
+        }
+        assert_eq!(settle(table, (id, place), 1, &[&*limit]), Outcome::Settled);
+        made.push((id, place));
+    }
+    let outcomes: Vec<_> = made.iter().map(|id| settle(table, *id, 1, &[&*limit])).collect();
+    let count = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count();
+    assert_eq!(count(Outcome::AlreadySettled), max_holds);
+    assert_eq!(count(Outcome::Unknown), made.len() - max_holds);
+}
+
+#[test]
+fn a_number_that_an_id_tells_finds_no_other_hold() {
+    a_number_finds_no_hold_but_that_of_its_id(&process(40, OnFull::Forget), 40);
+    let zone = zone(40, OnFull::Forget);
+    a_number_finds_no_hold_but_that_of_its_id(&zone, 40);
+    assert_whole(&zone);
+}
+
 #[test]
 fn threads_never_have_more_places_in_flight_than_there_are() {
     places_are_never_more_than_there_are(&process(100_000, OnFull::Refuse));

@@ -91,8 +91,9 @@ pub fn fits<L: Leases>(_limit: &Limit, _state: &State<L>) -> bool {
 
 fn freed<L: Leases>(state: &State<L>, now: i64, needed: i64) -> i64 {
     let (asked, _, last) = state;
+    // One place is free when the first of them is over; only for more is it asked whether they have as many.
     if let Some(leases) = &asked.leases
-        && needed <= leases.used(now)
+        && (needed == 1 || needed <= leases.used(now))
         && let Some(until) = leases.freed_at(now, needed)
     {
         return until - now;

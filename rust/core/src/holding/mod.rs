@@ -169,7 +169,9 @@ impl Holds {
             return;
         };
         let (id, until, own) = (record.id, record.until_us, u64::from(number));
-        self.ids.remove(id, number);
+        if !id.tells(number) {
+            self.ids.remove(id, number);
+        }
         self.weight -= record.weight();
         self.settled -= usize::from(record.settled);
         match &record.content {
@@ -186,6 +188,14 @@ impl Holds {
             }
         }
         self.records.remove(number);
+    }
+
+    /// One hold more is of a key.
+    #[inline(always)]
+    fn remember_of(&mut self, number: u32) {
+        if let Some(key) = self.keys.get_mut(number) {
+            key.remembered += 1;
+        }
     }
 
     /// One hold fewer is of a key.
@@ -210,15 +220,14 @@ impl HoldStore for Holds {
 
     #[inline(always)]
     fn find(&mut self, id: HoldId, now_us: i64) -> Option<u32> {
-        let records = &self.records;
-        let mut is_over = false;
-        let number = self.ids.find(id, |number| {
-            records.get(number).is_some_and(|record| {
-                is_over = record.forget_us <= now_us;
-                record.id == id
-            })
-        })?;
-        if is_over {
+        let is_it = |number| self.records.get(number).filter(|record| record.id == id);
+        let told = is_it(id.told()).map(|record| (id.told(), record.forget_us));
+        let found = told.or_else(|| {
+            let number = self.ids.find(id, |number| is_it(number).is_some())?;
+            Some((number, is_it(number)?.forget_us))
+        });
+        let (number, forget_us) = found?;
+        if forget_us <= now_us {
             self.forget(number);
             return None;
         }
@@ -297,11 +306,19 @@ impl HoldStore for Holds {
         }
     }
 
+    /// Under an id that tells its number: it is found by that.
     #[inline(always)]
     fn add_one(&mut self, held: NewHold, one: One, ids: &impl IdSource) -> (u32, HoldId) {
-        let (id, NewHold { until_us, forget_us }) = (HoldId(ids.secret(ids.next())), held);
+        let (secret, NewHold { until_us, forget_us }) = (ids.secret(ids.next()), held);
+        self.weight += 1;
+        self.soonest_us = self.soonest_us.min(forget_us);
+        self.passed_us = self.passed_us.min(forget_us);
+        self.remember_of(one.key);
+        let number = self.records.take();
+        let id = HoldId::telling(number, secret);
         let (settled, at_once, passed) = (false, false, false);
-        let number = self.add(Record { id, until_us, forget_us, content: Content::One(one), settled, at_once, passed });
+        let content = Content::One(one);
+        self.records.put(number, Record { id, until_us, forget_us, content, settled, at_once, passed });
         (number, id)
     }
 
@@ -312,22 +329,14 @@ impl HoldStore for Holds {
         self.soonest_us = self.soonest_us.min(record.forget_us);
         self.passed_us = self.passed_us.min(record.forget_us);
         match &record.content {
-            Content::One(one) => {
-                if let Some(key) = self.keys.get_mut(one.key) {
-                    key.remembered += 1;
-                }
-            }
-            Content::Many(share) => {
-                for limit in &share.limits {
-                    if let Some(key) = self.keys.get_mut(limit.key) {
-                        key.remembered += 1;
-                    }
-                }
-            }
+            Content::One(one) => self.remember_of(one.key),
+            Content::Many(share) => share.limits.iter().for_each(|limit| self.remember_of(limit.key)),
         }
-        let id = record.id;
-        let number = self.records.insert(record);
-        self.ids.insert(id, number);
+        let (id, number) = (record.id, self.records.take());
+        self.records.put(number, record);
+        if !id.tells(number) {
+            self.ids.insert(id, number);
+        }
         number
     }
 
@@ -343,7 +352,8 @@ impl HoldStore for Holds {
             return *number;
         }
         let key = KeyHolds { tag, salt, refunds: 0, remembered: 0, leases: KeyLeases::default() };
-        let number = self.keys.insert(key);
+        let number = self.keys.take();
+        self.keys.put(number, key);
         self.by_tag.insert(tag, number);
         number
     }

@@ -20,6 +20,25 @@ impl HoldId {
         Self([whole as u64, (whole >> 64) as u64])
     }
 
+    /// An id that tells the number of its hold, out of 128 secret bits: 96 of them stay.
+    #[inline(always)]
+    pub fn telling(number: u32, [low, high]: [u64; 2]) -> Self {
+        Self([low >> 32 << 32 | u64::from(number ^ high as u32), high])
+    }
+
+    /// The number that it tells, if it tells one.
+    #[inline(always)]
+    pub fn told(self) -> u32 {
+        let Self([low, high]) = self;
+        low as u32 ^ high as u32
+    }
+
+    /// Whether a hold of this number is found by that alone.
+    #[inline(always)]
+    pub fn tells(self, number: u32) -> bool {
+        self.told() == number
+    }
+
     /// As 16 bytes.
     #[inline]
     pub fn bytes(self) -> [u8; 16] {

@@ -17,15 +17,19 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Keep a value; its number.
+    /// The number of a place for one more value, which is to be put there.
     #[inline(always)]
-    pub fn insert(&mut self, value: T) -> u32 {
-        let number = match self.free.pop() {
+    pub fn take(&mut self) -> u32 {
+        match self.free.pop() {
             Some(number) => number,
             None => self.grow(),
-        };
+        }
+    }
+
+    /// Put a value in a place that was taken.
+    #[inline(always)]
+    pub fn put(&mut self, number: u32, value: T) {
         self.chunks[number as usize / CHUNK][number as usize % CHUNK] = Some(value);
-        number
     }
 
     /// Make a chunk more; the number of its first place, which is not among those that are free.

@@ -3,7 +3,7 @@
 //! Where there is more to do, each function says so and changes nothing: then a transaction does it.
 
 use crate::algorithms::concurrent;
-use crate::algorithms::leases::{AskedLeases, Lease};
+use crate::algorithms::leases::{AskedLeases, Lease, Leases};
 use crate::algorithms::transition::{Reading, measured_us, wait_us};
 use crate::holding::record::{HoldId, One, Part};
 use crate::holding::store::{HoldStore, IdSource};
@@ -39,7 +39,8 @@ pub fn reserve_places<S: Storage>(
     let Some(holds) = shard.backing.holds() else {
         return Ok(None);
     };
-    let Some(reading) = taken(holds, tag, check, until_us, now_us) else {
+    let known = holds.key_number(tag);
+    let Some(reading) = taken(known.and_then(|key| holds.leases_of(key)), check, until_us, now_us) else {
         return Ok(None);
     };
     shard.check_with_holds()?;
@@ -67,9 +68,8 @@ pub fn reserve_places<S: Storage>(
 
 /// What is answered where these places are free, and are taken until a moment; None where they are not.
 #[inline(always)]
-fn taken(holds: &impl HoldStore, tag: u64, check: &Check, until_us: i64, now_us: i64) -> Option<Reading> {
+fn taken(leases: Option<impl Leases>, check: &Check, until_us: i64, now_us: i64) -> Option<Reading> {
     let limit = &check.limit.limit;
-    let leases = holds.leases(tag);
     let state = concurrent::roll(limit, AskedLeases { leases, until: Some(until_us) }, now_us);
     if wait_us(limit, concurrent::admit(limit, &state, now_us, check.cost), now_us) != 0 {
         return None;
