@@ -163,7 +163,12 @@ def whole_id(key: str, name: str | bytes, place: int) -> str:
 
 def new_id(place: int) -> str:
     """A whole id of 128 random bits."""
-    return write_id(os.urandom(16), place)
+    return write_id(new_digest(), place)
+
+
+def new_digest() -> bytes:
+    """The 16 bytes of a hold that has no name: random ones."""
+    return os.urandom(16)
 
 
 def write_id(digest: bytes, place: int) -> str:

@@ -18,10 +18,11 @@ from headgate.holding import (
     check_amount,
     check_lease,
     check_remember,
-    new_id,
+    new_digest,
     read_id,
     remembered_us,
     whole_id,
+    write_id,
 )
 from headgate.keys import Key, check_cost, check_now, encode_key
 from headgate.operation import Operation
@@ -37,6 +38,7 @@ class PythonHoldingLimits(PythonBoundLimits):
         self._holding = table
         in_flight = [limit for limit in limits if ALGORITHMS[limit.limit.algorithm].in_flight]
         self._in_flight = in_flight[0] if in_flight else None
+        self._remember_us = remembered_us(limits, 0)
 
     def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
         self._check_is_held()
@@ -58,14 +60,19 @@ class PythonHoldingLimits(PythonBoundLimits):
         texts = tuple(encode_key(key) for key in keys)
         checked = tuple(check_cost(cost) for cost in costs)
         lease_us = 0 if hold.at_once else check_lease(hold.lease_us)
-        remember_us = remembered_us(self._limits, check_remember(hold.remember_us))
-        own = new_id(0) if hold.name is None else whole_id(texts[0] if texts else "", hold.name, 0)
+        remember_us = max(self._remember_us, check_remember(hold.remember_us))
+        if hold.name is None:
+            digest = new_digest()
+            own = write_id(digest, 0)
+        else:
+            own = whole_id(texts[0] if texts else "", hold.name, 0)
+            digest, _ = read_id(own)
         moment = check_now(self._now_us() if now_us is None else now_us)
         decision, repeated = self._holding.reserve(
             self._limits,
             self._names(texts),
             checked,
-            Asked(read_id(own)[0], lease_us, remember_us, hold.at_once),
+            Asked(digest, lease_us, remember_us, hold.at_once),
             moment,
             operation.max_delay_us,
         )

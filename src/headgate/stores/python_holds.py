@@ -105,7 +105,10 @@ class HoldRecords:
 
     def key_or_new(self, name: StateKey) -> KeyHolds:
         """`key`, for a hold that will be added."""
-        return self._keys.setdefault(name, KeyHolds())
+        key = self._keys.get(name)
+        if key is None:
+            key = self._keys[name] = KeyHolds()
+        return key
 
     def make_room(self, now_us: int, *, forget_settled: bool) -> int | None:
         """Make room for one more part: None, or how long until there may be some, in microseconds."""
