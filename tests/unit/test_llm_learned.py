@@ -220,3 +220,43 @@ def test_a_quantile_is_looked_for_again_when_a_sixteenth_more_samples_came() -> 
 )
 def test_the_most_that_a_model_makes_is_known_for_the_great_makers(model: str, most: int | None) -> None:
     assert most_output(model) == most
+
+
+settled_calls = st.lists(
+    st.tuples(
+        st.sampled_from(["", "a", "b"]), st.sampled_from(["m", "x" * 1000]), st.sampled_from([10, 4096, 1 << 60]),
+        st.integers(-1, 50), st.integers(-1, 50), st.booleans(), st.sampled_from([0, 150]), st.sampled_from([0, 170]),
+    ),
+    max_size=100,
+)  # fmt: skip
+
+
+@given(settled_calls)
+def test_calls_that_are_read_together_teach_what_they_would_teach_one_by_one(
+    calls: list[tuple[str, str, int, int, int, bool, int, int]],
+) -> None:
+    together, alone = LearnedHere(), LearnedHere()
+    for call in calls:
+        together.settled(*call)
+        alone.settled(*call)
+        alone.coverage()
+    told = [learned.coverage() for learned in (together, alone)]
+    assert told[0] == told[1] and len(together._unread) == 0
+    counts = [{name: samples.counts for name, samples in each._of_keys.items()} for each in (together, alone)]
+    assert counts[0] == counts[1] and list(together._of_keys) == list(alone._of_keys)
+    for of_together, of_alone in zip(together._of_models.values(), alone._of_models.values(), strict=True):
+        assert of_together.input.counts == of_alone.input.counts
+        assert {size: each.counts for size, each in of_together.by_size.items()} == {
+            size: each.counts for size, each in of_alone.by_size.items()
+        }
+
+
+def test_what_is_known_of_a_key_is_behind_by_less_than_thirty_two_calls() -> None:
+    learned = LearnedHere()
+    for _ in range(32):
+        settle(learned, 20, key="k")
+    for _ in range(1000):
+        settle(learned, 500, key="k")
+        learned.output("k", "m", 4096)
+        assert len(learned._unread) < 32
+    assert learned.output("k", "m", 4096) == largest_of(bucket_of(500))

@@ -183,10 +183,15 @@ class CallBase:
 
     def _settlement(self, mode: SettleMode, usage: Usage | None) -> tuple[GroupAmounts | None, Entry | None]:
         """What counts of each group, and what goes into the books. Notes what is learned."""
-        plan, price, cost = self._known.plan, self._true_price(), 0
+        plan, cost = self._known.plan, 0
+        price = (
+            self._true_price()
+            if self._told or self._size.terms
+            else self._known.price(self.admitted_us, (), self._parts.prices) or self._price
+        )
         amounts: GroupAmounts | None = None
         if usage is not None and mode == "exact":
-            self._learn(usage, is_whole=True)
+            self._learn(usage, True)
             cost = 0 if price is None else price.cost(usage)
             amounts = plan.exact(usage, cost)
         elif mode == "failed" or mode == "cancelled":
@@ -194,7 +199,7 @@ class CallBase:
         elif usage is None:
             mode, cost = "unknown", self.held.cost or 0
         else:
-            self._learn(usage, is_whole=False)
+            self._learn(usage, False)
             held = self.held  # of each what is more counts, so that the books agree with the limits
             usage = usage._replace(input=max(usage.input, held.input), output=max(usage.output, held.output))
             cost = 0 if price is None else price.cost(usage)
@@ -246,7 +251,7 @@ class CallBase:
         applied. Where the price of what it got is not known, that which was held, and the price's version says so.
         """
         held, told, asked = self._price, self._told, self._size.terms
-        terms = terms_got(asked, told) if asked or told else ()
+        terms = terms_got(asked, told)
         if terms is None:
             return held
         price = self._known.price(self.admitted_us, terms, self._parts.prices)
@@ -254,19 +259,20 @@ class CallBase:
             return held._replace(version=f"{held.version}; not known of {terms_text(terms)}")
         return price or held
 
-    def _learn(self, usage: Usage, *, is_whole: bool) -> None:
-        size, known, estimate = self._size, self._known, self._estimate
-        cut = not is_whole or self.was_cut or usage.output >= size.most
-        shown = 0 if size.hides or size.is_exact or not is_whole else size.counted
+    def _learn(self, usage: Usage, is_whole: bool) -> None:
+        size, known, estimate, made = self._size, self._known, self._estimate, usage[1]
+        most, shown = size[4], 0
+        if is_whole and not (size.is_exact or size.hides):
+            shown = size.counted
         self._parts.learned.settled(
             known.who,
             known.model,
-            size.most,
+            most,
             -1 if estimate is None or not is_whole else estimate,
-            usage.output,
-            cut,
+            made,
+            made >= most or self.was_cut or not is_whole,
             shown,
-            usage.input if shown else 0,
+            usage[0] if shown else 0,
         )
 
     def _read_answer(self, answer: Any) -> Usage | None:

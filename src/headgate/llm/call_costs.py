@@ -35,8 +35,8 @@ class Plan:
     cut, if any rule says so.
     """
 
-    __slots__ = ("_held", "_used", "at_end", "counts_money", "expected", "groups", "in_flight", "modes", "places",
-                 "rules", "warns")  # fmt: skip
+    __slots__ = ("_held", "_used", "at_end", "counts_money", "expected", "groups", "holds_most", "in_flight",
+                 "modes", "places", "rules", "warns")  # fmt: skip
 
     def __init__(self, rules: tuple[Rule, ...], units: tuple[str, ...]) -> None:
         slices = [rule for rule in rules if rule.hold == "slices"]
@@ -46,6 +46,9 @@ class Plan:
             (self.modes.index(rule.hold), CALL_UNITS.index(unit)) for rule, unit in zip(rules, units, strict=True)
         )
         """Of each group, which of `modes` it holds by, and which of `CALL_UNITS` it counts."""
+
+        self.holds_most = self.modes == ("max",)
+        """Whether all rules hold the most output that there can be."""
 
         self.groups = len(units)
         self.expected = self.modes.index("expected") if "expected" in self.modes else None
@@ -66,9 +69,8 @@ class Plan:
         amounts: tuple[int, ...] = ()
         for output in made:
             cost = price.most(sent, output) if self.counts_money and price is not None else 0
-            if cost > LARGEST:
-                cost = LARGEST
-            amounts += (1, sent + output, sent, output, sent, cost)
+            each = (1, sent + output, sent, output, sent, cost if cost <= LARGEST else LARGEST)
+            amounts = amounts + each if amounts else each
         return self._held(amounts)
 
     def more(self, tokens: int, sent: int, price: Price | None) -> GroupAmounts:
@@ -82,8 +84,9 @@ class Plan:
     def exact(self, usage: Usage, cost: int) -> GroupAmounts:
         """What a call took of each group that used so much and cost so many billionths."""
         sent, made = usage[0], usage[1]
-        amounts = (1, sent + made, sent, made, sent - usage[2], cost)
-        return GroupAmounts(self._used(amounts if cost <= LARGEST >= sent + made else _bounded(amounts)))
+        both = sent + made
+        amounts = (1, both, sent, made, sent - usage[2], cost)
+        return GroupAmounts(self._used(amounts if cost <= LARGEST and both <= LARGEST else _bounded(amounts)))
 
     def request_alone(self) -> GroupAmounts:
         """What counts of a call that a provider refused: that it was made."""

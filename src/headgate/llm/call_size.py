@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from headgate.errors import ArgumentError, brief_number
@@ -10,6 +11,7 @@ from headgate.keys import whole_number
 from headgate.llm.gate_parts import GateParts
 from headgate.llm.inputs import InputCount, count_input
 from headgate.llm.known_calls import KnownCall
+from headgate.llm.model_table import usual_values
 from headgate.llm.terms import Terms, terms_asked
 from headgate.llm.usage import MOST_TOKENS
 from headgate.policy.llm_settings import LlmSettings
@@ -20,6 +22,7 @@ Counted = int | InputCount
 _MOST = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """What a body may tell the most output as; of several the largest counts."""
 
+_USUAL_MOST = _MOST[0]
 _TIMES = ("n", "best_of")
 _MOST_TIMES = 1024
 _THOUSAND = 1000
@@ -53,11 +56,22 @@ def size_of(
     With `input_tokens` the body is not counted; a count of the body made before is treated as one made here.
     `processing` is "batch" for a call of a batch.
     """
-    most = most_output(body, known.most_output, settings)
-    terms = terms_asked(body, processing)
+    terms: Terms = ()
+    if processing is None and _rare_fields().isdisjoint(body):
+        of_model, told = known.most_output, body.get(_USUAL_MOST)
+        if told is None:
+            most = settings.max_output if of_model is None else of_model
+        else:
+            most = told if type(told) is int and 0 <= told <= MOST_TOKENS else _count(_USUAL_MOST, told, least=0)
+            if of_model is not None and of_model < most:
+                most = of_model
+    else:
+        most = most_output(body, known.most_output, settings)
+        terms = terms_asked(body, processing)
     if input_tokens is not None and not isinstance(input_tokens, InputCount):
-        told = _count("input_tokens", input_tokens, least=0)
-        return CallSize(told, told, True, False, most, terms)
+        is_plain = type(input_tokens) is int and 0 <= input_tokens <= MOST_TOKENS
+        told = input_tokens if is_plain else _count("input_tokens", input_tokens, least=0)
+        return _size((told, told, True, False, most, terms))
     counted = count_input(body, known.model) if input_tokens is None else input_tokens
     sent = counted.tokens
     if not counted.is_exact:
@@ -67,6 +81,17 @@ def size_of(
         remembered = parts.remembered(earlier) if isinstance(earlier, str) else None
         sent += settings.hidden_input if remembered is None else remembered
     return CallSize(min(sent, MOST_TOKENS), counted.tokens, counted.is_exact, counted.hides, most, terms)
+
+
+def _size(fields: tuple[Any, ...]) -> CallSize:
+    """A size of all its fields, made faster than by their names."""
+    return tuple.__new__(CallSize, fields)
+
+
+@cache
+def _rare_fields() -> frozenset[str]:
+    """Fields that say something of a call's size or terms, which most bodies do not have."""
+    return frozenset([*_MOST[1:], *_TIMES, *usual_values()])
 
 
 def most_output(body: Mapping[str, Any], of_model: int | None, settings: LlmSettings) -> int:

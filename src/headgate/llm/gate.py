@@ -33,7 +33,7 @@ from headgate.stores.guard.fallback import Choice
 from headgate.stores.protocol import Store
 
 PolicySource = Policy | Mapping[str, Any] | str | FilePath
-Asked = tuple[KnownCalls, KnownCall, CallSize, Price | None, list[int], tuple[int, ...], int]
+Asked = tuple[KnownCalls, KnownCall, CallSize, Price | None, tuple[int, ...], tuple[int, ...], int]
 """(what is known under the policy, what is known of the call, its size, the dearest price that can apply, the output
 that is held by each way to hold, what is held of each group, the moment)."""
 
@@ -123,7 +123,7 @@ class _LlmGate:
         request: Subject | None,
     ) -> Asked:
         """What is asked for a call. Raises ArgumentError, UnknownPriceError."""
-        processing = fields.pop("processing", None)
+        processing = fields.pop("processing", None) if "processing" in fields else None
         if body is not None:
             if not isinstance(body, Mapping):
                 raise ArgumentError(f"the body of a call is a mapping, not a {type(body).__name__}")
@@ -139,9 +139,11 @@ class _LlmGate:
             known = calls.of(asking, request)
         size = size_of(fields, known, calls.settings, parts, input_tokens, processing)
         plan = known.plan
-        made = [
-            size.most if mode == "max" else self._output(mode, known, size.most, calls.settings) for mode in plan.modes
-        ]
+        most = size.most
+        made: tuple[int, ...] = (most,)
+        if not plan.holds_most:
+            settings = calls.settings
+            made = tuple([most if mode == "max" else self._output(mode, known, most, settings) for mode in plan.modes])
         at_us = self._now_us()
         price = known.dearest(at_us, size.terms)
         if price is None and plan.counts_money:

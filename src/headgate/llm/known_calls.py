@@ -54,20 +54,22 @@ class KnownCall:
         """The highest price that can apply to a call that is made at a moment; None where none is known."""
         if terms:
             return self._prices.dearest(self.model, at_us, terms)
-        span = self._dearest
-        if not span.start_us <= at_us < span.end_us:
-            span = self._dearest = self._prices.dearest_span(self.model, at_us)
-        return span.price
+        start_us, end_us, price = self._dearest
+        if not start_us <= at_us < end_us:
+            self._dearest = span = self._prices.dearest_span(self.model, at_us)
+            return span.price
+        return price
 
     def price(self, at_us: int, terms: Terms, prices: PriceSpans) -> Price | None:
         """The price of a call that was admitted at a moment, by those in force: they may be others by now."""
         if terms:
             return prices.price(self.model, at_us, terms)
-        span = self._usual
-        if not span.start_us <= at_us < span.end_us or prices is not self._prices:
-            span = prices.span(self.model, at_us)
-            if prices is self._prices:
-                self._usual = span
+        start_us, end_us, price = self._usual
+        if start_us <= at_us < end_us and prices is self._prices:
+            return price
+        span = prices.span(self.model, at_us)
+        if prices is self._prices:
+            self._usual = span
         return span.price
 
 

@@ -60,9 +60,8 @@ class Price(_Rates):
     def cost(self, usage: Usage) -> int:
         """What a call cost in billionths of a dollar, rounded up."""
         at, made, read, written, hour, thought, searches = usage
-        if self._one is not None and not (read or written or thought or searches):
-            sent, output = self._one
-            return self.request - (-(at * sent + made * output) // MILLION)
+        if not (read or written or thought or searches) and (one := self._one) is not None:
+            return self.request - (-(at * one[0] + made * one[1]) // MILLION)
         million = (at - read - written) * self.input.at(at) + (made - thought) * self.output.at(at)
         if read or written:
             million += read * self.cache_read.at(at) + (written - hour) * self.cache_write.at(at)

@@ -31,6 +31,9 @@ _PERMILLE, _LEAST, _LARGEST = 25, 10, 160
 _FEWEST_TOKENS = 100
 """Input of fewer tokens tells nothing: most of it is what a chat format adds."""
 
+_MOST_UNREAD = 32
+"""So many calls at the most are settled before they are learned from."""
+
 LARGEST_SIZE = 24
 """No answer has so many tokens: twice the bits of `max_tokens`, rounded up."""
 
@@ -102,20 +105,35 @@ class LearnedHere:
         self._lock = Lock()
         self._of_keys: OrderedDict[Name, Samples] = OrderedDict()
         self._of_models: OrderedDict[str, OfModel] = OrderedDict()
+        self._unread: list[tuple[str, str, int, int, int, bool, int, int]] = []
+        """Calls that were settled, as `settled` was told of them: many are read at once, which takes less of each."""
 
     def output(self, key: str, model: str, most: int) -> int | None:
-        size = (most.bit_length() + 1) >> 1
-        samples = self._of_keys.get((key if len(key) <= LONGEST_KEY else hash_of(key), model, size))
+        name = (key if len(key) <= LONGEST_KEY else hash_of(key), model, (most.bit_length() + 1) >> 1)
+        samples = self._of_keys.get(name)
         if samples is None or samples.weight < FEWEST:
-            of_model = self._of_models.get(model)
-            samples = None if of_model is None else of_model.by_size.get(size)
-            if samples is None or samples.weight < FEWEST:
+            samples = self._of_few(name)
+            if samples is None:
                 return None
         with self._lock:
             bucket = samples.quantile(OUTPUT_PERCENT)
         return most if bucket is None else min(largest_of(bucket), most)
 
+    def _of_few(self, name: Name) -> Samples | None:
+        """What there is for a key of few calls, once all are read: its own samples, its model's, or None."""
+        with self._lock:
+            self._read()
+        own, (_, model, size) = self._of_keys.get(name), name
+        if own is not None and own.weight >= FEWEST:
+            return own
+        of_model = self._of_models.get(model)
+        samples = None if of_model is None else of_model.by_size.get(size)
+        return samples if samples is not None and samples.weight >= FEWEST else None
+
     def input_permille(self, model: str) -> int:
+        if self._unread:
+            with self._lock:
+                self._read()
         of_model = self._of_models.get(model)
         if of_model is None or of_model.input.weight < FEWEST:
             return 1000
@@ -125,19 +143,37 @@ class LearnedHere:
     def settled(
         self, key: str, model: str, most: int, held: int, made: int, cut: bool, counted_input: int, used_input: int
     ) -> None:
-        size, bucket = (most.bit_length() + 1) >> 1, bucket_of(made)
-        if len(model) > LONGEST_MODEL or size > LARGEST_SIZE or made < 0:
-            return
-        if cut:
-            bucket = ~bucket
-        with self._lock:
-            if key:
-                name = (key if len(key) <= LONGEST_KEY else hash_of(key), model, size)
-                (self._of_keys.get(name) or self._new_of_key(name)).add(bucket)
-                self._of_keys.move_to_end(name)
-            of_model = self._of_models.get(model) or self._new_of_model(model)
-            self._of_models.move_to_end(model)
-            (of_model.by_size.get(size) or of_model.new(size)).add(bucket)
+        unread = self._unread
+        unread.append((key, model, most, held, made, cut, counted_input, used_input))
+        if len(unread) >= _MOST_UNREAD:
+            with self._lock:
+                self._read()
+
+    def _read(self) -> None:
+        """Learn from the calls that were settled since it was last done; the lock is held."""
+        of_keys, of_models, calls = self._of_keys, self._of_models, self._unread[:]
+        del self._unread[: len(calls)]  # what others add meanwhile comes behind
+        known: tuple[str, str, int] | None = None
+        for key, model, most, held, made, cut, counted_input, used_input in calls:
+            if made < 0:
+                continue
+            if known != (key, model, most):
+                size = (most.bit_length() + 1) >> 1
+                if len(model) > LONGEST_MODEL or size > LARGEST_SIZE:
+                    continue
+                known = key, model, most
+                of_model = of_models.get(model) or self._new_of_model(model)
+                of_models.move_to_end(model)
+                of_size = of_model.by_size.get(size) or of_model.new(size)
+                of_key = None
+                if key:
+                    name = (key if len(key) <= LONGEST_KEY else hash_of(key), model, size)
+                    of_key = of_keys.get(name) or self._new_of_key(name)
+                    of_keys.move_to_end(name)
+            bucket = ~bucket_of(made) if cut else bucket_of(made)
+            of_size.add(bucket)
+            if of_key is not None:
+                of_key.add(bucket)
             if held >= 0:
                 of_model.coverage.add(1 if made > held else 0)
             if counted_input >= _FEWEST_TOKENS and used_input > 0:
@@ -146,6 +182,7 @@ class LearnedHere:
 
     def coverage(self) -> dict[str, Coverage]:
         with self._lock:
+            self._read()
             found = {model: of_model.coverage for model, of_model in self._of_models.items()}
             return {
                 model: Coverage(samples.weight, samples.counts.get(1, 0))

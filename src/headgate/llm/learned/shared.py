@@ -188,6 +188,7 @@ class SharedLearned(LearnedHere):
 
     def _gather(self) -> _Sent | None:
         """What is to be told and read now; the lock is held."""
+        self._read()
         wanted, self._wanted = self._wanted, {}
         changed = (name for name, samples in self._all_series() if samples.weight != samples.told_weight)
         names = list(dict.fromkeys([*wanted, *islice(changed, _MOST_AT_ONCE - _MOST_WANTED)]))
@@ -249,6 +250,7 @@ class SharedLearned(LearnedHere):
         self._lock, self._sharing = threading.Lock(), threading.Lock()
         self._wake, self._closing = threading.Event(), threading.Event()
         self._is_running = False
+        self._read()
         for _, samples in self._all_series():
             samples.mark_told()
 
