@@ -71,6 +71,9 @@ class HoldKiller(Killer):
     def go_on(self, found: str) -> None:
         if self.scenario.lossy:  # what was forgotten is forgotten, whether there is a new hold or not
             assert [held.commit(1).outcome for held in KEPT[1:]] in ([], ["settled"])  # it was open
+            if not KEPT and self.world.store.stats().holds == self.scenario.max_holds:
+                # The new hold took the place of the settled one: all are open now, and none of these is forgotten.
+                assert settle(self.world, *self.scenario.keys, name="y") == ("settled", (1,))
             assert reserve(self.world, *self.scenario.keys, name="another")[0]
             assert settle(self.world, *self.scenario.keys, name="another") == ("settled", (1,))
             return
