@@ -15,6 +15,7 @@ from rich.table import Table
 from benchmarks import (
     batches,
     fleet,
+    fleet_before_holds,
     fleet_holding,
     gates,
     hits,
@@ -44,6 +45,7 @@ SECTIONS: dict[str, Callable[[bool], Section]] = {
     "shared": shared.run,
     "fleet": fleet.run,
     "fleet-holding": fleet_holding.run,
+    "fleet-before-holds": fleet_before_holds.run,
     "web": web.run,
     "service": service.run,
     "llm-proxy": llm_proxy.run,

@@ -136,7 +136,7 @@ def _server(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]
     baseline = client.script_load(ONE_GET_ONE_SET)
     names = [name for key in range(KEYS) for name in _commands_for("1/second bucket", "b0").names((f"user:{key}",))]
     random.Random(1).shuffle(names)
-    streams = {"one GET, one SET with PX": [_command(baseline, [name], [b"x" * 42, b"60000"]) for name in names]}
+    streams = {"one GET, one SET with PX": [command_of(baseline, [name], [b"x" * 42, b"60000"]) for name in names]}
     for name, text in ADMITTING.items():
         streams[name] = _stream(client, text, "admitting")
     for name, text in REFUSING.items():
@@ -146,8 +146,8 @@ def _server(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]
     for _ in range(5 if quick else 41):  # many short ones: a busy machine slows down neighbours in time alike
         client.flushall()
         for name, commands in streams.items():
-            _saturate(port, commands, 2 * KEYS)  # each limit is known, or used up, before it is measured
-            rates[name].append(_saturate(port, commands, calls))
+            saturate(port, commands, 2 * KEYS)  # each limit is known, or used up, before it is measured
+            rates[name].append(saturate(port, commands, calls))
     base = rates["one GET, one SET with PX"]
     share = {name: median(own / one for own, one in zip(taken, base, strict=True)) for name, taken in rates.items()}
     for name, taken in rates.items():
@@ -176,7 +176,7 @@ def _logs(rows: list[tuple[str, ...]], port: int, quick: bool) -> list[Target]:
     baseline = client.script_load(ONE_GET_ONE_SET)
     names = [name for key in range(LOGS) for name in _commands_for("1/second bucket", "b0").names((f"user:{key}",))]
     random.Random(1).shuffle(names)
-    one = [_command(baseline, [name], [b"x" * 42, b"60000"]) for name in names]
+    one = [command_of(baseline, [name], [b"x" * 42, b"60000"]) for name in names]
     subjects = [(many, kind) for many in LOG_TARGETS for kind in ("", ", refusing")]
     rates: dict[tuple[int, str], list[float]] = {subject: [] for subject in subjects}
     shares: dict[tuple[int, str], list[float]] = {subject: [] for subject in subjects}
@@ -262,17 +262,17 @@ def _stream(client: Any, text: str, prefix: str, keys: int = KEYS) -> list[bytes
     for key in range(keys):
         call = next(limits.decide(Operation((f"user:{key}",), (1,))))
         client.script_load(call.script.text)
-        commands.append(_command(call.script.sha, call.keys, call.arguments))
+        commands.append(command_of(call.script.sha, call.keys, call.arguments))
     random.Random(1).shuffle(commands)
     return commands
 
 
-def _command(sha: str, keys: Sequence[bytes], arguments: Sequence[bytes]) -> bytes:
+def command_of(sha: str, keys: Sequence[bytes], arguments: Sequence[bytes]) -> bytes:
     words = [b"EVALSHA", sha.encode(), b"%d" % len(keys), *keys, *arguments]
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
 
-def _saturate(port: int, commands: Sequence[bytes], calls: int) -> float:
+def saturate(port: int, commands: Sequence[bytes], calls: int) -> float:
     """Calls a second of a server that gets them in one stream."""
     writes = [b"".join(commands[start : start + 64]) for start in range(0, len(commands) // 64 * 64, 64)]
     with socket.create_connection(("127.0.0.1", port)) as connection:

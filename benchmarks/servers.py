@@ -56,8 +56,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(command: list[str], port: int) -> Iterator[None]:
-    """A server that answers on its port, until the end of the block."""
+def running(command: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The process of a server that answers on its port, until the end of the block."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(500):
@@ -67,7 +67,7 @@ def running(command: list[str], port: int) -> Iterator[None]:
             if process.poll() is not None:
                 raise RuntimeError(f"{command[0]} ended with {process.returncode}")
             time.sleep(0.02)
-        yield
+        yield process
     finally:
         process.terminate()
         process.wait(10)
@@ -80,6 +80,34 @@ def redis_server() -> Iterator[int]:
     command = [program("redis-server") or "redis-server", "--port", str(port), "--save", "", "--appendonly", "no"]
     with tempfile.TemporaryDirectory() as folder, running([*command, "--dir", folder], port):
         yield port
+
+
+@dataclass(frozen=True, slots=True)
+class CountedRedis:
+    """A Redis whose instructions callgrind counts: the same on every machine, however busy."""
+
+    port: int
+    pid: int
+    folder: Path
+
+    def instructions(self) -> int:
+        """Those since the last call."""
+        former = set(self.folder.glob("redis.*"))
+        subprocess.run(["callgrind_control", "-d", str(self.pid)], capture_output=True, check=True)
+        [told] = set(self.folder.glob("redis.*")) - former
+        found = re.search(r"^(?:summary|totals): (\d+)", told.read_text(), re.MULTILINE)
+        assert found, told
+        return int(found[1])
+
+
+@contextmanager
+def counted_redis(folder: Path) -> Iterator[CountedRedis]:
+    """A Redis under callgrind, which writes into a folder, and keeps nothing itself."""
+    port = free_port()
+    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder / 'redis'}"]
+    command += [program("redis-server") or "redis-server", "--port", str(port), "--save", "", "--hz", "1"]
+    with running(command, port) as process:
+        yield CountedRedis(port, process.pid, folder)
 
 
 @dataclass(frozen=True, slots=True)
