@@ -409,6 +409,7 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
         self._shorten()
 
     def _shorten(self) -> None:
+        self._hold_new = getattr(self._bound, "hold_new", None) if self._is_plain else None
         if type(self).ask is AsyncLimiter.ask:
             self.__dict__.pop("ask", None)
             if self._is_plain:
@@ -437,13 +438,16 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
     ) -> AsyncReservation:
         """See `Limiter.reserve`: `async with await limiter.reserve(key) as held`."""
         own_us = lease_of(lease, lease_us)
+        if id is None and remember is None and self._hold_new is not None and type(cost) is int:
+            return AsyncReservation(self._bound, await self._hold_new(key, cost, own_us), own_us)
         hold = Hold(id, own_us, remember_of(remember))
         reserved: Reserved = await answered(self._bound.reserve(self._operation(key, cost), hold))
         return AsyncReservation(self._holds, reserved, own_us)
 
     async def commit(self, id: str, actual: Cost | None = None) -> Settlement:
         """See `Limiter.commit`."""
-        settlement: Settlement = await answered(self._holds.commit(id, actual))
+        holds = self._bound if self._is_plain and (type(actual) is int or actual is None) else self._holds
+        settlement: Settlement = await answered(holds.commit(id, actual))
         return settlement
 
     async def cancel(self, id: str) -> Settlement:

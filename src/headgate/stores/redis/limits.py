@@ -17,9 +17,11 @@ from headgate.keys import Key, check_now
 from headgate.operation import Operation, Receipt
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, StatesAt, checked_pairs, read_receipt
 from headgate.stores.python_table import PythonDecisions
-from headgate.stores.redis.commands import Commands, ScriptSteps
+from headgate.stores.redis.commands import Commands, ScriptCall, ScriptSteps
 from headgate.stores.redis.hold_commands import HoldCommands
 from headgate.stores.redis.line import RedisLine
+from headgate.stores.redis.new_holds import NewHolds
+from headgate.stores.redis.short_commits import ShortCommits
 from headgate.stores.redis.turns import Turns
 
 if TYPE_CHECKING:
@@ -48,6 +50,27 @@ class _RedisLimits:
 
     def id_of(self, key: Key, name: str | bytes, /) -> str:
         return self._holds.id_of(key, name)
+
+    def _new_call(self, key: Key, cost: int, lease_us: int) -> tuple[NewHolds, str, ScriptCall] | None:
+        """The short way to a hold under an id that is just made, that id, and the call; None where there is none."""
+        new = self._holds.new
+        return None if new is None or self._clock is not None else (new, *new.call(key, cost, lease_us))
+
+    def _short_call(
+        self, whole_id: str, actuals: Amounts, now_us: int | None
+    ) -> tuple[ShortCommits, ScriptCall] | None:
+        """The short way to settle a hold, and the call; None where there is none."""
+        short = self._holds.short_commits
+        if short is None or now_us is not None or self._clock is not None:
+            return None
+        call = short.call(whole_id, actuals)
+        return None if call is None else (short, call)
+
+    def _rest_of_commit(self, whole_id: str, actuals: Amounts) -> ScriptSteps:
+        """The steps of a settling, of which the first was asked already."""
+        steps = self._holds.commit(whole_id, actuals, None, None)
+        next(steps)
+        return steps
 
     def _resetting(self, keys: tuple[Key, ...]) -> ScriptSteps:
         return self._commands.forget(self._commands.names(keys), self._now_us())
@@ -114,10 +137,10 @@ class RedisLimits(_RedisLimits, BoundLimits):
 
     def hold_new(self, key: Key, cost: int, lease_us: int) -> Reserved:
         """`reserve` of one key under an id that is just made, without steps where it need not have any."""
-        new = self._holds.new
-        if new is None or self._clock is not None:
+        found = self._new_call(key, cost, lease_us)
+        if found is None:
             return self.reserve(self._whole(key, cost), Hold(None, lease_us))
-        whole_id, call = new.call(key, cost, lease_us)
+        new, whole_id, call = found
         try:
             reply = self._run(call)
         except StoreError as lost:
@@ -130,19 +153,14 @@ class RedisLimits(_RedisLimits, BoundLimits):
         return reserved
 
     def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
-        short, call = self._holds.short_commits, None
-        if short is not None and now_us is None and self._clock is None:
-            call = short.call(whole_id, actuals)
-        if short is None or call is None:
+        found = self._short_call(whole_id, actuals, now_us)
+        if found is None:
             settlement: Settlement = drive(self._holds.commit(whole_id, actuals, now_us, self._clock), self._run)
             return settlement
+        short, call = found
         reply = self._run(call)
         settled = short.settled(reply)
-        if settled is None:
-            steps = self._holds.commit(whole_id, actuals, None, None)
-            next(steps)  # which is that call
-            settled = self._rest(steps, reply)
-        return settled
+        return self._rest(self._rest_of_commit(whole_id, actuals), reply) if settled is None else settled
 
     def extend(self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None) -> Extension:
         steps = self._holds.extend(whole_id, lease_us, more, now_us, self._clock)
@@ -186,11 +204,38 @@ class AsyncRedisLimits(_RedisLimits, AsyncBoundLimits):
     def give_back(self, receipt: Receipt, ago_us: int, /) -> Awaitable[None]:
         return drive_async(self._giving_back(receipt, ago_us), self._run)
 
+    async def hold_new(self, key: Key, cost: int, lease_us: int) -> Reserved:
+        """`RedisLimits.hold_new` for asyncio."""
+        found = self._new_call(key, cost, lease_us)
+        if found is None:
+            return await self.reserve(self._whole(key, cost), Hold(None, lease_us))
+        new, whole_id, call = found
+        try:
+            reply = await self._run(call)
+        except StoreError as lost:
+            lost.hold_id = whole_id
+            raise
+        return Reserved(new.decided(reply, cost), whole_id, False)
+
     def reserve(self, operation: Operation, hold: Hold, /) -> Awaitable[Reserved]:
         return drive_async(self._holds.reserve(operation, hold, self._clock), self._run)
 
-    def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Awaitable[Settlement]:
-        return drive_async(self._holds.commit(whole_id, actuals, now_us, self._clock), self._run)
+    async def commit(self, whole_id: str, actuals: Amounts = None, /, *, now_us: int | None = None) -> Settlement:
+        found = self._short_call(whole_id, actuals, now_us)
+        if found is None:
+            return await drive_async(self._holds.commit(whole_id, actuals, now_us, self._clock), self._run)
+        short, call = found
+        reply = await self._run(call)
+        settled = short.settled(reply)
+        if settled is not None:
+            return settled
+        steps = self._rest_of_commit(whole_id, actuals)
+        try:
+            while True:
+                reply = await self._run(steps.send(reply))
+        except StopIteration as stop:
+            rest: Settlement = stop.value
+            return rest
 
     def extend(
         self, whole_id: str, lease_us: int, more: Sequence[int], /, *, now_us: int | None = None
