@@ -388,7 +388,12 @@ class Commands:
 
     def _locals(self, place: list[int]) -> int:
         """How many local variables a script for these limits has, of the 200 that Lua allows."""
-        return sum(40 if is_log(self.definitions[number]) or self.members[number].borders else 20 for number in place)
+        return sum(self._locals_of(number) for number in place)
+
+    def _locals_of(self, number: int) -> int:
+        if is_log(self.definitions[number]) or self.members[number].borders:
+            return 40
+        return 25 if is_in_flight(self.definitions[number].limit.algorithm) else 20
 
     def _few(self, place: tuple[int, ...], *, together: bool) -> Script:
         """The script of these limits, found once."""

@@ -10,12 +10,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from headgate.algorithms.table import REDIS_FORMS
+from headgate.algorithms.table import REDIS_FORMS, is_in_flight
 from headgate.made_once import made_once
 from headgate.stores.redis.scripts import MARKS, Script, finished, included, script_of, section_of, sections_of
 
 _ENTRY = 34
 """Bytes that a record has of a limit for each part."""
+
+_NUL = r"\0"
 
 _OF_SETTLINGS = {
     "concurrent.next": "steps.not_told",
@@ -90,6 +92,7 @@ def _few_of_one_hash(
             words = {
                 "FIELD": f"'{field}'",
                 "CODE": str(REDIS_FORMS[algorithm].code),
+                "ENTRY_OF": _entry_of(algorithm),
                 "VALUE": str(number + 1),
                 "REFUNDED": str(1 + len(limits) + refills.index(number) + 1) if number in refills else "0",
                 "MARK_AT": str(marks[number - 1][0]),
@@ -115,16 +118,28 @@ def _few_of_one_hash(
     lines += each(sections["open"], numbers) + each(sections["close"], reversed(numbers))
     lines += with_each(sections["write"], f"{shell}.each")
     fields = [f"'{field}'" for _, field in limits] + [f"'+{limits[number - 1][1]}'" for number in refills]
+    states = [f"state{number}" for number in numbers]
+    written = [*states, *(f"refunds{number}" for number in refills)] if shell == "settle_few" else states
     words = {
         "COUNT": str(len(limits)),
         "FIELDS": ", ".join(fields),
-        "STATES": ", ".join(f"state{number}" for number in numbers),
+        "STATES": ", ".join(states),
+        "ALL": " and ".join(written),
+        "CHANGES": ", ".join(f"{field}, {value}" for field, value in zip(fields, written, strict=False)),
         "REFUNDS": ", ".join(f"refunds{number}" for number in numbers),
         "ENTRIES": ", ".join(f"entry{number}" for number in numbers),
         "JOINED": " .. ".join(f"entry{number}" for number in numbers),
         "PART_SIZE": str(8 + _ENTRY * len(limits)),
     }
     return finished([_with_words(line, words) for line in lines])
+
+
+def _entry_of(algorithm: str) -> str:
+    """What a record has of a limit for a part: for places in flight, which are freed whole, its kind alone."""
+    code = REDIS_FORMS[algorithm].code
+    if is_in_flight(algorithm):
+        return f"'\\{code}{_NUL * (_ENTRY - 1)}'"
+    return f"pack('<BBdddd', {code}, 0, marked, missing_then, times, refunds)"
 
 
 def _marks_in(limits: tuple[tuple[str, str], ...]) -> Iterator[tuple[int, int]]:

@@ -36,6 +36,9 @@ PACKED, MOST_PACKED, COPIED = 14, 16, 7
 """Entries of a log that are moved together into a field of their own, once its own field would have so many; and
 how many of the next to leave its own field has copies of."""
 
+MOST_IN_FIELD = 8
+"""Leases of places in flight that are in the field of their limit; more have sorted sets."""
+
 _SHADOW = 8
 MARKS = (15, 22)
 """Bytes of a limit's numbers."""
@@ -65,6 +68,8 @@ _CONSTANTS = {
     "PLACES": REDIS_FORMS["concurrent"].code,
     "CALENDAR": REDIS_FORMS["calendar_window"].code,
     "MOST_DEAD": 80,
+    "LEASE": 33,
+    "MOST_IN_FIELD": MOST_IN_FIELD,
     "DEAD_EVERY": 8,
     "NOT_CHARGED": 255,
     "ID_LETTERS": ID_LETTERS,

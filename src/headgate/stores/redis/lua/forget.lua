@@ -10,7 +10,7 @@ for number = 1, #KEYS do
   reply[number] = value
   call('HDEL', key, field, '+' .. field, '+')
   if value and sub(field, 1, 1) == 'p' then
-    local digits, now, ones = unpack('<d', value), 0, key .. field .. ':1'
+    local digits, leases, now, ones = unpack('<d', value, #value - 26), sub(value, 1, #value - 27), 0, key .. field .. ':1'
     local left, weight
     --@ include concurrent.ends
     left, weight = digits, 1

@@ -46,7 +46,7 @@ do
   if allowed then
     local marked, missing_then, times, refunds = 0, 0, 0, 0
     --@ include ALGORITHM.mark
-    entryNUMBER = pack('<BBdddd', CODE, 0, marked, missing_then, times, refunds)
+    entryNUMBER = ENTRY_OF
   end
   if usual then
     reply = pack('<ddd', remaining, reset_after, next_after) .. reply
@@ -56,17 +56,25 @@ do
 end
 
 --@ write
---@ include reserve_few.each
+if ALL then
+  call('HSET', key, CHANGES)
+else
+  --@ include reserve_few.each
+end
 if allowed then
-  local settled_us, seconds, server_s = at_once == 1 and now_us or 0, tonumber(ARGV[3]), now_us / 1000000
+  local settled_us, server_s = at_once == 1 and now_us or 0, now_us / 1000000
   if given_us >= 0 then server_s = call('TIME')[1] end
-  local epoch, until_s = unpack('<c8I4', values[1] or token .. '\0\0\0\0')
+  local epoch, until_s = token, 0
+  if values[1] then epoch, until_s = unpack('<c8I4', values[1]) end
   local part = ''
   if at_once == 0 then part = pack('<d', cost) .. JOINED end
-  call('SET', KEYS[1], pack('<c16BdddHHHHdHc0c8c0c0c0', identity, at_once, lease_end, settled_us, remember_us, 1, 1, COUNT,
-    1 - at_once, cost, #key, key, epoch, ARGV[2], part, reply), 'EX', ARGV[3])
-  if until_s < server_s + seconds then
-    until_s = math.min(math.ceil(server_s + seconds * 1.125), 4294967295)
+  -- What is long is put together by Lua itself, which copies it faster than pack does.
+  local record = identity .. pack('<BdddHHHHdH', at_once, lease_end, settled_us, remember_us, 1, 1, COUNT, 1 - at_once, cost, #key)
+    .. key .. epoch .. ARGV[2] .. part .. reply
+  call('SET', KEYS[1], record, 'EX', ARGV[3])
+  local needed_s = server_s + ARGV[3]
+  if until_s < needed_s then
+    until_s = math.min(math.ceil(needed_s + ARGV[3] * 0.125), 4294967295)
     call('HSET', key, '+', pack('<c8I4', epoch, until_s))
     if until_s > longest_s then longest_s = until_s end
   else

@@ -73,7 +73,11 @@ elseif stateNUMBER then
 end
 
 --@ write
---@ include settle_few.each
+if ALL then
+  call('HSET', key, CHANGES)
+else
+  --@ include settle_few.each
+end
 if outcome ~= 'A' then
   call('SETRANGE', KEYS[1], '16', pack('<BdddHHHHd', 1, lease_end, now_us, remember_us, 1, 1, COUNT, parted, actual))
 end
