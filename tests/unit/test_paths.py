@@ -75,6 +75,10 @@ MATCHES = [
     ("/**", "", False),
     ("/caf%C3%A9", "/café", True),
     ("/café", "/caf%c3%a9", True),
+    ("/%7Bx%7D", "/%7Bx%7D", True),
+    ("/%7Bx%7D", "/y", False),
+    ("/a/%2A%2A", "/a/**", True),
+    ("/a/%2A%2A", "/a/b/c", False),
 ]
 
 

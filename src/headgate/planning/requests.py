@@ -7,7 +7,7 @@ from itertools import islice, product
 
 from headgate.policy.compiled import Policy, Rule
 from headgate.policy.matching import Matcher, without_idle_defaults
-from headgate.policy.path_templates import template_segments
+from headgate.policy.path_templates import Wild, template_segments
 
 _MOST_REQUESTS = 4096
 
@@ -33,9 +33,7 @@ def requests_of(policy: Policy) -> Iterator[tuple[Place, tuple[Rule, ...]]]:
 
 def _path(template: str) -> str:
     """A path that a template is for."""
-    segments = [
-        "x" if segment.startswith("{") or segment == "**" else segment for segment in template_segments(template)
-    ]
+    segments = ["x" if isinstance(segment, Wild) else segment for segment in template_segments(template)]
     return "/" + "/".join(segments)
 
 

@@ -32,10 +32,10 @@ def hosts_of(host: str) -> list[str]:
 
 def one_spelling(credentials: str) -> str:
     """`Bearer x`, `bearer x` and `BEARER  x` are the same credentials (RFC 9110, 11.1), and so are many of Basic."""
-    scheme, *rest = credentials.split(None, 1)
-    if not rest:
+    words = credentials.split(None, 1)
+    if len(words) < 2:
         return credentials
-    scheme, token = scheme.lower(), rest[0]
+    scheme, token = words[0].lower(), words[1]
     return f"{scheme} {_plain_base64(token) if scheme == 'basic' else plain_token(token)}"
 
 

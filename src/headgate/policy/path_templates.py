@@ -7,19 +7,31 @@ any number of segments, none included.
 from __future__ import annotations
 
 import re
+from enum import Enum
 from urllib.parse import unquote
 
 from headgate.errors import ConfigError
 
-PARAMETER = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
-"""A segment that stands for any one."""
-
+_PARAMETER = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}")
 _LONGEST_TEMPLATE = 1024
 _LONGEST_ADVICE = 60
 
 
-def template_segments(template: str) -> list[str]:
-    """The segments of a template; raises ConfigError for one that could never match as meant."""
+class Wild(Enum):
+    """A segment of a template that is no literal."""
+
+    ANY = "{name}"
+    """Any one segment."""
+
+    BELOW = "**"
+    """Any number of segments, none included."""
+
+
+def template_segments(template: str) -> list[str | Wild]:
+    """The segments of a template, literal ones decoded; raises ConfigError for one that could never match as meant.
+
+    What is percent-encoded is literal: `%7Bx%7D` is the segment `{x}` and no parameter.
+    """
     if not template.startswith("/"):
         raise ConfigError(f'a path begins with "/", not {template[:1]!r}: {_advice(template)}')
     if len(template) > _LONGEST_TEMPLATE:
@@ -34,7 +46,7 @@ def template_segments(template: str) -> list[str]:
                 raise ConfigError(
                     f'"**" stands for all that follows: it can only be the last segment; {_advice(template)}'
                 )
-        elif PARAMETER.fullmatch(segment):
+        elif _PARAMETER.fullmatch(segment):
             if segment in names:
                 raise ConfigError(f'"{segment}" is there twice; {_advice(template)}')
             names.add(segment)
@@ -45,7 +57,13 @@ def template_segments(template: str) -> list[str]:
                 f'cannot read the segment "{segment[:60]}": a segment is literal, {{name}} for any one segment, '
                 f"or ** at the end for any number of them; {_advice(template)}"
             )
-    return [unquote(segment) for segment in segments]
+    return list(map(_segment, segments))
+
+
+def _segment(written: str) -> str | Wild:
+    if written == "**":
+        return Wild.BELOW
+    return Wild.ANY if _PARAMETER.fullmatch(written) else unquote(written)
 
 
 def _advice(template: str) -> str:
@@ -62,9 +80,9 @@ def _readable(template: str) -> str:
     kept: list[str] = []
     for place, segment in enumerate(segments):
         last = place == len(segments) - 1
-        if segment in kept and PARAMETER.fullmatch(segment):
+        if segment in kept and _PARAMETER.fullmatch(segment):
             kept.append(f"{segment[:-1]}{place + 1}}}")
-        elif (segment == "**" and last) or PARAMETER.fullmatch(segment) or not set("{}*") & set(segment):
+        elif (segment == "**" and last) or _PARAMETER.fullmatch(segment) or not set("{}*") & set(segment):
             kept.append(segment)
         else:
             kept.append("{name}" if "{name}" not in kept else f"{{name{place + 1}}}")

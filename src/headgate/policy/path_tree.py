@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headgate.policy.path_forms import forms_of
-from headgate.policy.path_templates import PARAMETER, template_segments
+from headgate.policy.path_templates import Wild, template_segments
 
 _LONGEST_PATH = 4096
 _MOST_STATES = 4096
@@ -91,10 +91,10 @@ class PathTree:
         """Let `owner` be found by paths that match `template`."""
         node = self._root
         for segment in template_segments(template):
-            if segment == "**":
+            if segment is Wild.BELOW:
                 node.below.append((owner, template))
                 break
-            if PARAMETER.fullmatch(segment):
+            if segment is Wild.ANY:
                 node.any = node.any or _Node()
                 node = node.any
             else:
