@@ -16,10 +16,10 @@ from headgate.testing import ManualClock
 
 
 def read_vectors(folder: Path) -> Iterator[dict[str, Any]]:
-    """All vectors of a folder."""
+    """All histories of decisions in a folder; the tables of policies have no steps."""
     for file in sorted(folder.glob("*.jsonl")):
         with file.open() as lines:
-            yield from map(json.loads, lines)
+            yield from (vector for vector in map(json.loads, lines) if "steps" in vector)
 
 
 def read_limits(vector: dict[str, Any]) -> list[Limit]:

@@ -5,6 +5,7 @@ since the Unix epoch. Safe under threads; a call that raises has charged nothing
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any, ClassVar, final
 
 from headgate.clock import Clock
@@ -23,6 +24,7 @@ __all__ = [
     "KeyedLimits",
     "Operation",
     "PeerLimits",
+    "PolicyParts",
     "RateLimitFields",
     "Reservation",
     "Settlement",
@@ -463,3 +465,99 @@ class PeerLimits:
 
         `within` is the first part of the key.
         """
+
+@final
+class PolicyParts:
+    """The native gate's parts, for the laws and vectors that hold them against `headgate.policy`.
+
+    Text has no lone surrogates. A function that gives None for its whole answer leaves it to Python, whose tables of
+    Unicode differ between versions. A value of a cookie or a parameter is None where it is repeated. A network is
+    (bytes of an address, first address, mask); rules are the fields of
+    `headgate.policy.client_address.AddressRules` in order.
+    """
+
+    @staticmethod
+    def forms_of(path: str) -> list[list[str]]:
+        """`headgate.policy.path_forms.forms_of`"""
+
+    @staticmethod
+    def match_path(templates: Sequence[tuple[int, str]], path: str) -> tuple[list[tuple[int, str]], list[int]]:
+        """What `headgate.policy.path_tree.PathTree` finds for a path, in order: (owner, template) each, and surely."""
+
+    @staticmethod
+    def client(rules: tuple[str, Sequence[tuple[int, int, int]], bool, int, int, int], peer: str, header: str) -> str:
+        """`headgate.policy.client_address.AddressRules.client`"""
+
+    @staticmethod
+    def address(
+        rules: tuple[str, Sequence[tuple[int, int, int]], bool, int, int, int], peer: str, header: str
+    ) -> bytes | None:
+        """`headgate.policy.client_address.AddressRules.address`"""
+
+    @staticmethod
+    def parse_address(text: str) -> bytes | None:
+        """`headgate.policy.client_address.parse_address`"""
+
+    @staticmethod
+    def address_text(address: IPv4Address | IPv6Address) -> str:
+        """`headgate.policy.client_address.address_text`"""
+
+    @staticmethod
+    def is_in(address: IPv4Address | IPv6Address, networks: Sequence[tuple[int, int, int]]) -> bool:
+        """`headgate.policy.client_address.is_in`"""
+
+    @staticmethod
+    def forwarded_for(value: str) -> list[str]:
+        """`headgate.policy.client_address.forwarded_for`"""
+
+    @staticmethod
+    def host_of(host: str) -> str | None:
+        """`headgate.policy.key_parts.host_of`"""
+
+    @staticmethod
+    def hosts_of(host: str) -> list[str] | None:
+        """`headgate.policy.key_parts.hosts_of`"""
+
+    @staticmethod
+    def one_spelling(credentials: str) -> str | None:
+        """`headgate.policy.key_parts.one_spelling`"""
+
+    @staticmethod
+    def plain_token(value: str) -> str:
+        """`headgate.policy.key_parts.plain_token`"""
+
+    @staticmethod
+    def bounded(value: str) -> str:
+        """`headgate.policy.key_parts.bounded`"""
+
+    @staticmethod
+    def digest(value: str) -> str:
+        """`headgate.policy.key_parts.digest`"""
+
+    @staticmethod
+    def cookie_values(lines: Sequence[str], name: str) -> list[str | None] | None:
+        """`headgate.policy.sent_values.cookie_values`, for the lines of a header."""
+
+    @staticmethod
+    def query_values(query: str, name: str) -> list[str | None] | None:
+        """`headgate.policy.sent_values.query_values`"""
+
+    @staticmethod
+    def one_of_values(values: Sequence[str | None]) -> str | None:
+        """`headgate.policy.request.one_of_values`: "" for none, None for repeated."""
+
+    @staticmethod
+    def one_of_lines(lines: Sequence[str]) -> str | None:
+        """`headgate.policy.request.Request.header` for the lines of a header."""
+
+    @staticmethod
+    def encode_key(parts: Sequence[str]) -> str | None:
+        """`headgate.keys.encode_key`; None for what is no key."""
+
+    @staticmethod
+    def hash_key(parts: Sequence[str], seed: bytes) -> tuple[int, int] | None:
+        """The hash of a key of parts under a seed of 16 bytes: what chooses the shard, and the slot."""
+
+    @staticmethod
+    def hash_of_limiter(key: Key, seed: bytes) -> tuple[int, int]:
+        """`hash_key` of any key, as a limiter reads it; raises ArgumentError for what is none."""

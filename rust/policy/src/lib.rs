@@ -2,3 +2,15 @@
 //!
 //! A policy is plain data, as in `headgate.policy`; files and functions have the same names there and here, and give
 //! the same answers. There is no Python here, no I/O and no clock.
+
+pub mod client_address;
+pub mod key_parts;
+pub mod keys;
+pub mod path_forms;
+pub mod path_match;
+pub mod path_templates;
+pub mod path_tree;
+pub mod plain_path;
+pub mod sent_values;
+pub mod text;
+pub mod value;

@@ -3,15 +3,11 @@
 
 use headgate_core::hash::{KeyHash, Seed};
 use headgate_core::limit::LARGEST;
+use headgate_policy::keys::{self, LONGEST_KEY, MOST_PARTS};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyString, PyTuple};
 use smallvec::SmallVec;
-
-/// Bytes of UTF-8 that a key may have; `headgate.keys.LONGEST_KEY`.
-const LONGEST_KEY: usize = 8192;
-/// `headgate.keys.MOST_PARTS`.
-const MOST_PARTS: usize = 16;
 
 /// Hash a key: text, or a tuple of parts.
 #[inline]
@@ -59,14 +55,8 @@ fn hash_parts(key: &Bound<'_, PyAny>, seed: &Seed) -> PyResult<KeyHash> {
         parts.push(number.str()?);
     }
     let texts: SmallVec<[&str; 4]> = parts.iter().filter_map(|part| part.to_str().ok()).collect();
-    let length: usize = texts.iter().map(|text| text.len()).sum();
-    if texts.len() != parts.len() || texts.iter().any(|text| text.is_empty()) || length > LONGEST_KEY {
-        return Err(complaint(key, "encode_key"));
-    }
-    if let [only] = texts[..] {
-        return Ok(seed.text(only.as_bytes()));
-    }
-    Ok(seed.parts(texts.iter().map(|text| text.as_bytes())))
+    let hash = if texts.len() == parts.len() { keys::hash_key(&texts, seed) } else { None };
+    hash.ok_or_else(|| complaint(key, "encode_key"))
 }
 
 /// The units that a request asks for.

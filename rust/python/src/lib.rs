@@ -16,6 +16,7 @@ mod log_lines;
 mod measured;
 mod operation;
 mod peers;
+mod policy_parts;
 mod registration;
 mod reservation;
 mod sender;
@@ -51,6 +52,8 @@ mod _native {
     use crate::operation::Operation;
     #[pymodule_export]
     use crate::peers::PeerLimits;
+    #[pymodule_export]
+    use crate::policy_parts::PolicyParts;
     #[pymodule_export]
     use crate::reservation::Reservation;
     #[pymodule_export]

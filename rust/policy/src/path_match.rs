@@ -1,0 +1,58 @@
+//! Whose templates match a path.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// By owner, in order, the template that was found.
+pub type Found = BTreeMap<i32, u32>;
+
+/// Whose templates match a path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PathMatch {
+    found: Vec<(i32, u32)>,
+    surely: Vec<i32>,
+}
+
+impl PathMatch {
+    /// `surely` are those owners, in order, whose templates match in every form.
+    pub fn new(found: &Found, surely: Vec<i32>) -> Self {
+        Self { found: found.iter().map(|(owner, template)| (*owner, *template)).collect(), surely }
+    }
+
+    /// What a path matches that has one form.
+    pub fn of_one_form(found: &Found) -> Self {
+        Self::new(found, found.keys().copied().collect())
+    }
+
+    /// The template of an owner that matches in some form, the most literal one: its index among those added.
+    #[inline]
+    pub fn template_of(&self, owner: i32) -> Option<u32> {
+        let place = self.found.binary_search_by_key(&owner, |(owner, _)| *owner).ok()?;
+        self.found.get(place).map(|(_, template)| *template)
+    }
+
+    /// Whether a template of an owner matches in every form.
+    #[inline]
+    pub fn is_surely(&self, owner: i32) -> bool {
+        self.surely.binary_search(&owner).is_ok()
+    }
+
+    /// The owners whose templates match in any form, in order, each with the index of the most literal that does.
+    pub fn found(&self) -> &[(i32, u32)] {
+        &self.found
+    }
+
+    /// The owners whose templates match in every form, in order.
+    pub fn surely(&self) -> &[i32] {
+        &self.surely
+    }
+}
+
+/// What matches a path; `number` is below `PathTree::count` where the tree knows this match in advance.
+#[derive(Clone, Debug)]
+pub struct Matched<'t> {
+    /// The same for all paths that are matched alike, None for a match that was made for this path alone.
+    pub number: Option<u32>,
+    /// Whose templates match.
+    pub paths: Cow<'t, PathMatch>,
+}

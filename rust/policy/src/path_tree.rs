@@ -1,0 +1,266 @@
+//! Which templates match a path: a tree of their segments, made into an automaton.
+
+use std::borrow::Cow;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::path_forms::{Forms, forms_of};
+use crate::path_match::{Found, Matched, PathMatch};
+use crate::path_templates::{Segment, template_segments};
+use crate::plain_path::{LONGEST_PATH, plain_path};
+use crate::text::is_longer;
+
+/// States that are made in advance; what is beyond them is walked node by node.
+const MOST_STATES: usize = 4096;
+/// Owners that all states made in advance remember together.
+const MOST_FOUND: usize = 1 << 18;
+/// A step that no state was made for.
+const UNMADE: u32 = u32::MAX;
+
+type Nodes = SmallVec<[u32; 2]>;
+
+#[derive(Default)]
+struct Node {
+    literal: FxHashMap<Box<str>, u32>,
+    any: Option<u32>,
+    here: Vec<(i32, u32)>,
+    below: Vec<(i32, u32)>,
+}
+
+/// Where one is in the tree after some segments, and what that has found.
+struct State {
+    nodes: Nodes,
+    /// The templates that match whatever follows; what is found later is more literal, and stands.
+    found: Found,
+    matched: u32,
+    /// By segments that are literal in some of the nodes.
+    following: FxHashMap<Box<str>, u32>,
+    /// After any other segment.
+    other: u32,
+}
+
+/// Templates by their segments: which of them match a path costs its length, not their number.
+///
+/// Nothing in it changes once it is made: many threads walk it at once.
+pub struct PathTree {
+    templates: Vec<String>,
+    nodes: Vec<Node>,
+    states: Vec<State>,
+    matches: Vec<PathMatch>,
+    /// The match of a path that has too many forms to be meant: it meets all rules, and no exemption.
+    all: u32,
+    /// The match of what is no path.
+    none: u32,
+}
+
+impl PathTree {
+    /// Let each owner be found by paths that match its template. An owner may have several templates.
+    pub fn new<'a>(templates: impl IntoIterator<Item = (i32, &'a str)>) -> Self {
+        let mut tree = Self {
+            templates: Vec::new(),
+            nodes: vec![Node::default()],
+            states: Vec::new(),
+            matches: Vec::new(),
+            all: 0,
+            none: 0,
+        };
+        let mut all = Found::new();
+        for (owner, template) in templates {
+            let index = u32::try_from(tree.templates.len()).unwrap_or(UNMADE);
+            all.entry(owner).or_insert(index);
+            tree.add(template, owner, index);
+            tree.templates.push(template.to_owned());
+        }
+        tree.make_states(all);
+        tree
+    }
+
+    /// The template of an index, as it was given.
+    pub fn template(&self, index: u32) -> &str {
+        self.templates.get(index as usize).map_or("", String::as_str)
+    }
+
+    /// How many matches are known in advance: their numbers are below it.
+    pub fn count(&self) -> usize {
+        self.matches.len()
+    }
+
+    fn add(&mut self, template: &str, owner: i32, index: u32) {
+        let mut node = 0;
+        for segment in template_segments(template) {
+            let next = u32::try_from(self.nodes.len()).unwrap_or(UNMADE);
+            let own = &mut self.nodes[node as usize];
+            let following = match segment {
+                Segment::Below => {
+                    own.below.push((owner, index));
+                    return;
+                }
+                Segment::Any => *own.any.get_or_insert(next),
+                Segment::Literal(text) => *own.literal.entry(text.into()).or_insert(next),
+            };
+            if following == next {
+                self.nodes.push(Node::default());
+            }
+            node = following;
+        }
+        self.nodes[node as usize].here.push((owner, index));
+    }
+
+    /// Make the states that paths reach, from the shortest on, up to a bound.
+    fn make_states(&mut self, all: Found) {
+        let mut maker = Maker::default();
+        self.all = maker.matched(PathMatch::new(&all, Vec::new()));
+        self.none = maker.matched(PathMatch::default());
+        maker.state(self, SmallVec::from_slice(&[0]), Found::new());
+        let mut place = 0;
+        while place < maker.states.len() {
+            let (nodes, found) = (maker.states[place].nodes.clone(), maker.states[place].found.clone());
+            let segments = nodes.iter().flat_map(|node| self.nodes[*node as usize].literal.keys());
+            let segments: Vec<Box<str>> = segments.cloned().collect();
+            for segment in segments {
+                let following = maker.state(self, self.after(&nodes, &segment), found.clone());
+                maker.states[place].following.insert(segment, following);
+            }
+            maker.states[place].other = maker.state(self, self.wild(&nodes), found);
+            place += 1;
+        }
+        (self.states, self.matches) = (maker.states, maker.matches);
+    }
+
+    /// Where any segment leads that is literal in none of the nodes.
+    fn wild(&self, nodes: &[u32]) -> Nodes {
+        nodes.iter().filter_map(|node| self.nodes[*node as usize].any).collect()
+    }
+
+    /// Where a segment leads.
+    fn after(&self, nodes: &[u32], segment: &str) -> Nodes {
+        let mut after = self.wild(nodes);
+        after.extend(nodes.iter().filter_map(|node| self.nodes[*node as usize].literal.get(segment).copied()));
+        after
+    }
+
+    /// Add what these nodes have found, whatever follows.
+    fn find_below(&self, nodes: &[u32], found: &mut Found) {
+        for node in nodes {
+            found.extend(self.nodes[*node as usize].below.iter().rev().copied());
+        }
+    }
+
+    /// The match of a path that ends at these nodes.
+    fn match_here(&self, nodes: &[u32], found: &Found) -> PathMatch {
+        let mut here = found.clone();
+        for node in nodes {
+            here.extend(self.nodes[*node as usize].here.iter().rev().copied());
+        }
+        PathMatch::of_one_form(&here)
+    }
+
+    /// Whose templates match a path, which may carry a query.
+    pub fn match_path(&self, path: &str) -> Matched<'_> {
+        if let Some(plain) = plain_path(path) {
+            return self.walk(plain.split('/')); // by far most
+        }
+        if is_longer(path, LONGEST_PATH) {
+            return self.known(self.all);
+        }
+        match forms_of(path) {
+            Forms::None => self.known(self.none),
+            Forms::One(text) if text.is_empty() => self.walk([].into_iter()),
+            Forms::One(text) => self.walk(text.split('/')),
+            Forms::Several(forms) => {
+                self.together(forms.iter().map(|form| self.walk(form.iter().map(String::as_str))).collect())
+            }
+        }
+    }
+
+    fn walk<'p>(&self, mut segments: impl Iterator<Item = &'p str>) -> Matched<'_> {
+        let mut state = &self.states[0];
+        while !state.nodes.is_empty() {
+            let Some(segment) = segments.next() else { break };
+            let next = state.following.get(segment).copied().unwrap_or(state.other);
+            let Some(following) = self.states.get(next as usize) else {
+                return self.walk_nodes(state, segment, segments);
+            };
+            state = following;
+        }
+        self.known(state.matched)
+    }
+
+    /// `walk` from where no states were made.
+    fn walk_nodes<'p>(&self, state: &State, first: &str, segments: impl Iterator<Item = &'p str>) -> Matched<'_> {
+        let mut found = state.found.clone();
+        let mut nodes = self.after(&state.nodes, first);
+        self.find_below(&nodes, &mut found);
+        for segment in segments {
+            if nodes.is_empty() {
+                break;
+            }
+            nodes = self.after(&nodes, segment);
+            self.find_below(&nodes, &mut found);
+        }
+        Matched { number: None, paths: Cow::Owned(self.match_here(&nodes, &found)) }
+    }
+
+    fn known(&self, number: u32) -> Matched<'_> {
+        Matched { number: Some(number), paths: Cow::Borrowed(&self.matches[number as usize]) }
+    }
+
+    /// What matches in any of these forms, and what in all; of two templates of one owner, that of the usual form.
+    fn together<'t>(&'t self, mut matches: Vec<Matched<'t>>) -> Matched<'t> {
+        let alike = matches.windows(2).all(|two| two[0].paths == two[1].paths);
+        if alike && let Some(only) = matches.pop() {
+            return only;
+        }
+        let mut found = Found::new();
+        for matched in matches.iter().rev() {
+            found.extend(matched.paths.found().iter().copied());
+        }
+        let in_all = |owner: &i32| matches.iter().all(|matched| matched.paths.is_surely(*owner));
+        let surely = found.keys().copied().filter(in_all).collect();
+        Matched { number: None, paths: Cow::Owned(PathMatch::new(&found, surely)) }
+    }
+}
+
+/// Makes states, and each only once.
+#[derive(Default)]
+struct Maker {
+    states: Vec<State>,
+    matches: Vec<PathMatch>,
+    state_numbers: FxHashMap<(Nodes, Found), u32>,
+    match_numbers: FxHashMap<PathMatch, u32>,
+    count_found: usize,
+}
+
+impl Maker {
+    /// The number of the state at these nodes, or that none is made any more.
+    fn state(&mut self, tree: &PathTree, nodes: Nodes, mut found: Found) -> u32 {
+        tree.find_below(&nodes, &mut found);
+        let name = (nodes, found);
+        if let Some(number) = self.state_numbers.get(&name) {
+            return *number;
+        }
+        let matched = tree.match_here(&name.0, &name.1);
+        self.count_found += name.1.len() + 2 * matched.found().len();
+        if self.states.len() >= MOST_STATES || (self.count_found > MOST_FOUND && !self.states.is_empty()) {
+            return UNMADE;
+        }
+        let number = u32::try_from(self.states.len()).unwrap_or(UNMADE);
+        let (nodes, found) = name.clone();
+        let matched = self.matched(matched);
+        self.states.push(State { nodes, found, matched, following: FxHashMap::default(), other: UNMADE });
+        self.state_numbers.insert(name, number);
+        number
+    }
+
+    /// The number of a match.
+    fn matched(&mut self, matched: PathMatch) -> u32 {
+        if let Some(number) = self.match_numbers.get(&matched) {
+            return *number;
+        }
+        let number = u32::try_from(self.matches.len()).unwrap_or(UNMADE);
+        self.matches.push(matched.clone());
+        self.match_numbers.insert(matched, number);
+        number
+    }
+}

@@ -1,0 +1,69 @@
+//! Text as Python's `str` and `urllib` read it. What needs tables of Unicode that change is not here.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
+/// `str.isspace` of a character; the same for `\s` of regular expressions.
+#[inline]
+pub fn is_space(character: char) -> bool {
+    character.is_whitespace() || ('\x1c'..='\x1f').contains(&character)
+}
+
+/// `str.strip`
+#[inline]
+pub fn strip(text: &str) -> &str {
+    text.trim_matches(is_space)
+}
+
+/// `str.partition`, without the separator: what is before it and what is after, "" where it is not there.
+#[inline]
+pub fn partition(text: &str, separator: char) -> (&str, &str) {
+    text.split_once(separator).unwrap_or((text, ""))
+}
+
+/// `str.split(None, 1)`: the first word and all that follows it, "" where there is no such.
+pub fn first_word(text: &str) -> (&str, &str) {
+    let text = text.trim_start_matches(is_space);
+    match text.find(is_space) {
+        Some(end) => (&text[..end], text[end..].trim_start_matches(is_space)),
+        None => (text, ""),
+    }
+}
+
+/// Whether a text has more characters than this.
+#[inline]
+pub fn is_longer(text: &str, most: usize) -> bool {
+    text.len() > most && (text.is_ascii() || text.chars().nth(most).is_some())
+}
+
+/// `urllib.parse.unquote` with `errors="replace"`: decoded once, what is no UTF-8 replaced.
+///
+/// Characters that are no ASCII stay, and no sequence of encoded bytes runs across them.
+pub fn unquote(text: &str) -> Cow<'_, str> {
+    if !text.contains('%') {
+        return Cow::Borrowed(text);
+    }
+    if text.is_ascii() {
+        return percent_decode_str(text).decode_utf8_lossy();
+    }
+    let mut decoded = String::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii()).unwrap_or(rest.len());
+        decoded.push_str(&percent_decode_str(&rest[..end]).decode_utf8_lossy());
+        rest = &rest[end..];
+        let end = rest.find(|c: char| c.is_ascii()).unwrap_or(rest.len());
+        decoded.push_str(&rest[..end]);
+        rest = &rest[end..];
+    }
+    Cow::Owned(decoded)
+}
+
+/// `urllib.parse.unquote_plus` with `errors="replace"`
+pub fn unquote_plus(text: &str) -> Cow<'_, str> {
+    if !text.contains('+') {
+        return unquote(text);
+    }
+    Cow::Owned(unquote(&text.replace('+', " ")).into_owned())
+}
