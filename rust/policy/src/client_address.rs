@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use smallvec::SmallVec;
 
+pub use crate::address_text::address_text;
 use crate::text::{is_longer, partition, strip};
 
 /// What a list of trusted proxies calls the peers of a Unix socket, which have no address.
@@ -181,24 +182,6 @@ pub fn parse_address(text: &str) -> Option<IpAddr> {
 fn is_port(text: &str) -> bool {
     let digits = text.strip_prefix(':').unwrap_or("");
     (1..=5).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// An address as text, each in one form only: that of `inet_ntop`.
-pub fn address_text(address: IpAddr) -> String {
-    match address {
-        // Of what IPv6 has for IPv4, `inet_ntop` also writes the deprecated form with dots (RFC 4291, 2.5.5.1).
-        IpAddr::V6(address) if is_compatible(address) => {
-            let [.., a, b, c, d] = address.octets();
-            format!("::{}", Ipv4Addr::new(a, b, c, d))
-        }
-        address => address.to_string(),
-    }
-}
-
-/// Whether 96 bits are 0, and not also the next 16.
-fn is_compatible(address: Ipv6Addr) -> bool {
-    let segments = address.segments();
-    segments[..6].iter().all(|segment| *segment == 0) && segments[6] != 0
 }
 
 /// The `for` of each element of a Forwarded header (RFC 7239), "" where an element has none.

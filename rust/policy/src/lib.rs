@@ -3,6 +3,7 @@
 //! A policy is plain data, as in `headgate.policy`; files and functions have the same names there and here, and give
 //! the same answers. There is no Python here, no I/O and no clock.
 
+pub mod address_text;
 pub mod client_address;
 pub mod key_parts;
 pub mod keys;

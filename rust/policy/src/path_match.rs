@@ -56,3 +56,18 @@ pub struct Matched<'t> {
     /// Whose templates match.
     pub paths: Cow<'t, PathMatch>,
 }
+
+/// What matches in any of these forms, and what in all; of two templates of one owner, that of the usual form.
+pub fn together<'t>(mut matches: Vec<Matched<'t>>) -> Matched<'t> {
+    let alike = matches.windows(2).all(|two| two[0].paths == two[1].paths);
+    if alike && let Some(only) = matches.pop() {
+        return only;
+    }
+    let mut found = Found::new();
+    for matched in matches.iter().rev() {
+        found.extend(matched.paths.found().iter().copied());
+    }
+    let in_all = |owner: &i32| matches.iter().all(|matched| matched.paths.is_surely(*owner));
+    let surely = found.keys().copied().filter(in_all).collect();
+    Matched { number: None, paths: Cow::Owned(PathMatch::new(&found, surely)) }
+}

@@ -6,9 +6,9 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::path_forms::{Forms, forms_of};
-use crate::path_match::{Found, Matched, PathMatch};
+use crate::path_match::{Found, Matched, PathMatch, together};
 use crate::path_templates::{Segment, template_segments};
-use crate::plain_path::{LONGEST_PATH, plain_path};
+use crate::plain_path::{LONGEST_PATH, PlainPath, Step};
 use crate::text::is_longer;
 
 /// States that are made in advance; what is beyond them is walked node by node.
@@ -22,7 +22,7 @@ type Nodes = SmallVec<[u32; 2]>;
 
 #[derive(Default)]
 struct Node {
-    literal: FxHashMap<Box<str>, u32>,
+    literal: FxHashMap<Box<[u8]>, u32>,
     any: Option<u32>,
     here: Vec<(i32, u32)>,
     below: Vec<(i32, u32)>,
@@ -35,7 +35,7 @@ struct State {
     found: Found,
     matched: u32,
     /// By segments that are literal in some of the nodes.
-    following: FxHashMap<Box<str>, u32>,
+    following: FxHashMap<Box<[u8]>, u32>,
     /// After any other segment.
     other: u32,
 }
@@ -97,7 +97,7 @@ impl PathTree {
                     return;
                 }
                 Segment::Any => *own.any.get_or_insert(next),
-                Segment::Literal(text) => *own.literal.entry(text.into()).or_insert(next),
+                Segment::Literal(text) => *own.literal.entry(text.into_bytes().into()).or_insert(next),
             };
             if following == next {
                 self.nodes.push(Node::default());
@@ -117,7 +117,7 @@ impl PathTree {
         while place < maker.states.len() {
             let (nodes, found) = (maker.states[place].nodes.clone(), maker.states[place].found.clone());
             let segments = nodes.iter().flat_map(|node| self.nodes[*node as usize].literal.keys());
-            let segments: Vec<Box<str>> = segments.cloned().collect();
+            let segments: Vec<Box<[u8]>> = segments.cloned().collect();
             for segment in segments {
                 let following = maker.state(self, self.after(&nodes, &segment), found.clone());
                 maker.states[place].following.insert(segment, following);
@@ -134,7 +134,7 @@ impl PathTree {
     }
 
     /// Where a segment leads.
-    fn after(&self, nodes: &[u32], segment: &str) -> Nodes {
+    fn after(&self, nodes: &[u32], segment: &[u8]) -> Nodes {
         let mut after = self.wild(nodes);
         after.extend(nodes.iter().filter_map(|node| self.nodes[*node as usize].literal.get(segment).copied()));
         after
@@ -158,8 +158,8 @@ impl PathTree {
 
     /// Whose templates match a path, which may carry a query.
     pub fn match_path(&self, path: &str) -> Matched<'_> {
-        if let Some(plain) = plain_path(path) {
-            return self.walk(plain.split('/')); // by far most
+        if let Some(matched) = self.match_plain(path) {
+            return matched; // by far most
         }
         if is_longer(path, LONGEST_PATH) {
             return self.known(self.all);
@@ -167,28 +167,66 @@ impl PathTree {
         match forms_of(path) {
             Forms::None => self.known(self.none),
             Forms::One(text) if text.is_empty() => self.walk([].into_iter()),
-            Forms::One(text) => self.walk(text.split('/')),
+            Forms::One(text) => self.walk(text.split('/').map(str::as_bytes)),
             Forms::Several(forms) => {
-                self.together(forms.iter().map(|form| self.walk(form.iter().map(String::as_str))).collect())
+                together(forms.iter().map(|form| self.walk(form.iter().map(String::as_bytes))).collect())
             }
         }
     }
 
-    fn walk<'p>(&self, mut segments: impl Iterator<Item = &'p str>) -> Matched<'_> {
+    /// Whose templates match a path that is plain; None for any other.
+    #[inline]
+    fn match_plain(&self, path: &str) -> Option<Matched<'_>> {
+        let mut segments = PlainPath::new(path)?;
+        let mut state = &self.states[0];
+        loop {
+            match segments.step() {
+                Step::Segment(segment) if !state.nodes.is_empty() => match self.following(state, segment) {
+                    Some(following) => state = following,
+                    None => return self.match_plain_beyond(path),
+                },
+                Step::Segment(_) => {}
+                Step::End => return Some(self.known(state.matched)),
+                Step::NotPlain => return None,
+            }
+        }
+    }
+
+    /// `match_plain` of a path that leaves the states.
+    #[cold]
+    fn match_plain_beyond(&self, path: &str) -> Option<Matched<'_>> {
+        let mut path = PlainPath::new(path)?;
+        let mut segments: Vec<&[u8]> = Vec::new();
+        loop {
+            match path.step() {
+                Step::Segment(segment) => segments.push(segment),
+                Step::End => return Some(self.walk(segments.into_iter())),
+                Step::NotPlain => return None,
+            }
+        }
+    }
+
+    fn walk<'p>(&self, mut segments: impl Iterator<Item = &'p [u8]>) -> Matched<'_> {
         let mut state = &self.states[0];
         while !state.nodes.is_empty() {
             let Some(segment) = segments.next() else { break };
-            let next = state.following.get(segment).copied().unwrap_or(state.other);
-            let Some(following) = self.states.get(next as usize) else {
-                return self.walk_nodes(state, segment, segments);
-            };
-            state = following;
+            match self.following(state, segment) {
+                Some(following) => state = following,
+                None => return self.walk_nodes(state, segment, segments),
+            }
         }
         self.known(state.matched)
     }
 
+    /// The state after a segment; None where none was made.
+    #[inline]
+    fn following(&self, state: &State, segment: &[u8]) -> Option<&State> {
+        let number = state.following.get(segment).copied().unwrap_or(state.other);
+        self.states.get(number as usize)
+    }
+
     /// `walk` from where no states were made.
-    fn walk_nodes<'p>(&self, state: &State, first: &str, segments: impl Iterator<Item = &'p str>) -> Matched<'_> {
+    fn walk_nodes<'p>(&self, state: &State, first: &[u8], segments: impl Iterator<Item = &'p [u8]>) -> Matched<'_> {
         let mut found = state.found.clone();
         let mut nodes = self.after(&state.nodes, first);
         self.find_below(&nodes, &mut found);
@@ -204,21 +242,6 @@ impl PathTree {
 
     fn known(&self, number: u32) -> Matched<'_> {
         Matched { number: Some(number), paths: Cow::Borrowed(&self.matches[number as usize]) }
-    }
-
-    /// What matches in any of these forms, and what in all; of two templates of one owner, that of the usual form.
-    fn together<'t>(&'t self, mut matches: Vec<Matched<'t>>) -> Matched<'t> {
-        let alike = matches.windows(2).all(|two| two[0].paths == two[1].paths);
-        if alike && let Some(only) = matches.pop() {
-            return only;
-        }
-        let mut found = Found::new();
-        for matched in matches.iter().rev() {
-            found.extend(matched.paths.found().iter().copied());
-        }
-        let in_all = |owner: &i32| matches.iter().all(|matched| matched.paths.is_surely(*owner));
-        let surely = found.keys().copied().filter(in_all).collect();
-        Matched { number: None, paths: Cow::Owned(PathMatch::new(&found, surely)) }
     }
 }
 

@@ -5,62 +5,72 @@ use crate::text::is_longer;
 /// Characters of the longest path, with its query, that is brought into its forms.
 pub const LONGEST_PATH: usize = 4096;
 
-/// What a byte may be in a path that has one form, and stands in it already.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Literal,
-    Dot,
-    Slash,
-    Question,
-    Other,
+/// What comes next in a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<'p> {
+    /// A segment.
+    Segment(&'p [u8]),
+    /// Nothing: the path is plain.
+    End,
+    /// Something that the path may have other forms for: all of it is to be looked at again.
+    NotPlain,
 }
 
-const KINDS: [Kind; 256] = {
-    let mut kinds = [Kind::Other; 256];
+/// The segments of a path, as long as it is plain.
+#[derive(Clone, Debug)]
+pub struct PlainPath<'p> {
+    path: &'p str,
+    /// Where the next segment begins.
+    start: usize,
+}
+
+impl<'p> PlainPath<'p> {
+    /// A path that begins with `/`, and is not only that; None for any other.
+    #[inline]
+    pub fn new(path: &'p str) -> Option<Self> {
+        (path.len() > 1 && path.starts_with('/')).then_some(Self { path, start: 1 })
+    }
+
+    /// The next segment, if there is one.
+    #[inline]
+    pub fn step(&mut self) -> Step<'p> {
+        let Some(rest) = self.path.as_bytes().get(self.start..) else {
+            return Step::End;
+        };
+        let length = rest.iter().position(|byte| !IS_PLAIN[usize::from(*byte)]).unwrap_or(rest.len());
+        let (segment, following) = rest.split_at(length);
+        let first = self.start == 1;
+        self.start += length + 1;
+        match following.first() {
+            Some(b'/') | None => {}
+            Some(b'?') if self.has_plain_query() => self.start = self.path.len() + 1,
+            _ => return Step::NotPlain,
+        }
+        match segment.last() {
+            Some(b'.') => Step::NotPlain,
+            Some(_) => Step::Segment(segment),
+            // A slash may end a path. What is no more than that, and a query, is one form too, but a rare one.
+            None if !first && self.start > self.path.len() => Step::End,
+            None => Step::NotPlain,
+        }
+    }
+
+    /// Whether what follows a `?` changes nothing.
+    #[cold]
+    fn has_plain_query(&self) -> bool {
+        !is_longer(self.path, LONGEST_PATH) && !self.path.contains('#')
+    }
+}
+
+/// Whether a byte has one meaning in a path, whatever is beside it; a `.` has at the end of a segment only.
+const IS_PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
     let mut byte = 0;
     while byte < 128 {
-        kinds[byte] = match byte as u8 {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' => Kind::Literal,
-            b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=' | b':' | b'@' | b'-' => {
-                Kind::Literal
-            }
-            b'.' => Kind::Dot,
-            b'/' => Kind::Slash,
-            b'?' => Kind::Question,
-            _ => Kind::Other,
-        };
+        plain[byte] = matches!(byte as u8,
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*'
+            | b'+' | b',' | b'=' | b':' | b'@' | b'-');
         byte += 1;
     }
-    kinds
+    plain
 };
-
-/// The segments of a path, joined, that has one form and stands in it already; None for any other.
-#[inline]
-pub fn plain_path(path: &str) -> Option<&str> {
-    let bytes = path.as_bytes();
-    if bytes.first() != Some(&b'/') {
-        return None;
-    }
-    let mut before = Kind::Slash;
-    let mut end = bytes.len();
-    for (place, byte) in bytes.iter().enumerate().skip(1) {
-        let kind = KINDS[usize::from(*byte)];
-        match kind {
-            Kind::Literal | Kind::Dot => {}
-            Kind::Slash if before == Kind::Literal => {}
-            Kind::Question => {
-                if is_longer(path, LONGEST_PATH) || bytes[place..].contains(&b'#') {
-                    return None;
-                }
-                end = place;
-                break;
-            }
-            _ => return None,
-        }
-        before = kind;
-    }
-    if before == Kind::Dot || end < 2 {
-        return None;
-    }
-    Some(if before == Kind::Slash { &path[1..end - 1] } else { &path[1..end] })
-}

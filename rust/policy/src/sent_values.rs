@@ -33,6 +33,13 @@ impl SentName {
 
     /// Whether some application takes this for the name.
     fn is_spelled(&self, own: &str) -> bool {
+        let own = strip(own);
+        // A name of such characters alone is longer or shorter, or it may be this one.
+        if own.len() != self.plain.len()
+            && own.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[".contains(&byte))
+        {
+            return false;
+        }
         let own = plain_text(own);
         let mut plain = plain_name(&own);
         self.plain.chars().all(|wanted| plain.next() == Some(Some(wanted))) && plain.next().is_none()
@@ -75,6 +82,10 @@ fn are_too_many(lines: &[&str]) -> bool {
 
 /// The value of what only some applications take for a cookie, as in `a=b name=value`.
 fn hidden<'a>(pair: &'a str, name: &str) -> Option<&'a str> {
+    // White space at the beginning is what follows a ";": most cookies have no other.
+    if pair.bytes().skip(1).all(|byte| byte.is_ascii_graphic() && byte != b',') && !pair.get(1..)?.starts_with(name) {
+        return None;
+    }
     let starts = pair.char_indices().filter(|(_, before)| *before == ',' || is_space(*before));
     starts
         .map(|(place, before)| &pair[place + before.len_utf8()..])
