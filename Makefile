@@ -4,8 +4,10 @@ PYTHON ?= $(shell scripts/find-python 3.11 || scripts/find-python 3.12 || script
 BIN := .venv/bin
 NATIVE := $(shell find rust -name target -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print)
 OTHER_PYTHONS := 3.12 3.13
+PYTHONS := 3.11 $(OTHER_PYTHONS)
+EXTRA := dev
 
-.PHONY: help install serve serve-llm test test-native test-python test-pythons check format mutants bench docs clean
+.PHONY: help install serve serve-llm wheels test test-native test-python test-pythons check format mutants bench docs clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -14,10 +16,7 @@ install: .venv/.installed ## Build .venv with everything: the package, its extra
 
 .venv/.installed: pyproject.toml constraints.txt $(NATIVE)
 	@scripts/system-packages
-	@test -d .venv || "$(PYTHON)" -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt pip setuptools
-	@PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CURDIR)/constraints.txt" $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@scripts/check-core $(BIN)/python
+	@scripts/make-venv .venv "$(PYTHON)" $(EXTRA)
 	@touch $@
 
 serve: install ## Serve the example policy on http://127.0.0.1:8080, on the embedded store.
@@ -25,6 +24,13 @@ serve: install ## Serve the example policy on http://127.0.0.1:8080, on the embe
 
 serve-llm: install ## Serve a proxy of language models with an example provider on http://127.0.0.1:8081.
 	@$(BIN)/headgate llm serve --example $(ARGS)
+
+wheels: $(PYTHONS:%=dist/.wheel-%) ## Build what users install without a compiler: a wheel for each Python, in dist/.
+	@for told in $^; do test ! -f $$told || cat $$told; done
+
+dist/.wheel-%: pyproject.toml README.md $(NATIVE) $(shell find src -name '*.egg-info' -prune -o -name __pycache__ -prune -o -type f ! -name '*.so' -print)
+	@scripts/system-packages
+	@scripts/build-wheels $*
 
 test: test-native test-pythons test-python ## Run all tests, on every Python that is at hand.
 

@@ -1,4 +1,4 @@
-"""Where no Rust toolchain is in sight: the package installs, alone, and answers every vector."""
+"""Headgate is installed, from source and from a wheel, where no Rust toolchain is in sight, and decides there."""
 
 from __future__ import annotations
 
@@ -18,21 +18,32 @@ PARTS = ("src", "rust", "pyproject.toml", "README.md", "LICENSE")
 BUILT = shutil.ignore_patterns("target", "*.so", "*.pyd", "*.egg-info", "__pycache__")
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python into which Headgate was installed with neither cargo nor rustc nor a compiler to be found."""
-    folder = tmp_path_factory.mktemp("install")
+def copy_of_the_source(folder: Path, *parts: str) -> Path:
+    """What a build needs, and these parts, in a folder of their own."""
     source = folder / "headgate"
     source.mkdir()
-    for part in PARTS:
+    for part in (*PARTS, *parts):
         if (ROOT / part).is_dir():
             shutil.copytree(ROOT / part, source / part, ignore=BUILT)
         else:
             shutil.copy(ROOT / part, source / part)
+    return source
+
+
+def outside(path: str) -> dict[str, str]:
+    """The environment of a user who has these programs, and no settings of cargo, Rust or Headgate."""
+    names = {name: value for name, value in os.environ.items() if not name.startswith(("CARGO", "RUST", "HEADGATE"))}
+    return {**names, "PATH": path, "PIP_BUILD_CONSTRAINT": str(ROOT / "constraints.txt")}
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python into which Headgate was installed with neither cargo nor rustc nor a compiler to be found."""
+    folder = tmp_path_factory.mktemp("install")
+    source = copy_of_the_source(folder)
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     binaries = folder / "venv" / "bin"
-    names = {name: value for name, value in os.environ.items() if not name.startswith(("CARGO", "RUST", "HEADGATE"))}
-    environment = {**names, "PATH": str(binaries), "PIP_BUILD_CONSTRAINT": str(ROOT / "constraints.txt")}
+    environment = outside(str(binaries))
     assert shutil.which("cargo", path=environment["PATH"]) is None
     told = subprocess.run(
         [binaries / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", source],
@@ -63,6 +74,75 @@ def test_every_vector_is_answered_without_the_native_core(python: Path) -> None:
 def test_nothing_else_is_installed(python: Path) -> None:
     listed = json.loads(run(python, "-m", "pip", "list", "--format", "json", "--disable-pip-version-check").stdout)
     assert {package["name"] for package in listed} - {"pip", "setuptools"} == {"headgate"}
+
+
+@pytest.fixture(scope="module")
+def wheel() -> tuple[Path, Path]:
+    """A wheel that `make wheels` built, and the Python that it is for."""
+    for version in ("3.12", "3.13", "3.11"):
+        found = subprocess.run([ROOT / "scripts" / "find-python", version], check=False, capture_output=True, text=True)
+        if found.returncode == 0:
+            break
+    told = subprocess.run(
+        ["make", "--no-print-directory", "wheels", f"PYTHONS={version}"],
+        check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode == 0, told.stderr
+    [line] = told.stdout.splitlines()
+    what = re.fullmatch(r"(dist/\S+): \d+ KiB, built in \d+ s, needs glibc 2\.(\d+) or later", line)
+    assert what, line
+    assert int(what[2]) <= 17
+    return ROOT / what[1], Path(found.stdout.strip())
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="wheels are built where a Rust toolchain is at hand")
+def test_a_wheel_installs_into_an_empty_environment_and_its_native_core_answers_every_vector(
+    wheel: tuple[Path, Path], tmp_path: Path
+) -> None:
+    path, python = wheel
+    assert re.search(r"-cp3\d+-cp3\d+-manylinux2014_\w+\.manylinux_2_17_\w+\.whl$", path.name), path.name
+    subprocess.run([python, "-m", "venv", tmp_path / "venv"], check=True)
+    binaries = tmp_path / "venv" / "bin"
+    installed = subprocess.run(
+        [binaries / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", path],
+        check=False,
+        env=outside(str(binaries)),
+        capture_output=True,
+        text=True,
+    )
+    assert installed.returncode == 0, installed.stderr
+    told = run(binaries / "python", "-c", "from headgate import Limiter; print(Limiter('2/minute').hit('user:42'))")
+    assert told.returncode == 0, told.stderr
+    assert "remaining=1" in told.stdout, told.stdout
+    told = run(binaries / "python", ROOT / "tests" / "vector_check.py", ROOT / "vectors")
+    assert told.returncode == 0, told.stderr
+    result = json.loads(told.stdout)
+    assert (result["core"], result["wrong"]) == ("native", 0)
+    assert result["steps"] > 1000
+
+
+def test_make_says_before_each_step_of_an_installation_what_it_does_and_how_long_that_takes(tmp_path: Path) -> None:
+    source = copy_of_the_source(tmp_path, "Makefile", "scripts", "constraints.txt")
+    environment = outside("/usr/bin:/bin")
+    told = subprocess.run(
+        ["make", "install", f"PYTHON={sys.executable}", "EXTRA=zones"],
+        check=False,
+        cwd=source,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode == 0, told.stderr
+    core = "without its native core" if shutil.which("cargo", path=environment["PATH"]) is None else "native core"
+    steps = [line for line in told.stderr.splitlines() if line.startswith("headgate: ")]
+    for line, step in zip(
+        steps[-3:], ("making .venv with Python 3.", core, "what headgate[zones] depends on"), strict=True
+    ):
+        assert step in line and re.search(r": (about )?(\w+ to )?\w+ (seconds|minutes)", line), line
+    assert run(source / ".venv" / "bin" / "python", "-c", "import headgate, tzdata").returncode == 0
 
 
 def test_a_part_is_added_to_what_is_installed_without_a_release_of_headgate() -> None:
