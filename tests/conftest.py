@@ -12,6 +12,19 @@ from subjects import CORES, HOLDING, KINDS
 
 pytest_plugins = ["redis_fixtures"]
 
+LONGEST = (
+    "test_shared_kills",
+    "test_shared_processes",
+    "test_docs",
+    "test_redis_cold",
+    "test_redis_topologies",
+    "test_cli",
+    "test_cli_redis",
+    "test_redis_holds",
+    "test_workers",
+)
+"""Files of integration tests that take longest, the longest first."""
+
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("short", parent=settings.get_profile("ci"), max_examples=30)
 settings.register_profile(
@@ -34,6 +47,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("store_kind", KINDS)
     if "holding_kind" in metafunc.fixturenames:
         metafunc.parametrize("holding_kind", HOLDING)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take a minute or two come first: at the end, no worker has nothing to do while another has one."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 @pytest.fixture(autouse=True)
