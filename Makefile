@@ -7,7 +7,7 @@ OTHER_PYTHONS := 3.12 3.13
 PYTHONS := 3.11 $(OTHER_PYTHONS)
 EXTRA := dev
 
-.PHONY: help install serve serve-llm wheels test test-native test-python test-pythons check format mutants bench docs clean
+.PHONY: help install serve serve-llm wheels test test-native test-python-ready test-pythons-ready test-python test-pythons check format mutants bench docs clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,19 +34,27 @@ dist/.wheel-%: pyproject.toml README.md $(NATIVE) $(shell find src -name '*.egg-
 
 test: test-native test-pythons test-python ## Run all tests, on every Python that is at hand.
 
-test-native: install
-	@if command -v cargo >/dev/null; then cargo test --quiet --release --manifest-path rust/Cargo.toml --package headgate-core --package headgate-logs --package headgate-policy; \
-	else echo "no Rust toolchain: the native core's own tests are left out"; fi
-
-test-python: install
+test-python-ready: install
 	@scripts/system-packages test
 	@scripts/older-fastapi $(BIN)/python
+
+test-pythons-ready: install
+	@scripts/system-packages test
+	@scripts/other-pythons $(OTHER_PYTHONS)
+
+test-native: install
+	@# They run once: to optimize each of their programs as a whole takes longer than it saves.
+	@if command -v cargo >/dev/null; then \
+	    CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_TARGET_DIR=rust/target/tests \
+	    cargo test --quiet --release --manifest-path rust/Cargo.toml --package headgate-core --package headgate-logs --package headgate-policy; \
+	else echo "no Rust toolchain: the native core's own tests are left out"; fi
+
+test-python: test-python-ready
 	@$(BIN)/pytest --quiet -n 2 tests/unit tests/laws
 	@# They keep deadlines of milliseconds on whatever machine this is: what fails is asked again, twice, and named.
-	@$(BIN)/pytest --quiet -n 3 --dist loadfile --reruns 2 -rR tests/integration
+	@$(BIN)/pytest --quiet -n 3 --dist loadfile --no-loadscope-reorder --reruns 2 -rR tests/integration
 
-test-pythons: install
-	@scripts/system-packages test
+test-pythons: test-pythons-ready
 	@scripts/test-with $(OTHER_PYTHONS)
 
 check: install ## Check format, lint and types, of Python and Rust.
