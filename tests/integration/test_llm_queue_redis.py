@@ -284,6 +284,51 @@ def test_a_job_whose_estimate_changed_between_the_death_of_a_worker_and_the_take
     run(main())
 
 
+@pytest.mark.parametrize("dies_after", ["numbering", "holding", "holding twice"])
+def test_a_worker_that_dies_while_it_takes_a_job_over_leaves_nothing_held(server: Server, dies_after: str) -> None:
+    """The job was held by one worker, which died; another has given it the number of its next hold, and dies, too."""
+
+    async def main() -> None:
+        own, url = name(), patient(server.url)
+        estimates = [Estimating(url, own, output) for output in (5000, 3000, 2000)]
+        after = Estimating(url, own, 700)
+        held: list[tuple[int, int]] = []
+
+        async def provider(job: QueuedCall, call: Any) -> Any:
+            held.append(await after.left())
+            return answer_of(40)
+
+        async with AsyncLlmQueue(after.gate, url, name=own, lease=0.2) as queue:
+            job = await queue.submit(body(9000))
+            taken = await queue.backlog.take("dead")
+            assert isinstance(taken, Taken)
+            sent = 0
+            for number, gate in enumerate(estimates[: 3 if dies_after == "holding twice" else 2]):
+                if number:
+                    await asyncio.sleep(0.3)
+                    again = await queue.backlog.take(f"dead {number}")
+                    assert isinstance(again, Taken) and (again.deliveries, again.hold) == (number + 1, number)
+                    if again.former:
+                        before = gate.gate.held_before(
+                            "m", body=json.loads(taken.body), id=f"{taken.id}.{again.former}"
+                        )
+                        await before.cancel()
+                    renewed = await queue.backlog.renew(f"dead {number}", again)
+                    assert renewed is not None and (renewed.hold, renewed.former) == (number + 1, number)
+                    taken = renewed
+                if not number or dies_after != "numbering":
+                    asked = {"body": json.loads(taken.body), "id": f"{taken.id}.{taken.hold}"}
+                    sent = (await gate.gate.reserve(**taken.caller._asdict(), **asked)).held.input
+            async with queue.worker(provider):
+                assert (await queue.result(job.id, 20)).state == "done"
+                await until_it_is(after.left, (100_000 - 40, 59))
+            assert held == [(100_000 - sent - 700, 59)], "one hold at one time"
+        for gate in (*estimates, after):
+            await gate.gate.close()
+
+    run(main())
+
+
 def test_a_job_that_was_held_under_other_limits_is_done_all_the_same(server: Server) -> None:
     async def main() -> None:
         own, url = name(), patient(server.url)

@@ -80,8 +80,9 @@ class Claim(NamedTuple):
 class Taken(NamedTuple):
     """A job that a worker has; `state` is "done" where only its hold is left to be settled, with `answer`.
 
-    `hold` numbers its holds, of which one is open at a time. `deliveries` is how many workers had it at the end of
-    their lives, and this one. `since_us`, `score`, `refusals` and
+    `hold` numbers its holds, of which one is open at a time. `former` is that which `renew` put out of use, 0 for none:
+    it is to be ended before anything else, as who did so may have died. `deliveries` is how many workers had it at the
+    end of their lives, and this one. `since_us`, `score`, `refusals` and
     `promised_us` are those of its lane, by the clock of the place.
     """
 
@@ -100,6 +101,7 @@ class Taken(NamedTuple):
     promised_us: int
     claims: tuple[Claim, ...] = ()
     answer: bytes = b""
+    former: int = 0
 
 
 Gone = Literal["cancelled", "lost"]
@@ -145,7 +147,10 @@ class Backlog(Protocol):
         ...
 
     async def renew(self, worker: str, taken: Taken) -> Taken | None:
-        """Give a job that this worker has a new number for its next hold; None where it is no more the worker's."""
+        """Give a job that this worker has a new number for its next hold; None where it is no more the worker's.
+
+        The former number is kept with the job until the next one is.
+        """
         ...
 
     async def finish(

@@ -30,6 +30,7 @@ class _Kept:
     tokens: int = 0
     worker: str = ""
     hold: int = 1
+    former: int = 0
     attempts: int = 0
     deliveries: int = 0
     started_us: int = 0
@@ -108,6 +109,7 @@ class MemoryBacklog:
         return Taken(
             order.id, order.caller, order.model, order.path, order.body, "running", kept.hold, kept.attempts,
             kept.deliveries, turn.since_us, turn.score, turn.refusals, turn.promised_us, self._lanes.claims(now_us),
+            former=kept.former,
         )  # fmt: skip
 
     async def park(
@@ -135,8 +137,8 @@ class MemoryBacklog:
         kept = self._jobs.get(taken.id)
         if kept is None or kept.state != "running" or kept.worker != worker:
             return None
-        kept.hold += 1
-        return taken._replace(hold=kept.hold)
+        kept.former, kept.hold = kept.hold, kept.hold + 1
+        return taken._replace(hold=kept.hold, former=kept.former)
 
     async def finish(
         self, worker: str, taken: Taken, state: JobState, *, answer: bytes = b"", error: str = "", limit: str = "",

@@ -77,12 +77,12 @@ class RedisBacklog:
         if reply[0] == b"nothing":
             return Nothing(None if reply[1] < 0 else reply[1])
         _, id, fields, told, claims = reply
-        state, hold, attempts, deliveries, since_us, score, refusals, promised_us, answer = told
+        state, hold, attempts, deliveries, since_us, score, refusals, promised_us, answer, former = told
         given = dict(zip(fields[::2], fields[1::2], strict=True))
         return Taken(
             id.decode(), Caller(*json.loads(given[b"c"])), given[b"m"].decode(), given[b"path"].decode(),
             given[b"body"], state.decode(), int(hold), int(attempts), int(deliveries), int(since_us), int(score),
-            int(refusals), int(promised_us), _claims(claims), answer or b"",
+            int(refusals), int(promised_us), _claims(claims), answer or b"", int(former or 0),
         )  # fmt: skip
 
     async def park(
@@ -93,7 +93,7 @@ class RedisBacklog:
 
     async def renew(self, worker: str, taken: Taken) -> Taken | None:
         reply = await self._run("renew", worker, taken.id)
-        return taken._replace(hold=int(reply[1])) if reply[0] == b"renewed" else None
+        return taken._replace(hold=int(reply[1]), former=int(reply[2])) if reply[0] == b"renewed" else None
 
     async def finish(
         self, worker: str, taken: Taken, state: JobState, *, answer: bytes = b"", error: str = "", limit: str = "",

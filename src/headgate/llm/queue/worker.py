@@ -141,6 +141,8 @@ class LlmWorker:
         """Ask the gate for a job, and start it, or put it back."""
         if taken.id in self._attempts:  # its store was away for so long that this worker took its own job over
             return
+        if taken.former:
+            await self._end_former(taken)
         if taken.state == "running" and taken.deliveries > 1 and self._setting.fails_when_lost:
             lost = "its worker died, and the provider may have been asked"
             await self._backlog.finish(self.name, taken, "failed", error=lost)
@@ -181,11 +183,12 @@ class LlmWorker:
     async def _begin_anew(self, taken: Taken, body: dict[str, Any]) -> None:
         """Go on with a job that a worker which died held by another estimate, so that it is charged once.
 
-        The job gets a number for its next hold, then the former one is ended, then the next one is made.
+        The job gets a number for its next hold, then the former one is ended, then the next one is made. Who takes the
+        job over from a worker that dies in between ends the former hold as well.
         """
-        asked: dict[str, Any] = {**taken.caller._asdict(), "model": taken.model, "body": body}
-        earlier = self._gate.held_before(**asked, id=f"{taken.id}.{taken.hold}")
         if taken.state == "done":
+            asked: dict[str, Any] = {**taken.caller._asdict(), "model": taken.model, "body": body}
+            earlier = self._gate.held_before(**asked, id=f"{taken.id}.{taken.hold}")
             try:
                 await settle(self._setting, taken, earlier, json.loads(taken.answer))
             except ArgumentError as error:
@@ -193,13 +196,16 @@ class LlmWorker:
                 await self._backlog.release(self.name, taken)
             return
         renewed = await self._backlog.renew(self.name, taken)
-        if renewed is None:
-            return
+        if renewed is not None:
+            await self._begin(renewed)
+
+    async def _end_former(self, taken: Taken) -> None:
+        """Give back what a former hold took, if it is not settled: a job has one that is open."""
+        asked: dict[str, Any] = {**taken.caller._asdict(), "model": taken.model, "body": None}
         try:
-            await earlier.cancel()
+            await self._gate.held_before(**asked, id=f"{taken.id}.{taken.former}").cancel()
         except ArgumentError as error:  # the policy has other limits now
             log.warning("what was held for the job %s stays charged: %s", taken.id, error)
-        await self._begin(renewed)
 
     async def _refused(self, taken: Taken, call: HeldCall) -> None:
         retry_after_us = call.decision.retry_after_us

@@ -203,7 +203,7 @@ end
 
 -- What a worker is told of a job that it has, and all claims.
 local function handed(id, fields)
-  local told = call('HMGET', job_key(id), 'st', 'h', 'n', 'x', 'q', 'sc', 'rf', 'pr', 'r')
+  local told = call('HMGET', job_key(id), 'st', 'h', 'n', 'x', 'q', 'sc', 'rf', 'pr', 'r', 'fo')
   local found = {}
   for _, claim in ipairs(claims()) do
     found[#found + 1] = claim[1]
@@ -386,11 +386,13 @@ operations['park'] = function(worker, id, after, scope, refused, burnt, failed)
   return {'parked'}
 end
 
--- worker, id; the answer has the number of the hold that the job gets
+-- worker, id; the answer has the numbers of the hold that the job gets and of the former, which is to be ended
 operations['renew'] = function(worker, id)
   local own = call('HMGET', job_key(id), 'st', 'w')
   if own[1] ~= 'running' or own[2] ~= worker then return {'lost'} end
-  return {'renewed', call('HINCRBY', job_key(id), 'h', 1)}
+  local former = call('HGET', job_key(id), 'h')
+  call('HSET', job_key(id), 'fo', former)
+  return {'renewed', call('HINCRBY', job_key(id), 'h', 1), former}
 end
 
 -- worker, id, state, answer, error, limit, tokens that it took ("": as charged), 1 where it is settled, and scopes
