@@ -191,7 +191,8 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
         ({"input": [{"type": "input_file", "file_id": "f"}]}, InputCount(0, False, True)),
         ({"input": [{"type": "input_image", "image_url": "data:..."}]}, InputCount(1105, False, False)),
         ({}, InputCount(0, True, False)),
-        ({"messages": "Hello", "input": 7, "tools": {"a": 1}}, InputCount(3 + words("Hello"), False, False)),
+        ({"messages": "Hello", "input": 7, "tools": {"a": 1}}, InputCount(3 + words('Hello{"a":1}'), False, False)),
+        ({"prompt": "Hello", "suffix": "there"}, InputCount(words("Hello") + words("there"), True, False)),
     ],
 )
 def test_bodies_of_each_dialect(body: dict[str, Any], count: InputCount) -> None:
@@ -216,6 +217,37 @@ def test_calls_and_their_results_are_counted() -> None:
     came = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "12 degrees"}]}
     least = words('{"city":"Zurich"}') + words("12 degrees")
     assert count_input({"messages": [used, came]}, "claude-opus-5").tokens >= least
+
+
+LONG = "Every good boy deserves fudge. " * 40
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "user", "content": [{"type": "made_up", "payload": LONG}]}]},
+        {"messages": [{"role": "user", "content": {"body": LONG}}]},
+        {"messages": [{"role": "user", "content": "", "reasoning_content": LONG}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": {"value": LONG}}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "data:", "text": LONG}]}]},
+        {"messages": {"body": LONG}},
+        {"input": [{"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": LONG}]}]},
+        {"input": [{"type": "function_call_output", "call_id": "c", "result": {"pages": [LONG]}}]},
+        {"input": [{"type": "made_up", "tokens": [LONG, 7]}]},
+        {"input": "", "tools": {"a": LONG}},
+        {"input": "", "tools": ({"a": LONG},)},
+        {"messages": [], "prediction": {"type": "content", "content": LONG}},
+    ],
+)  # fmt: skip
+def test_text_in_a_field_that_is_not_known_is_counted(body: dict[str, Any]) -> None:
+    assert count_input(body, "gpt-5").tokens >= words(LONG)
+
+
+def test_what_no_model_reads_is_not_counted() -> None:
+    plain = {"type": "text", "text": "Hello"}
+    marked = {**plain, "cache_control": {"type": "ephemeral"}, "annotations": [{"url": LONG}], "index": 5}
+    counts = [count_input({"messages": [{"role": "user", "content": [part]}]}, "gpt-5") for part in (plain, marked)]
+    assert counts[0] == counts[1] and counts[0].is_exact
 
 
 JSON = st.recursive(

@@ -20,8 +20,17 @@ _EACH_MESSAGE, _REPLY, _EACH_TOOL = 3, 3, 8
 _HIDING = ("previous_response_id", "conversation", "prompt_id")
 _HIDDEN_PARTS = ("file", "input_file", "document", "item_reference", "input_audio", "video_url", "container_upload")
 _IMAGES = ("image_url", "input_image", "image")
-_TEXTS = ("system", "instructions", "input", "prompt")
-_SCHEMAS = ("response_format", "text", "functions", "output_config", "output_format")
+_TEXTS = ("system", "instructions", "input", "prompt", "suffix")
+_READ = frozenset({"content", "output", "tool_calls", "text", "thinking", "refusal", "name", "role"})
+_SCHEMAS_OF_PARTS = frozenset({"function", "input", "arguments"})
+_FREE = frozenset({
+    "type", "id", "index", "call_id", "tool_call_id", "tool_use_id", "cache_control", "status", "is_error",
+    "annotations", "logprobs", "signature",
+})  # fmt: skip
+"""Fields of parts: texts, what is read as JSON, and what no model reads. A field that is none of these is counted as
+JSON, so that one which is not known yet is not free."""
+
+_SCHEMAS = ("prediction", "response_format", "text", "functions", "output_config", "output_format")
 _DEEPEST = 40
 _LONG = 10_000
 
@@ -49,7 +58,10 @@ def count_input(body: Mapping[str, Any], model: str) -> InputCount:
     for name in _TEXTS:
         counting.add(body.get(name), 0)
     tools = body.get("tools")
-    for tool in tools if isinstance(tools, list) else []:
+    if not isinstance(tools, list | tuple):
+        counting.add_schema(tools)
+        tools = []
+    for tool in tools:
         counting.tokens += _EACH_TOOL
         counting.add_schema(tool)
     for name in _SCHEMAS:
@@ -127,20 +139,26 @@ class _Counting:
         elif kind in _IMAGES:
             self.is_estimated = True
             self.tokens += find("images", self._model)
+            self._add_text(_shown_text(told))
         elif kind in _HIDDEN_PARTS:
             self.hides = True
             self._add_text(_shown_text(told))
         else:
             for name, value in told.items():
-                if name in ("content", "output", "tool_calls", "text", "thinking", "refusal", "name", "role"):
+                if name in _READ:
                     self.add(value, depth + 1)
-                elif name in ("function", "input", "arguments"):
+                elif name in _SCHEMAS_OF_PARTS or (name not in _FREE and _is_text(value)):
                     self.add_schema(value)
 
     def _add_text(self, text: str) -> None:
         counted = count_text(text, self._model)
         self.tokens += counted.tokens
         self.is_exact = self.is_exact and counted.is_exact
+
+
+def _is_text(told: Any) -> bool:
+    """Whether a model may read it as more than a word."""
+    return told is not None and not isinstance(told, bool | int | float)
 
 
 def _json(told: Any) -> str:
