@@ -444,3 +444,17 @@ def test_figures_tell_what_happened_and_a_health_check_answers(proxy: RunningPro
     for name in ("headgate_llm_estimated_calls_total", "headgate_llm_last_estimated_calls"):
         assert re.search(name + r'\{model="m",result="covered"\} [1-9]', figures)
     assert "headgate_llm_calls_under_way 0.0" in figures and "headgate_llm_held_nano_usd 0.0" in figures
+
+
+def test_a_soft_limit_is_told_in_a_header_of_whole_answers_and_streams_and_in_the_figures(
+    provider: Provider, tmp_path: Path
+) -> None:
+    rules = [{"name": "soft", "by": ["model"], "limits": "4/day in UTC", "warn": "50%"}]
+    body = BODIES["/v1/chat/completions"]
+    with running_proxy(tmp_path, rules, [at(provider)]) as proxy:
+        url = f"{proxy.url}/v1/chat/completions"
+        told = [HTTP.post(url, json={**body, "stream": stream}) for stream in (False, False, True, False, False)]
+        assert [answer.status_code for answer in told] == [200, 200, 200, 200, 429]
+        warnings = [answer.headers.get("headgate-warning") for answer in told]
+        assert warnings == [None, "soft; used=50", "soft; used=75", "soft; used=100", None]
+        assert 'headgate_llm_warnings_total{limit="soft"} 3.0' in HTTP.get(f"{proxy.url}/metrics").text

@@ -330,6 +330,21 @@ class Hook(BaseHTTPRequestHandler):
         pass
 
 
+def test_a_listener_that_raises_costs_no_call_and_the_others_hear(caplog: pytest.LogCaptureFixture) -> None:
+    rule = {"name": "team", "by": ["team"], "limits": "100 tokens/minute bucket", "warn": "50%", "hold": "max"}
+    gate, heard = gate_of(rule), list[tuple[SoftLimit, ...]]()
+
+    def broken(_: tuple[SoftLimit, ...]) -> None:
+        raise RuntimeError("the pager is away")
+
+    gate.watch_soft_limits(broken)
+    gate.watch_soft_limits(heard.append)
+    call = gate.reserve("m", team="red", input_tokens=0, max_tokens=60)
+    assert call and heard == [call.warnings] and "a listener could not be told" in caplog.text
+    call.cancel()
+    assert gate.reserve("m", team="red", input_tokens=0, max_tokens=100)
+
+
 def test_a_webhook_is_told_once_of_each_soft_limit_until_it_is_as_new() -> None:
     server = HTTPServer(("127.0.0.1", 0), Hook)
     Thread(target=server.serve_forever, daemon=True).start()

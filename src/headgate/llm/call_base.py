@@ -81,8 +81,7 @@ class CallBase:
 
         if held and known.plan.warns:
             self.warnings = reached(reservation.decision, known.plan.warns, known.caller, known.model)
-            for listener in parts.warned if self.warnings else ():
-                listener(self.warnings)
+            parts.warn(self.warnings)
         if parts.books is not None:
             self._note_hold(parts.books)
 

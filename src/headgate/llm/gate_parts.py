@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
@@ -17,6 +18,8 @@ from headgate.llm.usage import Usage
 from headgate.llm.webhook import Webhook
 from headgate.money import read_money
 from headgate.policy.llm_settings import LlmSettings
+
+log = logging.getLogger("headgate")
 
 _MOST_RESPONSES = 10_000
 _LONGEST_ID = 256
@@ -56,6 +59,14 @@ class GateParts:
         self._webhook = Webhook(url, self.clock) if url else None
         if self._webhook is not None:
             self.warned.append(self._webhook)
+
+    def warn(self, reached: tuple[SoftLimit, ...]) -> None:
+        """Tell all listeners of soft limits; the call is held already, so what they raise goes into the log alone."""
+        for listener in self.warned if reached else ():
+            try:
+                listener(reached)
+            except Exception:
+                log.exception("a listener could not be told of soft limits")
 
     def remember(self, response_id: object, usage: Usage) -> None:
         """Remember the tokens of a response that later calls may refer to."""
