@@ -22,6 +22,7 @@ from headgate.llm.streams import StreamUsage
 from headgate.llm.terms import terms_got, terms_text, terms_told
 from headgate.llm.tokens import count_text
 from headgate.llm.usage import Usage, field_of, read_usage
+from headgate.llm.web_searches import with_searches
 from headgate.policy.rule_costs import GroupAmounts
 
 log = logging.getLogger("headgate")
@@ -102,7 +103,7 @@ class CallBase:
     def held(self) -> Held:
         """What it holds, by that of its rules which hold the most."""
         sent, price = self._size.input, self._price
-        return Held(sent, self._output, None if price is None else price.most(sent, self._output))
+        return Held(sent, self._output, None if price is None else price.most(sent, self._output, self._size.searches))
 
     @property
     def id(self) -> str:
@@ -260,9 +261,7 @@ class CallBase:
 
     def _learn(self, usage: Usage, is_whole: bool) -> None:
         size, known, estimate, made = self._size, self._known, self._estimate, usage[1]
-        most, shown = size[4], 0
-        if is_whole and not (size.is_exact or size.hides):
-            shown = size.counted
+        most, shown = size[4], size.counted if is_whole and not (size.is_exact or size.hides) else 0
         self._parts.learned.settled(
             known.who,
             known.model,
@@ -277,6 +276,7 @@ class CallBase:
     def _read_answer(self, answer: Any) -> Usage | None:
         """The usage of a whole answer; what it tells of itself besides is noted."""
         usage = read_usage(answer)
+        usage = None if usage is None else with_searches(usage, answer, self._size.searches)
         self._told = {**terms_told(field_of(answer, "usage")), **terms_told(answer)}
         if usage is not None and field_of(answer, "object") == "response":
             self._parts.remember(field_of(answer, "id"), usage)
@@ -291,8 +291,9 @@ class CallBase:
         self.was_cut = self.was_cut or usage.was_cut
         self._told = usage.terms
         if usage.is_final and usage.usage is not None:
-            self._parts.remember(usage.response_id, usage.usage)
-            return "exact", usage.usage
+            self._parts.remember(usage.response_id, told := usage.usage)
+            held = 0 if usage.tells_searches else self._size.searches
+            return "exact", told if held <= told.web_searches else told._replace(web_searches=held)
         made = count_text(usage.text, self.model).tokens
         told = usage.usage or Usage(self._size.input, 0)
         return "at least", told._replace(output=max(told.output, made))

@@ -61,14 +61,16 @@ class Plan:
         self._held = _picking([len(CALL_UNITS) * mode + unit for mode, unit in self.places])
         self._used = _picking([unit for _, unit in self.places])
 
-    def held(self, sent: int, made: Sequence[int], price: Price | None) -> tuple[int, ...]:
+    def held(self, sent: int, made: Sequence[int], price: Price | None, searches: int = 0) -> tuple[int, ...]:
         """What is held of each group for so much input, and so much output by each of `modes`.
+
+        `searches` of the web cost money alone.
 
         `price` is the dearest that can apply; it is known where a limit counts money.
         """
         amounts: tuple[int, ...] = ()
         for output in made:
-            cost = price.most(sent, output) if self.counts_money and price is not None else 0
+            cost = price.most(sent, output, searches) if self.counts_money and price is not None else 0
             each = (1, sent + output, sent, output, sent, cost if cost <= LARGEST else LARGEST)
             amounts = amounts + each if amounts else each
         return self._held(amounts)

@@ -14,6 +14,8 @@ from headgate.llm.known_calls import KnownCall
 from headgate.llm.model_table import usual_values
 from headgate.llm.terms import Terms, terms_asked
 from headgate.llm.usage import MOST_TOKENS
+from headgate.llm.web_searches import FIELDS as SEARCHING
+from headgate.llm.web_searches import most_searches
 from headgate.policy.llm_settings import LlmSettings
 
 Counted = int | InputCount
@@ -32,7 +34,8 @@ class CallSize(NamedTuple):
     """Tokens of a call before it is made.
 
     `counted` is what the body shows, by the model's vocabulary or an estimate; `input` what is to be held for it, with
-    what a factor and what is hidden add. `most` is the most output that it can make, `terms` what it asks for.
+    what a factor and what is hidden add. `most` is the most output that it can make, `terms` what it asks for, and
+    `searches` how often the provider may search the web.
     """
 
     input: int
@@ -41,6 +44,7 @@ class CallSize(NamedTuple):
     hides: bool
     most: int
     terms: Terms = ()
+    searches: int = 0
 
 
 def size_of(
@@ -57,6 +61,7 @@ def size_of(
     `processing` is "batch" for a call of a batch.
     """
     terms: Terms = ()
+    searches = 0
     if processing is None and _rare_fields().isdisjoint(body):
         of_model, told = known.most_output, body.get(_USUAL_MOST)
         if told is None:
@@ -68,10 +73,11 @@ def size_of(
     else:
         most = most_output(body, known.most_output, settings)
         terms = terms_asked(body, processing)
+        searches = most_searches(body, settings)
     if input_tokens is not None and not isinstance(input_tokens, InputCount):
         is_plain = type(input_tokens) is int and 0 <= input_tokens <= MOST_TOKENS
         told = input_tokens if is_plain else _count("input_tokens", input_tokens, least=0)
-        return _size((told, told, True, False, most, terms))
+        return _size((told, told, True, False, most, terms, searches))
     counted = count_input(body, known.model) if input_tokens is None else input_tokens
     sent = counted.tokens
     if not counted.is_exact:
@@ -80,7 +86,7 @@ def size_of(
         earlier = body.get("previous_response_id")
         remembered = parts.remembered(earlier) if isinstance(earlier, str) else None
         sent += settings.hidden_input if remembered is None else remembered
-    return CallSize(min(sent, MOST_TOKENS), counted.tokens, counted.is_exact, counted.hides, most, terms)
+    return CallSize(min(sent, MOST_TOKENS), counted.tokens, counted.is_exact, counted.hides, most, terms, searches)
 
 
 def _size(fields: tuple[Any, ...]) -> CallSize:
@@ -91,7 +97,7 @@ def _size(fields: tuple[Any, ...]) -> CallSize:
 @cache
 def _rare_fields() -> frozenset[str]:
     """Fields that say something of a call's size or terms, which most bodies do not have."""
-    return frozenset([*_MOST[1:], *_TIMES, *usual_values()])
+    return frozenset([*_MOST[1:], *_TIMES, *SEARCHING, *usual_values()])
 
 
 def most_output(body: Mapping[str, Any], of_model: int | None, settings: LlmSettings) -> int:

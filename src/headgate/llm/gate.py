@@ -152,7 +152,7 @@ class _LlmGate:
                 f"the price of the model {known.model!r}{asked} is not known, and a limit counts usd: give it one in "
                 "llm.prices, or say in llm.unknown_price what it costs"
             )
-        amounts = plan.held(size.input, made, price)
+        amounts = plan.held(size.input, made, price, size.searches)
         return calls, known, size, price, made, amounts, at_us
 
     def _output(self, mode: HoldMode, known: KnownCall, most: int, settings: LlmSettings) -> int:

@@ -11,7 +11,7 @@ from decimal import ROUND_CEILING, Decimal
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headgate.llm.price import Price, Rate, price_of
+from headgate.llm.price import UNKNOWN_SEARCHES, Price, Rate, price_of
 from headgate.llm.terms import Terms
 from headgate.money import NANO
 
@@ -139,7 +139,7 @@ class ModelPrices:
             rates.pop("input"),
             rates.pop("output", Rate(0)),
             **rates,
-            web_searches=0 if searches is None else _rate(searches).base,
+            web_searches=UNKNOWN_SEARCHES if searches is None else _rate(searches).base,
             request=0 if requests is None else -(-_rate(requests).base // 1000),
             version=self._version,
         )

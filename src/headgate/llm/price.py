@@ -11,6 +11,10 @@ from headgate.llm.usage import Usage
 MILLION, THOUSAND = 10**6, 10**3
 
 
+UNKNOWN_SEARCHES = 35 * 10**9
+"""For a thousand searches of the web where their price is not known: the highest of any provider (Google), 2026."""
+
+
 def dollars(billionths: int) -> Decimal:
     """Billionths of a dollar as a cost in `usd` is given, exactly."""
     return Decimal(billionths).scaleb(-9)
@@ -71,10 +75,11 @@ class Price(_Rates):
         fees = self.request - (-searches * self.web_searches // THOUSAND)
         return fees - (-million // MILLION)
 
-    def most(self, input_tokens: int, output_tokens: int) -> int:
+    def most(self, input_tokens: int, output_tokens: int, web_searches: int = 0) -> int:
         """The most that a call with so many tokens can cost: all input written to the cache, all output reasoning."""
         sent, made = self._highest or self._most_rates(input_tokens)
-        return -(-(input_tokens * sent + output_tokens * made) // MILLION) + self.request
+        tokens = -(-(input_tokens * sent + output_tokens * made) // MILLION) + self.request
+        return tokens - (-web_searches * self.web_searches // THOUSAND) if web_searches else tokens
 
     @cached_property
     def _one(self) -> tuple[int, int] | None:

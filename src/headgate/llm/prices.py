@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.errors import ConfigError
 from headgate.llm.model_prices import FIRST, LAST, UNKNOWN, ModelPrices, Span
 from headgate.llm.model_table import own_name, usual_values
-from headgate.llm.price import Price, price_of
+from headgate.llm.price import UNKNOWN_SEARCHES, Price, price_of
 from headgate.llm.terms import Terms, terms_text, unusual
 from headgate.money import read_money
 
@@ -39,9 +39,9 @@ class PriceBook:
     """Prices by the names of models.
 
     `own` are the operator's, in dollars for a million tokens: `{"my-model": {"input": "0.5", "output": "2"}}`, with any
-    of `cache_read`, `cache_write`, `cache_write_hour` and `reasoning`, `web_searches` for a thousand and `request` for
-    each. `"my-model speed=fast"` has the price of these terms; `"my-model"` that of all others. Raises ConfigError for
-    what is no price.
+    of `cache_read`, `cache_write`, `cache_write_hour` and `reasoning`, `web_searches` for a thousand (35, the highest
+    of any provider, where that is not told) and `request` for each. `"my-model speed=fast"` has the price of these
+    terms; `"my-model"` that of all others. Raises ConfigError for what is no price.
     """
 
     def __init__(self, own: Mapping[str, Mapping[str, object]] | None = None) -> None:
@@ -189,4 +189,4 @@ def _read_own(model: str, told: Mapping[str, object]) -> Price:
             raise ConfigError(f"prices.{model}.{name}: {error}") from None
         if read[name] < 0:
             raise ConfigError(f"prices.{model}.{name}: a price is at least 0, not {value!r}")
-    return price_of(**read, version="own")
+    return price_of(**{"web_searches": UNKNOWN_SEARCHES, **read}, version="own")

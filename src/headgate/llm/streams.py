@@ -10,6 +10,7 @@ from typing import Any
 from headgate.llm.events import EventReader, ServerSentEvent
 from headgate.llm.terms import terms_told
 from headgate.llm.usage import Usage, field_of, usage_of
+from headgate.llm.web_searches import with_shown
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 _MAKING = ("content", "reasoning_content", "reasoning", "refusal", "text", "thinking", "partial_json")
@@ -38,6 +39,9 @@ class StreamUsage:
         self.has_ended = False
         self.was_cut = False
         """Whether the provider ended the answer since it was as long as it may be."""
+
+        self.tells_searches = True
+        """Whether its usage tells how often the web was searched, as that of chat completions does not."""
 
         self.terms: dict[str, str] = {}
         """What the call got that changes its price, as it was told: its service tier, its speed."""
@@ -142,7 +146,7 @@ class StreamUsage:
         usage, choices = usage_of(field_of(told, "usage")), field_of(told, "choices")
         choices = choices if isinstance(choices, list) else []
         if usage is not None:
-            self.usage, self.is_final = usage, self.is_final or not choices
+            self.usage, self.is_final, self.tells_searches = usage, self.is_final or not choices, False
         for choice in choices:
             reason = field_of(choice, "finish_reason")
             self.was_cut = self.was_cut or reason == "length"
@@ -168,7 +172,7 @@ class StreamUsage:
             self._note_terms(response)
             usage = usage_of(field_of(response, "usage"))
             if usage is not None:
-                self.usage, self.is_final = usage, True
+                self.usage, self.is_final = with_shown(usage, response), True
 
     def _read_message(self, kind: str, told: Any) -> None:
         """An event of Anthropic's messages: numbers are cumulative, and may be 0 at first, so the largest count."""

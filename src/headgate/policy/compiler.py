@@ -64,6 +64,7 @@ def _llm(model: LlmModel) -> LlmSettings:
         expected_output=model.expected_output,
         max_output=model.max_output,
         hidden_input=model.hidden_input,
+        web_searches=model.web_searches,
         slice=model.slice,
         at_end=model.at_end,
         lease_us=model.lease,

@@ -106,6 +106,9 @@ class LlmModel(Part):
     hidden_input: Annotated[int, Field(ge=0, le=1_000_000_000)] = Field(
         8192, description="tokens that are held for what a call refers to and does not show"
     )
+    web_searches: Annotated[int, Field(ge=0, le=1000)] = Field(
+        5, description="searches of the web that are held for a tool that makes them and says no bound"
+    )
     slice: _Count = Field(256, description="tokens of output that are held at a time by rules that hold slices")
     at_end: AtEnd = Field("cut", description="what becomes of a stream that no slice can be held for")
     lease: Annotated[Any, BeforeValidator(read_lease), WithJsonSchema({"type": "string", "examples": ["10m"]})] = Field(

@@ -55,6 +55,9 @@ class LlmSettings:
     hidden_input: int
     """What is held for what a call refers to and does not show."""
 
+    web_searches: int
+    """How many searches of the web are held for a tool that makes them and says no bound."""
+
     slice: int
     """How much output is held at a time."""
 

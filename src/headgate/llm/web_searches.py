@@ -1,0 +1,65 @@
+"""Searches of the web that a provider makes for a call, each for a fee: how many a body allows, and an answer tells.
+
+What is not told is not nothing: where a body sets no bound a stated number is held, and where an answer does not tell
+how often was searched, as those of chat completions do not, what is held counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headgate.llm.usage import Usage, field_of
+from headgate.policy.llm_settings import LlmSettings
+
+FIELDS = ("tools", "web_search_options")
+"""What a body may ask for searches by."""
+
+_TYPES = ("web_search", "browser_search", "google_search")
+"""How the types of tools begin that search the web, or what they are called by."""
+
+_CALL = "web_search_call"
+MOST_SEARCHES = 1000
+
+
+def most_searches(body: Mapping[str, Any], settings: LlmSettings) -> int:
+    """How many searches are held for a body.
+
+    Chat completions with `web_search_options` search once; a tool as often as its `max_uses` says, otherwise
+    `web_searches` of the settings; responses make no more than `max_tool_calls` of calls in all.
+    """
+    found = 0 if body.get("web_search_options") is None else 1
+    tools = body.get("tools")
+    for tool in tools if isinstance(tools, list | tuple) else ():
+        if _searches(tool):
+            most = _number(field_of(tool, "max_uses"))
+            found += settings.web_searches if most is None else most
+    bound = _number(body.get("max_tool_calls"))
+    return min(found, MOST_SEARCHES if bound is None else bound)
+
+
+def with_searches(usage: Usage, answer: Any, held: int) -> Usage:
+    """The usage that a whole answer tells, with the searches that it shows: those of responses are items of it."""
+    if field_of(answer, "choices") is not None:
+        return usage._replace(web_searches=max(usage.web_searches, held))
+    return with_shown(usage, answer)
+
+
+def with_shown(usage: Usage, response: Any) -> Usage:
+    """The usage of a response, with the searches among its items."""
+    items = field_of(response, "output")
+    shown = sum(field_of(item, "type") == _CALL for item in (items if isinstance(items, list) else ()))
+    return usage._replace(web_searches=max(usage.web_searches, shown)) if shown else usage
+
+
+def _searches(tool: Any) -> bool:
+    kind = field_of(tool, "type")
+    if isinstance(kind, str) and kind.startswith(_TYPES):
+        return True
+    return isinstance(tool, Mapping) and any(name in tool for name in _TYPES)
+
+
+def _number(told: Any) -> int | None:
+    """A number of uses, None for what is none."""
+    is_number = isinstance(told, int) and not isinstance(told, bool) and told >= 0
+    return min(told, MOST_SEARCHES) if is_number else None

@@ -1,0 +1,147 @@
+"""Searches of the web are held by what a body allows, and settled by what the answer tells or shows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from headgate.llm import LlmGate, StreamUsage, Usage
+from headgate.llm.call_costs import UnknownPriceError
+from headgate.llm.prices import PriceBook
+from headgate.testing import ManualClock
+
+FEE = 10_000_000
+"""Of one search, in billionths of a dollar: 10 dollars are for a thousand."""
+
+SEARCH = {"type": "web_search"}
+TOKENS = {"input": "1", "output": "10"}
+
+
+def gate_of(**llm: Any) -> LlmGate:
+    rule = {"name": "all", "by": [], "limits": "10 usd/day in UTC; 100 tokens/minute bucket"}
+    settings = {"prices": {"m": {**TOKENS, "web_searches": "10"}}, "hold": "max", **llm}
+    return LlmGate({"version": 1, "llm": settings, "rules": [rule]}, clock=ManualClock())
+
+
+def held(body: dict[str, Any], **llm: Any) -> int:
+    """The searches that a body makes a gate hold."""
+    plain, asked = (gate_of(**llm).reserve("m", input_tokens=0, max_tokens=0, **each) for each in ({}, body))
+    assert plain and asked and asked.held.output == 0
+    charged = [10**10 - call.decision.limits[0].remaining for call in (plain, asked)]
+    assert charged == [plain.held.cost, asked.held.cost]
+    searches, rest = divmod(charged[1] - charged[0], FEE)
+    assert rest == 0
+    return searches
+
+
+@pytest.mark.parametrize(
+    ("body", "searches"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "web_search"}}]}, 0),
+        ({"tools": [SEARCH]}, 5),
+        ({"tools": [{"type": "web_search_preview_2025_03_11"}]}, 5),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 3}]}, 3),
+        ({"tools": ({"type": "web_search_20250305", "max_uses": 0},)}, 0),
+        ({"tools": [{"type": "web_search_20250305", "max_uses": 10**30}]}, 1000),
+        ({"tools": [{"type": "web_search_20250305", "max_uses": "3"}]}, 5),
+        ({"tools": [{"google_search": {}}]}, 5),
+        ({"tools": [SEARCH, {"type": "web_search_20250305", "max_uses": 3}]}, 8),
+        ({"tools": [SEARCH], "max_tool_calls": 2}, 2),
+        ({"tools": [SEARCH], "max_tool_calls": -2}, 5),
+        ({"web_search_options": {}}, 1),
+        ({"tools": "web_search"}, 0),
+        ({"tools": [None, 5, "web_search"]}, 0),
+    ],
+)
+def test_as_many_searches_are_held_as_a_body_allows(body: dict[str, Any], searches: int) -> None:
+    assert held(body) == searches
+
+
+def test_what_is_held_without_a_bound_is_said_by_the_policy() -> None:
+    assert held({"tools": [SEARCH]}, web_searches=12) == 12 and held({"tools": [SEARCH]}, web_searches=0) == 0
+
+
+def test_a_call_whose_searches_do_not_fit_into_a_budget_is_refused() -> None:
+    tool = {"type": "web_search_20250305", "max_uses": 600}
+    gate = gate_of()
+    assert gate.reserve("m", input_tokens=0, max_tokens=0, tools=[tool])
+    assert not gate.reserve("m", input_tokens=0, max_tokens=0, tools=[tool])
+
+
+def charged(answer: Any, body: dict[str, Any], *, streamed: bool = False) -> int:
+    """The searches that count in the end of a call that made no tokens."""
+    gate = gate_of()
+    call = gate.reserve("m", input_tokens=0, max_tokens=0, **body)
+    if streamed:
+        usage = StreamUsage()
+        for event in answer:
+            usage.read(event)
+        usage.end()
+        call.settle_stream(usage)
+    else:
+        call.settle(answer)
+    looking = gate.reserve("m", input_tokens=0, max_tokens=0)
+    searches, rest = divmod(10**10 - looking.decision.limits[0].remaining, FEE)
+    assert rest == 0
+    return searches
+
+
+NOTHING = {"input_tokens": 0, "output_tokens": 0}
+ITEMS = [{"type": "web_search_call", "status": "completed"}, {"type": "message"}, {"type": "web_search_call"}]
+CHAT = {"choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "body", "searches"),
+    [
+        ({"usage": {**NOTHING, "server_tool_use": {"web_search_requests": 2}}}, {"tools": [SEARCH]}, 2),
+        ({"usage": {**NOTHING, "cache_read_input_tokens": 0}}, {"tools": [SEARCH]}, 0),
+        ({"object": "response", "output": ITEMS, "usage": NOTHING}, {"tools": [SEARCH]}, 2),
+        ({"object": "response", "output": ITEMS[1:2], "usage": NOTHING}, {"tools": [SEARCH]}, 0),
+        ({"object": "response", "output": ITEMS, "usage": NOTHING}, {}, 2),
+        (CHAT, {"web_search_options": {}}, 1),
+        (CHAT, {"tools": [SEARCH]}, 5),
+        (CHAT, {}, 0),
+    ],
+)
+def test_what_an_answer_tells_or_shows_counts_and_otherwise_what_is_held(
+    answer: Any, body: dict[str, Any], searches: int
+) -> None:
+    assert charged(answer, body) == searches
+
+
+@pytest.mark.parametrize(
+    ("events", "body", "searches"),
+    [
+        ([{"type": "response.completed", "response": {"output": ITEMS, "usage": NOTHING}}], {"tools": [SEARCH]}, 2),
+        ([{"type": "response.completed", "response": {"output": [], "usage": NOTHING}}], {"tools": [SEARCH]}, 0),
+        ([{"choices": [{"finish_reason": "stop"}]}, CHAT], {"web_search_options": {}}, 1),
+        ([CHAT], {}, 0),
+        (
+            [
+                {"type": "message_start", "message": {"usage": NOTHING}},
+                {
+                    "type": "message_delta",
+                    "usage": {"output_tokens": 0, "server_tool_use": {"web_search_requests": 3}},
+                },
+                {"type": "message_stop"},
+            ],
+            {"tools": [SEARCH]},
+            3,
+        ),
+    ],
+)
+def test_streams_count_searches_like_whole_answers(events: Any, body: dict[str, Any], searches: int) -> None:
+    assert charged(events, body, streamed=True) == searches
+
+
+def test_searches_of_unknown_price_cost_what_the_dearest_do_and_are_free_only_where_that_is_said() -> None:
+    at, one = datetime(2026, 11, 1, tzinfo=UTC), Usage(0, 0, web_searches=1)
+    own = {"plain": TOKENS, "free": {**TOKENS, "web_searches": "0"}}
+    book = PriceBook(own)
+    costs = [book.price(name, at) for name in ("plain", "free", "gpt-4o-search-preview", "gpt-5", "claude-opus-5")]
+    assert [price and price.cost(one) for price in costs] == [35_000_000, 0, 35_000_000, 10_000_000, 10_000_000]
+    with pytest.raises(UnknownPriceError):
+        gate_of().reserve("nobody-knows", input_tokens=0, tools=[SEARCH])
