@@ -254,6 +254,11 @@ def test_messages_are_counted_and_what_is_hidden_is_held_on_top() -> None:
     hidden.settle({"object": "response", "id": "resp_2", "usage": {"input_tokens": 60, "output_tokens": 9}})
     known = gate.reserve("gpt-5", user="u1", input="hello", previous_response_id="resp_2")
     assert 69 < known.held.input < 80
+    files = [{"content": [{"type": "input_file", "file_id": name} for name in "abc"]}]
+    for earlier, least in ({}, 15_000), ({"previous_response_id": "resp_2"}, 15_069), ({"conversation": "c"}, 20_000):
+        several = gate.reserve(body={"model": "gpt-5", "input": files, **earlier}, user="u2")
+        assert least <= several.held.input < least + 10
+        several.cancel()
 
 
 def chunks(*, told: bool = True, words: int = 40) -> Iterator[dict[str, Any]]:

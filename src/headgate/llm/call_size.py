@@ -85,7 +85,8 @@ def size_of(
     if counted.hides:
         earlier = body.get("previous_response_id")
         remembered = parts.remembered(earlier) if isinstance(earlier, str) else None
-        sent += settings.hidden_input if remembered is None else remembered
+        unknown = max(1, counted.hidden) - (remembered is not None)
+        sent += (remembered or 0) + settings.hidden_input * unknown
     return CallSize(min(sent, MOST_TOKENS), counted.tokens, counted.is_exact, counted.hides, most, terms, searches)
 
 

@@ -36,18 +36,22 @@ _LONG = 10_000
 
 
 class InputCount(NamedTuple):
-    """Tokens that a body sends, whether a provider counts exactly as many, and whether it hides more."""
+    """Tokens that a body sends, whether a provider counts exactly as many, and whether it hides more.
+
+    `hidden` is how many things it refers to and does not show: files, an earlier response, a conversation.
+    """
 
     tokens: int
     is_exact: bool
     hides: bool
+    hidden: int = 0
 
 
 def count_input(body: Mapping[str, Any], model: str) -> InputCount:
     """The tokens of a call's body, of chat completions, completions, responses, embeddings or messages."""
     counting = _Counting(model)
     counting.tokens += _REPLY if "messages" in body else 0
-    counting.hides = any(body.get(name) is not None for name in _HIDING)
+    counting.hidden = sum(body.get(name) is not None for name in _HIDING)
     messages = body.get("messages")
     if not isinstance(messages, list | tuple):
         counting.add_schema(messages)  # no provider takes it, and nothing is free by accident
@@ -66,8 +70,8 @@ def count_input(body: Mapping[str, Any], model: str) -> InputCount:
         counting.add_schema(tool)
     for name in _SCHEMAS:
         counting.add_schema(body.get(name))
-    is_exact = counting.is_exact and not counting.hides and not counting.is_estimated
-    return InputCount(counting.tokens, is_exact, counting.hides)
+    is_exact = counting.is_exact and not counting.hidden and not counting.is_estimated
+    return InputCount(counting.tokens, is_exact, counting.hidden > 0, counting.hidden)
 
 
 async def count_input_async(body: Mapping[str, Any], model: str) -> InputCount:
@@ -107,7 +111,7 @@ class _Counting:
         self.tokens = 0
         self.is_exact = True
         self.is_estimated = False
-        self.hides = False
+        self.hidden = 0
 
     def add(self, told: Any, depth: int) -> None:
         """Count a text, a part, a message, or a list of them; a list of numbers is one of tokens.
@@ -141,7 +145,7 @@ class _Counting:
             self.tokens += find("images", self._model)
             self._add_text(_shown_text(told))
         elif kind in _HIDDEN_PARTS:
-            self.hides = True
+            self.hidden += 1
             self._add_text(_shown_text(told))
         else:
             for name, value in told.items():

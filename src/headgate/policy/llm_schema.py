@@ -104,7 +104,7 @@ class LlmModel(Part):
     expected_output: _Count = Field(1000, description="tokens that a call makes, where nothing is learned yet")
     max_output: _Count = Field(16_384, description="tokens that a call can make, where nothing else says how many")
     hidden_input: Annotated[int, Field(ge=0, le=1_000_000_000)] = Field(
-        8192, description="tokens that are held for what a call refers to and does not show"
+        8192, description="tokens that are held for each thing that a call refers to and does not show"
     )
     web_searches: Annotated[int, Field(ge=0, le=1000)] = Field(
         5, description="searches of the web that are held for a tool that makes them and says no bound"

@@ -53,7 +53,7 @@ class LlmSettings:
     """The most that a call can make, where neither it nor the model's table says."""
 
     hidden_input: int
-    """What is held for what a call refers to and does not show."""
+    """What is held for each thing that a call refers to and does not show."""
 
     web_searches: int
     """How many searches of the web are held for a tool that makes them and says no bound."""
