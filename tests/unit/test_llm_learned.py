@@ -251,7 +251,7 @@ def test_calls_that_are_read_together_teach_what_they_would_teach_one_by_one(
         }
 
 
-def test_what_is_known_of_a_key_is_behind_by_less_than_thirty_two_calls() -> None:
+def test_few_calls_wait_to_be_read_and_none_that_an_estimate_needs() -> None:
     learned = LearnedHere()
     for _ in range(32):
         settle(learned, 20, key="k")
@@ -260,3 +260,7 @@ def test_what_is_known_of_a_key_is_behind_by_less_than_thirty_two_calls() -> Non
         learned.output("k", "m", 4096)
         assert len(learned._unread) < 32
     assert learned.output("k", "m", 4096) == largest_of(bucket_of(500))
+    ascending = LearnedHere()
+    for made in range(40):
+        settle(ascending, made, key="k")
+    assert ascending.output("k", "m", 4096) == 39, "the first estimate is of all 40"

@@ -116,6 +116,8 @@ class LearnedHere:
             if samples is None:
                 return None
         with self._lock:
+            if samples.weight + len(self._unread) >= samples.due:
+                self._read()
             bucket = samples.quantile(OUTPUT_PERCENT)
         return most if bucket is None else min(largest_of(bucket), most)
 

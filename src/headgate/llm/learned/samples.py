@@ -38,7 +38,7 @@ def largest_of(bucket: int) -> int:
 class Samples:
     """Counts by bucket; those that are only known to be at least so large are counted under `~bucket`."""
 
-    __slots__ = ("_due", "_known", "counts", "weight")
+    __slots__ = ("_known", "counts", "due", "weight")
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
@@ -46,8 +46,10 @@ class Samples:
         """How many samples there are."""
 
         self._known: int | None = None
-        self._due = 0
-        """What `quantile` last told, and the weight from which on it looks again; 0: now."""
+        """What `quantile` last told."""
+
+        self.due = 0
+        """The weight from which on `quantile` looks again; 0: now."""
 
     def add(self, bucket: int) -> None:
         """Add a sample, `~bucket` for one that is at least so large."""
@@ -63,16 +65,16 @@ class Samples:
 
     def replace(self, counts: dict[int, int]) -> None:
         """Be what these counts say."""
-        self.counts, self.weight, self._due = counts, sum(counts.values()), 0
+        self.counts, self.weight, self.due = counts, sum(counts.values()), 0
 
     def quantile(self, percent: int) -> int | None:
         """The bucket that so many percent of all samples do not pass; None where the largest were cut before that.
 
         Always asked for the same share. It is looked for again when a 16th more samples have come.
         """
-        if self.weight >= self._due:
+        if self.weight >= self.due:
             self._known = quantile_of(self.counts, percent)
-            self._due = self.weight + 1 + self.weight // 16
+            self.due = self.weight + 1 + self.weight // 16
         return self._known
 
 
