@@ -261,6 +261,18 @@ def test_messages_are_counted_and_what_is_hidden_is_held_on_top() -> None:
         several.cancel()
 
 
+def test_a_usage_of_no_tokens_is_none_where_some_were_sent() -> None:
+    nothing = {"prompt_tokens": 0, "completion_tokens": 0}
+    gate = gate_of(hold="max")
+    gate.reserve("m", user="u1", input_tokens=100, max_tokens=50).settle({"choices": [], "usage": nothing})
+    assert left(gate)["user.tokens.minute"] == 90_000 - 150, "it stays as it is held"
+    with gate.call("m", user="u1", input_tokens=100, max_tokens=50) as call:
+        list(call.stream([{"choices": [{"delta": {"content": "word"}}]}, {"choices": [], "usage": nothing}]))
+    assert left(gate)["user.tokens.minute"] == 90_000 - 300, "at least what is held"
+    gate.reserve("m", user="u1", input_tokens=0, max_tokens=50).settle({"choices": [], "usage": nothing})
+    assert left(gate)["user.tokens.minute"] == 90_000 - 300
+
+
 def chunks(*, told: bool = True, words: int = 40) -> Iterator[dict[str, Any]]:
     for _ in range(words):
         yield {"choices": [{"delta": {"content": " word"}}]}

@@ -21,7 +21,7 @@ from headgate.llm.stream_reading import StreamReading
 from headgate.llm.streams import StreamUsage
 from headgate.llm.terms import terms_got, terms_text, terms_told
 from headgate.llm.tokens import count_text
-from headgate.llm.usage import Usage, field_of, read_usage
+from headgate.llm.usage import Usage, credible, field_of, read_usage
 from headgate.llm.web_searches import with_searches
 from headgate.policy.rule_costs import GroupAmounts
 
@@ -275,7 +275,7 @@ class CallBase:
 
     def _read_answer(self, answer: Any) -> Usage | None:
         """The usage of a whole answer; what it tells of itself besides is noted."""
-        usage = read_usage(answer)
+        usage = credible(read_usage(answer), self._size.input)
         usage = None if usage is None else with_searches(usage, answer, self._size.searches)
         self._told = {**terms_told(field_of(answer, "usage")), **terms_told(answer)}
         if usage is not None and field_of(answer, "object") == "response":
@@ -290,10 +290,10 @@ class CallBase:
         """How a stream is settled that has ended, or is read no further."""
         self.was_cut = self.was_cut or usage.was_cut
         self._told = usage.terms
-        if usage.is_final and usage.usage is not None:
-            self._parts.remember(usage.response_id, told := usage.usage)
+        if usage.is_final and (told := credible(usage.usage, self._size.input)) is not None:
+            self._parts.remember(usage.response_id, told)
             held = 0 if usage.tells_searches else self._size.searches
-            return "exact", told if held <= told.web_searches else told._replace(web_searches=held)
+            return "exact", told._replace(web_searches=max(held, told.web_searches))
         made = count_text(usage.text, self.model).tokens
         told = usage.usage or Usage(self._size.input, 0)
         return "at least", told._replace(output=max(told.output, made))

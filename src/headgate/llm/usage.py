@@ -52,6 +52,11 @@ def usage_of(told: Any) -> Usage | None:
         return None
 
 
+def credible(usage: Usage | None, sent: int) -> Usage | None:
+    """A usage; None for one of no tokens where some were sent: what is unknown is not zero."""
+    return None if usage is not None and sent and not (usage.input or usage.output) else usage
+
+
 class _Nonsense(Exception):
     """A number of tokens that is none."""
 
