@@ -54,13 +54,7 @@ pub trait HoldStore {
     fn change(&mut self, number: u32, record: Record);
 
     /// Settle a hold that was loaded: so much of each group counts; of a share without amounts none is told.
-    fn settle(&mut self, number: u32, loaded: Record, actuals: &[i64], now_us: i64) {
-        let mut record = loaded;
-        for (key, lease) in record.settle_share(number, actuals, now_us) {
-            self.move_places(key, Some(lease), None);
-        }
-        self.change(number, record);
-    }
+    fn settle(&mut self, number: u32, loaded: Record, actuals: &[i64], now_us: i64);
 
     /// Settle an open hold of one limit, of which so much was given back.
     fn settle_one(&mut self, number: u32, actual: i64, given: i64, now_us: i64);

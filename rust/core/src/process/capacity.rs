@@ -152,7 +152,10 @@ fn reserve(counter: &AtomicUsize, most: usize) -> bool {
 
 /// Move a counter by the difference of what was counted and what is to be, and return the latter.
 fn recount(counter: &AtomicUsize, counted: usize, actual: usize) -> usize {
-    if actual >= counted {
+    if actual == counted {
+        return actual; // as nearly always: nothing that all threads share is written
+    }
+    if actual > counted {
         counter.fetch_add(actual - counted, Ordering::Relaxed);
     } else {
         counter.fetch_sub(counted - actual, Ordering::Relaxed);

@@ -13,8 +13,8 @@ use crate::shard::{DamagedState, Place};
 use crate::table::Table;
 use crate::table::answer::Check;
 use crate::table::settling::{After, Asked, Misuse, Outcome, Settlement};
-use crate::table::shares::{LoadedShare, Shares, registered};
-use crate::table::storage::{Location, Storage};
+use crate::table::shares::{LoadedShare, Shares, ToldLimit, registered};
+use crate::table::storage::{Location, LockedShards, Storage};
 
 impl<S: Storage> Table<S> {
     /// Settle a hold with what it really cost: an amount for each group, or one for all; None for as much as is held.
@@ -103,8 +103,11 @@ impl<S: Storage> Table<S> {
         }
         let checked = shares.transaction.check_with_holds();
         shares.transaction.commit(checked)?;
-        for Location { shard_number, guard, .. } in &shares.transaction.locked.locations {
-            self.storage.settle(*shard_number, &mut shares.transaction.locked.guards[*guard]);
+        let LockedShards { guards, locations } = &mut shares.transaction.locked;
+        for (number, guard) in guards.iter_mut().enumerate() {
+            if let Some(location) = locations.iter().find(|location| location.guard == number) {
+                self.storage.settle(location.shard_number, guard);
+            }
         }
         Ok(Ok(actuals))
     }
@@ -132,7 +135,7 @@ impl<S: Storage> Table<S> {
         now_us: i64,
     ) {
         let Location { guard, place, .. } = shares.transaction.locked.locations[limit];
-        let (share, index) = shares.limits[limit];
+        let ToldLimit { share, index, .. } = shares.limits[limit];
         let Some(held) = shares.loaded[share].record.share().and_then(|share| share.limits.get(index)) else {
             return;
         };

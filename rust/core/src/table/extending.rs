@@ -17,7 +17,7 @@ use crate::table::answer::{Answer, Check, Mode};
 use crate::table::judgement::Judgement;
 use crate::table::reserving::{check_all, drop_over, is_in_flight};
 use crate::table::settling::{After, Asked, Extension, Misuse, Outcome};
-use crate::table::shares::{LoadedShare, Shares, registered};
+use crate::table::shares::{LoadedShare, Shares, ToldLimit, registered};
 use crate::table::storage::{Full, LockedShards, Storage};
 
 impl<S: Storage> Table<S> {
@@ -116,7 +116,7 @@ impl<S: Storage> Table<S> {
         let decided =
             self.decide::<true>(&checks, transaction, &mut judgement, now_us, mode, |locked, judgement, _| {
                 for (limit, check) in checks.iter().enumerate() {
-                    let (share, index) = limits[limit];
+                    let ToldLimit { share, index, .. } = limits[limit];
                     extend_limit(locked, &mut loaded[share], index, (check, until_us), judgement, limit);
                 }
                 for share in loaded.iter_mut() {

@@ -1,5 +1,7 @@
 //! The shares of a hold that is settled or extended, locked together.
 
+use std::ops::Deref;
+
 use smallvec::SmallVec;
 
 use crate::algorithms::concurrent;
@@ -13,7 +15,7 @@ use crate::shard::backing::Backing;
 use crate::shard::registered::{Definition, Limits, Registered};
 use crate::table::Table;
 use crate::table::settling::{After, Asked, Standing};
-use crate::table::storage::{Location, Storage};
+use crate::table::storage::{Location, LockedShards, Storage};
 use crate::table::transaction::Transaction;
 
 /// Which of the limits that are asked are those of a hold: (which of those asked, which of the hold's) each.
@@ -29,14 +31,28 @@ pub(super) struct LoadedShare {
     pub(super) record: Record,
 }
 
+/// Where one of the limits of a hold is told, and what is kept of it on its key.
+#[derive(Clone, Copy)]
+pub(super) struct ToldLimit {
+    /// Which of the shares.
+    pub(super) share: usize,
+    /// Which of the limits there.
+    pub(super) index: usize,
+    /// As it was when the shares were locked.
+    key: Option<HeldKey>,
+}
+
+/// Of a share that is forgotten.
+const FORGOTTEN: ToldLimit = ToldLimit { share: usize::MAX, index: 0, key: None };
+
 /// The shares of a hold, locked, and where the states of its limits are: a location for each, in their order.
 pub(super) struct Shares<'table, S: Storage + 'table> {
     /// The shards.
     pub(super) transaction: Transaction<'table, S>,
     /// Each share; that with the amounts comes first.
     pub(super) loaded: SmallVec<[LoadedShare; 1]>,
-    /// Of each limit its share, and which of the limits there it is.
-    pub(super) limits: SmallVec<[(usize, usize); 2]>,
+    /// Each limit.
+    pub(super) limits: SmallVec<[ToldLimit; 2]>,
 }
 
 impl LoadedShare {
@@ -69,10 +85,8 @@ impl<S: Storage> Shares<'_, S> {
     /// One of its limits, and what is kept of that on its key.
     #[inline]
     pub(super) fn held(&self, limit: usize) -> Option<(&HeldLimit, HeldKey)> {
-        let (share, index) = self.limits[limit];
-        let LoadedShare { guard, record, .. } = &self.loaded[share];
-        let held = record.share()?.limits.get(index)?;
-        Some((held, self.transaction.locked.guards[*guard].backing.holds()?.key(held.key)?))
+        let ToldLimit { share, index, key } = self.limits[limit];
+        Some((self.loaded[share].record.share()?.limits.get(index)?, key?))
     }
 }
 
@@ -104,6 +118,7 @@ impl<S: Storage> Table<S> {
             shard_numbers.dedup();
             transaction.unlock();
             loaded.clear();
+            loaded.reserve(shard_numbers.len());
             if shard_numbers.last().is_none_or(|last| *last < self.storage.shard_count()) {
                 self.storage.lock_all(&shard_numbers, &mut transaction.locked.guards)?;
             }
@@ -118,26 +133,16 @@ impl<S: Storage> Table<S> {
         if loaded.first().is_none_or(|first| shard_numbers[first.guard] != shard_number) {
             return Ok(None);
         }
-        let all = loaded.iter().filter_map(|share| share.record.share()).map(|share| share.limits.len()).sum();
-        let mut limits: SmallVec<[(usize, usize); 2]> = SmallVec::with_capacity(all);
-        for (number, share) in loaded.iter().enumerate() {
-            let count = share.record.share().map_or(0, |share| share.limits.len());
-            limits.extend((0..count).map(|index| (number, index)));
-        }
-        limits.sort_by_key(|(share, index)| loaded[*share].record.share().map(|share| share.limits[*index].index));
+        let limits = limits_of(&loaded, &transaction.locked.guards);
         let first = &loaded[0].record;
         let whole =
             first.settled || first.share().is_some_and(|share| limits.len() == usize::from(share.limits_of_all));
-        let mut shares = Shares { transaction, loaded, limits };
-        shares.transaction.locked.locations.reserve(all);
-        for limit in 0..shares.limits.len() {
-            let guard = shares.loaded[shares.limits[limit].0].guard;
-            let tag = shares.held(limit).map_or(0, |(_, key)| key.tag);
-            let place = shares.transaction.locked.guards[guard].find(tag);
-            let location = Location { shard_number: shard_numbers[guard], guard, tag, place };
-            shares.transaction.locked.locations.push(location);
-        }
-        Ok(whole.then_some(shares))
+        let LockedShards { guards, locations } = &mut transaction.locked;
+        locations.extend(limits.iter().map(|told| {
+            let (guard, tag) = (loaded[told.share].guard, told.key.map_or(0, |key| key.tag));
+            Location { shard_number: shard_numbers[guard], guard, tag, place: guards[guard].find(tag) }
+        }));
+        Ok(whole.then_some(Shares { transaction, loaded, limits }))
     }
 
     /// The numbers of the limit that a hold was charged under, which is likely that of this place among those asked.
@@ -180,6 +185,28 @@ impl<S: Storage> Table<S> {
         }
         after
     }
+}
+
+/// The limits of a hold in their order, of all shares that are remembered.
+fn limits_of<G, B>(loaded: &[LoadedShare], guards: &[G]) -> SmallVec<[ToldLimit; 2]>
+where
+    G: Deref<Target = Shard<B>>,
+    B: Backing,
+{
+    let of_all = loaded.first().and_then(|first| first.record.share()).map_or(0, |share| share.limits_of_all);
+    let mut limits: SmallVec<[ToldLimit; 2]> = SmallVec::from_elem(FORGOTTEN, usize::from(of_all));
+    for (share, LoadedShare { guard, record, .. }) in loaded.iter().enumerate() {
+        let (Some(own), Some(holds)) = (record.share(), guards[*guard].backing.holds()) else {
+            continue;
+        };
+        for (index, held) in own.limits.iter().enumerate() {
+            if let Some(told) = limits.get_mut(usize::from(held.index)) {
+                *told = ToldLimit { share, index, key: holds.key(held.key) };
+            }
+        }
+    }
+    limits.retain(|told| told.share != FORGOTTEN.share);
+    limits
 }
 
 /// A share of a hold, as it is remembered.

@@ -58,6 +58,19 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
         self.write_words(HELD, [word_of(weight, settled)]);
     }
 
+    /// Its parts stay as they are.
+    fn settle(&mut self, number: u32, loaded: Record, actuals: &[i64], now_us: i64) {
+        let mut record = loaded;
+        let more = u32::from(!record.settled);
+        for (key, lease) in record.settle_share(number, actuals, now_us) {
+            self.move_places(key, Some(lease), None);
+        }
+        record.compact();
+        self.write_hold(number, &record);
+        let (weight, settled) = halves(self.journal.word(HELD));
+        self.write_words(HELD, [word_of(weight, settled.wrapping_add(more))]);
+    }
+
     #[inline]
     fn settle_one(&mut self, number: u32, actual: i64, given: i64, now_us: i64) {
         let Some((_, key)) = self.open_part(number) else {

@@ -3,13 +3,17 @@
 use crate::algorithms::transition::Reading;
 use crate::holding::record::{Amount, HeldLimit, Part, Share};
 
+const WORDS_OF_AMOUNT: usize = 3;
 const WORDS_OF_LIMIT: usize = 7;
 const WORDS_OF_PART: usize = 5;
 
 /// The words of a share.
 pub fn words_of_share(share: &Share) -> Vec<u64> {
     let counts = [usize::from(share.limits_of_all), share.amounts.len(), share.others.len(), share.limits.len()];
-    let mut words = vec![counts.iter().rev().fold(0, |word, count| word << 16 | *count as u64)];
+    let of_limits = share.limits.iter().map(|held| WORDS_OF_LIMIT + held.parts.len() * WORDS_OF_PART);
+    let [_, amounts, others, _] = counts;
+    let mut words = Vec::with_capacity(1 + amounts * WORDS_OF_AMOUNT + others + of_limits.sum::<usize>());
+    words.push(counts.iter().rev().fold(0, |word, count| word << 16 | *count as u64));
     words.extend(
         share.amounts.iter().flat_map(|amount| [amount.cost, amount.held, amount.actual]).map(|word| word as u64),
     );
@@ -39,7 +43,7 @@ pub fn share_of_words(words: &[u64], weight: u32) -> Option<Share> {
     let counts = take(1)?[0];
     let [limits_of_all, amounts, others, limits] = [0, 16, 32, 48].map(|shift| (counts >> shift) as u16);
     let mut share = Share { weight, limits_of_all, ..Share::default() };
-    for words in take(usize::from(amounts) * 3)?.chunks_exact(3) {
+    for words in take(usize::from(amounts) * WORDS_OF_AMOUNT)?.chunks_exact(WORDS_OF_AMOUNT) {
         let [cost, held, actual] = [0, 1, 2].map(|word| words[word] as i64);
         share.amounts.push(Amount { cost, held, actual });
     }
