@@ -1,5 +1,5 @@
 //! Holds and their settling, for counting the instructions that they take: `held_path token_bucket 20000`, or in a zone
-//! `held_path token_bucket 20000 zone`; `places` are in flight. Behind that the most holds that are remembered: once so
+//! `held_path token_bucket 20000 zone`; `places` are in flight, and `ten_limits` are held together. Behind that the most holds that are remembered: once so
 //! many are, each new one takes the place of one that is settled.
 
 #![allow(clippy::expect_used, clippy::panic)] // a tool of the benchmarks, not part of the core
@@ -26,26 +26,69 @@ const HOLD: Mode = Mode { commit: true, max_delay_us: None };
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let (algorithm, refill) = match arguments.next().expect("a kind of limit").as_str() {
-        "fixed_window" => (Algorithm::FixedWindow, 0),
-        "sliding_window" => (Algorithm::SlidingWindow, 0),
-        "token_bucket" => (Algorithm::TokenBucket, 7),
-        "places" => (Algorithm::Concurrent, 0),
-        kind => panic!("no such kind of limit: {kind}"),
-    };
+    let kind = arguments.next().expect("a kind of limit");
     let holds: i64 = arguments.next().and_then(|count| count.parse().ok()).expect("a number of holds");
-    let limit = Limit::new(algorithm, 1, 10_000_000, 60_000_000, refill).expect("a limit");
     let place = arguments.next().unwrap_or_default();
     let max_holds = arguments.next().map_or(100_000, |most| most.parse().expect("a number of holds"));
     let settled = match &*place {
         "" | "memory" => {
             let bounds = Bounds { max_keys: 1_000_000, max_log_blocks: 1_000_000, max_holds, on_full: OnFull::Forget };
-            hold(&Table::new([7; 16], ProcessStorage::new(bounds)), limit, holds)
+            hold_kind(&Table::new([7; 16], ProcessStorage::new(bounds)), &kind, holds)
         }
-        "zone" => hold(&Table::new([7; 16], zone(max_holds)), limit, holds),
+        "zone" => hold_kind(&Table::new([7; 16], zone(max_holds)), &kind, holds),
         place => panic!("no such place: {place}"),
     };
     println!("{settled}");
+}
+
+/// Hold and settle so often; how many were settled the short way.
+fn hold_kind<S: Storage<Error: Debug>>(table: &Table<S>, kind: &str, holds: i64) -> i64 {
+    let (algorithm, refill) = match kind {
+        "fixed_window" => (Algorithm::FixedWindow, 0),
+        "sliding_window" => (Algorithm::SlidingWindow, 0),
+        "token_bucket" => (Algorithm::TokenBucket, 7),
+        "places" => (Algorithm::Concurrent, 0),
+        "ten_limits" => {
+            hold_ten(table, holds);
+            return 0;
+        }
+        kind => panic!("no such kind of limit: {kind}"),
+    };
+    hold(table, Limit::new(algorithm, 1, 10_000_000, 60_000_000, refill).expect("a limit"), holds)
+}
+
+/// Hold ten limits of four keys, which count three units, and settle: what a call of a language model does.
+fn hold_ten<S: Storage<Error: Debug>>(table: &Table<S>, holds: i64) {
+    let kinds = [(Algorithm::TokenBucket, 7), (Algorithm::SlidingWindow, 0), (Algorithm::FixedWindow, 0)];
+    let limits: Vec<_> = (0..10)
+        .map(|number| {
+            let (algorithm, refill) = kinds[number % 3];
+            let limit = Limit::new(algorithm, 1, 10_000_000, 60_000_000, refill).expect("a limit");
+            let scope = format!("held {number}");
+            table.register(Definition { scope: &scope, text: "", limit }, NOW_US).expect("a lock").expect("room")
+        })
+        .collect();
+    let groups: Vec<u16> = (0..10).map(|number| number % 3).collect();
+    let asked: Asked<'_> = limits.iter().map(|limit| &**limit).collect();
+    let costs = [1, 90, 50];
+    let hashes = ["ann", "staff", "a model", "all"].map(|key| table.seed().text(key.as_bytes()));
+    for number in 0..holds {
+        let now_us = NOW_US + number * 1000;
+        let checks: Vec<Check<'_>> = (0..10)
+            .map(|number| Check {
+                limit: &limits[number],
+                key: hashes[number * 4 / 10],
+                cost: costs[number % 3],
+                shadow: false,
+            })
+            .collect();
+        let (id, lease_us, remember_us, at_once) = (table.new_id(), 60_000_000, HOUR_US, false);
+        let request = HoldRequest { id, lease_us, remember_us, at_once, costs: &costs, groups: &groups };
+        table.reserve(&checks, &request, now_us, HOLD).expect("a lock");
+        let place = table.storage().shard_of(checks[0].key);
+        let came = table.commit(id, place, &[Some(1), Some(70), Some(12)], &asked, now_us + 500).expect("a lock");
+        assert_eq!(came.expect("no debt").outcome, Outcome::Settled);
+    }
 }
 
 /// A zone in a file without a name.
@@ -59,7 +102,7 @@ fn zone(max_holds: usize) -> ZoneStorage {
     ZoneStorage::open(&file, OnFull::Forget, Some(1)).expect("a file").expect("a zone")
 }
 
-/// Hold and settle so often; how many were settled the short way.
+/// `hold_kind` of one limit.
 fn hold<S: Storage<Error: Debug>>(table: &Table<S>, limit: Limit, holds: i64) -> i64 {
     let limit = table.register(Definition { scope: "held", text: "", limit }, NOW_US).expect("a lock").expect("room");
     let mut settled = 0;
