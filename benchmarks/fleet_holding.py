@@ -27,7 +27,12 @@ TEXTS = {
     "places in flight": f"{MANY} concurrent",
     "token bucket and places": f"{MANY}/hour bucket; {MANY} concurrent",
 }
-RATES = {name: text for name, text in TEXTS.items() if "concurrent" not in text}
+HITS = {
+    **TEXTS,
+    "places in flight": TEXTS["token bucket"],
+    "token bucket and places": f"{MANY}/hour bucket; {MANY}/day bucket",
+}
+"""What is hit beside each: as many limits of the same kinds, token buckets for places, which cannot be hit."""
 
 
 def hits(limiter: Limiter) -> Timed:
@@ -64,7 +69,7 @@ def run(quick: bool) -> Section:
         with redis_server() as port:
             store = RedisStore(f"redis://127.0.0.1:{port}/0?timeout=5s")
             for number, (name, text) in enumerate(TEXTS.items()):
-                hitting = Limiter(RATES.get(name, RATES["token bucket"]), store=store, name=f"hits-{number}")
+                hitting = Limiter(HITS[name], store=store, name=f"hits-{number}")
                 holder = Limiter(text, store=store, name=f"holds-{number}")
                 holding = partial(hold, holder)
                 timed: dict[str, Timed] = {
@@ -84,7 +89,8 @@ def run(quick: bool) -> Section:
     return Section(
         "Holds on Redis",
         "One Redis on loopback and one thread: the median of `limiter.commit(limiter.reserve(key).id, 0)`, two round "
-        "trips, beside that of `limiter.hit(key)` on a limit of the same kind (a token bucket beside places), and of "
+        "trips, beside that of `limiter.hit(key)` on as many limits of the same kinds (a token bucket for places, "
+        "which cannot be hit: a decision of two limits costs more than one of one, held or not), and of "
         "`limiter.commit(id, 0)` on a key of which ten or ten thousand others are open.",
         ("limit", "hit", "reserve and commit", f"commit, {OPEN[0]} open", f"commit, {OPEN[1]:,} open"),
         rows,
