@@ -108,6 +108,19 @@ def test_a_list_of_version_0_1_is_taken_over_and_never_more_generously(server: S
     client.close()
 
 
+def test_a_list_of_version_0_1_is_taken_over_by_the_first_hold_of_its_key(server: Server) -> None:
+    clock, store, client = ManualClock(START_US), raw(server), redis.Redis(port=server.port)
+    limiter = Limiter("9/minute log", store=store, clock=clock, name="held")
+    [name] = store.commands(limiter.definitions).names(("k",))
+    mark = b"\0" + (9).to_bytes(7, "little") + (60_000_000).to_bytes(7, "little")
+    client.rpush(name + b"sliding_log.0", struct.pack("<dI", START_US, 4_000_000_000) + mark, b"0", b"0", b"5")
+    reserved = limiter.reserve("k", 3)
+    assert reserved.decision.remaining == 1 and not client.exists(name + b"sliding_log.0")
+    limiter.commit(reserved.id, 0)
+    assert [limiter.reserve("k", 4).decision.remaining, limiter.peek("k", 0).remaining] == [0, 0]
+    client.close()
+
+
 @pytest.mark.parametrize(
     ("text", "left", "later"),
     [("1000/hour; 9/minute log", [980, 9], [979, 9]), ("9/minute log; 1000/hour", [0, 1000], [9, 1000])],

@@ -393,7 +393,7 @@ class Commands:
     def _locals_of(self, number: int) -> int:
         if is_log(self.definitions[number]) or self.members[number].borders:
             return 40
-        return 25 if is_in_flight(self.definitions[number].limit.algorithm) else 20
+        return 28 if is_in_flight(self.definitions[number].limit.algorithm) else 20
 
     def _few(self, place: tuple[int, ...], *, together: bool) -> Script:
         """The script of these limits, found once."""

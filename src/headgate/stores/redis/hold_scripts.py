@@ -19,6 +19,9 @@ _ENTRY = 34
 
 _NUL = r"\0"
 
+_OF_HOLDS = {"sliding_log.adopt_list": "sliding_log.adopt_list_before_holds"}
+"""Sections of scripts that hold in place of others."""
+
 _OF_SETTLINGS = {
     "concurrent.next": "steps.not_told",
     "sliding_log.next": "steps.not_told",
@@ -54,7 +57,7 @@ def extend() -> Script:
 @made_once
 def reserve_few(limits: tuple[tuple[str, str], ...]) -> Script:
     """The script that holds what a few limits of one hash charge, of these algorithms and fields, in this order."""
-    return _few_of_one_hash("reserve_few", limits)
+    return _few_of_one_hash("reserve_few", limits, _OF_HOLDS)
 
 
 @made_once
@@ -92,7 +95,7 @@ def _few_of_one_hash(
             words = {
                 "FIELD": f"'{field}'",
                 "CODE": str(REDIS_FORMS[algorithm].code),
-                "ENTRY_OF": _entry_of(algorithm),
+                "ENTRY_OF": _entry_of(algorithm, first=number == 1),
                 "VALUE": str(number + 1),
                 "REFUNDED": str(1 + len(limits) + refills.index(number) + 1) if number in refills else "0",
                 "MARK_AT": str(marks[number - 1][0]),
@@ -127,6 +130,9 @@ def _few_of_one_hash(
         "ALL": " and ".join(written),
         "CHANGES": ", ".join(f"{field}, {value}" for field, value in zip(fields, written, strict=False)),
         "REFUNDS": ", ".join(f"refunds{number}" for number in numbers),
+        "STANDING": ", ".join(f"remaining{number}, reset_after{number}" for number in numbers),
+        "TOLD_FORMAT": f"'<c1HdH{'Hdd' * len(limits)}'",
+        "TOLD": ", ".join(f"{number}, remaining{number}, reset_after{number}" for number in numbers),
         "ENTRIES": ", ".join(f"entry{number}" for number in numbers),
         "JOINED": " .. ".join(f"entry{number}" for number in numbers),
         "PART_SIZE": str(8 + _ENTRY * len(limits)),
@@ -134,12 +140,13 @@ def _few_of_one_hash(
     return finished([_with_words(line, words) for line in lines])
 
 
-def _entry_of(algorithm: str) -> str:
-    """What a record has of a limit for a part: for places in flight, which are freed whole, its kind alone."""
+def _entry_of(algorithm: str, *, first: bool) -> str:
+    """What a record has of a limit for a part, the cost before the first: of places in flight the kind alone."""
     code = REDIS_FORMS[algorithm].code
     if is_in_flight(algorithm):
-        return f"'\\{code}{_NUL * (_ENTRY - 1)}'"
-    return f"pack('<BBdddd', {code}, 0, marked, missing_then, times, refunds)"
+        return ("pack('<d', cost) .. " if first else "") + f"'\\{code}{_NUL * (_ENTRY - 1)}'"
+    head, cost = ("<d", "cost, ") if first else ("<", "")
+    return f"pack('{head}BBdddd', {cost}{code}, 0, marked, missing_then, times, refunds)"
 
 
 def _marks_in(limits: tuple[tuple[str, str], ...]) -> Iterator[tuple[int, int]]:

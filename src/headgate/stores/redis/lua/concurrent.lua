@@ -251,6 +251,9 @@ while left > 0 do
   left, weight = math.floor(left / 2), weight * 2
 end
 
+--@ begin
+left_to_change = 0 -- see free
+
 --@ settle
 -- Nothing: see free.
 

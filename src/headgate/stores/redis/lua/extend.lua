@@ -54,7 +54,7 @@ if allowed then
     parted, added = parted + 1, table.concat(more) .. table.concat(part)
     if #added > 8 * groups + 34 * count then settled = 2 end
   end
-  record = pack('<c16BdddHHHH', identity, settled, lease_end, 0, remember_us, groups, named, count, parted)
+  record = pack('<c16ddHHHHBd', identity, lease_end, remember_us, groups, named, count, parted, settled, 0)
     .. sub(record, actuals_at, answer_at - 1) .. added .. sub(record, answer_at)
   local token = epochs[1]
   --@ include holds.keep

@@ -1,10 +1,10 @@
 -- What the scripts for holds are made of: the record of a hold, and the decision about what it charges.
 --
 -- A record is one string, in a key of its own in the slot of the hold:
---   head      who made it (a byte for a hit, 3 of its costs, 6 of its limits, 6 of its keys), whether it is settled (1; 2 where it is not, and
---             was charged under several numbers), the end of its lease, when it
---             was settled (0 while it is open), how long it is remembered after these, and how many groups, names,
---             limits and parts follow
+--   head      who made it (a byte for a hit, 3 of its costs, 6 of its limits, 6 of its keys), the end of its lease, how
+--             long it is remembered after that or after its settling, how many groups, names, limits and parts follow,
+--             whether it is settled (1; 2 where it is not, and was charged under several numbers), and when it was
+--             settled (0 while it is open)
 --   actuals   what each group was settled with
 --   names     the hashes of its states, each with the epoch that its holds had: a reset begins another one
 --   limits    of each its group and name, its kind (and 8 more for a shadow), its field, and its numbers
@@ -18,8 +18,8 @@
 -- A caller names each limit of its own by its kind, numbers and field, and the end of its name.
 
 --@ parse
-local identity, settled, lease_end, settled_us, remember_us, groups, named, count, parted, at =
-  unpack('<c16BdddHHHH', record)
+local identity, lease_end, remember_us, groups, named, count, parted, settled, settled_us, at =
+  unpack('<c16ddHHHHBd', record)
 local actuals_at, names, epochs, limits = at, {}, {}, record
 at = at + 8 * groups
 for number = 1, named do names[number], epochs[number], at = unpack('<Hc0c8', record, at) end

@@ -38,8 +38,8 @@ if allowed then
     known_names[number] = pack('<Hc0c8', #names[number], names[number], epoch and sub(epoch, 1, 8) or token)
   end
   costs = sub(limits, costs_at, limits_at - 1)
-  local record = pack('<c16BdddHHHH', identity, at_once, lease_end, settled_us, remember_us, groups, named, count,
-    1 - at_once) .. costs .. table.concat(known_names) .. sub(limits, limits_at)
+  local record = pack('<c16ddHHHHBd', identity, lease_end, remember_us, groups, named, count, 1 - at_once, at_once,
+    settled_us) .. costs .. table.concat(known_names) .. sub(limits, limits_at)
   if at_once == 0 then record = record .. costs .. table.concat(part) end
   record = record .. answer
   --@ include holds.keep

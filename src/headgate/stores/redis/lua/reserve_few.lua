@@ -62,19 +62,18 @@ else
   --@ include reserve_few.each
 end
 if allowed then
-  local settled_us, server_s = at_once == 1 and now_us or 0, now_us / 1000000
-  if given_us >= 0 then server_s = call('TIME')[1] end
+  local settled_us, needed_s = at_once == 1 and now_us or 0, (now_us + lease_us + remember_us) / 1000000 + 2
+  if given_us >= 0 then needed_s = call('TIME')[1] + ARGV[3] end
   local epoch, until_s = token, 0
   if values[1] then epoch, until_s = unpack('<c8I4', values[1]) end
   local part = ''
-  if at_once == 0 then part = pack('<d', cost) .. JOINED end
+  if at_once == 0 then part = JOINED end
   -- What is long is put together by Lua itself, which copies it faster than pack does.
-  local record = identity .. pack('<BdddHHHHdH', at_once, lease_end, settled_us, remember_us, 1, 1, COUNT, 1 - at_once, cost, #key)
-    .. key .. epoch .. ARGV[2] .. part .. reply
+  local record = identity
+    .. pack('<ddHHHHBddH', lease_end, remember_us, 1, 1, COUNT, 1 - at_once, at_once, settled_us, cost, #key) .. key .. epoch .. ARGV[2] .. part .. reply
   call('SET', KEYS[1], record, 'EX', ARGV[3])
-  local needed_s = server_s + ARGV[3]
   if until_s < needed_s then
-    until_s = math.min(math.ceil(needed_s + ARGV[3] * 0.125), 4294967295)
+    until_s = math.min(math.ceil(needed_s + (lease_us + remember_us) / 8000000), 4294967295)
     call('HSET', key, '+', pack('<c8I4', epoch, until_s))
     if until_s > longest_s then longest_s = until_s end
   else

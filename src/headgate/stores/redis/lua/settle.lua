@@ -39,11 +39,11 @@ if settled ~= 1 then
   if how == SHORTEN or how == TURN_BACK then
     lease_end = former_end
     local parts_end = how == SHORTEN and last_part_at or answer_at
-    record = pack('<c16BdddHHHH', identity, settled, lease_end, 0, remember_us, groups, named, count,
-      how == SHORTEN and parted - 1 or parted) .. sub(record, actuals_at, parts_end - 1) .. sub(record, answer_at)
+    record = pack('<c16ddHHHHBd', identity, lease_end, remember_us, groups, named, count,
+      how == SHORTEN and parted - 1 or parted, settled, 0) .. sub(record, actuals_at, parts_end - 1) .. sub(record, answer_at)
   else
     settled_us = now_us
-    record = pack('<c16BdddHHHH', identity, 1, lease_end, settled_us, remember_us, groups, named, count, parted)
+    record = pack('<c16ddHHHHBd', identity, lease_end, remember_us, groups, named, count, parted, 1, settled_us)
       .. table.concat(told) .. sub(record, actuals_at + 8 * groups)
   end
   if how == FORGET then

@@ -8,14 +8,16 @@
 local record = call('GET', KEYS[1])
 if not record then return 'U' end
 local given_us, actual = unpack('<dd', ARGV[1])
-local settled, lease_end, settled_us, remember_us, groups, named, count, parted, settled_with, key, epoch, at =
-  unpack('<BdddHHHHdHc0c8', record, 17)
+local lease_end, remember_us, groups, named, count, parted, settled, settled_us, settled_with, key, epoch, at =
+  unpack('<ddHHHHBddHc0c8', record, 17)
 if groups ~= 1 or named ~= 1 or settled > 1 or sub(record, at, at + #ARGV[2] - 1) ~= ARGV[2] then return 'X' end
 local mode, limits_end = settled == 1 and PEEK or HIT, at + #ARGV[2]
 --@ include steps.moment
 local values = call('HMGET', key, '+', FIELDS)
-if not values[1] or sub(values[1], 1, 8) ~= epoch or now_us >= math.max(lease_end, settled_us) + remember_us then return 'U' end
-local outcome, told_now, held_in_all, change_in_all, longest_s, reply = 'S', true, 0, 0, 0, ''
+local later_us = lease_end
+if settled_us > lease_end then later_us = settled_us end
+if not values[1] or sub(values[1], 1, 8) ~= epoch or now_us >= later_us + remember_us then return 'U' end
+local outcome, told_now, held_in_all, change_in_all, longest_s = 'S', true, 0, 0, 0
 local answer_at = limits_end + parted * PART_SIZE
 if settled == 1 then
   outcome, actual = 'A', settled_with
@@ -28,6 +30,7 @@ else
 end
 local STATES
 local REFUNDS
+local STANDING
 
 --@ open
 do
@@ -62,7 +65,7 @@ do
     --@ include steps.measure
   end
   if not present then told_now = false end
-  reply = pack('<Hdd', NUMBER, remaining, reset_after) .. reply
+  remainingNUMBER, reset_afterNUMBER = remaining, reset_after
 end
 
 --@ each
@@ -79,7 +82,7 @@ else
   --@ include settle_few.each
 end
 if outcome ~= 'A' then
-  call('SETRANGE', KEYS[1], '16', pack('<BdddHHHHd', 1, lease_end, now_us, remember_us, 1, 1, COUNT, parted, actual))
+  call('SETRANGE', KEYS[1], '40', pack('<Bdd', 1, now_us, actual))
 end
 if outcome ~= 'A' and now_us > lease_end then -- else it is kept for long enough
   settled_us = now_us
@@ -96,4 +99,4 @@ if longest_s > 0 and longest_s > unpack('<I4', values[1], 9) then -- else the ha
   local expires_s = longest_s
   --@ include hash_io.prolong
 end
-return pack('<c1HdH', told_now and outcome or 'Y', 1, actual, COUNT) .. reply
+return pack(TOLD_FORMAT, told_now and outcome or 'Y', 1, actual, COUNT, TOLD)

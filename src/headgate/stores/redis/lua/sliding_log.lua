@@ -510,6 +510,15 @@ if counted ~= 0 then
 end
 
 --@ adopt_list
+--@ include sliding_log.list
+
+--@ adopt_list_before_holds
+-- Who held on this key before has looked for a list then.
+if not values[1] then
+  --@ include sliding_log.list
+end
+
+--@ list
 -- What version 0.1 wrote: a list of its own, of a header, a sum, and the time and the sum of each entry.
 local name = key .. 'sliding_log.' .. sub(field, 2)
 local head = call('LRANGE', name, '0', 'MOST_ADOPTED')

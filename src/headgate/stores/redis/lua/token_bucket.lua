@@ -125,7 +125,10 @@ if change > 0 then
   units = units - change * period
 else
   local left = missing_then - refill * (updated - marked) - ((times - times_then) * LARGEST + refunds - refunds_then)
-  local given = math.max(0, math.min(-change * period, left, full - units))
+  local given = -change * period
+  if given > left then given = left end
+  if given > full - units then given = full - units end
+  if given < 0 then given = 0 end
   units = units + given
   if given > 0 then
     --@ include token_bucket.refund
