@@ -25,8 +25,9 @@ FLOORS = {
     "planning": 6, "llm": 6,
     "http": 6,
     "observe": 7, "replay": 7, "integrations": 7,
-    "service": 8, "llm_proxy": 8,
-    "cli": 9,
+    "supervisor": 8,
+    "service": 9, "llm_proxy": 9,
+    "cli": 10,
 }  # fmt: skip
 SERVICE_FLOORS = {"http": 0, "routes": 1, "checks": 2, "admin": 2, "pages": 2, "app": 3, "workers": 4}
 ROOMS = [("calendars", "units", "periods", "money", "amounts", "limits", "keys", "decision", "operation", "holding",

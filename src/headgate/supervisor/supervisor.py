@@ -20,8 +20,8 @@ from typing import NoReturn
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import HeadgateError
 from headgate.observe.prometheus import WorkerCounts
-from headgate.service.workers.link import SharedCounts, SupervisorLink
-from headgate.service.workers.worker import FIRST_DELAY_US, Worker, how_ended
+from headgate.supervisor.link import SharedCounts, SupervisorLink
+from headgate.supervisor.worker import FIRST_DELAY_US, Worker, how_ended
 
 log = logging.getLogger("headgate")
 

@@ -1,0 +1,1 @@
+"""Several processes on one port: forked, watched, replaced; what they share beside a store."""
