@@ -18,6 +18,7 @@ from headgate.llm.entry import Entry
 from headgate.llm_proxy.own_key import KeyFinder
 from headgate.llm_proxy.proxy_parts import ProxyOptions
 from headgate.llm_proxy.server import ProxyServer, ProxySource
+from headgate.supervisor.listener import address_of, listen
 
 T = TypeVar("T")
 
@@ -80,7 +81,9 @@ def running_proxy(
     async def main() -> None:
         async with ProxyServer(source, ProxyOptions(**options)) as server:
             proxy = RunningProxy(server, entries)
-            proxy.url = await server.listen("127.0.0.1", 0)
+            listener = listen("127.0.0.1", 0)
+            await server.listen(listener)
+            proxy.url = address_of(listener)
             running.append(proxy)
             ready.set()
             await stop.wait()

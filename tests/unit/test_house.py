@@ -62,7 +62,7 @@ OPTIONAL = {
     "click": "cli/",
     "rich": "cli/",
     "httptools": "service/http/request_reader.py llm_proxy/provider_answer.py",
-    "uvloop": "service/workers/process.py llm_proxy/server.py",
+    "uvloop": "service/workers/process.py llm_proxy/process.py",
     "prometheus_client": "observe/prometheus.py llm_proxy/metrics.py",
     "zstandard": "replay/compressed.py",
     "redis": "stores/redis/",

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from headgate.cli import options
 
+if TYPE_CHECKING:
+    from headgate.llm_proxy.own_key import KeyFinder
+
+_SHORTEST_HANG_S = 3
 _FILE = click.Path(path_type=Path)
 
 
@@ -26,6 +33,14 @@ _FILE = click.Path(path_type=Path)
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=8081, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option(
+    "--workers", default=1, show_default=True, type=click.IntRange(1, 128),
+    help="Processes that answer on the port; several need a store that they share, and get one if none is named.",
+)  # fmt: skip
+@click.option(
+    "--worker-timeout", "hang_s", default=30.0, show_default=True, type=options.Finite(0, 3600), metavar="SECONDS",
+    help="A worker that has not moved for so long is replaced; 0 is never.",
+)  # fmt: skip
 @click.option(
     "--drain", "drain_s", default=30.0, show_default=True, type=options.Finite(0, 3600), metavar="SECONDS",
     help="How long SIGTERM lets calls go on before they are cut off.",
@@ -72,6 +87,8 @@ def serve(
     books: str | None,
     host: str,
     port: int,
+    workers: int,
+    hang_s: float,
     drain_s: float,
     most_body_mib: int,
     arriving_mib: int,
@@ -90,13 +107,18 @@ def serve(
     from headgate.llm.books import open_books
     from headgate.llm_proxy.example import EXAMPLE_KEY, EXAMPLE_POLICY, ExampleKeys
     from headgate.llm_proxy.key_places import keys_at
-    from headgate.llm_proxy.own_key import KeyFinder
+    from headgate.llm_proxy.process import serve as run_proxy
     from headgate.llm_proxy.proxy_parts import ProxyOptions
     from headgate.llm_proxy.server import ProxySource
-    from headgate.llm_proxy.server import serve as run_proxy
+    from headgate.llm_proxy.several import serve_workers
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="headgate: %(message)s")
     finder: KeyFinder | None = None
+    make_keys: Callable[[], KeyFinder] | None = None
+    if 0 < hang_s < _SHORTEST_HANG_S:
+        raise click.BadParameter(f"a worker shows once a second that it moves: {_SHORTEST_HANG_S} or more, or 0")
+    if example and workers > 1:
+        raise click.UsageError("--example is one process: its provider and its budget are in its memory")
     if example:
         if providers is not None or keys is not None or no_keys:
             raise click.UsageError("--example has a provider and a key of its own")
@@ -108,6 +130,7 @@ def serve(
         own = keys_at(keys)
         own.check()
         finder = own
+        make_keys = partial(keys_at, keys)
     elif keys is not None or not no_keys:
         raise click.UsageError("give one of --keys FILE and --no-keys")
     if arriving_mib < most_body_mib:
@@ -119,8 +142,8 @@ def serve(
         idle_s=idle_s, connections=connections, read_on=read_on, read_on_s=read_on_s, drain_s=drain_s,
     )  # fmt: skip
 
-    def announce(address: str) -> None:
-        click.echo(f"headgate: {policy} on {address}/v1; ctrl-c ends it", err=True)
+    def announce(address: str, more: str = "") -> None:
+        click.echo(f"headgate: {policy} on {address}/v1{more}; ctrl-c ends it", err=True)
         if example:
             click.echo(
                 "headgate: call it until the budget is spent:\n"
@@ -129,9 +152,19 @@ def serve(
                 err=True,
             )
 
+    def announce_workers(address: str, zone: str) -> None:
+        announce(address, f", {workers} workers{f', state in {zone}' if zone else ''}")
+
     with open_books(books) if books is not None else nullcontext() as kept:
         source = ProxySource(policy, providers, finder, store, kept)
-        run_proxy(source, host=host, port=port, options=settings, announce=announce)
+        if workers == 1:
+            run_proxy(source, host=host, port=port, options=settings, announce=announce)
+            return
+        ended_well = serve_workers(
+            source, workers=workers, store_url=store, make_keys=make_keys, books=kept, host=host, port=port,
+            hang_s=hang_s, options=settings, announce=announce_workers,
+        )  # fmt: skip
+    sys.exit(0 if ended_well else 1)
 
 
 COMMANDS = (serve,)

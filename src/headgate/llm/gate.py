@@ -54,7 +54,7 @@ class _LlmGate:
         learned: Learned | None,
         books: Books | None,
     ) -> None:
-        compiled, settings, prices = _read(policy)
+        compiled, settings, prices = read_llm_policy(policy)
         self._gate = make(compiled, store=store, clock=clock, on_store_error=on_store_error)
         self._own_learned = learned_for(self._gate.store, namespace=compiled.namespace) if learned is None else None
         known = learned or self._own_learned or NothingLearned()
@@ -96,7 +96,7 @@ class _LlmGate:
 
         Raises PolicyError or ConfigError; then the old one stays.
         """
-        compiled, settings, prices = _read(policy)
+        compiled, settings, prices = read_llm_policy(policy)
         self._gate.reload(compiled)
         self._parts.use(settings, prices)
         self._forget_known()
@@ -362,7 +362,7 @@ class _AsyncCalling:
         await self._call.__aexit__(kind, error, trace)
 
 
-def _read(source: PolicySource) -> tuple[Policy, LlmSettings, PriceBook]:
+def read_llm_policy(source: PolicySource) -> tuple[Policy, LlmSettings, PriceBook]:
     """A policy, what it says of calls, and the prices. Raises PolicyError, ConfigError."""
     policy = read_policy(source)
     if policy.llm is None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from headgate.errors import MissingExtraError
 from headgate.llm.entry import Books, Entry
 from headgate.llm.learned import Coverage
+from headgate.observe.prometheus import Sharing, WorkersCollector, count_in_files
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+    from prometheus_client.core import GaugeMetricFamily, Metric
+    from prometheus_client.multiprocess import MultiProcessCollector
+    from prometheus_client.registry import Collector
 except ImportError as error:
     raise MissingExtraError("the proxy of language models", extra="llm-proxy") from error
 
@@ -22,16 +26,23 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class ProxyMetrics:
-    """The figures of one proxy. It keeps books, too: from them it knows what was held, used and spent."""
+    """The figures of one proxy; with `sharing` one worker's part in them. Shown are always those of all workers.
 
-    def __init__(self, books: Books | None = None) -> None:
+    It keeps books, too: from them it knows what was held, used and spent.
+    """
+
+    def __init__(self, books: Books | None = None, sharing: Sharing | None = None) -> None:
         self._books = books
         self._models: set[str] = set()
         self._held: dict[str, tuple[int, int]] = {}
         """Tokens and billionths of a dollar that each call under way holds."""
 
         self._coverage: Callable[[], Mapping[str, Coverage]] = dict
-        self.registry = registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
+        registry: CollectorRegistry | None = self.registry
+        if sharing is not None:
+            registry = None  # they are shown from the files
+            count_in_files(sharing)
         self._calls = Counter(
             "headgate_llm_calls",
             "Calls by how they ended: answered, refused, invalid, failed (by the provider), busy (all providers), "
@@ -54,17 +65,21 @@ class ProxyMetrics:
             ["model", "result"],
             registry=registry,
         )
-        self._last_estimated = Gauge(
-            "headgate_llm_last_estimated_calls",
-            "The same of the last 512 to 1,024 calls of a model, of all processes that learn together",
-            ["model", "result"],
+        self._held_tokens = Gauge(
+            "headgate_llm_held_tokens",
+            "Tokens held by calls under way",
             registry=registry,
+            multiprocess_mode="sum",
         )
-        self._held_tokens = Gauge("headgate_llm_held_tokens", "Tokens held by calls under way", registry=registry)
         self._held_cost = Gauge(
-            "headgate_llm_held_nano_usd", "Billionths of a dollar held by calls under way", registry=registry
+            "headgate_llm_held_nano_usd",
+            "Billionths of a dollar held by calls under way",
+            registry=registry,
+            multiprocess_mode="sum",
         )
-        self._under_way = Gauge("headgate_llm_calls_under_way", "Calls under way", registry=registry)
+        self._under_way = Gauge(
+            "headgate_llm_calls_under_way", "Calls under way", registry=registry, multiprocess_mode="sum"
+        )
         self._warnings = Counter(
             "headgate_llm_warnings", "Calls that were past the soft share of a limit", ["limit"], registry=registry
         )
@@ -82,8 +97,17 @@ class ProxyMetrics:
             registry=registry,
         )
         self._read_on = Gauge(
-            "headgate_llm_read_on", "Answers that are read to their end after their client has gone", registry=registry
+            "headgate_llm_read_on",
+            "Answers that are read to their end after their client has gone",
+            registry=registry,
+            multiprocess_mode="sum",
         )
+        for gauge in (self._held_tokens, self._held_cost, self._under_way, self._read_on):
+            gauge.set(0)  # a worker's successor has nothing of its predecessor's under way
+        if sharing is not None:
+            MultiProcessCollector(self.registry, str(sharing.folder))  # type: ignore[no-untyped-call]
+            self.registry.register(WorkersCollector(sharing.workers))
+        self.registry.register(_LastEstimated(self._last_estimated))
 
     def ended(self, dialect: str, model: str, outcome: str) -> None:
         """A call has ended."""
@@ -124,14 +148,15 @@ class ProxyMetrics:
 
     def exposition(self) -> bytes:
         """All figures, in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    def _last_estimated(self) -> Mapping[tuple[str, str], int]:
+        """Of the last calls, by model and result."""
         last = Counts[tuple[str, str]]()
         for model, told in self._coverage().items():
             last[self._model(model), "covered"] += told.covered
             last[self._model(model), "exceeded"] += told.above
-        self._last_estimated.clear()
-        for labels, calls in last.items():
-            self._last_estimated.labels(*labels).set(calls)
-        return generate_latest(self.registry)
+        return last
 
     def _hold(self, entry: Entry) -> None:
         tokens, cost = self._held.get(entry.id, (0, 0))
@@ -167,3 +192,20 @@ class ProxyMetrics:
             return OTHERS
         self._models.add(model)
         return model
+
+
+class _LastEstimated(Collector):
+    """What was learned of the last estimates, read when the figures are: all workers learn together."""
+
+    def __init__(self, calls: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+        self._calls = calls
+
+    def collect(self) -> Iterator[Metric]:
+        shown = GaugeMetricFamily(
+            "headgate_llm_last_estimated_calls",
+            "The same of the last 512 to 1,024 calls of a model, of all processes that learn together",
+            labels=["model", "result"],
+        )
+        for labels, calls in self._calls().items():
+            shown.add_metric(labels, calls)
+        yield shown

@@ -1,17 +1,16 @@
-"""The process of a proxy: its event loop, its port, what signals ask for, and how it ends."""
+"""A proxy on an event loop: what it is made of, how it begins, reads its files again, and ends."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from headgate.errors import HeadgateError, MissingExtraError
+from headgate.errors import HeadgateError
 from headgate.llm.entry import Books
 from headgate.llm.gate import AsyncLlmGate
 from headgate.llm.tokens import count_text
@@ -25,17 +24,22 @@ from headgate.llm_proxy.providers import ProviderSettings, check_serving, load_p
 from headgate.llm_proxy.proxy_parts import ProxyOptions, ProxyParts
 from headgate.llm_proxy.reading_on import ReadingOn
 from headgate.llm_proxy.upstream import Upstream
-from headgate.observe.prometheus import leave_out_creation_times
-
-try:
-    import uvloop
-except ImportError as error:
-    raise MissingExtraError("the proxy of language models", extra="llm-proxy") from error
+from headgate.observe.prometheus import Sharing
+from headgate.policy.compiled import Policy
+from headgate.policy.gate import read_policy
+from headgate.stores.protocol import Store
+from headgate.supervisor.listener import BACKLOG
 
 log = logging.getLogger("headgate")
 
-_BACKLOG = 2048
 _SHUTDOWN_S = 0.5
+
+
+class InForce(NamedTuple):
+    """What the files said when they were read."""
+
+    policy: Policy
+    providers: tuple[ProviderSettings, ...]
 
 
 @dataclass(frozen=True)
@@ -45,57 +49,43 @@ class ProxySource:
     policy: Path
     providers: Path | None
     keys: KeyFinder | None
-    store: str | None = None
+    store: str | Store | None = None
     books: Books | None = None
 
-    def read_providers(self) -> tuple[ProviderSettings, ...]:
-        """The providers of the file; raises ConfigError, OSError."""
+    def read(self) -> InForce:
+        """What the files say now; raises PolicyError, ConfigError, OSError."""
+        policy = read_policy(self.policy)
         if self.providers is None:
-            return ()
+            return InForce(policy, ())
         providers = load_providers(self.providers)
         check_serving(providers)
-        return providers
-
-
-def serve(source: ProxySource, *, host: str, port: int, options: ProxyOptions, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; `announce` gets the address once requests are answered.
-
-    SIGHUP reads the policy and the providers again. Raises ConfigError, OSError where it cannot begin.
-    """
-    leave_out_creation_times()
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        ending, at_once = asyncio.Event(), asyncio.Event()
-
-        def end() -> None:
-            if ending.is_set():
-                at_once.set()
-            ending.set()
-
-        async with ProxyServer(source, options) as server:
-            loop.add_signal_handler(signal.SIGHUP, server.reload)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, end)
-            gc.collect()
-            gc.freeze()  # prices and vocabularies stay: to look through them again takes a tenth of a second
-            announce(await server.listen(host, port))
-            await ending.wait()
-            await server.drain(at_once)
-
-    asyncio.Runner(loop_factory=uvloop.new_event_loop).run(main())
+        return InForce(policy, providers)
 
 
 class ProxyServer:
     """One proxy on an event loop; for `async with`, at whose end all that is under way is cut off and settled."""
 
-    def __init__(self, source: ProxySource, options: ProxyOptions) -> None:
-        """Raises ConfigError, OSError for files that cannot be used."""
+    def __init__(
+        self,
+        source: ProxySource,
+        options: ProxyOptions,
+        *,
+        begin: InForce | None = None,
+        sharing: Sharing | None = None,
+        applied: Callable[[InForce], None] = lambda _: None,
+    ) -> None:
+        """Begins with what the files say, or with `begin`; `applied` gets what is read again and put in force.
+
+        `sharing` makes its figures one set with those of other workers. Raises ConfigError, OSError for files that
+        cannot be used.
+        """
         self._source = source
         self._options = options
-        self._providers = source.read_providers()
-        self._metrics = ProxyMetrics(source.books)
-        self.gate = AsyncLlmGate(source.policy, store=source.store, books=self._metrics)
+        self._applied = applied
+        begin = source.read() if begin is None else begin
+        self._providers = begin.providers
+        self._metrics = ProxyMetrics(source.books, sharing)
+        self.gate = AsyncLlmGate(begin.policy, store=source.store, books=self._metrics)
         self._metrics.watch_coverage(self.gate.coverage)
         self._example = ExampleProvider() if source.providers is None else None
         self._listening: asyncio.Server | None = None
@@ -117,12 +107,10 @@ class ProxyServer:
         await asyncio.to_thread(count_text, "load the vocabulary", "gpt-5")
         return self
 
-    async def listen(self, host: str, port: int) -> str:
-        """Answer on a port, 0 for a free one; the address. Raises OSError."""
-        listener = _listen(host, port)
+    async def listen(self, listener: socket.socket) -> None:
+        """Answer on a listening socket."""
         loop = asyncio.get_running_loop()
-        self._listening = await loop.create_server(self.proxy.connections.accept, sock=listener, backlog=_BACKLOG)
-        return _address(listener)
+        self._listening = await loop.create_server(self.proxy.connections.accept, sock=listener, backlog=BACKLOG)
 
     async def drain(self, at_once: asyncio.Event) -> None:
         """Close the port, and let calls that are under way end, for a while; `at_once` ends that."""
@@ -154,30 +142,12 @@ class ProxyServer:
     def reload(self) -> None:
         """Put changed files in force, or none of them; the log says which."""
         try:
-            providers = self._source.read_providers()
-            self.gate.reload(self._source.policy)
+            now = self._source.read()
+            self.gate.reload(now.policy)
             if self._example is None:
-                self._pool.reload(providers)
+                self._pool.reload(now.providers)
         except (HeadgateError, OSError) as error:
             log.error("the old policy and providers stay in force: %s", error)
         else:
+            self._applied(now)
             log.info("the policy and the providers were read again")
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; raises OSError with the address where that is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise OSError(error.errno, error.strerror, f"{host}:{port}") from None
-    return listener
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

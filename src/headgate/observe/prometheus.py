@@ -76,7 +76,7 @@ def make_files(folder: Path, workers: int) -> None:
             MmapedDict(str(folder / f"{kind}_{worker}.db")).close()  # type: ignore[no-untyped-call]
 
 
-def _count_in_files(sharing: Sharing) -> None:
+def count_in_files(sharing: Sharing) -> None:
     """For the whole process: figures made from now on are kept in files."""
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(sharing.folder)
     values.ValueClass = values.MultiProcessValue(lambda: sharing.worker)  # type: ignore[no-untyped-call]
@@ -90,7 +90,7 @@ class Metrics:
         own: CollectorRegistry | None = self.registry
         if sharing is not None:
             own = None  # they are shown from the files
-            _count_in_files(sharing)
+            count_in_files(sharing)
         self._decisions = Counter(
             "headgate_decisions",
             "Decisions of each rule: allowed, refused, blocked (another rule refused), or a shadow rule's own",
@@ -142,7 +142,7 @@ class Metrics:
 
         if sharing is not None:
             MultiProcessCollector(self.registry, str(sharing.folder))  # type: ignore[no-untyped-call]
-            self.registry.register(_WorkersCollector(sharing.workers))
+            self.registry.register(WorkersCollector(sharing.workers))
         self.registry.register(_StoreCollector(stats))
 
     def handle(self, event: Event) -> None:
@@ -234,7 +234,7 @@ class _StoreCollector(Collector):
         yield full
 
 
-class _WorkersCollector(Collector):
+class WorkersCollector(Collector):
     """What the supervisor counts about the workers, read when the figures are."""
 
     def __init__(self, workers: Callable[[], WorkerCounts]) -> None:

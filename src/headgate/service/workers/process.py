@@ -14,9 +14,9 @@ from headgate.observe.prometheus import leave_out_creation_times
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds
 from headgate.service.http.connections import Connections
-from headgate.supervisor.listener import BACKLOG
 from headgate.service.workers.policy_watch import PolicyWatch
 from headgate.service.workers.shutdown import Shutdown
+from headgate.supervisor.listener import BACKLOG
 
 try:
     import uvloop

@@ -20,16 +20,16 @@ from headgate.policy.problems import PolicyError
 from headgate.policy.store_fit import check_fit, check_holds
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds, within_descriptors
-from headgate.supervisor.listener import address_of, listen_together
-from headgate.supervisor.last_good import LastGood
-from headgate.supervisor.link import SupervisorLink
 from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
 from headgate.service.workers.process import FINISH_WITHIN_S, run
-from headgate.supervisor.supervisor import Supervisor
 from headgate.stores.guard.choice import rescued
 from headgate.stores.protocol import Store
 from headgate.stores.shared.store import default_zone_url
 from headgate.stores.url import open_store
+from headgate.supervisor.last_good import LastGood
+from headgate.supervisor.link import SupervisorLink
+from headgate.supervisor.listener import address_of, listen_together
+from headgate.supervisor.supervisor import Supervisor
 
 log = logging.getLogger("headgate")
 

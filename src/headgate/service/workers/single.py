@@ -9,9 +9,9 @@ from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
 from headgate.service.app import Service
 from headgate.service.http.bounds import Bounds, within_descriptors
-from headgate.supervisor.listener import address_of, listen
 from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
 from headgate.service.workers.process import run
+from headgate.supervisor.listener import address_of, listen
 
 
 def serve(

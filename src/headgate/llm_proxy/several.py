@@ -1,0 +1,122 @@
+"""The proxy in several processes: one port, one store, one set of figures.
+
+What can be wrong is found out before the first process is forked, and told once. Each worker has a gate, connections to
+providers and keys of its own; they share the store that the parent opened, and the books' file.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+
+from headgate.errors import ConfigError, HeadgateError
+from headgate.llm.books.queued import QueuedBooks
+from headgate.llm.gate import read_llm_policy
+from headgate.llm.tokens import count_text
+from headgate.llm_proxy.own_key import KeyFinder
+from headgate.llm_proxy.process import work
+from headgate.llm_proxy.proxy_parts import ProxyOptions
+from headgate.llm_proxy.server import InForce, ProxyServer, ProxySource
+from headgate.observe.metrics_folder import MetricsFolder
+from headgate.observe.prometheus import Sharing, make_files
+from headgate.policy.store_fit import check_fit, check_holds
+from headgate.stores.guard.choice import rescued
+from headgate.stores.shared.store import default_zone_url
+from headgate.stores.url import open_store
+from headgate.supervisor.last_good import LastGood
+from headgate.supervisor.link import SupervisorLink
+from headgate.supervisor.listener import address_of, listen_together
+from headgate.supervisor.supervisor import Supervisor
+
+log = logging.getLogger("headgate")
+
+_GRACE_S = 15
+"""How much longer than its drain a worker may take to end: to settle what is cut off, and to write the books."""
+
+
+def serve_workers(
+    source: ProxySource,
+    *,
+    workers: int,
+    store_url: str | None,
+    make_keys: Callable[[], KeyFinder] | None,
+    books: QueuedBooks | None,
+    host: str,
+    port: int,
+    hang_s: float,
+    options: ProxyOptions,
+    announce: Callable[[str, str], None],
+) -> bool:
+    """Serve in several processes until told to stop; whether all of them ended well.
+
+    `store_url` stands in for the policy's own store; where neither is, it is the zone of this user and namespace.
+    `make_keys` makes each worker's keys, None where calls need none; the source's own, and its store, are not used. A
+    worker that hangs for `hang_s` seconds is replaced, with 0 never. `announce` gets the address and that zone's URL
+    ("" where a store was named), once all workers answer. Raises before anything starts: PolicyError and ConfigError
+    for what cannot be used, a store in the memory of each process among it; OSError for files.
+    """
+    first = source.read()
+    read_llm_policy(first.policy)
+    names_store = store_url is not None or first.policy.names_store
+    zone = "" if names_store else default_zone_url(first.policy.namespace)
+    store = open_store(zone or store_url or first.policy.store)
+    if store.in_process:
+        place = f"{source.policy}: store" if store_url is None else "--store"
+        raise ConfigError(
+            f"{place}: memory counts for each process alone, so {workers} workers would let {workers} times as much "
+            "pass; name a shared:// store, or leave it out to get one"
+        )
+    check_holds(first.policy, lambda limits: rescued(store, store.bind(limits), limits, None))
+    check_fit(first.policy, store)
+    listeners = listen_together(host, port, workers)
+    count_text("load the vocabulary", "gpt-5")  # once for all workers
+    folder = MetricsFolder()
+    good = LastGood(pickle.dumps(first))
+
+    def run(link: SupervisorLink) -> None:
+        keys = None if make_keys is None else make_keys()
+        own = replace(source, keys=keys, store=store, books=books)
+        sharing = Sharing(folder.path, link.worker, supervisor.counts)
+        begin, why = _begin(own, good, first)
+        server = ProxyServer(
+            own, options, sharing=sharing, begin=begin, applied=lambda now: good.keep(pickle.dumps(now))
+        )
+        if why is None:
+            good.keep(pickle.dumps(begin))
+        else:
+            log.error("the last good policy and providers are used: %s", why)
+        try:
+            work(server, link)
+        finally:
+            if books is not None:
+                books.close()
+
+    try:
+        make_files(folder.path, workers)
+        supervisor = Supervisor(
+            listeners,
+            run,
+            drain_s=options.drain_s,
+            stop_within_s=_GRACE_S,
+            hang_s=hang_s,
+            all_answer=lambda: announce(address, zone),
+        )
+        address = address_of(listeners[0])
+        return supervisor.run()
+    finally:
+        folder.remove()
+        store.close()
+
+
+def _begin(source: ProxySource, good: LastGood, first: InForce) -> tuple[InForce, Exception | None]:
+    """What a worker begins with: what the files say, or what was last in force in any worker, and why that."""
+    try:
+        now = source.read()
+        read_llm_policy(now.policy)
+    except (HeadgateError, OSError) as error:
+        kept = good.text()
+        last: InForce = first if kept is None else pickle.loads(kept)  # it is this process's own, in a file of no name
+        return last, error
+    return now, None
