@@ -1,13 +1,14 @@
-"""A provider of language models for benchmarks: streams of events at a steady pace, in a process of its own.
+"""A provider of language models for benchmarks: streams of events, in a process of its own.
 
-`python -m benchmarks.llm_provider EVENTS SECONDS` prints its port. Each answer has so many events, one each so many
-seconds, the first one at once.
+`python -m benchmarks.llm_provider EVENTS SECONDS` prints its port. Each answer has so many events, the first one at
+once, and half to one and a half times so many seconds between two of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -31,6 +32,7 @@ _LAST = (
 
 async def main(events: int, pause_s: float) -> None:
     """Serve until killed."""
+    pauses = random.Random(7)
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -40,7 +42,7 @@ async def main(events: int, pause_s: float) -> None:
                 await reader.readexactly(int(length or 0))
                 writer.write(_HEAD + _WORD)
                 for _ in range(events - 1):
-                    await asyncio.sleep(pause_s)
+                    await asyncio.sleep(pauses.uniform(0.5, 1.5) * pause_s)
                     writer.write(_WORD)
                 writer.write(_LAST)
                 await writer.drain()

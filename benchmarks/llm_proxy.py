@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -14,151 +13,141 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from statistics import median, quantiles
-from typing import NamedTuple
+from statistics import median
 
 import uvloop
 
+from benchmarks.llm_streams import Address, Load, Streams, burst, steady
 from benchmarks.measuring import Section, Target
 from benchmarks.peer_programs import PEER_PYTHON, peer_program
-from benchmarks.servers import free_port, processor_seconds
+from benchmarks.servers import free_port
 
-_STREAMS, _EVENTS, _PAUSE_S = 200, 50, 0.1
-"""So many streams at once, each with so many events: together 2,000 events a second."""
+_FULL = Streams(200, 50, 0.1)
+_CALM = Streams(200, 10, 1.0)
+"""As many streams as before, of which LiteLLM's proxy can pass on all in one process: of `_FULL` it cannot."""
 
+_BURST = 200
 _LONGEST_START_S = 120
 
 _RULES = [
     {"name": name, "by": by, "limits": "1000000/minute; 1000000000 tokens/minute bucket; 1000000 usd/day in UTC"}
     for name, by in (("user", ["user"]), ("team", ["team"]), ("model", ["model"]))
 ]
-_MESSAGE = {"role": "user", "content": "Tell me about the weather in the mountains, in fifty words. " * 5}
-_BODY = json.dumps({"model": "m", "stream": True, "max_tokens": 100, "messages": [_MESSAGE]}).encode()
-
-
-class Load(NamedTuple):
-    """What streams took: milliseconds until the first byte of each, and how many of a core's seconds a second."""
-
-    first_byte_ms: list[float]
-    core_share: float
-
-    def at(self, percent: int) -> float:
-        """A percentile of the first bytes."""
-        return quantiles(self.first_byte_ms, n=100, method="inclusive")[percent - 1]
 
 
 def run(quick: bool) -> Section:
-    """Ask a provider directly and through the proxy, in turns, with streams that begin evenly over their length."""
-    rounds, seconds = (1, 6.0) if quick else (5, 15.0)
-    direct: list[Load] = []
-    proxied: list[Load] = []
-    peers: list[Load] = []
+    """Ask a provider directly and through proxies, in turns."""
+    rounds, seconds = (1, 8.0) if quick else (5, 15.0)
+    full, at_once = _full_load(rounds, seconds)
     litellm = peer_program("litellm", "litellm[proxy]>=1.80,<2", PEER_PYTHON)
-    with _provider() as (_, provider), _proxy(provider) as (process, proxy):
-        uvloop.run(_load(provider, None, 1.0))
-        uvloop.run(_load(proxy, None, 3.0))
-        for _ in range(rounds):
-            direct.append(uvloop.run(_load(provider, None, seconds)))
-            proxied.append(uvloop.run(_load(proxy, process, seconds)))
-    if litellm is not None:
-        with _provider() as (_, provider), _litellm(litellm, provider) as (process, proxy):
-            uvloop.run(_load(proxy, None, 3.0))
-            peers.append(uvloop.run(_load(proxy, process, seconds)))
-    added = {
-        percent: median(after.at(percent) - before.at(percent) for before, after in zip(direct, proxied, strict=True))
-        for percent in (50, 99)
-    }
-    share = median(load.core_share for load in proxied)
-    peer_rows: list[tuple[str, ...]] = [("LiteLLM was not measured: it did not install", "", "", "")]
-    peer_targets: list[Target] = []
-    if peers:
-        theirs = {percent: peers[0].at(percent) - median(load.at(percent) for load in direct) for percent in (50, 99)}
-        told = tuple(f"{theirs[percent]:.2f}" for percent in (50, 99))
-        peer_rows = [("added by LiteLLM's proxy, without a limit", *told, f"{peers[0].core_share:.2f}")]
-        share_of = added[50] / theirs[50]
-        peer_targets = [
-            Target("at most a fifth of what LiteLLM's proxy adds", f"{share_of:.2f} of it", share_of <= 0.2)
-        ]
-    rows = [
-        ("the provider alone", *(f"{median(load.at(percent) for load in direct):.2f}" for percent in (50, 99)), ""),
-        ("through the proxy", *(f"{median(load.at(percent) for load in proxied):.2f}" for percent in (50, 99)),
-         f"{share:.2f}"),
-        ("added", *(f"{added[percent]:.2f}" for percent in (50, 99)), ""),
-        *peer_rows,
-    ]  # fmt: skip
+    calm = _calm_load(litellm, 1 if quick else 3, seconds)
+    added, share = _added(full["proxy"], full["alone"]), median(load.core_share for load in full["proxy"])
+    rows: list[tuple[str, ...]] = [
+        _row(f"{_told(_FULL)}: the provider alone", full["alone"]),
+        _row("through the proxy", full["proxy"], share),
+        ("added", f"{added[50]:.2f}", f"{added[99]:.2f}", ""),
+        _row(f"{_BURST} calls in one instant: the provider alone", at_once["alone"]),
+        _row("through the proxy", at_once["proxy"]),
+        _row(f"{_told(_CALM)}: the provider alone", calm["alone"]),
+        _row("through the proxy", calm["proxy"], median(load.core_share for load in calm["proxy"])),
+    ]
+    targets = [
+        Target("the proxy adds at most 1.5 ms to the median first byte", f"{added[50]:.2f} ms", added[50] <= 1.5),
+        Target("and at most 10 ms to the 99th percentile", f"{added[99]:.2f} ms", added[99] <= 10),
+        Target("2,000 events a second take at most a quarter of a core", f"{share:.2f}", share <= 0.25),
+    ]
+    if calm["litellm"]:
+        rows.append(
+            _row(
+                "through LiteLLM's proxy, without a limit",
+                calm["litellm"],
+                median(load.core_share for load in calm["litellm"]),
+            )
+        )
+        own, theirs = _added(calm["proxy"], calm["alone"]), _added(calm["litellm"], calm["alone"])
+        for percent, name in ((50, "median"), (99, "99th percentile")):
+            part = own[percent] / theirs[percent]
+            told = f"{own[percent]:.2f} of {theirs[percent]:.2f} ms, {part:.2f} of it"
+            targets.append(Target(f"at most a fifth of what LiteLLM's proxy adds to the {name}", told, part <= 0.2))
+    else:
+        rows.append(("LiteLLM was not measured: it did not install", "", "", ""))
     return Section(
         "The proxy of language models",
-        f"`headgate llm serve` in one process, three rules with three limits each, in memory. {_STREAMS} streams are "
-        f"open at a time, which begin evenly, each with {_EVENTS} events in {_EVENTS * _PAUSE_S:.0f} seconds: together "
-        f"{_STREAMS / _PAUSE_S:,.0f} events a second. The provider and the client are processes of their own on the "
-        "same cores. Milliseconds until the first byte of the body; the proxy's processor time in seconds a second.",
+        "`headgate llm serve` in one process, three rules with three limits each, in memory. Streams begin at random "
+        f"moments. {_FULL.streams} are open at a time, each with {_FULL.events} events in {_FULL.length_s:.0f} seconds "
+        f"({_FULL.events_a_second:,.0f} events and {_FULL.calls_a_second:.0f} calls a second), or, for a comparison "
+        f"with a proxy that cannot keep up with that, with {_CALM.events} events in {_CALM.length_s:.0f} seconds "
+        f"({_CALM.events_a_second:,.0f} events and {_CALM.calls_a_second:.0f} calls a second). Provider and client are "
+        "processes of their own on the same cores. Milliseconds until the first byte of the body; the proxy's "
+        "processor time in seconds a second.",
         ("", "first byte, median", "first byte, 99 %", "cores"),
         rows,
-        [
-            Target("the proxy adds at most 1.5 ms to the median first byte", f"{added[50]:.2f} ms", added[50] <= 1.5),
-            Target("and at most 10 ms to the 99th percentile", f"{added[99]:.2f} ms", added[99] <= 10),
-            Target("2,000 events a second take at most a quarter of a core", f"{share:.2f}", share <= 0.25),
-            *peer_targets,
-        ],
+        targets,
     )
 
 
-async def _load(url: tuple[str, int], process: int | None, seconds: float) -> Load:
-    """Keep the streams open for so long; those of the first and last moments are not counted."""
-    length_s = _EVENTS * _PAUSE_S
-    every_s = length_s / _STREAMS
-    first: list[float] = []
-    tasks: set[asyncio.Task[None]] = set()
-    loop = asyncio.get_running_loop()
-    start, number = loop.time(), 0
-    used, began = 0.0, 0.0
-    while (now := loop.time()) < start + length_s + seconds:
-        steady = now >= start + length_s
-        if steady and not began:
-            began, used = time.perf_counter(), processor_seconds(process) if process else 0.0
-        task = asyncio.create_task(_stream(url, first if steady else []))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-        number += 1
-        await asyncio.sleep(max(0.0, start + number * every_s - loop.time()))
-    share = 0.0
-    if process:
-        share = (processor_seconds(process) - used) / (time.perf_counter() - began)
-    await asyncio.gather(*tasks)
-    return Load([seconds * 1000 for seconds in first], share)
+def _full_load(rounds: int, seconds: float) -> tuple[dict[str, list[Load]], dict[str, list[Load]]]:
+    """(streams at the full rate, bursts), of the provider alone and through the proxy."""
+    full: dict[str, list[Load]] = {"alone": [], "proxy": []}
+    at_once: dict[str, list[Load]] = {"alone": [], "proxy": []}
+    with _provider(_FULL) as provider, _proxy(provider) as (process, proxy):
+        uvloop.run(steady(proxy, _FULL, None, 1.0))
+        for _ in range(rounds):
+            full["alone"].append(uvloop.run(steady(provider, _FULL, None, seconds)))
+            full["proxy"].append(uvloop.run(steady(proxy, _FULL, process, seconds)))
+            at_once["alone"].append(uvloop.run(burst(provider, _BURST)))
+            at_once["proxy"].append(uvloop.run(burst(proxy, _BURST)))
+    return full, at_once
 
 
-async def _stream(url: tuple[str, int], first: list[float]) -> None:
-    """One call on a connection of its own; a connection is made before the time is taken."""
-    reader, writer = await asyncio.open_connection(*url)
-    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    sent = f"{head}content-length: {len(_BODY)}\r\n\r\n".encode() + _BODY
-    began = time.perf_counter()
-    writer.write(sent)
-    answered = await reader.readuntil(b"\r\n\r\n")
-    assert answered.startswith(b"HTTP/1.1 200"), answered
-    await reader.readuntil(b"\n\n")
-    first.append(time.perf_counter() - began)
-    end = b""
-    while end != b"0\r\n\r\n" and (part := await reader.read(65536)):
-        end = (end + part)[-5:]
-    writer.close()
+def _calm_load(litellm: Path | None, rounds: int, seconds: float) -> dict[str, list[Load]]:
+    """Streams at a rate that LiteLLM keeps up with, of the provider alone and through each proxy."""
+    calm: dict[str, list[Load]] = {"alone": [], "proxy": [], "litellm": []}
+    with _provider(_CALM) as provider:
+        with _proxy(provider) as (process, proxy):
+            uvloop.run(burst(proxy, 20))
+            for _ in range(rounds):
+                calm["alone"].append(uvloop.run(steady(provider, _CALM, None, seconds)))
+                calm["proxy"].append(uvloop.run(steady(proxy, _CALM, process, seconds)))
+        if litellm is not None:
+            with _litellm(litellm, provider) as (process, proxy):
+                uvloop.run(burst(proxy, 20))
+                for _ in range(rounds):
+                    calm["litellm"].append(uvloop.run(steady(proxy, _CALM, process, seconds)))
+    return calm
+
+
+def _added(after: list[Load], before: list[Load]) -> dict[int, float]:
+    """What a proxy adds to the median and to the 99th percentile, in milliseconds."""
+    return {
+        percent: median(one.at(percent) - other.at(percent) for one, other in zip(after, before, strict=True))
+        for percent in (50, 99)
+    }
+
+
+def _row(name: str, loads: list[Load], share: float | None = None) -> tuple[str, ...]:
+    cells = (f"{median(load.at(percent) for load in loads):.2f}" for percent in (50, 99))
+    return (name, *cells, "" if share is None else f"{share:.2f}")
+
+
+def _told(streams: Streams) -> str:
+    return f"{streams.events_a_second:,.0f} events a second"
 
 
 @contextmanager
-def _provider() -> Iterator[tuple[int, tuple[str, int]]]:
-    """A provider: its process, and where it is."""
-    command = [sys.executable, "-m", "benchmarks.llm_provider", str(_EVENTS), str(_PAUSE_S)]
+def _provider(streams: Streams) -> Iterator[Address]:
+    """A provider that answers with such streams: where it is."""
+    command = [sys.executable, "-m", "benchmarks.llm_provider", str(streams.events), str(streams.pause_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield process.pid, ("127.0.0.1", int(process.stdout.readline()))
+            yield "127.0.0.1", int(process.stdout.readline())
         finally:
             process.kill()
 
 
 @contextmanager
-def _proxy(provider: tuple[str, int]) -> Iterator[tuple[int, tuple[str, int]]]:
+def _proxy(provider: Address) -> Iterator[tuple[int, Address]]:
     """A proxy before a provider: its process, and where it is."""
     with tempfile.TemporaryDirectory() as folder:
         policy, providers = Path(folder, "llm.yaml"), Path(folder, "providers.yaml")
@@ -179,7 +168,7 @@ def _proxy(provider: tuple[str, int]) -> Iterator[tuple[int, tuple[str, int]]]:
 
 
 @contextmanager
-def _litellm(program: Path, provider: tuple[str, int]) -> Iterator[tuple[int, tuple[str, int]]]:
+def _litellm(program: Path, provider: Address) -> Iterator[tuple[int, Address]]:
     """LiteLLM's proxy before a provider, without keys, a database or limits: its process, and where it is."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "config.yaml")

@@ -23,7 +23,7 @@ from headgate.llm_proxy.metrics import CONTENT_TYPE
 from headgate.llm_proxy.own_key import OwnKey, digest_of
 from headgate.llm_proxy.passing import pass_on
 from headgate.llm_proxy.proxy_parts import ProxyParts
-from headgate.policy.request import Request
+from headgate.llm_proxy.sent_request import sent_key, subject_of
 
 log = logging.getLogger("headgate")
 
@@ -176,7 +176,7 @@ class Proxy:
             caller = caller._replace(user=user)
         return Exchange(
             self.parts, client, dialect, caller, body,
-            headers=headers, query=query, counted=counted, request=_subject(request),
+            headers=headers, query=query, counted=counted, request=subject_of(request),
             body_dropped=lambda: self.connections.body_dropped(request),
         )  # fmt: skip
 
@@ -185,7 +185,7 @@ class Proxy:
         keys = self.parts.keys
         if keys is None:
             return _Credentials(Caller(), names_users=True)
-        sent = _sent_key(request)
+        sent = sent_key(request)
         if sent is None:
             raise _refused(family, Problem.UNKNOWN_KEY, "You sent no API key, or two: send one of this proxy's.")
         try:
@@ -207,6 +207,11 @@ class Proxy:
             raise _refused(family, Problem.BAD_BODY, "The body is compressed: send it without content-encoding.")
         if (request.content_length or 0) > options.most_body_bytes:
             raise _too_large(family, options.most_body_bytes)
+        if request.content.is_eof():  # it came with the head, as short ones do
+            whole = await request.content.read()
+            if len(whole) > options.most_body_bytes:
+                raise _too_large(family, options.most_body_bytes)
+            return whole
         raw = bytearray()
         try:
             async with asyncio.timeout(options.body_s):
@@ -255,17 +260,6 @@ def _asked(request: web.BaseRequest) -> str:
     return f"{request.method[:20]} {request.raw_path.partition('?')[0][:200]}"
 
 
-def _sent_key(request: web.BaseRequest) -> str | None:
-    """The one key that was sent, as `Authorization: Bearer` or `x-api-key`; None for none, and for several."""
-    bearers = request.headers.getall("authorization", [])
-    sent = {value.partition(" ")[2].strip() for value in bearers if value[:7].lower() == "bearer "}
-    if len(sent) < len(set(bearers)):
-        return None
-    sent |= {value.strip() for value in request.headers.getall("x-api-key", [])}
-    sent.discard("")
-    return sent.pop() if len(sent) == 1 else None
-
-
 def _caller_of(key: OwnKey) -> Caller:
     return Caller(key.name, key.user, key.team, key.organisation, key.tier)
 
@@ -283,17 +277,3 @@ async def _let_send(request: web.BaseRequest) -> None:
     """Tell a client that asks before it sends a long body that it may."""
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     request.writer.output_size = 0  # nothing of the answer was written yet
-
-
-def _subject(request: web.BaseRequest) -> Request:
-    """The request as a policy's conditions see it."""
-    return Request(
-        request.method,
-        request.raw_path,
-        headers=[(name, value) for name, value in request.headers.items() if name.lower() not in _SECRET],
-        client_ip=request.remote or "",
-        host=request.headers.get("host", ""),
-    )
-
-
-_SECRET = ("authorization", "x-api-key")

@@ -73,6 +73,7 @@ class Exchange:
         self._scope: asyncio.Timeout | None = None
         self._relay: StreamRelay | None = None
         self._was_sent = False
+        self._own: list[tuple[str, str]] | None = None
 
     async def run(self) -> None:
         """Hold, send, answer, settle."""
@@ -144,7 +145,7 @@ class Exchange:
         refused: Answer | None = None
         for state in ready:
             try:
-                response = await self._send(state)
+                response = await self._send(state, call)
             except NotReached:
                 pool.note_unreachable(state)
                 self._parts.metrics.provider_failed(state.settings.name, "unreachable")
@@ -167,11 +168,26 @@ class Exchange:
         await call.cancel()
         return await self._problem(Problem.PROVIDER_UNREACHABLE, "The provider cannot be reached.", "unreachable")
 
-    async def _send(self, state: ProviderState) -> ProviderAnswer:
+    async def _send(self, state: ProviderState, call: AsyncCall) -> ProviderAnswer:
         self._was_sent = True
-        settings = state.settings
+        settings, upstream = state.settings, self._parts.upstream
         body = self._body.to_send(self._dialect, ask=settings.asks_usage)
-        return await self._parts.upstream.send(settings, self._dialect, self._query, self._headers, body)
+        response = await upstream.begin(settings, self._dialect, self._query, self._headers, body)
+        try:
+            if self._own is None:  # made while the provider is at work
+                self._own = self._own_headers(call)
+        except BaseException:
+            response.close()
+            raise
+        await upstream.head(response)
+        return response
+
+    def _own_headers(self, call: AsyncCall) -> list[tuple[str, str]]:
+        """What the answer tells of the policy."""
+        own = limit_headers(self._dialect.family, call.decision)
+        if call.warnings:
+            own.append(("headgate-warning", ", ".join(warning.header for warning in call.warnings)))
+        return own
 
     def _drop_body(self) -> None:
         """Keep the body no longer: it is sent to no other provider."""
@@ -180,10 +196,7 @@ class Exchange:
 
     async def _answer(self, call: AsyncCall, state: ProviderState, response: ProviderAnswer) -> str:
         """Pass on what a provider answers."""
-        own = limit_headers(self._dialect.family, call.decision)
-        if call.warnings:
-            own.append(("headgate-warning", ", ".join(warning.header for warning in call.warnings)))
-        headers = headers_to_answer(response.headers, own)
+        headers = headers_to_answer(response.headers, self._own or [])
         self._parts.metrics.began(self._dialect.name, asyncio.get_running_loop().time() - self._started)
         if response.content_type == "text/event-stream":
             asked = state.settings.asks_usage and not self._body.asks_usage

@@ -85,10 +85,26 @@ class Upstream:
         body: bytes | None,
     ) -> ProviderAnswer:
         """Send a call; the answer when its headers are there. Raises NotReached, Lost."""
+        answer = await self.begin(provider, dialect, query, headers, body)
+        await self.head(answer)
+        return answer
+
+    async def begin(
+        self,
+        provider: ProviderSettings,
+        dialect: Dialect,
+        query: str,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | None,
+    ) -> ProviderAnswer:
+        """Send a call; its answer, of which nothing has come: give it to `head`, or close it. Raises NotReached."""
         place = _place(provider, dialect)
         head = _head(place, query, headers, body)
         connection = self._take(place.origin) or await self._connect(place.origin, provider.connect_timeout_s)
-        answer = connection.send(head, body or b"", timeout_s=provider.timeout_s)
+        return connection.send(head, body or b"", timeout_s=provider.timeout_s)
+
+    async def head(self, answer: ProviderAnswer) -> None:
+        """Wait until the headers of an answer are there. Raises Lost; then the answer is closed."""
         try:
             await answer.head()
         except OSError as error:
@@ -99,7 +115,6 @@ class Upstream:
         except BaseException:
             answer.close()
             raise
-        return answer
 
     async def close(self) -> None:
         """Close the connections that no call uses."""
