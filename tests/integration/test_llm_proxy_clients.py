@@ -17,7 +17,8 @@ import pytest
 from provider import Provider, running_provider
 from running_proxy import RunningProxy, at, running_proxy, wait_until
 
-from headgate.llm_proxy.client_connections import ClientConnections, within_descriptors
+from headgate.llm_proxy.client_connections import ClientConnections
+from headgate.llm_proxy.descriptors import within_descriptors
 
 pytestmark = pytest.mark.integration
 
@@ -296,3 +297,19 @@ def test_a_client_that_asks_again_the_moment_an_answer_ended_is_answered(provide
                 assert part, f"closed after {number} answers"
                 came += part
             assert came.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_client_whose_body_was_refused_unread_may_send_it_and_ask_again_at_once(
+    provider: Provider, tmp_path: Path, chunked: bool
+) -> None:
+    length, body = b"content-length: 2000", b"x" * 2000
+    if chunked:
+        length, body = b"transfer-encoding: chunked", b"7d0\r\n" + b"x" * 2000 + b"\r\n0\r\n\r\n"
+    with running_proxy(tmp_path, WIDE, [at(provider)]) as proxy, connected(proxy) as [connection]:
+        connection.settimeout(20)
+        for _ in range(3):
+            connection.sendall(b"POST /v1/files HTTP/1.1\r\nhost: x\r\n" + length + b"\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
+            connection.sendall(body + whole(json.dumps(BODY).encode()))  # which come in one piece
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")

@@ -8,21 +8,13 @@ is closed, so that a client that holds many open loses its own first (docs/decis
 from __future__ import annotations
 
 import asyncio
-import logging
-import resource
 from collections.abc import Callable
-from contextlib import suppress
 from typing import cast
 
 from aiohttp import web
 
 from headgate.llm.dialects import Problem, problem_answer
 from headgate.llm_proxy.arriving_request import ArrivingRequest
-
-log = logging.getLogger("headgate")
-
-_OTHER_DESCRIPTORS = 64
-"""What a process has open beside connections, at the most: files, pipes, connections to a store."""
 
 _LONGEST_LOOK_S = 1.0
 _IDLE, _HEAD, _BODY, _BUSY, _ENDING, _REST = range(6)
@@ -147,18 +139,20 @@ class ClientConnection(asyncio.Protocol):
         self.look_behind()
 
     def answer_ends(self) -> None:
-        """The answer ends; a body that has not come whole stays the request's."""
-        if self._request is not None and self._request.content.is_eof():
+        """The answer ends; what has not come of the body is still the request's."""
+        if self._request is None:
+            return
+        if self._request.content.is_eof():
             self._end_request(_ENDING)
+        else:
+            self.free_bytes()
+            self.note(_REST)
 
     def answered(self) -> None:
         """A request was answered."""
         self.answer_ends()
         if self._phase == _ENDING:
             self.note(_IDLE)
-        elif self._request is not None:
-            self.free_bytes()
-            self.note(_REST)
 
     def note(self, phase: int) -> None:
         """Note what it waits for from now on."""
@@ -206,6 +200,11 @@ class ClientConnection(asyncio.Protocol):
         self.free_bytes()
         self.note(phase)
 
+    def _begin_head(self) -> None:
+        connections, self._phase = self._connections, _HEAD
+        connections.waiting[self] = connections.arriving[self] = None
+        connections.heads[self] = asyncio.get_running_loop().time()
+
     def _forget(self) -> None:
         connections = self._connections
         self.free_bytes()
@@ -233,9 +232,7 @@ class ClientConnection(asyncio.Protocol):
             self._received_late(data)
             return
         if self._phase in (_IDLE, _ENDING):
-            connections, self._phase = self._connections, _HEAD
-            connections.waiting[self] = connections.arriving[self] = None
-            connections.heads[self] = asyncio.get_running_loop().time()
+            self._begin_head()
         self._count(data)
         if not self._is_refused:
             self._handler.data_received(data)
@@ -248,9 +245,13 @@ class ClientConnection(asyncio.Protocol):
             return
         self._count(data)
         self._handler.data_received(data)
-        self.look_behind()
-        if self._phase == _REST and request.content.is_eof():
+        if self._phase != _REST:
+            self.look_behind()
+        elif request.content.is_eof():  # and behind it the next one may have come, as the answer was written
+            is_followed = self._arriving.is_followed(request)
             self._end_request(_IDLE)
+            if is_followed:
+                self._begin_head()
 
     def _count(self, data: bytes) -> None:
         self._arriving.add(data)
@@ -274,21 +275,3 @@ class ClientConnection(asyncio.Protocol):
         self._forget()
         if self._handler_knows:
             self._handler.connection_lost(exc)
-
-
-def within_descriptors(connections: int) -> int:
-    """As many connections as there are descriptors for: each may need a second one, to a provider.
-
-    Raises the soft limit on descriptors where it may.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * connections + _OTHER_DESCRIPTORS
-    if soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = max(1, min(connections, (soft - _OTHER_DESCRIPTORS) // 2))
-    if most < connections:
-        log.warning("at most %d connections, for lack of descriptors (ulimit -n)", most)
-    return most

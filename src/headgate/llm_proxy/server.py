@@ -15,7 +15,7 @@ from headgate.llm.entry import Books
 from headgate.llm.gate import AsyncLlmGate
 from headgate.llm.tokens import count_text
 from headgate.llm_proxy.app import Proxy
-from headgate.llm_proxy.client_connections import within_descriptors
+from headgate.llm_proxy.descriptors import within_descriptors
 from headgate.llm_proxy.example import ExampleProvider
 from headgate.llm_proxy.metrics import ProxyMetrics
 from headgate.llm_proxy.own_key import KeyFinder
