@@ -78,12 +78,13 @@ def run(quick: bool) -> Section:
             "the request is at hand": timed_loop(judge, CALLS),
             "the request is made first": timed_loop(make_and_judge, CALLS),
             "paths never seen": NeverSeen(10),
-            "paths never seen, 51 rules": NeverSeen(51),
+            "paths never seen, 200 rules": NeverSeen(200),
         },
         rounds=3 if quick else 9,
     )
-    ratio = measured["paths never seen, 51 rules"].median_ns / measured["the request is at hand"].median_ns
-    rate = measured["the request is at hand"].per_second
+    at_hand, never_seen = measured["the request is at hand"], measured["paths never seen"]
+    ratio = never_seen.median_ns / at_hand.median_ns
+    large = measured["paths never seen, 200 rules"].median_ns / never_seen.median_ns
     return Section(
         "A policy",
         "`gate.hit(request)` with ten rules of which three match, each counted by another identity; 500 different "
@@ -91,7 +92,8 @@ def run(quick: bool) -> Section:
         ("", "a request", "requests a second"),
         [(name, str(one), f"{one.per_second:,.0f}") for name, one in measured.items()],
         (
-            Target("at least 500,000 requests a second", f"{rate:,.0f}", rate >= 5e5),
-            Target("paths never seen cost at most twice as much", f"{ratio:.2f} times", ratio <= 2),
+            Target("at least 1,500,000 requests a second", f"{at_hand.per_second:,.0f}", at_hand.per_second >= 1.5e6),
+            Target("paths never seen cost at most 1.3 times as much", f"{ratio:.2f} times", ratio <= 1.3),
+            Target("200 rules cost at most 1.5 times as much as ten", f"{large:.2f} times", large <= 1.5),
         ),
     )

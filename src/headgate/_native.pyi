@@ -22,6 +22,7 @@ __all__ = [
     "FieldSender",
     "FieldStarter",
     "KeyedLimits",
+    "NativeGate",
     "Operation",
     "PeerLimits",
     "PolicyParts",
@@ -262,6 +263,30 @@ class BoundLimits:
 
     def read(self, keys: tuple[Key, ...], now_us: int | None = None) -> list[tuple[Any, ...] | None]:
         """Each limit's stored state as the Python transition writes it."""
+
+@final
+class NativeGate:
+    """A policy on a store, which resolves and decides without Python's code; see `headgate.policy.gate`.
+
+    It answers a `headgate.policy.request.Request` of just that class, whole costs and texts that are UTF-8, and None
+    to all else, which the gate of Python decides; nothing is charged then. `ruleset` is the name of one.
+    """
+
+    @staticmethod
+    def of(resolver: Any) -> NativeGate | None:
+        """The native gate of a `headgate.policy.resolver.Resolver`; None for a policy that only Python can apply."""
+
+    def hit(self, request: Any, cost: Any, ruleset: Any) -> Any:
+        """Decide for a request and charge it: a Decision, or what the store's limits give that waits for I/O."""
+
+    def peek(self, request: Any, cost: Any, ruleset: Any) -> Any:
+        """`hit` that changes nothing."""
+
+    def decide_at(self, request: Any, now_us: Any, cost: Any, ruleset: Any) -> tuple[Any, Any] | None:
+        """(the decision as of a moment, what `resolve` gives)."""
+
+    def resolve(self, request: Any, cost: Any, ruleset: Any) -> Any:
+        """What `Resolver.resolve` gives for the same."""
 
 @final
 class KeyedLimits:

@@ -5,13 +5,22 @@
 
 pub mod address_text;
 pub mod client_address;
+pub mod compiled;
+pub mod extract;
+pub mod gate;
+pub mod identity;
 pub mod key_parts;
 pub mod keys;
+pub mod matching;
 pub mod path_forms;
 pub mod path_match;
 pub mod path_templates;
 pub mod path_tree;
 pub mod plain_path;
+mod remembered;
+pub mod resolver;
+pub mod selection;
 pub mod sent_values;
+pub mod subject;
 pub mod text;
 pub mod value;

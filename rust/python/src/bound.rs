@@ -357,6 +357,28 @@ impl BoundLimits {
         self.table.seed()
     }
 
+    /// Decide for a key and a cost of each group, at the moment that was asked for or the clock's.
+    #[inline]
+    pub fn decide_hashed(
+        &self,
+        py: Python<'_>,
+        keys: &[KeyHash],
+        costs: &[i64],
+        now_us: Option<i64>,
+        mode: Mode,
+    ) -> PyResult<Decision> {
+        if keys.len() != self.groups || costs.len() != self.groups {
+            return Err(PyValueError::new_err(format!("these limits take {} keys and costs", self.groups)));
+        }
+        let mut checks = Checks::new();
+        for member in &self.members {
+            let check = member.check(keys[member.group], costs[member.group]);
+            self.table.fetch(&check);
+            checks.push(check);
+        }
+        self.apply(py, &checks, now_us.map_or_else(|| self.clock.now_us(py), Ok)?, mode)
+    }
+
     /// Decide for one unit of a key that is hashed, and charge it.
     pub fn hit_hashed(&self, py: Python<'_>, key: KeyHash) -> PyResult<Decision> {
         self.of_one(py, key, 1, HIT)

@@ -9,6 +9,9 @@ mod decision;
 mod decisions;
 mod fields;
 mod freed;
+mod gate;
+mod gate_policy;
+mod gate_subject;
 mod keyed;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod lines;
@@ -41,6 +44,8 @@ mod _native {
     use crate::decisions::Decisions;
     #[pymodule_export]
     use crate::fields::RateLimitFields;
+    #[pymodule_export]
+    use crate::gate::NativeGate;
     #[pymodule_export]
     use crate::keyed::KeyedLimits;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]

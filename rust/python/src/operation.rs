@@ -23,7 +23,7 @@ pub struct Operation {
 impl Operation {
     #[new]
     #[pyo3(signature = (keys, costs, *, commit = true, now_us = None, max_delay_us = None))]
-    fn new(
+    pub fn new(
         keys: Py<PyTuple>,
         costs: Py<PyTuple>,
         commit: bool,

@@ -49,6 +49,16 @@ def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
     return compile_policy(build_policy(policy) if isinstance(policy, Mapping) else load_policy(policy))
 
 
+def native_gate(resolver: Resolver, store: Store) -> Any:
+    """The native gate of a resolver's policy; None where a Python function tells identities, and on the Python core.
+
+    What it answers None to is for Python: a subject that is no plain `Request`, or text and costs of unusual kinds.
+    """
+    if core.native is None or getattr(store, "core", "") == "python":
+        return None
+    return core.native.NativeGate.of(resolver)
+
+
 class _BoundPolicy:
     """What the gates of both colours are made of."""
 
@@ -75,7 +85,7 @@ class _BoundPolicy:
         self._settles: Any = None
         check_holds(compiled, self._bind)
         check_fit(compiled, self.store, clock=self._clock)
-        self._resolver = Resolver(compiled, self._bind, self._on_store_error)
+        self._take_policy(compiled)
         self.reloaded: list[Callable[[], object]] = []
         """Called after each reload."""
 
@@ -111,9 +121,13 @@ class _BoundPolicy:
         compiled = read_policy(policy)
         check_holds(compiled, self._bind)
         check_fit(compiled, self.store, clock=self._clock)
-        self._resolver = Resolver(compiled, self._bind, self._on_store_error)
+        self._take_policy(compiled)
         for listener in list(self.reloaded):
             listener()
+
+    def _take_policy(self, policy: Policy) -> None:
+        resolver = Resolver(policy, self._bind, self._on_store_error)
+        self._resolver, self._native = resolver, native_gate(resolver, self.store)
 
     def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
         return rescued(self.store, self._bound(limits), limits, self._clock, rescue=self._rescue)
@@ -218,14 +232,22 @@ class Gate(_BoundPolicy, GateAcquiring):
         that no rule applies to, or that is exempt, passes with `limits` empty. Of a request that a rule of what is
         in flight applies to, a hit would never end: that is an ArgumentError, and `reserve` holds it.
         """
+        decision: Decision
+        if self._native is not None and (came := self._native.hit(request, cost, ruleset)) is not None:
+            decision = came
+            return decision
         bound, operation, _, _ = self._resolver.resolve(request, cost, ruleset)
-        decision: Decision = bound.decide(operation)
+        decision = bound.decide(operation)
         return decision
 
     def peek(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """Decide for a request and change nothing."""
+        decision: Decision
+        if self._native is not None and (came := self._native.peek(request, cost, ruleset)) is not None:
+            decision = came
+            return decision
         bound, operation, _, _ = self._resolver.resolve(request, cost, ruleset)
-        decision: Decision = bound.decide(Operation(operation.keys, operation.costs, commit=False))
+        decision = bound.decide(Operation(operation.keys, operation.costs, commit=False))
         return decision
 
     def reserve(
@@ -296,9 +318,12 @@ class Gate(_BoundPolicy, GateAcquiring):
 
         It uses the policy that was in force when it was made.
         """
-        resolve = self._resolver.resolve
+        native, resolve = self._native, self._resolver.resolve
 
         def decide_at(request: Subject, now_us: int, cost: Cost) -> tuple[Decision, Resolved]:
+            if native is not None and (came := native.decide_at(request, now_us, cost, ALL_RULES)) is not None:
+                decided: tuple[Decision, Resolved] = came
+                return decided
             resolved = resolve(request, cost, ALL_RULES)
             bound, operation, _, _ = resolved
             return bound.decide(Operation(operation.keys, operation.costs, now_us=now_us)), resolved
@@ -338,8 +363,12 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 
     async def peek(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """See `Gate.peek`."""
+        decision: Decision
+        if self._native is not None and (came := self._native.peek(request, cost, ruleset)) is not None:
+            decision = await answered(came)
+            return decision
         bound, operation, _, _ = self._resolver.resolve(request, cost, ruleset)
-        decision: Decision = await answered(bound.decide(Operation(operation.keys, operation.costs, commit=False)))
+        decision = await answered(bound.decide(Operation(operation.keys, operation.costs, commit=False)))
         return decision
 
     async def ping(self) -> None:
@@ -348,8 +377,12 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 
     def ask(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision | Awaitable[Decision]:
         """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""
+        decision: Decision | Awaitable[Decision]
+        if self._native is not None and (came := self._native.hit(request, cost, ruleset)) is not None:
+            decision = came
+            return decision
         bound, operation, _, _ = self._resolver.resolve(request, cost, ruleset)
-        decision: Decision | Awaitable[Decision] = bound.decide(operation)
+        decision = bound.decide(operation)
         return decision
 
     async def reserve(

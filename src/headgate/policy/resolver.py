@@ -48,7 +48,7 @@ class Settled:
     def __init__(self, decision: Decision) -> None:
         self._decision = decision
 
-    def decide(self, operation: Operation, /) -> Decision:
+    def decide(self, operation: Operation | None, /) -> Decision:
         """The decision."""
         return self._decision
 
@@ -64,7 +64,7 @@ class Settled:
         return NOTHING_HELD if self._decision.allowed else new_id(0)
 
 
-_FREE = Settled(Decision((), (), allowed=True, binding=None))
+FREE = Settled(Decision((), (), allowed=True, binding=None))
 """Where no rule applies."""
 
 
@@ -180,19 +180,32 @@ class Resolver:
                 return bound, usual.with_keys(found if spread is None else spread(found)), rules, units
         whole: Keys = tuple([whole_key(subject) for whole_key in selection.whole_keys])
         keys: Any = tuple([whole[number] for number in numbers])
-        asked_of = bound if all(whole) else self._refusal(selection.rules, whole)
+        asked_of = bound if all(whole) else self._refusal(selection.rules, tuple([key is None for key in whole]))
         return asked_of, usual.with_keys(keys), rules, units
 
-    def _refusal(self, rules: tuple[Rule, ...], keys: Keys) -> Settled:
+    def bound_for(self, numbers: tuple[int, ...], tier: str) -> tuple[Any, tuple[str, ...], tuple[Rule, ...]]:
+        """(the limits of these rules for a tier, the unit and the rule of each group); for the native gate.
+
+        Rules are told by their places in the policy.
+        """
+        rules = tuple(self.policy.rules[number] for number in numbers)
+        groups = _groups(rules, tier)
+        return self._bind(rules, tier), tuple(unit for _, unit in groups), tuple(rules[number] for number, _ in groups)
+
+    def refusal_of(self, numbers: tuple[int, ...], refused: tuple[bool, ...]) -> Settled:
+        """The refusal of a subject that these rules apply to, where some lack an identity; for the native gate."""
+        return self._refusal(tuple(self.policy.rules[number] for number in numbers), refused)
+
+    def _refusal(self, rules: tuple[Rule, ...], refused: tuple[bool, ...]) -> Settled:
         """The refusal of a subject that lacks an identity which a rule insists on: its quota is nothing."""
-        name = tuple((rule.name, key is None) for rule, key in zip(rules, keys, strict=True))
+        name = tuple((rule.name, lacks) for rule, lacks in zip(rules, refused, strict=True))
         refusal = self._refused.get(name)
         if refusal is None:
             definitions = limits_of(rules, ANY_TIER)
             groups = _groups(rules, ANY_TIER)
             readings = [
                 Reading(False, 0, 0, None, 0, 0)
-                if keys[groups[limit.group][0]] is None
+                if refused[groups[limit.group][0]]
                 else Reading(True, limit.limit.quota, 0, 0, 0, 0)
                 for limit in definitions
             ]
@@ -306,7 +319,7 @@ class Resolver:
             tiers=tiers,
         )
         if not rules:
-            selection.asked = (_FREE, Operation((), ()), (), None, (), ())
+            selection.asked = (FREE, Operation((), ()), (), None, (), ())
         elif not tiers:
             selection.asked = self._ask(selection, ANY_TIER)
         return selection

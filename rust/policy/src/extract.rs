@@ -1,0 +1,184 @@
+//! The parts of a key that identities give for a subject.
+//!
+//! A part is text of bounded length. What was marked secret is replaced by a digest before anything else sees it. A
+//! missing identity is never a free pass: it is `Missing` here, and the rule says what happens. One that was sent
+//! several times, with different values, is the same parts whatever they are.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use crate::compiled::{ANY_TIER, Tiers};
+use crate::identity::{AddressSource, Identity, Source};
+use crate::key_parts::{bounded, digest, hosts_of, one_spelling, plain_token};
+use crate::sent_values::{SentName, cookie_values, query_values};
+use crate::subject::{Name, Subject};
+use crate::text::strip;
+use crate::value::{Value, one_of_lines, one_of_values};
+
+const CREDENTIALS: [&str; 2] = ["authorization", "proxy-authorization"];
+
+/// What an identity gives of a subject.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Given<'a> {
+    /// The subject lacks it.
+    Missing,
+    /// It was sent several times with different values; the name of the identity.
+    Repeated(&'a str),
+    /// The parts are the names of the members that gave it, where it is the first of several, and its value.
+    Had {
+        /// The outer name first.
+        names: SmallVec<[&'a str; 2]>,
+        /// The last part.
+        value: Cow<'a, str>,
+    },
+}
+
+impl<'a> Given<'a> {
+    fn value(value: Cow<'a, str>) -> Self {
+        Self::Had { names: SmallVec::new(), value }
+    }
+
+    fn text_or_missing(value: &'a str) -> Self {
+        if value.is_empty() { Self::Missing } else { Self::value(Cow::Borrowed(value)) }
+    }
+
+    fn bounded_or_missing(value: &'a str) -> Self {
+        if value.is_empty() { Self::Missing } else { Self::value(bounded(Cow::Borrowed(value))) }
+    }
+}
+
+/// What an identity gives of a subject. `template` is the endpoint of a request whose framework told none.
+pub fn extract<'a, S: Subject>(
+    identity: &'a Identity,
+    template: &'a str,
+    subject: &'a S,
+) -> Result<Given<'a>, S::Error> {
+    Ok(match &identity.source {
+        Source::Header { header, secret } => return of_header(&identity.name, header, *secret, subject),
+        Source::Cookie { cookie, header, secret } => {
+            of_token(&identity.name, sent_cookie(cookie, header, subject)?, *secret)
+        }
+        Source::Query { parameter, secret } => of_token(&identity.name, sent_query(parameter, subject)?, *secret),
+        Source::Address(source) => return of_address(source, subject),
+        Source::Method => Given::bounded_or_missing(subject.method()?),
+        Source::Host => of_host(subject)?,
+        Source::Endpoint => {
+            let endpoint = subject.endpoint()?;
+            Given::text_or_missing(if endpoint.is_empty() { template } else { endpoint })
+        }
+        Source::Attribute => Given::bounded_or_missing(subject.attribute(&identity.name)?),
+        Source::FirstOf(members) => return first_of(members, subject),
+    })
+}
+
+/// The tier of a subject; a value of which nothing is known is that of no tier.
+pub fn tier_of<'a, S: Subject>(tiers: &'a Tiers, subject: &'a S) -> Result<Cow<'a, str>, S::Error> {
+    let Given::Had { value, .. } = extract(&tiers.source, "", subject)? else {
+        return Ok(Cow::Borrowed(ANY_TIER));
+    };
+    Ok(match &tiers.map {
+        None => value,
+        Some(map) => {
+            let named = map.iter().find(|(from, _)| **from == *value);
+            Cow::Borrowed(named.map_or(ANY_TIER, |(_, tier)| &**tier))
+        }
+    })
+}
+
+/// The one value of a header, without white space around it.
+#[inline]
+pub fn header_value<'a, S: Subject>(name: &Name, subject: &'a S) -> Result<Value<'a>, S::Error> {
+    Ok(match subject.header(name)? {
+        None => Value::Missing,
+        Some(sent) => one_of_lines(sent.lines()),
+    })
+}
+
+fn sent_cookie<'a, S: Subject>(cookie: &SentName, header: &Name, subject: &'a S) -> Result<Value<'a>, S::Error> {
+    Ok(match subject.header(header)? {
+        None => Value::Missing,
+        Some(sent) => one_of_values(cookie_values(sent.lines(), cookie)),
+    })
+}
+
+fn sent_query<'a, S: Subject>(parameter: &SentName, subject: &'a S) -> Result<Value<'a>, S::Error> {
+    Ok(match subject.path()?.split_once('?') {
+        None => Value::Missing,
+        Some((_, query)) => one_of_values(query_values(query, parameter)),
+    })
+}
+
+/// A secret has no comma: what has one is a list that a server or a gateway has made of several lines.
+fn of_header<'a, S: Subject>(
+    identity: &'a str,
+    header: &'a Name,
+    secret: bool,
+    subject: &'a S,
+) -> Result<Given<'a>, S::Error> {
+    let value = match header_value(header, subject)? {
+        Value::Missing => return Ok(Given::Missing),
+        Value::Repeated => return Ok(Given::Repeated(identity)),
+        Value::One(value) => value,
+    };
+    if secret && value.contains(',') {
+        let mut parts = value.split(',').map(strip);
+        let first = parts.next();
+        if parts.any(|part| Some(part) != first) {
+            return Ok(Given::Repeated(identity));
+        }
+    }
+    let spelled = if CREDENTIALS.contains(&&*header.text) { one_spelling(value)? } else { plain_token(value) };
+    Ok(Given::value(if secret { digest(&spelled).into() } else { bounded(spelled) }))
+}
+
+fn of_token<'a>(identity: &'a str, value: Value<'a>, secret: bool) -> Given<'a> {
+    match value {
+        Value::Missing => Given::Missing,
+        Value::Repeated => Given::Repeated(identity),
+        Value::One(value) => {
+            let plain = plain_token(value);
+            Given::value(if secret { digest(&plain).into() } else { bounded(plain) })
+        }
+    }
+}
+
+fn of_address<'a, S: Subject>(source: &'a AddressSource, subject: &'a S) -> Result<Given<'a>, S::Error> {
+    let sent = sent_addresses(source, subject)?;
+    let client = source.rules.client(subject.client_ip()?, sent);
+    Ok(if client.is_empty() { Given::Missing } else { Given::value(bounded(client)) })
+}
+
+/// What the header says that the client's address may be believed in.
+pub fn sent_addresses<'a, S: Subject>(source: &AddressSource, subject: &'a S) -> Result<&'a str, S::Error> {
+    match &source.header {
+        None => Ok(""),
+        Some(name) => Ok(subject.header(name)?.map_or("", |sent| sent.joined())),
+    }
+}
+
+fn of_host<S: Subject>(subject: &S) -> Result<Given<'_>, S::Error> {
+    let mut hosts = hosts_of(subject.host()?)?;
+    Ok(match hosts.len() {
+        1 => match hosts.pop() {
+            Some(host) if !host.is_empty() => Given::value(bounded(host)),
+            _ => Given::Missing,
+        },
+        _ => Given::Repeated("host"),
+    })
+}
+
+/// One that was sent several times is had: the next ones are not asked.
+fn first_of<'a, S: Subject>(members: &'a [Identity], subject: &'a S) -> Result<Given<'a>, S::Error> {
+    for member in members {
+        match extract(member, "", subject)? {
+            Given::Missing => {}
+            Given::Repeated(name) => return Ok(Given::Repeated(name)),
+            Given::Had { mut names, value } => {
+                names.insert(0, &member.name);
+                return Ok(Given::Had { names, value });
+            }
+        }
+    }
+    Ok(Given::Missing)
+}

@@ -1,0 +1,141 @@
+//! A policy on a table, which decides for subjects: all rules that apply together, all or none.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use headgate_core::hash::KeyHash;
+use headgate_core::shard::registered::Registered;
+use headgate_core::table::Table;
+use headgate_core::table::answer::{Answer, Check, Mode};
+use headgate_core::table::storage::Storage;
+use smallvec::SmallVec;
+
+use crate::compiled::{Policy, Rule};
+use crate::resolver::Resolver;
+use crate::selection::{Bind, Cost, Group};
+use crate::subject::Subject;
+
+/// A limit of a rule, as the gate's table knows it.
+#[derive(Clone, Debug)]
+pub struct RuleLimit {
+    /// Its integers and its scope.
+    pub limit: Arc<Registered>,
+    /// What it counts, by its place in `Policy::units`.
+    pub unit: usize,
+}
+
+/// The limits of a rule for one tier, `ANY_TIER` for all others.
+pub type OfTier = (Box<str>, Vec<RuleLimit>);
+
+/// Limits of the rules that apply, each with the group that it is checked for.
+pub struct Limits(Box<[(Arc<Registered>, bool, usize)]>);
+
+impl Limits {
+    /// The checks of a key and a cost for each group.
+    fn checks<'limit>(
+        &'limit self,
+        keys: &[KeyHash],
+        groups: &[Group],
+        cost: Cost<'_>,
+    ) -> SmallVec<[Check<'limit>; 4]> {
+        let check = |(limit, shadow, group): &'limit (Arc<Registered>, bool, usize)| Check {
+            limit,
+            key: keys[*group],
+            cost: cost.of(&groups[*group]),
+            shadow: *shadow,
+        };
+        self.0.iter().map(check).collect()
+    }
+}
+
+/// What a gate answers.
+#[derive(Clone, Debug)]
+pub enum Decision {
+    /// No rule applies: it passes.
+    Free,
+    /// It lacks an identity that a rule insists on: for each rule that applies, by its place in the policy, whether it
+    /// refuses.
+    Refused(Vec<(usize, bool)>),
+    /// What the limits of the rules that apply say, these by their places in the policy.
+    Decided(Answer, Vec<usize>),
+}
+
+/// A policy on a table.
+pub struct Gate<S: Storage> {
+    resolver: Resolver<Limits>,
+    table: Table<S>,
+    /// Of each rule, by tier.
+    limits: Vec<Vec<OfTier>>,
+}
+
+impl<S: Storage> Gate<S> {
+    /// A policy, and the limits of each of its rules by tier, which the table knows.
+    pub fn new(policy: Policy, limits: Vec<Vec<OfTier>>, table: Table<S>) -> Self {
+        Self { resolver: Resolver::new(policy), table, limits }
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        self.resolver.policy()
+    }
+
+    /// Decide for a subject at a moment, and charge it if `mode` says so; `ruleset` is a place in the policy.
+    pub fn decide<T: Subject>(
+        &self,
+        subject: &T,
+        cost: Cost<'_>,
+        ruleset: usize,
+        now_us: i64,
+        mode: Mode,
+    ) -> Result<Decision, T::Error>
+    where
+        T::Error: From<S::Error> + From<Infallible>,
+    {
+        let bind = Binder { policy: self.resolver.policy(), limits: &self.limits, error: std::marker::PhantomData };
+        self.resolver.resolve(subject, ruleset, &bind, |resolved| {
+            let rules = &resolved.selection.rules;
+            let Some(limits) = &resolved.asked.limits else {
+                return Ok(Decision::Free);
+            };
+            if let Some(refused) = resolved.refused() {
+                return Ok(Decision::Refused(rules.iter().copied().zip(refused).collect()));
+            }
+            let keys = resolved.hashes(self.table.seed())?;
+            let checks = limits.checks(&keys, &resolved.asked.groups, cost);
+            for check in &checks {
+                self.table.fetch(check);
+            }
+            Ok(Decision::Decided(self.table.apply(&checks, now_us, mode)?, rules.to_vec()))
+        })
+    }
+}
+
+/// Puts the limits of rules together.
+struct Binder<'gate, E> {
+    policy: &'gate Policy,
+    limits: &'gate [Vec<OfTier>],
+    error: std::marker::PhantomData<E>,
+}
+
+impl<E> Bind for Binder<'_, E> {
+    type Limits = Limits;
+    type Error = E;
+
+    fn bind(&self, rules: &[usize], tier: &str) -> Result<Limits, E> {
+        let mut all = Vec::new();
+        let mut groups = 0;
+        for index in rules {
+            let rule: &Rule = &self.policy.rules[*index];
+            let units = rule.units(tier);
+            let own = self.limits[*index].iter();
+            let of_tier =
+                own.clone().find(|(name, _)| **name == *tier).or_else(|| own.clone().find(|(name, _)| name.is_empty()));
+            for limit in of_tier.map_or(&[][..], |(_, limits)| limits) {
+                let group = units.iter().position(|unit| *unit == limit.unit).unwrap_or_default();
+                all.push((Arc::clone(&limit.limit), rule.shadow, groups + group));
+            }
+            groups += units.len();
+        }
+        Ok(Limits(all.into()))
+    }
+}

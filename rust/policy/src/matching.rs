@@ -1,0 +1,266 @@
+//! Which rules of a policy apply to a subject.
+//!
+//! Which may apply depends on its method, host and path alone; what is left open then are headers, the client's
+//! address and the tier. A `Matcher` is a policy made ready for that, once.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::client_address::is_in;
+use crate::compiled::{ClientNetworks, Conditions, Policy};
+use crate::extract::{header_value, sent_addresses};
+use crate::key_parts::hosts_of;
+use crate::path_match::{Matched, PathMatch};
+use crate::path_tree::PathTree;
+use crate::subject::{Sent, Subject};
+use crate::text::{partition, strip};
+use crate::value::{CannotSay, Value};
+
+/// What a peer without an address calls itself.
+const UNIX: &str = "unix";
+/// The attributes that a call of a language model tells its model in.
+const MODEL: &str = "model";
+const FULL_MODEL: &str = "full_model";
+/// The endpoint of requests whose path no template of a rule has matched.
+const ANY_PATH: &str = "/**";
+
+/// A method and hosts as far as a policy tells them apart, by number: 0 for all that it does not name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Kind {
+    method: usize,
+    hosts: SmallVec<[usize; 2]>,
+}
+
+/// Conditions that are compared with what a subject has beyond its method, host and path.
+impl Conditions {
+    /// Whether a subject is meant by its headers and its client's address.
+    ///
+    /// Of a header that is there several times it is any value that is meant, and `surely` every one.
+    pub fn are_met<S: Subject>(&self, subject: &S, surely: bool) -> Result<bool, S::Error> {
+        if let Some(clients) = &self.clients
+            && !is_client(clients, subject)?
+        {
+            return Ok(false);
+        }
+        if !self.models.is_empty() && !self.is_model(subject.attribute(MODEL)?, subject.attribute(FULL_MODEL)?) {
+            return Ok(false);
+        }
+        for (name, values) in &self.headers {
+            let Some(sent) = subject.header(name)? else {
+                return Ok(false);
+            };
+            let Some(values) = values else {
+                continue;
+            };
+            let is_meant = |text: &str| values.iter().any(|value| **value == *text);
+            let met = match (header_value(name, subject)?, sent) {
+                (Value::One(value), _) => is_meant(&value),
+                (Value::Missing, _) => is_meant(""),
+                (Value::Repeated, Sent::Several { lines, .. }) if surely => {
+                    lines.iter().all(|line| is_meant(strip(line)))
+                }
+                (Value::Repeated, Sent::Several { lines, .. }) => lines.iter().any(|line| is_meant(strip(line))),
+                (Value::Repeated, Sent::One(_)) => return Err(CannotSay.into()),
+            };
+            if !met {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a model is meant by one of these names or beginnings.
+    fn is_model(&self, model: &str, full_model: &str) -> bool {
+        let is_meant = |wanted: &str, model: &str| match wanted.strip_suffix('*') {
+            Some(beginning) => model.starts_with(beginning),
+            None => model == wanted,
+        };
+        self.models.iter().any(|wanted| is_meant(wanted, model) || is_meant(wanted, full_model))
+    }
+}
+
+/// Whether the client of a subject is in one of the networks.
+fn is_client<S: Subject>(clients: &ClientNetworks, subject: &S) -> Result<bool, S::Error> {
+    let peer = subject.client_ip()?;
+    Ok(match clients.source.rules.address(peer, sent_addresses(&clients.source, subject)?) {
+        Some(address) => is_in(address, &clients.networks),
+        None => clients.unix && (peer.is_empty() || peer == UNIX),
+    })
+}
+
+/// A rule that may apply to a subject, and the template that its path matched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its place in the policy.
+    pub rule: usize,
+    /// The endpoint of a request whose framework told none.
+    pub template: Box<str>,
+}
+
+/// What method, host and path of a subject leave open.
+#[derive(Clone, Debug)]
+pub struct Candidates {
+    /// The exemptions, by their places in the policy.
+    pub exempt: Vec<usize>,
+    /// In the order of the policy.
+    pub rules: Vec<Candidate>,
+    /// Whether headers or the client's address decide which of these apply.
+    pub look_further: bool,
+}
+
+/// Which of some candidates apply, by their places.
+pub type Chosen = SmallVec<[u16; 16]>;
+
+/// A policy, ready to be matched.
+pub struct Matcher {
+    /// What it says.
+    pub policy: Policy,
+    methods: Vec<Box<str>>,
+    /// "" for all others, exact hosts, then parents.
+    host_names: Vec<Box<str>>,
+    /// The places of these.
+    hosts: FxHashMap<Box<str>, usize>,
+    parent_hosts: FxHashMap<Box<str>, usize>,
+    paths: PathTree,
+}
+
+impl Matcher {
+    /// A policy, ready to be matched.
+    pub fn new(policy: Policy) -> Self {
+        let every = || policy.exempt.iter().chain(policy.rules.iter().map(|rule| &rule.conditions));
+        let methods = each_once(every().flat_map(|conditions| &conditions.methods));
+        let hosts = each_once(every().flat_map(|conditions| &conditions.hosts));
+        let parents = each_once(every().flat_map(|conditions| &conditions.parent_hosts));
+        let host_names: Vec<Box<str>> = [&["".into()], &*hosts, &*parents].concat();
+        let parent_hosts = parents.into_iter().zip(1 + hosts.len()..).collect();
+        let hosts = hosts.into_iter().zip(1..).collect();
+        let rules = (0..).zip(policy.rules.iter().map(|rule| &rule.conditions));
+        let exempt = (0..).zip(&policy.exempt).map(|(index, conditions)| (exemption(index), conditions));
+        let paths = PathTree::new(
+            rules
+                .chain(exempt)
+                .flat_map(|(owner, conditions)| conditions.paths.iter().map(move |template| (owner, &**template))),
+        );
+        Self { methods, host_names, hosts, parent_hosts, paths, policy }
+    }
+
+    /// How many kinds of subjects there may be, but for those of odd paths and of lists of hosts.
+    pub fn kinds(&self) -> usize {
+        (self.methods.len() + 1).saturating_mul(self.host_names.len()).saturating_mul(self.paths.count())
+    }
+
+    /// Whose templates match a path.
+    #[inline]
+    pub fn match_path(&self, path: &str) -> Matched<'_> {
+        self.paths.match_path(partition(path, '?').0)
+    }
+
+    /// What the policy sees in a subject's method and host.
+    pub fn kind<S: Subject>(&self, subject: &S) -> Result<Kind, S::Error> {
+        let method = match self.methods.is_empty() {
+            true => 0,
+            false => {
+                let sent = subject.method()?;
+                self.methods.iter().position(|method| **method == *sent).map_or(0, |place| place + 1)
+            }
+        };
+        let mut hosts: SmallVec<[usize; 2]> = SmallVec::new();
+        if self.host_names.len() > 1 {
+            for host in hosts_of(subject.host()?)? {
+                hosts.push(self.host_kind(&host));
+            }
+            hosts.sort_unstable();
+            hosts.dedup();
+        } else {
+            hosts.push(0);
+        }
+        Ok(Kind { method, hosts })
+    }
+
+    /// What may apply to subjects of this kind whose path matches so, of the rules of a ruleset.
+    pub fn candidates(&self, kind: &Kind, paths: &PathMatch, ruleset: usize) -> Candidates {
+        let method = kind.method.checked_sub(1).map_or("", |place| &*self.methods[place]);
+        let hosts: SmallVec<[&str; 2]> = kind.hosts.iter().map(|place| &*self.host_names[*place]).collect();
+        let (policy, has) = (&self.policy, &self.policy.rulesets[ruleset].has);
+        let mut rules = Vec::new();
+        for (index, rule) in policy.rules.iter().enumerate() {
+            let conditions = &rule.conditions;
+            let found = paths.template_of(owner(index));
+            if has[index] && (found.is_some() || conditions.paths.is_empty()) && conditions.is_for(method, &hosts) {
+                let template = found.map_or(ANY_PATH, |template| self.paths.template(template));
+                rules.push(Candidate { rule: index, template: template.into() });
+            }
+        }
+        let is_exempt = |(index, conditions): &(usize, &Conditions)| {
+            (conditions.paths.is_empty() || paths.is_surely(exemption(owner(*index))))
+                && conditions.is_surely_for(method, &hosts)
+        };
+        let exempt: Vec<usize> = policy.exempt.iter().enumerate().filter(is_exempt).map(|(index, _)| index).collect();
+        let look_further = exempt.iter().any(|index| policy.exempt[*index].look_further())
+            || rules.iter().any(|one| policy.rules[one.rule].conditions.look_further());
+        Candidates { exempt, rules, look_further }
+    }
+
+    /// The candidates that apply to a subject; none where it is exempt.
+    pub fn select<S: Subject>(&self, candidates: &Candidates, subject: &S) -> Result<Chosen, S::Error> {
+        for index in &candidates.exempt {
+            if self.policy.exempt[*index].are_met(subject, true)? {
+                return Ok(Chosen::new());
+            }
+        }
+        let mut chosen = Chosen::new();
+        for (place, candidate) in (0..).zip(&candidates.rules) {
+            if self.policy.rules[candidate.rule].conditions.are_met(subject, false)? {
+                chosen.push(place);
+            }
+        }
+        self.leave_idle_defaults(candidates, &mut chosen);
+        Ok(chosen)
+    }
+
+    /// The candidates that apply whatever else a subject has.
+    pub fn always(&self, candidates: &Candidates) -> Chosen {
+        if !candidates.exempt.is_empty() {
+            return Chosen::new();
+        }
+        let mut chosen = (0..).zip(&candidates.rules).map(|(place, _)| place).collect();
+        self.leave_idle_defaults(candidates, &mut chosen);
+        chosen
+    }
+
+    /// Keep default rules only where no other enforced one is there.
+    fn leave_idle_defaults(&self, candidates: &Candidates, chosen: &mut Chosen) {
+        let rule = |place: u16| &self.policy.rules[candidates.rules[usize::from(place)].rule];
+        if chosen.iter().any(|place| !rule(*place).default && !rule(*place).shadow) {
+            chosen.retain(|place| !rule(*place).default);
+        }
+    }
+
+    /// The number of a host that stands for all that the conditions do not tell from this one.
+    fn host_kind(&self, host: &str) -> usize {
+        let exact = self.hosts.get(host);
+        // Parents begin with a dot; the longest is below all the others that it is below of.
+        let mut parents = host.match_indices('.').filter_map(|(dot, _)| self.parent_hosts.get(&host[dot..]));
+        exact.or_else(|| parents.next()).copied().unwrap_or(0)
+    }
+}
+
+/// What a rule of this place owns templates as.
+fn owner(index: usize) -> i32 {
+    i32::try_from(index).unwrap_or(i32::MAX)
+}
+
+/// What an exemption of this place owns templates as.
+fn exemption(index: i32) -> i32 {
+    -1 - index
+}
+
+fn each_once<'a>(names: impl Iterator<Item = &'a Box<str>>) -> Vec<Box<str>> {
+    let mut once: Vec<Box<str>> = Vec::new();
+    for name in names {
+        if !once.contains(name) {
+            once.push(name.clone());
+        }
+    }
+    once
+}

@@ -1,0 +1,262 @@
+//! Rules that apply together: which identities they read, how their keys are put together, what limits they ask.
+
+use std::sync::OnceLock;
+
+use headgate_core::hash::{KeyHash, Seed};
+use headgate_core::limit::LARGEST;
+use smallvec::SmallVec;
+
+use crate::compiled::{ANY_TIER, Policy};
+use crate::extract::{Given, extract, tier_of};
+use crate::identity::{ANONYMOUS, EVERYONE, Identity, REPEATED_IDENTITY, Source};
+use crate::keys::hash_key;
+use crate::matching::Candidate;
+use crate::subject::Subject;
+use crate::value::CannotSay;
+
+/// What binds limits to a store.
+pub trait Bind {
+    /// Limits bound to it.
+    type Limits;
+    /// Why they could not be bound.
+    type Error;
+
+    /// The limits of these rules, by their places in the policy, for a tier.
+    fn bind(&self, rules: &[usize], tier: &str) -> Result<Self::Limits, Self::Error>;
+}
+
+/// The parts of a key.
+pub type Parts<'a> = SmallVec<[&'a str; 4]>;
+
+/// A unit that a rule's limits count.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// Which of the rules that apply.
+    pub rule: usize,
+    /// Which of the keys of these rules.
+    pub key: usize,
+    /// Which of the policy's units.
+    pub unit: usize,
+    /// What one request takes of it, as the rule says.
+    pub cost: i64,
+}
+
+/// A cost that a request has of its own: so many such requests, and what it takes of units that it names.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost<'a> {
+    /// How many such requests.
+    pub times: i64,
+    /// What stands in place of the rules' own, by the places of units.
+    pub told: &'a [(usize, i64)],
+}
+
+impl Cost<'_> {
+    /// The usual cost.
+    pub const ONE: Self = Self { times: 1, told: &[] };
+
+    /// What a group is charged: no more than 2**52.
+    #[inline]
+    pub fn of(&self, group: &Group) -> i64 {
+        let told = self.told.iter().find(|(unit, _)| *unit == group.unit);
+        told.map_or_else(|| group.cost.saturating_mul(self.times).min(LARGEST), |(_, amount)| *amount)
+    }
+}
+
+/// What is asked of the limits of some rules for one tier, but for the keys.
+pub struct Asked<L> {
+    /// The limits; None where no rule applies.
+    pub limits: Option<L>,
+    /// Each unit that a rule's limits count is a group, with the rule's key and a cost of its own.
+    pub groups: Box<[Group]>,
+}
+
+/// An identity as a rule's key reads it, with the endpoint of a request whose framework told none.
+#[derive(Clone, Debug, PartialEq)]
+struct Extractor {
+    identity: Identity,
+    template: Box<str>,
+}
+
+/// How a rule's key is put together of what extractors give.
+#[derive(Clone, Debug, PartialEq)]
+struct Recipe {
+    members: SmallVec<[usize; 2]>,
+    refuses_missing: bool,
+    refuses_repeated: bool,
+}
+
+/// Rules that apply together, and all that is known in advance of subjects that they apply to.
+pub struct Selection<L> {
+    /// Their places in the policy.
+    pub rules: Box<[usize]>,
+    extractors: Box<[Extractor]>,
+    recipes: Box<[Recipe]>,
+    /// The recipe of each rule's key.
+    recipe_of: Box<[usize]>,
+    /// The tiers that the limits depend on; none where they depend on no tier.
+    tiers: Box<[Box<str>]>,
+    /// Of each of these tiers, and of all others.
+    asked: Box<[OnceLock<Asked<L>>]>,
+}
+
+impl<L> Selection<L> {
+    /// Of candidates that apply.
+    pub fn new<'a>(policy: &'a Policy, chosen: impl Iterator<Item = &'a Candidate>) -> Self {
+        let (mut rules, mut recipe_of) = (Vec::new(), Vec::new());
+        let (mut extractors, mut recipes, mut tiers) = (Vec::new(), Vec::new(), Vec::new());
+        for candidate in chosen {
+            let rule = &policy.rules[candidate.rule];
+            let members = rule.key.members.iter().map(|identity| {
+                let template = if identity.source == Source::Endpoint { candidate.template.clone() } else { "".into() };
+                place_of(&mut extractors, Extractor { identity: identity.clone(), template })
+            });
+            let (refuses_missing, refuses_repeated) = (rule.key.refuses_missing, rule.key.refuses_repeated);
+            let recipe = Recipe { members: members.collect(), refuses_missing, refuses_repeated };
+            recipe_of.push(place_of(&mut recipes, recipe));
+            if rule.is_tiered() {
+                for limits in &rule.limits {
+                    place_of(&mut tiers, limits.tier.clone());
+                }
+            }
+            rules.push(candidate.rule);
+        }
+        Self {
+            rules: rules.into(),
+            extractors: extractors.into(),
+            recipes: recipes.into(),
+            recipe_of: recipe_of.into(),
+            asked: (0..=tiers.len()).map(|_| OnceLock::new()).collect(),
+            tiers: tiers.into(),
+        }
+    }
+
+    /// What applies to a subject that these rules apply to.
+    #[inline]
+    pub fn resolved<'a, S: Subject, B: Bind<Limits = L, Error = S::Error>>(
+        &'a self,
+        policy: &'a Policy,
+        subject: &'a S,
+        bind: &B,
+    ) -> Result<Resolved<'a, L>, S::Error> {
+        let asked = self.asked_for(policy, subject, bind)?;
+        let mut resolved = Resolved { selection: self, asked, given: SmallVec::new() };
+        for one in &self.extractors {
+            resolved.given.push(extract(&one.identity, &one.template, subject)?);
+        }
+        Ok(resolved)
+    }
+
+    #[inline]
+    fn asked_for<S: Subject, B: Bind<Limits = L, Error = S::Error>>(
+        &self,
+        policy: &Policy,
+        subject: &S,
+        bind: &B,
+    ) -> Result<&Asked<L>, S::Error> {
+        let place = match &policy.tiers {
+            Some(tiers) if !self.tiers.is_empty() => {
+                let tier = tier_of(tiers, subject)?;
+                self.tiers.iter().position(|one| **one == *tier).unwrap_or(self.tiers.len())
+            }
+            _ => self.tiers.len(),
+        };
+        if let Some(asked) = self.asked[place].get() {
+            return Ok(asked);
+        }
+        let tier = self.tiers.get(place).map_or(ANY_TIER, |tier| &**tier);
+        let made = self.ask(policy, tier, bind)?;
+        Ok(self.asked[place].get_or_init(|| made))
+    }
+
+    #[cold]
+    fn ask<B: Bind<Limits = L>>(&self, policy: &Policy, tier: &str, bind: &B) -> Result<Asked<L>, B::Error> {
+        let mut groups = Vec::new();
+        for (rule, index) in self.rules.iter().enumerate() {
+            let own = &policy.rules[*index];
+            groups.extend(own.units(tier).iter().map(|unit| Group {
+                rule,
+                key: self.recipe_of[rule],
+                unit: *unit,
+                cost: own.costs[*unit],
+            }));
+        }
+        let limits = if self.rules.is_empty() { None } else { Some(bind.bind(&self.rules, tier)?) };
+        Ok(Asked { limits, groups: groups.into() })
+    }
+}
+
+/// The rules that apply to a subject, what is asked of their limits, and the keys.
+pub struct Resolved<'a, L> {
+    /// The rules.
+    pub selection: &'a Selection<L>,
+    /// What is asked.
+    pub asked: &'a Asked<L>,
+    given: SmallVec<[Given<'a>; 4]>,
+}
+
+impl<'a, L> Resolved<'a, L> {
+    /// For each rule whether it refuses for lack of an identity, where one does.
+    #[inline]
+    pub fn refused(&self) -> Option<Vec<bool>> {
+        if self.given.iter().all(|given| matches!(given, Given::Had { .. })) {
+            return None;
+        }
+        let refuses = |recipe: &usize| self.refuses(&self.selection.recipes[*recipe]);
+        let refused: Vec<bool> = self.selection.recipe_of.iter().map(refuses).collect();
+        refused.contains(&true).then_some(refused)
+    }
+
+    /// The hash of the key of each group.
+    #[inline]
+    pub fn hashes(&self, seed: &Seed) -> Result<SmallVec<[KeyHash; 4]>, CannotSay> {
+        let mut of_recipes: SmallVec<[KeyHash; 4]> = SmallVec::new();
+        for recipe in &self.selection.recipes {
+            of_recipes.push(hash_key(&self.parts_of(recipe), seed).ok_or(CannotSay)?);
+        }
+        let mut of_groups = SmallVec::new();
+        for group in &self.asked.groups {
+            of_groups.push(of_recipes[group.key]);
+        }
+        Ok(of_groups)
+    }
+
+    /// The parts of the keys that are there, each once; None for that of a rule that refuses.
+    pub fn keys(&self) -> impl Iterator<Item = Option<Parts<'_>>> {
+        self.selection.recipes.iter().map(|recipe| (!self.refuses(recipe)).then(|| self.parts_of(recipe)))
+    }
+
+    fn refuses(&self, recipe: &Recipe) -> bool {
+        recipe.members.iter().any(|member| match self.given[*member] {
+            Given::Missing => recipe.refuses_missing,
+            Given::Repeated(_) => recipe.refuses_repeated,
+            Given::Had { .. } => false,
+        })
+    }
+
+    /// `anonymous` and the name stand in for a missing identity.
+    #[inline]
+    fn parts_of(&self, recipe: &Recipe) -> Parts<'_> {
+        let mut parts = Parts::new();
+        if recipe.members.is_empty() {
+            parts.push(EVERYONE);
+        }
+        for member in &recipe.members {
+            match &self.given[*member] {
+                Given::Missing => parts.extend([ANONYMOUS, &*self.selection.extractors[*member].identity.name]),
+                Given::Repeated(name) => parts.extend([REPEATED_IDENTITY, name]),
+                Given::Had { names, value } => {
+                    parts.extend(names.iter().copied());
+                    parts.push(value);
+                }
+            }
+        }
+        parts
+    }
+}
+
+fn place_of<T: PartialEq>(known: &mut Vec<T>, one: T) -> usize {
+    known.iter().position(|other| *other == one).unwrap_or_else(|| {
+        known.push(one);
+        known.len() - 1
+    })
+}

@@ -1,0 +1,78 @@
+//! What a policy is evaluated for: what its conditions and identities read.
+//!
+//! A request of a web server is one, be it Python's or of a server in Rust; so is a set of entries that a gateway
+//! describes a request by, which has "" for what it does not know. Nothing in it is trusted.
+
+use smallvec::SmallVec;
+
+use crate::value::CannotSay;
+
+/// The name of a header in lower case, and its number among those that a policy reads.
+///
+/// A subject that is asked for many names by number may keep what it found by number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// As headers are found by it.
+    pub text: Box<str>,
+    /// Its place in `Policy::headers`.
+    pub number: usize,
+}
+
+/// The lines of a header as they were sent.
+#[derive(Clone, Debug)]
+pub enum Sent<'a> {
+    /// One line.
+    One(&'a str),
+    /// Several lines of one name.
+    Several {
+        /// All in order, with ", " between them.
+        joined: &'a str,
+        /// Each as it was sent.
+        lines: SmallVec<[&'a str; 4]>,
+    },
+}
+
+impl<'a> Sent<'a> {
+    /// All lines as one list.
+    pub fn joined(&self) -> &'a str {
+        match self {
+            Self::One(text) => text,
+            Self::Several { joined, .. } => joined,
+        }
+    }
+
+    /// Each line.
+    pub fn lines(&self) -> &[&'a str] {
+        match self {
+            Self::One(text) => std::slice::from_ref(text),
+            Self::Several { lines, .. } => lines,
+        }
+    }
+}
+
+/// What the evaluation of a policy reads.
+pub trait Subject {
+    /// Why something could not be read; among it that only Python can say it.
+    type Error: From<CannotSay>;
+
+    /// The method, in upper case.
+    fn method(&self) -> Result<&str, Self::Error>;
+
+    /// The path as it was sent, with its query.
+    fn path(&self) -> Result<&str, Self::Error>;
+
+    /// The host as it was sent.
+    fn host(&self) -> Result<&str, Self::Error>;
+
+    /// The address of the peer. Whether a header may replace it is the policy's decision.
+    fn client_ip(&self) -> Result<&str, Self::Error>;
+
+    /// The template of the route, where the framework knows it, else "".
+    fn endpoint(&self) -> Result<&str, Self::Error>;
+
+    /// The lines of a header, None where there is none.
+    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, Self::Error>;
+
+    /// What a call that is no HTTP request tells of itself, as its user or its model; "" for what it does not.
+    fn attribute(&self, name: &str) -> Result<&str, Self::Error>;
+}

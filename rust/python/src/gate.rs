@@ -1,0 +1,279 @@
+//! The native gate: a policy on a store, which resolves and decides without Python's code.
+
+use headgate_core::limit::LARGEST;
+use headgate_core::table::answer::Mode;
+use headgate_policy::resolver::Resolver;
+use headgate_policy::selection::{Bind, Cost, Parts, Resolved};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyInt, PyString, PyTuple};
+use smallvec::SmallVec;
+
+use crate::arguments::check_now;
+use crate::bound::BoundLimits;
+use crate::gate_policy::read_policy;
+use crate::gate_subject::{Classes, PythonRequest, Trouble};
+use crate::operation::Operation;
+
+/// A policy, and what binds its limits to a store.
+#[pyclass(frozen, module = "headgate._native")]
+pub struct NativeGate {
+    gate: Resolver<Limits>,
+    /// The `headgate.policy.resolver.Resolver` that binds limits, and makes refusals for lack of an identity.
+    resolver: Py<PyAny>,
+    classes: Classes,
+    /// The names of the headers that the policy reads.
+    names: Box<[Py<PyString>]>,
+    /// What stands for limits where no rule applies, and its decision.
+    free: (Py<PyAny>, Py<PyAny>),
+}
+
+/// Limits of rules for a tier, on the store.
+struct Limits {
+    bound: Py<PyAny>,
+    /// The same where the native core decides.
+    native: Option<Py<BoundLimits>>,
+    units: Py<PyTuple>,
+    rules: Py<PyTuple>,
+}
+
+/// Binds limits by the resolver of Python.
+struct Binder<'py>(Bound<'py, PyAny>);
+
+impl Bind for Binder<'_> {
+    type Limits = Limits;
+    type Error = Trouble;
+
+    fn bind(&self, rules: &[usize], tier: &str) -> Result<Limits, Trouble> {
+        let rules = PyTuple::new(self.0.py(), rules)?;
+        let (bound, units, rules): (Bound<'_, PyAny>, Bound<'_, PyTuple>, Bound<'_, PyTuple>) =
+            self.0.call_method1("bound_for", (rules, tier))?.extract()?;
+        let native = bound.cast::<BoundLimits>().ok().map(|native| native.clone().unbind());
+        Ok(Limits { bound: bound.unbind(), native, units: units.unbind(), rules: rules.unbind() })
+    }
+}
+
+/// What is decided of a subject, and what is told of it besides.
+struct Asking<'py> {
+    commit: bool,
+    now_us: Option<Bound<'py, PyAny>>,
+    cost: i64,
+}
+
+#[pymethods]
+impl NativeGate {
+    /// The native gate of a resolver's policy; None where only Python can apply that.
+    #[staticmethod]
+    fn of(resolver: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        let py = resolver.py();
+        let policy = match read_policy(&resolver.getattr("policy")?) {
+            Ok(policy) => policy,
+            Err(Trouble::Python) => return Ok(None),
+            Err(Trouble::Raised(error)) => return Err(error),
+        };
+        let names = policy.headers.iter().map(|name| PyString::intern(py, name).unbind()).collect();
+        let free = py.import("headgate.policy.resolver")?.getattr("FREE")?;
+        let passes = free.call_method1("decide", (py.None(),))?;
+        Ok(Some(Self {
+            gate: Resolver::new(policy),
+            resolver: resolver.clone().unbind(),
+            classes: Classes::new(py)?,
+            names,
+            free: (free.unbind(), passes.unbind()),
+        }))
+    }
+
+    fn hit<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyAny>,
+        cost: &Bound<'py, PyAny>,
+        ruleset: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.decided(py, request, cost, ruleset, true)
+    }
+
+    fn peek<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyAny>,
+        cost: &Bound<'py, PyAny>,
+        ruleset: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.decided(py, request, cost, ruleset, false)
+    }
+
+    fn decide_at<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyAny>,
+        now_us: Bound<'py, PyAny>,
+        cost: &Bound<'py, PyAny>,
+        ruleset: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(cost) = plain_cost(cost) else {
+            return Ok(None);
+        };
+        self.resolved(py, request, ruleset, |resolved| {
+            let asking = Asking { commit: true, now_us: Some(now_us.clone()), cost };
+            let told = self.told(py, resolved, cost)?;
+            let decision = self.decide(py, resolved, &asking)?;
+            Ok((decision, told).into_pyobject(py)?.into_any())
+        })
+    }
+
+    fn resolve<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyAny>,
+        cost: &Bound<'py, PyAny>,
+        ruleset: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(cost) = plain_cost(cost) else {
+            return Ok(None);
+        };
+        self.resolved(py, request, ruleset, |resolved| self.told(py, resolved, cost))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.resolver)
+    }
+}
+
+impl NativeGate {
+    #[inline]
+    fn decided<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyAny>,
+        cost: &Bound<'py, PyAny>,
+        ruleset: &Bound<'py, PyAny>,
+        commit: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(cost) = plain_cost(cost) else {
+            return Ok(None);
+        };
+        let asking = Asking { commit, now_us: None, cost };
+        self.resolved(py, request, ruleset, |resolved| self.decide(py, resolved, &asking))
+    }
+
+    /// What `then` makes of what applies to a request; None where only Python can say what does.
+    #[inline]
+    fn resolved<'py, R>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyAny>,
+        ruleset: &Bound<'py, PyAny>,
+        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, Trouble>,
+    ) -> PyResult<Option<R>> {
+        let Some(subject) = PythonRequest::of(request, &self.classes, &self.names) else {
+            return Ok(None);
+        };
+        let name = ruleset.cast::<PyString>().ok().and_then(|name| name.to_str().ok());
+        let Some(number) = name.and_then(|name| self.gate.ruleset(name)) else {
+            return Ok(None);
+        };
+        match self.gate.resolve(&subject, number, &Binder(self.resolver.bind(py).clone()), then) {
+            Ok(came) => Ok(Some(came)),
+            Err(Trouble::Python) => Ok(None),
+            Err(Trouble::Raised(error)) => Err(error),
+        }
+    }
+
+    #[inline]
+    fn decide<'py>(
+        &self,
+        py: Python<'py>,
+        resolved: &Resolved<'_, Limits>,
+        asking: &Asking<'py>,
+    ) -> Result<Bound<'py, PyAny>, Trouble> {
+        let Some(limits) = &resolved.asked.limits else {
+            return Ok(self.free.1.bind(py).clone());
+        };
+        if let Some(refused) = resolved.refused() {
+            let refusal = self.refusal(py, resolved, refused)?;
+            return Ok(refusal.call_method1(intern!(py, "decide"), (py.None(),))?);
+        }
+        let Some(native) = &limits.native else {
+            let operation = self.operation(py, resolved, asking)?;
+            return Ok(limits.bound.bind(py).call_method1(intern!(py, "decide"), (operation,))?);
+        };
+        let (bound, cost) = (native.get(), Cost { times: asking.cost, told: &[] });
+        let keys = resolved.hashes(bound.seed())?;
+        let mut costs: SmallVec<[i64; 4]> = SmallVec::new();
+        for group in &resolved.asked.groups {
+            costs.push(cost.of(group));
+        }
+        let now_us = asking.now_us.as_ref().map(check_now).transpose()?;
+        let mode = Mode { commit: asking.commit, max_delay_us: None };
+        Ok(Bound::new(py, bound.decide_hashed(py, &keys, &costs, now_us, mode)?)?.into_any())
+    }
+
+    /// The `headgate.policy.resolver.Settled` of rules of which some refuse for lack of an identity.
+    fn refusal<'py>(
+        &self,
+        py: Python<'py>,
+        resolved: &Resolved<'_, Limits>,
+        refused: Vec<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let rules = PyTuple::new(py, &resolved.selection.rules)?;
+        self.resolver.bind(py).call_method1("refusal_of", (rules, PyTuple::new(py, refused)?))
+    }
+
+    /// A `headgate.policy.resolver.Resolved`: (the limits to ask, what to ask them, the rule and unit of each group).
+    fn told<'py>(
+        &self,
+        py: Python<'py>,
+        resolved: &Resolved<'_, Limits>,
+        cost: i64,
+    ) -> Result<Bound<'py, PyAny>, Trouble> {
+        let operation = self.operation(py, resolved, &Asking { commit: true, now_us: None, cost })?;
+        let Some(limits) = &resolved.asked.limits else {
+            let nothing = PyTuple::empty(py);
+            return Ok((&self.free.0, operation, &nothing, &nothing).into_pyobject(py)?.into_any());
+        };
+        let bound = match resolved.refused() {
+            Some(refused) => self.refusal(py, resolved, refused)?,
+            None => limits.bound.bind(py).clone(),
+        };
+        Ok((bound, operation, &limits.rules, &limits.units).into_pyobject(py)?.into_any())
+    }
+
+    fn operation<'py>(
+        &self,
+        py: Python<'py>,
+        resolved: &Resolved<'_, Limits>,
+        asking: &Asking<'py>,
+    ) -> Result<Bound<'py, Operation>, Trouble> {
+        let key = |parts: Option<Parts<'_>>| -> PyResult<Bound<'py, PyAny>> {
+            match parts {
+                Some(parts) => Ok(PyTuple::new(py, parts)?.into_any()),
+                None => Ok(py.None().into_bound(py)),
+            }
+        };
+        let keys: SmallVec<[Bound<'py, PyAny>; 4]> = resolved.keys().map(key).collect::<PyResult<_>>()?;
+        let (groups, cost) = (&resolved.asked.groups, Cost { times: asking.cost, told: &[] });
+        let keys = PyTuple::new(py, groups.iter().map(|group| &keys[group.key]))?;
+        let costs = PyTuple::new(py, groups.iter().map(|group| cost.of(group)))?;
+        Ok(Bound::new(
+            py,
+            Operation::new(
+                keys.unbind(),
+                costs.unbind(),
+                asking.commit,
+                asking.now_us.clone().map(Bound::unbind),
+                None,
+            ),
+        )?)
+    }
+}
+
+/// A cost that is a number as most are; what is none is Python's to read, and to refuse.
+#[inline]
+fn plain_cost(cost: &Bound<'_, PyAny>) -> Option<i64> {
+    if !cost.is_exact_instance_of::<PyInt>() {
+        return None;
+    }
+    cost.extract::<i64>().ok().filter(|number| (0..=LARGEST).contains(number))
+}

@@ -1,0 +1,94 @@
+"""The native gate and the gate of Python are one: same rules, same keys, same decisions, same state afterwards."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from headgate import MemoryStore, core
+from headgate.errors import HeadgateError
+from headgate.policy.compiled import ALL_RULES, Policy
+from headgate.policy.gate import Gate, read_policy
+from headgate.policy.request import Request
+from headgate.policy.resolver import Resolved, Settled
+from headgate.testing import ManualClock
+from policies import policies, requests
+from subjects import START_US, make_store, numbers
+
+pytestmark = pytest.mark.skipif(core.native is None, reason="the law compares the native core")
+COSTS = st.sampled_from([1, 1, 1, 1, 0, 2, 7, 2**52, {"tokens": 3}, {"requests": 2, "tokens": 0}, True, -1])
+RULESETS = st.sampled_from([ALL_RULES, ALL_RULES, "some"])
+
+
+def pair(policy: Policy, clock: ManualClock) -> tuple[Gate, Gate]:
+    """A gate that decides natively, and one that does not, each with a store of its own."""
+    native, python = [Gate(policy, store=make_store("native"), clock=clock) for _ in range(2)]
+    assert native._native is not None
+    python._native = None
+    return native, python
+
+
+def told(resolved: Resolved) -> object:
+    """What is asked, as values that can be compared."""
+    bound, operation, rules, units = resolved
+    settled = numbers(bound.decide(None)) if isinstance(bound, Settled) else None
+    return settled, operation.keys, operation.costs, [rule.name for rule in rules], units
+
+
+def only_python_can_say(request: Request, cost: object) -> bool:
+    """Whether a request has text that is no ASCII, whose cases and spaces only Python knows for sure."""
+    texts = [request.method, request.path, request.host, request.client_ip, request.endpoint, *request.headers.values()]
+    return type(cost) is not int or cost < 0 or not all(text.isascii() for text in texts)
+
+
+def came(act: Any, request: Request, cost: Any, ruleset: str) -> object:
+    """What an act gives, or how it is refused."""
+    try:
+        return numbers(act(request, cost, ruleset=ruleset))
+    except HeadgateError as error:
+        return type(error), str(error)
+
+
+@given(
+    policies(), st.lists(st.tuples(requests(), COSTS, RULESETS, st.integers(0, 40_000_000)), min_size=1, max_size=12)
+)
+def test_both_gates_decide_alike_and_leave_the_same_state(
+    policy: dict[str, Any], history: list[tuple[Request, Any, str, int]]
+) -> None:
+    clock = ManualClock(START_US)
+    native, python = pair(read_policy(policy), clock)
+    for request, cost, ruleset, wait_us in history:
+        clock.advance(wait_us)
+        resolved = native._native.resolve(request, cost, ruleset)
+        if resolved is None:
+            assert only_python_can_say(request, cost)
+        else:
+            assert told(resolved) == told(python.resolver.resolve(request, cost, ruleset))
+        event("told natively" if resolved else "left to Python")
+        for act in ("peek", "hit", "peek"):
+            one, other = [came(getattr(gate, act), request, cost, ruleset) for gate in (native, python)]
+            assert one == other, act
+    assert native.stats().keys == python.stats().keys
+
+
+@given(policies(), st.lists(requests(), min_size=1, max_size=8))
+def test_both_gates_replay_alike(policy: dict[str, Any], history: list[Request]) -> None:
+    native, python = [gate.decide_at for gate in pair(read_policy(policy), ManualClock(START_US))]
+    for number, request in enumerate(history):
+        one, other = [decide_at(request, START_US + number, 1) for decide_at in (native, python)]
+        assert numbers(one[0]) == numbers(other[0])
+        assert told(one[1]) == told(other[1])
+
+
+@given(policies(), st.lists(requests(), min_size=1, max_size=6))
+def test_a_gate_on_a_store_without_native_limits_decides_alike(policy: dict[str, Any], history: list[Request]) -> None:
+    clock = ManualClock(START_US)
+    compiled = read_policy(policy)
+    native, python = [Gate(compiled, store=MemoryStore(core="python"), clock=clock) for _ in range(2)]
+    assert python._native is None
+    native._native = cast(Any, core.native).NativeGate.of(native.resolver)
+    for request in history:
+        assert numbers(native.hit(request)) == numbers(python.hit(request))
