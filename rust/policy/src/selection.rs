@@ -211,7 +211,7 @@ impl<'a, L> Resolved<'a, L> {
     pub fn hashes(&self, seed: &Seed) -> Result<SmallVec<[KeyHash; 4]>, CannotSay> {
         let mut of_recipes: SmallVec<[KeyHash; 4]> = SmallVec::new();
         for recipe in &self.selection.recipes {
-            of_recipes.push(hash_key(&self.parts_of(recipe), seed).ok_or(CannotSay)?);
+            of_recipes.push(self.hash_of(recipe, seed).ok_or(CannotSay)?);
         }
         let mut of_groups = SmallVec::new();
         for group in &self.asked.groups {
@@ -233,6 +233,18 @@ impl<'a, L> Resolved<'a, L> {
         })
     }
 
+    /// The hash of a key; that of one value, as most are, is made without a list of its parts.
+    #[inline]
+    fn hash_of(&self, recipe: &Recipe, seed: &Seed) -> Option<KeyHash> {
+        if let [only] = recipe.members[..]
+            && let Given::Had { names, value } = &self.given[only]
+            && names.is_empty()
+        {
+            return hash_key(&[value], seed);
+        }
+        hash_key(&self.parts_of(recipe), seed)
+    }
+
     /// `anonymous` and the name stand in for a missing identity.
     #[inline]
     fn parts_of(&self, recipe: &Recipe) -> Parts<'_> {
@@ -245,7 +257,9 @@ impl<'a, L> Resolved<'a, L> {
                 Given::Missing => parts.extend([ANONYMOUS, &*self.selection.extractors[*member].identity.name]),
                 Given::Repeated(name) => parts.extend([REPEATED_IDENTITY, name]),
                 Given::Had { names, value } => {
-                    parts.extend(names.iter().copied());
+                    for name in names {
+                        parts.push(name);
+                    }
                     parts.push(value);
                 }
             }
