@@ -1,0 +1,147 @@
+//! The course of one thread: it accepts connections, serves them, and ends when all are served.
+
+use std::io;
+use std::net::{IpAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::connection::{Connection, Wish};
+use crate::intake::Intake;
+use crate::limbo::{Protocol, protocol_of};
+use crate::problems::Refusal;
+use crate::registry::Admission;
+use crate::worker::Worker;
+use crate::{http1, http2};
+
+/// How often the clock is looked at, and at who has taken too long.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How long connections on which nothing has begun outlive the port: a request may be on its way.
+const QUIET: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How long nothing is accepted where there are no descriptors.
+const BREATH: Duration = Duration::from_millis(50);
+
+/// Serve the connections of a listening socket until told within which time to end; returns when all have ended.
+pub async fn run(
+    worker: Arc<Worker>,
+    listener: StdListener,
+    mut ending: watch::Receiver<Option<Duration>>,
+) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    if worker.number == 0 {
+        tokio::spawn(tick(Arc::clone(&worker)));
+    }
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, address)) => begin(&worker, stream, address.ip()),
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(_) => sleep(BREATH).await,
+            },
+            _ = ending.wait_for(Option::is_some) => break,
+        }
+    }
+    let within = ending.borrow().unwrap_or_default();
+    finish(&worker, listener, within).await
+}
+
+/// Close the port, answer what is on its way and what has begun, and close the connections.
+async fn finish(worker: &Arc<Worker>, listener: TcpListener, within: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + within;
+    let listener = listener.into_std()?;
+    while let Ok((stream, address)) = listener.accept() {
+        // Those that wait to be accepted were connected: they are answered, too.
+        stream.set_nonblocking(true)?;
+        begin(worker, TcpStream::from_std(stream)?, address.ip());
+    }
+    drop(listener);
+    sleep(QUIET.min(within)).await;
+    while worker.open.load(Relaxed) > 0 {
+        worker.shared.registry.tick(); // the thread that ticks may have ended
+        let is_over = Instant::now() >= deadline;
+        worker.shared.registry.want_of_all(if is_over { Wish::Abort } else { Wish::Close });
+        sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}
+
+async fn tick(worker: Arc<Worker>) {
+    loop {
+        let ticked = worker.shared.registry.tick();
+        worker.stats().expired.fetch_add(ticked.expired, Relaxed);
+        worker.stats().gave_way.fetch_add(ticked.gave_way, Relaxed);
+        sleep(TICK).await;
+    }
+}
+
+/// Serve a new connection, if there is room.
+fn begin(worker: &Arc<Worker>, stream: TcpStream, peer: IpAddr) {
+    let (admission, gave_way) = worker.shared.registry.admit(peer);
+    worker.stats().accepted.fetch_add(1, Relaxed);
+    worker.stats().gave_way.fetch_add(u64::from(gave_way), Relaxed);
+    let (connection, has_room) = match admission {
+        Admission::Admitted(connection) => (connection, true),
+        Admission::Refused(connection) => (connection, false),
+        Admission::Dropped => return,
+    };
+    worker.open.fetch_add(1, Relaxed);
+    let open = Open { worker: Arc::clone(worker), connection: Arc::clone(&connection) };
+    tokio::spawn(async move {
+        let _ = serve(&open.worker, stream, connection, has_room).await;
+        drop(open);
+    });
+}
+
+/// Serve a connection to its end.
+async fn serve(worker: &Arc<Worker>, stream: TcpStream, connection: Arc<Connection>, has_room: bool) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let bounds = Arc::clone(&worker.shared.bounds);
+    let mut buffer = BytesMut::new();
+    if !has_room {
+        let mut intake = Intake::http1(stream, buffer, Arc::clone(&connection), bounds);
+        intake.refuse(Refusal::all_busy());
+        http1::serve(worker, &connection, intake).await;
+        return Ok(());
+    }
+    match protocol_of(&stream, &mut buffer, &connection, &bounds).await? {
+        Some(Protocol::Http1) => {
+            let intake = Intake::http1(stream, buffer, Arc::clone(&connection), bounds);
+            http1::serve(worker, &connection, intake).await;
+        }
+        Some(Protocol::Http2) => {
+            let intake = Intake::http2(stream, buffer, Arc::clone(&connection), bounds);
+            http2::serve(worker, &connection, intake).await;
+        }
+        None => {}
+    }
+    Ok(())
+}
+
+/// A connection that is open; however it ends, it is forgotten.
+struct Open {
+    worker: Arc<Worker>,
+    connection: Arc<Connection>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.worker.shared.registry.remove(&self.connection);
+        self.worker.open.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Whether an error of `accept` is of the connection that was to be accepted, which has gone.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+    )
+}

@@ -1,0 +1,110 @@
+//! The front door: its threads, and what may be asked of it while they run.
+//!
+//! Each thread has an event loop of its own, with the connections that it has accepted; docs/decisions/0062 says why.
+
+use std::io;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::sync::watch;
+
+use crate::accepting::run;
+use crate::bounds::Bounds;
+use crate::decide::Decide;
+use crate::deciding::Deciding;
+use crate::forward::Forward;
+use crate::registry::Registry;
+use crate::stats::{Figures, Stats};
+use crate::worker::{Shared, Worker};
+
+/// How a door is set up.
+pub struct Options {
+    /// The private socket of the Python service, a path that no other user may reach.
+    pub python_socket: PathBuf,
+    /// How many threads serve, at least 1.
+    pub threads: usize,
+    /// What clients may take.
+    pub bounds: Bounds,
+}
+
+/// A door that is open. Dropped, it is closed at once.
+pub struct Door {
+    shared: Arc<Shared>,
+    ending: watch::Sender<Option<Duration>>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl Door {
+    /// Serve what comes to these listening sockets, which are non-blocking; threads beyond their number share them.
+    ///
+    /// Errors are those of the system, where it has no threads or descriptors left; or there is no socket.
+    pub fn open(listeners: Vec<TcpListener>, options: Options, decider: Box<dyn Decide>) -> io::Result<Self> {
+        if listeners.is_empty() || options.threads == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a door needs a listening socket and a thread"));
+        }
+        let Options { python_socket, threads, bounds } = options;
+        let registry = Registry::new(bounds.connections, bounds.connections_of_client, bounds.held_bytes);
+        let shared = Arc::new(Shared {
+            bounds: Arc::new(bounds),
+            registry: Arc::new(registry),
+            deciding: Deciding::new(decider),
+            stats: (0..threads).map(|_| Stats::default()).collect(),
+            ends: AtomicBool::new(false),
+        });
+        let (ending, told) = watch::channel(None);
+        let mut door = Self { shared, ending, threads: vec![] };
+        for number in 0..threads {
+            let listener = listeners[number % listeners.len()].try_clone()?;
+            listener.set_nonblocking(true)?;
+            let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+            let forward = Forward::new(python_socket.clone(), door.shared.bounds.forwarded);
+            let worker = Arc::new(Worker::new(Arc::clone(&door.shared), number, forward));
+            let told = told.clone();
+            let serve = move || runtime.block_on(run(worker, listener, told));
+            door.threads.push(Builder::new().name(format!("headgate-door-{number}")).spawn(serve)?);
+        }
+        Ok(door)
+    }
+
+    /// Put another decider in the place of the one in force. Every request is decided by one of the two.
+    pub fn swap(&self, decider: Box<dyn Decide>) {
+        self.shared.deciding.swap(decider);
+    }
+
+    /// Have every response be the last one of its connection from now on, so that clients go elsewhere.
+    pub fn announce_end(&self) {
+        self.shared.ends.store(true, Relaxed);
+    }
+
+    /// Close the port, finish what has begun within a time, cut off the rest, and wait for all threads.
+    ///
+    /// Errors are those of the system on the threads.
+    pub fn drain(&mut self, within: Duration) -> io::Result<()> {
+        self.announce_end();
+        self.ending.send_replace(Some(within));
+        let mut result = Ok(());
+        for thread in self.threads.drain(..) {
+            match thread.join() {
+                Ok(ended) => result = result.and(ended),
+                Err(_) => result = Err(io::Error::other("a thread of the door has panicked")),
+            }
+        }
+        result
+    }
+
+    /// What was counted since it opened.
+    pub fn figures(&self) -> Figures {
+        Figures::of(self.shared.stats.iter(), self.shared.registry.len())
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = self.drain(Duration::ZERO);
+    }
+}

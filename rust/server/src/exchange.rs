@@ -1,0 +1,270 @@
+//! One request and its response: which route it is, who answers it, and how the connection goes on.
+
+use std::convert::Infallible;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST};
+use http::request::Parts;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use hyper::body::{Body, Incoming};
+
+use crate::connection::{Answering, Connection};
+use crate::decide::{Answer, Check, Question, Reply};
+use crate::intake::head::is_known;
+use crate::outgoing::Outgoing;
+use crate::problems::Refusal;
+use crate::stats::Route;
+use crate::uploads::{Upload, read_whole, throw_away};
+use crate::worker::Worker;
+
+/// How long a request stays at the Python service after its client has said that it sends no more.
+const AFTER_LEAVING: Duration = Duration::from_secs(2);
+
+/// One request on its way through the door.
+pub struct Exchange {
+    pub worker: Arc<Worker>,
+    pub connection: Arc<Connection>,
+    /// Counts the requests of the connection, from 0.
+    pub number: u64,
+}
+
+/// Who answers, and with what.
+enum Answered {
+    Here(Reply),
+    /// The Python service, to whom the body is passed.
+    Passed(Upload),
+    /// Nobody: nothing more is read of the connection.
+    Refused(Refusal),
+}
+
+impl Exchange {
+    /// Answer a request.
+    pub async fn answer(self, request: Request<Incoming>) -> Result<Response<Outgoing>, Infallible> {
+        let answering = Answering(Arc::clone(&self.connection));
+        let (mut parts, body) = request.into_parts();
+        let is_http1 = parts.version < Version::HTTP_2;
+        let failed = Arc::new(OnceLock::new());
+        let refusal = self.connection.refusal_of(self.number).or_else(|| self.refuse(&parts));
+        let (route, answered) = match refusal {
+            Some(refusal) => (Route::None, Answered::Refused(refusal)),
+            None => {
+                if !is_http1 {
+                    as_in_http1(&mut parts);
+                }
+                let route = route_of(&parts.method, parts.uri.path());
+                (route, self.answer_route(route, &parts, body, &failed).await)
+            }
+        };
+        let mut is_last = self.connection.ends_after(self.number) || self.worker.ends();
+        let mut response = match answered {
+            Answered::Here(reply) => respond(reply, answering),
+            Answered::Refused(refusal) => {
+                is_last = true;
+                respond(refusal.reply(), answering)
+            }
+            Answered::Passed(upload) => match self.pass(Request::from_parts(parts, upload)).await {
+                Some((response, turn)) => {
+                    let take = self.worker.bounds().take;
+                    response.map(|body| match is_http1 {
+                        true => Outgoing::passed(body, turn, answering),
+                        false => Outgoing::watched(body, turn, take, answering),
+                    })
+                }
+                None => {
+                    is_last |= failed.get().is_some();
+                    respond(failed.get().cloned().unwrap_or_else(Refusal::nobody_behind).reply(), answering)
+                }
+            },
+        };
+        if is_last && is_http1 {
+            self.connection.tell();
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        self.worker.stats().count(route, response.status());
+        Ok(response)
+    }
+
+    /// What is wrong with a request that the protocol lets pass; of HTTP/1, `Intake` has seen to that.
+    fn refuse(&self, parts: &Parts) -> Option<Refusal> {
+        if parts.version < Version::HTTP_2 {
+            return None;
+        }
+        let bounds = self.worker.bounds();
+        let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
+        if target.len() > bounds.target_bytes {
+            return Some(Refusal::target_too_long(bounds.target_bytes));
+        }
+        if parts.headers.len() > bounds.fields {
+            return Some(Refusal::head_too_large(bounds.head_bytes, bounds.fields));
+        }
+        if !target.starts_with('/') {
+            return Some(Refusal::not_a_path());
+        }
+        if parts.headers.get_all(HOST).iter().nth(1).is_some() {
+            return Some(Refusal::new(StatusCode::BAD_REQUEST, "the field Host is given twice"));
+        }
+        (!is_known(parts.method.as_str())).then(Refusal::malformed)
+    }
+
+    async fn answer_route(
+        &self,
+        route: Route,
+        parts: &Parts,
+        body: Incoming,
+        failed: &Arc<OnceLock<Refusal>>,
+    ) -> Answered {
+        let bounds = self.worker.bounds();
+        match route {
+            Route::Health => {
+                self.do_without(parts, body);
+                let (status, content_type) = (StatusCode::OK, "text/plain; charset=utf-8");
+                Answered::Here(Reply { status, content_type, fields: vec![], body: Bytes::from_static(b"ok\n") })
+            }
+            Route::Check | Route::Check403 => match self.decide(parts, forwarded(parts.uri.path(), route)) {
+                Answer::Reply(reply) => {
+                    self.do_without(parts, body);
+                    Answered::Here(reply)
+                }
+                Answer::Pass => Answered::Passed(Upload::of(body, bounds, failed)),
+            },
+            Route::Described => match read_whole(body, bounds, &self.connection).await {
+                Ok(body) => match self.decide(parts, Question::Described { body: &body }) {
+                    Answer::Reply(reply) => Answered::Here(reply),
+                    Answer::Pass => Answered::Passed(Upload::Whole((!body.is_empty()).then_some(body))),
+                },
+                Err(refusal) => Answered::Refused(refusal),
+            },
+            Route::Other | Route::None => Answered::Passed(Upload::of(body, bounds, failed)),
+        }
+    }
+
+    fn decide(&self, parts: &Parts, question: Question<'_>) -> Answer {
+        let (method, headers, peer) = (&parts.method, &parts.headers, self.connection.peer);
+        let answer = self.worker.decide(&Check { question, method, headers, peer });
+        if matches!(answer, Answer::Pass) {
+            self.worker.stats().left_to_python.fetch_add(1, Relaxed);
+        }
+        answer
+    }
+
+    /// The body is not wanted.
+    fn do_without(&self, parts: &Parts, body: Incoming) {
+        if body.is_end_stream() {
+            return;
+        }
+        // A client that waits for `100 Continue` may send its body all the same, or not: there is no telling.
+        if parts.headers.contains_key(EXPECT) {
+            self.connection.end_after(self.number);
+        } else {
+            throw_away(body, self.worker.bounds());
+        }
+    }
+
+    /// The response of the Python service; None where it gives none, or the client does not wait for it any more.
+    async fn pass(&self, request: Request<Upload>) -> Option<(Response<Incoming>, tokio::sync::OwnedSemaphorePermit)> {
+        let left = self.connection.left.notified();
+        let gone = async {
+            if !self.connection.has_left() {
+                left.await;
+            }
+            tokio::time::sleep(AFTER_LEAVING).await;
+        };
+        tokio::select! {
+            passed = self.worker.forward().pass(request, self.connection.peer) => passed,
+            () = gone => None,
+        }
+    }
+}
+
+/// What a request is for.
+fn route_of(method: &Method, path: &str) -> Route {
+    if path.starts_with("/check/") {
+        Route::Check
+    } else if path.starts_with("/check-403/") {
+        Route::Check403
+    } else if path == "/v1/check" && method == Method::POST {
+        Route::Described
+    } else if path == "/healthz" && (method == Method::GET || method == Method::HEAD) {
+        Route::Health
+    } else {
+        Route::Other
+    }
+}
+
+/// What a path of forward auth asks.
+fn forwarded(path: &str, route: Route) -> Question<'_> {
+    let bare = route == Route::Check403;
+    let rest = path.get(if bare { "/check-403/".len() } else { "/check/".len() }..).unwrap_or_default();
+    let end = rest.find('/').unwrap_or(rest.len());
+    Question::Forwarded { ruleset: &rest[..end], path: if end < rest.len() { &rest[end..] } else { "/" }, bare }
+}
+
+/// What HTTP/2 says in other words than HTTP/1: the host, and cookies in several fields (RFC 9113, 8.2.3 and 8.3.1).
+fn as_in_http1(parts: &mut Parts) {
+    let authority = parts.uri.authority().map(|authority| HeaderValue::try_from(authority.as_str()));
+    if let Some(Ok(host)) = authority {
+        parts.headers.insert(HOST, host);
+    }
+    if parts.headers.get_all(COOKIE).iter().nth(1).is_some() {
+        let crumbs: Vec<_> = parts.headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+        if let Ok(cookie) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+            parts.headers.insert(COOKIE, cookie);
+        }
+    }
+}
+
+/// A response that is there as a whole.
+fn respond(reply: Reply, answering: Answering) -> Response<Outgoing> {
+    let Reply { status, content_type, fields, body } = reply;
+    let length = body.len();
+    let mut response = Response::new(Outgoing::whole(body, answering));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.reserve(fields.len() + 3);
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    if length > 0 {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    }
+    for (name, value) in fields {
+        headers.append(name, value);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_forward_auth_names_a_ruleset_and_perhaps_a_path() {
+        for (path, route, ruleset, rest) in [
+            ("/check/default", Route::Check, "default", "/"),
+            ("/check/default/", Route::Check, "default", "/"),
+            ("/check/default/a//b", Route::Check, "default", "/a//b"),
+            ("/check/", Route::Check, "", "/"),
+            ("/check-403/x/y", Route::Check403, "x", "/y"),
+        ] {
+            assert_eq!(route_of(&Method::GET, path), route);
+            let bare = route == Route::Check403;
+            assert_eq!(forwarded(path, route), Question::Forwarded { ruleset, path: rest, bare });
+        }
+    }
+
+    #[test]
+    fn everything_else_is_for_python() {
+        for (method, path) in [
+            (Method::GET, "/"),
+            (Method::GET, "/v1/check"),
+            (Method::POST, "/v1/check/"),
+            (Method::POST, "/v1%2Fcheck"),
+            (Method::POST, "/healthz"),
+            (Method::GET, "/check"),
+            (Method::GET, "/metrics"),
+        ] {
+            assert_eq!(route_of(&method, path), Route::Other, "{method} {path}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! A connection of HTTP/1.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use hyper::server::conn::http1::Builder;
+use hyper::service::service_fn;
+
+use crate::connection::{Connection, Wish};
+use crate::exchange::Exchange;
+use crate::intake::Intake;
+use crate::worker::Worker;
+
+/// Beyond the largest head, hyper's buffer has room for what it got of the body.
+const BESIDE_A_HEAD: usize = 64 << 10;
+
+/// Serve a connection until it ends.
+pub async fn serve(worker: &Arc<Worker>, connection: &Arc<Connection>, intake: Intake) {
+    let numbers = AtomicU64::new(0);
+    let service = service_fn(|request| {
+        let (worker, connection) = (Arc::clone(worker), Arc::clone(connection));
+        Exchange { worker, connection, number: numbers.fetch_add(1, Relaxed) }.answer(request)
+    });
+    let bounds = worker.bounds();
+    let served = Builder::new()
+        .header_read_timeout(None) // the intake gives hyper whole heads
+        .max_headers(bounds.fields)
+        .max_buf_size(bounds.head_bytes + BESIDE_A_HEAD)
+        .serve_connection(intake, service);
+    let mut served = pin!(served);
+    let mut closes = false;
+    loop {
+        tokio::select! {
+            biased;
+            _ = served.as_mut() => return,
+            () = connection.woken.notified() => {
+                if connection.has(Wish::Abort) {
+                    return;
+                }
+                if connection.has(Wish::Close) && !closes {
+                    closes = true;
+                    served.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A connection of HTTP/2, and what bounds its streams: h2's own limits on resets, streams, fields and buffers.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http2::Builder;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use crate::connection::{Connection, Waits, Wish};
+use crate::exchange::Exchange;
+use crate::intake::Intake;
+use crate::worker::Worker;
+
+/// Streams that a client has reset before they were accepted; beyond it floods us with resets.
+const MOST_RESETS: usize = 20;
+
+/// Streams that we had to reset for their errors, on one connection.
+const MOST_ERRORS: usize = 64;
+const SEND_BUFFER: usize = 64 << 10;
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+const PING_AFTER: Duration = Duration::from_secs(30);
+const PING_WITHIN: Duration = Duration::from_secs(20);
+
+/// How long a client may take to close a connection after it was told to.
+const LEAVE: Duration = Duration::from_secs(2);
+
+/// Serve a connection until it ends.
+pub async fn serve(worker: &Arc<Worker>, connection: &Arc<Connection>, intake: Intake) {
+    let (this, that) = (Arc::clone(worker), Arc::clone(connection));
+    let service = service_fn(move |request| {
+        let (worker, connection) = (Arc::clone(&this), Arc::clone(&that));
+        connection.begin();
+        connection.wait_no_longer();
+        Exchange { worker, connection, number: 0 }.answer(request)
+    });
+    let bounds = worker.bounds();
+    let served = Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(bounds.streams)
+        .max_header_list_size(u32::try_from(bounds.head_bytes).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(MOST_RESETS)
+        .max_local_error_reset_streams(MOST_ERRORS)
+        .max_send_buf_size(SEND_BUFFER)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .keep_alive_interval(PING_AFTER)
+        .keep_alive_timeout(PING_WITHIN)
+        .serve_connection(intake, service);
+    let mut served = pin!(served);
+    let mut closes = false;
+    loop {
+        tokio::select! {
+            biased;
+            _ = served.as_mut() => return,
+            () = connection.woken.notified() => {
+                let is_over = connection.has(Wish::Expire) || connection.has(Wish::GiveWay);
+                if connection.has(Wish::Abort) || (is_over && closes && connection.answering() == 0) {
+                    return;
+                }
+                if (is_over && connection.answering() == 0) || (connection.has(Wish::Close) && !closes) {
+                    closes = true;
+                    served.as_mut().graceful_shutdown();
+                    if connection.answering() == 0 {
+                        connection.wait(Waits::Leaving, Some(LEAVE));
+                    }
+                }
+            }
+        }
+    }
+}

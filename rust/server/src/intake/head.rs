@@ -1,0 +1,279 @@
+//! Whether the head of a request can be read in only one way, and how its body is framed.
+//!
+//! hyper reads the head again. What it takes and another server might read as another request is refused before:
+//! a length beside chunks, two lengths, folded fields, lines that end in LF alone, methods that are none.
+
+use http::StatusCode;
+
+use crate::bounds::Bounds;
+use crate::problems::Refusal;
+
+/// All methods that the Python service knows (those of llhttp), but CONNECT, which asks for a tunnel.
+const METHODS: [&str; 34] = [
+    "GET",
+    "POST",
+    "HEAD",
+    "PUT",
+    "DELETE",
+    "OPTIONS",
+    "PATCH",
+    "TRACE",
+    "COPY",
+    "LOCK",
+    "MKCOL",
+    "MOVE",
+    "PROPFIND",
+    "PROPPATCH",
+    "SEARCH",
+    "UNLOCK",
+    "BIND",
+    "REBIND",
+    "UNBIND",
+    "ACL",
+    "REPORT",
+    "MKACTIVITY",
+    "CHECKOUT",
+    "MERGE",
+    "M-SEARCH",
+    "NOTIFY",
+    "SUBSCRIBE",
+    "UNSUBSCRIBE",
+    "PURGE",
+    "MKCALENDAR",
+    "LINK",
+    "UNLINK",
+    "SOURCE",
+    "QUERY",
+];
+
+/// The longest method, with the blank behind it.
+const LONGEST_METHOD: usize = 12;
+
+/// How much of a connection a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The bytes of the head, with the empty line.
+    pub bytes: usize,
+    pub body: Framing,
+    /// What comes behind the request may be of another protocol, so it is not read.
+    pub is_last: bool,
+}
+
+/// How a body is framed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    Length(u64),
+    Chunks,
+}
+
+/// Whether the Python service knows a method, and it is not CONNECT.
+pub fn is_known(method: &str) -> bool {
+    METHODS.contains(&method)
+}
+
+/// How far the front of what has come was looked at: what comes byte by byte is not looked at anew each time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    line: usize,
+    bytes: usize,
+}
+
+/// The head at the front of what has come; None where it has not come whole.
+pub fn read_head(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option<Head>, Refusal> {
+    let Some(bytes) = whole_lines(sent, seen)? else {
+        return if seen.line == 0 && sent.len() > bounds.target_bytes + LONGEST_METHOD {
+            Err(Refusal::target_too_long(bounds.target_bytes))
+        } else if sent.len() > bounds.head_bytes {
+            Err(Refusal::head_too_large(bounds.head_bytes, bounds.fields))
+        } else {
+            Ok(None)
+        };
+    };
+    let mut few = [httparse::EMPTY_HEADER; 32];
+    let lines = bounds.fields + 1;
+    let mut many = vec![];
+    let mut request = httparse::Request::new(&mut few);
+    let mut parsed = request.parse(&sent[..bytes]);
+    if parsed == Err(httparse::Error::TooManyHeaders) {
+        many.resize(lines, httparse::EMPTY_HEADER);
+        request = httparse::Request::new(&mut many);
+        parsed = request.parse(&sent[..bytes]);
+    }
+    match parsed {
+        Ok(httparse::Status::Complete(count)) if count == bytes => {}
+        Err(httparse::Error::TooManyHeaders) => return Err(Refusal::head_too_large(bounds.head_bytes, bounds.fields)),
+        _ => return Err(Refusal::malformed()),
+    }
+    let target = request.path.unwrap_or_default();
+    if target.len() > bounds.target_bytes {
+        return Err(Refusal::target_too_long(bounds.target_bytes));
+    }
+    if bytes > bounds.head_bytes || request.headers.len() > bounds.fields {
+        return Err(Refusal::head_too_large(bounds.head_bytes, bounds.fields));
+    }
+    if !is_known(request.method.unwrap_or_default()) {
+        return Err(Refusal::malformed());
+    }
+    if http::Uri::try_from(target).is_err() {
+        return Err(Refusal::malformed());
+    }
+    let (body, is_last) = framing(request.headers, request.version == Some(1))?;
+    if !(target.starts_with('/') || target.starts_with("http://") || target.starts_with("https://")) {
+        return Err(Refusal::not_a_path());
+    }
+    Ok(Some(Head { bytes, body, is_last }))
+}
+
+/// The bytes up to the empty line; None where it has not come. Every line must end in CR LF.
+fn whole_lines(sent: &[u8], seen: &mut Seen) -> Result<Option<usize>, Refusal> {
+    while let Some(length) = sent[seen.bytes..].iter().position(|byte| *byte == b'\n') {
+        let end = seen.bytes + length;
+        if end == seen.line || sent[end - 1] != b'\r' {
+            return Err(Refusal::malformed());
+        }
+        if end == seen.line + 1 {
+            return Ok(Some(end + 1));
+        }
+        seen.line = end + 1;
+        seen.bytes = end + 1;
+    }
+    seen.bytes = sent.len();
+    Ok(None)
+}
+
+/// How the body is framed, and whether the request is the last one.
+fn framing(fields: &[httparse::Header<'_>], is_http_11: bool) -> Result<(Framing, bool), Refusal> {
+    let bad = |detail: &str| Err(Refusal::new(StatusCode::BAD_REQUEST, detail));
+    let (mut length, mut is_chunked, mut hosts, mut is_last) = (None, false, 0, false);
+    for field in fields {
+        if field.name.eq_ignore_ascii_case("content-length") {
+            if length.is_some() {
+                return Err(Refusal::malformed());
+            }
+            length = Some(digits(field.value).ok_or_else(Refusal::malformed)?);
+        } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
+            if is_chunked || !field.value.eq_ignore_ascii_case(b"chunked") {
+                return bad("a Transfer-Encoding is understood where it is chunked, and once");
+            }
+            is_chunked = true;
+        } else if field.name.eq_ignore_ascii_case("host") {
+            hosts += 1;
+        } else if field.name.eq_ignore_ascii_case("upgrade") {
+            is_last = true;
+        }
+    }
+    if is_chunked && length.is_some() {
+        return Err(Refusal::malformed());
+    }
+    if is_chunked && !is_http_11 {
+        return bad("HTTP/1.0 has no Transfer-Encoding; use HTTP/1.1");
+    }
+    if hosts > 1 {
+        return bad("the field Host is given twice");
+    }
+    Ok((if is_chunked { Framing::Chunks } else { Framing::Length(length.unwrap_or(0)) }, is_last))
+}
+
+/// A Content-Length: digits, and nothing else.
+fn digits(value: &[u8]) -> Option<u64> {
+    let is_number = (1..=18).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
+    is_number.then(|| value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
+}
+
+#[cfg(test)]
+#[allow(clippy::expect_used)] // a test says so when it fails
+mod tests {
+    use super::*;
+
+    fn read(sent: &str) -> Result<Option<Head>, u16> {
+        read_head(sent.as_bytes(), &mut Seen::default(), &Bounds::default()).map_err(|refusal| refusal.status.as_u16())
+    }
+
+    fn body(sent: &str) -> Result<Option<Framing>, u16> {
+        read(sent).map(|head| head.map(|head| head.body))
+    }
+
+    #[test]
+    fn a_head_says_how_its_body_is_framed() {
+        assert_eq!(body("GET / HTTP/1.1\r\n\r\n"), Ok(Some(Framing::Length(0))));
+        assert_eq!(body("POST / HTTP/1.1\r\nContent-Length: 12\r\n\r\nhello"), Ok(Some(Framing::Length(12))));
+        assert_eq!(body("POST / HTTP/1.1\r\ntransfer-encoding: Chunked\r\n\r\n"), Ok(Some(Framing::Chunks)));
+        assert_eq!(read("GET / HTTP/1.1\r\nhost: a\r\n\r"), Ok(None));
+    }
+
+    #[test]
+    fn a_head_that_can_be_read_in_two_ways_is_refused() {
+        for fields in [
+            "content-length: 3\r\ntransfer-encoding: chunked\r\n",
+            "transfer-encoding: chunked\r\ncontent-length: 3\r\n",
+            "content-length: 3\r\ncontent-length: 3\r\n",
+            "content-length: 3\r\ncontent-length: 4\r\n",
+            "content-length: 3, 3\r\n",
+            "content-length: +3\r\n",
+            "content-length: 0x3\r\n",
+            "content-length:\r\n",
+            "content-length: 9999999999999999999\r\n",
+            "transfer-encoding: chunked, chunked\r\n",
+            "transfer-encoding: gzip, chunked\r\n",
+            "transfer-encoding: identity\r\n",
+            "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
+            "transfer-encoding: \x0bchunked\r\n",
+            "x: a\r\n folded\r\n",
+            "x: a\r\n\tfolded\r\n",
+            "x: a\nb: c\r\n",
+            "x : a\r\n",
+            ": a\r\n",
+            "x\r\n",
+            "x: a\0b\r\n",
+            "x: a\rb\r\n",
+            "host: a\r\nhost: b\r\n",
+        ] {
+            assert_eq!(read(&format!("POST / HTTP/1.1\r\n{fields}\r\n")), Err(400), "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn only_requests_of_http_1_that_name_a_path_are_read() {
+        for line in [
+            "get / HTTP/1.1",
+            "FOO / HTTP/1.1",
+            "GET / HTTP/2.0",
+            "GET / HTTP/1.2",
+            "GET /",
+            "GET  / HTTP/1.1",
+            " GET / HTTP/1.1",
+            "CONNECT a:1 HTTP/1.1",
+            "OPTIONS * HTTP/1.1",
+            "GET a HTTP/1.1",
+            "GET /\u{7f} HTTP/1.1",
+        ] {
+            assert_eq!(read(&format!("{line}\r\n\r\n")), Err(400), "{line:?}");
+        }
+        assert!(matches!(read("M-SEARCH /check/default HTTP/1.1\r\n\r\n"), Ok(Some(_))));
+        assert!(matches!(read("GET http://a/check/default HTTP/1.0\r\n\r\n"), Ok(Some(_))));
+    }
+
+    #[test]
+    fn a_head_that_comes_byte_by_byte_is_the_same() {
+        let sent = b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello";
+        let mut seen = Seen::default();
+        let whole = (1..=sent.len()).find_map(|count| {
+            read_head(&sent[..count], &mut seen, &Bounds::default()).expect("a head").map(|head| (count, head))
+        });
+        let head = Head { bytes: sent.len() - 5, body: Framing::Length(5), is_last: false };
+        assert_eq!(whole, Some((sent.len() - 5, head)));
+    }
+
+    #[test]
+    fn a_head_has_bounds_before_it_has_come_whole() {
+        let target = "a".repeat(17 << 10);
+        assert_eq!(read(&format!("GET /{target}")), Err(414));
+        assert_eq!(read(&format!("GET /{target} HTTP/1.1\r\n\r\n")), Err(414));
+        let field = format!("x: {}\r\n", "a".repeat(60 << 10));
+        assert_eq!(read(&format!("GET / HTTP/1.1\r\n{field}")), Ok(None));
+        assert_eq!(read(&format!("GET / HTTP/1.1\r\n{field}{field}")), Err(431));
+        assert!(matches!(read(&format!("GET / HTTP/1.1\r\n{}\r\n", "x: a\r\n".repeat(256))), Ok(Some(_))));
+        assert_eq!(read(&format!("GET / HTTP/1.1\r\n{}\r\n", "x: a\r\n".repeat(257))), Err(431));
+        assert_eq!(read(&format!("GET / HTTP/1.1\r\n{}\r\n", "x: a\r\n".repeat(3000))), Err(431));
+    }
+}

@@ -1,0 +1,28 @@
+//! The front door of the service: HTTP/1.1 and HTTP/2 for checks, on many threads, in front of the Python service.
+//!
+//! It answers checks by what a `Decide` says, and passes everything else on to the Python service on a private socket.
+//! hyper and h2 speak the protocols. What they leave open is here: which heads can be read in only one way, how large
+//! and how slow a client may be, how many there may be, and how it all ends. There is no Python here.
+
+#![forbid(unsafe_code)]
+
+mod accepting;
+pub mod bounds;
+mod connection;
+pub mod decide;
+mod deciding;
+pub mod door;
+mod exchange;
+mod forward;
+mod hop_by_hop;
+mod http1;
+mod http2;
+mod intake;
+mod limbo;
+mod outgoing;
+mod problems;
+mod registry;
+mod room;
+pub mod stats;
+mod uploads;
+mod worker;

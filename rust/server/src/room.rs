@@ -1,0 +1,43 @@
+//! What all connections of a door share: the time of the last tick, and how many bytes they hold.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
+
+/// The room that connections take.
+pub struct Room {
+    began: Instant,
+    now_ms: AtomicU64,
+    held: AtomicUsize,
+}
+
+impl Room {
+    pub fn new() -> Self {
+        Self { began: Instant::now(), now_ms: AtomicU64::new(0), held: AtomicUsize::new(0) }
+    }
+
+    /// Look at the clock; returns `now_ms`.
+    pub fn tick(&self) -> u64 {
+        let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.now_ms.store(now_ms, Relaxed);
+        now_ms
+    }
+
+    /// The time of the last tick, in milliseconds since the door began.
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms.load(Relaxed)
+    }
+
+    /// Bytes of requests that have not come whole.
+    pub fn held(&self) -> usize {
+        self.held.load(Relaxed)
+    }
+
+    /// A connection holds so many bytes in place of those before.
+    pub fn hold(&self, before: usize, bytes: usize) {
+        if bytes >= before {
+            self.held.fetch_add(bytes - before, Relaxed);
+        } else {
+            self.held.fetch_sub(before - bytes, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Clients that are slow, many, or gone: each is bounded, and none stops the others.
+
+#![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
+
+mod support;
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use headgate_server::bounds::Bounds;
+use support::{Client, Running, WAIT, another_client, check, start, wait_until};
+
+fn hasty() -> Bounds {
+    let second = Duration::from_secs(1);
+    Bounds { head: second, body: second, take: second, idle: second, ..Bounds::default() }
+}
+
+fn connections(running: &Running, count: usize) -> Vec<Client> {
+    (0..count).map(|_| running.connect()).collect()
+}
+
+/// A connection on which something was sent.
+fn begun(running: &Running, sent: &str) -> Client {
+    let mut client = running.connect();
+    client.send(sent);
+    client
+}
+
+/// Another client is answered at once.
+fn others_are_answered(running: &Running) {
+    let began = Instant::now();
+    assert_eq!(running.connect().ask(check(&another_client())).status, 200);
+    assert!(began.elapsed() < WAIT / 4);
+}
+
+#[test]
+fn three_hundred_clients_that_do_not_finish_their_heads_are_told_so() {
+    let running = start(1, hasty());
+    let begin = "GET /check/default HTTP/1.1\r\nx-forwarded-for: a\r\nx";
+    let mut slow: Vec<_> = (0..300).map(|_| begun(&running, begin)).collect();
+    others_are_answered(&running);
+    for client in &mut slow {
+        let response = client.response();
+        assert_eq!(response.status, 408);
+        assert!(response.text().contains("the head of a request has to come within 1 s"), "{}", response.text());
+        assert!(client.has_ended());
+    }
+    assert_eq!(running.count("none", 408), 300);
+    assert_eq!(running.connect().ask(check("a")).status, 200); // none of them was charged
+}
+
+#[test]
+fn three_hundred_clients_that_do_not_finish_their_bodies_are_told_so() {
+    let running = start(1, hasty());
+    let begin = |path| format!("POST {path} HTTP/1.1\r\ncontent-length: 10\r\n\r\n{{");
+    let paths = ["/v1/check", "/seen"].into_iter().cycle().take(300);
+    let mut slow: Vec<_> = paths.map(|path| begun(&running, &begin(path))).collect();
+    others_are_answered(&running);
+    for client in &mut slow {
+        let response = client.response();
+        assert_eq!(response.status, 408);
+        assert!(response.text().contains("a body has to come within 1 s, or steadily"), "{}", response.text());
+        assert!(client.has_ended());
+    }
+}
+
+#[test]
+fn a_head_that_trickles_is_too_slow_all_the_same() {
+    let running = start(1, hasty());
+    let mut client = running.connect();
+    let began = Instant::now();
+    let mut sent = 0;
+    while client.stream.write_all(b"GET /aaaaaaaa"[sent % 13..=sent % 13].as_ref()).is_ok() {
+        sent += 1;
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(began.elapsed() < WAIT);
+    }
+    assert_eq!(client.response().status, 408);
+}
+
+#[test]
+fn connections_that_ask_nothing_are_closed() {
+    let running = start(1, hasty());
+    let mut silent = connections(&running, 100);
+    let mut asked = running.connect();
+    assert_eq!(asked.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+    for client in silent.iter_mut().chain([&mut asked]) {
+        assert!(client.has_ended());
+    }
+    running.wait_for_open(0);
+    assert_eq!(running.door.figures().expired, 101);
+}
+
+#[test]
+fn clients_that_do_not_read_are_cut_off() {
+    let running = start(1, hasty());
+    let request = format!("GET /large?{} HTTP/1.1\r\n\r\n", 1_u64 << 30);
+    let _deaf: Vec<_> = (0..20).map(|_| begun(&running, &request)).collect();
+    others_are_answered(&running);
+    running.wait_for_open(0);
+}
+
+#[test]
+fn clients_that_vanish_take_their_requests_with_them() {
+    let running = start(1, Bounds::default());
+    let mut clients = connections(&running, 50);
+    for client in &mut clients {
+        client.send("GET /wait HTTP/1.1\r\n\r\n");
+    }
+    wait_until("requests behind", || running.behind.waiting() == 50);
+    let mut more = connections(&running, 50);
+    for client in &mut more {
+        client.send("POST /seen HTTP/1.1\r\ncontent-length: 1000\r\n\r\nabc");
+    }
+    wait_until("bodies behind", || running.behind.requests() == 100);
+    drop((clients, more));
+    wait_until("no requests behind", || running.behind.waiting() == 0);
+    running.wait_for_open(0);
+    others_are_answered(&running);
+}
+
+#[test]
+fn a_thousand_connections_are_all_answered() {
+    let running = start(3, Bounds::default());
+    let mut clients = connections(&running, 1000);
+    for round in 0..2 {
+        for client in &mut clients {
+            client.send(check("one of many"));
+        }
+        let passed =
+            clients.iter_mut().map(|client| client.response()).filter(|response| response.status == 200).count();
+        assert_eq!(passed, if round == 0 { 3 } else { 0 });
+    }
+    assert_eq!(running.door.figures().open, 1000);
+    drop(clients);
+    running.wait_for_open(0);
+}
+
+#[test]
+fn the_connection_that_has_waited_longest_gives_way() {
+    let running = start(100, Bounds { connections: 10, ..Bounds::default() });
+    let mut half = running.connect();
+    half.send("GET /check/default HTTP/1.1\r\n");
+    running.wait_for_open(1);
+    std::thread::sleep(Duration::from_millis(300)); // some ticks, so that it has waited longer
+    let mut others = connections(&running, 9);
+    for client in &mut others {
+        assert_eq!(client.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+    }
+    let mut newest = running.connect();
+    assert_eq!(newest.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+    let refused = half.response();
+    assert_eq!(refused.status, 503);
+    assert!(refused.text().contains("this one has waited longest for its client"), "{}", refused.text());
+    assert!(half.has_ended());
+    assert_eq!(running.door.figures().gave_way, 1);
+}
+
+#[test]
+fn where_all_are_being_answered_the_newest_is_refused() {
+    let running = start(100, Bounds { connections: 10, ..Bounds::default() });
+    let mut busy = connections(&running, 10);
+    for client in &mut busy {
+        client.send("GET /wait HTTP/1.1\r\n\r\n");
+    }
+    wait_until("requests behind", || running.behind.waiting() == 10);
+    let refused = running.connect().response();
+    assert_eq!(refused.status, 503);
+    assert!(refused.text().contains("too many connections are being answered; ask again"), "{}", refused.text());
+}
+
+#[test]
+fn one_client_may_have_only_so_many_connections() {
+    let running = start(100, Bounds { connections_of_client: 3, ..Bounds::default() });
+    let mut clients = connections(&running, 3);
+    for client in &mut clients {
+        client.send("GET /wait HTTP/1.1\r\n\r\n");
+    }
+    wait_until("requests behind", || running.behind.waiting() == 3);
+    assert_eq!(running.connect().response().status, 503);
+}
+
+#[test]
+fn what_unfinished_requests_hold_is_bounded() {
+    let running = start(100, Bounds { held_bytes: 1 << 20, ..Bounds::default() });
+    let half = format!("GET /check/default HTTP/1.1\r\nx: {}", "a".repeat(60 << 10));
+    let mut clients: Vec<Client> = (0..40)
+        .map(|_| {
+            let mut client = running.connect();
+            client.send(&half);
+            client
+        })
+        .collect();
+    let refused =
+        clients.iter_mut().take(20).map(|client| client.response()).filter(|response| response.status == 503).count();
+    assert_eq!(refused, 20);
+    others_are_answered(&running);
+}

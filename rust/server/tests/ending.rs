@@ -1,0 +1,104 @@
+//! Another decider, and the end of the door, while clients ask as fast as they can: no request is lost.
+
+#![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use headgate_server::bounds::Bounds;
+use support::{Counting, check, connect, start_with, wait_until};
+
+#[test]
+fn swapping_the_decider_under_load_loses_no_request_and_no_count() {
+    let decider = Counting::new(1_000_000, "first");
+    let others = ["second", "third"].map(|name| decider.renamed(name));
+    let running = start_with(decider, Bounds::default());
+    let done = AtomicBool::new(false);
+    let asked: Vec<(u64, u64)> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let (mut connection, done) = (running.connect(), &done);
+                scope.spawn(move || {
+                    let (mut asked, mut not_first) = (0, 0);
+                    while !done.load(Ordering::SeqCst) || not_first == 0 {
+                        let response = connection.ask(check("everyone"));
+                        assert_eq!(response.status, 200);
+                        asked += 1;
+                        not_first += u64::from(response.field("x-decider") != Some("first"));
+                    }
+                    (asked, not_first)
+                })
+            })
+            .collect();
+        for other in others {
+            let so_far = running.count("check", 200);
+            wait_until("checks", || running.count("check", 200) > so_far + 500);
+            running.door.swap(Box::new(other));
+        }
+        done.store(true, Ordering::SeqCst);
+        threads.into_iter().map(|thread| thread.join().expect("a client")).collect()
+    });
+    let sum: u64 = asked.iter().map(|(asked, _)| asked).sum();
+    assert_eq!(running.count("check", 200), sum);
+    let last = running.connect().ask(check("everyone"));
+    assert_eq!(last.field("x-remaining"), Some((1_000_000 - sum - 1).to_string().as_str()));
+    assert_eq!(last.field("x-decider"), Some("third"));
+}
+
+#[test]
+fn a_drain_under_load_answers_every_request_that_was_sent() {
+    let mut running = start_with(Counting::new(1_000_000, "first"), Bounds::default());
+    let address = running.address;
+    let asked: u64 = thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let mut connection = connect(address);
+                assert_eq!(connection.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+                scope.spawn(move || {
+                    let mut asked = 0;
+                    loop {
+                        let response = connection.ask(check("everyone"));
+                        assert_eq!(response.status, 200);
+                        asked += 1;
+                        if response.field("connection") == Some("close") {
+                            assert!(connection.has_ended());
+                            return asked;
+                        }
+                    }
+                })
+            })
+            .collect();
+        wait_until("checks", || running.count("check", 200) > 500);
+        running.door.drain(Duration::from_secs(10)).expect("threads that end");
+        threads.into_iter().map(|thread| thread.join().expect("a client")).sum()
+    });
+    assert_eq!(running.count("check", 200), asked);
+    assert_eq!(running.door.figures().open, 0);
+    assert!(std::net::TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn a_drain_finishes_what_has_begun_closes_what_is_idle_and_cuts_off_the_rest() {
+    let mut running = start_with(Counting::new(10, "first"), Bounds::default());
+    let (mut idle, mut begun, mut waiting) = (running.connect(), running.connect(), running.connect());
+    assert_eq!(idle.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+    begun.send("POST /v1/check HTTP/1.1\r\ncontent-length: 13\r\n\r\n{\"req");
+    waiting.send("GET /wait HTTP/1.1\r\n\r\n");
+    wait_until("a request behind", || running.behind.waiting() == 1);
+    running.wait_for_open(3);
+    let began = Instant::now();
+    thread::scope(|scope| {
+        let door = &mut running.door;
+        let drained = scope.spawn(|| door.drain(Duration::from_secs(1)));
+        assert!(idle.has_ended());
+        let response = begun.ask("uest\":{}");
+        assert_eq!((response.status, response.field("connection")), (200, Some("close")));
+        assert!(waiting.has_ended());
+        drained.join().expect("a thread").expect("threads that end");
+    });
+    assert!((1..10).contains(&began.elapsed().as_secs()));
+    wait_until("no request behind", || running.behind.waiting() == 0);
+}

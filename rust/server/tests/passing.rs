@@ -1,0 +1,90 @@
+//! What is passed on to the service behind the door: whole, unforged, and no faster than it is read.
+
+#![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
+
+mod support;
+
+use std::sync::atomic::Ordering;
+
+use headgate_server::bounds::Bounds;
+use support::{check, start};
+
+#[test]
+fn the_service_behind_sees_the_request_and_the_clients_true_address() {
+    let running = start(1, Bounds::default());
+    let response = running.connect().ask(
+        "POST /v1/reserve?a=%20b HTTP/1.1\r\nHost: a:1\r\nX-Key: 1\r\nX-Key: 2\r\nconnection: keep-alive, x-key\r\n\
+         keep-alive: timeout=5\r\nte: trailers\r\nproxy-authorization: secret\r\nheadgate-door-peer: 8.8.8.8\r\n\
+         Headgate-Door-Peer: 9.9.9.9\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\nhello",
+    );
+    assert_eq!(response.status, 100);
+    let mut connection = running.connect();
+    let response = connection.ask(
+        "POST /v1/reserve?a=%20b HTTP/1.1\r\nHost: a:1\r\nX-Key: 1\r\nX-Key: 2\r\nconnection: keep-alive, x-key\r\n\
+         keep-alive: timeout=5\r\nte: trailers\r\nproxy-authorization: secret\r\nheadgate-door-peer: 8.8.8.8\r\n\
+         Headgate-Door-Peer: 9.9.9.9\r\ncontent-length: 5\r\n\r\nhello",
+    );
+    assert_eq!(response.status, 200);
+    let text = response.text();
+    let mut lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.remove(0), "POST /v1/reserve?a=%20b");
+    lines.sort_unstable();
+    let seen = ["", "content-length: 5", "headgate-door-peer: 127.0.0.1", "hello", "host: a:1", "x-key: 1", "x-key: 2"];
+    assert_eq!(lines, seen);
+    assert_eq!((response.field("x-behind"), response.field("keep-alive")), (Some("1"), None));
+    assert_eq!(connection.ask(check("a")).status, 200);
+}
+
+#[test]
+fn large_bodies_pass_both_ways_and_wait_for_a_client_that_reads_slowly() {
+    let running = start(1, Bounds::default());
+    let size = 64 << 20;
+    let mut reader = running.connect();
+    reader.send(format!("GET /large?{size} HTTP/1.1\r\n\r\n"));
+    // Nothing is read: what the service was asked for is what fits in the buffers on the way.
+    let sent = || running.behind.counts.sent.load(Ordering::SeqCst);
+    let mut before = u64::MAX;
+    while before != sent() {
+        before = sent();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    assert!(before < size / 2, "{before} bytes went ahead of the client");
+    assert_eq!(reader.response().body.len() as u64, size);
+
+    let body = vec![b'y'; 16 << 20];
+    let mut writer = running.connect();
+    let mut copy = writer.stream.try_clone().expect("a copy");
+    let head = format!("POST /echo HTTP/1.1\r\ncontent-length: {}\r\n\r\n", body.len());
+    let echoed = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            use std::io::Write;
+            copy.write_all(head.as_bytes()).expect("a head");
+            copy.write_all(&body).expect("a body");
+        });
+        writer.response()
+    });
+    assert_eq!(echoed.body, body);
+}
+
+#[test]
+fn bodies_in_chunks_pass_and_trailers_change_nothing() {
+    let running = start(1, Bounds::default());
+    let mut connection = running.connect();
+    let request =
+        "POST /seen HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nx-user: admin\r\n\r\n";
+    let text = connection.ask(request).text();
+    assert!(text.ends_with("\nabcde") && !text.contains("admin"), "{text}");
+}
+
+#[test]
+fn without_a_service_behind_the_door_checks_are_answered_and_the_rest_is_503() {
+    let mut running = start(5, Bounds::default());
+    let mut connection = running.connect();
+    assert_eq!(connection.ask("GET /seen HTTP/1.1\r\n\r\n").status, 200);
+    running.behind.stop();
+    assert_eq!(connection.ask(check("a")).status, 200);
+    let response = connection.ask("GET /seen HTTP/1.1\r\n\r\n");
+    assert_eq!(response.status, 503);
+    assert!(response.text().contains("the Python service behind the front door does not answer"));
+    assert_eq!(connection.ask(check("a")).status, 200);
+}

@@ -1,0 +1,204 @@
+//! What the door answers itself, what it refuses, and in which order.
+
+#![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
+
+mod support;
+
+use std::net::Shutdown;
+
+use headgate_server::bounds::Bounds;
+use support::{another_client, check, start};
+
+#[test]
+fn exactly_the_limit_passes_on_any_number_of_connections() {
+    let running = start(50, Bounds::default());
+    let client = another_client();
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let (mut connection, request) = (running.connect(), check(&client));
+                scope.spawn(move || (0..20).map(|_| connection.ask(&request).status).collect::<Vec<_>>())
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a thread")).collect()
+    });
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 50);
+    assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 110);
+    assert_eq!((running.count("check", 200), running.count("check", 429)), (50, 110));
+    assert_eq!(running.behind.requests(), 0);
+}
+
+#[test]
+fn each_route_answers_as_it_should() {
+    let running = start(1, Bounds::default());
+    let mut connection = running.connect();
+    let health = connection.ask("GET /healthz HTTP/1.1\r\n\r\n");
+    assert_eq!((health.status, health.text().as_str()), (200, "ok\n"));
+    assert_eq!(health.field("content-type"), Some("text/plain; charset=utf-8"));
+    let head = connection.send("HEAD /healthz HTTP/1.1\r\n\r\n").try_head();
+    assert!(head.contains("content-length: 3\r\n"), "{head}");
+    let passed = connection.ask(check("a"));
+    assert_eq!(
+        (passed.status, passed.field("x-remaining"), passed.field("content-length")),
+        (200, Some("0"), Some("0"))
+    );
+    assert_eq!(passed.field("content-type"), None);
+    let refused = connection.ask(check("a"));
+    assert_eq!((refused.status, refused.text().as_str()), (429, "{\"status\":429}"));
+    let bare = connection.ask("GET /check-403/default/a HTTP/1.1\r\nx-forwarded-for: a\r\n\r\n");
+    assert_eq!((bare.status, bare.body.len()), (403, 0));
+    let described =
+        connection.ask("POST /v1/check HTTP/1.1\r\ncontent-length: 13\r\nx-forwarded-for: b\r\n\r\n{\"request\":{}");
+    assert_eq!(described.status, 200);
+    assert_eq!(running.behind.requests(), 0);
+    let unknown = connection.ask("GET /check/other HTTP/1.1\r\n\r\n");
+    assert!(unknown.text().starts_with("GET /check/other\n"));
+    assert_eq!(running.door.figures().left_to_python, 1);
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order_and_what_is_wrong_after_them() {
+    let running = start(3, Bounds::default());
+    let client = another_client();
+    let mut connection = running.connect();
+    connection.send(format!("{}GET /seen HTTP/1.1\r\n\r\n{}BAD\r\n\r\n", check(&client), check(&client)));
+    assert_eq!(connection.response().field("x-remaining"), Some("2"));
+    assert!(connection.response().text().starts_with("GET /seen\n"));
+    assert_eq!(connection.response().field("x-remaining"), Some("1"));
+    let refused = connection.response();
+    assert_eq!((refused.status, refused.field("connection")), (400, Some("close")));
+    assert!(connection.has_ended());
+}
+
+#[test]
+fn requests_that_can_be_read_in_two_ways_are_refused_and_the_connection_is_closed() {
+    let running = start(100, Bounds::default());
+    for request in [
+        "POST /check/default HTTP/1.1\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST /check/default HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\n",
+        "POST /v1/check HTTP/1.1\r\ncontent-length: 4\r\ncontent-length: 4\r\n\r\nabcd",
+        "POST /seen HTTP/1.1\r\ncontent-length: 4\r\ncontent-length: 5\r\n\r\nabcd",
+        "GET /seen HTTP/1.1\r\nx: a\r\n folded\r\n\r\n",
+        "GET /seen HTTP/1.1\nhost: a\n\n",
+        "GET /seen HTTP/1.1\r\nhost: a\n\r\n",
+        "GET /seen HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+        "GET /seen HTTP/1.1\r\nx: a\rb\r\n\r\n",
+        "GET /seen HTTP/1.1\r\nx: a\0b\r\n\r\n",
+        "get /seen HTTP/1.1\r\n\r\n",
+        "FOO /seen HTTP/1.1\r\n\r\n",
+        "CONNECT a:80 HTTP/1.1\r\n\r\n",
+        "OPTIONS * HTTP/1.1\r\n\r\n",
+        "POST /seen HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
+        "POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n",
+        "\0\0\0\0\r\n\r\n",
+    ] {
+        let mut connection = running.connect();
+        connection.send(request).send(check("smuggled"));
+        let response = connection.response();
+        assert_eq!(response.status, 400, "{request:?}");
+        assert_eq!(response.field("content-type"), Some("application/problem+json"), "{request:?}");
+        assert!(response.text().starts_with(r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":""#));
+        assert!(connection.has_ended(), "{request:?}");
+    }
+    assert_eq!(running.behind.requests(), 0);
+    assert_eq!(running.connect().ask(check("smuggled")).field("x-remaining"), Some("99"));
+}
+
+#[test]
+fn a_body_ends_where_it_says_and_the_next_request_begins_there() {
+    let running = start(100, Bounds::default());
+    let client = another_client();
+    for body in [
+        "content-length: 5\r\n\r\nGET /".to_owned(),
+        "transfer-encoding: chunked\r\n\r\n5;x=\"GET /\"\r\nGET /\r\n0\r\nGET: /\r\n\r\n".to_owned(),
+        format!("content-length: {}\r\n\r\n{}", 200_000, "GET /\r\n\r\n ".repeat(20_000)),
+    ] {
+        for path in ["/check/default", "/v1/check", "/seen"] {
+            let mut connection = running.connect();
+            connection.send(format!("POST {path} HTTP/1.1\r\n{body}")).send(check(&client));
+            assert_eq!(connection.response().status, 200, "{path} {}", &body[..40]);
+            let next = connection.response();
+            assert!(next.field("x-remaining").is_some(), "{path} {}: {}", &body[..40], next.head);
+        }
+    }
+}
+
+#[test]
+fn heads_and_bodies_have_bounds() {
+    let running = start(100, Bounds::default());
+    let target = "a".repeat(17 << 10);
+    let field = format!("x: {}\r\n", "a".repeat(1 << 10));
+    for (request, status, detail) in [
+        (format!("GET /{target} HTTP/1.1\r\n\r\n"), 414, "a request target has at most 16384 bytes"),
+        (
+            format!("GET / HTTP/1.1\r\n{}\r\n", field.repeat(65)),
+            431,
+            "the head of a request has at most 65536 bytes in 256 fields",
+        ),
+        (
+            format!("GET / HTTP/1.1\r\n{}\r\n", "x: a\r\n".repeat(257)),
+            431,
+            "the head of a request has at most 65536 bytes in 256 fields",
+        ),
+        (
+            "POST /v1/check HTTP/1.1\r\ncontent-length: 1048577\r\n\r\n".to_owned(),
+            413,
+            "a body has at most 1048576 bytes",
+        ),
+        (
+            format!("POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n100001\r\n{}", "a".repeat(0x10_0001)),
+            413,
+            "a body has at most 1048576 bytes",
+        ),
+    ] {
+        let mut connection = running.connect();
+        let response = connection.ask(request);
+        assert_eq!(response.status, status);
+        assert!(
+            response.text().ends_with(&format!(r#""status":{status},"detail":"{detail}"}}"#)),
+            "{}",
+            response.text()
+        );
+        assert_eq!(response.field("connection"), Some("close"));
+    }
+    let mut connection = running.connect();
+    let most = "x: a\r\n".repeat(255);
+    assert_eq!(connection.ask(format!("GET /check/default HTTP/1.1\r\nhost: a\r\n{most}\r\n")).status, 200);
+    let body = "a".repeat(1 << 20);
+    let large = connection.ask(format!("POST /v1/check HTTP/1.1\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+    assert!(large.text().ends_with(&body)); // the decider left it to the service behind
+}
+
+#[test]
+fn an_upgrade_is_not_accepted_and_nothing_behind_it_is_read() {
+    let running = start(100, Bounds::default());
+    let mut connection = running.connect();
+    let request = "GET /check/default HTTP/1.1\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\n\r\n";
+    let response = connection.send(request).send(check("behind")).response();
+    assert_eq!((response.status, response.field("connection")), (200, Some("close")));
+    assert!(connection.has_ended());
+    assert_eq!(running.connect().ask(check("behind")).field("x-remaining"), Some("99"));
+}
+
+#[test]
+fn http_1_0_is_answered_and_stays_open_only_where_it_asks_to() {
+    let running = start(100, Bounds::default());
+    let mut connection = running.connect();
+    let stays = connection.ask("GET /healthz HTTP/1.0\r\nconnection: keep-alive\r\n\r\n");
+    assert_eq!(stays.field("connection"), Some("keep-alive"));
+    assert_eq!(connection.ask("GET /healthz HTTP/1.0\r\n\r\n").status, 200);
+    assert!(connection.has_ended());
+}
+
+#[test]
+fn a_client_that_has_sent_all_is_still_answered() {
+    let running = start(100, Bounds::default());
+    for request in [check("a"), "GET /seen HTTP/1.1\r\n\r\n".to_owned()] {
+        let mut connection = running.connect();
+        connection.send(request);
+        connection.stream.shutdown(Shutdown::Write).expect("half a connection");
+        assert_eq!(connection.response().status, 200);
+        assert!(connection.has_ended());
+    }
+}
