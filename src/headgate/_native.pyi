@@ -16,6 +16,7 @@ from headgate.keys import Key
 from headgate.operation import Receipt
 
 __all__ = [
+    "Answers",
     "BoundLimits",
     "Decision",
     "Decisions",
@@ -431,6 +432,25 @@ class Decisions:
     def allowed_count(self) -> int: ...
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Decision: ...
+
+@final
+class Answers:
+    """Writes what clients are told of decisions on the same limits: `headgate.http.refusal`, `/v1/check`.
+
+    Of each limit it takes (form, name, rule, text, base unit), a form as `RateLimitFields` has it. `policy` is the
+    value of RateLimit-Policy, None where there is nothing to say.
+    """
+
+    def __new__(
+        cls,
+        limits: Sequence[tuple[tuple[str, int, int, bool, bool, bool], str, str, str, str]],
+        policy: str | None,
+    ) -> Answers: ...
+    def problem(self, decision: Decision) -> bytes:
+        """The problem body of a refusal."""
+
+    def decision_json(self, decision: Decision) -> str:
+        """The decision as JSON, as `/v1/check` answers it."""
 
 @final
 class RateLimitFields:

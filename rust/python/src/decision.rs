@@ -1,5 +1,6 @@
 //! The answer for one request; the native twin of `headgate.decision.Decision`.
 
+use headgate_answers::Told;
 use headgate_core::algorithms::transition::{NEVER, Reading};
 use headgate_core::table::answer::{Answer, OnFull, Readings};
 use pyo3::exceptions::PyValueError;
@@ -46,6 +47,11 @@ impl Decision {
 
     pub fn readings(&self) -> &[Reading] {
         self.answer.readings.all()
+    }
+
+    /// What clients are told of it.
+    pub fn told(&self) -> Told<'_> {
+        Told { answer: &self.answer, degraded: self.degraded }
     }
 
     fn binding_index(&self) -> Option<usize> {

@@ -1,6 +1,7 @@
 //! `headgate._native`: the native core as a Python module. What it offers is in `_native.pyi`.
 
 mod amounts;
+mod answers;
 mod any_table;
 mod arguments;
 mod bound;
@@ -34,6 +35,8 @@ use pyo3::prelude::*;
 
 #[pymodule(gil_used = false)]
 mod _native {
+    #[pymodule_export]
+    use crate::answers::Answers;
     #[pymodule_export]
     use crate::bound::BoundLimits;
     #[pymodule_export]

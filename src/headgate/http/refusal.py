@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from headgate.decision import Decision, NamedLimit
 from headgate.http.fields.dialects import Fields
-from headgate.http.fields.ratelimit import ratelimit_fields, retry_after_seconds
+from headgate.http.fields.ratelimit import ratelimit_fields, retry_after_seconds, writers_of
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
@@ -68,6 +68,15 @@ def refusal_status(decision: Decision) -> int:
 
 def refusal_body(decision: Decision) -> bytes:
     """The problem body of a refusal."""
+    answers = writers_of(decision.definitions).answers
+    if answers is None:
+        return python_refusal_body(decision)
+    body: bytes = answers.problem(decision)
+    return body
+
+
+def python_refusal_body(decision: Decision) -> bytes:
+    """`refusal_body` as Python writes it."""
     seconds = retry_after_seconds(decision)
     refusing = tuple([reading.definition for reading in decision.refusals if not reading.shadow])
     closed = decision.degraded == "closed"

@@ -75,6 +75,8 @@ class _Writers(NamedTuple):
     definitions: tuple[NamedLimit, ...]
     text: RateLimitFields
     encoded: RateLimitFields
+    answers: Any
+    """Writes the bodies too, natively (`Answers` of the native core); None where Python writes them."""
 
 
 _writers: dict[int, _Writers] = {}
@@ -155,12 +157,23 @@ def _new_writers(definitions: tuple[NamedLimit, ...]) -> _Writers:
     forms = [_form(definition) for definition in definitions]
     policy = ", ".join(_policy_item(definition) for definition in definitions if not definition.shadow)
     # What overflows the native writer's numbers is left to Python.
-    kind = RateLimitFields if all(form.window_us < 1 << 62 for form in forms) else PythonRateLimitFields
+    is_native = core.native is not None and all(form.window_us < 1 << 62 for form in forms)
+    kind = RateLimitFields if is_native else PythonRateLimitFields
     text = ("RateLimit-Policy", policy) if policy else None
     encoded = (b"ratelimit-policy", policy.encode()) if policy else None
-    writers = _Writers(definitions, kind(forms, text, "RateLimit"), kind(forms, encoded, b"ratelimit"))
+    answers = native_answers(definitions, policy) if is_native else None
+    writers = _Writers(definitions, kind(forms, text, "RateLimit"), kind(forms, encoded, b"ratelimit"), answers)
     _writers[id(definitions)] = writers
     return writers
+
+
+def native_answers(definitions: tuple[NamedLimit, ...], policy: str) -> Any:
+    """What writes bodies for decisions on these limits; `policy` is the value of RateLimit-Policy."""
+    assert core.native is not None
+    limits = [
+        (_form(one), one.name, one.rule, str(one.limit), base_unit(one.limit.of)) for one in definitions
+    ]  # fmt: skip
+    return core.native.Answers(limits, policy or None)
 
 
 def _form(definition: NamedLimit) -> Form:

@@ -6,6 +6,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 
 from headgate.amounts import base_unit
 from headgate.decision import Decision
+from headgate.http.fields.ratelimit import writers_of
 from headgate.http.refusal import headers_of
 
 
@@ -21,7 +22,16 @@ _base_units = _BaseUnits()
 
 
 def write_decision(decision: Decision) -> str:
-    """A decision as JSON: seconds as numbers, null for never.
+    """A decision as JSON: seconds as numbers, null for never."""
+    answers = writers_of(decision.definitions).answers
+    if answers is None:
+        return python_decision_json(decision)
+    written: str = answers.decision_json(decision)
+    return written
+
+
+def python_decision_json(decision: Decision) -> str:
+    """`write_decision` as Python writes it.
 
     Its parts are put together here: the encoder of the standard library takes as long as everything else that is
     done for a request.
