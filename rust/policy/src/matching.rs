@@ -31,6 +31,13 @@ pub struct Kind {
     hosts: SmallVec<[usize; 2]>,
 }
 
+impl Kind {
+    /// Whether it is of a list of hosts that the policy tells apart: of these there are more than anything remembers.
+    pub fn is_odd(&self) -> bool {
+        self.hosts.len() > 1
+    }
+}
+
 /// Conditions that are compared with what a subject has beyond its method, host and path.
 impl Conditions {
     /// Whether a subject is meant by its headers and its client's address.

@@ -16,12 +16,16 @@ use crate::subject::Subject;
 
 const LEAST_PLANS: usize = 64;
 const MOST_PLANS: usize = 4096;
+const MOST_ODD_PLANS: usize = 256;
 const MOST_SELECTIONS: usize = 128;
 
 /// One policy on one store.
 pub struct Resolver<L> {
     matcher: Matcher,
     plans: Remembered<PlanName, Plan<L>>,
+    /// Of lists of hosts and of paths that are read in several ways: clients make up as many as they like, which must
+    /// not take the room of the others.
+    odd_plans: Remembered<PlanName, Plan<L>>,
 }
 
 /// What a policy sees in a method, hosts and a path, and which of its rules are asked.
@@ -66,7 +70,11 @@ impl<L> Resolver<L> {
     pub fn new(policy: Policy) -> Self {
         let matcher = Matcher::new(policy);
         let kinds = matcher.kinds().saturating_mul(matcher.policy.rulesets.len());
-        Self { plans: Remembered::new(kinds.clamp(LEAST_PLANS, MOST_PLANS)), matcher }
+        Self {
+            plans: Remembered::new(kinds.clamp(LEAST_PLANS, MOST_PLANS)),
+            odd_plans: Remembered::new(MOST_ODD_PLANS),
+            matcher,
+        }
     }
 
     /// The policy.
@@ -96,12 +104,13 @@ impl<L> Resolver<L> {
             None => matched.paths.hash(&mut hasher),
         }
         let hash = hasher.finish();
-        if let Some(plan) = self.plans.find(hash, |name| name.is(&kind, &matched, ruleset)) {
+        let plans = if kind.is_odd() || matched.number.is_none() { &self.odd_plans } else { &self.plans };
+        if let Some(plan) = plans.find(hash, |name| name.is(&kind, &matched, ruleset)) {
             return self.in_plan(plan, subject, bind, then);
         }
         let plan = self.plan(&kind, &matched.paths, ruleset);
         let paths = matched.number.map_or_else(|| Paths::Other(matched.paths.into_owned()), Paths::Known);
-        let made = self.plans.keep(hash, PlanName { kind, paths, ruleset }, plan);
+        let made = plans.keep(hash, PlanName { kind, paths, ruleset }, plan);
         self.in_plan(&made.1, subject, bind, then)
     }
 

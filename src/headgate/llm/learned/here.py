@@ -156,10 +156,11 @@ class LearnedHere:
         of_keys, of_models, calls = self._of_keys, self._of_models, self._unread[:]
         del self._unread[: len(calls)]  # what others add meanwhile comes behind
         known: tuple[str, str, int] | None = None
+        found: tuple[OfModel, Samples, Samples | None] | None = None
         for key, model, most, held, made, cut, counted_input, used_input in calls:
             if made < 0:
                 continue
-            if known != (key, model, most):
+            if found is None or known != (key, model, most):
                 size = (most.bit_length() + 1) >> 1
                 if len(model) > LONGEST_MODEL or size > LARGEST_SIZE:
                     continue
@@ -172,6 +173,8 @@ class LearnedHere:
                     name = (key if len(key) <= LONGEST_KEY else hash_of(key), model, size)
                     of_key = of_keys.get(name) or self._new_of_key(name)
                     of_keys.move_to_end(name)
+                found = of_model, of_size, of_key
+            of_model, of_size, of_key = found
             bucket = ~bucket_of(made) if cut else bucket_of(made)
             of_size.add(bucket)
             if of_key is not None:

@@ -1,0 +1,105 @@
+//! What a resolver remembers of requests, whatever clients make up.
+
+#![allow(clippy::expect_used)] // a test says so when it fails
+
+use std::cell::Cell;
+
+use headgate_policy::compiled::{ANY_TIER, Conditions, Policy, Rule, Ruleset, TierLimits};
+use headgate_policy::identity::Combination;
+use headgate_policy::resolver::Resolver;
+use headgate_policy::selection::Bind;
+use headgate_policy::subject::{Name, Sent, Subject};
+use headgate_policy::value::CannotSay;
+
+const HOSTS: usize = 12;
+
+struct Request {
+    host: String,
+}
+
+impl Subject for Request {
+    type Error = CannotSay;
+
+    fn method(&self) -> Result<&str, CannotSay> {
+        Ok("GET")
+    }
+
+    fn path(&self) -> Result<&str, CannotSay> {
+        Ok("/")
+    }
+
+    fn host(&self) -> Result<&str, CannotSay> {
+        Ok(&self.host)
+    }
+
+    fn client_ip(&self) -> Result<&str, CannotSay> {
+        Ok("203.0.113.9")
+    }
+
+    fn endpoint(&self) -> Result<&str, CannotSay> {
+        Ok("")
+    }
+
+    fn header(&self, _: &Name) -> Result<Option<Sent<'_>>, CannotSay> {
+        Ok(None)
+    }
+
+    fn attribute(&self, _: &str) -> Result<&str, CannotSay> {
+        Ok("")
+    }
+}
+
+/// Counts how often limits are bound: once for what is remembered.
+struct Counting(Cell<usize>);
+
+impl Bind for Counting {
+    type Limits = ();
+    type Error = CannotSay;
+
+    fn bind(&self, _: &[usize], _: &str) -> Result<(), CannotSay> {
+        self.0.set(self.0.get() + 1);
+        Ok(())
+    }
+}
+
+fn host(number: usize) -> String {
+    format!("h{number}.example")
+}
+
+/// A rule for each host, which counts all requests together.
+fn policy() -> Policy {
+    let rule = |number| Rule {
+        name: host(number).into(),
+        conditions: Conditions { hosts: vec![host(number).into()], ..Conditions::default() },
+        key: Combination { members: vec![], refuses_missing: false, refuses_repeated: false },
+        limits: vec![TierLimits { tier: ANY_TIER.into(), units: vec![0] }],
+        costs: vec![1],
+        default: false,
+        shadow: false,
+    };
+    Policy {
+        headers: vec![],
+        units: vec!["requests".into()],
+        tiers: None,
+        rules: (0..HOSTS).map(rule).collect(),
+        exempt: vec![],
+        rulesets: vec![Ruleset { name: "default".into(), has: vec![true; HOSTS] }],
+    }
+}
+
+#[test]
+fn a_flood_of_lists_of_hosts_leaves_room_for_what_is_known_of_each_host() {
+    let (resolver, bind) = (Resolver::new(policy()), Counting(Cell::new(0)));
+    let ask = |host: String| resolver.resolve(&Request { host }, 0, &bind, |_| Ok(())).expect("what applies");
+    for several in 1..1_usize << HOSTS {
+        let hosts: Vec<String> = (0..HOSTS).filter(|number| several >> number & 1 == 1).map(host).collect();
+        if hosts.len() > 1 {
+            ask(hosts.join(","));
+        }
+    }
+    let before = bind.0.get();
+    for _ in 0..3 {
+        (0..HOSTS).for_each(|number| ask(host(number)));
+    }
+    assert_eq!(bind.0.get() - before, HOSTS);
+}
