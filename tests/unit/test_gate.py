@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -582,3 +586,40 @@ def test_a_missing_identity_of_one_rule_does_not_take_the_key_of_a_rule_for_ever
     decision = gate.hit(Request())
     assert decision and [reading.remaining for reading in decision.limits] == [4, 99]
     assert [reading.remaining for reading in gate.hit(Request(headers={"X-User": "u"})).limits] == [4, 98]
+
+
+def test_a_gate_that_nothing_refers_to_is_freed_with_what_listens_to_its_store() -> None:
+    class Listener:
+        gate: Gate
+
+        def told(self, error: Exception | None) -> None: ...
+
+    listener = Listener()
+    rules = [{"name": "all", "by": ["ip"], "limits": "5/minute"}]
+    policy = {"version": 1, "namespace": "shop", "store": "redis://127.0.0.1:1/0", "on_store_error": "open"}
+    listener.gate = Gate({**policy, "rules": rules})  # nothing answers there
+    listener.gate.watch_store(listener.told)
+    assert listener.gate.hit(Request(client_ip="203.0.113.1")).degraded == "open"
+    listener.gate.close()
+    freed = weakref.ref(listener)
+    del listener
+    gc.collect()
+    assert freed() is None
+
+
+def test_a_map_of_tiers_may_be_any_mapping(core: str) -> None:
+    policy = read_policy(
+        {
+            "version": 1,
+            "namespace": "shop",
+            "identities": {"user": {"header": "X-User"}},
+            "tiers": {"from": {"identity": "user"}, "map": {"17": "pro"}, "default": "free"},
+            "rules": [{"name": "all", "by": ["ip"], "limits": {"free": "1/hour", "pro": "5/hour"}}],
+        }
+    )
+    assert policy.tiers is not None
+    proxied: Any = MappingProxyType(dict(policy.tiers.map or {}))
+    store = MemoryStore(core=core)  # type: ignore[arg-type]
+    gate = Gate(replace(policy, tiers=replace(policy.tiers, map=proxied)), store=store)
+    limits = [gate.hit(Request(headers={"X-User": user})).limit for user in ("17", "pro")]
+    assert limits == [5, 1]

@@ -3,6 +3,8 @@
 //! `headgate.policy.compiled` has the same under the same names, and reads and checks what is written; what is only
 //! told to people, or is only for stores, is left to it. `matching` and `extract` read this for a subject.
 
+use rustc_hash::FxHashMap;
+
 use crate::client_address::Network;
 use crate::identity::{AddressSource, Combination, Identity};
 use crate::subject::Name;
@@ -75,7 +77,7 @@ pub struct Tiers {
     /// What is read.
     pub source: Identity,
     /// The tier of each value; a value that is not here is of no tier.
-    pub map: Option<Vec<(Box<str>, Box<str>)>>,
+    pub map: Option<FxHashMap<Box<str>, Box<str>>>,
 }
 
 /// What the limits of a rule count for one tier.

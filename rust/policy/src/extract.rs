@@ -79,10 +79,7 @@ pub fn tier_of<'a, S: Subject>(tiers: &'a Tiers, subject: &'a S) -> Result<Cow<'
     };
     Ok(match &tiers.map {
         None => value,
-        Some(map) => {
-            let named = map.iter().find(|(from, _)| **from == *value);
-            Cow::Borrowed(named.map_or(ANY_TIER, |(_, tier)| &**tier))
-        }
+        Some(map) => Cow::Borrowed(map.get(&*value).map_or(ANY_TIER, |tier| &**tier)),
     })
 }
 

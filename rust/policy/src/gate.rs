@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use headgate_core::hash::KeyHash;
+use headgate_core::limit::Algorithm;
 use headgate_core::shard::registered::Registered;
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Answer, Check, Mode};
@@ -28,7 +29,11 @@ pub struct RuleLimit {
 pub type OfTier = (Box<str>, Vec<RuleLimit>);
 
 /// Limits of the rules that apply, each with the group that it is checked for.
-pub struct Limits(Box<[(Arc<Registered>, bool, usize)]>);
+pub struct Limits {
+    checked: Box<[(Arc<Registered>, bool, usize)]>,
+    /// Whether one of them counts what is in flight.
+    in_flight: bool,
+}
 
 impl Limits {
     /// The checks of a key and a cost for each group.
@@ -44,7 +49,7 @@ impl Limits {
             cost: cost.of(&groups[*group]),
             shadow: *shadow,
         };
-        self.0.iter().map(check).collect()
+        self.checked.iter().map(check).collect()
     }
 }
 
@@ -56,6 +61,9 @@ pub enum Decision {
     /// It lacks an identity that a rule insists on: for each rule that applies, by its place in the policy, whether it
     /// refuses.
     Refused(Vec<(usize, bool)>),
+    /// A limit of the rules that apply, these by their places in the policy, counts what is in flight: a request that is
+    /// charged without being held would never end. Nothing was charged.
+    NeverEnds(Vec<usize>),
     /// What the limits of the rules that apply say, these by their places in the policy.
     Decided(Answer, Vec<usize>),
 }
@@ -100,12 +108,19 @@ impl<S: Storage> Gate<S> {
             if let Some(refused) = resolved.refused() {
                 return Ok(Decision::Refused(rules.iter().copied().zip(refused).collect()));
             }
+            if limits.in_flight && mode.commit {
+                return Ok(Decision::NeverEnds(rules.to_vec()));
+            }
             let keys = resolved.hashes(self.table.seed())?;
             let checks = limits.checks(&keys, &resolved.asked.groups, cost);
             for check in &checks {
                 self.table.fetch(check);
             }
-            Ok(Decision::Decided(self.table.apply(&checks, now_us, mode)?, rules.to_vec()))
+            let answer = match limits.in_flight {
+                true => self.table.apply_in_flight(&checks, now_us, mode)?,
+                false => self.table.apply(&checks, now_us, mode)?,
+            };
+            Ok(Decision::Decided(answer, rules.to_vec()))
         })
     }
 }
@@ -136,6 +151,7 @@ impl<E> Bind for Binder<'_, E> {
             }
             groups += units.len();
         }
-        Ok(Limits(all.into()))
+        let in_flight = all.iter().any(|(limit, ..)| limit.limit.algorithm == Algorithm::Concurrent);
+        Ok(Limits { checked: all.into(), in_flight })
     }
 }

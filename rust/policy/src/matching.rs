@@ -128,6 +128,8 @@ pub struct Matcher {
     /// The places of these.
     hosts: FxHashMap<Box<str>, usize>,
     parent_hosts: FxHashMap<Box<str>, usize>,
+    /// Bytes of the longest of these.
+    longest_parent: usize,
     paths: PathTree,
 }
 
@@ -139,6 +141,7 @@ impl Matcher {
         let hosts = each_once(every().flat_map(|conditions| &conditions.hosts));
         let parents = each_once(every().flat_map(|conditions| &conditions.parent_hosts));
         let host_names: Vec<Box<str>> = [&["".into()], &*hosts, &*parents].concat();
+        let longest_parent = parents.iter().map(|parent| parent.len()).max().unwrap_or(0);
         let parent_hosts = parents.into_iter().zip(1 + hosts.len()..).collect();
         let hosts = hosts.into_iter().zip(1..).collect();
         let rules = (0..).zip(policy.rules.iter().map(|rule| &rule.conditions));
@@ -148,7 +151,7 @@ impl Matcher {
                 .chain(exempt)
                 .flat_map(|(owner, conditions)| conditions.paths.iter().map(move |template| (owner, &**template))),
         );
-        Self { methods, host_names, hosts, parent_hosts, paths, policy }
+        Self { methods, host_names, hosts, parent_hosts, longest_parent, paths, policy }
     }
 
     /// How many kinds of subjects there may be, but for those of odd paths and of lists of hosts.
@@ -247,7 +250,9 @@ impl Matcher {
     fn host_kind(&self, host: &str) -> usize {
         let exact = self.hosts.get(host);
         // Parents begin with a dot; the longest is below all the others that it is below of.
-        let mut parents = host.match_indices('.').filter_map(|(dot, _)| self.parent_hosts.get(&host[dot..]));
+        let longest = host.len().saturating_sub(self.longest_parent);
+        let dots = host.match_indices('.').map(|(dot, _)| dot).filter(|dot| *dot >= longest);
+        let mut parents = dots.filter_map(|dot| self.parent_hosts.get(&host[dot..]));
         exact.or_else(|| parents.next()).copied().unwrap_or(0)
     }
 }

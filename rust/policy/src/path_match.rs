@@ -55,6 +55,8 @@ pub struct Matched<'t> {
     pub number: Option<u32>,
     /// Whose templates match.
     pub paths: Cow<'t, PathMatch>,
+    /// Whether the path has several forms that match differently: of such clients make up as many as they like.
+    pub is_odd: bool,
 }
 
 /// What matches in any of these forms, and what in all; of two templates of one owner, that of the usual form.
@@ -69,5 +71,5 @@ pub fn together<'t>(mut matches: Vec<Matched<'t>>) -> Matched<'t> {
     }
     let in_all = |owner: &i32| matches.iter().all(|matched| matched.paths.is_surely(*owner));
     let surely = found.keys().copied().filter(in_all).collect();
-    Matched { number: None, paths: Cow::Owned(PathMatch::new(&found, surely)) }
+    Matched { number: None, paths: Cow::Owned(PathMatch::new(&found, surely)), is_odd: true }
 }

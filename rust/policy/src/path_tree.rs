@@ -237,11 +237,11 @@ impl PathTree {
             nodes = self.after(&nodes, segment);
             self.find_below(&nodes, &mut found);
         }
-        Matched { number: None, paths: Cow::Owned(self.match_here(&nodes, &found)) }
+        Matched { number: None, paths: Cow::Owned(self.match_here(&nodes, &found)), is_odd: false }
     }
 
     fn known(&self, number: u32) -> Matched<'_> {
-        Matched { number: Some(number), paths: Cow::Borrowed(&self.matches[number as usize]) }
+        Matched { number: Some(number), paths: Cow::Borrowed(&self.matches[number as usize]), is_odd: false }
     }
 }
 

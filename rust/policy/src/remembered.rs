@@ -48,11 +48,17 @@ impl<K: PartialEq, V> Remembered<K, V> {
         own
     }
 
+    /// All values that are kept.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.places.iter().filter_map(OnceLock::get).map(|kept| &kept.1)
+    }
+
     #[inline]
     fn places_of(&self, hash: u64) -> impl Iterator<Item = &Place<K, V>> {
-        // The high bits of a product depend on all bits that were multiplied.
-        let first = (hash >> 32) as usize;
-        (first..first + PROBES).map(|place| &self.places[place & (self.places.len() - 1)])
+        // The hasher has put the high bits of its product, which depend on all that was hashed, lowest.
+        let last = self.places.len() - 1;
+        let first = hash as usize & last;
+        (first..first + PROBES).map(move |place| &self.places[place & last])
     }
 }
 

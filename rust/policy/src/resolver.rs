@@ -87,6 +87,12 @@ impl<L> Resolver<L> {
         self.policy().rulesets.iter().position(|ruleset| *ruleset.name == *name)
     }
 
+    /// All limits that were bound and are remembered.
+    pub fn limits(&self) -> impl Iterator<Item = &L> {
+        let plans = self.plans.values().chain(self.odd_plans.values());
+        plans.flat_map(|plan| plan.always.iter().chain(plan.selections.values())).flat_map(Selection::limits)
+    }
+
     /// Call `then` with what applies to a subject, of the rules of a ruleset.
     pub fn resolve<S: Subject, B: Bind<Limits = L, Error = S::Error>, R>(
         &self,
@@ -104,7 +110,7 @@ impl<L> Resolver<L> {
             None => matched.paths.hash(&mut hasher),
         }
         let hash = hasher.finish();
-        let plans = if kind.is_odd() || matched.number.is_none() { &self.odd_plans } else { &self.plans };
+        let plans = if kind.is_odd() || matched.is_odd { &self.odd_plans } else { &self.plans };
         if let Some(plan) = plans.find(hash, |name| name.is(&kind, &matched, ruleset)) {
             return self.in_plan(plan, subject, bind, then);
         }

@@ -130,6 +130,11 @@ impl<L> Selection<L> {
         }
     }
 
+    /// All limits that were bound.
+    pub fn limits(&self) -> impl Iterator<Item = &L> {
+        self.asked.iter().filter_map(OnceLock::get).filter_map(|asked| asked.limits.as_ref())
+    }
+
     /// What applies to a subject that these rules apply to.
     #[inline]
     pub fn resolved<'a, S: Subject, B: Bind<Limits = L, Error = S::Error>>(

@@ -104,6 +104,24 @@ fn rule(name: &str, members: Vec<Identity>, tiers: &[&str], paths: &[&str]) -> R
     }
 }
 
+/// A rule of one request in flight, for all together.
+fn places() -> Gate<ProcessStorage> {
+    let policy = Policy {
+        headers: vec![],
+        units: vec!["requests".into()],
+        tiers: None,
+        rules: vec![rule("places", vec![], &[ANY_TIER], &[])],
+        exempt: vec![],
+        rulesets: vec![Ruleset { name: "default".into(), has: vec![true] }],
+    };
+    let bounds = Bounds { max_keys: 1000, max_log_blocks: 1000, max_holds: 1000, on_full: OnFull::Refuse };
+    let table = Table::new([7; 16], ProcessStorage::new(bounds));
+    let limit = Limit::new(Algorithm::Concurrent, 1, 1, 1, 0).expect("a limit");
+    let registered = table.register(Definition { scope: "places", text: "places", limit }, NOW_US);
+    let limit = RuleLimit { limit: registered.expect("a sound table").expect("room for a limit"), unit: 0 };
+    Gate::new(policy, vec![vec![("".into(), vec![limit])]], table)
+}
+
 /// Two requests an hour by address everywhere; by user below /api, two for any tier and five for `pro`.
 fn gate() -> Gate<ProcessStorage> {
     let rules = AddressRules {
@@ -147,6 +165,7 @@ fn hit(gate: &Gate<ProcessStorage>, request: &Request) -> (bool, Vec<usize>) {
     match gate.decide(request, Cost::ONE, 0, NOW_US, HIT).expect("an answer") {
         Decision::Free => (true, vec![]),
         Decision::Refused(rules) => (false, rules.into_iter().map(|(rule, _)| rule).collect()),
+        Decision::NeverEnds(_) => panic!("no limit counts what is in flight"),
         Decision::Decided(answer, rules) => (answer.allowed, rules),
     }
 }
@@ -199,6 +218,16 @@ fn a_peek_changes_nothing_and_a_cost_is_so_many_requests() {
     assert!(matches!(ask(9, HIT), Decision::Decided(answer, _) if !answer.allowed));
     assert!(matches!(ask(8, HIT), Decision::Decided(answer, _) if answer.allowed));
     assert!(matches!(ask(1, HIT), Decision::Decided(answer, _) if !answer.allowed));
+}
+
+#[test]
+fn what_is_in_flight_is_told_and_never_charged_without_being_held() {
+    let gate = places();
+    let ask = |mode| gate.decide(&request("/", &[]), Cost::ONE, 0, NOW_US, mode).expect("an answer");
+    for _ in 0..3 {
+        assert!(matches!(ask(HIT), Decision::NeverEnds(rules) if rules == [0]));
+        assert!(matches!(ask(PEEK), Decision::Decided(answer, _) if answer.allowed));
+    }
 }
 
 #[test]

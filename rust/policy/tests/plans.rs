@@ -66,7 +66,7 @@ fn host(number: usize) -> String {
     format!("h{number}.example")
 }
 
-/// A rule for each host, which counts all requests together.
+/// A rule for each host, and one for all below `.example.com`; each counts all requests together.
 fn policy() -> Policy {
     let rule = |number| Rule {
         name: host(number).into(),
@@ -77,13 +77,17 @@ fn policy() -> Policy {
         default: false,
         shadow: false,
     };
+    let below = Rule {
+        conditions: Conditions { parent_hosts: vec![".example.com".into()], ..Conditions::default() },
+        ..rule(HOSTS)
+    };
     Policy {
         headers: vec![],
         units: vec!["requests".into()],
         tiers: None,
-        rules: (0..HOSTS).map(rule).collect(),
+        rules: (0..HOSTS).map(rule).chain([below]).collect(),
         exempt: vec![],
-        rulesets: vec![Ruleset { name: "default".into(), has: vec![true; HOSTS] }],
+        rulesets: vec![Ruleset { name: "default".into(), has: vec![true; HOSTS + 1] }],
     }
 }
 
@@ -102,4 +106,16 @@ fn a_flood_of_lists_of_hosts_leaves_room_for_what_is_known_of_each_host() {
         (0..HOSTS).for_each(|number| ask(host(number)));
     }
     assert_eq!(bind.0.get() - before, HOSTS);
+}
+
+#[test]
+fn a_host_is_below_another_however_many_dots_it_has() {
+    let (resolver, bind) = (Resolver::new(policy()), Counting(Cell::new(0)));
+    let rules = |host: String| {
+        resolver.resolve(&Request { host }, 0, &bind, |resolved| Ok(resolved.selection.rules.to_vec())).expect("rules")
+    };
+    assert_eq!(rules("a.example.com".into()), [HOSTS]);
+    assert_eq!(rules(format!("{}.example.com", ".a".repeat(32_000))), [HOSTS]);
+    assert_eq!(rules("example.com".into()), []);
+    assert_eq!(rules("a.example.com.evil".into()), []);
 }

@@ -137,7 +137,16 @@ impl NativeGate {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.resolver)
+        visit.call(&self.resolver)?;
+        visit.call(&self.free.0)?;
+        visit.call(&self.free.1)?;
+        for limits in self.gate.limits() {
+            visit.call(&limits.bound)?;
+            visit.call(&limits.native)?;
+            visit.call(&limits.units)?;
+            visit.call(&limits.rules)?;
+        }
+        Ok(())
     }
 }
 

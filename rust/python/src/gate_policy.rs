@@ -15,12 +15,18 @@ use crate::gate_subject::Trouble;
 
 type Read<T> = Result<T, Trouble>;
 
+/// Rules that the native gate can tell apart by a number of 16 bits.
+const MOST_RULES: usize = u16::MAX as usize;
+
 /// Read a `headgate.policy.compiled.Policy`.
 pub fn read_policy(policy: &Bound<'_, PyAny>) -> Read<Policy> {
     let mut reader = Reader { headers: Vec::new(), units: texts(&policy.getattr("units")?)? };
     let mut rules = Vec::new();
     for rule in policy.getattr("rules")?.try_iter()? {
         rules.push(reader.rule(&rule?)?);
+    }
+    if rules.len() > MOST_RULES {
+        return Err(CannotSay.into());
     }
     let exempt = each(&policy.getattr("exempt")?, |conditions| reader.conditions(conditions))?;
     let tiers = policy.getattr("tiers")?;
@@ -75,7 +81,8 @@ impl Reader {
                 let pairs: Read<_> = map.iter().map(|(from, tier)| Ok((text(&from)?, text(&tier)?))).collect();
                 Some(pairs?)
             }
-            Err(_) => None,
+            Err(_) if map.is_none() => None,
+            Err(_) => return Err(CannotSay.into()),
         };
         Ok(Tiers { source: self.identity(&tiers.getattr("source")?)?, map })
     }

@@ -160,6 +160,15 @@ pub struct Record {
 }
 
 impl Record {
+    /// The keys that it is of, each as often as it has limits on it.
+    pub fn keys(&self) -> impl Iterator<Item = u32> + '_ {
+        let (one, many) = match &self.content {
+            Content::One(one) => (Some(one.key), &[][..]),
+            Content::Many(share) => (None, &share.limits[..]),
+        };
+        one.into_iter().chain(many.iter().map(|limit| limit.key))
+    }
+
     /// How many parts it has in this shard.
     #[inline]
     pub fn weight(&self) -> usize {

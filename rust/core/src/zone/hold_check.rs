@@ -7,7 +7,6 @@ use std::collections::HashMap;
 
 use crate::algorithms::leases::Lease;
 use crate::zone::backing::MappedBacking;
-use crate::zone::holding::keys_of;
 use crate::zone::journal::{FREE_CELLS, FRESH_CELLS, HELD, LATER_CELLS};
 use crate::zone::lease_list::{LANES, LAST, PLACES};
 use crate::zone::pool::{CELLS_PER_CHUNK, CHUNK_WORDS, KIND, Kind, halves};
@@ -123,7 +122,7 @@ impl Found<'_, '_> {
             self.see(more)?;
         }
         let mut record = self.backing.read_hold(cell).ok_or("a hold that cannot be")?;
-        keys_of(&record).for_each(|key| *self.keys.entry(key).or_default() += 1);
+        record.keys().for_each(|key| *self.keys.entry(key).or_default() += 1);
         let weight = record.weight() as u32;
         record.expand();
         for held in record.share().map_or(&[][..], |share| &share.limits) {

@@ -2,7 +2,7 @@
 //! processes; what is forgotten here on the way counts at once, all else with the decision that it is part of.
 
 use crate::algorithms::leases::{Lease, Leases};
-use crate::holding::record::{Content, HoldId, One, Part, Record};
+use crate::holding::record::{HoldId, One, Part, Record};
 use crate::holding::store::{HeldKey, HoldStore, IdSource, NewHold};
 use crate::zone::backing::MappedBacking;
 use crate::zone::journal::{FREE_CELLS, FRESH_CELLS, HELD, LATER_CELLS, PASSED, SOONEST};
@@ -113,7 +113,7 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
         self.note_forget_us(record.forget_us);
         let cell = self.take_cell(Kind::Hold);
         self.fill_hold(cell, &record);
-        for key in keys_of(&record) {
+        for key in record.keys() {
             self.remember(key);
         }
         let hash = self.hash_of(Trie::Holds, cell);
@@ -196,7 +196,7 @@ impl<'zone> HoldStore for MappedBacking<'zone> {
             return false;
         };
         let in_use = ZoneLeases::new(self, key).used(now_us) > 0;
-        let of_key = |cell: &u32| self.read_hold(*cell).is_some_and(|record| keys_of(&record).any(|own| own == key));
+        let of_key = |cell: &u32| self.read_hold(*cell).is_some_and(|record| record.keys().any(|own| own == key));
         let cells: Vec<u32> = self.each_hold().filter(of_key).collect();
         for cell in cells {
             self.forget(cell);
@@ -291,13 +291,4 @@ impl MappedBacking<'_> {
     pub(super) fn has_idle_chunks(&self) -> bool {
         self.holds_nothing() && [FREE_CELLS, LATER_CELLS, FRESH_CELLS].iter().any(|word| self.journal.word(*word) != 0)
     }
-}
-
-/// The keys that a hold is of, each as often as it has limits on it.
-pub fn keys_of(record: &Record) -> impl Iterator<Item = u32> + '_ {
-    let (one, many) = match &record.content {
-        Content::One(one) => (Some(one.key), &[][..]),
-        Content::Many(share) => (None, &share.limits[..]),
-    };
-    one.into_iter().chain(many.iter().map(|limit| limit.key))
 }
