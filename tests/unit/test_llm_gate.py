@@ -281,6 +281,31 @@ def chunks(*, told: bool = True, words: int = 40) -> Iterator[dict[str, Any]]:
         yield {"choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": words}}
 
 
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"prompt_tokens": 0, "completion_tokens": 20}, 1500),
+        ({"prompt_tokens": 0, "completion_tokens": 700}, 1700),
+        ({"input_tokens": 0, "output_tokens": 700}, 1700),
+        ({"prompt_tokens": 1, "completion_tokens": 20}, 21),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_input_that_was_sent_is_never_free(usage: dict[str, int], tokens: int, streamed: bool) -> None:
+    books = Written()
+    gate = gate_of(hold="max", books=books)
+    call = gate.reserve("m", user="u1", input_tokens=1000, max_tokens=500)
+    if not streamed:
+        call.settle({"usage": usage})
+    elif "prompt_tokens" in usage:
+        list(call.stream([{"choices": [], "usage": usage}]))
+    else:
+        list(call.stream([{"type": "response.completed", "response": {"id": "resp_1", "usage": usage}}]))
+    assert left(gate)["user.tokens.minute"] == 90_000 - tokens
+    [mode] = [entry.mode for entry in books.entries if entry.kind == "settled" and entry.id == call.id]
+    assert mode == ("exact" if usage.get("prompt_tokens") else "at least")
+
+
 def test_a_stream_is_settled_by_the_usage_that_it_tells() -> None:
     gate = gate_of(hold="max")
     with gate.call("m", user="u1", input_tokens=1000, max_tokens=500) as call:

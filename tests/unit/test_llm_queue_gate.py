@@ -30,7 +30,7 @@ def gate_of(*rules: dict[str, Any], clock: Any = None) -> AsyncLlmGate:
 
 
 async def provider(job: QueuedCall, call: Any) -> Any:
-    return answer_of(40)
+    return {"usage": {"prompt_tokens": 8, "completion_tokens": 32, "total_tokens": 40}}
 
 
 async def left(gate: AsyncLlmGate, **caller: Any) -> dict[str, int]:
@@ -45,7 +45,7 @@ def test_a_job_is_held_by_the_policy_and_settled_with_the_truth() -> None:
             done = await queue.result((await queue.submit(body(), user="ann")).id)
         assert (done.state, done.tokens) == ("done", 40)
         assert await left(gate, user="ann") == {
-            "user.day": 98, "user.tokens.day": 960, "user.usd.day": 999_600_000
+            "user.day": 98, "user.tokens.day": 960, "user.usd.day": 999_672_000
         }  # fmt: skip
 
     run(main())

@@ -50,6 +50,8 @@ def held(body: dict[str, Any], **llm: Any) -> int:
         ({"tools": [SEARCH, {"type": "web_search_20250305", "max_uses": 3}]}, 8),
         ({"tools": [SEARCH], "max_tool_calls": 2}, 2),
         ({"tools": [SEARCH], "max_tool_calls": -2}, 5),
+        ({"tools": [SEARCH], "max_tool_calls": 0, "messages": []}, 5),
+        ({"tools": [{**SEARCH, "max_uses": 0}]}, 5),
         ({"web_search_options": {}}, 1),
         ({"tools": "web_search"}, 0),
         ({"tools": [None, 5, "web_search"]}, 0),
@@ -57,6 +59,15 @@ def held(body: dict[str, Any], **llm: Any) -> int:
 )
 def test_as_many_searches_are_held_as_a_body_allows(body: dict[str, Any], searches: int) -> None:
     assert held(body) == searches
+
+
+@pytest.mark.parametrize(
+    ("dialect", "searches"), [("chat", (5, 5)), ("messages", (2, 5)), ("responses", (5, 1)), ("completions", (5, 5))]
+)
+def test_a_field_bounds_searches_only_in_the_dialect_that_has_it(dialect: str, searches: tuple[int, int]) -> None:
+    of_uses = held({"tools": [{"type": "web_search_20250305", "max_uses": 2}], "dialect": dialect})
+    of_calls = held({"tools": [SEARCH], "max_tool_calls": 1, "dialect": dialect})
+    assert (of_uses, of_calls) == searches
 
 
 def test_what_is_held_without_a_bound_is_said_by_the_policy() -> None:

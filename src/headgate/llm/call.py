@@ -31,8 +31,11 @@ class Call(CallBase):
     __slots__ = ()
 
     def settle(self, answer: Any) -> None:
-        """Settle with the usage that a whole answer tells, in any dialect; as held where it tells none."""
-        self._settle("exact", self._read_answer(answer))
+        """Settle with the usage that a whole answer tells, in any dialect; as held where it tells none.
+
+        One that tells no input, though some was sent, is settled with at least its output.
+        """
+        self._settle(*self._read_answer(answer))
 
     def settle_usage(self, usage: Usage) -> None:
         """Settle with what was used."""
@@ -117,7 +120,7 @@ class AsyncCall(CallBase):
 
     async def settle(self, answer: Any) -> None:
         """See `Call.settle`."""
-        await self._settle("exact", self._read_answer(answer))
+        await self._settle(*self._read_answer(answer))
 
     async def settle_usage(self, usage: Usage) -> None:
         """See `Call.settle_usage`."""

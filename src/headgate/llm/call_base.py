@@ -21,7 +21,7 @@ from headgate.llm.stream_reading import StreamReading
 from headgate.llm.streams import StreamUsage
 from headgate.llm.terms import terms_got, terms_text, terms_told
 from headgate.llm.tokens import count_text
-from headgate.llm.usage import Usage, credible, field_of, read_usage
+from headgate.llm.usage import Usage, credible, field_of, read_usage, tells_input
 from headgate.llm.web_searches import with_searches
 from headgate.policy.rule_costs import GroupAmounts
 
@@ -273,27 +273,27 @@ class CallBase:
             usage[0] if shown else 0,
         )
 
-    def _read_answer(self, answer: Any) -> Usage | None:
-        """The usage of a whole answer; what it tells of itself besides is noted."""
+    def _read_answer(self, answer: Any) -> tuple[SettleMode, Usage | None]:
+        """How a whole answer is settled, with its usage; what it tells of itself besides is noted."""
         usage = credible(read_usage(answer), self._size.input)
         usage = None if usage is None else with_searches(usage, answer, self._size.searches)
         self._told = {**terms_told(field_of(answer, "usage")), **terms_told(answer)}
-        if usage is not None and field_of(answer, "object") == "response":
+        is_whole = usage is not None and tells_input(usage, self._size.input)
+        if usage is not None and is_whole and field_of(answer, "object") == "response":
             self._parts.remember(field_of(answer, "id"), usage)
         choices = field_of(answer, "choices")
         ends = [field_of(choice, "finish_reason") for choice in (choices if isinstance(choices, list) else ())]
         ends += [field_of(answer, "stop_reason"), field_of(answer, "status")]
         self.was_cut = self.was_cut or any(end in ("length", "max_tokens", "incomplete") for end in ends)
-        return usage
+        return "exact" if usage is None or is_whole else "at least", usage
 
     def _read_stream(self, usage: StreamUsage) -> tuple[SettleMode, Usage | None]:
         """How a stream is settled that has ended, or is read no further."""
-        self.was_cut = self.was_cut or usage.was_cut
-        self._told = usage.terms
-        if usage.is_final and (told := credible(usage.usage, self._size.input)) is not None:
+        self.was_cut, self._told, sent = self.was_cut or usage.was_cut, usage.terms, self._size.input
+        if usage.is_final and (told := credible(usage.usage, sent)) is not None and tells_input(told, sent):
             self._parts.remember(usage.response_id, told)
             held = 0 if usage.tells_searches else self._size.searches
             return "exact", told._replace(web_searches=max(held, told.web_searches))
         made = count_text(usage.text, self.model).tokens
-        told = usage.usage or Usage(self._size.input, 0)
+        told = usage.usage or Usage(sent, 0)
         return "at least", told._replace(output=max(told.output, made))

@@ -54,11 +54,12 @@ def size_of(
     parts: GateParts,
     input_tokens: Counted | None,
     processing: object = None,
+    dialect: str = "",
 ) -> CallSize:
     """The size of a call. Raises ArgumentError for numbers that a body cannot have.
 
     With `input_tokens` the body is not counted; a count of the body made before is treated as one made here.
-    `processing` is "batch" for a call of a batch.
+    `processing` is "batch" for a call of a batch; `dialect` is the name of the body's, "" where that is not known.
     """
     terms: Terms = ()
     searches = 0
@@ -73,7 +74,7 @@ def size_of(
     else:
         most = most_output(body, known.most_output, settings)
         terms = terms_asked(body, processing)
-        searches = most_searches(body, settings)
+        searches = most_searches(body, settings, dialect)
     if input_tokens is not None and not isinstance(input_tokens, InputCount):
         is_plain = type(input_tokens) is int and 0 <= input_tokens <= MOST_TOKENS
         told = input_tokens if is_plain else _count("input_tokens", input_tokens, least=0)

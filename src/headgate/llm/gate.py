@@ -124,6 +124,7 @@ class _LlmGate:
     ) -> Asked:
         """What is asked for a call. Raises ArgumentError, UnknownPriceError."""
         processing = fields.pop("processing", None) if "processing" in fields else None
+        dialect = fields.pop("dialect") if "dialect" in fields else ""
         if body is not None:
             if not isinstance(body, Mapping):
                 raise ArgumentError(f"the body of a call is a mapping, not a {type(body).__name__}")
@@ -137,7 +138,7 @@ class _LlmGate:
             known = None  # what is no text may have no hash
         if known is None or not (request is None or calls.is_alike):
             known = calls.of(asking, request)
-        size = size_of(fields, known, calls.settings, parts, input_tokens, processing)
+        size = size_of(fields, known, calls.settings, parts, input_tokens, processing, dialect)
         plan = known.plan
         most = size.most
         made: tuple[int, ...] = (most,)
@@ -230,9 +231,11 @@ class LlmGate(_LlmGate, Around):
 
         `key`, `user`, `team`, `organisation` and `tier` say who calls. `body` is what is sent to the provider, and
         `fields` are fields of it (`messages=...`, `max_tokens=...`); its `model` counts where none is given. With
-        `processing="batch"` it is a call of a batch, settled at its price. Its input is counted, unless `input_tokens`
-        are given. `id` is a name for the hold within the key of the first rule that applies. `request` is the HTTP
-        request that it came in, for rules by path, header or address. Where rules have a `wait`, it stands in line.
+        `processing="batch"` it is a call of a batch, settled at its price; `dialect` is the name of the body's
+        (`"chat"`, `"responses"`, `"messages"`), which says what bounds its searches of the web. Its input is counted,
+        unless `input_tokens` are given. `id` is a name for the hold within the key of the first rule that applies.
+        `request` is the HTTP request that it came in, for rules by path, header or address. Where rules have a `wait`,
+        it stands in line.
         Raises ArgumentError for a body that no provider takes, UnknownPriceError.
         """
         asked = self._ask(model, key, user, team, organisation, tier, body, fields, input_tokens, request)

@@ -55,7 +55,7 @@ class HeldTransport:
         if isinstance(held, Answer):
             return _answered(self._library, held)
         try:
-            call: Call = self._gate.reserve(body=held.body, **caller_of(self._who))
+            call: Call = self._gate.reserve(body=held.body, dialect=held.dialect.name, **caller_of(self._who))
         except (ArgumentError, StoreError) as error:
             return _answered(self._library, not_held(held, error))
         if not call:
@@ -104,9 +104,8 @@ class AsyncHeldTransport:
         if isinstance(held, Answer):
             return _answered(self._library, held)
         try:
-            call: AsyncCall = await self._gate.reserve(
-                **await with_input_counted(None, {**caller_of(self._who), "body": held.body})
-            )
+            asked = await with_input_counted(None, {**caller_of(self._who), "body": held.body})
+            call: AsyncCall = await self._gate.reserve(**asked, dialect=held.dialect.name)
         except (ArgumentError, StoreError) as error:
             return _answered(self._library, not_held(held, error))
         if not call:

@@ -57,6 +57,11 @@ def credible(usage: Usage | None, sent: int) -> Usage | None:
     return None if usage is not None and sent and not (usage.input or usage.output) else usage
 
 
+def tells_input(usage: Usage, sent: int) -> bool:
+    """Whether a usage can be the whole truth: one of no input is not, where some was sent."""
+    return usage.input > 0 or not sent
+
+
 class _Nonsense(Exception):
     """A number of tokens that is none."""
 

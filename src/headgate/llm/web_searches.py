@@ -6,6 +6,7 @@ how often was searched, as those of chat completions do not, what is held counts
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,23 +19,29 @@ FIELDS = ("tools", "web_search_options")
 _TYPES = ("web_search", "browser_search", "google_search")
 """How the types of tools begin that search the web, or what they are called by."""
 
+_OF_MESSAGES = re.compile(r"web_search_[0-9]{8}")
+"""Types of tools that only Anthropic's messages have."""
+
 _CALL = "web_search_call"
 MOST_SEARCHES = 1000
 
 
-def most_searches(body: Mapping[str, Any], settings: LlmSettings) -> int:
-    """How many searches are held for a body.
+def most_searches(body: Mapping[str, Any], settings: LlmSettings, dialect: str = "") -> int:
+    """How many searches are held for a body of a dialect, "" where that is not known.
 
-    Chat completions with `web_search_options` search once; a tool as often as its `max_uses` says, otherwise
-    `web_searches` of the settings; responses make no more than `max_tool_calls` of calls in all.
+    Chat completions with `web_search_options` search once; a tool of messages as often as its `max_uses` says, any
+    other `web_searches` of the settings; responses make no more than `max_tool_calls` of calls in all. In dialects
+    that do not have these fields, providers pass over them, so they bound nothing. Where the dialect is not known, the
+    type of a tool and the absence of `messages` tell.
     """
     found = 0 if body.get("web_search_options") is None else 1
     tools = body.get("tools")
     for tool in tools if isinstance(tools, list | tuple) else ():
         if _searches(tool):
-            most = _number(field_of(tool, "max_uses"))
+            most = _number(field_of(tool, "max_uses")) if _has_uses(tool, dialect) else None
             found += settings.web_searches if most is None else most
-    bound = _number(body.get("max_tool_calls"))
+    is_response = dialect == "responses" if dialect else "messages" not in body
+    bound = _number(body.get("max_tool_calls")) if is_response else None
     return min(found, MOST_SEARCHES if bound is None else bound)
 
 
@@ -57,6 +64,12 @@ def _searches(tool: Any) -> bool:
     if isinstance(kind, str) and kind.startswith(_TYPES):
         return True
     return isinstance(tool, Mapping) and any(name in tool for name in _TYPES)
+
+
+def _has_uses(tool: Any, dialect: str) -> bool:
+    """Whether a tool has `max_uses`."""
+    kind = field_of(tool, "type")
+    return dialect == "messages" if dialect else isinstance(kind, str) and _OF_MESSAGES.fullmatch(kind) is not None
 
 
 def _number(told: Any) -> int | None:

@@ -15,6 +15,7 @@ from headgate.llm.dialects.paths import Dialect
 _DECIDING = frozenset((
     "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of",
     "messages", "input", "prompt", "system", "instructions", "tools", "service_tier",
+    "web_search_options", "max_tool_calls",
     "speed", "inference_geo",
 ))  # fmt: skip
 """Fields that decide what a call costs: some readers take them in any letters, as `Model`."""

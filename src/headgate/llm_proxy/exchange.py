@@ -106,6 +106,7 @@ class Exchange:
                 body.model,
                 **caller._asdict(),
                 body=body.told,
+                dialect=self._dialect.name,
                 input_tokens=self._counted,
                 request=self._request,
                 **(_NO_OUTPUT if self._dialect.name == "embeddings" else {}),
@@ -169,10 +170,10 @@ class Exchange:
         return await self._problem(Problem.PROVIDER_UNREACHABLE, "The provider cannot be reached.", "unreachable")
 
     async def _send(self, state: ProviderState, call: AsyncCall) -> ProviderAnswer:
-        self._was_sent = True
         settings, upstream = state.settings, self._parts.upstream
         body = self._body.to_send(self._dialect, ask=settings.asks_usage)
         response = await upstream.begin(settings, self._dialect, self._query, self._headers, body)
+        self._was_sent = True  # as soon as it is: a call that is given up while a connection is made costs nothing
         try:
             if self._own is None:  # made while the provider is at work
                 self._own = self._own_headers(call)

@@ -79,14 +79,7 @@ def serve_workers(
         keys = None if make_keys is None else make_keys()
         own = replace(source, keys=keys, store=store, books=books)
         sharing = Sharing(folder.path, link.worker, supervisor.counts)
-        begin, why = _begin(own, good, first)
-        server = ProxyServer(
-            own, options, sharing=sharing, begin=begin, applied=lambda now: good.keep(pickle.dumps(now))
-        )
-        if why is None:
-            good.keep(pickle.dumps(begin))
-        else:
-            log.error("the last good policy and providers are used: %s", why)
+        server = _begin(own, good, first, options, sharing)
         try:
             work(server, link)
         finally:
@@ -110,13 +103,22 @@ def serve_workers(
         store.close()
 
 
-def _begin(source: ProxySource, good: LastGood, first: InForce) -> tuple[InForce, Exception | None]:
-    """What a worker begins with: what the files say, or what was last in force in any worker, and why that."""
+def _begin(
+    source: ProxySource, good: LastGood, first: InForce, options: ProxyOptions, sharing: Sharing | None
+) -> ProxyServer:
+    """A worker's proxy: of what the files say, or else of what was last in force in any worker; the log says why."""
+
+    def server_of(begin: InForce) -> ProxyServer:
+        return ProxyServer(
+            source, options, sharing=sharing, begin=begin, applied=lambda now: good.keep(pickle.dumps(now))
+        )
+
     try:
         now = source.read()
-        read_llm_policy(now.policy)
+        server = server_of(now)  # which looks whether the store can keep the policy
     except (HeadgateError, OSError) as error:
+        log.error("the last good policy and providers are used: %s", error)
         kept = good.text()
-        last: InForce = first if kept is None else pickle.loads(kept)  # it is this process's own, in a file of no name
-        return last, error
-    return now, None
+        return server_of(first if kept is None else pickle.loads(kept))  # it is this process's own, of no name
+    good.keep(pickle.dumps(now))
+    return server

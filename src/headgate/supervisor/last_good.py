@@ -5,21 +5,26 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import IO
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
+_MEMORY = "/dev/shm"
+"""Where many systems keep files in memory."""
 
 
 class LastGood:
     """The text of the policy that was last in force in any worker: one for all processes that are forked later.
 
-    It is a file without a name, so it goes with the last process, and no other process reads the secrets of a policy.
+    It is a file without a name, so it goes with the last process, and no other process reads the secrets of a policy;
+    and it is kept in memory, where there is a way to, so that the keys of providers reach no disk.
     """
 
     def __init__(self, text: bytes) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it is open for as long as the process runs
+        self._file = _file_without_a_name()
         self.keep(text)
 
     def keep(self, text: bytes) -> None:
@@ -42,3 +47,13 @@ class LastGood:
             yield file
         finally:
             fcntl.lockf(file, fcntl.LOCK_UN)
+
+
+def _file_without_a_name() -> IO[bytes]:
+    """A file in memory where the system has one, otherwise a temporary one; only this user may open either."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # a kernel or a C library without it, or a sandbox that forbids it
+            return os.fdopen(os.memfd_create("headgate-last-good", os.MFD_CLOEXEC), "w+b", buffering=0)
+    with suppress(OSError):
+        return tempfile.TemporaryFile(dir=_MEMORY)
+    return tempfile.TemporaryFile()

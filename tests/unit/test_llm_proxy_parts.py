@@ -1,0 +1,237 @@
+"""Parts of the proxy by themselves: what a worker begins with, which bodies are refused, and what counts as sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headgate.errors import ArgumentError, ConfigError
+from headgate.llm import AsyncLlmGate, Entry
+from headgate.llm.dialects.paths import CHAT, MESSAGES, RESPONSES, Dialect
+from headgate.llm.entry import Caller
+from headgate.llm_proxy.call_body import read_body
+from headgate.llm_proxy.exchange import Exchange
+from headgate.llm_proxy.metrics import ProxyMetrics
+from headgate.llm_proxy.provider_connection import ProviderConnection
+from headgate.llm_proxy.provider_pool import ProviderPool
+from headgate.llm_proxy.providers import ProviderSettings
+from headgate.llm_proxy.proxy_parts import ProxyOptions
+from headgate.llm_proxy.reading_on import ReadingOn
+from headgate.llm_proxy.server import InForce, ProxyServer, ProxySource
+from headgate.llm_proxy.several import _begin
+from headgate.llm_proxy.upstream import Upstream
+from headgate.policy.gate import read_policy
+from headgate.stores.memory import MemoryStore
+from headgate.supervisor.last_good import LastGood
+
+PRICES = {"m": {"input": "1", "output": "10", "web_searches": "10"}}
+TOKENS_HELD = 100
+
+
+def policy(limits: str) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "llm": {"prices": PRICES},
+        "rules": [{"name": "all", "by": [], "limits": limits, "hold": "max"}],
+    }
+
+
+class SmallStore(MemoryStore):
+    """A store that has room for one limit."""
+
+    def check_room(self, limits: Any, *, clock: Any = None) -> None:
+        if len(limits) > 1:
+            raise ConfigError("the store has no room")
+
+
+@pytest.fixture
+def good() -> Iterator[LastGood]:
+    """What was in force in other workers."""
+    good = LastGood(pickle.dumps(InForce(read_policy(policy("2/hour")), ())))
+    yield good
+    good._file.close()
+
+
+def begun(folder: Path, limits: str, good: LastGood) -> ProxyServer:
+    """A worker's proxy that begins while its file says `limits`."""
+    file = folder / "llm.yaml"
+    file.write_text(json.dumps(policy(limits)))
+    first = InForce(read_policy(policy("1/hour")), ())
+    source = ProxySource(file, None, None, store=SmallStore())
+    return _begin(source, good, first, ProxyOptions(), None)
+
+
+def limits_of(server: ProxyServer) -> list[str]:
+    return [str(limit.limit) for rule in server.gate.policy.rules for each in rule.limits.values() for limit in each]
+
+
+def test_a_worker_begins_with_the_last_good_policy_where_the_store_cannot_keep_that_of_the_file(
+    tmp_path: Path, good: LastGood, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = begun(tmp_path, "5/hour; 6/day", good)
+    assert limits_of(server) == ["2/hour"]
+    assert "the last good policy and providers are used: the store has no room" in caplog.text
+
+
+def test_a_worker_begins_with_its_file_and_hands_it_on(tmp_path: Path, good: LastGood) -> None:
+    server = begun(tmp_path, "5/hour", good)
+    assert limits_of(server) == ["5/hour"]
+    kept = good.text()
+    assert kept is not None
+    [rule] = pickle.loads(kept).policy.rules
+    assert [str(limit.limit) for each in rule.limits.values() for limit in each] == ["5/hour"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has files in memory, and /proc to look at them")
+def test_the_last_good_policy_is_kept_in_memory_and_a_later_one_replaces_it(good: LastGood) -> None:
+    assert str(Path(f"/proc/self/fd/{good._file.fileno()}").readlink()).startswith("/memfd:")
+    good.keep(b"another")
+    assert good.text() == b"another"
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_without_a_file_in_memory_a_temporary_one_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_memory: bool
+) -> None:
+    monkeypatch.setattr("headgate.supervisor.last_good.sys.platform", "other")
+    monkeypatch.setattr("headgate.supervisor.last_good._MEMORY", str(tmp_path if has_memory else tmp_path / "none"))
+    good = LastGood(b"one")
+    assert good.text() == b"one" and os.fstat(good._file.fileno()).st_mode & 0o077 == 0
+    if sys.platform == "linux":
+        assert str(Path(f"/proc/self/fd/{good._file.fileno()}").readlink()).startswith(str(tmp_path)) == has_memory
+    good._file.close()
+
+
+@pytest.mark.parametrize("name", ["Web_Search_Options", "MAX_TOOL_CALLS", "Tools"])
+def test_fields_of_searches_in_other_letters_are_refused(name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"write '{name.lower()}'"):
+        read_body(json.dumps({"model": "m", name: 0}).encode(), CHAT)
+
+
+class Written:
+    """Books that are a list."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+
+
+class Client:
+    """A client that takes what it is answered."""
+
+    gone = False
+    on_leave: Callable[[], None]
+
+    async def answer(self, answer: Any) -> None: ...
+
+    def leave(self) -> None:
+        self.gone = True
+        self.on_leave()
+
+
+PROVIDER = ProviderSettings(
+    name="p", base_url="http://127.0.0.1:9/v1", api_key="", auth="none", dialects=("chat", "responses", "messages"),
+    models=("*",), timeout_s=10.0, connect_timeout_s=10.0, asks_usage=True, headers=(),
+)  # fmt: skip
+
+
+class Sending(Upstream):
+    """The real one, with a connection that never opens, or one on which writing does what is told."""
+
+    def __init__(self, write: Callable[[bytes], None] | None) -> None:
+        super().__init__()
+        self._writes = write
+        self.connecting = asyncio.Event()
+
+    async def _connect(self, origin: Any, timeout_s: float) -> ProviderConnection:
+        self.connecting.set()
+        if self._writes is None:
+            await asyncio.Event().wait()
+        connection = ProviderConnection(asyncio.get_running_loop(), lambda _: None)
+        transport: Any = SimpleNamespace(write=self._writes, abort=lambda: None, is_closing=lambda: False)
+        transport.writelines = lambda parts: [transport.write(part) for part in parts]
+        connection.connection_made(transport)
+        return connection
+
+
+async def exchanged(
+    *, write: Callable[[bytes], None] | None, leaves: bool, dialect: Dialect = CHAT, **body: Any
+) -> list[Entry]:
+    """What the books say of a call whose client leaves, or not, once a connection is being made."""
+    books, client, upstream = Written(), Client(), Sending(write)
+    gate = AsyncLlmGate(policy("100/hour; 1000 tokens/hour bucket; 10 usd/day in UTC"), books=books)
+    parts: Any = SimpleNamespace(
+        gate=gate, pool=ProviderPool((PROVIDER,)), upstream=upstream, metrics=ProxyMetrics(None),
+        reading_on=ReadingOn(0, 0.0),
+    )  # fmt: skip
+    raw = json.dumps({"model": "m", "max_tokens": TOKENS_HELD, "messages": [], **body}).encode()
+    request: Any = None
+    who: Any = client
+    exchange = Exchange(
+        parts, who, dialect, Caller(), read_body(raw, dialect), headers=[], query="", counted=None, request=request,
+        body_dropped=lambda: None,
+    )  # fmt: skip
+    running = asyncio.create_task(exchange.run())
+    await asyncio.wait_for(upstream.connecting.wait(), 10)
+    await asyncio.sleep(0)
+    if leaves:
+        client.leave()
+    with suppress(OSError):
+        await asyncio.wait_for(running, 10)
+    await upstream.close()
+    await gate.close()
+    return books.entries
+
+
+def test_a_call_that_is_given_up_while_a_connection_is_made_costs_nothing() -> None:
+    _, settled = asyncio.run(exchanged(write=None, leaves=True))
+    assert settled.mode == "cancelled"
+
+
+def test_a_call_that_is_given_up_once_it_is_written_stays_as_held() -> None:
+    _, settled = asyncio.run(exchanged(write=lambda _: None, leaves=True))
+    assert settled.mode == "unknown"
+
+
+def test_a_call_whose_writing_fails_half_way_counts_as_sent() -> None:
+    written: list[bytes] = []
+
+    def write(part: bytes) -> None:
+        if written:
+            raise BrokenPipeError
+        written.append(part)
+
+    _, settled = asyncio.run(exchanged(write=write, leaves=False))
+    assert written and settled.mode == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "bound", "searches"),
+    [
+        (CHAT, {"max_tool_calls": 0}, 5),
+        (MESSAGES, {"max_tool_calls": 0}, 5),
+        (RESPONSES, {"max_tool_calls": 2}, 2),
+        (RESPONSES, {"max_tool_calls": 2, "messages": []}, 2),
+    ],
+)
+def test_the_dialect_of_a_path_says_which_fields_bound_searches(
+    dialect: Dialect, bound: dict[str, Any], searches: int
+) -> None:
+    tools = [{"type": "web_search_20250305"}]
+    plain, _ = asyncio.run(exchanged(write=None, leaves=True, dialect=dialect))
+    held, _ = asyncio.run(exchanged(write=None, leaves=True, dialect=dialect, tools=tools, **bound))
+    plain_cost, held_cost = plain.held_cost, held.held_cost
+    assert plain_cost is not None and held_cost is not None
+    assert (held_cost - plain_cost) // 10_000_000 == searches
