@@ -60,5 +60,6 @@ class LimiterGate:
 
 
 def answer_of(tokens: int, **more: Any) -> dict[str, Any]:
-    """What a provider answers that took so many tokens."""
-    return {"choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": tokens}, **more}
+    """What a provider answers that took so many tokens, one of them of input; none where it took none."""
+    read = min(tokens, 1)  # a usage without input is not believed of a call that sent some
+    return {"choices": [], "usage": {"prompt_tokens": read, "completion_tokens": tokens - read}, **more}

@@ -345,7 +345,7 @@ def test_a_job_that_was_held_under_other_limits_is_done_all_the_same(server: Ser
             await before.gate.reserve(**taken.caller._asdict(), **asked)
             async with queue.worker(provider):
                 assert (await queue.result(job.id, 20)).state == "done"
-                await until_it_is(after.left, (100_000 - 40, 59))
+                await until_it_is(after.left, (100_000 - 39, 59))
         await before.gate.close()
         await after.gate.close()
 
