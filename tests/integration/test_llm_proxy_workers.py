@@ -160,11 +160,31 @@ def test_a_reload_reaches_all_workers_and_what_is_wrong_reaches_none(
         for number in (1, 2):
             proxy.wait_for(f"worker {number}: the old policy and providers stay in force")
         assert limits() == {"200000"}
-        for pid in workers_of(proxy):  # what starts now meets the broken file
+        for pid in workers_of(proxy):  # what starts now does not look at the broken file
             os.kill(pid, signal.SIGKILL)
         for number in (1, 2):
-            proxy.wait_for(f"worker {number}: the last good policy and providers are used")
+            proxy.wait_for(f"worker {number} .*started again")
         assert limits() == {"200000"}
+        assert proxy.stop() == 0
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_reload_while_workers_start_reaches_them_all(
+    provider: Provider, tmp_path: Path, zone: str, deaths: int
+) -> None:
+    write(tmp_path, provider, "100000/hour", zone)
+    with running(tmp_path, "--no-keys") as proxy:
+        write(tmp_path, provider, "200000/hour", zone)
+        for _ in range(deaths):  # one that dies young a second time is started again a little later
+            seen = len(proxy.lines)
+            for pid in workers_of(proxy):
+                os.kill(pid, signal.SIGKILL)
+            for number in (1, 2):
+                proxy.wait_for(f"worker {number} .*started again", seen)
+        proxy.process.send_signal(signal.SIGHUP)
+        for number in (1, 2):
+            proxy.wait_for(f"worker {number}: the policy and the providers were read again")
+        assert {ask(proxy).headers["x-ratelimit-limit-requests"] for _ in range(ENOUGH)} == {"200000"}
         assert proxy.stop() == 0
 
 

@@ -75,21 +75,23 @@ def limits_of(server: ProxyServer) -> list[str]:
     return [str(limit.limit) for rule in server.gate.policy.rules for each in rule.limits.values() for limit in each]
 
 
-def test_a_worker_begins_with_the_last_good_policy_where_the_store_cannot_keep_that_of_the_file(
-    tmp_path: Path, good: LastGood, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = begun(tmp_path, "5/hour; 6/day", good)
-    assert limits_of(server) == ["2/hour"]
-    assert "the last good policy and providers are used: the store has no room" in caplog.text
+def test_a_worker_begins_with_what_is_in_force_in_others_whatever_its_files_say(tmp_path: Path, good: LastGood) -> None:
+    for limits in ("5/hour", "5/hour; 6/day", "no limit"):
+        assert limits_of(begun(tmp_path, limits, good)) == ["2/hour"]
 
 
-def test_a_worker_begins_with_its_file_and_hands_it_on(tmp_path: Path, good: LastGood) -> None:
+def test_a_worker_begins_with_what_came_first_where_nothing_was_kept(tmp_path: Path, good: LastGood) -> None:
+    os.ftruncate(good._file.fileno(), 0)
+    assert limits_of(begun(tmp_path, "5/hour", good)) == ["1/hour"]
+
+
+def test_what_a_worker_puts_in_force_is_that_of_the_next_one(tmp_path: Path, good: LastGood) -> None:
     server = begun(tmp_path, "5/hour", good)
-    assert limits_of(server) == ["5/hour"]
-    kept = good.text()
-    assert kept is not None
-    [rule] = pickle.loads(kept).policy.rules
-    assert [str(limit.limit) for each in rule.limits.values() for limit in each] == ["5/hour"]
+    server.reload()
+    assert limits_of(server) == limits_of(begun(tmp_path, "7/hour", good)) == ["5/hour"]
+    (tmp_path / "llm.yaml").write_text(json.dumps(policy("5/hour; 6/day")))
+    server.reload()  # the store has no room for it
+    assert limits_of(begun(tmp_path, "7/hour", good)) == ["5/hour"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has files in memory, and /proc to look at them")

@@ -14,6 +14,7 @@ from headgate.llm_proxy.server import ProxyServer, ProxySource
 from headgate.observe.prometheus import leave_out_creation_times
 from headgate.supervisor.link import SupervisorLink
 from headgate.supervisor.listener import address_of, listen
+from headgate.supervisor.reloading import reload_when_told
 
 try:
     import uvloop
@@ -46,7 +47,7 @@ def serve(source: ProxySource, *, host: str, port: int, options: ProxyOptions, a
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end)
         async with server:
-            loop.add_signal_handler(signal.SIGHUP, server.reload)
+            reload_when_told(server.reload)
             await server.listen(listener)
             announce(address_of(listener))
             await ending.wait()
@@ -81,7 +82,7 @@ def work(server: ProxyServer, link: SupervisorLink) -> None:
         beating = asyncio.create_task(_beat(link))
         try:
             async with server:
-                loop.add_signal_handler(signal.SIGHUP, server.reload)
+                reload_when_told(server.reload)
                 await server.listen(link.listener)
                 link.report_ready()
                 await ending.wait()

@@ -6,12 +6,11 @@ providers and keys of its own; they share the store that the parent opened, and 
 
 from __future__ import annotations
 
-import logging
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
 
-from headgate.errors import ConfigError, HeadgateError
+from headgate.errors import ConfigError
 from headgate.llm.books.queued import QueuedBooks
 from headgate.llm.gate import read_llm_policy
 from headgate.llm.tokens import count_text
@@ -29,8 +28,6 @@ from headgate.supervisor.last_good import LastGood
 from headgate.supervisor.link import SupervisorLink
 from headgate.supervisor.listener import address_of, listen_together
 from headgate.supervisor.supervisor import Supervisor
-
-log = logging.getLogger("headgate")
 
 _GRACE_S = 15
 """How much longer than its drain a worker may take to end: to settle what is cut off, and to write the books."""
@@ -106,19 +103,7 @@ def serve_workers(
 def _begin(
     source: ProxySource, good: LastGood, first: InForce, options: ProxyOptions, sharing: Sharing | None
 ) -> ProxyServer:
-    """A worker's proxy: of what the files say, or else of what was last in force in any worker; the log says why."""
-
-    def server_of(begin: InForce) -> ProxyServer:
-        return ProxyServer(
-            source, options, sharing=sharing, begin=begin, applied=lambda now: good.keep(pickle.dumps(now))
-        )
-
-    try:
-        now = source.read()
-        server = server_of(now)  # which looks whether the store can keep the policy
-    except (HeadgateError, OSError) as error:
-        log.error("the last good policy and providers are used: %s", error)
-        kept = good.text()
-        return server_of(first if kept is None else pickle.loads(kept))  # it is this process's own, of no name
-    good.keep(pickle.dumps(now))
-    return server
+    """A worker's proxy: of what is in force in the others, whatever the files say by now. SIGHUP reads them."""
+    kept = good.text()
+    begin = first if kept is None else pickle.loads(kept)  # it is this process's own, of no name
+    return ProxyServer(source, options, sharing=sharing, begin=begin, applied=lambda now: good.keep(pickle.dumps(now)))

@@ -1,4 +1,4 @@
-"""The policy that a worker takes where the policy file cannot be used when it starts."""
+"""What was last in force in any worker, for one that starts later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MEMORY = "/dev/shm"
 
 
 class LastGood:
-    """The text of the policy that was last in force in any worker: one for all processes that are forked later.
+    """The text of what was last in force in any worker: one for all processes that are forked later.
 
     It is a file without a name, so it goes with the last process, and no other process reads the secrets of a policy;
     and it is kept in memory, where there is a way to, so that the keys of providers reach no disk.

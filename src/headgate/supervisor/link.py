@@ -1,4 +1,4 @@
-"""What ties a worker to its supervisor: two pipes, and memory that all processes of the service share.
+"""What ties a worker to its supervisor: two pipes, and memory that all processes share.
 
 On one pipe a worker says that it answers. The other never carries anything, and closes when the supervisor is gone,
 however it went. In the memory each worker counts the seconds in which its event loop turned.
@@ -20,7 +20,7 @@ _BEATS = struct.Struct("I")
 
 
 class SharedCounts:
-    """Counts that all processes of the service see: how many workers answer, restarts, each worker's heartbeats."""
+    """Counts that all processes see: how many workers answer, restarts, each worker's heartbeats."""
 
     def __init__(self, workers: int) -> None:
         self._memory = mmap.mmap(-1, _COUNTS.size + workers * _BEATS.size)

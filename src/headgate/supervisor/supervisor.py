@@ -21,6 +21,7 @@ from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import HeadgateError
 from headgate.observe.prometheus import WorkerCounts
 from headgate.supervisor.link import SharedCounts, SupervisorLink
+from headgate.supervisor.reloading import keep_reloads
 from headgate.supervisor.worker import FIRST_DELAY_US, Worker, how_ended
 
 log = logging.getLogger("headgate")
@@ -157,12 +158,15 @@ class Supervisor:
         for worker in self._workers:
             if worker.number in numbers and worker.pid:
                 worker.answers = True
+                worker.is_to_reload = False
         if not self._announced and self._kill_at_us is None and all(worker.answers for worker in self._workers):
             self._announced = True
             self._all_answer()
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
+            for worker in self._workers:
+                worker.is_to_reload = not worker.answers  # its next process would miss it
             self._send(number)
         elif number in (signal.SIGTERM, signal.SIGINT):
             self._stop(number)
@@ -237,6 +241,8 @@ class Supervisor:
             return False
         worker.due_us = None
         worker.missed = 0
+        if worker.is_to_reload:
+            os.kill(worker.pid, signal.SIGHUP)
         self._restarts += worker.deaths > 0
         return True
 
@@ -270,7 +276,7 @@ class Supervisor:
         signal.set_wakeup_fd(-1)
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a policy to reload
+        keep_reloads()  # until there is a policy to reload
         os.close(self._life)
         os.close(self._ready_reader)
         self._signals.close()
@@ -278,7 +284,7 @@ class Supervisor:
         for other in self._workers:
             if other is not worker:
                 other.listener.close()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, set(_SIGNALS) - {signal.SIGHUP})
         log.addFilter(lambda record: _named(record, f"worker {worker.number}"))
 
     def _show_counts(self) -> None:

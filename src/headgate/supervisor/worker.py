@@ -36,6 +36,9 @@ class Worker:
     missed: int = 0
     """How often in a row its heartbeat was not seen to go on."""
 
+    is_to_reload: bool = False
+    """Whether a SIGHUP came that no process of it has answered since."""
+
     kill_at_us: int | None = None
     """When it is killed, as it hangs."""
 

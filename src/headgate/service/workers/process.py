@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from headgate.service.http.connections import Connections
 from headgate.service.workers.policy_watch import PolicyWatch
 from headgate.service.workers.shutdown import Shutdown
 from headgate.supervisor.listener import BACKLOG
+from headgate.supervisor.reloading import reload_when_told
 
 try:
     import uvloop
@@ -60,7 +60,7 @@ def run(
         connections = Connections(service, bounds)
         shutdown = Shutdown(service, connections, drain_s, supervised=lifeline is not None)
         tasks = [asyncio.create_task(connections.maintain(heartbeat)), asyncio.create_task(watch.run())]
-        loop.add_signal_handler(signal.SIGHUP, watch.reload)
+        reload_when_told(watch.reload)
         shutdown.handle_signals()
         if lifeline is not None:
             loop.add_reader(lifeline, abandoned, loop, lifeline, shutdown)
