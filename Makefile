@@ -65,7 +65,7 @@ check: install ## Check format, lint and types, of Python and Rust.
 	@if command -v cargo >/dev/null; then \
 	    cargo fmt --check --manifest-path rust/Cargo.toml --all && \
 	    cargo clippy --quiet --release --manifest-path rust/Cargo.toml --all-targets -- -D warnings && \
-	    $(BIN)/stubtest headgate._native; fi
+	    $(BIN)/stubtest headgate._native && scripts/third-party --check; fi
 
 format: install ## Bring the code into its form.
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
