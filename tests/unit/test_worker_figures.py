@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate import Gate, Request
 from headgate.observe.events import DecisionEvent, PolicyApplied, PolicyRefused
-from headgate.observe.metrics_folder import MetricsFolder
+from headgate.observe.locked_folder import METRICS, LockedFolder
 from headgate.observe.prometheus import Metrics, Sharing, WorkerCounts, make_files
 
 GATE = Gate({"version": 1, "rules": [{"name": "all", "by": [], "limits": "3/minute"}]})
@@ -90,7 +90,7 @@ def test_a_set_of_figures_looks_the_same_from_one_process_and_from_several(tmp_p
 
 
 def test_a_folder_goes_at_the_end(tmp_path: Path) -> None:
-    folder = MetricsFolder(tmp_path)
+    folder = LockedFolder(METRICS, tmp_path)
     assert folder.path.parent == tmp_path
     assert folder.path.stat().st_mode & 0o777 == 0o700
     make_files(folder.path, 2)
@@ -99,13 +99,13 @@ def test_a_folder_goes_at_the_end(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_was_left_behind_is_removed_by_the_next_and_one_in_use_is_not(tmp_path: Path) -> None:
-    in_use = MetricsFolder(tmp_path)
-    left = MetricsFolder(tmp_path)
+    in_use = LockedFolder(METRICS, tmp_path)
+    left = LockedFolder(METRICS, tmp_path)
     (left.path / "counter_1.db").write_bytes(b"x")
     os.close(left._lock)  # as if its service had been killed
     stranger = tmp_path / "headgate-metrics-link"
     stranger.symlink_to(in_use.path)
-    new = MetricsFolder(tmp_path)
+    new = LockedFolder(METRICS, tmp_path)
     assert set(tmp_path.iterdir()) == {in_use.path, new.path, stranger}
     in_use.remove()
     new.remove()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headgate.errors import ConfigError, HeadgateError
 from headgate.observe.events import PolicyRefused
-from headgate.observe.metrics_folder import MetricsFolder
+from headgate.observe.locked_folder import METRICS, LockedFolder
 from headgate.observe.prometheus import Sharing, make_files
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
@@ -71,7 +71,7 @@ def serve_workers(
     check_holds(policy, lambda limits: rescued(opened, opened.bind(limits), limits, None))
     check_fit(policy, opened)
     listeners = listen_together(host, port, workers)
-    folder = MetricsFolder()
+    folder = LockedFolder(METRICS)
     try:
         make_files(folder.path, workers)
         task = _WorkerTask(policy_file, text, policy, opened, own_store=store is None, bounds=bounds, drain_s=drain_s)

@@ -1,4 +1,4 @@
-"""A folder in which the workers of one service keep their figures; it goes when the service ends.
+"""A folder of one service, for the figures of its workers or their sockets; it goes when the service ends.
 
 A service that is killed cannot clear up. So a service holds a lock on the folder that it uses, its
 workers through their parent's descriptor, and the next service removes folders without a lock.
@@ -13,17 +13,21 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-_PREFIX = "headgate-metrics-"
+METRICS = "headgate-metrics-"
+"""The prefix of a folder of figures."""
 
 
-class MetricsFolder:
-    """A new folder, in memory where the system has such a place; `path` is where. Raises OSError for lack of room."""
+class LockedFolder:
+    """A new folder that no other user may enter, in memory where the system has such a place; `path` is where.
 
-    def __init__(self, place: Path | None = None) -> None:
+    Abandoned folders with the same prefix are removed. Raises OSError for lack of room.
+    """
+
+    def __init__(self, prefix: str, place: Path | None = None) -> None:
         place = _place() if place is None else place
-        for abandoned in place.glob(f"{_PREFIX}*"):
+        for abandoned in place.glob(f"{prefix}*"):
             _remove_if_abandoned(abandoned)
-        self.path, self._lock = _claim(place)
+        self.path, self._lock = _claim(place, prefix)
 
     def remove(self) -> None:
         """Remove the folder with all that is in it."""
@@ -36,10 +40,10 @@ def _place() -> Path:
     return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
 
 
-def _claim(place: Path) -> tuple[Path, int]:
+def _claim(place: Path, prefix: str) -> tuple[Path, int]:
     """A new folder and the descriptor that holds its lock."""
     while True:
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
         # Between its making and its locking another service may take it for abandoned.
         with suppress(FileNotFoundError):
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
