@@ -20,6 +20,7 @@ __all__ = [
     "BoundLimits",
     "Decision",
     "Decisions",
+    "Door",
     "FieldSender",
     "FieldStarter",
     "KeyedLimits",
@@ -606,3 +607,43 @@ class PolicyParts:
     @staticmethod
     def hash_of_limiter(key: Key, seed: bytes) -> tuple[int, int]:
         """`hash_key` of any key, as a limiter reads it; raises ArgumentError for what is none."""
+
+@final
+class Door:
+    """The front door of the service: HTTP/1.1 and HTTP/2 on threads of its own. Of Linux alone, on 64 bits.
+
+    `listeners` are the descriptors of listening sockets, which the door clones. What it does not answer itself it
+    passes on to the HTTP server that listens on `python_socket`, a path, with the address of the client in the field
+    `headgate-door-peer`: `forwarded` requests at a time for each thread. `bounds` is a
+    `headgate.service.http.bounds.Bounds`; `streams` are those of one connection of HTTP/2. Raises OSError for sockets
+    and threads that cannot be had.
+    """
+
+    def __new__(
+        cls,
+        listeners: Sequence[int],
+        python_socket: str,
+        *,
+        threads: int,
+        forwarded: int,
+        streams: int,
+        bounds: Any,
+    ) -> Door: ...
+    def announce_end(self) -> None:
+        """Have every response be the last one of its connection from now on, so that clients go elsewhere."""
+
+    def end(self, within_s: float) -> None:
+        """Close the port, finish what has begun within a time, and cut off the rest; does not wait for any of it.
+
+        Told again, the door has so much time from then on.
+        """
+
+    def has_ended(self) -> bool:
+        """Whether the port and all connections are closed."""
+
+    def figures(self) -> tuple[list[tuple[str, int, int]], int, int, int, int, int]:
+        """What was counted: ((route, status, responses), ...), and five numbers.
+
+        These are: checks that were left to Python, connections that were accepted, are open, gave way to others, and
+        whose client took too long.
+        """

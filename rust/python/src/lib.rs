@@ -8,6 +8,8 @@ mod bound;
 mod clock;
 mod decision;
 mod decisions;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod door;
 mod fields;
 mod freed;
 mod gate;
@@ -45,6 +47,9 @@ mod _native {
     use crate::decision::Decision;
     #[pymodule_export]
     use crate::decisions::Decisions;
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[pymodule_export]
+    use crate::door::Door;
     #[pymodule_export]
     use crate::fields::RateLimitFields;
     #[pymodule_export]

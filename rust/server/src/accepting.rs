@@ -49,13 +49,17 @@ pub async fn run(
             _ = ending.wait_for(Option::is_some) => break,
         }
     }
-    let within = ending.borrow().unwrap_or_default();
-    finish(&worker, listener, within).await
+    finish(&worker, listener, ending).await
 }
 
 /// Close the port, answer what is on its way and what has begun, and close the connections.
-async fn finish(worker: &Arc<Worker>, listener: TcpListener, within: Duration) -> io::Result<()> {
-    let deadline = Instant::now() + within;
+async fn finish(
+    worker: &Arc<Worker>,
+    listener: TcpListener,
+    mut ending: watch::Receiver<Option<Duration>>,
+) -> io::Result<()> {
+    let mut within = ending.borrow_and_update().unwrap_or_default();
+    let mut deadline = Instant::now() + within;
     let listener = listener.into_std()?;
     while let Ok((stream, address)) = listener.accept() {
         // Those that wait to be accepted were connected: they are answered, too.
@@ -65,6 +69,10 @@ async fn finish(worker: &Arc<Worker>, listener: TcpListener, within: Duration) -
     drop(listener);
     sleep(QUIET.min(within)).await;
     while worker.open.load(Relaxed) > 0 {
+        if ending.has_changed().unwrap_or(false) {
+            within = ending.borrow_and_update().unwrap_or_default();
+            deadline = Instant::now() + within;
+        }
         worker.shared.registry.tick(); // the thread that ticks may have ended
         let is_over = Instant::now() >= deadline;
         worker.shared.registry.want_of_all(if is_over { Wish::Abort } else { Wish::Close });

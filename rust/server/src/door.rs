@@ -81,12 +81,24 @@ impl Door {
         self.shared.ends.store(true, Relaxed);
     }
 
-    /// Close the port, finish what has begun within a time, cut off the rest, and wait for all threads.
+    /// Close the port, finish what has begun within a time, and cut off the rest; does not wait for any of it.
+    ///
+    /// Told again, the door has so much time from then on.
+    pub fn end(&self, within: Duration) {
+        self.announce_end();
+        self.ending.send_replace(Some(within));
+    }
+
+    /// Whether all threads have ended: the port is closed, and all connections are.
+    pub fn has_ended(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// `end`, and wait for all threads.
     ///
     /// Errors are those of the system on the threads.
     pub fn drain(&mut self, within: Duration) -> io::Result<()> {
-        self.announce_end();
-        self.ending.send_replace(Some(within));
+        self.end(within);
         let mut result = Ok(());
         for thread in self.threads.drain(..) {
             match thread.join() {

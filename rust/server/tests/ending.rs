@@ -102,3 +102,17 @@ fn a_drain_finishes_what_has_begun_closes_what_is_idle_and_cuts_off_the_rest() {
     assert!((1..10).contains(&began.elapsed().as_secs()));
     wait_until("no request behind", || running.behind.waiting() == 0);
 }
+
+#[test]
+fn an_end_that_is_told_again_takes_its_time_from_then_on() {
+    let running = start_with(Counting::new(10, "first"), Bounds::default());
+    let mut waiting = running.connect();
+    waiting.send("GET /wait HTTP/1.1\r\n\r\n");
+    wait_until("a request behind", || running.behind.waiting() == 1);
+    running.door.end(Duration::from_secs(3600));
+    wait_until("a closed port", || std::net::TcpStream::connect(running.address).is_err());
+    assert!(!running.door.has_ended());
+    running.door.end(Duration::ZERO);
+    assert!(waiting.has_ended());
+    wait_until("the end of all threads", || running.door.has_ended());
+}

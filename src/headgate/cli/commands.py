@@ -230,6 +230,10 @@ def _number(
     "--worker-timeout", "hang_s", default=10.0, least=0, most=3600,
     help="A worker that has not moved for so long is replaced; 0 is never.",
 )  # fmt: skip
+@click.option(
+    "--threads", default=0, show_default=True, type=click.IntRange(0, 256),
+    help="Threads of the native front door of each process; 0 answers with Python alone.",
+)  # fmt: skip
 @_number(
     "--connections", default=8192, least=1, most=1_000_000,
     help="The most connections of each process; beyond them, the one that has waited longest for its client is closed.",
@@ -246,6 +250,7 @@ def serve(
     drain_s: float,
     workers: int,
     hang_s: float,
+    threads: int | None,
     connections: int,
     idle_s: float,
 ) -> None:
@@ -265,21 +270,22 @@ def serve(
     text = file.read_bytes()
     bounds = Bounds(connections=connections, idle_s=idle_s)
 
-    def announce(address: str, more: str = "") -> None:
+    def announce(address: str, more: str) -> None:
         click.echo(f"headgate: {file} on {address}, {core.CORE} core{more}; ctrl-c ends it", err=True)
 
-    def announce_workers(address: str, zone: str) -> None:
-        announce(address, f", {workers} workers{f', state in {zone}' if zone else ''}")
+    def announce_workers(address: str, zone: str, door: str) -> None:
+        announce(address, f", {workers} workers{f', state in {zone}' if zone else ''}{door}")
 
     if workers > 1:
         ended_well = serve_workers(
             text, policy_file=file, workers=workers, store=store, host=host, port=port, drain_s=drain_s, hang_s=hang_s,
-            bounds=bounds, announce=announce_workers,
+            bounds=bounds, threads=threads, announce=announce_workers,
         )  # fmt: skip
         sys.exit(0 if ended_well else 1)
     run_service(
-        text, policy_file=file, store=store, host=host, port=port, drain_s=drain_s, bounds=bounds, announce=announce
-    )
+        text, policy_file=file, store=store, host=host, port=port, drain_s=drain_s, bounds=bounds, threads=threads,
+        announce=announce,
+    )  # fmt: skip
 
 
 @headgate.command()

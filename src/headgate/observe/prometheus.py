@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ NO_RULE = "none"
 """The `rule` of decisions that no rule was for."""
 
 _MOST_KNOWN = 4096
-_BUCKETS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)
+BUCKETS_S = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)
 
 
 def leave_out_creation_times() -> None:
@@ -55,6 +55,22 @@ class WorkerCounts(NamedTuple):
 
     answering: int
     restarts: int
+
+
+class DecisionCounts(NamedTuple):
+    """How many decisions were made elsewhere, and what came of them."""
+
+    decisions: Mapping[tuple[str, str], int]
+    """By rule and result."""
+
+    degraded: Mapping[str, int]
+    """Those that the store could not make, by what made them instead."""
+
+    buckets: Sequence[int]
+    """By time taken: for each of `BUCKETS_S` those up to it and above the one before, then those above all."""
+
+    seconds: float
+    """How long all of them took together."""
 
 
 class Sharing(NamedTuple):
@@ -91,6 +107,12 @@ class Metrics:
         if sharing is not None:
             own = None  # they are shown from the files
             count_in_files(sharing)
+        self.counted_in = own
+        """Where each figure is registered; None where they are kept in files."""
+
+        self.lag_s = 0.0
+        """How long it may take until what another worker has counted is in the files."""
+
         self._decisions = Counter(
             "headgate_decisions",
             "Decisions of each rule: allowed, refused, blocked (another rule refused), or a shadow rule's own",
@@ -104,7 +126,7 @@ class Metrics:
             registry=own,
         )
         self._seconds = Histogram(
-            "headgate_decision_seconds", "Time taken by a decision", buckets=_BUCKETS, registry=own
+            "headgate_decision_seconds", "Time taken by a decision", buckets=BUCKETS_S, registry=own
         )
         self._reloads = Counter(
             "headgate_policy_reloads", "Policies applied or refused while running", ["result"], registry=own
@@ -137,6 +159,9 @@ class Metrics:
         self._kept.set(0)
         for result in ("sent", "lost"):
             self._late.labels(result)
+        self.before_shown: list[Callable[[], object]] = []
+        """Called before the figures are shown, to bring what is counted elsewhere up to date."""
+
         self._known: dict[tuple[int, ...], tuple[tuple[NamedLimit, ...], Sequence[Callable[[], None]]]] = {}
         """By whether it was allowed, and the identities of the limits and of those that refuse; limits are kept."""
 
@@ -193,8 +218,22 @@ class Metrics:
         elif isinstance(event, RequestsWaiting):
             self._waiting.set(event.waiting)
 
+    def add(self, counted: DecisionCounts) -> None:
+        """Count decisions that were made, and counted, without Python."""
+        for (rule, result), count in counted.decisions.items():
+            self._decisions.labels(rule, result).inc(count)
+        for decided_by, count in counted.degraded.items():
+            self._degraded.labels(decided_by).inc(count)
+        # A histogram of the library takes observations one by one; these are its counters.
+        for bucket, count in zip(self._seconds._buckets, counted.buckets, strict=True):
+            if count:
+                bucket.inc(count)
+        self._seconds._sum.inc(counted.seconds)
+
     def exposition(self) -> bytes:
         """All figures in Prometheus' text format."""
+        for bring_up_to_date in self.before_shown:
+            bring_up_to_date()
         return generate_latest(self.registry)
 
 

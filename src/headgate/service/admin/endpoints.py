@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from headgate.observe.prometheus import CONTENT_TYPE, Metrics
@@ -29,6 +30,8 @@ class Admin:
         await self._gate.ping()
         return ServiceResponse(200, TEXT, b"ready\n")
 
-    def figures(self, request: ServiceRequest, rest: str) -> ServiceResponse:
-        """The figures in Prometheus' text format."""
+    async def figures(self, request: ServiceRequest, rest: str) -> ServiceResponse:
+        """The figures in Prometheus' text format: whatever was answered before they were asked for is in them."""
+        if self._metrics.lag_s:
+            await asyncio.sleep(self._metrics.lag_s)
         return ServiceResponse(200, CONTENT_TYPE.encode(), self._metrics.exposition())

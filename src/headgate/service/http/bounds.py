@@ -39,22 +39,25 @@ class Bounds(NamedTuple):
     """Longer than gateways keep a connection that they do not use: they close it first, and never meet a closed one."""
 
 
-def within_descriptors(bounds: Bounds) -> Bounds:
+def within_descriptors(bounds: Bounds, *, passed_on: int = 0, beside: int = 0) -> Bounds:
     """The bounds, with no more connections than this process and those it forks may each have descriptors for.
 
+    `passed_on` are requests that take two more at one time, those of a connection within the process; `beside` are
+    taken by what a process does not always have.
     Raises the soft limit on descriptors where it may. Raises ConfigError where too few are left to serve at all.
     """
     connections = bounds.connections
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _OTHER_DESCRIPTORS
+    others = _OTHER_DESCRIPTORS + beside
+    wanted = connections + 2 * min(connections, passed_on) + others
     if soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft <= _OTHER_DESCRIPTORS:
+    most = min(connections, max(soft - others - 2 * passed_on, (soft - others) // 3 if passed_on else 0))
+    if most < 1:
         raise ConfigError(f"ulimit -n: {soft} descriptors are too few to serve; let it have {wanted}")
-    most = min(connections, soft - _OTHER_DESCRIPTORS)
     if most < connections:
         log.warning("at most %d connections of each process, for lack of descriptors (ulimit -n)", most)
     return bounds._replace(connections=most)

@@ -78,8 +78,13 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername")
         peer = address[0] if isinstance(address, tuple) else "unix"
-        wants_body = self._connections.app.wants_body
-        self._reader = RequestReader(self._bounds, peer, self._loop.time, wants_body, self._receive)
+        self._reader = RequestReader(
+            self._bounds,
+            None if self._connections.from_door else peer,
+            self._loop.time,
+            self._connections.app.wants_body,
+            self._receive,
+        )
         if self._connections.admit(self):
             self._wait()
         else:

@@ -14,11 +14,15 @@ _LOOK_EVERY_S = 1.0
 
 
 class Connections:
-    """The connections of one process to one application, within bounds."""
+    """The connections of one process to one application, within bounds.
 
-    def __init__(self, app: Application, bounds: Bounds) -> None:
+    Where all of them are from the front door (`from_door`), it says in a field who its client is.
+    """
+
+    def __init__(self, app: Application, bounds: Bounds, *, from_door: bool = False) -> None:
         self.app = app
         self.bounds = bounds
+        self.from_door = from_door
         self.open: set[Connection] = set()
         self.waiting: dict[Connection, None] = {}
         """Those that wait for their client, in the order in which they began to."""

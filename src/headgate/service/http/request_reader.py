@@ -27,6 +27,9 @@ _CLOSE, _KEEP, _KEEP_AND_SAY = Persistence
 _FRAMING = frozenset((b"content-length", b"transfer-encoding", b"expect", b"host"))
 """Fields that say how the request is to be read."""
 
+_PEER_OF_DOOR = b"headgate-door-peer"
+"""The field in which the front door, and nobody else, says who its client is."""
+
 
 class RequestRefused(Exception):
     """A request that is not read further, with the status and the detail of the response."""
@@ -43,7 +46,8 @@ class MalformedRequest(RequestRefused):
 class RequestReader:
     """Reads the requests of one connection, and hands each to `receive` with how the connection goes on after it.
 
-    Where the body is not wanted, the request is handed over as soon as its head has come.
+    Where the body is not wanted, the request is handed over as soon as its head has come. `peer` is the client's
+    address; None where the front door says it, in a field of each request.
     """
 
     _body: bytearray
@@ -56,13 +60,14 @@ class RequestReader:
     def __init__(
         self,
         bounds: Bounds,
-        peer: str,
+        peer: str | None,
         now_s: Callable[[], float],
         wants_body: Callable[[str, str], bool],
         receive: Callable[[ServiceRequest, Persistence], None],
     ) -> None:
         self._bounds = bounds
-        self._peer = peer
+        self._by_door = peer is None
+        self._peer = peer or "unix"
         self._now_s = now_s
         self._wants_body = wants_body
         self._receive = receive
@@ -133,6 +138,9 @@ class RequestReader:
         if self.phase == BODY:  # a trailer: the request is not changed any more
             return
         name, value = name.lower(), value or b""
+        if self._by_door and name == _PEER_OF_DOOR:
+            self._peer = value.decode("ascii")
+            return
         self._head += len(name) + len(value) + 4
         self._fields.append((name, value))
         if len(self._fields) > self._bounds.fields or self._head > self._bounds.head_bytes:

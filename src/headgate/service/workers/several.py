@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from headgate.errors import ConfigError, HeadgateError
 from headgate.observe.events import PolicyRefused
@@ -19,9 +20,11 @@ from headgate.policy.gate import AsyncGate
 from headgate.policy.problems import PolicyError
 from headgate.policy.store_fit import check_fit, check_holds
 from headgate.service.app import Service
-from headgate.service.http.bounds import Bounds, within_descriptors
+from headgate.service.http.bounds import Bounds
+from headgate.service.workers.door_plan import DoorPlan, plan_door, port_of, sockets_of
 from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
-from headgate.service.workers.process import FINISH_WITHIN_S, run
+from headgate.service.workers.port import FINISH_WITHIN_S
+from headgate.service.workers.process import run
 from headgate.stores.guard.choice import rescued
 from headgate.stores.protocol import Store
 from headgate.stores.shared.store import default_zone_url
@@ -48,17 +51,18 @@ def serve_workers(
     drain_s: float,
     hang_s: float,
     bounds: Bounds,
-    announce: Callable[[str, str], None],
+    threads: int | None,
+    announce: Callable[[str, str, str], None],
 ) -> bool:
     """Serve the policy of a text, which is that of the file now, in several processes until told to stop.
 
     Whether all of them ended well. `store` (a URL) stands in for the policy's own; where neither is, it is the
     zone of this user and namespace. A worker that hangs for `hang_s` seconds is replaced, with 0 never.
-    `announce` gets the address and that zone's URL ("" where a store was named), once all workers answer. Raises
+    `threads` are those of the front door of each worker, see `plan_door`. `announce` gets the address, that zone's URL
+    ("" where a store was named) and words about the door, once all workers answer. Raises
     before anything starts: PolicyError and ConfigError for what cannot be used, a store in the memory of each
     process among it; OSError for files.
     """
-    bounds = within_descriptors(bounds)
     policy = policy_of(text, policy_file)
     zone = default_zone_url(policy.namespace) if store is None and not policy.names_store else ""
     opened = open_store(zone or (policy.store if store is None else store))
@@ -70,24 +74,36 @@ def serve_workers(
         )
     check_holds(policy, lambda limits: rescued(opened, opened.bind(limits), limits, None))
     check_fit(policy, opened)
+    plan = plan_door(opened, threads, workers=workers)
+    bounds = plan.within_descriptors(bounds)
     listeners = listen_together(host, port, workers)
     folder = LockedFolder(METRICS)
     try:
         make_files(folder.path, workers)
-        task = _WorkerTask(policy_file, text, policy, opened, own_store=store is None, bounds=bounds, drain_s=drain_s)
-        address = address_of(listeners[0])
-        supervisor = Supervisor(
-            listeners,
-            lambda link: task.work(link, Sharing(folder.path, link.worker, supervisor.counts)),
-            drain_s=drain_s,
-            stop_within_s=FINISH_WITHIN_S + _GRACE_S,
-            hang_s=hang_s,
-            all_answer=lambda: announce(address, zone),
-        )
-        return supervisor.run()
+        with sockets_of(plan) as sockets:
+            doorway = _Doorway(plan, sockets, bounds)
+            task = _WorkerTask(policy_file, text, policy, opened, doorway, own_store=store is None, drain_s=drain_s)
+            address = address_of(listeners[0])
+            supervisor = Supervisor(
+                listeners,
+                lambda link: task.work(link, Sharing(folder.path, link.worker, supervisor.counts)),
+                drain_s=drain_s,
+                stop_within_s=FINISH_WITHIN_S + _GRACE_S,
+                hang_s=hang_s,
+                all_answer=lambda: announce(address, zone, plan.told),
+            )
+            return supervisor.run()
     finally:
         folder.remove()
         opened.close()
+
+
+class _Doorway(NamedTuple):
+    """What stands before each worker, and what its clients may take."""
+
+    plan: DoorPlan
+    sockets: Path | None
+    bounds: Bounds
 
 
 class _WorkerTask:
@@ -99,9 +115,9 @@ class _WorkerTask:
         text: bytes,
         policy: Policy,
         store: Store,
+        doorway: _Doorway,
         *,
         own_store: bool,
-        bounds: Bounds,
         drain_s: float,
     ) -> None:
         self._file = file
@@ -110,7 +126,7 @@ class _WorkerTask:
         self._store = store
         self._store_named = _store_named(policy) if own_store else None
         self._own_store = own_store
-        self._bounds = bounds
+        self._doorway = doorway
         self._drain_s = drain_s
 
     def work(self, link: SupervisorLink, sharing: Sharing) -> None:
@@ -129,11 +145,11 @@ class _WorkerTask:
             refused=error is not None,
             applied=self._good.keep,
         )
+        plan, sockets, bounds = self._doorway
         run(
             service,
-            link.listener,
+            port_of(plan, service, link.listener, bounds, sockets=sockets, worker=link.worker),
             watch,
-            bounds=self._bounds,
             drain_s=self._drain_s,
             announce=link.report_ready,
             heartbeat=link.beat,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Callable
 
 from headgate.service.app import Service
-from headgate.service.http.connections import Connections
 
 log = logging.getLogger("headgate")
 
@@ -19,9 +19,12 @@ class Shutdown:
     second SIGTERM does not end the drain, SIGINT does.
     """
 
-    def __init__(self, service: Service, connections: Connections, drain_s: float, *, supervised: bool) -> None:
+    def __init__(
+        self, service: Service, announce_end: Callable[[], object], drain_s: float, *, supervised: bool
+    ) -> None:
+        """`announce_end` has every response be the last one of its connection."""
         self._service = service
-        self._connections = connections
+        self._announce_end = announce_end
         self._drain_s = drain_s
         self._supervised = supervised
         self._loop = asyncio.get_running_loop()
@@ -42,7 +45,8 @@ class Shutdown:
         self.begun.set()
 
     def _drain(self) -> None:
-        self._service.draining = self._connections.closing = True
+        self._service.draining = True
+        self._announce_end()
 
     def _on_term(self) -> None:
         if not self._drain_s:

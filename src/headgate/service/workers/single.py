@@ -8,7 +8,8 @@ from pathlib import Path
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate
 from headgate.service.app import Service
-from headgate.service.http.bounds import Bounds, within_descriptors
+from headgate.service.http.bounds import Bounds
+from headgate.service.workers.door_plan import plan_door, port_of, sockets_of
 from headgate.service.workers.policy_watch import PolicyWatch, other_store, policy_of
 from headgate.service.workers.process import run
 from headgate.supervisor.listener import address_of, listen
@@ -23,15 +24,18 @@ def serve(
     port: int,
     drain_s: float,
     bounds: Bounds,
-    announce: Callable[[str], None],
+    threads: int | None,
+    announce: Callable[[str, str], None],
 ) -> None:
     """Serve the policy of a text, which is that of the file now, in this process until told to stop.
 
-    `store` (a URL) stands in for the policy's own. `announce` gets the address once requests are answered.
+    `store` (a URL) stands in for the policy's own. `threads` are those of the front door, see `plan_door`. `announce`
+    gets the address and words about the door, once requests are answered.
     """
-    bounds = within_descriptors(bounds)
     policy = policy_of(text, policy_file)
     gate = AsyncGate(policy, store=store)
+    plan = plan_door(gate.store, threads)
+    bounds = plan.within_descriptors(bounds)
     service = Service(gate)
     listener = listen(host, port)
 
@@ -42,4 +46,7 @@ def serve(
         return changed
 
     watch = PolicyWatch(policy_file, gate, service.events, parse, judged=text)
-    run(service, listener, watch, bounds=bounds, drain_s=drain_s, announce=lambda: announce(address_of(listener)))
+    address = address_of(listener)
+    with sockets_of(plan) as sockets:
+        door = port_of(plan, service, listener, bounds, sockets=sockets)
+        run(service, door, watch, drain_s=drain_s, announce=lambda: announce(address, plan.told))

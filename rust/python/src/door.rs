@@ -1,0 +1,119 @@
+//! The front door of the service: `headgate_server::door`, for the process that serves.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::Duration;
+
+use headgate_core::memory::shared::same_file;
+use headgate_server::bounds::Bounds;
+use headgate_server::decide::{Answer, Check, Decide};
+use headgate_server::door::{Door as Threads, Options};
+use headgate_server::stats::Figures;
+use pyo3::exceptions::PyValueError;
+use pyo3::intern;
+use pyo3::prelude::*;
+
+/// How often it is looked whether all threads have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// Serves listening sockets on threads of its own.
+#[pyclass(frozen, module = "headgate._native")]
+pub struct Door {
+    threads: Threads,
+}
+
+/// What a door has counted: (route, status, responses) where there was one, then the other numbers of `Figures`.
+type Counted = (Vec<(&'static str, u16, u64)>, u64, u64, u64, u64, u64);
+
+/// Leaves every check to the Python service.
+struct PassAll;
+
+impl Decide for PassAll {
+    fn decide(&self, _: &Check<'_>) -> Answer {
+        Answer::Pass
+    }
+}
+
+#[pymethods]
+impl Door {
+    #[new]
+    #[pyo3(signature = (listeners, python_socket, *, threads, forwarded, streams, bounds))]
+    fn new(
+        py: Python<'_>,
+        listeners: Vec<RawFd>,
+        python_socket: PathBuf,
+        threads: usize,
+        forwarded: usize,
+        streams: u32,
+        bounds: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let options = Options { python_socket, threads, bounds: read_bounds(bounds, forwarded, streams)? };
+        let listeners = listeners.into_iter().map(listener_of).collect::<Result<Vec<_>, _>>()?;
+        let threads = py.detach(|| Threads::open(listeners, options, Box::new(PassAll)))?;
+        Ok(Self { threads })
+    }
+
+    fn announce_end(&self) {
+        self.threads.announce_end();
+    }
+
+    fn end(&self, within_s: f64) -> PyResult<()> {
+        self.threads.end(duration(within_s)?);
+        Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.threads.has_ended()
+    }
+
+    fn figures(&self) -> Counted {
+        let Figures { responses, left_to_python, accepted, open, gave_way, expired } = self.threads.figures();
+        (responses, left_to_python, accepted, open, gave_way, expired)
+    }
+}
+
+impl Drop for Door {
+    /// Wait for the threads without the interpreter, for which one of them may wait.
+    fn drop(&mut self) {
+        self.threads.end(Duration::ZERO);
+        Python::attach(|py| {
+            py.detach(|| {
+                while !self.threads.has_ended() {
+                    sleep(LOOK_EVERY);
+                }
+            });
+        });
+    }
+}
+
+/// A socket of our own for the listening socket that has this descriptor.
+fn listener_of(descriptor: RawFd) -> io::Result<TcpListener> {
+    Ok(OwnedFd::from(same_file(descriptor)?).into())
+}
+
+/// Read a `headgate.service.http.bounds.Bounds`.
+fn read_bounds(bounds: &Bound<'_, PyAny>, forwarded: usize, streams: u32) -> PyResult<Bounds> {
+    let py = bounds.py();
+    Ok(Bounds {
+        connections: bounds.getattr(intern!(py, "connections"))?.extract()?,
+        connections_of_client: usize::MAX,
+        held_bytes: bounds.getattr(intern!(py, "held_bytes"))?.extract()?,
+        head_bytes: bounds.getattr(intern!(py, "head_bytes"))?.extract()?,
+        target_bytes: bounds.getattr(intern!(py, "target_bytes"))?.extract()?,
+        fields: bounds.getattr(intern!(py, "fields"))?.extract()?,
+        body_bytes: bounds.getattr(intern!(py, "body_bytes"))?.extract()?,
+        head: duration(bounds.getattr(intern!(py, "head_s"))?.extract()?)?,
+        body: duration(bounds.getattr(intern!(py, "body_s"))?.extract()?)?,
+        take: duration(bounds.getattr(intern!(py, "take_s"))?.extract()?)?,
+        idle: duration(bounds.getattr(intern!(py, "idle_s"))?.extract()?)?,
+        forwarded,
+        streams,
+    })
+}
+
+fn duration(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(format!("{seconds} s: {error}")))
+}

@@ -1,0 +1,88 @@
+"""Whether a front door stands before a service, and where the two meet."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from headgate import core
+from headgate.observe.locked_folder import LockedFolder
+from headgate.service.app import Service
+from headgate.service.http.bounds import Bounds, within_descriptors
+from headgate.service.workers.front_door import PASSED_ON, FrontDoor
+from headgate.service.workers.port import Port
+from headgate.service.workers.public_port import PublicPort
+from headgate.stores.protocol import Store
+
+_SOCKETS = "headgate-door-"
+"""The prefix of the folder of private sockets."""
+
+_DESCRIPTORS_OF_THREAD = 8
+"""Of an event loop and its share in the listening sockets, at the most."""
+
+
+class DoorPlan(NamedTuple):
+    """Whether a front door stands before each process of a service: its threads, or why there is none."""
+
+    threads: int
+    """0 for none."""
+
+    why_not: str = ""
+    """Empty where none was asked for."""
+
+    @property
+    def told(self) -> str:
+        """What is said of it when the service begins."""
+        if not self.threads:
+            return f", answered by Python: {self.why_not}" if self.why_not else ""
+        return f", a front door of {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+    def within_descriptors(self, bounds: Bounds) -> Bounds:
+        """The bounds, with no more connections than there are descriptors for; see `http.bounds`."""
+        if not self.threads:
+            return within_descriptors(bounds)
+        return within_descriptors(bounds, passed_on=PASSED_ON, beside=self.threads * _DESCRIPTORS_OF_THREAD)
+
+
+def plan_door(store: Store, threads: int | None, *, workers: int = 1) -> DoorPlan:
+    """What stands before each process that decides on a store; None is as many threads as it has cores for its own."""
+    if threads == 0:
+        return DoorPlan(0)
+    if getattr(core.native, "Door", None) is None:
+        return DoorPlan(0, "the front door needs the native core")
+    if store.blocking or getattr(store, "core", "") == "python":
+        return DoorPlan(0, "the front door does not decide on this store")
+    return DoorPlan(threads or max(1, _cores() // workers))
+
+
+@contextmanager
+def sockets_of(plan: DoorPlan) -> Iterator[Path | None]:
+    """A folder that only this user may enter, for the private sockets of a service; None where there is no door."""
+    if not plan.threads:
+        yield None
+        return
+    folder = LockedFolder(_SOCKETS)
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
+
+
+def port_of(
+    plan: DoorPlan, service: Service, listener: socket.socket, bounds: Bounds, *, sockets: Path | None, worker: int = 1
+) -> Port:
+    """What answers on a listening socket, as planned."""
+    if sockets is None:
+        return PublicPort(service, listener, bounds)
+    return FrontDoor(service, listener, bounds, private_socket=sockets / str(worker), threads=plan.threads)
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

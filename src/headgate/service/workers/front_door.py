@@ -1,0 +1,123 @@
+"""The port of a service with the native front door before it, which answers clients on threads of its own.
+
+The door decides checks without Python, and passes all else on to the HTTP server of this process, on a private socket.
+See docs/decisions/0061-the-front-doors-intake.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from headgate import core
+from headgate.observe.door_metrics import DoorCounts, DoorMetrics
+from headgate.service.app import Service
+from headgate.service.http.bounds import Bounds
+from headgate.service.http.connections import Connections
+from headgate.service.workers.port import FINISH_WITHIN_S, LOOK_EVERY_S, REFUSE_BEFORE_S
+from headgate.supervisor.listener import BACKLOG
+
+log = logging.getLogger("headgate")
+
+PASSED_ON = 2048
+"""Requests that are at Python at one time; others wait for their turn."""
+
+_STREAMS = 128
+"""Requests that one connection of HTTP/2 may have open."""
+
+_COUNT_EVERY_S = 0.1
+_CUT_OFF_WITHIN_S = 1
+_FOREVER_S = 1e9
+
+
+class FrontDoor:
+    """A listening socket that the native door serves; see `Port`."""
+
+    _server: asyncio.AbstractServer
+
+    def __init__(
+        self, service: Service, listener: socket.socket, bounds: Bounds, *, private_socket: Path, threads: int
+    ) -> None:
+        """`private_socket` is where Python is to listen for the door; whatever is there is replaced."""
+        self.connections = Connections(service, _behind(bounds), from_door=True)
+        self._listener = listener
+        self._bounds = bounds
+        self._socket = private_socket
+        self._threads = threads
+        self._door: Any = None
+        self._ends = False
+        self._service = service
+        self._figures = DoorMetrics(service.metrics.counted_in)
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        with suppress(FileNotFoundError):  # of a worker that was killed
+            self._socket.unlink()
+        self._server = await loop.create_unix_server(self.connections, str(self._socket), backlog=BACKLOG)
+        assert core.native is not None
+        self._door = core.native.Door(
+            [self._listener.fileno()],
+            str(self._socket),
+            threads=self._threads,
+            forwarded=-(-PASSED_ON // self._threads),
+            streams=_STREAMS,
+            bounds=self._bounds,
+        )
+        self._listener.close()  # the door has it
+        if self._ends:
+            self._door.announce_end()
+        metrics = self._service.metrics
+        metrics.before_shown.append(self._count)
+        if metrics.counted_in is None:  # other workers show what this one has counted
+            metrics.lag_s = 2 * _COUNT_EVERY_S
+            self._counting = asyncio.create_task(self._keep_counting())
+
+    def announce_end(self) -> None:
+        self._ends = True
+        if self._door is not None:
+            self._door.announce_end()
+
+    async def end(self, at_once: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + FINISH_WITHIN_S
+        is_over = False
+        self._door.end(FINISH_WITHIN_S + _CUT_OFF_WITHIN_S)  # it is told when that time is over
+        while not self._door.has_ended() and loop.time() < deadline + _CUT_OFF_WITHIN_S:
+            if loop.time() > deadline - REFUSE_BEFORE_S:
+                self.connections.wait_in_line_no_longer()
+            if not is_over and (at_once.is_set() or loop.time() > deadline):
+                is_over = True
+                *_, still_open, _, _ = self._door.figures()
+                log.error("%d connections have not ended in their time: they are cut off", still_open)
+                self._door.end(0)
+            await asyncio.sleep(LOOK_EVERY_S)
+        self._count()
+        self._server.close()
+        self.connections.abort()
+
+    def _count(self) -> None:
+        """Bring the figures of the service up to date."""
+        self._figures.update(DoorCounts(*self._door.figures()))
+
+    async def _keep_counting(self) -> None:
+        while True:
+            self._count()
+            await asyncio.sleep(_COUNT_EVERY_S)
+
+
+def _behind(bounds: Bounds) -> Bounds:
+    """The bounds of the private socket: the door keeps those of its clients, and adds a field to their requests."""
+    return bounds._replace(
+        connections=1_000_000,
+        held_bytes=1 << 40,
+        head_bytes=bounds.head_bytes + 4096,
+        fields=bounds.fields + 8,
+        head_s=_FOREVER_S,
+        body_s=_FOREVER_S,
+        take_s=_FOREVER_S,
+        idle_s=_FOREVER_S,
+    )

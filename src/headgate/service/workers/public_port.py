@@ -1,0 +1,55 @@
+"""The port of a service that Python alone answers on: its event loop accepts, reads and writes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from contextlib import suppress
+
+from headgate.service.app import Service
+from headgate.service.http.bounds import Bounds
+from headgate.service.http.connections import Connections
+from headgate.service.workers.port import FINISH_WITHIN_S, LOOK_EVERY_S, REFUSE_BEFORE_S
+from headgate.supervisor.listener import BACKLOG
+
+log = logging.getLogger("headgate")
+
+_QUIET_S = 0.1
+"""How long connections on which nothing has begun outlive the port: a request may be on its way."""
+
+
+class PublicPort:
+    """A listening socket whose connections are answered on the event loop; see `Port`."""
+
+    _server: asyncio.AbstractServer
+
+    def __init__(self, service: Service, listener: socket.socket, bounds: Bounds) -> None:
+        self.connections = Connections(service, bounds)
+        self._listener = listener
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self.connections, sock=self._listener, backlog=BACKLOG)
+
+    def announce_end(self) -> None:
+        self.connections.closing = True
+
+    async def end(self, at_once: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        connections = self.connections
+        with suppress(OSError):  # those that wait to be accepted were connected: they are answered, too
+            while True:
+                accepted, _ = self._listener.accept()
+                await loop.connect_accepted_socket(connections, accepted)
+        self._server.close()
+        deadline = loop.time() + FINISH_WITHIN_S
+        await asyncio.sleep(_QUIET_S)
+        while connections.open and not at_once.is_set() and loop.time() < deadline:
+            connections.close_idle()
+            if loop.time() > deadline - REFUSE_BEFORE_S:
+                connections.wait_in_line_no_longer()
+            await asyncio.sleep(LOOK_EVERY_S)
+        if connections.open:
+            log.error("%d connections have not ended in their time: they are cut off", len(connections.open))
+            connections.abort()

@@ -1,0 +1,175 @@
+"""The service behind the native front door: one server to its clients, whichever of the two answers."""
+
+from __future__ import annotations
+
+import re
+import signal
+import stat
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from running import RunningService, running_service
+
+pytestmark = pytest.mark.integration
+
+POLICY = """\
+version: 1
+client_ip: {header: X-Forwarded-For, trusted_proxies: [127.0.0.9/32]}
+rules:
+  - {name: login, match: {path: /login}, by: [ip], limits: 1/hour fixed}
+  - {name: all, by: [ip], limits: 1000000/hour fixed, default: true}
+"""
+SOCKETS = Path("/dev/shm")
+REQUESTS = [
+    ("GET", "/check/default/a", ""),
+    ("POST", "/check/default/login", ""),
+    ("GET", "/check/default/login", ""),
+    ("GET", "/check-403/default/login", ""),
+    ("HEAD", "/check/default/login", ""),
+    ("GET", "/check/nosuch", ""),
+    ("GET", "/check", ""),
+    ("POST", "/v1/check", '{"request": {"path": "/a", "client_ip": "203.0.113.1"}}'),
+    ("POST", "/v1/check", '{"requests": [{"path": "/a"}, {"path": "/login"}, {"path": "/login"}]}'),
+    ("POST", "/v1/check", "{"),
+    ("POST", "/v1/check", '{"request": {"uri": "/"}}'),
+    ("POST", "/v1/check", ""),
+    ("GET", "/v1/check", ""),
+    ("POST", "/v1/reserve", '{"request": {"path": "/a", "client_ip": "203.0.113.1"}, "id": "h"}'),
+    ("POST", "/v1/commit", '{"id": "none"}'),
+    ("GET", "/healthz", ""),
+    ("POST", "/healthz", "x"),
+    ("GET", "/readyz", ""),
+    ("GET", "/nowhere?a=b", ""),
+]
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    file = tmp_path / "policy.yaml"
+    file.write_text(POLICY)
+    return file
+
+
+def figures(service: RunningService) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and the values of its labels."""
+    families = text_string_to_metric_families(service.client.get("/metrics").text)
+    return {(sample.name, *sorted(sample.labels.values())): sample.value for one in families for sample in one.samples}
+
+
+def told(answer: httpx.Response) -> tuple[int, dict[str, str], str]:
+    """What is the same whenever it is asked."""
+    fields = {name: value for name, value in answer.headers.items() if name not in ("date", "content-length")}
+    text = re.sub(r'("retry-after-ms": ?|"reset_after": ?|"retry_after": ?|"id": ?|;t=|in )[^,};]+', r"\1", answer.text)
+    for name in ("retry-after", "ratelimit", "x-ratelimit-problem"):
+        if name in fields:
+            fields[name] = re.sub(r'\d{2,}|"retry-after-ms":\d+', "", fields[name])
+    return answer.status_code, fields, text
+
+
+def test_a_client_cannot_tell_the_front_door_from_python(policy: Path) -> None:
+    with running_service(policy, "--threads", "2") as door, running_service(policy, "--threads", "0") as python:
+        assert ", a front door of 2 threads; " in door.lines[0]
+        assert python.lines[0].endswith(", native core; ctrl-c ends it\n")
+        for method, path, body in REQUESTS:
+            answers = [told(one.client.request(method, path, content=body)) for one in (door, python)]
+            assert answers[0] == answers[1], (method, path, body)
+
+
+def test_the_client_of_the_front_door_is_counted_and_not_whom_it_names(policy: Path) -> None:
+    with running_service(policy, "--threads", "1") as service:
+        for status, address in [(200, "203.0.113.1"), (429, "203.0.113.2"), (429, "127.0.0.9")]:
+            answer = service.client.get("/check/default/login", headers={"Headgate-Door-Peer": address})
+            assert answer.status_code == status
+        assert service.client.get("/check/default/a", headers={"Headgate-Door-Peer": "no address"}).status_code == 200
+
+
+def test_python_gives_no_meaning_to_the_field_of_the_front_door(policy: Path) -> None:
+    with running_service(policy, "--threads", "0") as service:
+        for status, address in [(200, "203.0.113.1"), (429, "203.0.113.2")]:
+            answer = service.client.get("/check/default/login", headers={"Headgate-Door-Peer": address})
+            assert answer.status_code == status
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
+def test_the_private_socket_is_this_users_alone_and_goes_with_the_service(policy: Path, sig: signal.Signals) -> None:
+    before = set(SOCKETS.glob("headgate-door-*"))
+    with running_service(policy, "--threads", "1") as service:
+        [folder] = set(SOCKETS.glob("headgate-door-*")) - before
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert service.stop(sig) == 0
+        assert not folder.exists()
+
+
+def test_folders_of_killed_services_are_removed_by_the_next(policy: Path) -> None:
+    before = set(SOCKETS.glob("headgate-door-*"))
+    with running_service(policy, "--threads", "1") as killed:
+        [folder] = set(SOCKETS.glob("headgate-door-*")) - before
+        killed.process.kill()
+        killed.process.wait(10)
+    assert folder.exists()
+    with running_service(policy, "--threads", "1"):
+        assert not folder.exists()
+
+
+def test_the_figures_tell_of_responses_and_connections(policy: Path) -> None:
+    with running_service(policy, "--threads", "2") as service:
+        for _ in range(3):
+            service.client.get("/check/default/login")
+        httpx.get(f"{service.url}/healthz")
+        shown = figures(service)
+        assert shown["headgate_responses_total", "200", "check"] == 1
+        assert shown["headgate_responses_total", "429", "check"] == 2
+        assert shown["headgate_responses_total", "200", "healthz"] == 1
+        assert shown["headgate_decisions_total", "login", "refused"] == 2
+        assert shown["headgate_decision_seconds_count",] == 3
+        assert shown["headgate_connections_accepted_total",] == 2
+        assert shown["headgate_connections",] == 1
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_reload_under_load_loses_no_request_and_no_count(policy: Path, tmp_path: Path, workers: str) -> None:
+    store = f"shared://{tmp_path / 'zone'}?size=4MiB"
+    options = ("--threads", "2", "--workers", workers, "--store", store)
+    with running_service(policy, *options) as service:
+        over = threading.Event()
+
+        def keep_asking(_: int) -> int:
+            with httpx.Client(base_url=service.url, timeout=10) as client:
+                answered = 0
+                while not over.is_set():
+                    assert client.get("/check/default/a").status_code == 200
+                    answered += 1
+                return answered
+
+        with ThreadPoolExecutor(4) as pool:
+            counts = [pool.submit(keep_asking, number) for number in range(4)]
+            for quota in (2_000_000, 3_000_000, 4_000_000):
+                seen = len(service.lines)
+                policy.write_text(POLICY.replace("1000000/", f"{quota}/"))
+                service.wait_for("is in force", after=seen)
+                time.sleep(0.1)
+            over.set()
+            asked = sum(count.result() for count in counts)
+        assert asked > 50
+        deadline = time.monotonic() + 10  # until every worker has the last policy
+        while "q=4000000" not in service.client.get("/check/default/a").headers["ratelimit-policy"]:
+            asked += 1
+            assert time.monotonic() < deadline
+        asked += 1
+        left = service.client.get("/check/default/a").headers["ratelimit"]
+        assert left.startswith(f'"all";r={4_000_000 - asked - 1};')
+        assert figures(service)["headgate_decisions_total", "all", "allowed"] == asked + 1
+
+
+def test_a_service_on_the_python_core_says_that_it_has_no_front_door(
+    policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_CORE", "python")
+    with running_service(policy, "--threads", "2") as service:
+        assert ", python core, answered by Python: the front door needs the native core; " in service.lines[0]
+        assert service.client.get("/check/default/a").status_code == 200
