@@ -11,6 +11,7 @@ pub mod answer;
 mod committing;
 mod extending;
 mod judgement;
+mod known_few;
 pub mod known_hold;
 mod known_key;
 mod known_places;
@@ -32,6 +33,7 @@ use crate::shard::log_reader::Entries;
 use crate::shard::registered::{Definition, Registered, Registration};
 use crate::table::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
 use crate::table::judgement::Judgement;
+use crate::table::known_few::decide_few;
 use crate::table::known_key::{decide_known, decide_known_log};
 use crate::table::storage::{Full, LockedShards, Stats, Storage};
 use crate::table::transaction::Transaction;
@@ -205,6 +207,11 @@ impl<S: Storage> Table<S> {
     fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let mut transaction = Transaction::new(&self.storage);
         self.lock(&mut transaction, checks, now_us)?;
+        if checks.len() > 1
+            && let Some(answer) = decide_few(checks, &mut transaction, now_us, mode)?
+        {
+            return Ok(answer);
+        }
         self.decide::<false>(checks, &mut transaction, &mut Judgement::new(), now_us, mode, |_, _, _| Ok(()))
     }
 

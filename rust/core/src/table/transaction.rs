@@ -53,12 +53,14 @@ impl<'table, S: Storage> Transaction<'table, S> {
             shard_numbers.sort_unstable();
             shard_numbers.dedup();
         }
-        self.storage.lock_all(&shard_numbers, &mut self.locked.guards)?;
+        let shard_numbers = &shard_numbers[..];
+        self.storage.lock_all(shard_numbers, &mut self.locked.guards)?;
+        let guards = &self.locked.guards[..];
         for check in checks {
             let (shard_number, tag) = (self.storage.shard_of(check.key), check.tag());
-            let guard =
-                if shard_numbers.len() == 1 { 0 } else { shard_numbers.partition_point(|other| *other < shard_number) };
-            let place = self.locked.guards[guard].find(tag);
+            // There are few: to look at each is shorter than to halve them.
+            let guard = shard_numbers.iter().position(|other| *other == shard_number).unwrap_or_default();
+            let place = guards[guard].find(tag);
             self.locked.locations.push(Location { shard_number, guard, tag, place });
         }
         Ok(())
