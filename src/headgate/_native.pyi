@@ -23,6 +23,7 @@ __all__ = [
     "Door",
     "FieldSender",
     "FieldStarter",
+    "GateCalls",
     "KeyedLimits",
     "NativeGate",
     "Operation",
@@ -267,6 +268,24 @@ class BoundLimits:
         """Each limit's stored state as the Python transition writes it."""
 
 @final
+class GateCalls:
+    """The `hit` and `peek` of a gate: they stay while the policy in force is replaced.
+
+    `native` decides; what it leaves to Python, or all where it is None, the `decide` of a
+    `headgate.policy.resolver.Resolver` does.
+    """
+
+    def __new__(cls, native: NativeGate | None, resolver: Any) -> GateCalls: ...
+    def take(self, native: NativeGate | None, resolver: Any) -> None:
+        """Decide by another policy from here on."""
+
+    def hit(self, request: Any, cost: Any = 1, *, ruleset: Any = "default") -> Any:
+        """Decide for a request and charge it: a Decision, or what the store's limits give that waits for I/O."""
+
+    def peek(self, request: Any, cost: Any = 1, *, ruleset: Any = "default") -> Any:
+        """`hit` that changes nothing."""
+
+@final
 class NativeGate:
     """A policy on a store, which resolves and decides without Python's code; see `headgate.policy.gate`.
 
@@ -277,12 +296,6 @@ class NativeGate:
     @staticmethod
     def of(resolver: Any) -> NativeGate | None:
         """The native gate of a `headgate.policy.resolver.Resolver`; None for a policy that only Python can apply."""
-
-    def hit(self, request: Any, cost: Any, ruleset: Any) -> Any:
-        """Decide for a request and charge it: a Decision, or what the store's limits give that waits for I/O."""
-
-    def peek(self, request: Any, cost: Any, ruleset: Any) -> Any:
-        """`hit` that changes nothing."""
 
     def decide_at(self, request: Any, now_us: Any, cost: Any, ruleset: Any) -> tuple[Any, Any] | None:
         """(the decision as of a moment, what `resolve` gives)."""

@@ -27,7 +27,7 @@ def pair(policy: Policy, clock: ManualClock) -> tuple[Gate, Gate]:
     """A gate that decides natively, and one that does not, each with a store of its own."""
     native, python = [Gate(policy, store=make_store("native"), clock=clock) for _ in range(2)]
     assert native._native is not None
-    python._native = None
+    python._decide_by(python.resolver, None)
     return native, python
 
 
@@ -89,6 +89,6 @@ def test_a_gate_on_a_store_without_native_limits_decides_alike(policy: dict[str,
     compiled = read_policy(policy)
     native, python = [Gate(compiled, store=MemoryStore(core="python"), clock=clock) for _ in range(2)]
     assert python._native is None
-    native._native = cast(Any, core.native).NativeGate.of(native.resolver)
+    native._decide_by(native.resolver, cast(Any, core.native).NativeGate.of(native.resolver))
     for request in history:
         assert numbers(native.hit(request)) == numbers(python.hit(request))

@@ -462,7 +462,7 @@ def test_more_kinds_of_requests_than_a_gate_remembers_are_judged_all_the_same(co
 def test_requests_of_one_kind_share_what_is_known_of_them_however_many_paths_there_are(core: str) -> None:
     rules = [rule(f"r{number}", match={"path": f"/r{number}/{{id}}", "method": ["GET", "PUT"]}) for number in range(9)]
     gate = make_gate(core, *rules, rule("h", match={"host": ["a.example.com", "*.example.org"]}), rule("all"))
-    gate._native = None  # the native gate remembers kinds, and no paths
+    gate._decide_by(gate.resolver, None)  # the native gate remembers kinds, and no paths
     for number in range(500):
         host = f"h{number}.example.org" if number % 2 else f"h{number}.example.net"
         request = Request(f"M{number}", f"/x/{number}?a", host=host, client_ip="203.0.113.9")
@@ -473,7 +473,7 @@ def test_requests_of_one_kind_share_what_is_known_of_them_however_many_paths_the
 
 def test_a_flood_of_new_paths_does_not_push_out_those_that_are_met_again_and_again(core: str) -> None:
     gate = make_gate(core, rule("r", match={"path": "/r/{id}"}))
-    gate._native = None
+    gate._decide_by(gate.resolver, None)
     resolver = gate._resolver
     again, name = Request("GET", "/r/7", client_ip="203.0.113.9"), ("GET", "", "/r/7", "default")
     gate.hit(again)
@@ -488,7 +488,7 @@ def test_a_flood_of_new_paths_does_not_push_out_those_that_are_met_again_and_aga
 
 def test_paths_that_come_again_are_remembered_in_bounds(core: str) -> None:
     resolver = (gate := make_gate(core, rule("r", match={"path": "/r/{id}"})))._resolver
-    gate._native = None
+    gate._decide_by(gate.resolver, None)
     for number in range(20_000):
         for _ in range(2):
             gate.hit(Request("GET", f"/x/{number}"))

@@ -36,20 +36,19 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The checks of a key and a cost for each group.
+    /// The check of each limit, of the keys that its group names.
+    #[inline]
     fn checks<'limit>(
         &'limit self,
         keys: &[KeyHash],
         groups: &[Group],
         cost: Cost<'_>,
-    ) -> SmallVec<[Check<'limit>; 4]> {
-        let check = |(limit, shadow, group): &'limit (Arc<Registered>, bool, usize)| Check {
-            limit,
-            key: keys[*group],
-            cost: cost.of(&groups[*group]),
-            shadow: *shadow,
-        };
-        self.checked.iter().map(check).collect()
+        mut each: impl FnMut(Check<'limit>),
+    ) {
+        for (limit, shadow, group) in &self.checked {
+            let group = &groups[*group];
+            each(Check { limit, key: keys[group.key], cost: cost.of(group), shadow: *shadow });
+        }
     }
 }
 
@@ -111,11 +110,12 @@ impl<S: Storage> Gate<S> {
             if limits.in_flight && mode.commit {
                 return Ok(Decision::NeverEnds(rules.to_vec()));
             }
-            let keys = resolved.hashes(self.table.seed())?;
-            let checks = limits.checks(&keys, &resolved.asked.groups, cost);
-            for check in &checks {
-                self.table.fetch(check);
-            }
+            let (mut keys, mut checks) = (SmallVec::new(), SmallVec::<[Check<'_>; 4]>::new());
+            resolved.hash_keys(self.table.seed(), &mut keys)?;
+            limits.checks(&keys, &resolved.asked.groups, cost, |check| {
+                self.table.fetch(&check);
+                checks.push(check);
+            });
             let answer = match limits.in_flight {
                 true => self.table.apply_in_flight(&checks, now_us, mode)?,
                 false => self.table.apply(&checks, now_us, mode)?,

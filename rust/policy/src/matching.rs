@@ -12,6 +12,7 @@ use crate::extract::{header_value, sent_addresses};
 use crate::key_parts::hosts_of;
 use crate::path_match::{Matched, PathMatch};
 use crate::path_tree::PathTree;
+use crate::plain_path::PlainPath;
 use crate::subject::{Sent, Subject};
 use crate::text::{partition, strip};
 use crate::value::{CannotSay, Value};
@@ -159,10 +160,13 @@ impl Matcher {
         (self.methods.len() + 1).saturating_mul(self.host_names.len()).saturating_mul(self.paths.count())
     }
 
-    /// Whose templates match a path.
+    /// Whose templates match a path, which may carry a query: that tells nothing.
     #[inline]
     pub fn match_path(&self, path: &str) -> Matched<'_> {
-        self.paths.match_path(partition(path, '?').0)
+        match self.paths.match_plain(PlainPath::before_query(path)) {
+            Some(matched) => matched, // by far most
+            None => self.paths.match_path(partition(path, '?').0),
+        }
     }
 
     /// What the policy sees in a subject's method and host.
@@ -175,14 +179,16 @@ impl Matcher {
             }
         };
         let mut hosts: SmallVec<[usize; 2]> = SmallVec::new();
-        if self.host_names.len() > 1 {
-            for host in hosts_of(subject.host()?)? {
-                hosts.push(self.host_kind(&host));
-            }
+        if self.host_names.len() == 1 {
+            hosts.push(0);
+            return Ok(Kind { method, hosts });
+        }
+        for host in hosts_of(subject.host()?)? {
+            hosts.push(self.host_kind(&host));
+        }
+        if hosts.len() > 1 {
             hosts.sort_unstable();
             hosts.dedup();
-        } else {
-            hosts.push(0);
         }
         Ok(Kind { method, hosts })
     }

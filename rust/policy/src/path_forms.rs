@@ -17,7 +17,33 @@ pub enum Forms<'a> {
     /// One form, by far the most: its segments joined by `/`, "" for none.
     One(Cow<'a, str>),
     /// All that servers may make of it.
-    Several(Vec<Form>),
+    Several(Readings<'a>),
+}
+
+/// What servers may read in a path: as many ways as they have habits, however long it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readings<'a>(Vec<Reading<'a>>);
+
+/// The decoded segments of a path in one reading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reading<'a> {
+    /// With `/` between them.
+    Joined(Cow<'a, str>),
+    /// Some of which may have a `/` in them.
+    Apart(Vec<Cow<'a, str>>),
+}
+
+impl Readings<'_> {
+    /// Call `each` with the segments of each form; the same ones may come again.
+    pub fn each_form(&self, mut each: impl FnMut(&[&str])) {
+        for reading in &self.0 {
+            let segments: Vec<&str> = match reading {
+                Reading::Joined(text) => text.split('/').collect(),
+                Reading::Apart(segments) => segments.iter().map(|segment| &**segment).collect(),
+            };
+            without_dots(&segments, &mut each);
+        }
+    }
 }
 
 impl Forms<'_> {
@@ -27,7 +53,15 @@ impl Forms<'_> {
             Self::None => Vec::new(),
             Self::One(text) if text.is_empty() => vec![Vec::new()],
             Self::One(text) => vec![text.split('/').map(str::to_owned).collect()],
-            Self::Several(forms) => forms,
+            Self::Several(readings) => {
+                let mut forms: Vec<Form> = Vec::new();
+                readings.each_form(|segments| {
+                    if !forms.iter().any(|form| form.iter().eq(segments)) {
+                        forms.push(segments.iter().map(|segment| (*segment).to_owned()).collect());
+                    }
+                });
+                forms
+            }
         }
     }
 }
@@ -47,17 +81,11 @@ pub fn forms_of(path: &str) -> Forms<'_> {
             });
         }
     }
-    let mut forms: Vec<Form> = Vec::new();
+    let mut all = Vec::new();
     for target in targets(path) {
-        for segments in readings(&target) {
-            for form in without_dots(&segments) {
-                if !forms.contains(&form) {
-                    forms.push(form);
-                }
-            }
-        }
+        readings(target, &mut all);
     }
-    Forms::Several(forms)
+    Forms::Several(Readings(all))
 }
 
 /// Whether a path has what gives it more than one form, beside what stays encoded and encoded separators.
@@ -111,22 +139,27 @@ fn query_cut(path: &str) -> &str {
 }
 
 /// The decoded segments of a path: as usual, then by each habit that some servers have, then by all of them.
-fn readings(target: &str) -> Vec<Form> {
-    let decoded = unquote(target);
+fn readings<'a>(target: Cow<'a, str>, readings: &mut Vec<Reading<'a>>) {
+    let decoded = decoded(target.clone());
     let habits: Vec<Habit> = HABITS.iter().filter(|(sign, _)| sign(&decoded)).map(|(_, habit)| *habit).collect();
-    let mut readings = vec![split(&decoded)];
-    readings.extend(habits.iter().map(|habit| split(&habit(&decoded))));
+    readings.push(Reading::Joined(decoded.clone()));
+    readings.extend(habits.iter().map(|habit| Reading::Joined(Cow::Owned(habit(&decoded)))));
     if habits.len() > 1 {
-        readings.push(split(&habits.iter().fold(decoded.into_owned(), |path, habit| habit(&path))));
+        let all = habits.iter().fold(decoded.into_owned(), |path, habit| habit(&path));
+        readings.push(Reading::Joined(Cow::Owned(all)));
     }
-    if has_encoded_separator(target) {
-        readings.push(target.split('/').map(|segment| unquote(segment).into_owned()).collect());
+    if has_encoded_separator(&target) {
+        let segments = target.split('/').map(|segment| Cow::Owned(unquote(segment).into_owned()));
+        readings.push(Reading::Apart(segments.collect()));
     }
-    readings
 }
 
-fn split(path: &str) -> Form {
-    path.split('/').map(str::to_owned).collect()
+/// `unquote` of text that may be borrowed for longer than this call.
+fn decoded(text: Cow<'_, str>) -> Cow<'_, str> {
+    match text {
+        Cow::Borrowed(text) => unquote(text),
+        Cow::Owned(text) => Cow::Owned(unquote(&text).into_owned()),
+    }
 }
 
 type Sign = fn(&str) -> bool;
@@ -172,33 +205,29 @@ fn without_trailing(path: &str) -> String {
 }
 
 /// The segments without empty ones and `.`; `..` goes up, or stands where a server leaves that alone.
-fn without_dots(decoded: &[String]) -> Vec<Form> {
-    let is_plain = |segment: &&String| !matches!(segment.as_str(), "" | ".");
-    let plain: Vec<&String> = decoded.iter().filter(is_plain).collect();
-    let owned = |segments: &[&String]| segments.iter().map(|segment| (*segment).clone()).collect::<Form>();
-    if plain.iter().all(|segment| *segment != "..") {
-        return vec![owned(&plain)];
+fn without_dots(decoded: &[&str], each: &mut impl FnMut(&[&str])) {
+    let plain: Vec<&str> = decoded.iter().copied().filter(|segment| !matches!(*segment, "" | ".")).collect();
+    if !plain.contains(&"..") {
+        return each(&plain);
     }
-    let mut forms = vec![owned(&resolved(&plain))];
+    each(&resolved(plain.iter().copied()));
     let inner = decoded.get(1..decoded.len().saturating_sub(1)).unwrap_or(&[]);
-    if inner.iter().any(|segment| segment.is_empty()) {
+    if inner.contains(&"") {
         // RFC 3986 takes an empty segment for one that ".." goes up from.
-        let with_empty: Vec<&String> = decoded.iter().skip(1).filter(|segment| *segment != ".").collect();
-        let mut form = owned(&resolved(&with_empty));
+        let mut form = resolved(decoded.iter().copied().skip(1).filter(|segment| *segment != "."));
         form.retain(|segment| !segment.is_empty());
-        forms.push(form);
+        each(&form);
     }
-    forms.push(owned(&plain));
-    forms
+    each(&plain);
 }
 
-fn resolved<'a>(segments: &[&'a String]) -> Vec<&'a String> {
+fn resolved<'a>(segments: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut resolved = Vec::new();
     for segment in segments {
-        if *segment == ".." {
+        if segment == ".." {
             resolved.pop();
         } else {
-            resolved.push(*segment);
+            resolved.push(segment);
         }
     }
     resolved

@@ -158,7 +158,7 @@ impl PathTree {
 
     /// Whose templates match a path, which may carry a query.
     pub fn match_path(&self, path: &str) -> Matched<'_> {
-        if let Some(matched) = self.match_plain(path) {
+        if let Some(matched) = self.match_plain(PlainPath::new(path)) {
             return matched; // by far most
         }
         if is_longer(path, LONGEST_PATH) {
@@ -168,16 +168,25 @@ impl PathTree {
             Forms::None => self.known(self.none),
             Forms::One(text) if text.is_empty() => self.walk([].into_iter()),
             Forms::One(text) => self.walk(text.split('/').map(str::as_bytes)),
-            Forms::Several(forms) => {
-                together(forms.iter().map(|form| self.walk(form.iter().map(String::as_bytes))).collect())
+            Forms::Several(readings) => {
+                let mut matches: Vec<Matched<'_>> = Vec::new();
+                readings.each_form(|form| {
+                    let matched = self.walk(form.iter().map(|segment| segment.as_bytes()));
+                    // Most forms match alike, and what is known in advance is found again by its number.
+                    if matched.number.is_none() || matches.iter().all(|other| other.number != matched.number) {
+                        matches.push(matched);
+                    }
+                });
+                together(matches)
             }
         }
     }
 
     /// Whose templates match a path that is plain; None for any other.
     #[inline]
-    fn match_plain(&self, path: &str) -> Option<Matched<'_>> {
-        let mut segments = PlainPath::new(path)?;
+    pub fn match_plain(&self, path: Option<PlainPath<'_>>) -> Option<Matched<'_>> {
+        let path = path?;
+        let mut segments = path.clone();
         let mut state = &self.states[0];
         loop {
             match segments.step() {
@@ -194,8 +203,7 @@ impl PathTree {
 
     /// `match_plain` of a path that leaves the states.
     #[cold]
-    fn match_plain_beyond(&self, path: &str) -> Option<Matched<'_>> {
-        let mut path = PlainPath::new(path)?;
+    fn match_plain_beyond(&self, mut path: PlainPath<'_>) -> Option<Matched<'_>> {
         let mut segments: Vec<&[u8]> = Vec::new();
         loop {
             match path.step() {

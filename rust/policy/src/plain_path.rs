@@ -22,13 +22,21 @@ pub struct PlainPath<'p> {
     path: &'p str,
     /// Where the next segment begins.
     start: usize,
+    /// Whether a `?` ends it, whatever the query is.
+    ends_at_query: bool,
 }
 
 impl<'p> PlainPath<'p> {
     /// A path that begins with `/`, and is not only that; None for any other.
     #[inline]
     pub fn new(path: &'p str) -> Option<Self> {
-        (path.len() > 1 && path.starts_with('/')).then_some(Self { path, start: 1 })
+        (path.len() > 1 && path.starts_with('/')).then_some(Self { path, start: 1, ends_at_query: false })
+    }
+
+    /// What is before the query of a path that begins with `/`.
+    #[inline]
+    pub fn before_query(path: &'p str) -> Option<Self> {
+        Some(Self { ends_at_query: true, ..Self::new(path)? })
     }
 
     /// The next segment, if there is one.
@@ -43,7 +51,7 @@ impl<'p> PlainPath<'p> {
         self.start += length + 1;
         match following.first() {
             Some(b'/') | None => {}
-            Some(b'?') if self.has_plain_query() => self.start = self.path.len() + 1,
+            Some(b'?') if self.ends_at_query || self.has_plain_query() => self.start = self.path.len() + 1,
             _ => return Step::NotPlain,
         }
         match segment.last() {

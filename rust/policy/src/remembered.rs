@@ -1,29 +1,47 @@
-//! What was made once and is read by many threads at a time, without any lock.
+//! What was made once and is read by many threads at a time, without a lock as far as it has room.
 //!
 //! A bounded table whose entries never change and never go: a reader hashes a name, and compares. What finds no room
-//! is made anew each time.
+//! in it is kept behind a lock, as long as it is asked for: clients that make up names fill the table once, and from
+//! then on push out each other, not what is met again and again.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustc_hash::FxHashMap;
 
 /// Places that a name may be in.
 const PROBES: usize = 8;
 
+/// A name and its value.
+pub type Entry<K, V> = Arc<(K, V)>;
+
 /// A name and its value, or room for one.
-type Place<K, V> = OnceLock<Arc<(K, V)>>;
+type Place<K, V> = OnceLock<Entry<K, V>>;
 
 /// Values by name.
 pub struct Remembered<K, V> {
     places: Box<[Place<K, V>]>,
+    recent: Mutex<Recent<K, V>>,
+}
+
+/// What was met of late, by the hash of its name: between once and twice as many as `most`.
+struct Recent<K, V> {
+    most: usize,
+    newer: FxHashMap<u64, Entry<K, V>>,
+    /// What was met before `newer` began. What is met again moves there; the rest is dropped with the next turn.
+    older: FxHashMap<u64, Entry<K, V>>,
 }
 
 impl<K: PartialEq, V> Remembered<K, V> {
-    /// Room for `most` values if their names are spread well.
-    pub fn new(most: usize) -> Self {
+    /// Room for `most` values for good, if their names are spread well, and for `recent` ones as long as they are met.
+    pub fn new(most: usize, recent: usize) -> Self {
         let places = (2 * most).max(PROBES).next_power_of_two();
-        Self { places: (0..places).map(|_| OnceLock::new()).collect() }
+        Self {
+            places: (0..places).map(|_| OnceLock::new()).collect(),
+            recent: Mutex::new(Recent { most: recent, newer: FxHashMap::default(), older: FxHashMap::default() }),
+        }
     }
 
-    /// The value of the name of this hash that `is_it`.
+    /// The value of the name of this hash that `is_it`, if it has a place for good.
     #[inline]
     pub fn find(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<&V> {
         for place in self.places_of(hash) {
@@ -35,9 +53,17 @@ impl<K: PartialEq, V> Remembered<K, V> {
         None
     }
 
-    /// Keep a value, unless its name has one already or there is no room, and give the entry that counts.
+    /// The entry of the name of this hash that `is_it`, if it has none for good and was met of late.
     #[cold]
-    pub fn keep(&self, hash: u64, name: K, value: V) -> Arc<(K, V)> {
+    pub fn find_recent(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<Entry<K, V>> {
+        let (found, dropped) = self.recent().find(hash, |entry| is_it(&entry.0));
+        drop(dropped); // when the lock is given back: what is dropped may ask for it
+        found
+    }
+
+    /// Keep a value, unless its name has one already, and give the entry that counts.
+    #[cold]
+    pub fn keep(&self, hash: u64, name: K, value: V) -> Entry<K, V> {
         let own = Arc::new((name, value));
         for place in self.places_of(hash) {
             let there = place.get_or_init(|| Arc::clone(&own));
@@ -45,12 +71,20 @@ impl<K: PartialEq, V> Remembered<K, V> {
                 return Arc::clone(there);
             }
         }
+        let dropped = self.recent().keep(hash, Arc::clone(&own));
+        drop(dropped);
         own
     }
 
-    /// All values that are kept.
-    pub fn values(&self) -> impl Iterator<Item = &V> {
-        self.places.iter().filter_map(OnceLock::get).map(|kept| &kept.1)
+    /// Look at all values that are kept; but not at those behind the lock, while another thread holds that.
+    pub fn each<E>(&self, mut look: impl FnMut(&V) -> Result<(), E>) -> Result<(), E> {
+        for entry in self.places.iter().filter_map(OnceLock::get) {
+            look(&entry.1)?;
+        }
+        let Ok(recent) = self.recent.try_lock() else {
+            return Ok(());
+        };
+        recent.newer.values().chain(recent.older.values()).try_for_each(|entry| look(&entry.1))
     }
 
     #[inline]
@@ -60,6 +94,38 @@ impl<K: PartialEq, V> Remembered<K, V> {
         let first = hash as usize & last;
         (first..first + PROBES).map(move |place| &self.places[place & last])
     }
+
+    fn recent(&self) -> MutexGuard<'_, Recent<K, V>> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Entries that nothing finds any more.
+type Dropped<K, V> = FxHashMap<u64, Entry<K, V>>;
+
+impl<K, V> Recent<K, V> {
+    fn find(&mut self, hash: u64, is_it: impl Fn(&(K, V)) -> bool) -> (Option<Entry<K, V>>, Dropped<K, V>) {
+        if let Some(entry) = self.newer.get(&hash) {
+            return (is_it(entry).then(|| Arc::clone(entry)), Dropped::default());
+        }
+        match self.older.remove(&hash) {
+            Some(entry) if is_it(&entry) => (Some(Arc::clone(&entry)), self.keep(hash, entry)),
+            Some(other) => (None, Dropped::from_iter([(hash, other)])),
+            None => (None, Dropped::default()),
+        }
+    }
+
+    /// Keep an entry in place of another one of its hash, and give what is dropped for it.
+    fn keep(&mut self, hash: u64, entry: Entry<K, V>) -> Dropped<K, V> {
+        let mut dropped = Dropped::default();
+        if self.newer.len() >= self.most {
+            dropped = std::mem::replace(&mut self.older, std::mem::take(&mut self.newer));
+        }
+        if let Some(former) = self.newer.insert(hash, entry) {
+            dropped.insert(hash, former);
+        }
+        dropped
+    }
 }
 
 #[cfg(test)]
@@ -67,20 +133,64 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_kept_is_found_and_what_has_no_room_is_not() {
-        let table: Remembered<u32, &str> = Remembered::new(1);
+    fn what_was_kept_is_found_and_what_has_no_room_for_good_is_found_among_the_recent() {
+        let table: Remembered<u32, &str> = Remembered::new(1, 2);
         for name in 0..8 {
             assert_eq!(table.keep(0, name, "kept").1, "kept");
         }
         assert_eq!(table.keep(0, 3, "another").1, "kept", "the first stays");
-        assert_eq!(table.keep(0, 8, "too many").1, "too many");
+        assert_eq!(table.keep(0, 8, "no room").1, "no room");
         assert_eq!(table.find(0, |name| *name == 7), Some(&"kept"));
         assert_eq!(table.find(0, |name| *name == 8), None);
+        assert_eq!(table.find_recent(0, |name| *name == 8).map(|entry| entry.1), Some("no room"));
+        assert_eq!(table.find_recent(0, |name| *name == 9), None, "of the same hash, and another one");
+    }
+
+    /// A table that has no room for good for names of this hash.
+    fn full(recent: usize) -> Remembered<u64, u64> {
+        let table = Remembered::new(1, recent);
+        (1000..1000 + PROBES as u64).for_each(|name| drop(table.keep(0, name, name)));
+        table
+    }
+
+    #[test]
+    fn a_flood_of_names_pushes_out_itself_and_not_what_is_met_again_and_again() {
+        let table = full(32);
+        let honest = |name: u64| table.find_recent(name * 64, |own| *own == name).is_some();
+        (1..=8).for_each(|name| drop(table.keep(name * 64, name, name)));
+        for number in 1_u64..10_000 {
+            table.keep((100 + number) * 64, 100 + number, 0);
+            assert!(number % 2 > 0 || honest(1 + number / 2 % 8), "after {number} others");
+        }
+        let mut kept = 0;
+        assert_eq!(
+            table.each(|_| {
+                kept += 1;
+                Ok::<_, ()>(())
+            }),
+            Ok(())
+        );
+        assert!(kept <= PROBES + 2 * 32, "{kept} are kept");
+    }
+
+    #[test]
+    fn what_is_dropped_may_ask_the_table_that_drops_it() {
+        struct Asking(std::sync::Weak<Remembered<u64, Asking>>);
+        impl Drop for Asking {
+            fn drop(&mut self) {
+                let found = self.0.upgrade().and_then(|table| table.find_recent(1, |_| true));
+                assert!(found.is_none());
+            }
+        }
+        let table = Arc::new(Remembered::new(1, 1));
+        for name in 0..20 {
+            table.keep(0, name, Asking(Arc::downgrade(&table)));
+        }
     }
 
     #[test]
     fn threads_that_keep_the_same_name_agree_on_one_value() {
-        let table: Remembered<u32, usize> = Remembered::new(4);
+        let table: Remembered<u32, usize> = Remembered::new(4, 4);
         let keep = |own: usize| table.keep(9, 1, own).1;
         let seen: Vec<usize> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|own| scope.spawn(move || keep(own))).collect();

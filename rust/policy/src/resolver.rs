@@ -4,6 +4,7 @@
 //! read without a lock.
 
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustc_hash::FxHasher;
 
@@ -16,8 +17,9 @@ use crate::subject::Subject;
 
 const LEAST_PLANS: usize = 64;
 const MOST_PLANS: usize = 4096;
-const MOST_ODD_PLANS: usize = 256;
-const MOST_SELECTIONS: usize = 128;
+const MOST_SELECTIONS: usize = 1024;
+/// What is remembered beyond these as long as it is met, of each.
+const MOST_RECENT: usize = 512;
 
 /// One policy on one store.
 pub struct Resolver<L> {
@@ -26,6 +28,10 @@ pub struct Resolver<L> {
     /// Of lists of hosts and of paths that are read in several ways: clients make up as many as they like, which must
     /// not take the room of the others.
     odd_plans: Remembered<PlanName, Plan<L>>,
+    /// Of all plans whose rules headers or the client's address decide: by the plan's number, and which of its rules.
+    selections: Remembered<(u64, Chosen), Selection<L>>,
+    /// The number of the next plan.
+    next_plan: AtomicU64,
 }
 
 /// What a policy sees in a method, hosts and a path, and which of its rules are asked.
@@ -59,10 +65,10 @@ impl PlanName {
 
 /// What is known in advance of subjects of one kind.
 struct Plan<L> {
+    number: u64,
     candidates: Candidates,
     /// The rules that apply whatever else a subject has; None where headers or its client's address decide.
     always: Option<Selection<L>>,
-    selections: Remembered<Chosen, Selection<L>>,
 }
 
 impl<L> Resolver<L> {
@@ -71,8 +77,10 @@ impl<L> Resolver<L> {
         let matcher = Matcher::new(policy);
         let kinds = matcher.kinds().saturating_mul(matcher.policy.rulesets.len());
         Self {
-            plans: Remembered::new(kinds.clamp(LEAST_PLANS, MOST_PLANS)),
-            odd_plans: Remembered::new(MOST_ODD_PLANS),
+            plans: Remembered::new(kinds.clamp(LEAST_PLANS, MOST_PLANS), MOST_RECENT),
+            odd_plans: Remembered::new(0, MOST_RECENT),
+            selections: Remembered::new(MOST_SELECTIONS, MOST_RECENT),
+            next_plan: AtomicU64::new(0),
             matcher,
         }
     }
@@ -87,10 +95,12 @@ impl<L> Resolver<L> {
         self.policy().rulesets.iter().position(|ruleset| *ruleset.name == *name)
     }
 
-    /// All limits that were bound and are remembered.
-    pub fn limits(&self) -> impl Iterator<Item = &L> {
-        let plans = self.plans.values().chain(self.odd_plans.values());
-        plans.flat_map(|plan| plan.always.iter().chain(plan.selections.values())).flat_map(Selection::limits)
+    /// Look at all limits that were bound and are remembered, but for some of those that another thread looks for.
+    pub fn each_limits<E>(&self, mut look: impl FnMut(&L) -> Result<(), E>) -> Result<(), E> {
+        for plans in [&self.plans, &self.odd_plans] {
+            plans.each(|plan| plan.always.iter().flat_map(Selection::limits).try_for_each(&mut look))?;
+        }
+        self.selections.each(|selection| selection.limits().try_for_each(&mut look))
     }
 
     /// Call `then` with what applies to a subject, of the rules of a ruleset.
@@ -114,10 +124,13 @@ impl<L> Resolver<L> {
         if let Some(plan) = plans.find(hash, |name| name.is(&kind, &matched, ruleset)) {
             return self.in_plan(plan, subject, bind, then);
         }
-        let plan = self.plan(&kind, &matched.paths, ruleset);
-        let paths = matched.number.map_or_else(|| Paths::Other(matched.paths.into_owned()), Paths::Known);
-        let made = plans.keep(hash, PlanName { kind, paths, ruleset }, plan);
-        self.in_plan(&made.1, subject, bind, then)
+        let is_it = |name: &PlanName| name.is(&kind, &matched, ruleset);
+        let entry = plans.find_recent(hash, is_it).unwrap_or_else(|| {
+            let plan = self.plan(&kind, &matched.paths, ruleset);
+            let paths = matched.number.map_or_else(|| Paths::Other(matched.paths.clone().into_owned()), Paths::Known);
+            plans.keep(hash, PlanName { kind: kind.clone(), paths, ruleset }, plan)
+        });
+        self.in_plan(&entry.1, subject, bind, then)
     }
 
     fn in_plan<S: Subject, B: Bind<Limits = L, Error = S::Error>, R>(
@@ -128,31 +141,33 @@ impl<L> Resolver<L> {
         then: impl for<'a> FnOnce(&Resolved<'a, L>) -> Result<R, S::Error>,
     ) -> Result<R, S::Error> {
         if let Some(selection) = &plan.always {
-            return then(&selection.resolved(self.policy(), subject, bind)?);
+            return selection.resolve(self.policy(), subject, bind, then);
         }
         let chosen = self.matcher.select(&plan.candidates, subject)?;
         let mut hasher = FxHasher::default();
-        chosen.hash(&mut hasher);
-        let hash = hasher.finish();
-        if let Some(selection) = plan.selections.find(hash, |name| *name == chosen) {
-            return then(&selection.resolved(self.policy(), subject, bind)?);
+        (plan.number, &chosen).hash(&mut hasher);
+        let (hash, selections) = (hasher.finish(), &self.selections);
+        let is_it = |name: &(u64, Chosen)| name.0 == plan.number && name.1 == chosen;
+        if let Some(selection) = selections.find(hash, is_it) {
+            return selection.resolve(self.policy(), subject, bind, then);
         }
-        let selection = self.selection(&plan.candidates, &chosen);
-        let made = plan.selections.keep(hash, chosen, selection);
-        then(&made.1.resolved(self.policy(), subject, bind)?)
+        let entry = selections.find_recent(hash, is_it).unwrap_or_else(|| {
+            let selection = self.selection(&plan.candidates, &chosen);
+            selections.keep(hash, (plan.number, chosen.clone()), selection)
+        });
+        entry.1.resolve(self.policy(), subject, bind, then)
     }
 
     #[cold]
     fn plan(&self, kind: &Kind, paths: &PathMatch, ruleset: usize) -> Plan<L> {
         let candidates = self.matcher.candidates(kind, paths, ruleset);
-        if candidates.look_further {
-            let open = candidates.rules.len().min(usize::BITS as usize - 1);
-            let most = MOST_SELECTIONS.min(1 << open.min(16));
-            return Plan { candidates, always: None, selections: Remembered::new(most) };
-        }
-        let chosen = self.matcher.always(&candidates);
-        let always = Some(self.selection(&candidates, &chosen));
-        Plan { candidates, always, selections: Remembered::new(0) }
+        let number = self.next_plan.fetch_add(1, Relaxed);
+        let always = if candidates.look_further {
+            None
+        } else {
+            Some(self.selection(&candidates, &self.matcher.always(&candidates)))
+        };
+        Plan { number, candidates, always }
     }
 
     #[cold]

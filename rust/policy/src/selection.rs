@@ -135,20 +135,21 @@ impl<L> Selection<L> {
         self.asked.iter().filter_map(OnceLock::get).filter_map(|asked| asked.limits.as_ref())
     }
 
-    /// What applies to a subject that these rules apply to.
+    /// Call `then` with what applies to a subject that these rules apply to.
     #[inline]
-    pub fn resolved<'a, S: Subject, B: Bind<Limits = L, Error = S::Error>>(
-        &'a self,
-        policy: &'a Policy,
-        subject: &'a S,
+    pub fn resolve<S: Subject, B: Bind<Limits = L, Error = S::Error>, R>(
+        &self,
+        policy: &Policy,
+        subject: &S,
         bind: &B,
-    ) -> Result<Resolved<'a, L>, S::Error> {
+        then: impl for<'a> FnOnce(&Resolved<'a, L>) -> Result<R, S::Error>,
+    ) -> Result<R, S::Error> {
         let asked = self.asked_for(policy, subject, bind)?;
         let mut resolved = Resolved { selection: self, asked, given: SmallVec::new() };
         for one in &self.extractors {
             resolved.given.push(extract(&one.identity, &one.template, subject)?);
         }
-        Ok(resolved)
+        then(&resolved)
     }
 
     #[inline]
@@ -211,18 +212,13 @@ impl<'a, L> Resolved<'a, L> {
         refused.contains(&true).then_some(refused)
     }
 
-    /// The hash of the key of each group.
+    /// Add the hashes of the keys, each once: `Group::key` says which is a group's.
     #[inline]
-    pub fn hashes(&self, seed: &Seed) -> Result<SmallVec<[KeyHash; 4]>, CannotSay> {
-        let mut of_recipes: SmallVec<[KeyHash; 4]> = SmallVec::new();
+    pub fn hash_keys(&self, seed: &Seed, hashes: &mut SmallVec<[KeyHash; 4]>) -> Result<(), CannotSay> {
         for recipe in &self.selection.recipes {
-            of_recipes.push(self.hash_of(recipe, seed).ok_or(CannotSay)?);
+            hashes.push(self.hash_of(recipe, seed).ok_or(CannotSay)?);
         }
-        let mut of_groups = SmallVec::new();
-        for group in &self.asked.groups {
-            of_groups.push(of_recipes[group.key]);
-        }
-        Ok(of_groups)
+        Ok(())
     }
 
     /// The parts of the keys that are there, each once; None for that of a rule that refuses.

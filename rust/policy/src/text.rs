@@ -13,7 +13,12 @@ pub fn is_space(character: char) -> bool {
 /// `str.strip`
 #[inline]
 pub fn strip(text: &str) -> &str {
-    text.trim_matches(is_space)
+    match text.as_bytes() {
+        // Nothing to take off, as by far most have.
+        [only] | [only, .., _] if !only.is_ascii_graphic() => text.trim_matches(is_space),
+        [.., last] if !last.is_ascii_graphic() => text.trim_matches(is_space),
+        _ => text,
+    }
 }
 
 /// `str.partition`, without the separator: what is before it and what is after, "" where it is not there.

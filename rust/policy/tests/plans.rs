@@ -15,6 +15,8 @@ const HOSTS: usize = 12;
 
 struct Request {
     host: String,
+    /// The headers that it has, as bits by their numbers.
+    headers: usize,
 }
 
 impl Subject for Request {
@@ -40,8 +42,8 @@ impl Subject for Request {
         Ok("")
     }
 
-    fn header(&self, _: &Name) -> Result<Option<Sent<'_>>, CannotSay> {
-        Ok(None)
+    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, CannotSay> {
+        Ok((self.headers >> name.number & 1 == 1).then_some(Sent::One("sent")))
     }
 
     fn attribute(&self, _: &str) -> Result<&str, CannotSay> {
@@ -60,6 +62,18 @@ impl Bind for Counting {
         self.0.set(self.0.get() + 1);
         Ok(())
     }
+}
+
+/// A rule for each header, of requests that have it, and one for all requests.
+fn policy_of_headers() -> Policy {
+    let header = |number: usize| Name { text: format!("x-{number}").into(), number };
+    let mut policy = policy();
+    policy.headers = (0..HOSTS).map(|number| header(number).text).collect();
+    for (number, rule) in policy.rules.iter_mut().enumerate() {
+        let headers = (number < HOSTS).then(|| (header(number), None));
+        rule.conditions = Conditions { headers: headers.into_iter().collect(), ..Conditions::default() };
+    }
+    policy
 }
 
 fn host(number: usize) -> String {
@@ -94,7 +108,8 @@ fn policy() -> Policy {
 #[test]
 fn a_flood_of_lists_of_hosts_leaves_room_for_what_is_known_of_each_host() {
     let (resolver, bind) = (Resolver::new(policy()), Counting(Cell::new(0)));
-    let ask = |host: String| resolver.resolve(&Request { host }, 0, &bind, |_| Ok(())).expect("what applies");
+    let ask =
+        |host: String| resolver.resolve(&Request { host, headers: 0 }, 0, &bind, |_| Ok(())).expect("what applies");
     for several in 1..1_usize << HOSTS {
         let hosts: Vec<String> = (0..HOSTS).filter(|number| several >> number & 1 == 1).map(host).collect();
         if hosts.len() > 1 {
@@ -112,10 +127,40 @@ fn a_flood_of_lists_of_hosts_leaves_room_for_what_is_known_of_each_host() {
 fn a_host_is_below_another_however_many_dots_it_has() {
     let (resolver, bind) = (Resolver::new(policy()), Counting(Cell::new(0)));
     let rules = |host: String| {
-        resolver.resolve(&Request { host }, 0, &bind, |resolved| Ok(resolved.selection.rules.to_vec())).expect("rules")
+        resolver
+            .resolve(&Request { host, headers: 0 }, 0, &bind, |resolved| Ok(resolved.selection.rules.to_vec()))
+            .expect("rules")
     };
     assert_eq!(rules("a.example.com".into()), [HOSTS]);
     assert_eq!(rules(format!("{}.example.com", ".a".repeat(32_000))), [HOSTS]);
     assert_eq!(rules("example.com".into()), []);
     assert_eq!(rules("a.example.com.evil".into()), []);
+}
+
+#[test]
+fn a_flood_of_headers_neither_grows_what_is_remembered_nor_pushes_out_what_is_met_again_and_again() {
+    let (resolver, bind) = (Resolver::new(policy_of_headers()), Counting(Cell::new(0)));
+    let ask = |headers: usize| {
+        let rules = |request: &Request| {
+            resolver.resolve(request, 0, &bind, |resolved| Ok(resolved.selection.rules.len())).expect("rules")
+        };
+        assert_eq!(rules(&Request { host: String::new(), headers }), 1 + headers.count_ones() as usize);
+    };
+    let all = 1 << HOSTS;
+    (1..all - 1).for_each(ask); // whatever has room for good is taken
+    ask(all - 1);
+    for headers in 1..all - 1 {
+        ask(headers);
+        if headers % 100 == 0 {
+            let before = bind.0.get();
+            ask(all - 1);
+            assert_eq!(bind.0.get(), before, "what is met again and again was made anew");
+        }
+    }
+    let mut kept = 0;
+    let counted: Result<(), ()> = resolver.each_limits(|()| {
+        kept += 1;
+        Ok(())
+    });
+    assert!(counted.is_ok() && kept <= 2048 + 2 * 512, "{kept} are kept");
 }

@@ -357,22 +357,23 @@ impl BoundLimits {
         self.table.seed()
     }
 
-    /// Decide for a key and a cost of each group, at the moment that was asked for or the clock's.
+    /// Decide for (a key, a cost) of each of so many groups, at the moment that was asked for or the clock's.
     #[inline]
-    pub fn decide_hashed(
+    pub fn decide_groups(
         &self,
         py: Python<'_>,
-        keys: &[KeyHash],
-        costs: &[i64],
+        groups: usize,
+        of_group: impl Fn(usize) -> (KeyHash, i64),
         now_us: Option<i64>,
         mode: Mode,
     ) -> PyResult<Decision> {
-        if keys.len() != self.groups || costs.len() != self.groups {
+        if groups != self.groups {
             return Err(PyValueError::new_err(format!("these limits take {} keys and costs", self.groups)));
         }
         let mut checks = Checks::new();
         for member in &self.members {
-            let check = member.check(keys[member.group], costs[member.group]);
+            let (key, cost) = of_group(member.group);
+            let check = member.check(key, cost);
             self.table.fetch(&check);
             checks.push(check);
         }

@@ -16,6 +16,9 @@ use crate::gate_policy::read_policy;
 use crate::gate_subject::{Classes, PythonRequest, Trouble};
 use crate::operation::Operation;
 
+/// `headgate.policy.compiled.ALL_RULES`.
+const ALL_RULES: &str = "default";
+
 /// A policy, and what binds its limits to a store.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct NativeGate {
@@ -25,6 +28,8 @@ pub struct NativeGate {
     classes: Classes,
     /// The names of the headers that the policy reads.
     names: Box<[Py<PyString>]>,
+    /// The number of the ruleset that is meant where none is named.
+    all_rules: usize,
     /// What stands for limits where no rule applies, and its decision.
     free: (Py<PyAny>, Py<PyAny>),
 }
@@ -39,9 +44,9 @@ struct Limits {
 }
 
 /// Binds limits by the resolver of Python.
-struct Binder<'py>(Bound<'py, PyAny>);
+struct Binder<'gate, 'py>(&'gate Bound<'py, PyAny>);
 
-impl Bind for Binder<'_> {
+impl Bind for Binder<'_, '_> {
     type Limits = Limits;
     type Error = Trouble;
 
@@ -72,6 +77,9 @@ impl NativeGate {
             Err(Trouble::Python) => return Ok(None),
             Err(Trouble::Raised(error)) => return Err(error),
         };
+        let Some(all_rules) = policy.rulesets.iter().position(|ruleset| *ruleset.name == *ALL_RULES) else {
+            return Ok(None);
+        };
         let names = policy.headers.iter().map(|name| PyString::intern(py, name).unbind()).collect();
         let free = py.import("headgate.policy.resolver")?.getattr("FREE")?;
         let passes = free.call_method1("decide", (py.None(),))?;
@@ -80,28 +88,9 @@ impl NativeGate {
             resolver: resolver.clone().unbind(),
             classes: Classes::new(py)?,
             names,
+            all_rules,
             free: (free.unbind(), passes.unbind()),
         }))
-    }
-
-    fn hit<'py>(
-        &self,
-        py: Python<'py>,
-        request: &Bound<'py, PyAny>,
-        cost: &Bound<'py, PyAny>,
-        ruleset: &Bound<'py, PyAny>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.decided(py, request, cost, ruleset, true)
-    }
-
-    fn peek<'py>(
-        &self,
-        py: Python<'py>,
-        request: &Bound<'py, PyAny>,
-        cost: &Bound<'py, PyAny>,
-        ruleset: &Bound<'py, PyAny>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.decided(py, request, cost, ruleset, false)
     }
 
     fn decide_at<'py>(
@@ -115,7 +104,10 @@ impl NativeGate {
         let Some(cost) = plain_cost(cost) else {
             return Ok(None);
         };
-        self.resolved(py, request, ruleset, |resolved| {
+        let Some(number) = self.ruleset(ruleset) else {
+            return Ok(None);
+        };
+        self.resolved(request, number, |resolved| {
             let asking = Asking { commit: true, now_us: Some(now_us.clone()), cost };
             let told = self.told(py, resolved, cost)?;
             let decision = self.decide(py, resolved, &asking)?;
@@ -133,57 +125,62 @@ impl NativeGate {
         let Some(cost) = plain_cost(cost) else {
             return Ok(None);
         };
-        self.resolved(py, request, ruleset, |resolved| self.told(py, resolved, cost))
+        let Some(number) = self.ruleset(ruleset) else {
+            return Ok(None);
+        };
+        self.resolved(request, number, |resolved| self.told(py, resolved, cost))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.resolver)?;
         visit.call(&self.free.0)?;
         visit.call(&self.free.1)?;
-        for limits in self.gate.limits() {
+        self.gate.each_limits(|limits| {
             visit.call(&limits.bound)?;
             visit.call(&limits.native)?;
             visit.call(&limits.units)?;
-            visit.call(&limits.rules)?;
-        }
-        Ok(())
+            visit.call(&limits.rules)
+        })
     }
 }
 
 impl NativeGate {
+    /// The number of the ruleset that has all rules.
     #[inline]
-    fn decided<'py>(
+    pub fn all_rules(&self) -> usize {
+        self.all_rules
+    }
+
+    /// The number of the ruleset of a name; None for what is none.
+    pub fn ruleset(&self, name: &Bound<'_, PyAny>) -> Option<usize> {
+        self.gate.ruleset(name.cast::<PyString>().ok()?.to_str().ok()?)
+    }
+
+    /// Decide for a request by the rules of a ruleset, and charge it where that is meant; None where only Python can.
+    #[inline]
+    pub fn decided<'py>(
         &self,
-        py: Python<'py>,
         request: &Bound<'py, PyAny>,
-        cost: &Bound<'py, PyAny>,
-        ruleset: &Bound<'py, PyAny>,
+        cost: i64,
+        ruleset: usize,
         commit: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Some(cost) = plain_cost(cost) else {
-            return Ok(None);
-        };
         let asking = Asking { commit, now_us: None, cost };
-        self.resolved(py, request, ruleset, |resolved| self.decide(py, resolved, &asking))
+        self.resolved(request, ruleset, |resolved| self.decide(request.py(), resolved, &asking))
     }
 
     /// What `then` makes of what applies to a request; None where only Python can say what does.
     #[inline]
     fn resolved<'py, R>(
         &self,
-        py: Python<'py>,
         request: &Bound<'py, PyAny>,
-        ruleset: &Bound<'py, PyAny>,
+        ruleset: usize,
         then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, Trouble>,
     ) -> PyResult<Option<R>> {
         let Some(subject) = PythonRequest::of(request, &self.classes, &self.names) else {
             return Ok(None);
         };
-        let name = ruleset.cast::<PyString>().ok().and_then(|name| name.to_str().ok());
-        let Some(number) = name.and_then(|name| self.gate.ruleset(name)) else {
-            return Ok(None);
-        };
-        match self.gate.resolve(&subject, number, &Binder(self.resolver.bind(py).clone()), then) {
+        match self.gate.resolve(&subject, ruleset, &Binder(self.resolver.bind(request.py())), then) {
             Ok(came) => Ok(Some(came)),
             Err(Trouble::Python) => Ok(None),
             Err(Trouble::Raised(error)) => Err(error),
@@ -209,14 +206,13 @@ impl NativeGate {
             return Ok(limits.bound.bind(py).call_method1(intern!(py, "decide"), (operation,))?);
         };
         let (bound, cost) = (native.get(), Cost { times: asking.cost, told: &[] });
-        let keys = resolved.hashes(bound.seed())?;
-        let mut costs: SmallVec<[i64; 4]> = SmallVec::new();
-        for group in &resolved.asked.groups {
-            costs.push(cost.of(group));
-        }
+        let mut keys = SmallVec::new();
+        resolved.hash_keys(bound.seed(), &mut keys)?;
+        let groups = &resolved.asked.groups[..];
+        let of_group = |group: usize| (keys[groups[group].key], cost.of(&groups[group]));
         let now_us = asking.now_us.as_ref().map(check_now).transpose()?;
         let mode = Mode { commit: asking.commit, max_delay_us: None };
-        Ok(Bound::new(py, bound.decide_hashed(py, &keys, &costs, now_us, mode)?)?.into_any())
+        Ok(Bound::new(py, bound.decide_groups(py, groups.len(), of_group, now_us, mode)?)?.into_any())
     }
 
     /// The `headgate.policy.resolver.Settled` of rules of which some refuse for lack of an identity.

@@ -13,6 +13,7 @@ mod door;
 mod fields;
 mod freed;
 mod gate;
+mod gate_calls;
 mod gate_policy;
 mod gate_subject;
 mod keyed;
@@ -54,6 +55,8 @@ mod _native {
     use crate::fields::RateLimitFields;
     #[pymodule_export]
     use crate::gate::NativeGate;
+    #[pymodule_export]
+    use crate::gate_calls::GateCalls;
     #[pymodule_export]
     use crate::keyed::KeyedLimits;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]

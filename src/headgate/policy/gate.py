@@ -6,7 +6,7 @@ all or none, in one call of the store.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path as FilePath
@@ -83,6 +83,7 @@ class _BoundPolicy:
         self._lines_of_holds = LinesOfHolds(self._waits.lines)
         self._rescue = rescue_of(self.store)
         self._settles: Any = None
+        self._calls: Any = None
         check_holds(compiled, self._bind)
         check_fit(compiled, self.store, clock=self._clock)
         self._take_policy(compiled)
@@ -127,7 +128,29 @@ class _BoundPolicy:
 
     def _take_policy(self, policy: Policy) -> None:
         resolver = Resolver(policy, self._bind, self._on_store_error)
-        self._resolver, self._native = resolver, native_gate(resolver, self.store)
+        self._decide_by(resolver, native_gate(resolver, self.store))
+
+    def _decide_by(self, resolver: Resolver, native: Any) -> None:
+        """Decide by this policy from here on; natively, but for what the native gate leaves to Python."""
+        self._resolver, self._native = resolver, native
+        if self._calls is not None:
+            self._calls.take(native, resolver)
+        elif native is not None:
+            calls: Any = core.native
+            self._calls = calls.GateCalls(native, resolver)
+            for method, usual, own in self._shortcuts(self._calls):
+                if getattr(type(self), method) is usual:  # a subclass's own way stays
+                    setattr(self, method, own)
+
+    def _shortcuts(self, calls: Any) -> Sequence[tuple[str, Any, Any]]:
+        """(method, what it is, the native call that does the same): the shortest ways to a decision."""
+        raise NotImplementedError
+
+    def _decide(self, request: Subject, cost: Cost, ruleset: str, commit: bool) -> Any:
+        """A decision, charged where that is meant; an awaitable where the store waits for I/O."""
+        if self._calls is None:
+            return self._resolver.decide(request, cost, ruleset, commit)
+        return (self._calls.hit if commit else self._calls.peek)(request, cost, ruleset=ruleset)
 
     def _bind(self, limits: tuple[NamedLimit, ...]) -> Any:
         return rescued(self.store, self._bound(limits), limits, self._clock, rescue=self._rescue)
@@ -221,6 +244,9 @@ class Gate(_BoundPolicy, GateAcquiring):
 
     _reservation = Reservation
 
+    def _shortcuts(self, calls: Any) -> Sequence[tuple[str, Any, Any]]:
+        return [("hit", Gate.hit, calls.hit), ("peek", Gate.peek, calls.peek)]
+
     def hit(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """Decide for a request and charge it: `cost` times the cost of each rule, all rules or none.
 
@@ -232,22 +258,12 @@ class Gate(_BoundPolicy, GateAcquiring):
         that no rule applies to, or that is exempt, passes with `limits` empty. Of a request that a rule of what is
         in flight applies to, a hit would never end: that is an ArgumentError, and `reserve` holds it.
         """
-        decision: Decision
-        if self._native is not None and (came := self._native.hit(request, cost, ruleset)) is not None:
-            decision = came
-            return decision
-        bound, operation, _, _ = self._resolver.resolve(request, cost, ruleset)
-        decision = bound.decide(operation)
+        decision: Decision = self._decide(request, cost, ruleset, commit=True)
         return decision
 
     def peek(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """Decide for a request and change nothing."""
-        decision: Decision
-        if self._native is not None and (came := self._native.peek(request, cost, ruleset)) is not None:
-            decision = came
-            return decision
-        bound, operation, _, _ = self._resolver.resolve(request, cost, ruleset)
-        decision = bound.decide(Operation(operation.keys, operation.costs, commit=False))
+        decision: Decision = self._decide(request, cost, ruleset, commit=False)
         return decision
 
     def reserve(
@@ -352,6 +368,9 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 
     _reservation = AsyncReservation
 
+    def _shortcuts(self, calls: Any) -> Sequence[tuple[str, Any, Any]]:
+        return [("ask", AsyncGate.ask, calls.hit)]
+
     @property
     def _bind_to(self) -> Callable[..., Any]:
         return self._answering.bind_async
@@ -363,12 +382,7 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 
     async def peek(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision:
         """See `Gate.peek`."""
-        decision: Decision
-        if self._native is not None and (came := self._native.peek(request, cost, ruleset)) is not None:
-            decision = await answered(came)
-            return decision
-        bound, operation, _, _ = self._resolver.resolve(request, cost, ruleset)
-        decision = await answered(bound.decide(Operation(operation.keys, operation.costs, commit=False)))
+        decision: Decision = await answered(self._decide(request, cost, ruleset, commit=False))
         return decision
 
     async def ping(self) -> None:
@@ -377,12 +391,7 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
 
     def ask(self, request: Subject, cost: Cost = 1, *, ruleset: str = ALL_RULES) -> Decision | Awaitable[Decision]:
         """`hit` without a coroutine of its own: the decision, or an awaitable where the store waits for I/O."""
-        decision: Decision | Awaitable[Decision]
-        if self._native is not None and (came := self._native.hit(request, cost, ruleset)) is not None:
-            decision = came
-            return decision
-        bound, operation, _, _ = self._resolver.resolve(request, cost, ruleset)
-        decision = bound.decide(operation)
+        decision: Decision | Awaitable[Decision] = self._decide(request, cost, ruleset, commit=True)
         return decision
 
     async def reserve(

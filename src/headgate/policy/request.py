@@ -9,6 +9,7 @@ part of what was sent is taken for an identity of its own. See docs/identity.md#
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from sys import intern
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -162,7 +163,7 @@ class _Names(dict[str, str]):
     """`header_name` of names that were met before: most requests have the same ones."""
 
     def __missing__(self, name: str) -> str:
-        plain = str.replace(str.lower(name), "_", "-")
+        plain = intern(str.replace(str.lower(name), "_", "-"))  # which the native gate finds by identity
         if len(self) < _MOST_NAMES and len(name) <= _LONGEST_NAME:
             self[name] = plain
         return plain

@@ -183,6 +183,11 @@ class Resolver:
         asked_of = bound if all(whole) else self._refusal(selection.rules, tuple([key is None for key in whole]))
         return asked_of, usual.with_keys(keys), rules, units
 
+    def decide(self, subject: Subject, cost: Cost, ruleset: str, commit: bool) -> Any:
+        """A decision, charged where that is meant; an awaitable where the store waits for I/O."""
+        bound, operation, _, _ = self.resolve(subject, cost, ruleset)
+        return bound.decide(operation if commit else Operation(operation.keys, operation.costs, commit=False))
+
     def bound_for(self, numbers: tuple[int, ...], tier: str) -> tuple[Any, tuple[str, ...], tuple[Rule, ...]]:
         """(the limits of these rules for a tier, the unit and the rule of each group); for the native gate.
 
