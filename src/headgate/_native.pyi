@@ -11,7 +11,7 @@ from typing import Any, ClassVar, final
 from headgate.clock import Clock
 from headgate.costs import Cost
 from headgate.decision import LimitReading, NamedLimit
-from headgate.holding import Amounts, Extension, Hold, Reserved, Standing
+from headgate.holding import Amounts, Extension, Hold, Reserved, SettleOutcome, Standing
 from headgate.keys import Key
 from headgate.operation import Receipt
 
@@ -305,14 +305,33 @@ class NativeGate:
 
 @final
 class KeyedLimits:
-    """Limits on a key for each of their groups: what is asked of these again and again is read once.
+    """Limits on a key for each of their groups, held and settled by amounts of which each group has one.
 
-    `made_of` stands behind the ids of what is held. Raises ArgumentError for what is no key.
+    `held` and `settled` are places of such amounts: of each group, which of them it holds, and which of them counts in
+    the end. `made_of` stands behind the ids of what is held, `lease_us` is how long each lease is. Raises ArgumentError
+    for what is no key or lease, ValueError for other than one place a group.
     """
 
-    def __new__(cls, bound: BoundLimits, keys: tuple[Key, ...], made_of: str) -> KeyedLimits: ...
-    def hold(self, costs: tuple[int, ...], lease_us: int, /) -> Reservation:
-        """Hold a cost for each group for a lease, under an id that is made for it; amounts settle it, one a group."""
+    def __new__(
+        cls,
+        bound: BoundLimits,
+        keys: tuple[Key, ...],
+        made_of: str,
+        held: Sequence[int],
+        settled: Sequence[int],
+        lease_us: int,
+    ) -> KeyedLimits: ...
+    def hold(self, amounts: tuple[int, ...], /) -> Reservation:
+        """Hold of each group its own of these amounts, under an id that is made for it.
+
+        Raises ArgumentError for what is no amount, IndexError for fewer than there are places.
+        """
+
+    def settle(self, reservation: Reservation, amounts: tuple[int, ...], /) -> SettleOutcome:
+        """Settle what `hold` made with these amounts, and tell what came of it, nothing of what the limits have then.
+
+        Raises as `BoundLimits.commit` and `hold` do, TypeError for the reservation of another store.
+        """
 
 @final
 class Reservation:

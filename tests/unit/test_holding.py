@@ -44,6 +44,21 @@ def test_a_hold_is_charged_at_once_and_settled_with_the_truth(holding_kind: str,
     assert left(limiter) == expected
 
 
+@pytest.mark.parametrize("name", [None, "request-7"])
+def test_a_hold_of_several_limits_that_is_settled_tells_the_same_of_all_of_them_again(
+    holding_kind: str, name: str | None
+) -> None:
+    limiter = make_limiter(holding_kind, "9/hour bucket; 90/day; 5 concurrent", ManualClock())
+    held = limiter.reserve("key", 5, id=name)
+    first = held.commit(3)
+    again = limiter.commit(held.id, 4)
+    assert (again.outcome, again.actuals, again.after) == ("already settled", first.actuals, first.after)
+    assert [standing.remaining for standing in again.after] == left(limiter) == [6, 87, 5]
+    assert limiter.extend(held.id).outcome == "already settled"
+    limiter.reset("key")
+    assert limiter.commit(held.id).outcome == "unknown"
+
+
 @pytest.mark.parametrize("text", EVERY_LIMIT)
 def test_a_hold_is_found_by_its_id_alone_and_by_key_and_name(holding_kind: str, text: str) -> None:
     limiter = make_limiter(holding_kind, text, ManualClock())

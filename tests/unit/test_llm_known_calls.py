@@ -92,3 +92,37 @@ def test_calls_on_an_event_loop_are_held_and_settled_alike() -> None:
             assert seen["user.tokens.minute"] == 90_000 - 450 and seen["user.concurrent"] == 4
 
     asyncio.run(ask())
+
+
+def test_a_call_that_is_settled_tells_what_counted_of_all_its_limits_when_it_is_settled_again() -> None:
+    gate = gate_of()
+    call = gate.reserve("m", user="ann", team="red", input_tokens=100, max_tokens=100)
+    call.settle_usage(Usage(100, 50))
+    for late in ({"tokens": 7}, None):
+        again = gate.gate.commit(call.id, late)
+        assert again.outcome == "already settled" and again.actuals == (1, 150, 600_000)
+    assert gate.gate.extend(call.id, 60).outcome == "already settled"
+
+
+def test_a_call_of_a_name_that_is_settled_is_answered_as_it_was_at_first() -> None:
+    gate = gate_of()
+    asked: dict[str, Any] = {"user": "ann", "team": "red", "input_tokens": 100, "max_tokens": 100, "id": "one"}
+    first = gate.reserve("m", **asked)
+    first.settle_usage(Usage(100, 50))
+    again = gate.reserve("m", **asked)
+    assert again.repeated and left(again) == left(first)
+    assert left(gate.reserve("m", user="ann", input_tokens=0, max_tokens=0))["user.minute"] == 60 - 2
+
+
+def test_a_rule_that_holds_slices_beside_one_that_holds_the_most_is_held_more_as_the_stream_goes_on() -> None:
+    sliced = {"name": "sliced", "by": ["user"], "hold": "slices", "limits": "90000 tokens/minute bucket"}
+    whole = {"name": "whole", "by": ["user"], "hold": "max", "limits": "80000 tokens/minute bucket"}
+    gate = gate_of(sliced, whole)
+    call = gate.reserve("m", user="ann", input_tokens=10, max_tokens=5000)
+    reading, slice = call.reading(), gate.settings.slice
+    assert left(call)["sliced.tokens"] == 90_000 - 10 - slice and call.held.output == 5000
+    for made in range(2):
+        assert call.hold_more(reading), made
+    after = left(gate.reserve("m", user="ann", input_tokens=0, max_tokens=0))
+    assert after == {"sliced.tokens": 90_000 - 10 - 3 * slice, "whole.tokens": 80_000 - 5010}
+    assert call.held.output == 5000

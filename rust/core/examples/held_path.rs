@@ -83,7 +83,7 @@ fn hold_ten<S: Storage<Error: Debug>>(table: &Table<S>, holds: i64) {
             })
             .collect();
         let (id, lease_us, remember_us, at_once) = (table.new_id(), 60_000_000, HOUR_US, false);
-        let request = HoldRequest { id, lease_us, remember_us, at_once, costs: &costs, groups: &groups };
+        let request = HoldRequest { id, lease_us, remember_us, at_once, named: false, costs: &costs, groups: &groups };
         table.reserve(&checks, &request, now_us, HOLD).expect("a lock");
         let place = table.storage().shard_of(checks[0].key);
         let came = table.commit(id, place, &[Some(1), Some(70), Some(12)], &asked, now_us + 500).expect("a lock");
@@ -129,7 +129,8 @@ fn hold<S: Storage<Error: Debug>>(table: &Table<S>, limit: Limit, holds: i64) ->
 /// Hold the long way, under an id made for it.
 fn reserve<S: Storage<Error: Debug>>(table: &Table<S>, check: Check<'_>, times: HoldTimes, now_us: i64) -> HoldId {
     let (id, HoldTimes { lease_us, remember_us }) = (table.new_id(), times);
-    let request = HoldRequest { id, lease_us, remember_us, at_once: false, costs: &[check.cost], groups: &[0] };
+    let request =
+        HoldRequest { id, lease_us, remember_us, at_once: false, named: false, costs: &[check.cost], groups: &[0] };
     table.reserve(&[check], &request, now_us, HOLD).expect("a lock");
     id
 }

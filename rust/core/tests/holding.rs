@@ -74,7 +74,8 @@ where
     let id = table.new_id();
     let costs = [checks[0].cost];
     let groups = vec![0; checks.len()];
-    let request = HoldRequest { id, lease_us, remember_us, at_once: false, costs: &costs, groups: &groups };
+    let request =
+        HoldRequest { id, lease_us, remember_us, at_once: false, named: false, costs: &costs, groups: &groups };
     match table.reserve(checks, &request, now_us, HOLD).expect("a lock") {
         Reserved::Decided(answer) if answer.full.is_none() => {
             answer.allowed.then(|| (id, table.storage().shard_of(checks[0].key)))
@@ -274,7 +275,8 @@ where
         let (id, place) = if number % 3 == 0 {
             let (id, costs, groups) = (table.new_id(), [2], [0]);
             let (lease_us, remember_us, at_once) = (HOUR_US, HOUR_US, false);
-            let request = HoldRequest { id, lease_us, remember_us, at_once, costs: &costs, groups: &groups };
+            let request =
+                HoldRequest { id, lease_us, remember_us, at_once, named: false, costs: &costs, groups: &groups };
             let came = table.reserve(&checks, &request, NOW_US, HOLD).expect("a lock");
             assert!(matches!(came, Reserved::Decided(answer) if answer.allowed));
             (id, table.storage().shard_of(checks[0].key))

@@ -7,17 +7,21 @@ use headgate_core::hash::{KeyHash, Seed};
 use headgate_core::holding::record::HoldId;
 use headgate_core::limit::{Algorithm, Limit};
 use headgate_core::process::storage::ProcessStorage;
-use headgate_core::shard::DamagedState;
 use headgate_core::shard::log_reader::Entries;
-use headgate_core::shard::registered::{Definition, Registered, Registration, TooMany};
+use headgate_core::shard::registered::{Definition, Registered, Registration};
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Answer, Check, Mode};
 use headgate_core::table::known_hold::{Measured, SettledOne};
-use headgate_core::table::settling::{Asked, Extension, HoldRequest, HoldTimes, Misuse, Reserved, Settlement};
+use headgate_core::table::settling::{Asked, Extension, HoldRequest, HoldTimes, Misuse, Outcome, Reserved, Settlement};
 use headgate_core::table::storage::{Stats, Storage};
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-use headgate_core::zone::{backoff::LONGEST_WAIT, shards::Unusable, storage::ZoneStorage};
+use headgate_core::zone::storage::ZoneStorage;
 use pyo3::prelude::*;
+
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+pub use crate::table_errors::unusable;
+use crate::table_errors::{damaged, failed};
+pub use crate::table_errors::{full, headgate_error};
 
 /// What a table answers to a call, wherever it is; an error is raised.
 macro_rules! ask {
@@ -121,6 +125,20 @@ impl AnyTable {
     ) -> PyResult<Result<Settlement, Misuse>> {
         self.check_holds(&[])?;
         ask!(self.commit(id, shard_number, actuals, asked, now_us))
+    }
+
+    /// See `Table::commit_untold`.
+    #[inline(always)]
+    pub fn commit_untold(
+        &self,
+        id: HoldId,
+        shard_number: usize,
+        actuals: &[Option<i64>],
+        asked: &Asked<'_>,
+        now_us: i64,
+    ) -> PyResult<Result<Outcome, Misuse>> {
+        self.check_holds(&[])?;
+        ask!(self.commit_untold(id, shard_number, actuals, asked, now_us))
     }
 
     /// See `Table::commit_one`.
@@ -231,26 +249,6 @@ impl AnyTable {
     }
 }
 
-/// The error of a limit that a table has no room for.
-#[cold]
-pub fn full(too_many: TooMany) -> PyErr {
-    let message = match too_many {
-        TooMany::Limits(most) => format!("this store holds states of {most} limits, which is all that it can know"),
-        TooMany::Bytes(most) => {
-            format!("the names of the limits that this store holds states of fill the {most} bytes it has for them")
-        }
-    };
-    headgate_error("StoreUnavailable", message + "; a larger one knows more")
-}
-
-/// The error of a state that cannot be.
-#[cold]
-fn damaged(_: DamagedState) -> PyErr {
-    let message = "what the store holds of this key is damaged, so nothing is decided by it: reset the key \
-                   (`headgate zone reset KEY PATH` for a shared zone)";
-    headgate_error("StoreKeyError", message.into())
-}
-
 /// What a table answers, and a StoreError where its code fails over what it finds there: no lock stays with it, and
 /// what it had begun in a zone is taken back by the next process.
 #[inline(always)]
@@ -258,42 +256,4 @@ pub fn guarded<T>(ask: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
     // Every structure that the closures change is whole between any two of its statements, or mended when it is
     // met next.
     catch_unwind(AssertUnwindSafe(ask)).unwrap_or_else(|_| Err(failed()))
-}
-
-#[cold]
-fn failed() -> PyErr {
-    let message = "the native core failed over what the store holds, as standard error tells: is the store damaged?";
-    headgate_error("StoreUnavailable", message.into())
-}
-
-/// The error of a shard that cannot be worked on.
-#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#[cold]
-pub fn unusable(unusable: Unusable) -> PyErr {
-    let thread = match unusable {
-        Unusable::Damaged(fault) => {
-            let message = format!(
-                "the shared zone is damaged, it has {fault}: stop all processes that use it, delete its file, and start again"
-            );
-            return headgate_error("StoreUnavailable", message);
-        }
-        Unusable::DamagedState => return damaged(DamagedState),
-        Unusable::Full(too_many) => return full(too_many),
-        Unusable::Stuck(thread) => thread,
-    };
-    let who = if thread == 0 { String::new() } else { format!(" by thread {thread}") };
-    let message = format!(
-        "a part of the shared zone is held{who} for more than {} ms: is that process stopped, or starved of CPU?",
-        LONGEST_WAIT.as_millis()
-    );
-    headgate_error("StoreTimeout", message)
-}
-
-/// An error of `headgate.errors`, by its name.
-#[cold]
-pub fn headgate_error(name: &str, message: String) -> PyErr {
-    Python::attach(|py| {
-        let error = py.import("headgate.errors").and_then(|errors| errors.getattr(name)?.call1((message,)));
-        error.map_or_else(|error| error, PyErr::from_value)
-    })
 }

@@ -25,7 +25,7 @@ use crate::measured::LimitsOf;
 use crate::operation::Operation;
 use crate::registration::{register, table_of};
 use crate::reservation::{Keeper, Reservation, Told};
-use crate::settlement::{Settlement, conflict, extension, misuse};
+use crate::settlement::{Settlement, conflict, extension, misuse, outcome_name};
 use crate::state::read_state;
 use crate::whole_id::WholeId;
 
@@ -240,8 +240,12 @@ impl BoundLimits {
         };
         let request = self.request(id, lease_us, self.remember_us.max(remember_us), &costs);
         let now_us = self.moment_us(py, operation.now_us.as_ref().map(|now_us| now_us.bind(py)))?;
-        let (answer, repeated) =
-            self.hold_checks(&checks, HoldRequest { at_once, ..request }, now_us, operation.max_delay_us)?;
+        let (answer, repeated) = self.hold_checks(
+            &checks,
+            HoldRequest { at_once, named: !name.is_none(), ..request },
+            now_us,
+            operation.max_delay_us,
+        )?;
         let decision = Decision::new(self.definitions.clone_ref(py), answer);
         holding.call_method1("Reserved", (decision, id.text(py), repeated))
     }
@@ -443,8 +447,12 @@ impl BoundLimits {
         let checks: Checks<'_> = self.members.iter().map(|member| member.check(hash, cost)).collect();
         let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost, self.groups);
         let request = self.request(id, 0, self.remember_us, &costs);
-        let (answer, _) =
-            self.hold_checks(&checks, HoldRequest { at_once: true, ..request }, self.clock.now_us(py)?, None)?;
+        let (answer, _) = self.hold_checks(
+            &checks,
+            HoldRequest { at_once: true, named: true, ..request },
+            self.clock.now_us(py)?,
+            None,
+        )?;
         Ok(Decision::new(self.definitions.clone_ref(py), answer))
     }
 
@@ -490,30 +498,31 @@ impl BoundLimits {
         Ok((self.members.iter().map(|member| groups[member.group]).collect(), place))
     }
 
+    /// Raise ValueError for other than one for each group.
+    pub fn check_groups(&self, count: usize) -> PyResult<()> {
+        if count == self.groups {
+            return Ok(());
+        }
+        Err(PyValueError::new_err(format!("these limits are of {} groups, not {count}", self.groups)))
+    }
+
     /// Hold a cost for each group under an id that is made for it, where the key of each limit is known.
     pub fn hold_on<'py>(
         slf: &Bound<'py, Self>,
         keys: &[KeyHash],
         place: u16,
-        costs: &Bound<'py, PyTuple>,
+        costs: &[i64],
         lease_us: i64,
         made_of: &Py<PyString>,
     ) -> PyResult<Bound<'py, Reservation>> {
         let (own, py) = (slf.get(), slf.py());
-        if costs.len() != own.groups {
-            return Err(PyValueError::new_err(format!("these limits take {} costs", own.groups)));
-        }
-        let mut each: SmallVec<[i64; 4]> = SmallVec::with_capacity(costs.len());
-        for cost in costs.iter_borrowed() {
-            each.push(cost.extract::<Cost>()?.0);
-        }
         let members = own.members.iter().zip(keys);
-        let checks: Checks<'_> = members.map(|(member, key)| member.check(*key, each[member.group])).collect();
+        let checks: Checks<'_> = members.map(|(member, key)| member.check(*key, costs[member.group])).collect();
         for check in &checks {
             own.table.fetch(check);
         }
         let id = WholeId { digest: own.table.new_id(), place };
-        let request = own.request(id, lease_us, own.remember_us, &each);
+        let request = own.request(id, lease_us, own.remember_us, costs);
         let (answer, repeated) = own.hold_checks(&checks, request, own.clock.now_us(py)?, None)?;
         Reservation::made_of(slf, &KEEPER, answer, id, repeated, lease_us, made_of.clone_ref(py))
     }
@@ -526,7 +535,15 @@ impl BoundLimits {
         remember_us: i64,
         costs: &'own [i64],
     ) -> HoldRequest<'own> {
-        HoldRequest { id: id.digest, lease_us, remember_us, at_once: false, costs, groups: &self.group_of }
+        HoldRequest {
+            id: id.digest,
+            lease_us,
+            remember_us,
+            at_once: false,
+            named: false,
+            costs,
+            groups: &self.group_of,
+        }
     }
 
     /// (the answer, whether it was given before) to checks that are to be held.
@@ -559,6 +576,17 @@ impl BoundLimits {
         let settlement = Self::settle_only(slf, id, actuals, now_us)?;
         slf.get().call_waiting(slf.py(), id.place)?;
         Ok(settlement)
+    }
+
+    /// Settle a hold of several limits, of which nothing is told but what came of it; see `settle`.
+    #[inline]
+    pub fn settle_untold(slf: &Bound<'_, Self>, id: WholeId, actuals: &[Option<i64>]) -> PyResult<&'static str> {
+        let (own, py) = (slf.get(), slf.py());
+        let now_us = own.clock.now_us(py)?;
+        let came = own.table.commit_untold(id.digest, usize::from(id.place), actuals, &own.asked(), now_us)?;
+        let came = came.map_err(|fault| misuse(fault, actuals.len(), |salt| own.name_of(py, salt)))?;
+        own.call_waiting(py, id.place)?;
+        Ok(outcome_name(came))
     }
 
     /// What the only limit answered to a hold.

@@ -30,6 +30,7 @@ mod sender;
 mod settlement;
 mod state;
 mod table;
+mod table_errors;
 mod whole_id;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod zone;

@@ -80,6 +80,21 @@ impl Reservation {
         let settled = AtomicBool::new(false);
         Bound::new(bound.py(), Self { decided, repeated, lease_us, settled, made_of: Some(made_of) })
     }
+
+    /// The id of what a table held; None where another store did.
+    #[inline]
+    pub fn native_id(&self) -> Option<WholeId> {
+        match &self.decided {
+            Decided::Native(_, _, _, id) => Some(*id),
+            Decided::Python(..) => None,
+        }
+    }
+
+    /// It was settled through this very object.
+    #[inline]
+    pub fn note_settled(&self) {
+        self.settled.store(true, Relaxed);
+    }
 }
 
 #[pymethods]

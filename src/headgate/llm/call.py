@@ -69,9 +69,8 @@ class Call(CallBase):
 
     def hold_more(self, reading: StreamReading) -> bool:
         """Hold a further slice for a stream. False where its budget is at an end, and its rule says to cut it."""
-        tokens = self._parts.settings.slice
-        more: Any = self._more(tokens)
-        return self._held_more(reading, tokens, more, self._reservation.extend(more=more))
+        added, more = self._slice()
+        return self._held_more(reading, added, self._reservation.extend(more=more))
 
     def stream(self, stream: Iterable[T]) -> Iterator[T]:
         """The objects of a client's stream, which settle the call at its end, and where the caller stops early.
@@ -105,12 +104,17 @@ class Call(CallBase):
         if self.settled or not self._is_held:
             return
         self.settled = True
-        amounts: Any
         amounts, entry = self._settlement(mode, usage)
         try:
-            self._done(self._reservation.commit(amounts), entry)
+            if self._keyed is not None and type(amounts) is tuple:
+                outcome = self._keyed.settle(self._reservation, amounts)
+            else:
+                outcome = self._reservation.commit(self._known.plan.of_groups(amounts)).outcome
         except StoreError as error:
             log.warning("a call could not be settled: %s", error)
+            return
+        if entry is not None:
+            self._done(outcome, entry)
 
 
 class AsyncCall(CallBase):
@@ -154,9 +158,8 @@ class AsyncCall(CallBase):
 
     async def hold_more(self, reading: StreamReading) -> bool:
         """See `Call.hold_more`."""
-        tokens = self._parts.settings.slice
-        more: Any = self._more(tokens)
-        return self._held_more(reading, tokens, more, await answered(self._reservation.extend(more=more)))
+        added, more = self._slice()
+        return self._held_more(reading, added, await answered(self._reservation.extend(more=more)))
 
     async def stream(self, stream: AsyncIterable[T]) -> AsyncIterator[T]:
         """See `Call.stream`."""
@@ -187,14 +190,19 @@ class AsyncCall(CallBase):
         if self.settled or not self._is_held:
             return
         self.settled = True
-        amounts: Any
         amounts, entry = self._settlement(mode, usage)
         try:
-            held = self._reservation
-            in_any_case = isinstance(held, AsyncReservation)
-            self._done(await held.commit_in_any_case(amounts) if in_any_case else held.commit(amounts), entry)
+            if self._keyed is not None and type(amounts) is tuple:
+                outcome = self._keyed.settle(self._reservation, amounts)
+            else:
+                held, groups = self._reservation, self._known.plan.of_groups(amounts)
+                in_any_case = isinstance(held, AsyncReservation)
+                outcome = (await held.commit_in_any_case(groups) if in_any_case else held.commit(groups)).outcome
         except StoreError as error:
             log.warning("a call could not be settled: %s", error)
+            return
+        if entry is not None:
+            self._done(outcome, entry)
 
 
 def close(stream: Any) -> None:

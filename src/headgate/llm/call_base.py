@@ -6,11 +6,12 @@ docs/language-models.md has the table of what settles how.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headgate.decision import Decision
-from headgate.holding import Extension, Settlement
+from headgate.holding import Extension
+from headgate.llm.call_costs import Counted, used_units
 from headgate.llm.call_size import CallSize
 from headgate.llm.entry import Books, Caller, Entry, SettleMode
 from headgate.llm.gate_parts import GateParts
@@ -27,6 +28,12 @@ from headgate.policy.rule_costs import GroupAmounts
 
 log = logging.getLogger("headgate")
 
+Asked = tuple[KnownCall, CallSize, Price | None, tuple[int, ...], tuple[int, ...], int]
+"""What was asked for a call: (what is known of it, its size, the dearest price that can apply, the output that is held
+by each way to hold, what that is of each unit, the moment)."""
+
+_NOTHING_TOLD: Mapping[str, str] = {}
+
 
 class Held(NamedTuple):
     """What a call holds: tokens, and billionths of a dollar, None where no price is known."""
@@ -39,40 +46,17 @@ class Held(NamedTuple):
 class CallBase:
     """A call that was asked for; true where it is held. Settling it a second time changes nothing."""
 
-    __slots__ = ("_amounts", "_estimate", "_is_held", "_known", "_output", "_parts", "_price", "_reservation", "_size",
-                 "_told", "admitted_us", "settled", "warnings", "was_cut")  # fmt: skip
+    __slots__ = ("_is_held", "_keyed", "_known", "_made", "_parts", "_price", "_reservation", "_size", "_told",
+                 "_units", "admitted_us", "settled", "warnings", "was_cut")  # fmt: skip
 
-    def __init__(
-        self,
-        parts: GateParts,
-        known: KnownCall,
-        size: CallSize,
-        price: Price | None,
-        made: Sequence[int],
-        amounts: tuple[int, ...],
-        admitted_us: int,
-        reservation: Any,
-    ) -> None:
+    def __init__(self, parts: GateParts, asked: Asked, reservation: Any, keyed: Any = None) -> None:
+        """`keyed` is what made the reservation and settles it natively, None where it settles itself."""
+        self._known, self._size, self._price, self._made, self._units, self.admitted_us = asked
         self._parts = parts
-        self._known = known
-        self._size = size
-        self._price = price
-        """The dearest that can apply, None where none is known."""
-
-        self._output = made[0] if len(made) == 1 else max(made, default=0)
-        """The most output that any of its rules holds."""
-
-        expected = known.plan.expected
-        self._estimate = None if expected is None else made[expected]
-        """The output that rules hold which hold what is expected; None where there are none."""
-
-        self._amounts = amounts
-        """What is held of each group."""
-
         self._reservation = reservation
+        self._keyed = keyed
         self._is_held = held = bool(reservation)
-        self._told: dict[str, str] = {}
-        self.admitted_us = admitted_us
+        self._told = _NOTHING_TOLD
         self.settled = False
         self.was_cut = False
         """Whether its stream was ended since nothing more could be held."""
@@ -80,6 +64,7 @@ class CallBase:
         self.warnings: tuple[SoftLimit, ...] = ()
         """The soft limits that it has reached."""
 
+        known = self._known
         if held and known.plan.warns:
             self.warnings = reached(reservation.decision, known.plan.warns, known.caller, known.model)
             parts.warn(self.warnings)
@@ -102,8 +87,19 @@ class CallBase:
     @property
     def held(self) -> Held:
         """What it holds, by that of its rules which hold the most."""
-        sent, price = self._size.input, self._price
-        return Held(sent, self._output, None if price is None else price.most(sent, self._output, self._size.searches))
+        sent, made, price = self._size.input, self._output, self._price
+        return Held(sent, made, None if price is None else price.most(sent, made, self._size.searches))
+
+    @property
+    def _output(self) -> int:
+        """The most output that any of its rules holds."""
+        return max(self._made, default=0)
+
+    @property
+    def _estimate(self) -> int | None:
+        """The output that rules hold which hold what is expected; None where there are none."""
+        expected = self._known.plan.expected
+        return None if expected is None else self._made[expected]
 
     @property
     def id(self) -> str:
@@ -141,8 +137,9 @@ class CallBase:
 
     def reading(self) -> StreamReading:
         """What reads the events of its stream; give its `usage` to `settle_stream`."""
-        has_slices = "slices" in self._known.plan.modes
-        return StreamReading(self.model, self._output if has_slices else None, self._parts.settings.slice)
+        modes = self._known.plan.modes
+        held = self._made[modes.index("slices")] if "slices" in modes else None
+        return StreamReading(self.model, held, self._parts.settings.slice)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, allowed={bool(self)}, held={self.held}, settled={self.settled})"
@@ -181,19 +178,19 @@ class CallBase:
                 )
             )
 
-    def _settlement(self, mode: SettleMode, usage: Usage | None) -> tuple[GroupAmounts | None, Entry | None]:
-        """What counts of each group, and what goes into the books. Notes what is learned."""
+    def _settlement(self, mode: SettleMode, usage: Usage | None) -> tuple[Counted, Entry | None]:
+        """What counts of it, and what goes into the books. Notes what is learned."""
         plan, cost = self._known.plan, 0
         price = (
             self._true_price()
             if self._told or self._size.terms
             else self._known.price(self.admitted_us, (), self._parts.prices) or self._price
         )
-        amounts: GroupAmounts | None = None
+        amounts: Counted = None
         if usage is not None and mode == "exact":
             self._learn(usage, True)
             cost = 0 if price is None else price.cost(usage)
-            amounts = plan.exact(usage, cost)
+            amounts = used_units(usage, cost)
         elif mode == "failed" or mode == "cancelled":
             amounts = plan.request_alone() if mode == "failed" else plan.nothing()
         elif usage is None:
@@ -203,8 +200,8 @@ class CallBase:
             held = self.held  # of each what is more counts, so that the books agree with the limits
             usage = usage._replace(input=max(usage.input, held.input), output=max(usage.output, held.output))
             cost = 0 if price is None else price.cost(usage)
-            exact = plan.exact(usage, cost)
-            amounts = GroupAmounts([max(own or 0, least) for own, least in zip(exact, self._amounts, strict=True)])
+            each = zip(plan.used(used_units(usage, cost)), plan.held(self._units), strict=True)
+            amounts = GroupAmounts([max(own, least) for own, least in each])
             cost = max(cost, held.cost or 0)
         if self._parts.books is None:
             return amounts, None
@@ -223,25 +220,27 @@ class CallBase:
             estimate=self._estimate,
         )
 
-    def _done(self, settlement: Settlement, entry: Entry | None) -> None:
+    def _done(self, outcome: str, entry: Entry) -> None:
         """Write what was settled into the books, unless another one has settled it before."""
-        if entry is not None and self._parts.books is not None and settlement.outcome != "already settled":
+        if self._parts.books is not None and outcome != "already settled":
             self._parts.books.add(entry)
 
-    def _more(self, tokens: int) -> GroupAmounts:
-        """What a further slice takes of each group."""
-        return self._known.plan.more(tokens, self._size.input, self._price)
+    def _slice(self) -> tuple[tuple[int, ...], Any]:
+        """What a further slice takes: (of each of `CALL_UNITS`, of each group)."""
+        plan = self._known.plan
+        added = plan.slice_units(self._parts.settings.slice, self._size.input, self._price)
+        return added, plan.more(added)
 
-    def _held_more(self, reading: StreamReading, tokens: int, more: GroupAmounts, extension: Extension) -> bool:
+    def _held_more(self, reading: StreamReading, added: tuple[int, ...], extension: Extension) -> bool:
         """Note what came of holding a further slice; whether the stream may go on."""
+        plan = self._known.plan
         if extension.outcome == "extended":
-            self._amounts = tuple([own + (other or 0) for own, other in zip(self._amounts, more, strict=True)])
-            self._output += tokens
+            self._made, self._units = plan.with_more(self._made, self._units, added)
             self._note_extension(extension)
-        elif self._known.plan.at_end == "cut":
+        elif plan.at_end == "cut":
             self.was_cut = reading.refused_more()
             return not self.was_cut
-        reading.held_more(tokens)
+        reading.held_more(self._parts.settings.slice)
         return True
 
     def _true_price(self) -> Price | None:

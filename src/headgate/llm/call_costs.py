@@ -11,11 +11,14 @@ from headgate.errors import ArgumentError
 from headgate.llm.price import Price
 from headgate.llm.usage import Usage
 from headgate.policy.compiled import Rule
-from headgate.policy.llm_settings import CALL_UNITS, USD, AtEnd, HoldMode
+from headgate.policy.llm_settings import CALL_UNITS, OUTPUT_TOKENS, USD, AtEnd, HoldMode
 from headgate.policy.rule_costs import GroupAmounts
 from headgate.units import LARGEST
 
 _REQUESTS_PLACE = CALL_UNITS.index(REQUESTS)
+
+Counted = tuple[int, ...] | GroupAmounts | None
+"""What counts of a call: of each of `CALL_UNITS`, or of each group; None for what is held."""
 
 Picked = Callable[[tuple[int, ...]], tuple[int, ...]]
 """Gives each group its own of some amounts."""
@@ -35,8 +38,8 @@ class Plan:
     cut, if any rule says so.
     """
 
-    __slots__ = ("_held", "_used", "at_end", "counts_money", "expected", "groups", "holds_most", "in_flight",
-                 "modes", "places", "rules", "warns")  # fmt: skip
+    __slots__ = ("at_end", "counts_money", "expected", "groups", "held", "held_places", "holds_most", "in_flight",
+                 "modes", "places", "rules", "used", "used_places", "warns")  # fmt: skip
 
     def __init__(self, rules: tuple[Rule, ...], units: tuple[str, ...]) -> None:
         slices = [rule for rule in rules if rule.hold == "slices"]
@@ -58,37 +61,58 @@ class Plan:
         self.warns = {rule.name: rule.warn_percent for rule in rules if rule.warn_percent}
         self.in_flight = any(rule.in_flight for rule in rules)
         self.at_end: AtEnd = "cut" if any(rule.at_end == "cut" for rule in slices) else "debt"
-        self._held = _picking([len(CALL_UNITS) * mode + unit for mode, unit in self.places])
-        self._used = _picking([unit for _, unit in self.places])
+        self.held_places = tuple(len(CALL_UNITS) * mode + unit for mode, unit in self.places)
+        """Of each group, which of the amounts of `units` it holds."""
 
-    def held(self, sent: int, made: Sequence[int], price: Price | None, searches: int = 0) -> tuple[int, ...]:
-        """What is held of each group for so much input, and so much output by each of `modes`.
+        self.used_places = tuple(unit for _, unit in self.places)
+        """Of each group, which of the amounts of `used_units` counts."""
 
-        `searches` of the web cost money alone.
+        self.held = _picking(self.held_places)
+        """Gives each group its own of the amounts of `units`."""
 
-        `price` is the dearest that can apply; it is known where a limit counts money.
+        self.used = _picking(self.used_places)
+        """Gives each group its own of the amounts of `used_units`."""
+
+    def units(self, sent: int, made: Sequence[int], price: Price | None, searches: int = 0) -> tuple[int, ...]:
+        """What is held of each of `CALL_UNITS` for so much input, and so much output by each of `modes`, one behind
+        the other.
+
+        `searches` of the web cost money alone. `price` is the dearest that can apply; it is known where a limit counts
+        money.
         """
         amounts: tuple[int, ...] = ()
         for output in made:
             cost = price.most(sent, output, searches) if self.counts_money and price is not None else 0
             each = (1, sent + output, sent, output, sent, cost if cost <= LARGEST else LARGEST)
             amounts = amounts + each if amounts else each
-        return self._held(amounts)
+        return amounts
 
-    def more(self, tokens: int, sent: int, price: Price | None) -> GroupAmounts:
-        """What a further slice of so many tokens of output takes of each group."""
+    def more(self, added: tuple[int, ...]) -> GroupAmounts:
+        """What a further slice of these `slice_units` takes of each group."""
+        return GroupAmounts([added[unit] if self.modes[mode] == "slices" else 0 for mode, unit in self.places])
+
+    def slice_units(self, tokens: int, sent: int, price: Price | None) -> tuple[int, ...]:
+        """What a further slice of so many tokens of output takes of each of `CALL_UNITS`."""
         cost = 0
         if price is not None and self.counts_money:
             cost = price.most(sent, tokens) - price.most(sent, 0)
-        made = _bounded((0, tokens, 0, tokens, 0, cost))
-        return GroupAmounts([made[unit] if self.modes[mode] == "slices" else 0 for mode, unit in self.places])
+        return _bounded((0, tokens, 0, tokens, 0, cost))
 
-    def exact(self, usage: Usage, cost: int) -> GroupAmounts:
-        """What a call took of each group that used so much and cost so many billionths."""
-        sent, made = usage[0], usage[1]
-        both = sent + made
-        amounts = (1, both, sent, made, sent - usage[2], cost)
-        return GroupAmounts(self._used(amounts if cost <= LARGEST and both <= LARGEST else _bounded(amounts)))
+    def with_more(
+        self, made: tuple[int, ...], units: tuple[int, ...], added: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The output that is held by each of `modes`, and `units`, with the `slice_units` of a further slice."""
+        if "slices" not in self.modes:
+            return made, units
+        mode = self.modes.index("slices")
+        start, end = len(CALL_UNITS) * mode, len(CALL_UNITS) * (mode + 1)
+        more = [own + other for own, other in zip(units[start:end], added, strict=True)]
+        output = added[CALL_UNITS.index(OUTPUT_TOKENS)]
+        return (*made[:mode], made[mode] + output, *made[mode + 1 :]), (*units[:start], *more, *units[end:])
+
+    def of_groups(self, amounts: Counted) -> Any:
+        """What counts of each group, in place of an amount; None for what is held."""
+        return amounts if amounts is None or isinstance(amounts, GroupAmounts) else GroupAmounts(self.used(amounts))
 
     def request_alone(self) -> GroupAmounts:
         """What counts of a call that a provider refused: that it was made."""
@@ -97,6 +121,14 @@ class Plan:
     def nothing(self) -> GroupAmounts:
         """What counts of a call that was never sent."""
         return GroupAmounts([0] * self.groups)
+
+
+def used_units(usage: Usage, cost: int) -> tuple[int, ...]:
+    """What a call took of each of `CALL_UNITS` that used so much and cost so many billionths."""
+    sent, made = usage[0], usage[1]
+    both = sent + made
+    amounts = (1, both, sent, made, sent - usage[2], cost)
+    return amounts if cost <= LARGEST and both <= LARGEST else _bounded(amounts)
 
 
 def _picking(places: Sequence[int]) -> Picked:

@@ -9,19 +9,19 @@ from pathlib import Path as FilePath
 from types import TracebackType
 from typing import Any
 
-from headgate.clock import SYSTEM_CLOCK, Clock
+from headgate.clock import SYSTEM_CLOCK, Clock, now_us
 from headgate.errors import ArgumentError, ConfigError
 from headgate.holding import Hold
 from headgate.llm.around import Around
 from headgate.llm.call import AsyncCall, Call
+from headgate.llm.call_base import Asked
 from headgate.llm.call_costs import UnknownPriceError
-from headgate.llm.call_size import CallSize, Counted, size_of
+from headgate.llm.call_size import Counted, size_of
 from headgate.llm.entry import Books
 from headgate.llm.gate_parts import GateParts
 from headgate.llm.inputs import with_input_counted
 from headgate.llm.known_calls import KnownCall, KnownCalls
 from headgate.llm.learned import Coverage, Learned, NothingLearned, learned_for
-from headgate.llm.price import Price
 from headgate.llm.prices import PriceBook
 from headgate.llm.soft_limits import SoftLimit
 from headgate.llm.terms import terms_text
@@ -33,9 +33,6 @@ from headgate.stores.guard.fallback import Choice
 from headgate.stores.protocol import Store
 
 PolicySource = Policy | Mapping[str, Any] | str | FilePath
-Asked = tuple[KnownCalls, KnownCall, CallSize, Price | None, tuple[int, ...], tuple[int, ...], int]
-"""(what is known under the policy, what is known of the call, its size, the dearest price that can apply, the output
-that is held by each way to hold, what is held of each group, the moment)."""
 
 
 class _LlmGate:
@@ -59,7 +56,7 @@ class _LlmGate:
         self._own_learned = learned_for(self._gate.store, namespace=compiled.namespace) if learned is None else None
         known = learned or self._own_learned or NothingLearned()
         self._parts = GateParts(settings, clock or SYSTEM_CLOCK, prices, known, books)
-        self._now_us = self._parts.clock.now_us
+        self._now_us = now_us if clock is None else clock.now_us
         self._forget_known()
         self._gate.reloaded.append(self._forget_known)
 
@@ -111,27 +108,22 @@ class _LlmGate:
 
     def _ask(
         self,
-        model: object,
-        key: str,
-        user: str,
-        team: str,
-        organisation: str,
-        tier: str,
+        asking: Any,
         body: Mapping[str, Any] | None,
         fields: dict[str, Any],
         input_tokens: Counted | None,
         request: Subject | None,
     ) -> Asked:
-        """What is asked for a call. Raises ArgumentError, UnknownPriceError."""
+        """What is asked for a call, by the `Asking` that its caller gave. Raises ArgumentError, UnknownPriceError."""
         processing = fields.pop("processing", None) if "processing" in fields else None
         dialect = fields.pop("dialect") if "dialect" in fields else ""
         if body is not None:
             if not isinstance(body, Mapping):
                 raise ArgumentError(f"the body of a call is a mapping, not a {type(body).__name__}")
             fields = {**body, **fields}
-            model = fields.pop("model", None) if model is None else model
+            if asking[0] is None:
+                asking = (fields.pop("model", None), *asking[1:])
         parts, calls = self._parts, self._calls
-        asking: Any = (model, key, user, team, organisation, tier)
         try:
             known = calls.known.get(asking)
         except TypeError:
@@ -153,8 +145,7 @@ class _LlmGate:
                 f"the price of the model {known.model!r}{asked} is not known, and a limit counts usd: give it one in "
                 "llm.prices, or say in llm.unknown_price what it costs"
             )
-        amounts = plan.held(size.input, made, price, size.searches)
-        return calls, known, size, price, made, amounts, at_us
+        return known, size, price, made, plan.units(size.input, made, price, size.searches), at_us
 
     def _output(self, mode: HoldMode, known: KnownCall, most: int, settings: LlmSettings) -> int:
         """The tokens of output that a way to hold asks for, of the most that there can be."""
@@ -181,11 +172,12 @@ class _LlmGate:
 
         Else as `reserve`, which raises ConflictingId where the estimate has changed.
         """
-        asked = self._ask(model, key, user, team, organisation, tier, body, fields, input_tokens, None)
-        calls, known, size, price, made, amounts, at_us = asked
-        reservation = self._gate.held_before(known.resolved, id, calls.settings.lease_us)
+        asking = (model, key, user, team, organisation, tier)
+        asked = self._ask(asking, body, fields, input_tokens, None)
+        known = asked[0]
+        reservation = self._gate.held_before(known.resolved, id, known.lease_us)
         call = AsyncCall if self._is_async else Call
-        return call(self._parts, known, size, price, made, amounts, at_us, reservation)
+        return call(self._parts, asked, reservation)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.policy.namespace!r}, store={self._gate.store!r})"
@@ -238,15 +230,14 @@ class LlmGate(_LlmGate, Around):
         it stands in line.
         Raises ArgumentError for a body that no provider takes, UnknownPriceError.
         """
-        asked = self._ask(model, key, user, team, organisation, tier, body, fields, input_tokens, request)
-        calls, known, size, price, made, amounts, at_us = asked
-        if known.hold is not None and id is None:
-            reservation = known.hold(amounts, calls.settings.lease_us)
-        else:
-            hold = Hold(id, calls.settings.lease_us)
-            reservation = self._gate.reserve_groups(calls.resolver, known.resolved, amounts, hold)
-            at_us = self._now_us()
-        return Call(self._parts, known, size, price, made, amounts, at_us, reservation)
+        asked = self._ask((model, key, user, team, organisation, tier), body, fields, input_tokens, request)
+        known, size, price, made, units, _ = asked
+        keyed = known.keyed
+        if keyed is not None and id is None:
+            return Call(self._parts, asked, keyed.hold(units), keyed)
+        hold = Hold(id, known.lease_us)
+        reservation = self._gate.reserve_groups(known.resolver, known.resolved, known.plan.held(units), hold)
+        return Call(self._parts, (known, size, price, made, units, self._now_us()), reservation)
 
     def call(self, model: str | None = None, **call: Any) -> AbstractContextManager[Call]:
         """`reserve` where a `with` block begins, which raises RateLimited where the call is refused; see `Call`."""
@@ -298,15 +289,14 @@ class AsyncLlmGate(_LlmGate, Around):
         **fields: Any,
     ) -> AsyncCall:
         """See `LlmGate.reserve`. Count long inputs in a thread before, and give the InputCount as `input_tokens`."""
-        asked = self._ask(model, key, user, team, organisation, tier, body, fields, input_tokens, request)
-        calls, known, size, price, made, amounts, at_us = asked
-        if known.hold is not None and id is None:
-            reservation = known.hold(amounts, calls.settings.lease_us)
-        else:
-            hold = Hold(id, calls.settings.lease_us)
-            reservation = await self._gate.reserve_groups(calls.resolver, known.resolved, amounts, hold)
-            at_us = self._now_us()
-        return AsyncCall(self._parts, known, size, price, made, amounts, at_us, reservation)
+        asked = self._ask((model, key, user, team, organisation, tier), body, fields, input_tokens, request)
+        known, size, price, made, units, _ = asked
+        keyed = known.keyed
+        if keyed is not None and id is None:
+            return AsyncCall(self._parts, asked, keyed.hold(units), keyed)
+        hold = Hold(id, known.lease_us)
+        reservation = await self._gate.reserve_groups(known.resolver, known.resolved, known.plan.held(units), hold)
+        return AsyncCall(self._parts, (known, size, price, made, units, self._now_us()), reservation)
 
     def call(self, model: str | None = None, **call: Any) -> AbstractAsyncContextManager[AsyncCall]:
         """See `LlmGate.call`; for `async with`."""

@@ -27,14 +27,24 @@ Asking = tuple[str, str, str, str, str, str]
 class KnownCall:
     """What is known of calls of one caller to one model, under one policy.
 
-    `resolved` are the rules that apply, their limits and keys; `hold` holds costs of their groups at once, where the
-    store does so without I/O, and None where it is to be asked in another way.
+    `resolved` are the rules that apply, their limits and keys, as `resolver` found them; `keyed` holds and settles
+    amounts of them at once, where the store does so without I/O, and None where it is to be asked in another way.
     """
 
-    __slots__ = ("_dearest", "_prices", "_usual", "caller", "hold", "model", "most_output", "plan", "resolved", "who")
+    __slots__ = ("_dearest", "_prices", "_usual", "caller", "keyed", "lease_us", "model", "most_output", "plan",
+                 "resolved", "resolver", "who")  # fmt: skip
 
     def __init__(
-        self, model: str, caller: Caller, resolved: Resolved, hold: Any, plan: Plan, prices: PriceSpans
+        self,
+        model: str,
+        caller: Caller,
+        resolver: Resolver,
+        resolved: Resolved,
+        plan: Plan,
+        prices: PriceSpans,
+        *,
+        lease_us: int,
+        keyed: Any,
     ) -> None:
         self.model = model
         self.caller = caller
@@ -44,8 +54,10 @@ class KnownCall:
         self.most_output = most_output(model)
         """The most that the model makes, None where that is not known."""
 
+        self.resolver = resolver
         self.resolved = resolved
-        self.hold = hold
+        self.lease_us = lease_us
+        self.keyed = keyed
         self.plan = plan
         self._prices = prices
         self._dearest = self._usual = PriceSpan(0, 0, None)
@@ -99,8 +111,11 @@ class KnownCalls:
         if found is None:
             subject: Any = CallSubject(caller, model, request)
             resolved = self.resolver.resolve(subject, 1, ALL_RULES)
-            hold = None if self.waits else self._gate.holding(resolved)
-            found = KnownCall(model, caller, resolved, hold, self._plan(resolved), self._prices)
+            plan, lease_us = self._plan(resolved), self.settings.lease_us
+            keyed = None if self.waits else self._gate.keyed(resolved, plan.held_places, plan.used_places, lease_us)
+            found = KnownCall(
+                model, caller, self.resolver, resolved, plan, self._prices, lease_us=lease_us, keyed=keyed
+            )
         if self.is_alike and sum(map(len, asking)) <= _LONGEST_KNOWN:
             if len(self.known) >= _MOST_KNOWN:
                 self._older, self.known = self.known, {}

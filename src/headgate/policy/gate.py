@@ -100,18 +100,17 @@ class _BoundPolicy:
         """The policy in force, ready to be asked which limits and keys a request has."""
         return self._resolver
 
-    def holding(self, resolved: Resolved) -> Callable[[tuple[int, ...], int], Reservation] | None:
-        """What holds a cost of each group of what was resolved, for a lease in microseconds, natively and at once.
+    def keyed(self, resolved: Resolved, held: Sequence[int], settled: Sequence[int], lease_us: int) -> Any:
+        """The native `KeyedLimits` of what was resolved, which holds and settles at once, for leases of so long.
 
-        None where the store is another one, or a rule has a `wait`: there is `reserve_groups`.
+        `held` and `settled` are places of amounts: of each group, which of those that are given it holds, and which
+        counts in the end. None where the store is another one, or a rule has a `wait`: there is `reserve_groups`.
         """
         bound, operation, rules, units = resolved
         native = core.native
         if native is None or not isinstance(bound, native.BoundLimits) or any(rule.wait_us for rule in rules):
             return None
-        hold: Callable[[tuple[int, ...], int], Reservation]
-        hold = native.KeyedLimits(bound, operation.keys, made_of(units)).hold
-        return hold
+        return native.KeyedLimits(bound, operation.keys, made_of(units), held, settled, lease_us)
 
     def reload(self, policy: Policy | Mapping[str, Any] | str | FilePath) -> None:
         """Put another policy in force, completely or not at all; what was used stays used.

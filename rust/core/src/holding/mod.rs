@@ -2,6 +2,7 @@
 
 pub mod ids;
 pub mod record;
+pub mod share;
 pub mod slab;
 pub mod store;
 
@@ -11,7 +12,8 @@ use std::sync::Arc;
 
 use crate::algorithms::leases::{KeyLeases, Lease, Leases};
 use crate::holding::ids::Ids;
-use crate::holding::record::{Content, HoldId, One, Part, Record};
+use crate::holding::record::{Content, HoldId, One, Record};
+use crate::holding::share::Part;
 use crate::holding::slab::Slab;
 use crate::holding::store::{HeldKey, HoldStore, IdSource, NewHold};
 
@@ -159,6 +161,7 @@ impl Holds {
                 Content::Many(share) => {
                     share.limits.iter().flat_map(|limit| &limit.parts).for_each(|part| note(part.number));
                 }
+                Content::Settled(_) => {}
             }
         }
     }
@@ -184,6 +187,11 @@ impl Holds {
                 for limit in &Arc::clone(share).limits {
                     let lease = Lease { until, number: own, places: limit.cost() };
                     self.let_go(limit.key, limit.in_flight.then_some(lease));
+                }
+            }
+            Content::Settled(share) => {
+                for (key, _) in share.limits.clone() {
+                    self.let_go(key, None);
                 }
             }
         }
@@ -266,7 +274,11 @@ impl HoldStore for Holds {
         };
         self.settled += usize::from(!record.settled);
         record.expand();
-        for (key, lease) in record.settle_share(number, actuals, now_us) {
+        let freed = record.settle_share(number, actuals, now_us);
+        if !record.named {
+            record.shrink();
+        }
+        for (key, lease) in freed {
             self.move_places(key, Some(lease), None);
         }
     }
@@ -316,9 +328,9 @@ impl HoldStore for Holds {
         self.remember_of(one.key);
         let number = self.records.take();
         let id = HoldId::telling(number, secret);
-        let (settled, at_once, passed) = (false, false, false);
+        let (settled, at_once, passed, named) = (false, false, false, false);
         let content = Content::One(one);
-        self.records.put(number, Record { id, until_us, forget_us, content, settled, at_once, passed });
+        self.records.put(number, Record { id, until_us, forget_us, content, settled, at_once, passed, named });
         (number, id)
     }
 
@@ -331,6 +343,7 @@ impl HoldStore for Holds {
         match &record.content {
             Content::One(one) => self.remember_of(one.key),
             Content::Many(share) => share.limits.iter().for_each(|limit| self.remember_of(limit.key)),
+            Content::Settled(share) => share.limits.iter().for_each(|(key, _)| self.remember_of(*key)),
         }
         let (id, number) = (record.id, self.records.take());
         self.records.put(number, record);
@@ -404,6 +417,7 @@ impl HoldStore for Holds {
         let own = |record: &Record| match &record.content {
             Content::One(one) => one.key == key,
             Content::Many(share) => share.limits.iter().any(|limit| limit.key == key),
+            Content::Settled(share) => share.limits.iter().any(|(own, _)| *own == key),
         };
         let numbers: Vec<u32> =
             self.records.iter().filter(|(_, record)| own(record)).map(|(number, _)| number).collect();

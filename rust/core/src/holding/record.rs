@@ -5,8 +5,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithms::leases::Lease;
-use crate::algorithms::log_view::Marked;
 use crate::algorithms::transition::Reading;
+use crate::holding::share::{Amount, HeldLimit, Part, SettledShare, Share};
 
 /// The 128 bits that a hold is found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,57 +47,6 @@ impl HoldId {
     }
 }
 
-/// What a hold charged a limit at one moment.
-#[derive(Clone, Copy, Debug)]
-pub struct Part {
-    /// What the algorithm remembers of it.
-    pub marked: Marked,
-    /// What had been given back on the key until then.
-    pub refunds: i64,
-    /// The units.
-    pub cost: i64,
-    /// The number of the limit that it was charged under.
-    pub number: u32,
-}
-
-/// What a hold knows of one of its limits.
-#[derive(Clone, Debug)]
-pub struct HeldLimit {
-    /// What it charged, one after another; nothing where a shadow did not admit, or there was no room to count.
-    pub parts: SmallVec<[Part; 1]>,
-    /// Which of the keys that holds of its shard are of.
-    pub key: u32,
-    /// Which of the hold's limits it is.
-    pub index: u16,
-    /// Which of the hold's amounts is its own.
-    pub group: u16,
-    /// Whether it is a shadow.
-    pub shadow: bool,
-    /// Whether its places are in flight, until the end of the hold's lease.
-    pub in_flight: bool,
-    /// What was answered first.
-    pub reading: Reading,
-}
-
-impl HeldLimit {
-    /// The units that are held.
-    #[inline]
-    pub fn cost(&self) -> i64 {
-        self.parts.iter().map(|part| part.cost).sum()
-    }
-}
-
-/// The units of one group of a hold.
-#[derive(Clone, Copy, Debug)]
-pub struct Amount {
-    /// As it was made.
-    pub cost: i64,
-    /// With what was added.
-    pub held: i64,
-    /// As it was settled; meaningless before.
-    pub actual: i64,
-}
-
 /// A hold of one limit that was charged, as most are, and never extended.
 #[derive(Clone, Copy, Debug)]
 pub struct One {
@@ -116,21 +65,6 @@ pub struct One {
     pub shadow: bool,
 }
 
-/// A hold, or its share in one shard: the limits whose keys are there. The first key's shard has the amounts.
-#[derive(Clone, Debug, Default)]
-pub struct Share {
-    /// How many parts it has in this shard: each counts towards the bound.
-    pub weight: u32,
-    /// How many limits it has in all shards.
-    pub limits_of_all: u16,
-    /// The amounts of its groups; none in the shares of other shards.
-    pub amounts: SmallVec<[Amount; 1]>,
-    /// The shards of its other shares.
-    pub others: SmallVec<[u16; 4]>,
-    /// Its limits in this shard.
-    pub limits: Vec<HeldLimit>,
-}
-
 /// What a hold is of.
 #[derive(Clone, Debug)]
 pub enum Content {
@@ -138,6 +72,8 @@ pub enum Content {
     One(One),
     /// Of whatever it may be. What was read of it stays as it is while it is changed.
     Many(Arc<Share>),
+    /// Of many limits and settled; in the memory of a process alone.
+    Settled(SettledShare),
 }
 
 /// What is remembered of one hold in one shard. It is remembered as long after its settling as after its lease's end.
@@ -157,16 +93,19 @@ pub struct Record {
     pub at_once: bool,
     /// Whether something passed uncounted as it was made.
     pub passed: bool,
+    /// Whether it can be asked for again by its id: what was answered is then kept.
+    pub named: bool,
 }
 
 impl Record {
     /// The keys that it is of, each as often as it has limits on it.
     pub fn keys(&self) -> impl Iterator<Item = u32> + '_ {
-        let (one, many) = match &self.content {
-            Content::One(one) => (Some(one.key), &[][..]),
-            Content::Many(share) => (None, &share.limits[..]),
+        let (one, many, settled) = match &self.content {
+            Content::One(one) => (Some(one.key), &[][..], &[][..]),
+            Content::Many(share) => (None, &share.limits[..], &[][..]),
+            Content::Settled(share) => (None, &[][..], &share.limits[..]),
         };
-        one.into_iter().chain(many.iter().map(|limit| limit.key))
+        one.into_iter().chain(many.iter().map(|limit| limit.key)).chain(settled.iter().map(|(key, _)| *key))
     }
 
     /// How many parts it has in this shard.
@@ -175,6 +114,7 @@ impl Record {
         match &self.content {
             Content::One(_) => 1,
             Content::Many(share) => share.weight as usize,
+            Content::Settled(share) => share.weight as usize,
         }
     }
 
@@ -182,7 +122,7 @@ impl Record {
     #[inline]
     pub fn share(&self) -> Option<&Share> {
         match &self.content {
-            Content::One(_) => None,
+            Content::One(_) | Content::Settled(_) => None,
             Content::Many(share) => Some(share),
         }
     }
@@ -191,7 +131,7 @@ impl Record {
     #[inline]
     pub fn share_mut(&mut self) -> Option<&mut Share> {
         match &mut self.content {
-            Content::One(_) => None,
+            Content::One(_) | Content::Settled(_) => None,
             Content::Many(share) => Some(Arc::make_mut(share)),
         }
     }
@@ -223,8 +163,20 @@ impl Record {
         freed
     }
 
-    /// Tell a hold of one limit as one of many.
+    /// Keep of a share that was just settled no more than later settlings are told.
+    pub fn shrink(&mut self) {
+        let Content::Many(share) = &self.content else {
+            return;
+        };
+        self.content = Content::Settled(share.settled());
+    }
+
+    /// Tell a hold of one limit, or what stays of one that is settled, as one of many.
     pub fn expand(&mut self) {
+        if let Content::Settled(share) = &self.content {
+            self.content = Content::Many(Arc::new(share.expanded()));
+            return;
+        }
         let Content::One(one) = &self.content else {
             return;
         };

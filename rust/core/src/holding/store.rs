@@ -3,7 +3,8 @@
 //! Where it outlives its processes, what is written counts with the rest of a decision: see `shard::backing`.
 
 use crate::algorithms::leases::{Lease, Leases};
-use crate::holding::record::{HoldId, One, Part, Record};
+use crate::holding::record::{HoldId, One, Record};
+use crate::holding::share::Part;
 
 /// What is kept of one limit on one key while holds of it are remembered, but for its leases.
 #[derive(Clone, Copy, Debug)]

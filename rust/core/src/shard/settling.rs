@@ -6,7 +6,7 @@ use crate::algorithms::transition::{self, ANY, Numbers, Stored};
 use crate::encoding::block::{Position, entry};
 use crate::encoding::slot::Slot;
 use crate::encoding::slot_entries::{Chain, NO_CHAIN, has_blocks};
-use crate::holding::record::Part;
+use crate::holding::share::Part;
 use crate::limit::{Algorithm, LARGEST, Limit};
 use crate::shard::backing::Backing;
 use crate::shard::log_reader::Entries;

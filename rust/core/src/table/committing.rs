@@ -44,6 +44,25 @@ impl<S: Storage> Table<S> {
         Ok(Ok(Settlement { outcome, actuals, after }))
     }
 
+    /// `commit`, of which nothing is told but what came of it.
+    pub fn commit_untold(
+        &self,
+        id: HoldId,
+        shard_number: usize,
+        actuals: &[Option<i64>],
+        asked: &Asked<'_>,
+        now_us: i64,
+    ) -> Result<Result<Outcome, Misuse>, S::Error> {
+        let Some(mut shares) = self.lock_shares(id, shard_number, now_us)? else {
+            return Ok(Ok(Outcome::Unknown));
+        };
+        if shares.loaded[0].record.settled {
+            return Ok(Ok(Outcome::AlreadySettled));
+        }
+        let settled = self.settle_hold(&mut shares, actuals, asked, now_us)?;
+        Ok(settled.map(|_| Outcome::Settled))
+    }
+
     /// Settle a hold: all its limits, or none where one of them cannot be in so much debt. The units of each group that
     /// count. What was loaded of it is gone then.
     fn settle_hold<'table>(

@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 
 use crate::algorithms::leases::Lease;
 use crate::algorithms::transition::NEVER;
-use crate::holding::record::{HoldId, Part};
+use crate::holding::record::HoldId;
+use crate::holding::share::Part;
 use crate::holding::store::HoldStore;
 use crate::limit::Algorithm;
 use crate::shard::Shard;

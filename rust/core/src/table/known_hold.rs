@@ -3,7 +3,8 @@
 //! Where there is more to do, each function says so and changes nothing: then a transaction does it.
 
 use crate::algorithms::transition::{self, ANY, Numbers, Reading, USUAL};
-use crate::holding::record::{HoldId, One, Part};
+use crate::holding::record::{HoldId, One};
+use crate::holding::share::Part;
 use crate::holding::store::{HeldKey, HoldStore, IdSource};
 use crate::limit::{Algorithm, Limit};
 use crate::shard::backing::Backing;

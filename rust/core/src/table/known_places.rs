@@ -5,7 +5,8 @@
 use crate::algorithms::concurrent;
 use crate::algorithms::leases::{AskedLeases, Lease, Leases};
 use crate::algorithms::transition::{Reading, measured_us, wait_us};
-use crate::holding::record::{HoldId, One, Part};
+use crate::holding::record::{HoldId, One};
+use crate::holding::share::Part;
 use crate::holding::store::{HoldStore, IdSource};
 use crate::limit::Algorithm;
 use crate::shard::Shard;

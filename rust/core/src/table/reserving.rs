@@ -1,5 +1,4 @@
-//! Holds that are made: charged like a hit, and remembered. All limits of one are in the shards of its keys, and a share
-//! of it in each.
+//! Holds that are made: charged like a hit, and remembered, with a share in the shard of each of its keys.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -8,7 +7,8 @@ use smallvec::SmallVec;
 
 use crate::algorithms::leases::Lease;
 use crate::algorithms::transition::Reading;
-use crate::holding::record::{Amount, Content, HeldLimit, One, Part, Record, Share};
+use crate::holding::record::{Content, One, Record};
+use crate::holding::share::{Amount, HeldLimit, Part, Share};
 use crate::holding::store::HoldStore;
 use crate::limit::Algorithm;
 use crate::shard::backing::Backing;
@@ -188,6 +188,7 @@ where
             settled: request.at_once,
             at_once: request.at_once,
             passed,
+            named: request.named,
         });
         for (key, places) in places {
             let lease = Lease { until: until_us, number: u64::from(number), places };

@@ -36,6 +36,8 @@ pub struct HoldRequest<'request> {
     pub remember_us: i64,
     /// Whether it is a hit: settled with its costs as it is made.
     pub at_once: bool,
+    /// Whether it may be asked for again by its id.
+    pub named: bool,
     /// The cost of each group.
     pub costs: &'request [i64],
     /// The group of each check.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::holding::record::{Content, HoldId, One, Part, Record};
+use crate::holding::record::{Content, HoldId, One, Record};
+use crate::holding::share::Part;
 use crate::zone::backing::MappedBacking;
 use crate::zone::pool::{KIND, Kind, halves, word_of};
 use crate::zone::share_words::{share_of_words, words_of_share};
@@ -53,6 +54,7 @@ impl MappedBacking<'_> {
                 let first = self.fill_chain(&words);
                 [word_of(first, words.len() as u32), u64::from(share.weight), 0, 0, 0, 0, 0, 0, 0, 0]
             }
+            Content::Settled(_) => [0; 10], // never in a zone, whose cells stay
         };
         (ACTUAL..).zip(words).for_each(|(word, value)| self.fill(cell, word, value));
         self.fill(cell, UNTIL, record.until_us as u64);
@@ -87,6 +89,7 @@ impl MappedBacking<'_> {
                     self.drop_chain(former);
                 }
             }
+            Content::Settled(_) => {} // never in a zone
         }
     }
 
@@ -189,6 +192,7 @@ impl MappedBacking<'_> {
             settled: kind & SETTLED != 0,
             at_once: kind & AT_ONCE != 0,
             passed: kind & PASSED != 0,
+            named: kind & BY_CELL == 0,
         })
     }
 
@@ -278,7 +282,7 @@ fn kind_of(record: &Record) -> u64 {
         Content::One(one) => {
             flag(one.shadow, SHADOW) | flag(one.in_flight, IN_FLIGHT) | u64::from(one.part.number) << 32
         }
-        Content::Many(_) => MANY,
+        Content::Many(_) | Content::Settled(_) => MANY,
     };
     own | flag(record.settled, SETTLED)
         | flag(record.at_once, AT_ONCE)

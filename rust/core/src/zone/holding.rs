@@ -2,7 +2,8 @@
 //! processes; what is forgotten here on the way counts at once, all else with the decision that it is part of.
 
 use crate::algorithms::leases::{Lease, Leases};
-use crate::holding::record::{HoldId, One, Part, Record};
+use crate::holding::record::{HoldId, One, Record};
+use crate::holding::share::Part;
 use crate::holding::store::{HeldKey, HoldStore, IdSource, NewHold};
 use crate::zone::backing::MappedBacking;
 use crate::zone::journal::{FREE_CELLS, FRESH_CELLS, HELD, LATER_CELLS, PASSED, SOONEST};

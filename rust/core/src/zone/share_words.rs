@@ -1,7 +1,7 @@
 //! A hold's share of many limits as words, and back.
 
 use crate::algorithms::transition::Reading;
-use crate::holding::record::{Amount, HeldLimit, Part, Share};
+use crate::holding::share::{Amount, HeldLimit, Part, Share};
 
 const WORDS_OF_AMOUNT: usize = 3;
 const WORDS_OF_LIMIT: usize = 7;

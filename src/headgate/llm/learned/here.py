@@ -153,37 +153,45 @@ class LearnedHere:
 
     def _read(self) -> None:
         """Learn from the calls that were settled since it was last done; the lock is held."""
-        of_keys, of_models, calls = self._of_keys, self._of_models, self._unread[:]
+        calls = self._unread[:]
         del self._unread[: len(calls)]  # what others add meanwhile comes behind
-        known: tuple[str, str, int] | None = None
         found: tuple[OfModel, Samples, Samples | None] | None = None
+        known, known_most = ("", ""), -1
+        buckets: list[int] = []
+        """Of the calls of the series that are `found`, of which many come one after another."""
+
         for key, model, most, held, made, cut, counted_input, used_input in calls:
             if made < 0:
                 continue
-            if found is None or known != (key, model, most):
-                size = (most.bit_length() + 1) >> 1
-                if len(model) > LONGEST_MODEL or size > LARGEST_SIZE:
-                    continue
-                known = key, model, most
-                of_model = of_models.get(model) or self._new_of_model(model)
-                of_models.move_to_end(model)
-                of_size = of_model.by_size.get(size) or of_model.new(size)
-                of_key = None
-                if key:
-                    name = (key if len(key) <= LONGEST_KEY else hash_of(key), model, size)
-                    of_key = of_keys.get(name) or self._new_of_key(name)
-                    of_keys.move_to_end(name)
-                found = of_model, of_size, of_key
-            of_model, of_size, of_key = found
-            bucket = ~bucket_of(made) if cut else bucket_of(made)
-            of_size.add(bucket)
-            if of_key is not None:
-                of_key.add(bucket)
+            if most != known_most or (key, model) != known:
+                _add_all(found, buckets)
+                buckets = []
+                known, known_most = (key, model), most
+                found = self._samples_of(key, model, most)
+            if found is None:
+                continue
+            buckets.append(~bucket_of(made) if cut else bucket_of(made))
             if held >= 0:
-                of_model.coverage.add(1 if made > held else 0)
+                found[0].coverage.add(1 if made > held else 0)
             if counted_input >= _FEWEST_TOKENS and used_input > 0:
                 permille = -(-1000 * used_input // counted_input)
-                of_model.input.add(min(max(-(-permille // _PERMILLE), _LEAST), _LARGEST))
+                found[0].input.add(min(max(-(-permille // _PERMILLE), _LEAST), _LARGEST))
+        _add_all(found, buckets)
+
+    def _samples_of(self, key: str, model: str, most: int) -> tuple[OfModel, Samples, Samples | None] | None:
+        """(what is learned of a model, of its size, of this size of the key) of a call; None for one that cannot be."""
+        size = (most.bit_length() + 1) >> 1
+        if len(model) > LONGEST_MODEL or size > LARGEST_SIZE:
+            return None
+        of_model = self._of_models.get(model) or self._new_of_model(model)
+        self._of_models.move_to_end(model)
+        of_size = of_model.by_size.get(size) or of_model.new(size)
+        if not key:
+            return of_model, of_size, None
+        name = (key if len(key) <= LONGEST_KEY else hash_of(key), model, size)
+        of_key = self._of_keys.get(name) or self._new_of_key(name)
+        self._of_keys.move_to_end(name)
+        return of_model, of_size, of_key
 
     def coverage(self) -> dict[str, Coverage]:
         with self._lock:
@@ -252,6 +260,14 @@ class OfModel:
         """The samples of a size that has none."""
         samples = self.by_size[size] = self._kind()
         return samples
+
+
+def _add_all(series: tuple[OfModel, Samples, Samples | None] | None, buckets: list[int]) -> None:
+    if series is not None and buckets:
+        _, of_size, of_key = series
+        of_size.add_all(buckets)
+        if of_key is not None:
+            of_key.add_all(buckets)
 
 
 def hash_of(key: str) -> str:

@@ -7,7 +7,7 @@ whole numbers. Where there are too many samples all counts halve, so that old on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 FEWEST = 30
 """With fewer samples nothing is told."""
@@ -58,6 +58,17 @@ class Samples:
         self.weight += 1
         if self.weight > MOST:
             self.fade()
+
+    def add_all(self, buckets: Sequence[int]) -> None:
+        """`add` each of these."""
+        if self.weight + len(buckets) > MOST:
+            for bucket in buckets:
+                self.add(bucket)
+            return
+        counts = self.counts
+        for bucket in buckets:
+            counts[bucket] = counts.get(bucket, 0) + 1
+        self.weight += len(buckets)
 
     def fade(self) -> None:
         """Halve the counts, of which there are too many."""
