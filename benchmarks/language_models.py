@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from benchmarks.measuring import Measured, Section, Target, Timed, in_turns, tim
 from benchmarks.peer_programs import PEER_PYTHON, peer_program
 from benchmarks.servers import redis_server
 from headgate import Limiter
-from headgate.llm import AsyncLlmGate, LlmGate, Usage
+from headgate.llm import AsyncLlmGate, LlmGate, Usage, count_text, tokens
 from headgate.llm.vocabularies import _SPLITS, _ranks, counter
 
 ROOT = Path(__file__).parents[1]
@@ -42,11 +43,13 @@ TWO_LIMITS = {
 }
 USED = Usage(90, 200)
 MOST_US = 10
+MESSAGE = 1000
 
 
 def run(quick: bool) -> Section:
     calls, rounds = (300, 3) if quick else (3000, 9)
     text = (ROOT / "README.md").read_text() * 2
+    messages = _messages(text)
     engine = tiktoken.Encoding(
         "own", pat_str=_SPLITS["o200k_base"], mergeable_ranks=_ranks("o200k_base"), special_tokens={}
     )
@@ -54,8 +57,10 @@ def run(quick: bool) -> Section:
         "ten limits": _holding(TEN_LIMITS, calls),
         "two limits, asyncio": _holding_async(TWO_LIMITS, calls),
         "a hit of one limit": _hitting(calls),
-        "count": timed_loop(lambda: _count_anew(text), 1),
-        "tiktoken": timed_loop(lambda: engine.encode_ordinary(text), 1),
+        "count": _counting(_count_anew, [text] * 5),
+        "tiktoken": _counting(engine.encode_ordinary, [text] * 5),
+        "count messages": _counting(lambda message: count_text(message, "gpt-4o"), messages),
+        "tiktoken on messages": _counting(engine.encode_ordinary, messages),
     }
     peer = _peer()
     if peer is not None:
@@ -66,6 +71,7 @@ def run(quick: bool) -> Section:
         measured[name].median_ns / 1000 for name in ("ten limits", "two limits, asyncio", "a hit of one limit")
     )
     counting = measured["count"].median_ns / measured["tiktoken"].median_ns
+    of_messages = measured["count messages"].median_ns / measured["tiktoken on messages"].median_ns
     rows = [
         ["hold and settle, ten limits, memory", f"{ten:.1f} us", f"{ten / hit:.0f} hits of one limit"],
         ["hold and settle, two limits, memory, asyncio", f"{ours:.1f} us", _beside(measured, ours)],
@@ -75,11 +81,17 @@ def run(quick: bool) -> Section:
             f"{measured['count'].median_ns / 1e6:.2f} ms",
             f"{counting:.2f} times tiktoken's own",
         ],
+        [
+            f"count {len(messages):,} messages, {MESSAGE} characters each at the most",
+            f"{measured['count messages'].median_ns * len(messages) / 1e6:.2f} ms",
+            f"{of_messages:.2f} times tiktoken's own",
+        ],
     ]
     targets = [
         Target(f"hold and settle under ten limits on memory in {MOST_US} us", f"{ten:.1f} us", ten <= MOST_US),
         Target("two round trips on Redis", f"{trips}", trips == 2),
         Target("counts at least as fast as tiktoken", f"{counting:.2f} times its time", counting <= 1.05),
+        Target("counts messages at least as fast", f"{of_messages:.2f} times its time", of_messages <= 1.05),
     ]
     return Section(
         "Calls of language models",
@@ -121,6 +133,28 @@ def _hitting(calls: int) -> Timed:
             limiter.hit("ann")
 
     return timed_loop(work, calls)
+
+
+def _counting(count: Callable[[str], object], texts: Sequence[str]) -> Timed:
+    """Time to count each of some texts, of which none is known."""
+
+    def work() -> None:
+        tokens._remembered = tokens._Remembered()
+        for text in texts:
+            count(text)
+
+    return timed_loop(work, len(texts))
+
+
+def _messages(text: str) -> list[str]:
+    """A conversation: pieces of a text, of many lengths, each behind a role."""
+    pieces: list[str] = []
+    at = 0
+    while at < len(text):
+        length = 1 + 37 * len(pieces) % MESSAGE
+        pieces += ["user", text[at : at + length]]
+        at += length
+    return pieces
 
 
 def _count_anew(text: str) -> None:

@@ -142,7 +142,7 @@ def test_names_lose_what_stands_before_them() -> None:
     assert own_name("openrouter/anthropic/Claude-3") == "claude-3"
 
 
-def test_long_texts_that_come_again_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_that_come_again_and_again_are_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def counter(vocabulary: str) -> Any:
@@ -155,13 +155,43 @@ def test_long_texts_that_come_again_are_counted_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(tokens, "counter", counter)
     monkeypatch.setattr(tokens, "_remembered", tokens._Remembered())
     text = "system prompt " * 100
-    assert [count_text(text, "gpt-5").tokens for _ in range(3)] == [1400] * 3 and asked == [1400]
-    assert count_text(text, "gpt-4").tokens == 1400 and len(asked) == 2, "each vocabulary counts for itself"
+    assert [count_text(text, "gpt-5").tokens for _ in range(4)] == [1400] * 4 and asked == [1400] * 2
+    assert count_text(text, "gpt-4").tokens == 1400 and len(asked) == 3, "each vocabulary counts for itself"
     for number in range(tokens._MOST_REMEMBERED):
-        count_text(f"{number} {text}", "gpt-5")
+        for _ in range(2):
+            count_text(f"{number} {text}", "gpt-5")
     assert len(tokens._remembered._counts) == tokens._MOST_REMEMBERED
     count_text(text, "gpt-5")
     assert asked[-1] == 1400, "what did not come for long is forgotten"
+    for number in range(tokens._MOST_ONCE):
+        count_text(f"once {number} {text}", "gpt-5")
+    assert len(tokens._remembered._once) <= tokens._MOST_ONCE
+
+
+def test_words_that_come_again_are_counted_once_and_as_they_are() -> None:
+    asked: list[str] = []
+
+    def encode(text: str) -> str:
+        asked.append(text)
+        return text
+
+    count = vocabularies._in_parts(encode, 100)
+    assert [count("user") for _ in range(3)] == [4] * 3 and asked == ["user"]
+    for number in range(2 * vocabularies._MOST_WORDS):
+        assert count(f"{number:05}") == 5
+    assert count("x" * 250) == 250 and asked[-3:] == ["x" * 100, "x" * 100, "x" * 50]
+
+
+def test_half_a_surrogate_pair_is_counted_as_tiktoken_does() -> None:
+    for text in ("a\ud800b", "word " * 200 + "\udfff", "\udc00" * 70_000):
+        assert count_text(text, "gpt-5").tokens == len(engine("o200k_base").encode_ordinary(text)), text[:20]
+
+
+def test_names_of_models_that_clients_make_up_are_not_remembered_for_ever() -> None:
+    for number in range(3000):
+        count_text("word", f"made-up-{number}")
+    count_text("word", "m" * 5000)
+    assert len(tokens._known) <= 2000 and all(len(name) <= 200 for name in tokens._known)
 
 
 def words(text: str) -> int:

@@ -14,11 +14,14 @@ from threading import Lock
 from typing import NamedTuple
 
 from headgate.llm.model_table import find
-from headgate.llm.vocabularies import counter, loaded
+from headgate.llm.vocabularies import Count, counter, loaded
 
 _USUAL = "o200k_base"
 _REMEMBERED_FROM = 500
 _MOST_REMEMBERED = 2_000
+_MOST_ONCE = 20_000
+_LONGEST_MODEL, _MOST_MODELS = 200, 2_000
+_MOST_EXACT = 256
 
 
 class TokenCount(NamedTuple):
@@ -28,17 +31,34 @@ class TokenCount(NamedTuple):
     is_exact: bool
 
 
+_EXACT = tuple(TokenCount(tokens, True) for tokens in range(_MOST_EXACT))
+"""The counts of most texts, made once."""
+
+
 def count_text(text: str, model: str) -> TokenCount:
     """The tokens of a text for a model; the first one loads a vocabulary, which takes a while."""
-    vocabulary: str | None = find("vocabularies", model)
-    count = counter(vocabulary or _USUAL)
+    vocabulary, percent = _known.get(model) or _look_up(model)
+    count = counter(vocabulary)
     if count is None:
         return TokenCount(_by_characters(text), False)
-    tokens = count(text) if len(text) < _REMEMBERED_FROM else _remembered.get(vocabulary or _USUAL, text)
-    if vocabulary is not None:
-        return TokenCount(tokens, True)
-    percent: int = find("percent", model)
+    tokens = count(text) if len(text) < _REMEMBERED_FROM else _remembered.get(vocabulary, count, text)
+    if percent is None:
+        return _EXACT[tokens] if tokens < _MOST_EXACT else TokenCount(tokens, True)
     return TokenCount(-(-tokens * percent // 100), False)
+
+
+_known: dict[str, tuple[str, int | None]] = {}
+"""By model the vocabulary that its texts are counted with, and a factor in percent: None where it is its own."""
+
+
+def _look_up(model: str) -> tuple[str, int | None]:
+    own: str | None = find("vocabularies", model)
+    found = (own or _USUAL, None if own else find("percent", model))
+    if len(model) <= _LONGEST_MODEL:  # clients may make up longer names
+        if len(_known) >= _MOST_MODELS:
+            _known.clear()
+        _known[model] = found
+    return found
 
 
 def is_loaded(model: str) -> bool:
@@ -47,21 +67,31 @@ def is_loaded(model: str) -> bool:
 
 
 class _Remembered:
-    """Counts of long texts that came before: a system's prompt and its tools are the same in each call."""
+    """Counts of long texts that came before: a system's prompt and its tools are the same in each call.
+
+    Of a text that comes for the first time no more than a number is remembered, so that one which never comes again
+    takes no longer than to count it.
+    """
 
     def __init__(self) -> None:
         self._counts: OrderedDict[bytes, int] = OrderedDict()
+        self._once: dict[int, None] = {}
         self._lock = Lock()
 
-    def get(self, vocabulary: str, text: str) -> int:
+    def get(self, vocabulary: str, count: Count, text: str) -> int:
+        seen = hash(text)
+        if seen not in self._once:
+            with self._lock:
+                if len(self._once) >= _MOST_ONCE:
+                    self._once.clear()
+                self._once[seen] = None
+            return count(text)
         name = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=vocabulary.encode()).digest()
         with self._lock:
             known = self._counts.get(name)
             if known is not None:
                 self._counts.move_to_end(name)
                 return known
-        count = counter(vocabulary)
-        assert count is not None
         tokens = count(text)
         with self._lock:
             self._counts[name] = tokens

