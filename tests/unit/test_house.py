@@ -38,7 +38,7 @@ RUST = ROOT / "rust"
 RUST_FLOORS = {
     "server": {
         "bounds": 0, "decide": 0, "hop_by_hop": 0, "room": 0, "stats": 0,
-        "deciding": 1, "problems": 1,
+        "deciding": 1, "problems": 1, "waiting": 1,
         "connection": 2,
         "intake": 3, "limbo": 3, "outgoing": 3, "uploads": 3, "registry": 3,
         "forward": 4,

@@ -70,7 +70,7 @@ impl Door {
     }
 
     fn figures(&self) -> Counted {
-        let Figures { responses, left_to_python, accepted, open, gave_way, expired } = self.threads.figures();
+        let Figures { responses, left_to_python, accepted, open, gave_way, expired, held: _ } = self.threads.figures();
         (responses, left_to_python, accepted, open, gave_way, expired)
     }
 }

@@ -26,6 +26,9 @@ const TICK: Duration = Duration::from_millis(100);
 const QUIET: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// How long nothing is accepted where there are too many connections, so that those that give way have gone.
+const GOING: Duration = Duration::from_millis(1);
+
 /// How long nothing is accepted where there are no descriptors.
 const BREATH: Duration = Duration::from_millis(50);
 
@@ -42,7 +45,12 @@ pub async fn run(
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, address)) => begin(&worker, stream, address.ip()),
+                Ok((stream, address)) => {
+                    begin(&worker, stream, address.ip());
+                    if worker.shared.registry.overflows() {
+                        sleep(GOING).await;
+                    }
+                }
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(_) => sleep(BREATH).await,
             },

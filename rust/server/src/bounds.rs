@@ -17,7 +17,7 @@ pub struct Bounds {
     pub target_bytes: usize,
     /// Header fields of a request.
     pub fields: usize,
-    /// The body of a check, in bytes.
+    /// The body of a request, in bytes.
     pub body_bytes: usize,
     /// How long a head may take from its first byte, and a new connection to send that byte.
     pub head: Duration,
@@ -27,7 +27,8 @@ pub struct Bounds {
     pub take: Duration,
     /// How long a connection stays open between requests.
     pub idle: Duration,
-    /// Requests that are at the Python service at one time, for each thread; others wait their turn.
+    /// Requests that are at the Python service at one time, for each thread; others wait their turn. Requests that
+    /// settle a hold, health and metrics have as many turns of their own.
     pub forwarded: usize,
     /// Requests that one connection of HTTP/2 may have open.
     pub streams: u32,

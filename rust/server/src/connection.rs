@@ -1,4 +1,4 @@
-//! What is known of one connection by all that look at it: what it waits for, until when, and what is wanted of it.
+//! What is known of one connection by all that look at it: what it waits for, what it holds, and what is wanted of it.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -9,32 +9,15 @@ use tokio::sync::Notify;
 
 use crate::problems::Refusal;
 use crate::room::Room;
-
-/// What a connection waits for its client to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Waits {
-    /// It does not wait for its client.
-    Not,
-    /// To send a request.
-    Request,
-    /// To send the rest of a head.
-    Head,
-    /// To send the rest of a body; the exchange has an eye on how long that takes.
-    Body,
-    /// To take what was sent.
-    Reading,
-    /// To see that the connection has ended.
-    Leaving,
-}
+use crate::waiting::Waiting;
 
 /// What is wanted of a connection; several things may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Wish {
-    /// Its client has taken too long.
+    /// Its client has taken too long to send something.
     Expire = 1,
-    /// Another connection needs its place.
+    /// Another connection needs its place, or what it holds.
     GiveWay = 2,
     /// The door closes: no further request.
     Close = 4,
@@ -44,23 +27,18 @@ pub enum Wish {
 
 const NEVER: u64 = u64::MAX;
 
-/// One connection, as its own task and the registry see it.
+/// One connection, as its own task, its exchanges and the registry see it.
 pub struct Connection {
     pub id: u64,
     pub peer: IpAddr,
+    pub waiting: Waiting,
     room: Arc<Room>,
-    waits: AtomicU8,
-    since_ms: AtomicU64,
-    due_ms: AtomicU64,
-    /// What it waits for once all is answered, and for how long.
-    next_waits: AtomicU8,
-    next_ms: AtomicU64,
     held: AtomicUsize,
-    answering: AtomicUsize,
-    answered: AtomicU64,
     wishes: AtomicU8,
     /// Tells its task that there is a wish.
     pub woken: Notify,
+    /// Tells exchanges that another connection needs what is held.
+    yielding: Notify,
     /// Tells exchanges that the client sends no more.
     pub left: Notify,
     has_left: AtomicBool,
@@ -73,21 +51,17 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(id: u64, peer: IpAddr, room: Arc<Room>) -> Self {
+    /// Of a client that may take so long to read what was sent.
+    pub fn new(id: u64, peer: IpAddr, room: Arc<Room>, take: Duration) -> Self {
         Self {
             id,
             peer,
+            waiting: Waiting::new(Arc::clone(&room), take),
             room,
-            waits: AtomicU8::new(Waits::Not as u8),
-            since_ms: AtomicU64::new(0),
-            due_ms: AtomicU64::new(NEVER),
-            next_waits: AtomicU8::new(Waits::Not as u8),
-            next_ms: AtomicU64::new(NEVER),
             held: AtomicUsize::new(0),
-            answering: AtomicUsize::new(0),
-            answered: AtomicU64::new(0),
             wishes: AtomicU8::new(0),
             woken: Notify::new(),
+            yielding: Notify::new(),
             left: Notify::new(),
             has_left: AtomicBool::new(false),
             refused: AtomicU64::new(NEVER),
@@ -97,51 +71,18 @@ impl Connection {
         }
     }
 
-    /// Note what the client is waited for, and for how long; `None` for no bound.
-    pub fn wait(&self, waits: Waits, at_most: Option<Duration>) {
-        self.wait_ms(waits as u8, millis(at_most));
-    }
-
-    fn wait_ms(&self, waits: u8, at_most_ms: u64) {
-        let now_ms = self.room.now_ms();
-        self.is_done_with(Wish::Expire);
-        self.since_ms.store(now_ms, Relaxed);
-        self.due_ms.store(now_ms.saturating_add(at_most_ms), Relaxed);
-        self.waits.store(waits, Relaxed);
-    }
-
-    /// Note what the client is waited for as soon as all that it has asked is answered.
-    pub fn wait_next(&self, waits: Waits, at_most: Option<Duration>) {
-        self.next_ms.store(millis(at_most), Relaxed);
-        self.next_waits.store(waits as u8, Relaxed);
-    }
-
-    /// What was sent has been taken.
-    pub fn is_read(&self) {
-        self.wait_no_longer();
-        if self.answering() == 0 {
-            self.wait_ms(self.next_waits.load(Relaxed), self.next_ms.load(Relaxed));
-        }
-    }
-
-    /// Note that the client is not waited for.
-    pub fn wait_no_longer(&self) {
-        self.waits.store(Waits::Not as u8, Relaxed);
-    }
-
-    pub fn waits_for(&self, waits: Waits) -> bool {
-        self.waits.load(Relaxed) == waits as u8
-    }
-
-    /// Since when it waits for its client; None while it does not, or ends already.
+    /// Since when it waits for its client and for nothing else; None where it does not, or ends already.
     pub fn waiting_since_ms(&self) -> Option<u64> {
-        let waits = !(self.waits_for(Waits::Not) || self.has(Wish::GiveWay) || self.has(Wish::Abort));
-        waits.then(|| self.since_ms.load(Relaxed))
+        if self.ends() { None } else { self.waiting.since_ms() }
     }
 
-    /// Whether its client has taken too long.
-    pub fn is_due(&self, now_ms: u64) -> bool {
-        !self.waits_for(Waits::Not) && self.due_ms.load(Relaxed) <= now_ms
+    /// Since when it waits for the rest of what it holds; None where it holds nothing of that kind, or ends already.
+    pub fn holding_since_ms(&self) -> Option<u64> {
+        if self.ends() || self.held() == 0 { None } else { self.waiting.unsent_since_ms() }
+    }
+
+    fn ends(&self) -> bool {
+        self.has(Wish::GiveWay) || self.has(Wish::Abort)
     }
 
     /// Whether this is wanted of it.
@@ -153,6 +94,9 @@ impl Connection {
     pub fn want(&self, wish: Wish) {
         if self.wishes.fetch_or(wish as u8, Relaxed) & wish as u8 == 0 {
             self.woken.notify_one();
+            if wish == Wish::GiveWay {
+                self.yielding.notify_waiters();
+            }
         }
     }
 
@@ -161,26 +105,22 @@ impl Connection {
         self.wishes.fetch_and(!(wish as u8), Relaxed);
     }
 
-    /// How many bytes of unfinished requests it holds.
-    pub fn hold(&self, bytes: usize) {
-        let before = self.held.swap(bytes, Relaxed);
-        if before != bytes {
-            self.room.hold(before, bytes);
+    /// End in favour of another connection: at once where nothing can be told to the client.
+    pub fn give_way(&self) {
+        self.want(if self.waiting.can_be_cut_off() { Wish::Abort } else { Wish::GiveWay });
+    }
+
+    /// Wait until it has to give way.
+    pub async fn gives_way(&self) {
+        let notified = self.yielding.notified();
+        if !self.has(Wish::GiveWay) {
+            notified.await;
         }
     }
 
+    /// How many bytes of unfinished requests it holds.
     pub fn held(&self) -> usize {
         self.held.load(Relaxed)
-    }
-
-    /// How many of its requests are being answered.
-    pub fn answering(&self) -> usize {
-        self.answering.load(Relaxed)
-    }
-
-    /// How many were answered.
-    pub fn answered(&self) -> u64 {
-        self.answered.load(Relaxed)
     }
 
     /// The client sends no more.
@@ -191,11 +131,6 @@ impl Connection {
 
     pub fn has_left(&self) -> bool {
         self.has_left.load(Relaxed)
-    }
-
-    /// A request is handed over to be answered.
-    pub fn begin(&self) {
-        self.answering.fetch_add(1, Relaxed);
     }
 
     /// Refuse a request, counted from 0. It is the last one.
@@ -231,21 +166,62 @@ impl Connection {
     }
 }
 
-fn millis(time: Option<Duration>) -> u64 {
-    time.map_or(NEVER, |time| u64::try_from(time.as_millis()).unwrap_or(NEVER))
-}
-
 /// A request of a connection that is being answered, until what is sent of it has been handed to the protocol.
 pub struct Answering(pub Arc<Connection>);
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.0.answered.fetch_add(1, Relaxed);
-        if self.0.answering.fetch_sub(1, Relaxed) == 1 && !self.0.waits_for(Waits::Reading) {
-            self.0.is_read();
-        }
+        self.0.waiting.end();
         if self.0.has_left() {
             self.0.woken.notify_one(); // now that all is answered, the protocol may learn of it
         }
+    }
+}
+
+/// A body that is waited for, until this is dropped.
+pub struct AwaitedBody {
+    connection: Arc<Connection>,
+    number: u64,
+}
+
+impl AwaitedBody {
+    pub fn of(connection: &Arc<Connection>) -> Self {
+        Self { connection: Arc::clone(connection), number: connection.waiting.await_body() }
+    }
+}
+
+impl Drop for AwaitedBody {
+    fn drop(&mut self) {
+        self.connection.waiting.await_body_no_longer(self.number);
+    }
+}
+
+/// What one unfinished request holds, in bytes; given back when it is dropped.
+pub struct Held {
+    connection: Arc<Connection>,
+    bytes: usize,
+}
+
+impl Held {
+    /// Nothing so far.
+    pub fn of(connection: &Arc<Connection>) -> Self {
+        Self { connection: Arc::clone(connection), bytes: 0 }
+    }
+
+    /// It holds so many bytes, in place of those before.
+    pub fn set(&mut self, bytes: usize) {
+        if bytes > self.bytes {
+            self.connection.held.fetch_add(bytes - self.bytes, Relaxed);
+        } else {
+            self.connection.held.fetch_sub(self.bytes - bytes, Relaxed);
+        }
+        self.connection.room.hold(self.bytes, bytes);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.set(0);
     }
 }

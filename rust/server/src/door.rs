@@ -48,7 +48,7 @@ impl Door {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a door needs a listening socket and a thread"));
         }
         let Options { python_socket, threads, bounds } = options;
-        let registry = Registry::new(bounds.connections, bounds.connections_of_client, bounds.held_bytes);
+        let registry = Registry::new(&bounds);
         let shared = Arc::new(Shared {
             bounds: Arc::new(bounds),
             registry: Arc::new(registry),
@@ -111,7 +111,8 @@ impl Door {
 
     /// What was counted since it opened.
     pub fn figures(&self) -> Figures {
-        Figures::of(self.shared.stats.iter(), self.shared.registry.len())
+        let registry = &self.shared.registry;
+        Figures::of(self.shared.stats.iter(), registry.len(), registry.held())
     }
 }
 

@@ -1,8 +1,8 @@
 //! One request and its response: which route it is, who answers it, and how the connection goes on.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,8 +11,9 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
-use crate::connection::{Answering, Connection};
+use crate::connection::{Answering, Connection, Held, Wish};
 use crate::decide::{Answer, Check, Question, Reply};
+use crate::forward::PEER;
 use crate::intake::head::is_known;
 use crate::outgoing::Outgoing;
 use crate::problems::Refusal;
@@ -34,8 +35,8 @@ pub struct Exchange {
 /// Who answers, and with what.
 enum Answered {
     Here(Reply),
-    /// The Python service, to whom the body is passed.
-    Passed(Upload),
+    /// The Python service, which is given this body.
+    Passed(Bytes),
     /// Nobody: nothing more is read of the connection.
     Refused(Refusal),
 }
@@ -44,9 +45,11 @@ impl Exchange {
     /// Answer a request.
     pub async fn answer(self, request: Request<Incoming>) -> Result<Response<Outgoing>, Infallible> {
         let answering = Answering(Arc::clone(&self.connection));
+        let mut held = Held::of(&self.connection);
         let (mut parts, body) = request.into_parts();
+        parts.headers.remove(PEER);
         let is_http1 = parts.version < Version::HTTP_2;
-        let failed = Arc::new(OnceLock::new());
+        let is_without_body = parts.method == Method::HEAD && !is_http1; // hyper sees to that in HTTP/1
         let refusal = self.connection.refusal_of(self.number).or_else(|| self.refuse(&parts));
         let (route, answered) = match refusal {
             Some(refusal) => (Route::None, Answered::Refused(refusal)),
@@ -55,30 +58,24 @@ impl Exchange {
                     as_in_http1(&mut parts);
                 }
                 let route = route_of(&parts.method, parts.uri.path());
-                (route, self.answer_route(route, &parts, body, &failed).await)
+                (route, self.answer_route(route, &parts, body, &mut held).await)
             }
         };
-        let mut is_last = self.connection.ends_after(self.number) || self.worker.ends();
+        let mut is_last = self.connection.ends_after(self.number);
+        let whole =
+            |reply, answering| respond(reply, is_without_body, |body| Outgoing::whole(body, answering, is_http1));
         let mut response = match answered {
-            Answered::Here(reply) => respond(reply, answering),
+            Answered::Here(reply) => whole(reply, answering),
             Answered::Refused(refusal) => {
                 is_last = true;
-                respond(refusal.reply(), answering)
+                whole(refusal.reply(), answering)
             }
-            Answered::Passed(upload) => match self.pass(Request::from_parts(parts, upload)).await {
-                Some((response, turn)) => {
-                    let take = self.worker.bounds().take;
-                    response.map(|body| match is_http1 {
-                        true => Outgoing::passed(body, turn, answering),
-                        false => Outgoing::watched(body, turn, take, answering),
-                    })
-                }
-                None => {
-                    is_last |= failed.get().is_some();
-                    respond(failed.get().cloned().unwrap_or_else(Refusal::nobody_behind).reply(), answering)
-                }
+            Answered::Passed(body) => match self.pass(Request::from_parts(parts, Upload(body))).await {
+                Some((response, turn)) => response.map(|body| Outgoing::passed(body, turn, answering, is_http1)),
+                None => whole(Refusal::nobody_behind().reply(), answering),
             },
         };
+        is_last |= self.worker.ends() || self.connection.has(Wish::GiveWay);
         if is_last && is_http1 {
             self.connection.tell();
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -106,16 +103,14 @@ impl Exchange {
         if parts.headers.get_all(HOST).iter().nth(1).is_some() {
             return Some(Refusal::new(StatusCode::BAD_REQUEST, "the field Host is given twice"));
         }
+        if parts.headers.values().any(|value| has_blank_edge(value.as_bytes())) {
+            let detail = "the value of a field begins and ends with something else than a blank";
+            return Some(Refusal::new(StatusCode::BAD_REQUEST, detail));
+        }
         (!is_known(parts.method.as_str())).then(Refusal::malformed)
     }
 
-    async fn answer_route(
-        &self,
-        route: Route,
-        parts: &Parts,
-        body: Incoming,
-        failed: &Arc<OnceLock<Refusal>>,
-    ) -> Answered {
+    async fn answer_route(&self, route: Route, parts: &Parts, body: Incoming, held: &mut Held) -> Answered {
         let bounds = self.worker.bounds();
         match route {
             Route::Health => {
@@ -123,21 +118,29 @@ impl Exchange {
                 let (status, content_type) = (StatusCode::OK, "text/plain; charset=utf-8");
                 Answered::Here(Reply { status, content_type, fields: vec![], body: Bytes::from_static(b"ok\n") })
             }
-            Route::Check | Route::Check403 => match self.decide(parts, forwarded(parts.uri.path(), route)) {
-                Answer::Reply(reply) => {
-                    self.do_without(parts, body);
-                    Answered::Here(reply)
+            Route::Check | Route::Check403 => {
+                let answer = self.decide(parts, forwarded(parts.uri.path(), route));
+                self.do_without(parts, body);
+                match answer {
+                    Answer::Reply(reply) => Answered::Here(reply),
+                    Answer::Pass => Answered::Passed(Bytes::new()),
                 }
-                Answer::Pass => Answered::Passed(Upload::of(body, bounds, failed)),
-            },
-            Route::Described => match read_whole(body, bounds, &self.connection).await {
+            }
+            Route::Described => match read_whole(parts, body, bounds, &self.connection, held).await {
                 Ok(body) => match self.decide(parts, Question::Described { body: &body }) {
                     Answer::Reply(reply) => Answered::Here(reply),
-                    Answer::Pass => Answered::Passed(Upload::Whole((!body.is_empty()).then_some(body))),
+                    Answer::Pass => Answered::Passed(body),
                 },
                 Err(refusal) => Answered::Refused(refusal),
             },
-            Route::Other | Route::None => Answered::Passed(Upload::of(body, bounds, failed)),
+            Route::Other | Route::None if parts.method == Method::POST => {
+                let whole = read_whole(parts, body, bounds, &self.connection, held).await;
+                whole.map_or_else(Answered::Refused, Answered::Passed)
+            }
+            Route::Other | Route::None => {
+                self.do_without(parts, body);
+                Answered::Passed(Bytes::new())
+            }
         }
     }
 
@@ -159,7 +162,7 @@ impl Exchange {
         if parts.headers.contains_key(EXPECT) {
             self.connection.end_after(self.number);
         } else {
-            throw_away(body, self.worker.bounds());
+            throw_away(body, self.worker.bounds(), &self.connection);
         }
     }
 
@@ -216,11 +219,16 @@ fn as_in_http1(parts: &mut Parts) {
     }
 }
 
-/// A response that is there as a whole.
-fn respond(reply: Reply, answering: Answering) -> Response<Outgoing> {
+/// Whether a field's value begins or ends with a blank, which no value of HTTP/2 may (RFC 9113, 8.2.1).
+fn has_blank_edge(value: &[u8]) -> bool {
+    [value.first(), value.last()].into_iter().flatten().any(|byte| matches!(byte, b' ' | b'\t'))
+}
+
+/// A response that is there as a whole; it may be without its body, the length of which it says all the same.
+fn respond(reply: Reply, is_without_body: bool, outgoing: impl FnOnce(Bytes) -> Outgoing) -> Response<Outgoing> {
     let Reply { status, content_type, fields, body } = reply;
     let length = body.len();
-    let mut response = Response::new(Outgoing::whole(body, answering));
+    let mut response = Response::new(outgoing(if is_without_body { Bytes::new() } else { body }));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.reserve(fields.len() + 3);

@@ -29,20 +29,11 @@ pub async fn serve(worker: &Arc<Worker>, connection: &Arc<Connection>, intake: I
         .max_buf_size(bounds.head_bytes + BESIDE_A_HEAD)
         .serve_connection(intake, service);
     let mut served = pin!(served);
-    let mut closes = false;
-    loop {
+    while !connection.has(Wish::Abort) {
         tokio::select! {
             biased;
             _ = served.as_mut() => return,
-            () = connection.woken.notified() => {
-                if connection.has(Wish::Abort) {
-                    return;
-                }
-                if connection.has(Wish::Close) && !closes {
-                    closes = true;
-                    served.as_mut().graceful_shutdown();
-                }
-            }
+            () = connection.woken.notified() => {} // the intake sees to what is wanted, as it is polled
         }
     }
 }

@@ -8,9 +8,10 @@ use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use crate::connection::{Connection, Waits, Wish};
+use crate::connection::{Connection, Wish};
 use crate::exchange::Exchange;
 use crate::intake::Intake;
+use crate::waiting::Waits;
 use crate::worker::Worker;
 
 /// Streams that a client has reset before they were accepted; beyond it floods us with resets.
@@ -32,8 +33,10 @@ pub async fn serve(worker: &Arc<Worker>, connection: &Arc<Connection>, intake: I
     let (this, that) = (Arc::clone(worker), Arc::clone(connection));
     let service = service_fn(move |request| {
         let (worker, connection) = (Arc::clone(&this), Arc::clone(&that));
-        connection.begin();
-        connection.wait_no_longer();
+        connection.waiting.begin();
+        if worker.ends() {
+            connection.want(Wish::Close); // the client learns with the response to go elsewhere
+        }
         Exchange { worker, connection, number: 0 }.answer(request)
     });
     let bounds = worker.bounds();
@@ -50,24 +53,23 @@ pub async fn serve(worker: &Arc<Worker>, connection: &Arc<Connection>, intake: I
         .keep_alive_timeout(PING_WITHIN)
         .serve_connection(intake, service);
     let mut served = pin!(served);
-    let mut closes = false;
-    loop {
+    let (mut is_told, mut leaves) = (false, false);
+    while !connection.has(Wish::Abort) {
+        let is_over = connection.has(Wish::Expire) || connection.has(Wish::GiveWay);
+        let is_idle = connection.waiting.answering() == 0;
+        let closes = connection.has(Wish::Close);
+        if (is_over || closes) && !is_told {
+            is_told = true;
+            served.as_mut().graceful_shutdown();
+        }
+        if (is_over || (closes && is_idle)) && !leaves {
+            leaves = true; // whatever the client does: nothing makes that later
+            connection.waiting.expect(Waits::Leaving, Some(LEAVE));
+        }
         tokio::select! {
             biased;
             _ = served.as_mut() => return,
-            () = connection.woken.notified() => {
-                let is_over = connection.has(Wish::Expire) || connection.has(Wish::GiveWay);
-                if connection.has(Wish::Abort) || (is_over && closes && connection.answering() == 0) {
-                    return;
-                }
-                if (is_over && connection.answering() == 0) || (connection.has(Wish::Close) && !closes) {
-                    closes = true;
-                    served.as_mut().graceful_shutdown();
-                    if connection.answering() == 0 {
-                        connection.wait(Waits::Leaving, Some(LEAVE));
-                    }
-                }
-            }
+            () = connection.woken.notified() => {}
         }
     }
 }

@@ -25,4 +25,5 @@ mod registry;
 mod room;
 pub mod stats;
 mod uploads;
+mod waiting;
 mod worker;

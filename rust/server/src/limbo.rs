@@ -7,7 +7,8 @@ use bytes::BytesMut;
 use tokio::net::TcpStream;
 
 use crate::bounds::Bounds;
-use crate::connection::{Connection, Waits, Wish};
+use crate::connection::{Connection, Wish};
+use crate::waiting::Waits;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -24,7 +25,7 @@ pub async fn protocol_of(
     connection: &Arc<Connection>,
     bounds: &Bounds,
 ) -> io::Result<Option<Protocol>> {
-    connection.wait(Waits::Request, Some(bounds.head));
+    connection.waiting.expect(Waits::Request, Some(bounds.head));
     loop {
         match stream.try_read_buf(buffer) {
             Ok(0) => return Ok(None),
@@ -38,17 +39,16 @@ pub async fn protocol_of(
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let is_over = connection.has(Wish::Expire) || connection.has(Wish::GiveWay);
+                if is_over && !buffer.is_empty() {
+                    return Ok(Some(Protocol::Http1)); // which says why
+                }
+                if is_over || connection.has(Wish::Abort) || (connection.has(Wish::Close) && buffer.is_empty()) {
+                    return Ok(None);
+                }
                 tokio::select! {
                     ready = stream.readable() => ready?,
-                    () = connection.woken.notified() => {
-                        let is_over = connection.has(Wish::Expire) || connection.has(Wish::GiveWay);
-                        if is_over && !buffer.is_empty() {
-                            return Ok(Some(Protocol::Http1)); // which says why
-                        }
-                        if is_over || connection.has(Wish::Abort) || (connection.has(Wish::Close) && buffer.is_empty()) {
-                            return Ok(None);
-                        }
-                    },
+                    () = connection.woken.notified() => {}
                 }
             }
             Err(error) => return Err(error),

@@ -1,100 +1,181 @@
 //! The body of a response of the door: whole, or as it comes from the Python service.
+//!
+//! A client of HTTP/2 may leave a stream unread without leaving the connection unread. So each stream has one piece on
+//! its way at a time, and the connection knows since when: the last piece is no different from the others.
 
-use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::OwnedSemaphorePermit;
 
-use crate::connection::{Answering, Wish};
+use crate::connection::Answering;
 
-/// Why a body ended too early.
-pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
+/// The largest piece that is on its way to a client of HTTP/2.
+const MOST_AT_ONCE: usize = 64 << 10;
 
 enum Source {
-    Whole(Option<Bytes>),
+    Whole(Bytes),
     Passed {
         body: Incoming,
+        /// What has come of it and was not handed over.
+        rest: Bytes,
         _permit: OwnedSemaphorePermit,
     },
-    /// Of a client of HTTP/2, which may leave a stream unread without leaving the connection unread.
-    Watched {
-        frames: mpsc::Receiver<Result<Frame<Bytes>, BodyError>>,
-        size: SizeHint,
-    },
+}
+
+/// The client that it is sent to, with the request that it answers.
+enum Client {
+    Http1 { _answering: Answering },
+    Http2(Arc<Stream>),
 }
 
 /// A body, and the request that it answers.
 pub struct Outgoing {
     source: Source,
-    _answering: Answering,
+    client: Client,
 }
 
 impl Outgoing {
     /// A body that is there.
-    pub fn whole(body: Bytes, answering: Answering) -> Self {
-        Self { source: Source::Whole((!body.is_empty()).then_some(body)), _answering: answering }
+    pub fn whole(body: Bytes, answering: Answering, is_http1: bool) -> Self {
+        Self { source: Source::Whole(body), client: Client::of(answering, is_http1) }
     }
 
     /// A body as the Python service sends it, no faster than the client reads it.
-    pub fn passed(body: Incoming, permit: OwnedSemaphorePermit, answering: Answering) -> Self {
-        Self { source: Source::Passed { body, _permit: permit }, _answering: answering }
+    pub fn passed(body: Incoming, permit: OwnedSemaphorePermit, answering: Answering, is_http1: bool) -> Self {
+        let source = Source::Passed { body, rest: Bytes::new(), _permit: permit };
+        Self { source, client: Client::of(answering, is_http1) }
     }
+}
 
-    /// `passed`, of a client that is cut off where it takes no more of it for so long.
-    pub fn watched(mut body: Incoming, permit: OwnedSemaphorePermit, take: Duration, answering: Answering) -> Self {
-        let connection = Arc::clone(&answering.0);
-        let (to, frames) = mpsc::channel(1);
-        let size = body.size_hint();
-        tokio::spawn(async move {
-            let _permit = permit;
-            while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-                match tokio::time::timeout(take, to.send(frame.map_err(Into::into))).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(_)) => return,                          // the stream has ended
-                    Err(_) => return connection.want(Wish::Abort), // hyper asks for no more, so it would not see an end
-                }
-            }
-            let _ = to.send(Ok(Frame::data(Bytes::new()))).await; // the end is whole
-        });
-        Self { source: Source::Watched { frames, size }, _answering: answering }
+impl Client {
+    fn of(answering: Answering, is_http1: bool) -> Self {
+        if is_http1 { Self::Http1 { _answering: answering } } else { Self::Http2(Arc::new(Stream::of(answering))) }
     }
 }
 
 impl Body for Outgoing {
-    type Data = Bytes;
-    type Error = BodyError;
+    type Data = Piece;
+    type Error = hyper::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.get_mut().source {
-            Source::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
-            Source::Passed { body, .. } => Pin::new(body).poll_frame(cx).map_err(Into::into),
-            Source::Watched { frames, .. } => Poll::Ready(match ready!(frames.poll_recv(cx)) {
-                Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty) => None,
-                Some(frame) => Some(frame),
-                None => Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())),
-            }),
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, hyper::Error>>> {
+        let this = self.get_mut();
+        if let Client::Http2(stream) = &this.client
+            && stream.is_unread(cx)
+        {
+            return Poll::Pending;
         }
+        let ready = match &mut this.source {
+            Source::Whole(body) => body,
+            Source::Passed { body, rest, .. } => {
+                while rest.is_empty() {
+                    match Pin::new(&mut *body).poll_frame(cx) {
+                        Poll::Ready(Some(Ok(frame))) => *rest = frame.into_data().unwrap_or_default(), // no trailers
+                        Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
+                        Poll::Ready(None) => return Poll::Ready(None),
+                        Poll::Pending => return Poll::Pending,
+                    }
+                }
+                rest
+            }
+        };
+        if ready.is_empty() {
+            return Poll::Ready(None);
+        }
+        let piece = match &this.client {
+            Client::Http1 { .. } => Piece { bytes: std::mem::take(ready), _unread: None },
+            Client::Http2(stream) => {
+                let bytes = ready.split_to(MOST_AT_ONCE.min(ready.len()));
+                Piece { bytes, _unread: Some(Stream::send(stream)) }
+            }
+        };
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
-            Source::Whole(body) => body.is_none(),
-            Source::Passed { body, .. } => body.is_end_stream(),
-            Source::Watched { .. } => false,
+            Source::Whole(body) => body.is_empty(),
+            Source::Passed { body, rest, .. } => rest.is_empty() && body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
-            Source::Passed { body, .. } => body.size_hint(),
-            Source::Watched { size, .. } => *size,
+            Source::Whole(body) => SizeHint::with_exact(body.len() as u64),
+            Source::Passed { body, .. } => body.size_hint(), // hyper asks before the first piece
         }
+    }
+}
+
+/// A stream of HTTP/2 to its client.
+struct Stream {
+    answering: Answering,
+    state: Mutex<Sent>,
+}
+
+#[derive(Default)]
+struct Sent {
+    is_unread: bool,
+    /// Woken when it is read.
+    waker: Option<Waker>,
+}
+
+impl Stream {
+    fn of(answering: Answering) -> Self {
+        Self { answering, state: Mutex::default() }
+    }
+
+    fn is_unread(&self, cx: &mut Context<'_>) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_unread {
+            state.waker = Some(cx.waker().clone());
+        }
+        state.is_unread
+    }
+
+    fn send(this: &Arc<Self>) -> Unread {
+        this.state.lock().unwrap_or_else(PoisonError::into_inner).is_unread = true;
+        Unread { number: this.answering.0.waiting.await_reading(), stream: Arc::clone(this) }
+    }
+}
+
+/// A piece that is on its way; dropped when the socket has taken it, or the stream has ended.
+struct Unread {
+    stream: Arc<Stream>,
+    number: u64,
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.stream.answering.0.waiting.await_reading_no_longer(self.number);
+        let mut state = self.stream.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.is_unread = false;
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// A piece of a body.
+pub struct Piece {
+    bytes: Bytes,
+    _unread: Option<Unread>,
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
     }
 }

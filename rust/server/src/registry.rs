@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use crate::bounds::Bounds;
 use crate::connection::{Connection, Wish};
 use crate::room::Room;
+use crate::waiting::{Overdue, Waits};
 
 /// So many connections above the bound are told so; those above are closed without a word.
 const TOLD: usize = 64;
@@ -39,17 +42,19 @@ pub struct Registry {
     most: usize,
     most_of_client: usize,
     most_held: usize,
+    take: Duration,
     open: Mutex<Open>,
 }
 
 impl Registry {
-    pub fn new(most: usize, most_of_client: usize, most_held: usize) -> Self {
+    pub fn new(bounds: &Bounds) -> Self {
         Self {
             room: Arc::new(Room::new()),
             next_id: AtomicU64::new(0),
-            most,
-            most_of_client,
-            most_held,
+            most: bounds.connections,
+            most_of_client: bounds.connections_of_client,
+            most_held: bounds.held_bytes,
+            take: bounds.take,
             open: Mutex::new(Open { connections: HashMap::new(), of_client: HashMap::new() }),
         }
     }
@@ -58,20 +63,36 @@ impl Registry {
         self.lock().connections.len()
     }
 
+    /// Whether those that give way, or are told that there are too many, do not go as fast as others come.
+    pub fn overflows(&self) -> bool {
+        self.len() > self.most.saturating_add(TOLD / 2)
+    }
+
+    /// Bytes of unfinished requests, on all connections.
+    pub fn held(&self) -> usize {
+        self.room.held()
+    }
+
     /// Look at the clock, at which clients have taken too long, and at what all hold.
     pub fn tick(&self) -> Ticked {
         let now_ms = self.room.tick();
         let open = self.lock();
         let mut ticked = Ticked::default();
-        for connection in open.connections.values().filter(|one| one.is_due(now_ms)) {
-            ticked.expired += u64::from(!connection.has(Wish::Expire));
-            connection.want(Wish::Expire);
+        for connection in open.connections.values() {
+            let wish = match connection.waiting.overdue(now_ms) {
+                None => continue,
+                Some(Overdue::Sending) => Wish::Expire,
+                Some(Overdue::Reading | Overdue::Leaving) => Wish::Abort,
+            };
+            let is_new = !connection.has(wish) && !connection.waiting.waits_for(Waits::Leaving);
+            ticked.expired += u64::from(is_new);
+            connection.want(wish);
         }
         let mut held = self.room.held();
         while held > self.most_held
-            && let Some(one) = longest_waiting(&open, |one| one.held() > 0)
+            && let Some(one) = longest(&open, |one| one.holding_since_ms())
         {
-            one.want(Wish::GiveWay);
+            one.give_way();
             held = held.saturating_sub(one.held());
             ticked.gave_way += 1;
         }
@@ -81,7 +102,7 @@ impl Registry {
     /// Add a connection, if need be in the place of another; also says whether one gave way.
     pub fn admit(&self, peer: IpAddr) -> (Admission, bool) {
         let id = self.next_id.fetch_add(1, Relaxed);
-        let connection = Arc::new(Connection::new(id, peer, Arc::clone(&self.room)));
+        let connection = Arc::new(Connection::new(id, peer, Arc::clone(&self.room), self.take));
         let mut open = self.lock();
         let count = open.connections.len();
         if count >= self.most.saturating_add(TOLD) {
@@ -90,10 +111,14 @@ impl Registry {
         let is_of_many = open.of_client.get(&peer).is_some_and(|count| *count >= self.most_of_client);
         let is_full = count >= self.most;
         let gave_way = is_of_many || is_full;
-        let longest = if gave_way { longest_waiting(&open, |one| !is_of_many || one.peer == peer) } else { None };
+        let may_give_way = |one: &Connection| match !is_of_many || one.peer == peer {
+            true => one.waiting_since_ms(),
+            false => None,
+        };
+        let longest = if gave_way { longest(&open, may_give_way) } else { None };
         let has_room = !gave_way || longest.is_some();
         if let Some(one) = longest {
-            one.want(Wish::GiveWay);
+            one.give_way();
         }
         open.connections.insert(id, Arc::clone(&connection));
         *open.of_client.entry(peer).or_insert(0) += 1;
@@ -103,7 +128,6 @@ impl Registry {
 
     /// Forget a connection that has ended.
     pub fn remove(&self, connection: &Connection) {
-        connection.hold(0);
         let mut open = self.lock();
         open.connections.remove(&connection.id);
         if let Some(count) = open.of_client.get_mut(&connection.peer) {
@@ -126,9 +150,8 @@ impl Registry {
     }
 }
 
-/// The connection that has waited longest for its client, of those that may be.
-fn longest_waiting(open: &Open, may: impl Fn(&Connection) -> bool) -> Option<&Arc<Connection>> {
-    let waiting = open.connections.values().filter(|one| may(one));
-    let since = waiting.filter_map(|one| one.waiting_since_ms().map(|since_ms| (since_ms, one.id, one)));
-    since.min_by_key(|(since_ms, id, _)| (*since_ms, *id)).map(|(.., one)| one)
+/// The connection with the earliest time, of those that have one.
+fn longest(open: &Open, since_ms: impl Fn(&Connection) -> Option<u64>) -> Option<&Arc<Connection>> {
+    let waiting = open.connections.values().filter_map(|one| since_ms(one).map(|since_ms| (since_ms, one.id, one)));
+    waiting.min_by_key(|(since_ms, id, _)| (*since_ms, *id)).map(|(.., one)| one)
 }

@@ -69,6 +69,8 @@ pub struct Figures {
     pub accepted: u64,
     /// Connections that are open.
     pub open: u64,
+    /// Bytes of requests that have not come whole, or wait for their turn at the Python service.
+    pub held: u64,
     /// Connections that were closed in favour of others.
     pub gave_way: u64,
     /// Connections whose client took too long.
@@ -77,7 +79,7 @@ pub struct Figures {
 
 impl Figures {
     /// The sum of what threads have counted.
-    pub(crate) fn of<'a>(threads: impl Iterator<Item = &'a Stats> + Clone, open: usize) -> Self {
+    pub(crate) fn of<'a>(threads: impl Iterator<Item = &'a Stats> + Clone, open: usize, held: usize) -> Self {
         let sum = |one: fn(&Stats) -> &AtomicU64| threads.clone().map(|stats| one(stats).load(Ordering::Relaxed)).sum();
         let mut responses = vec![];
         for index in 0..ROUTES.len() * STATUSES {
@@ -92,6 +94,7 @@ impl Figures {
             left_to_python: sum(|stats| &stats.left_to_python),
             accepted: sum(|stats| &stats.accepted),
             open: open as u64,
+            held: held as u64,
             gave_way: sum(|stats| &stats.gave_way),
             expired: sum(|stats| &stats.expired),
         }

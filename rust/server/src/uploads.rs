@@ -1,18 +1,20 @@
-//! The body of a request: read whole for a check, or passed on as it comes, within its bounds either way.
+//! The body of a request, within its bounds: read whole, and counted while it is there, or thrown away.
 
+use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::request::Parts;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::bounds::Bounds;
-use crate::connection::Connection;
+use crate::connection::{AwaitedBody, Connection, Held};
 use crate::problems::Refusal;
 
 /// A body that comes with at least so many bytes a second is never too slow.
@@ -21,11 +23,8 @@ const SLOWEST: u64 = 16 * 1024;
 /// An unwanted body is thrown away up to here, so that the connection can be used again.
 const MOST_UNWANTED: u64 = 1 << 20;
 
-/// Why a body did not come whole.
-pub type UploadError = Box<dyn std::error::Error + Send + Sync>;
-
-/// How long a body may take.
-pub struct Pace {
+/// How long a body may take, from when it was first waited for.
+struct Pace {
     began: Instant,
     at_most: Duration,
     size: u64,
@@ -51,91 +50,52 @@ impl Pace {
     }
 }
 
-/// A body on its way to the Python service.
-pub enum Upload {
-    /// It was read, or there is none.
-    Whole(Option<Bytes>),
-    /// It comes.
-    Coming(Incoming, Box<Coming>),
-}
-
-/// How a body comes, and why it did not come whole.
-pub struct Coming {
-    pace: Pace,
-    at_most: Duration,
-    failed: Arc<OnceLock<Refusal>>,
-}
-
-impl Upload {
-    /// A body that comes, if there is one; `failed` is told where it does not come whole.
-    pub fn of(body: Incoming, bounds: &Bounds, failed: &Arc<OnceLock<Refusal>>) -> Self {
-        if body.is_end_stream() {
-            return Self::Whole(None);
-        }
-        Self::Coming(
-            body,
-            Box::new(Coming { pace: Pace::new(bounds.body), at_most: bounds.body, failed: Arc::clone(failed) }),
-        )
-    }
-}
+/// A body on its way to the Python service: it was read, or there is none.
+pub struct Upload(pub Bytes);
 
 impl Body for Upload {
     type Data = Bytes;
-    type Error = UploadError;
+    type Error = Infallible;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        match self.get_mut() {
-            Self::Whole(body) => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
-            Self::Coming(body, coming) => loop {
-                match Pin::new(&mut *body).poll_frame(cx) {
-                    Poll::Ready(Some(Ok(frame))) => {
-                        let Some(data) = frame.data_ref() else {
-                            continue; // trailers are not passed on: the request is not changed any more
-                        };
-                        coming.pace.size += data.len() as u64;
-                        return Poll::Ready(Some(Ok(frame)));
-                    }
-                    Poll::Ready(None) => return Poll::Ready(None),
-                    Poll::Ready(Some(Err(error))) => {
-                        let _ = coming.failed.set(Refusal::malformed());
-                        return Poll::Ready(Some(Err(error.into())));
-                    }
-                    Poll::Pending if coming.pace.poll_over(cx).is_ready() => {
-                        let _ = coming.failed.set(Refusal::body_too_slow(coming.at_most.as_secs_f64()));
-                        return Poll::Ready(Some(Err("the body comes too slowly".into())));
-                    }
-                    Poll::Pending => return Poll::Pending,
-                }
-            },
-        }
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let body = std::mem::take(&mut self.0);
+        Poll::Ready((!body.is_empty()).then_some(Ok(Frame::data(body))))
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Whole(body) => body.is_none(),
-            Self::Coming(body, _) => body.is_end_stream(),
-        }
+        self.0.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64)),
-            Self::Coming(body, _) => body.size_hint(),
-        }
+        SizeHint::with_exact(self.0.len() as u64)
     }
 }
 
-/// The whole body; a refusal where it is too large, too slow, or ends too early.
-pub async fn read_whole(body: Incoming, bounds: &Bounds, connection: &Arc<Connection>) -> Result<Bytes, Refusal> {
+/// The whole body; a refusal where it is too large, too slow, ends too early, or has to give way.
+///
+/// `held` counts what has come of the request while the rest is waited for, and all of it in the end.
+pub async fn read_whole(
+    parts: &Parts,
+    body: Incoming,
+    bounds: &Bounds,
+    connection: &Arc<Connection>,
+    held: &mut Held,
+) -> Result<Bytes, Refusal> {
     let most = bounds.body_bytes;
     if body.size_hint().lower() > most as u64 {
         return Err(Refusal::body_too_large(most));
     }
-    let mut whole = Whole { body, pace: None, at_most: bounds.body };
-    let mut size = 0;
-    let mut first = Bytes::new();
-    let mut rest = BytesMut::new();
-    while let Some(data) = whole.next().await? {
+    let mut coming = Coming { body, connection, at_most: bounds.body, is_wanted: true, wait: None };
+    let (mut size, mut first, mut rest) = (0, Bytes::new(), BytesMut::new());
+    loop {
+        let next = poll_fn(|cx| {
+            let next = coming.poll_next(cx);
+            if next.is_pending() {
+                held.set(head_bytes(parts) + size);
+            }
+            next
+        });
+        let Some(data) = next.await? else { break };
         size += data.len();
         if size > most {
             return Err(Refusal::body_too_large(most));
@@ -148,18 +108,24 @@ pub async fn read_whole(body: Incoming, bounds: &Bounds, connection: &Arc<Connec
             rest.extend_from_slice(&first);
         }
         rest.extend_from_slice(&data);
-        connection.hold(size);
     }
-    connection.hold(0);
+    held.set(head_bytes(parts) + size);
     Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
+/// What the head of a request takes, about.
+fn head_bytes(parts: &Parts) -> usize {
+    let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    target + parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>()
+}
+
 /// Throw a body away that nobody wants, so that the connection can be used again; if it is large, it cannot.
-pub fn throw_away(body: Incoming, bounds: &Bounds) {
-    let mut whole = Whole { body, pace: None, at_most: bounds.body };
+pub fn throw_away(body: Incoming, bounds: &Bounds, connection: &Arc<Connection>) {
+    let (connection, at_most) = (Arc::clone(connection), bounds.body);
     tokio::spawn(async move {
+        let mut coming = Coming { body, connection: &connection, at_most, is_wanted: false, wait: None };
         let mut size = 0;
-        while let Ok(Some(data)) = whole.next().await {
+        while let Ok(Some(data)) = poll_fn(|cx| coming.poll_next(cx)).await {
             size += data.len() as u64;
             if size > MOST_UNWANTED {
                 return;
@@ -168,39 +134,55 @@ pub fn throw_away(body: Incoming, bounds: &Bounds) {
     });
 }
 
-struct Whole {
+/// A body as it comes.
+struct Coming<'a> {
     body: Incoming,
-    /// Not there until the body has to be waited for: most come with their head.
-    pace: Option<Pace>,
+    connection: &'a Arc<Connection>,
     at_most: Duration,
+    /// Whether it is read for a request that is being answered.
+    is_wanted: bool,
+    /// Not there until the body has to be waited for: most come with their head.
+    wait: Option<Wait>,
 }
 
-impl Whole {
+struct Wait {
+    pace: Pace,
+    gives_way: Pin<Box<dyn Future<Output = ()> + Send>>,
+    _awaited: Option<AwaitedBody>,
+}
+
+impl Wait {
+    fn of(connection: &Arc<Connection>, at_most: Duration, is_wanted: bool) -> Self {
+        let this = Arc::clone(connection);
+        let gives_way = Box::pin(async move { this.gives_way().await });
+        Self { pace: Pace::new(at_most), gives_way, _awaited: is_wanted.then(|| AwaitedBody::of(connection)) }
+    }
+}
+
+impl Coming<'_> {
     /// More of the body; None at its end.
-    async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
-        poll_fn(|cx| {
-            loop {
-                match Pin::new(&mut self.body).poll_frame(cx) {
-                    Poll::Ready(None) => return Poll::Ready(Ok(None)),
-                    Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Refusal::malformed())),
-                    Poll::Ready(Some(Ok(frame))) => {
-                        if let Ok(data) = frame.into_data() {
-                            if let Some(pace) = &mut self.pace {
-                                pace.size += data.len() as u64;
-                            }
-                            return Poll::Ready(Ok(Some(data)));
-                        }
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Refusal>> {
+        loop {
+            match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Ready(None) => return Poll::Ready(Ok(None)),
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Refusal::malformed())),
+                Poll::Ready(Some(Ok(frame))) => {
+                    let Ok(data) = frame.into_data() else {
+                        continue; // trailers are not passed on: the request is not changed any more
+                    };
+                    if let Some(wait) = &mut self.wait {
+                        wait.pace.size += data.len() as u64;
                     }
-                    Poll::Pending => {
-                        let pace = self.pace.get_or_insert_with(|| Pace::new(self.at_most));
-                        return match pace.poll_over(cx) {
-                            Poll::Ready(()) => Poll::Ready(Err(Refusal::body_too_slow(self.at_most.as_secs_f64()))),
-                            Poll::Pending => Poll::Pending,
-                        };
+                    return Poll::Ready(Ok(Some(data)));
+                }
+                Poll::Pending => {
+                    let wait = self.wait.get_or_insert_with(|| Wait::of(self.connection, self.at_most, self.is_wanted));
+                    if wait.gives_way.as_mut().poll(cx).is_ready() {
+                        return Poll::Ready(Err(Refusal::gave_way()));
                     }
+                    return wait.pace.poll_over(cx).map(|()| Err(Refusal::body_too_slow(self.at_most.as_secs_f64())));
                 }
             }
-        })
-        .await
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use headgate_server::bounds::Bounds;
-use support::{Client, Running, WAIT, another_client, check, start, wait_until};
+use support::{Client, Running, WAIT, check, start, wait_until};
 
 fn hasty() -> Bounds {
     let second = Duration::from_secs(1);
@@ -26,19 +26,12 @@ fn begun(running: &Running, sent: &str) -> Client {
     client
 }
 
-/// Another client is answered at once.
-fn others_are_answered(running: &Running) {
-    let began = Instant::now();
-    assert_eq!(running.connect().ask(check(&another_client())).status, 200);
-    assert!(began.elapsed() < WAIT / 4);
-}
-
 #[test]
 fn three_hundred_clients_that_do_not_finish_their_heads_are_told_so() {
     let running = start(1, hasty());
     let begin = "GET /check/default HTTP/1.1\r\nx-forwarded-for: a\r\nx";
     let mut slow: Vec<_> = (0..300).map(|_| begun(&running, begin)).collect();
-    others_are_answered(&running);
+    running.others_are_answered();
     for client in &mut slow {
         let response = client.response();
         assert_eq!(response.status, 408);
@@ -55,7 +48,7 @@ fn three_hundred_clients_that_do_not_finish_their_bodies_are_told_so() {
     let begin = |path| format!("POST {path} HTTP/1.1\r\ncontent-length: 10\r\n\r\n{{");
     let paths = ["/v1/check", "/seen"].into_iter().cycle().take(300);
     let mut slow: Vec<_> = paths.map(|path| begun(&running, &begin(path))).collect();
-    others_are_answered(&running);
+    running.others_are_answered();
     for client in &mut slow {
         let response = client.response();
         assert_eq!(response.status, 408);
@@ -96,7 +89,7 @@ fn clients_that_do_not_read_are_cut_off() {
     let running = start(1, hasty());
     let request = format!("GET /large?{} HTTP/1.1\r\n\r\n", 1_u64 << 30);
     let _deaf: Vec<_> = (0..20).map(|_| begun(&running, &request)).collect();
-    others_are_answered(&running);
+    running.others_are_answered();
     running.wait_for_open(0);
 }
 
@@ -112,11 +105,11 @@ fn clients_that_vanish_take_their_requests_with_them() {
     for client in &mut more {
         client.send("POST /seen HTTP/1.1\r\ncontent-length: 1000\r\n\r\nabc");
     }
-    wait_until("bodies behind", || running.behind.requests() == 100);
+    wait_until("bodies", || running.door.figures().held > 50 * 3);
     drop((clients, more));
     wait_until("no requests behind", || running.behind.waiting() == 0);
-    running.wait_for_open(0);
-    others_are_answered(&running);
+    running.wait_for_the_end();
+    running.others_are_answered();
 }
 
 #[test]
@@ -134,65 +127,4 @@ fn a_thousand_connections_are_all_answered() {
     assert_eq!(running.door.figures().open, 1000);
     drop(clients);
     running.wait_for_open(0);
-}
-
-#[test]
-fn the_connection_that_has_waited_longest_gives_way() {
-    let running = start(100, Bounds { connections: 10, ..Bounds::default() });
-    let mut half = running.connect();
-    half.send("GET /check/default HTTP/1.1\r\n");
-    running.wait_for_open(1);
-    std::thread::sleep(Duration::from_millis(300)); // some ticks, so that it has waited longer
-    let mut others = connections(&running, 9);
-    for client in &mut others {
-        assert_eq!(client.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
-    }
-    let mut newest = running.connect();
-    assert_eq!(newest.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
-    let refused = half.response();
-    assert_eq!(refused.status, 503);
-    assert!(refused.text().contains("this one has waited longest for its client"), "{}", refused.text());
-    assert!(half.has_ended());
-    assert_eq!(running.door.figures().gave_way, 1);
-}
-
-#[test]
-fn where_all_are_being_answered_the_newest_is_refused() {
-    let running = start(100, Bounds { connections: 10, ..Bounds::default() });
-    let mut busy = connections(&running, 10);
-    for client in &mut busy {
-        client.send("GET /wait HTTP/1.1\r\n\r\n");
-    }
-    wait_until("requests behind", || running.behind.waiting() == 10);
-    let refused = running.connect().response();
-    assert_eq!(refused.status, 503);
-    assert!(refused.text().contains("too many connections are being answered; ask again"), "{}", refused.text());
-}
-
-#[test]
-fn one_client_may_have_only_so_many_connections() {
-    let running = start(100, Bounds { connections_of_client: 3, ..Bounds::default() });
-    let mut clients = connections(&running, 3);
-    for client in &mut clients {
-        client.send("GET /wait HTTP/1.1\r\n\r\n");
-    }
-    wait_until("requests behind", || running.behind.waiting() == 3);
-    assert_eq!(running.connect().response().status, 503);
-}
-
-#[test]
-fn what_unfinished_requests_hold_is_bounded() {
-    let running = start(100, Bounds { held_bytes: 1 << 20, ..Bounds::default() });
-    let half = format!("GET /check/default HTTP/1.1\r\nx: {}", "a".repeat(60 << 10));
-    let mut clients: Vec<Client> = (0..40)
-        .map(|_| {
-            let mut client = running.connect();
-            client.send(&half);
-            client
-        })
-        .collect();
-    let refused =
-        clients.iter_mut().take(20).map(|client| client.response()).filter(|response| response.status == 503).count();
-    assert_eq!(refused, 20);
-    others_are_answered(&running);
 }

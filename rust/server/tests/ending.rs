@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use headgate_server::bounds::Bounds;
+use support::frames::{GOAWAY, HEADERS, SETTINGS, hello, whole};
 use support::{Counting, check, connect, start_with, wait_until};
 
 #[test]
@@ -115,4 +116,51 @@ fn an_end_that_is_told_again_takes_its_time_from_then_on() {
     running.door.end(Duration::ZERO);
     assert!(waiting.has_ended());
     wait_until("the end of all threads", || running.door.has_ended());
+}
+
+#[test]
+fn a_drain_answers_a_request_whose_head_has_begun_to_arrive() {
+    let mut running = start_with(Counting::new(10, "first"), Bounds::default());
+    let (mut first, mut second) = (running.connect(), running.connect());
+    assert_eq!(second.ask("GET /healthz HTTP/1.1\r\n\r\n").status, 200);
+    for client in [&mut first, &mut second] {
+        client.send("GET /check/default HTTP/1.1\r\nho");
+    }
+    let mut idle = running.connect();
+    running.wait_for_open(3);
+    thread::scope(|scope| {
+        let door = &mut running.door;
+        let drained = scope.spawn(|| door.drain(Duration::from_secs(10)));
+        assert!(idle.has_ended()); // so those on which nothing has begun were closed
+        thread::sleep(Duration::from_millis(200));
+        for client in [&mut first, &mut second] {
+            let response = client.ask("st: a\r\n\r\n");
+            assert_eq!((response.status, response.field("connection")), (200, Some("close")));
+            assert!(client.has_ended());
+        }
+        drained.join().expect("a thread").expect("threads that end");
+    });
+}
+
+#[test]
+fn clients_of_http2_are_told_to_go_away_by_a_drain_and_with_a_response_when_the_end_is_announced() {
+    let mut running = start_with(Counting::new(10, "first"), Bounds::default());
+    let mut asks = running.connect();
+    asks.send(hello(b""));
+    running.door.announce_end();
+    let [head, _] = asks.send(whole(1, "GET", "/check/default")).frames_of([HEADERS, GOAWAY]);
+    assert_eq!(head.status(), 200);
+    let (mut silent, mut waits) = (running.connect(), running.connect());
+    silent.send(hello(b"")).frame_of(SETTINGS);
+    waits.send(hello(b"")).send(whole(1, "GET", "/later?500"));
+    wait_until("a request behind", || running.behind.requests() == 1);
+    thread::scope(|scope| {
+        let door = &mut running.door;
+        let drained = scope.spawn(|| door.drain(Duration::from_secs(10)));
+        silent.frame_of(GOAWAY);
+        let [head, _] = waits.frames_of([HEADERS, GOAWAY]);
+        assert_eq!(head.status(), 200);
+        drop((asks, silent, waits));
+        drained.join().expect("a thread").expect("threads that end");
+    });
 }

@@ -12,22 +12,8 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use headgate_server::bounds::Bounds;
 use http::{Request, StatusCode};
+use support::frames::{CONTINUATION, HEADERS, PING, RST_STREAM, SETTINGS, frame, hello, request, whole};
 use support::{Client, check, start};
-
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const CONTINUATION: u8 = 9;
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).expect("a small frame").to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
-/// `:method: GET`, `:scheme: http`, `:path: /`, `:authority: a`, in HPACK.
-const GET: &[u8] = &[0x82, 0x86, 0x84, 0x01, 0x01, b'a'];
 
 fn in_http2<T>(address: SocketAddr, ask: impl AsyncFnOnce(SendRequest<Bytes>) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -103,7 +89,7 @@ fn a_client_that_leaves_a_stream_unread_is_cut_off() {
 fn flood(first: &[u8], mut frames: impl FnMut(u32) -> Vec<u8>) {
     let running = start(9, Bounds::default());
     let mut client = running.connect();
-    client.send(PREFACE).send(frame(SETTINGS, 0, 0, b"")).send(first);
+    client.send(hello(b"")).send(first);
     let mut count = 0;
     while client.stream.write_all(&frames(count)).is_ok() {
         count += 1;
@@ -117,20 +103,22 @@ fn flood(first: &[u8], mut frames: impl FnMut(u32) -> Vec<u8>) {
 fn a_flood_of_resets_ends_the_connection() {
     flood(b"", |count| {
         let stream = 2 * count + 1;
-        [frame(HEADERS, 0b101, stream, GET), frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])].concat()
+        [whole(stream, "GET", "/"), frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])].concat()
     });
 }
 
 #[test]
 fn a_flood_of_continuations_ends_the_connection() {
-    flood(&frame(HEADERS, 0, 1, GET), |_| frame(CONTINUATION, 0, 1, &[0x40, 1, b'x', 1, b'y'].repeat(100)));
+    flood(&frame(HEADERS, 0, 1, &request("GET", "/")), |_| {
+        frame(CONTINUATION, 0, 1, &[0x40, 1, b'x', 1, b'y'].repeat(100))
+    });
 }
 
 /// Send many frames that are answered, and never read the answers: they must not pile up.
 fn flood_unread(frame: &[u8]) -> (Client, support::Running) {
     let running = start(9, Bounds { take: Duration::from_millis(500), ..Bounds::default() });
     let mut client = running.connect();
-    client.send(PREFACE).send(self::frame(SETTINGS, 0, 0, b""));
+    client.send(hello(b""));
     let many = frame.repeat(1000);
     let mut count = 0;
     // Once the answers fill the buffers, no more is read; once that has lasted, the connection is cut off.
@@ -184,9 +172,9 @@ fn connections_of_http2_on_which_nothing_is_asked_are_closed() {
     let running =
         start(9, Bounds { idle: Duration::from_millis(500), head: Duration::from_millis(500), ..Bounds::default() });
     let mut silent = running.connect();
-    silent.send(PREFACE).send(frame(SETTINGS, 0, 0, b""));
+    silent.send(hello(b""));
     let mut half = running.connect();
-    half.send(&PREFACE[..10]);
+    half.send(&hello(b"")[..10]);
     running.wait_for_open(2);
     running.wait_for_open(0);
 }

@@ -7,7 +7,7 @@ mod support;
 use std::sync::atomic::Ordering;
 
 use headgate_server::bounds::Bounds;
-use support::{check, start};
+use support::{check, start, wait_until};
 
 #[test]
 fn the_service_behind_sees_the_request_and_the_clients_true_address() {
@@ -51,7 +51,7 @@ fn large_bodies_pass_both_ways_and_wait_for_a_client_that_reads_slowly() {
     assert!(before < size / 2, "{before} bytes went ahead of the client");
     assert_eq!(reader.response().body.len() as u64, size);
 
-    let body = vec![b'y'; 16 << 20];
+    let body = vec![b'y'; 1 << 20];
     let mut writer = running.connect();
     let mut copy = writer.stream.try_clone().expect("a copy");
     let head = format!("POST /echo HTTP/1.1\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -87,4 +87,63 @@ fn without_a_service_behind_the_door_checks_are_answered_and_the_rest_is_503() {
     assert_eq!(response.status, 503);
     assert!(response.text().contains("the Python service behind the front door does not answer"));
     assert_eq!(connection.ask(check("a")).status, 200);
+}
+
+#[test]
+fn a_request_without_host_reaches_the_service_without_one() {
+    let running = start(1, Bounds::default());
+    let text = running.connect().ask("GET /seen HTTP/1.1\r\n\r\n").text();
+    assert!(text.starts_with("GET /seen\n") && !text.contains("host"), "{text}");
+}
+
+#[test]
+fn a_body_that_no_route_reads_is_not_passed_on() {
+    let running = start(1, Bounds::default());
+    let mut connection = running.connect();
+    for (line, body) in [
+        ("PUT /seen", "content-length: 5\r\n\r\nhello"),
+        ("POST /check/other", "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"),
+    ] {
+        let text = connection.ask(format!("{line} HTTP/1.1\r\n{body}")).text();
+        assert!(text.starts_with(&format!("{line}\n")) && !text.contains("hello"), "{text}");
+        assert!(!text.contains("content-length: 5") && !text.contains("transfer-encoding"), "{text}");
+    }
+    assert_eq!(connection.ask(check("a")).status, 200);
+}
+
+#[test]
+fn a_request_whose_body_is_not_there_takes_no_turn() {
+    let running = start(1, Bounds { forwarded: 1, ..Bounds::default() });
+    let mut slow: Vec<_> = (0..50).map(|_| running.connect()).collect();
+    for client in &mut slow {
+        client.send("POST /seen HTTP/1.1\r\ncontent-length: 5\r\n\r\nhel");
+    }
+    wait_until("bodies", || running.door.figures().held > 50 * 3);
+    for _ in 0..20 {
+        assert_eq!(running.connect().ask("GET /seen HTTP/1.1\r\n\r\n").status, 200);
+    }
+    for client in &mut slow {
+        assert!(client.ask("lo").text().ends_with("\nhello"));
+    }
+}
+
+#[test]
+fn what_frees_a_place_never_waits_behind_what_waits_for_one() {
+    let running = start(1, Bounds { forwarded: 1, ..Bounds::default() });
+    let mut waiting: Vec<_> = (0..20).map(|_| running.connect()).collect();
+    for client in &mut waiting {
+        client.send("POST /wait HTTP/1.1\r\ncontent-length: 0\r\n\r\n");
+    }
+    wait_until("a request behind", || running.behind.waiting() > 0);
+    for _ in 0..20 {
+        let mut connection = running.connect();
+        for path in ["/v1/commit", "/v1/cancel", "/v1/extend"] {
+            let response = connection.ask(format!("POST {path} HTTP/1.1\r\ncontent-length: 2\r\n\r\n{{}}"));
+            assert!(response.text().ends_with("\n{}"), "{}", response.text());
+        }
+        for path in ["/metrics", "/readyz", "/healthz"] {
+            assert_eq!(connection.ask(format!("GET {path} HTTP/1.1\r\n\r\n")).status, 200);
+        }
+    }
+    assert!((1..=2).contains(&running.behind.waiting())); // one for each thread
 }

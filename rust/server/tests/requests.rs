@@ -71,41 +71,6 @@ fn pipelined_requests_are_answered_in_order_and_what_is_wrong_after_them() {
 }
 
 #[test]
-fn requests_that_can_be_read_in_two_ways_are_refused_and_the_connection_is_closed() {
-    let running = start(100, Bounds::default());
-    for request in [
-        "POST /check/default HTTP/1.1\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        "POST /check/default HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\n",
-        "POST /v1/check HTTP/1.1\r\ncontent-length: 4\r\ncontent-length: 4\r\n\r\nabcd",
-        "POST /seen HTTP/1.1\r\ncontent-length: 4\r\ncontent-length: 5\r\n\r\nabcd",
-        "GET /seen HTTP/1.1\r\nx: a\r\n folded\r\n\r\n",
-        "GET /seen HTTP/1.1\nhost: a\n\n",
-        "GET /seen HTTP/1.1\r\nhost: a\n\r\n",
-        "GET /seen HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
-        "GET /seen HTTP/1.1\r\nx: a\rb\r\n\r\n",
-        "GET /seen HTTP/1.1\r\nx: a\0b\r\n\r\n",
-        "get /seen HTTP/1.1\r\n\r\n",
-        "FOO /seen HTTP/1.1\r\n\r\n",
-        "CONNECT a:80 HTTP/1.1\r\n\r\n",
-        "OPTIONS * HTTP/1.1\r\n\r\n",
-        "POST /seen HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        "POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
-        "POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n",
-        "\0\0\0\0\r\n\r\n",
-    ] {
-        let mut connection = running.connect();
-        connection.send(request).send(check("smuggled"));
-        let response = connection.response();
-        assert_eq!(response.status, 400, "{request:?}");
-        assert_eq!(response.field("content-type"), Some("application/problem+json"), "{request:?}");
-        assert!(response.text().starts_with(r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":""#));
-        assert!(connection.has_ended(), "{request:?}");
-    }
-    assert_eq!(running.behind.requests(), 0);
-    assert_eq!(running.connect().ask(check("smuggled")).field("x-remaining"), Some("99"));
-}
-
-#[test]
 fn a_body_ends_where_it_says_and_the_next_request_begins_there() {
     let running = start(100, Bounds::default());
     let client = another_client();
@@ -201,4 +166,12 @@ fn a_client_that_has_sent_all_is_still_answered() {
         assert_eq!(connection.response().status, 200);
         assert!(connection.has_ended());
     }
+}
+
+#[test]
+fn a_client_cannot_say_what_only_the_door_may() {
+    let running = start(100, Bounds::default());
+    let request = check("a").replace("host: a", "host: a\r\nheadgate-door-peer: 1.2.3.4");
+    let response = running.connect().ask(request);
+    assert_eq!((response.status, response.field("x-peer-field")), (200, None));
 }

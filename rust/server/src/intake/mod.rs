@@ -18,10 +18,11 @@ use hyper::rt::{Read, ReadBufCursor};
 use tokio::net::TcpStream;
 
 use crate::bounds::Bounds;
-use crate::connection::{Connection, Waits, Wish};
+use crate::connection::{Connection, Held, Wish};
 use crate::intake::chunks::Chunks;
 use crate::intake::head::{Framing, Seen, read_head};
 use crate::problems::Refusal;
+use crate::waiting::Waits;
 
 /// What hyper gets in place of a request that is refused.
 const REFUSED: &[u8] = b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n";
@@ -54,13 +55,18 @@ pub struct Intake {
     number: u64,
     /// In which state of which request it waits.
     waits_for: Option<(Waits, u64)>,
+    /// What has come of a head.
+    held: Held,
+    /// The client was told that no more comes, and what it still sends is thrown away.
+    lingers: bool,
 }
 
 impl Intake {
     /// The bytes of HTTP/1; `buffer` has come already.
     pub fn http1(stream: TcpStream, buffer: BytesMut, connection: Arc<Connection>, bounds: Arc<Bounds>) -> Self {
         let next = Next::Head(Seen::default());
-        Self { stream, connection, bounds, buffer, ready: 0, next, number: 0, waits_for: None }
+        let held = Held::of(&connection);
+        Self { stream, connection, bounds, buffer, ready: 0, next, number: 0, waits_for: None, held, lingers: false }
     }
 
     /// The bytes of HTTP/2; `buffer` has come already.
@@ -81,9 +87,9 @@ impl Intake {
     fn hand_over(&mut self, bytes: usize) {
         self.ready = bytes;
         self.number += 1;
-        self.connection.wait_next(Waits::Request, Some(self.bounds.idle));
-        self.connection.begin();
-        self.connection.hold(0);
+        self.connection.is_done_with(Wish::Expire);
+        self.connection.waiting.begin();
+        self.held.set(0);
     }
 
     /// See what may be handed over of what has come.
@@ -142,40 +148,30 @@ impl Intake {
 
     /// Note what the client is waited for, and since when; whatever else comes of the same does not make it later.
     fn note_wait(&mut self) {
-        let is_busy = self.connection.answering() > 0;
-        let (waits, at_most, number) = match self.next {
-            Next::Head(_) if self.buffer.is_empty() && self.number > 0 => {
-                (Waits::Request, self.bounds.idle, self.number)
-            }
-            Next::Head(_) if self.buffer.is_empty() => (Waits::Request, self.bounds.head, self.number),
-            Next::Head(_) => (Waits::Head, self.bounds.head, self.number),
-            Next::Anything => (Waits::Request, self.bounds.idle, self.connection.answered()),
-            Next::Body { .. } | Next::Chunks(_) => {
-                self.connection.wait(Waits::Body, None);
-                self.waits_for = None;
-                return;
-            }
+        let (waits, within) = match self.next {
+            Next::Head(_) if !self.buffer.is_empty() => (Waits::Head, Some(self.bounds.head)),
+            Next::Head(_) if self.number == 0 => (Waits::Request, Some(self.bounds.head)),
+            Next::Head(_) | Next::Anything => (Waits::Request, Some(self.bounds.idle)),
+            Next::Body { .. } | Next::Chunks(_) => (Waits::Body, None),
             Next::Nothing => return,
         };
-        if is_busy {
-            self.connection.wait_next(waits, Some(at_most));
-            self.waits_for = None;
-        } else if self.waits_for != Some((waits, number)) || self.connection.waits_for(Waits::Not) {
-            self.connection.wait(waits, Some(at_most));
-            self.waits_for = Some((waits, number));
+        if self.waits_for != Some((waits, self.number)) {
+            self.connection.waiting.expect(waits, within);
+            self.connection.is_done_with(Wish::Expire);
+            self.waits_for = Some((waits, self.number));
         }
     }
 
-    /// See to what is wanted of the connection; whether it ends.
+    /// See to what is wanted of the connection, now that nothing more has come; whether it ends.
     fn see_to_wish(&mut self) -> io::Result<bool> {
-        let gives_way = self.connection.has(Wish::GiveWay);
-        if !gives_way && !self.connection.has(Wish::Expire) {
-            return Ok(false);
+        if self.connection.waiting.answering() > 0 {
+            return Ok(false); // it is answered first; what has come of a body is the exchange's concern
         }
+        let gives_way = self.connection.has(Wish::GiveWay);
+        let is_over = gives_way || self.connection.has(Wish::Expire);
         match self.next {
-            Next::Head(_) if self.connection.answering() > 0 => Ok(false),
-            Next::Head(_) if self.buffer.is_empty() => Ok(true),
-            Next::Head(_) => {
+            Next::Head(_) if self.buffer.is_empty() => Ok(is_over || self.connection.has(Wish::Close)),
+            Next::Head(_) if is_over => {
                 self.refuse(if gives_way {
                     Refusal::gave_way()
                 } else {
@@ -215,20 +211,11 @@ impl Read for Intake {
                 to.put_slice(&this.buffer[..count]);
                 this.buffer.advance(count);
                 this.ready -= count;
-                if !matches!(this.next, Next::Anything) {
-                    this.connection.wait_no_longer();
-                }
                 return Poll::Ready(Ok(()));
             }
-            let is_answering = this.connection.answering() > 0;
-            if this.see_to_wish()? || (this.connection.has_left() && !is_answering) {
-                return Poll::Ready(Ok(()));
-            }
-            if this.ready > 0 {
-                continue;
-            }
+            let is_answering = this.connection.waiting.answering() > 0;
             if this.connection.has_left() {
-                return Poll::Pending;
+                return if is_answering { Poll::Pending } else { Poll::Ready(Ok(())) };
             }
             match this.poll_more(cx) {
                 Poll::Ready(Ok(0)) => {
@@ -240,10 +227,15 @@ impl Read for Intake {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
                     this.note_wait();
-                    if matches!(this.next, Next::Head(_)) {
-                        this.connection.hold(this.buffer.len());
+                    if this.see_to_wish()? {
+                        return Poll::Ready(Ok(()));
                     }
-                    return Poll::Pending;
+                    if this.ready == 0 {
+                        if matches!(this.next, Next::Head(_)) {
+                            this.held.set(this.buffer.len());
+                        }
+                        return Poll::Pending;
+                    }
                 }
             }
         }

@@ -8,22 +8,20 @@ use std::time::Duration;
 use hyper::rt::Write;
 use tokio::io::AsyncWrite;
 
-use crate::connection::{Waits, Wish};
+use crate::connection::Wish;
 use crate::intake::{Intake, Next};
+use crate::waiting::Waits;
 
 /// How long what a client still sends is thrown away, so that it reads the response before the connection is reset.
 const LINGER: Duration = Duration::from_secs(2);
 
 impl Intake {
-    fn took(&mut self, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        let is_stuck = self.connection.waits_for(Waits::Reading);
+    /// Note how much the socket has taken of `count` bytes.
+    fn took(&mut self, count: usize, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &poll {
-            Poll::Ready(_) if is_stuck => self.connection.is_read(),
-            Poll::Pending if is_stuck && self.connection.has(Wish::Expire) => {
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")));
-            }
-            Poll::Pending if !is_stuck => self.connection.wait(Waits::Reading, Some(self.bounds.take)),
-            _ => {}
+            Poll::Ready(Ok(taken)) => self.connection.waiting.took(*taken >= count),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.connection.waiting.took_nothing(),
         }
         poll
     }
@@ -33,7 +31,7 @@ impl Write for Intake {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let poll = Pin::new(&mut this.stream).poll_write(cx, bytes);
-        this.took(poll)
+        this.took(bytes.len(), poll)
     }
 
     fn poll_write_vectored(
@@ -43,7 +41,7 @@ impl Write for Intake {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let poll = Pin::new(&mut this.stream).poll_write_vectored(cx, parts);
-        this.took(poll)
+        this.took(parts.iter().map(|part| part.len()).sum(), poll)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -62,18 +60,17 @@ impl Write for Intake {
         if is_between || this.connection.has_left() {
             return Poll::Ready(Ok(()));
         }
+        if !this.lingers {
+            this.lingers = true;
+            this.connection.waiting.expect(Waits::Leaving, Some(LINGER));
+            this.held.set(0);
+        }
         loop {
-            if this.connection.waits_for(Waits::Leaving) {
-                if this.connection.has(Wish::Expire) {
-                    return Poll::Ready(Ok(()));
-                }
-            } else {
-                this.connection.wait(Waits::Leaving, Some(LINGER));
-                this.connection.hold(0);
-            }
             this.buffer.clear();
-            if ready!(this.poll_more(cx))? == 0 {
-                return Poll::Ready(Ok(()));
+            match this.poll_more(cx) {
+                Poll::Ready(Ok(count)) if count > 0 => {}
+                Poll::Pending if !this.connection.has(Wish::GiveWay) => return Poll::Pending,
+                _ => return Poll::Ready(Ok(())),
             }
         }
     }

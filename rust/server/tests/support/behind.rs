@@ -101,6 +101,9 @@ async fn answer(request: Request<Incoming>, counts: Arc<Counts>) -> Result<Respo
         let left = bytes.parse().expect("a size");
         return Ok(Response::new(Large { left, counts }.map_err(|never| match never {}).boxed()));
     }
+    if let Some(millis) = target.strip_prefix("/later?") {
+        tokio::time::sleep(std::time::Duration::from_millis(millis.parse().expect("a time"))).await;
+    }
     if target == "/wait" {
         let _waiting = Waiting::new(&counts);
         std::future::pending::<()>().await;

@@ -3,6 +3,7 @@
 #![allow(dead_code, clippy::expect_used, clippy::panic)] // each test uses a part; a test says so when it fails
 
 pub mod behind;
+pub mod frames;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -60,15 +61,19 @@ impl Decide for Counting {
             Question::Described { body } if body.starts_with(b"{\"request\"") => false,
             Question::Described { .. } => return Answer::Pass,
         };
-        let client = check.headers.get("x-forwarded-for").map(|value| value.as_bytes().to_vec());
+        let headers = check.headers;
+        let client = headers.get("x-forwarded-for").map(|value| value.as_bytes().to_vec());
         let client = client.unwrap_or_else(|| check.peer.to_string().into_bytes());
         let check = TableCheck { limit: &self.limit, key: self.table.seed().text(&client), cost: 1, shadow: false };
         let answer = self.table.apply(&[check], NOW_US, Mode { commit: true, max_delay_us: None }).expect("a lock");
         let remaining = answer.readings.all()[0].remaining;
-        let fields = vec![
+        let mut fields = vec![
             (HeaderName::from_static("x-remaining"), HeaderValue::from(remaining)),
             (HeaderName::from_static("x-decider"), HeaderValue::from_static(self.name)),
         ];
+        if let Some(peer) = headers.get("headgate-door-peer") {
+            fields.push((HeaderName::from_static("x-peer-field"), peer.clone()));
+        }
         let status = match (answer.allowed, bare) {
             (true, _) => StatusCode::OK,
             (false, false) => StatusCode::TOO_MANY_REQUESTS,
@@ -113,6 +118,17 @@ impl Running {
             .filter(|(name, code, _)| *name == route && *code == status)
             .map(|(.., count)| count)
             .sum()
+    }
+
+    /// Another client is answered.
+    pub fn others_are_answered(&self) {
+        assert_eq!(self.connect().ask(check(&another_client())).status, 200);
+    }
+
+    /// Wait until no connection is open; then nothing is held.
+    pub fn wait_for_the_end(&self) {
+        self.wait_for_open(0);
+        assert_eq!(self.door.figures().held, 0);
     }
 
     /// Wait until so many connections are open.
