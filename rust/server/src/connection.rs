@@ -123,6 +123,11 @@ impl Connection {
         self.held.load(Relaxed)
     }
 
+    /// How many bytes all connections hold.
+    pub fn all_hold(&self) -> usize {
+        self.room.held()
+    }
+
     /// The client sends no more.
     pub fn leave(&self) {
         self.has_left.store(true, Relaxed);

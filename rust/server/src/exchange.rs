@@ -10,6 +10,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOS
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::connection::{Answering, Connection, Held, Wish};
 use crate::decide::{Answer, Check, Question, Reply};
@@ -18,7 +19,7 @@ use crate::intake::head::is_known;
 use crate::outgoing::Outgoing;
 use crate::problems::Refusal;
 use crate::stats::Route;
-use crate::uploads::{Upload, read_whole, throw_away};
+use crate::uploads::{Upload, head_bytes, read_whole, throw_away};
 use crate::worker::Worker;
 
 /// How long a request stays at the Python service after its client has said that it sends no more.
@@ -70,10 +71,13 @@ impl Exchange {
                 is_last = true;
                 whole(refusal.reply(), answering)
             }
-            Answered::Passed(body) => match self.pass(Request::from_parts(parts, Upload(body))).await {
-                Some((response, turn)) => response.map(|body| Outgoing::passed(body, turn, answering, is_http1)),
-                None => whole(Refusal::nobody_behind().reply(), answering),
-            },
+            Answered::Passed(body) => {
+                held.set(head_bytes(&parts) + body.len());
+                match self.pass(Request::from_parts(parts, Upload(body))).await {
+                    Ok((response, turn)) => response.map(|body| Outgoing::passed(body, turn, answering, is_http1)),
+                    Err(refusal) => whole(refusal.reply(), answering),
+                }
+            }
         };
         is_last |= self.worker.ends() || self.connection.has(Wish::GiveWay);
         if is_last && is_http1 {
@@ -166,8 +170,13 @@ impl Exchange {
         }
     }
 
-    /// The response of the Python service; None where it gives none, or the client does not wait for it any more.
-    async fn pass(&self, request: Request<Upload>) -> Option<(Response<Incoming>, tokio::sync::OwnedSemaphorePermit)> {
+    /// The response of the Python service; a refusal where it gives none, or none in the time that it has.
+    async fn pass(&self, request: Request<Upload>) -> Result<(Response<Incoming>, OwnedSemaphorePermit), Refusal> {
+        let forward = self.worker.forward();
+        let may_wait = self.connection.all_hold() <= self.worker.bounds().held_bytes;
+        if !may_wait && forward.has_no_turn(request.uri().path()) {
+            return Err(Refusal::no_room_to_wait());
+        }
         let left = self.connection.left.notified();
         let gone = async {
             if !self.connection.has_left() {
@@ -176,8 +185,8 @@ impl Exchange {
             tokio::time::sleep(AFTER_LEAVING).await;
         };
         tokio::select! {
-            passed = self.worker.forward().pass(request, self.connection.peer) => passed,
-            () = gone => None,
+            passed = forward.pass(request, self.connection.peer) => passed.ok_or_else(Refusal::nobody_behind),
+            () = gone => Err(Refusal::nobody_behind()),
         }
     }
 }

@@ -78,6 +78,18 @@ impl Forward {
         Self { client, any: Arc::new(Semaphore::new(at_once)), prompt: Arc::new(Semaphore::new(at_once)) }
     }
 
+    /// Whether a request to this path would have to wait for its turn.
+    pub fn has_no_turn(&self, path: &str) -> bool {
+        self.turns(path).available_permits() == 0
+    }
+
+    fn turns(&self, path: &str) -> &Arc<Semaphore> {
+        match Turn::of(path) {
+            Turn::Any => &self.any,
+            Turn::Prompt => &self.prompt,
+        }
+    }
+
     /// The response of the Python service, without what belongs to its connection; None where it gives none.
     ///
     /// The body has come whole: nothing of the client is waited for while a turn is taken. The permit is to be kept
@@ -87,11 +99,7 @@ impl Forward {
         mut request: Request<Upload>,
         peer: IpAddr,
     ) -> Option<(Response<Incoming>, OwnedSemaphorePermit)> {
-        let turns = match Turn::of(request.uri().path()) {
-            Turn::Any => &self.any,
-            Turn::Prompt => &self.prompt,
-        };
-        let turn = Arc::clone(turns).acquire_owned().await.ok()?;
+        let turn = Arc::clone(self.turns(request.uri().path())).acquire_owned().await.ok()?;
         let fields = request.headers_mut();
         remove_hop_by_hop(fields);
         fields.remove(CONTENT_LENGTH); // hyper says how long the body is

@@ -55,6 +55,10 @@ impl Refusal {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "too many connections are being answered; ask again")
     }
 
+    pub fn no_room_to_wait() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "too many requests wait for the Python service; ask again")
+    }
+
     pub fn gave_way() -> Self {
         let detail = "too many connections are open, and this one has waited longest for its client";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)

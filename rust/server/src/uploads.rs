@@ -73,7 +73,7 @@ impl Body for Upload {
 
 /// The whole body; a refusal where it is too large, too slow, ends too early, or has to give way.
 ///
-/// `held` counts what has come of the request while the rest is waited for, and all of it in the end.
+/// `held` counts what has come of the request while the rest is waited for.
 pub async fn read_whole(
     parts: &Parts,
     body: Incoming,
@@ -109,12 +109,11 @@ pub async fn read_whole(
         }
         rest.extend_from_slice(&data);
     }
-    held.set(head_bytes(parts) + size);
     Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
 /// What the head of a request takes, about.
-fn head_bytes(parts: &Parts) -> usize {
+pub fn head_bytes(parts: &Parts) -> usize {
     let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
     target + parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>()
 }

@@ -35,7 +35,7 @@ fn a_body_that_is_left_unread_has_a_hard_end_while_other_streams_go_on() {
         let running = start(0, hasty());
         let mut client = running.connect();
         client.send(hello(NO_WINDOW)).send(whole(1, "GET", path));
-        goes_on_until_cut_off(&mut client, 1, "/healthz");
+        goes_on_until_cut_off(&mut client, 1, "/check-403/default");
         running.wait_for_the_end();
     }
 }
@@ -122,4 +122,33 @@ fn values_that_begin_or_end_with_a_blank_are_refused() {
         client.send(frame(HEADERS, END_STREAM | END_HEADERS, stream, &fields));
         assert_eq!(client.frame_of(HEADERS).status(), status, "{value:?}");
     }
+}
+
+#[test]
+fn a_head_that_does_not_come_whole_has_its_time() {
+    let running = start(9, Bounds { head: Duration::from_millis(500), ..Bounds::default() });
+    let mut client = running.connect();
+    client.send(hello(b"")).send(frame(HEADERS, END_STREAM, 1, &request("GET", "/healthz")));
+    client.frame_of(GOAWAY);
+    while client.try_frame().is_some() {} // no more than an answer to a ping
+    running.wait_for_the_end();
+}
+
+#[test]
+fn heads_that_have_not_come_whole_are_held() {
+    let running = start(9, Bounds { held_bytes: 1 << 20, ..Bounds::default() });
+    let fields = [&request("GET", "/healthz")[..], &[0x40, 1, b'x', 1, b'y'].repeat(3200)].concat();
+    let clients: Vec<Client> = (0..100)
+        .map(|_| {
+            let mut client = running.connect();
+            client.send(hello(b"")).send(frame(HEADERS, END_STREAM, 1, &fields));
+            client
+        })
+        .collect();
+    wait_until("bytes that are held", || {
+        running.door.figures().gave_way > 30 && running.door.figures().held <= 1 << 20
+    });
+    running.others_are_answered();
+    drop(clients);
+    running.wait_for_the_end();
 }

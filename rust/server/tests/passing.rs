@@ -147,3 +147,24 @@ fn what_frees_a_place_never_waits_behind_what_waits_for_one() {
     }
     assert!((1..=2).contains(&running.behind.waiting())); // one for each thread
 }
+
+#[test]
+fn what_requests_hold_that_wait_for_a_turn_is_bounded() {
+    let running = start(1, Bounds { forwarded: 1, held_bytes: 1 << 20, ..Bounds::default() });
+    let mut clients: Vec<_> = (0..40).map(|_| running.connect()).collect();
+    let body = "a".repeat(64 << 10);
+    for client in &mut clients {
+        client.send(format!("POST /wait HTTP/1.1\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+    }
+    // 16 of them fill it, and as many as there are threads may be read at one time.
+    wait_until("refusals", || running.count("other", 503) >= 40 - 16 - 2);
+    assert!(running.door.figures().held <= (1 << 20) + 3 * (65 << 10));
+    assert_eq!(running.connect().ask("POST /v1/commit HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}").status, 200);
+    let refused = clients.iter_mut().rev().find_map(|client| {
+        client.stream.set_nonblocking(true).expect("a socket");
+        client.try_response()
+    });
+    assert!(refused.expect("a refusal").text().contains("too many requests wait for the Python service; ask again"));
+    drop(clients);
+    running.wait_for_the_end();
+}

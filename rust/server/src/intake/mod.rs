@@ -5,6 +5,7 @@
 //! a head is seen here too: the registry's tick says when it is over.
 
 mod chunks;
+mod frames;
 pub mod head;
 mod sending;
 
@@ -20,6 +21,7 @@ use tokio::net::TcpStream;
 use crate::bounds::Bounds;
 use crate::connection::{Connection, Held, Wish};
 use crate::intake::chunks::Chunks;
+use crate::intake::frames::{Frames, PREFACE};
 use crate::intake::head::{Framing, Seen, read_head};
 use crate::problems::Refusal;
 use crate::waiting::Waits;
@@ -38,8 +40,8 @@ enum Next {
     Chunks(Chunks),
     /// Nothing: the last request was read.
     Nothing,
-    /// Bytes of HTTP/2.
-    Anything,
+    /// Frames of HTTP/2.
+    Frames(Frames),
 }
 
 /// A connection whose bytes are looked at.
@@ -71,8 +73,8 @@ impl Intake {
 
     /// The bytes of HTTP/2; `buffer` has come already.
     pub fn http2(stream: TcpStream, buffer: BytesMut, connection: Arc<Connection>, bounds: Arc<Bounds>) -> Self {
-        let ready = buffer.len();
-        Self { ready, next: Next::Anything, ..Self::http1(stream, buffer, connection, bounds) }
+        let next = Next::Frames(Frames::after(PREFACE));
+        Self { next, ..Self::http1(stream, buffer, connection, bounds) }
     }
 
     /// Refuse the next request, or what has come of it.
@@ -136,7 +138,10 @@ impl Intake {
                 }
             }
             Next::Nothing => self.buffer.clear(),
-            Next::Anything => self.ready = self.buffer.len(),
+            Next::Frames(frames) => {
+                frames.follow(&self.buffer);
+                self.ready = self.buffer.len();
+            }
         }
         Ok(())
     }
@@ -148,10 +153,11 @@ impl Intake {
 
     /// Note what the client is waited for, and since when; whatever else comes of the same does not make it later.
     fn note_wait(&mut self) {
-        let (waits, within) = match self.next {
+        let (waits, within) = match &self.next {
+            Next::Frames(frames) if frames.in_fields() => (Waits::Head, Some(self.bounds.head)),
             Next::Head(_) if !self.buffer.is_empty() => (Waits::Head, Some(self.bounds.head)),
             Next::Head(_) if self.number == 0 => (Waits::Request, Some(self.bounds.head)),
-            Next::Head(_) | Next::Anything => (Waits::Request, Some(self.bounds.idle)),
+            Next::Head(_) | Next::Frames(_) => (Waits::Request, Some(self.bounds.idle)),
             Next::Body { .. } | Next::Chunks(_) => (Waits::Body, None),
             Next::Nothing => return,
         };
@@ -220,7 +226,7 @@ impl Read for Intake {
             match this.poll_more(cx) {
                 Poll::Ready(Ok(0)) => {
                     this.connection.leave();
-                    let in_body = matches!(this.next, Next::Body { .. } | Next::Chunks(_) | Next::Anything);
+                    let in_body = matches!(this.next, Next::Body { .. } | Next::Chunks(_) | Next::Frames(_));
                     return if is_answering && !in_body { Poll::Pending } else { Poll::Ready(Ok(())) };
                 }
                 Poll::Ready(Ok(_)) => {}
@@ -231,8 +237,10 @@ impl Read for Intake {
                         return Poll::Ready(Ok(()));
                     }
                     if this.ready == 0 {
-                        if matches!(this.next, Next::Head(_)) {
-                            this.held.set(this.buffer.len());
+                        match &this.next {
+                            Next::Head(_) => this.held.set(this.buffer.len()),
+                            Next::Frames(frames) => this.held.set(frames.unfinished()),
+                            _ => {}
                         }
                         return Poll::Pending;
                     }

@@ -56,7 +56,7 @@ impl Write for Intake {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
-        let is_between = matches!(this.next, Next::Head(_) | Next::Anything) && !this.connection.was_told();
+        let is_between = matches!(this.next, Next::Head(_) | Next::Frames(_)) && !this.connection.was_told();
         if is_between || this.connection.has_left() {
             return Poll::Ready(Ok(()));
         }
