@@ -18,6 +18,8 @@ from headgate.operation import Receipt
 __all__ = [
     "Answers",
     "BoundLimits",
+    "CheckTally",
+    "Checks",
     "Decision",
     "Decisions",
     "Door",
@@ -302,6 +304,40 @@ class NativeGate:
 
     def resolve(self, request: Any, cost: Any, ruleset: Any) -> Any:
         """What `Resolver.resolve` gives for the same."""
+
+@final
+class CheckTally:
+    """Counts what native checks decide, over all policies that were in force."""
+
+    def __new__(cls) -> CheckTally: ...
+    def figures(self) -> tuple[dict[tuple[str, str], int], dict[str, int], list[int], float]:
+        """What a `headgate.observe.prometheus.DecisionCounts` has; only what there was is in the dictionaries."""
+
+@final
+class Checks:
+    """Answers checks as the Python service does, in the same bytes; see `headgate.service.checks.native_checks`.
+
+    What only Python can answer is None, and nothing is charged then. An answer is (status, content type, body, header
+    fields).
+    """
+
+    @staticmethod
+    def of(policy: Any, rules: Any, money: Any, table: Table | Zone, clock: Any, tally: CheckTally) -> Checks | None:
+        """The checks of a `headgate.policy.compiled.Policy`; None for a policy that only Python can apply."""
+
+    def forwarded(
+        self,
+        ruleset: str,
+        path: str,
+        bare: bool,
+        method: str,
+        headers: list[tuple[bytes, bytes]],
+        peer: str,
+    ) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]] | None:
+        """What `/check/{ruleset}` answers; `bare` for `/check-403`."""
+
+    def described(self, body: bytes) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]] | None:
+        """What `POST /v1/check` answers."""
 
 @final
 class KeyedLimits:

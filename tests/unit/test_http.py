@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headgate import Decision, Limiter
 from headgate.core import native
 from headgate.decision import NamedLimit, Reading, name_limits
-from headgate.http.fields.ratelimit import PythonRateLimitFields, _form, ratelimit_fields, retry_after_seconds
+from headgate.http.fields.ratelimit import PythonRateLimitFields, form_of, ratelimit_fields, retry_after_seconds
 from headgate.http.refusal import answer_of
 from headgate.limit_text import parse_limits
 from headgate.limits import Limit
@@ -199,7 +199,7 @@ def test_both_cores_write_the_same_fields(
     ]
     own = [reading._replace(allowed=reading.retry_after_us == 0) for reading in own]
     decision = Decision(definitions, own, allowed=allowed, binding=None, degraded=degraded)
-    forms = [_form(definition) for definition in definitions]
+    forms = [form_of(definition) for definition in definitions]
     for policy, name in ((("RateLimit-Policy", "all"), "RateLimit"), ((b"p", b"q"), b"r"), (None, "RateLimit")):
         assert native is not None
         natively, plainly = native.RateLimitFields(forms, policy, name), PythonRateLimitFields(forms, policy, name)

@@ -93,6 +93,26 @@ impl AnyTable {
         ask!(self.apply(checks, now_us, mode))
     }
 
+    /// `check_fit` without Python: whether these limits can be asked together here.
+    pub fn fits<'limit>(&self, limits: impl Iterator<Item = &'limit Limit> + Clone) -> bool {
+        match self {
+            Self::Private(_) => true,
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+            Self::Shared(_) => ZoneStorage::check_fit(limits).is_ok(),
+        }
+    }
+
+    /// `apply` without Python: None where the table fails, and nothing is charged.
+    pub fn apply_or_fail(&self, checks: &[Check], now_us: i64, mode: Mode) -> Option<Answer> {
+        // As in `guarded`.
+        let applied = catch_unwind(AssertUnwindSafe(|| match self {
+            Self::Private(table) => table.apply(checks, now_us, mode).ok(),
+            #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+            Self::Shared(table) => table.apply(checks, now_us, mode).ok(),
+        }));
+        applied.unwrap_or_default()
+    }
+
     /// See `Table::apply_in_flight`.
     pub fn apply_in_flight(&self, checks: &[Check], now_us: i64, mode: Mode) -> PyResult<Answer> {
         self.check_holds(checks)?;

@@ -5,6 +5,7 @@ mod answers;
 mod any_table;
 mod arguments;
 mod bound;
+mod checks;
 mod clock;
 mod decision;
 mod decisions;
@@ -43,6 +44,10 @@ mod _native {
     use crate::answers::Answers;
     #[pymodule_export]
     use crate::bound::BoundLimits;
+    #[pymodule_export]
+    use crate::checks::CheckTally;
+    #[pymodule_export]
+    use crate::checks::Checks;
     #[pymodule_export]
     use crate::clock::now_us;
     #[pymodule_export]

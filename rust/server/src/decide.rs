@@ -1,6 +1,7 @@
 //! What the door asks about a check, and what it is answered.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
@@ -9,6 +10,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 pub trait Decide: Send + Sync {
     /// The answer to a check.
     fn decide(&self, check: &Check<'_>) -> Answer;
+}
+
+impl<D: Decide + ?Sized> Decide for Arc<D> {
+    fn decide(&self, check: &Check<'_>) -> Answer {
+        (**self).decide(check)
+    }
 }
 
 /// A request to the door that asks for a decision.

@@ -96,6 +96,11 @@ class _BoundPolicy:
         return self._resolver.policy
 
     @property
+    def clock(self) -> Clock | None:
+        """The clock that was given; None for the store's own."""
+        return self._clock
+
+    @property
     def resolver(self) -> Resolver:
         """The policy in force, ready to be asked which limits and keys a request has."""
         return self._resolver

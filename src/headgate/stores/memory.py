@@ -62,6 +62,14 @@ class MemoryStore(Store):
         self.max_log_entries = _bound("max_log_entries", entries, most=MOST_KEYS * _LOG_ENTRIES_PER_KEY)
         self._table = self._new_table()
 
+    @property
+    def native_table(self) -> Any:
+        """The table of the native core that has all its states; None on the Python core.
+
+        None for a store of another class, too, which binds in its own way.
+        """
+        return self._table if self.core == "native" and type(self).bind is MemoryStore.bind else None
+
     def bind(self, limits: Sequence[NamedLimit], *, clock: Clock | None = None) -> BoundLimits:
         """The limits, ready to be asked."""
         definitions = tuple(limits)

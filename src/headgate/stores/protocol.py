@@ -167,6 +167,11 @@ class Store(ABC):
     """Where its states are, for people; no password is in it."""
 
     @property
+    def native_table(self) -> Any:
+        """The table of the native core that has all its states; None where there is none."""
+        return None
+
+    @property
     def breaker(self) -> Breaker | None:
         """Of a store that fails in parts: tells the log that one fails, and asks in the background until all answer."""
         return None

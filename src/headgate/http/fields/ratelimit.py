@@ -122,7 +122,7 @@ def retry_after_seconds(decision: Decision) -> int | None:
 
 def policy_item(reading: LimitReading) -> str:
     """A member of RateLimit-Policy: `"burst";q=20;w=2`, `"llm.tokens";q=90000;qu="tokens";w=60`."""
-    return _policy_item(reading.definition)
+    return policy_item_of(reading.definition)
 
 
 def window_seconds(reading: LimitReading) -> int | None:
@@ -140,7 +140,7 @@ def effective_seconds(reading: LimitReading) -> int:
     At least the time until one more unit is there, and long enough that r/t does not pass the
     sustained rate; on a refusal never later than Retry-After.
     """
-    return _effective_seconds(_form(reading.definition), reading)
+    return _effective_seconds(form_of(reading.definition), reading)
 
 
 def writers_of(definitions: tuple[NamedLimit, ...]) -> _Writers:
@@ -154,8 +154,8 @@ def writers_of(definitions: tuple[NamedLimit, ...]) -> _Writers:
 def _new_writers(definitions: tuple[NamedLimit, ...]) -> _Writers:
     if len(_writers) >= _MOST_WRITERS:
         _writers.clear()
-    forms = [_form(definition) for definition in definitions]
-    policy = ", ".join(_policy_item(definition) for definition in definitions if not definition.shadow)
+    forms = [form_of(definition) for definition in definitions]
+    policy = ", ".join(policy_item_of(definition) for definition in definitions if not definition.shadow)
     # What overflows the native writer's numbers is left to Python.
     is_native = core.native is not None and all(form.window_us < 1 << 62 for form in forms)
     kind = RateLimitFields if is_native else PythonRateLimitFields
@@ -171,12 +171,13 @@ def native_answers(definitions: tuple[NamedLimit, ...], policy: str) -> Any:
     """What writes bodies for decisions on these limits; `policy` is the value of RateLimit-Policy."""
     assert core.native is not None
     limits = [
-        (_form(one), one.name, one.rule, str(one.limit), base_unit(one.limit.of)) for one in definitions
+        (form_of(one), one.name, one.rule, str(one.limit), base_unit(one.limit.of)) for one in definitions
     ]  # fmt: skip
     return core.native.Answers(limits, policy or None)
 
 
-def _form(definition: NamedLimit) -> Form:
+def form_of(definition: NamedLimit) -> Form:
+    """What is the same in every answer of a limit."""
     limit = definition.limit
     return Form(
         start=f'"{definition.name}";r=',
@@ -188,7 +189,8 @@ def _form(definition: NamedLimit) -> Form:
     )
 
 
-def _policy_item(definition: NamedLimit) -> str:
+def policy_item_of(definition: NamedLimit) -> str:
+    """A limit's member of RateLimit-Policy."""
     limit = definition.limit
     policy = f'"{definition.name}";q={min(limit.quota, LARGEST_INTEGER)}'
     unit = quota_unit(limit)

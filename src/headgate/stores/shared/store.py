@@ -113,6 +113,11 @@ class SharedStore(Store):
         self._turns = ZoneTurns(self._zone.lines, repr(self))
 
     @property
+    def native_table(self) -> Any:
+        """The zone, as the native core has it."""
+        return self._zone
+
+    @property
     def breaker(self) -> Breaker:
         """Tells the log that a part of the zone cannot be had."""
         return self._breaker

@@ -1,0 +1,166 @@
+//! The request that a gateway asks about, as its headers describe it: `headgate.service.checks.forwarded`.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::fmt::Write;
+
+use headgate_policy::subject::{Name, Sent, Subject};
+use headgate_policy::value::{Value, one_of_lines};
+use headgate_server::decide::Check;
+use http::header::HOST;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use smallvec::SmallVec;
+
+use crate::header_text::{Lines, Names, Remembered, text_of};
+use crate::table::LeftToPython;
+
+const FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+const ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
+const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+const ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+/// What a gateway's own headers may be called.
+const OWN: [HeaderName; 6] = [FORWARDED_METHOD, ORIGINAL_METHOD, FORWARDED_URI, ORIGINAL_URI, FORWARDED_HOST, HOST];
+
+/// The original request.
+pub struct Forwarded<'a> {
+    method: Cow<'a, str>,
+    path: Cow<'a, str>,
+    client_ip: String,
+    headers: &'a HeaderMap,
+    names: &'a Names,
+    host: OnceCell<Cow<'a, str>>,
+    lines: Remembered<'a>,
+}
+
+impl<'a> Forwarded<'a> {
+    /// `rest` is what follows the ruleset in the path of the gateway's own request.
+    ///
+    /// Left to Python where a header of the gateway was sent several times with different values, which is refused.
+    pub fn new(check: &Check<'a>, rest: &'a str, names: &'a Names) -> Result<Self, LeftToPython> {
+        let headers = check.headers;
+        names.check_spellings(headers, &OWN)?;
+        let method = match said(headers, &[FORWARDED_METHOD, ORIGINAL_METHOD])? {
+            Some(method) => method,
+            None => Cow::Borrowed(check.method.as_str()),
+        };
+        let path = match said(headers, &[FORWARDED_URI, ORIGINAL_URI])? {
+            // Each character was one byte.
+            Some(path) => match path.is_ascii() {
+                true => path,
+                false => target_text(path.chars().map(|character| character as u8)),
+            },
+            None if rest.is_ascii() => Cow::Borrowed(rest),
+            None => target_text(rest.bytes()),
+        };
+        Ok(Self {
+            method: upper(method)?,
+            path,
+            client_ip: check.peer.to_string(),
+            headers,
+            names,
+            host: OnceCell::new(),
+            lines: Remembered::new(names.len()),
+        })
+    }
+}
+
+/// What the gateway says in the first of these headers that is not empty.
+fn said<'a>(headers: &'a HeaderMap, names: &[HeaderName]) -> Result<Option<Cow<'a, str>>, LeftToPython> {
+    for name in names {
+        let mut values = headers.get_all(name).iter();
+        let (Some(first), others) = (values.next(), values) else {
+            continue;
+        };
+        let last = last_of(first, others)?;
+        if !last.is_empty() {
+            return Ok(Some(last));
+        }
+    }
+    Ok(None)
+}
+
+/// The last of lines that all say the same; only blanks are no part of it.
+fn last_of<'a>(
+    first: &'a HeaderValue,
+    others: impl Iterator<Item = &'a HeaderValue>,
+) -> Result<Cow<'a, str>, LeftToPython> {
+    let mut lines: SmallVec<[Cow<'a, str>; 1]> = std::iter::once(first).chain(others).map(text_of).collect();
+    if lines.len() > 1 {
+        let texts: Vec<&str> = lines.iter().map(|line| &**line).collect();
+        if one_of_lines(&texts) == Value::Repeated {
+            return Err(LeftToPython);
+        }
+    }
+    let blanks = [' ', '\t'];
+    Ok(match lines.pop() {
+        Some(Cow::Borrowed(text)) => Cow::Borrowed(text.trim_matches(blanks)),
+        Some(Cow::Owned(text)) => Cow::Owned(text.trim_matches(blanks).to_owned()),
+        None => Cow::Borrowed(""),
+    })
+}
+
+/// A method in upper case; what has no ASCII case is Python's.
+pub fn upper(method: Cow<'_, str>) -> Result<Cow<'_, str>, LeftToPython> {
+    if !method.is_ascii() {
+        return Err(LeftToPython);
+    }
+    Ok(match method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        true => Cow::Owned(method.to_ascii_uppercase()),
+        false => method,
+    })
+}
+
+/// `headgate.policy.request.target_text`: bytes that are no ASCII are percent-encoded.
+fn target_text<'a>(bytes: impl Iterator<Item = u8>) -> Cow<'a, str> {
+    let mut text = String::new();
+    for byte in bytes {
+        if byte.is_ascii() {
+            text.push(char::from(byte));
+        } else {
+            let _ = write!(text, "%{byte:02X}"); // writing to a String cannot fail
+        }
+    }
+    Cow::Owned(text)
+}
+
+impl Subject for Forwarded<'_> {
+    type Error = LeftToPython;
+
+    fn method(&self) -> Result<&str, LeftToPython> {
+        Ok(&self.method)
+    }
+
+    fn path(&self) -> Result<&str, LeftToPython> {
+        Ok(&self.path)
+    }
+
+    fn host(&self) -> Result<&str, LeftToPython> {
+        Ok(self.host.get_or_init(|| {
+            let text = |name| match Lines::of(&name, self.headers) {
+                Lines::None => Cow::Borrowed(""),
+                Lines::One(text) => text,
+                Lines::Several { joined, .. } => Cow::Owned(joined),
+            };
+            let forwarded = text(FORWARDED_HOST);
+            if forwarded.is_empty() { text(HOST) } else { forwarded }
+        }))
+    }
+
+    fn client_ip(&self) -> Result<&str, LeftToPython> {
+        Ok(&self.client_ip)
+    }
+
+    fn endpoint(&self) -> Result<&str, LeftToPython> {
+        Ok("")
+    }
+
+    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, LeftToPython> {
+        Ok(self.lines.get(name.number, || self.names.lines(name.number, self.headers)))
+    }
+
+    fn attribute(&self, _: &str) -> Result<&str, LeftToPython> {
+        Ok("") // what a request tells of itself are its headers
+    }
+}

@@ -1,0 +1,77 @@
+//! Decisions as responses: `headgate.service.checks.forward_auth.response_of` and what `json_checks` answers.
+
+use bytes::Bytes;
+use headgate_answers::Told;
+use headgate_server::decide::Reply;
+use http::{HeaderName, HeaderValue, StatusCode};
+
+use crate::bound::ToldLimits;
+
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+const PROBLEM: &str = "application/problem+json";
+
+const RETRY_AFTER: HeaderName = http::header::RETRY_AFTER;
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const DEGRADED: HeaderName = HeaderName::from_static("x-ratelimit-degraded");
+const X_PROBLEM: HeaderName = HeaderName::from_static("x-ratelimit-problem");
+
+/// What stands for a decision of several that the table could not make, when others were charged already.
+const FAILED: &str = concat!(
+    r#"{"error": {"type":"about:blank","title":"Service Unavailable","status":503,"#,
+    r#""detail":"the store does not answer: it could not decide this request, and nothing was charged"}}"#
+);
+
+/// The response to a gateway: a decision as status and header fields, and a problem body on a refusal.
+///
+/// A `bare` refusal is 403 without a body, with the problem in a field.
+pub fn forwarded(told: &ToldLimits, decision: Told<'_>, bare: bool) -> Reply {
+    let mut fields = Vec::with_capacity(5);
+    let allowed = decision.allowed();
+    if !allowed && let Some(seconds) = decision.retry_after_s() {
+        fields.push((RETRY_AFTER, HeaderValue::from(seconds)));
+    }
+    if let Some(policy) = &told.policy {
+        fields.push((RATELIMIT_POLICY, policy.clone()));
+        // It is made of the names that RateLimit-Policy has.
+        let items = told.limits.ratelimit(decision);
+        if !items.is_empty() {
+            fields.extend(HeaderValue::try_from(items).map(|value| (RATELIMIT, value)));
+        }
+    }
+    if !decision.degraded.is_empty() {
+        fields.extend(HeaderValue::from_str(decision.degraded).map(|value| (DEGRADED, value)));
+    }
+    if allowed {
+        return Reply { status: StatusCode::OK, content_type: TEXT, fields, body: Bytes::new() };
+    }
+    let problem = told.limits.problem(decision);
+    let status = match decision.status() {
+        503 => StatusCode::SERVICE_UNAVAILABLE,
+        _ if bare => StatusCode::FORBIDDEN,
+        _ => StatusCode::TOO_MANY_REQUESTS,
+    };
+    if !bare {
+        return Reply { status, content_type: PROBLEM, fields, body: problem.into() };
+    }
+    // It is one line of ASCII.
+    fields.extend(HeaderValue::try_from(problem).map(|value| (X_PROBLEM, value)));
+    Reply { status, content_type: PROBLEM, fields, body: Bytes::new() }
+}
+
+/// A decision as JSON.
+pub fn decision_json(told: &ToldLimits, decision: Told<'_>) -> String {
+    told.limits.decision_json(decision)
+}
+
+/// The response to one request that a body describes.
+pub fn one(json: String) -> Reply {
+    Reply { status: StatusCode::OK, content_type: JSON, fields: vec![], body: json.into() }
+}
+
+/// The response to several; None for what the table could not decide.
+pub fn several(decisions: &[Option<String>]) -> Reply {
+    let written: Vec<&str> = decisions.iter().map(|json| json.as_deref().unwrap_or(FAILED)).collect();
+    one(format!(r#"{{"decisions": [{}]}}"#, written.join(", ")))
+}

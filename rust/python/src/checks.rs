@@ -1,0 +1,231 @@
+//! Native checks for Python: a policy on a store, as the front door asks it.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use headgate_answers::NamedLimit;
+use headgate_checks::bound::{OwnLimits, RuleLimit};
+use headgate_checks::checks::{self, Unit};
+use headgate_checks::figures::{DEGRADED, Figures, Tally};
+use headgate_checks::table::{self, Failed};
+use headgate_core::hash::Seed;
+use headgate_core::shard::registered::Registered;
+use headgate_core::table::answer::{Answer, Check, Mode};
+use headgate_server::decide::{self, Decide, Question, Reply};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use crate::any_table::AnyTable;
+use crate::clock::Clock;
+use crate::fields::PythonForm;
+use crate::gate_policy::read_policy;
+use crate::gate_subject::Trouble;
+use crate::registration::{register, table_of};
+
+const HIT: Mode = Mode { commit: true, max_delay_us: None };
+
+/// A table of Python's, and the clock that a gate obeys.
+pub struct ClockedTable {
+    table: Arc<AnyTable>,
+    clock: Clock,
+}
+
+impl table::Table for ClockedTable {
+    fn seed(&self) -> &Seed {
+        self.table.seed()
+    }
+
+    fn now_us(&self) -> Result<i64, Failed> {
+        self.clock.now_us_alone().map_err(|_| Failed)
+    }
+
+    fn fits(&self, limits: &[Arc<Registered>]) -> bool {
+        self.table.fits(limits.iter().map(|registered| &registered.limit))
+    }
+
+    fn decide(&self, checks: &[Check<'_>], now_us: i64) -> Result<Answer, Failed> {
+        for check in checks {
+            self.table.fetch(check);
+        }
+        self.table.apply_or_fail(checks, now_us, HIT).ok_or(Failed)
+    }
+}
+
+/// A limit as `headgate.service.checks.native_checks` tells of it.
+#[derive(FromPyObject)]
+struct ToldLimit<'py> {
+    /// A `headgate.decision.NamedLimit`.
+    definition: Bound<'py, PyAny>,
+    form: PythonForm,
+    text: String,
+    unit: String,
+    policy_item: String,
+}
+
+/// The limits of a tier; None where only Python can ask them.
+type OfTier<'py> = (String, Option<Vec<ToldLimit<'py>>>);
+
+/// Figures of native checks, over all policies that were in force.
+#[pyclass(frozen, module = "headgate._native")]
+pub struct CheckTally(Tally);
+
+/// A `headgate.observe.prometheus.DecisionCounts`.
+type Counted = (HashMap<(String, &'static str), u64>, HashMap<&'static str, u64>, Vec<u64>, f64);
+
+#[pymethods]
+impl CheckTally {
+    #[new]
+    fn new() -> Self {
+        Self(Tally::new())
+    }
+
+    fn figures(&self) -> Counted {
+        let Figures { decisions, degraded, buckets, total_ns } = self.0.figures();
+        let decisions = decisions.into_iter().map(|((rule, result), count)| ((rule.into(), result), count)).collect();
+        let degraded = DEGRADED.into_iter().zip(degraded).filter(|(_, count)| *count > 0).collect();
+        (decisions, degraded, buckets.to_vec(), total_ns as f64 / 1e9)
+    }
+}
+
+/// Answers checks as the Python service does.
+#[pyclass(frozen, module = "headgate._native")]
+pub struct Checks {
+    /// What the front door asks.
+    pub decider: Arc<checks::Checks<ClockedTable>>,
+}
+
+#[pymethods]
+impl Checks {
+    /// None for a policy that only Python can apply.
+    #[staticmethod]
+    fn of(
+        py: Python<'_>,
+        policy: &Bound<'_, PyAny>,
+        rules: Vec<(bool, Vec<OfTier<'_>>)>,
+        money: Vec<bool>,
+        table: &Bound<'_, PyAny>,
+        clock: Option<Py<PyAny>>,
+        tally: &CheckTally,
+    ) -> PyResult<Option<Self>> {
+        let policy = match read_policy(policy) {
+            Ok(policy) => policy,
+            Err(Trouble::Python) => return Ok(None),
+            Err(Trouble::Raised(error)) => return Err(error),
+        };
+        if rules.len() != policy.rules.len() || money.len() != policy.units.len() {
+            return Err(PyValueError::new_err("these are the limits and units of another policy"));
+        }
+        let table = table_of(table)?;
+        let clock = Clock::new(clock, table.anchor_us());
+        let now_us = clock.now_us(py)?;
+        let mut own = Vec::with_capacity(rules.len());
+        for (waits, tiers) in rules {
+            let mut limits = Vec::with_capacity(tiers.len());
+            for (tier, told) in tiers {
+                let known = told.map(|told| known(&table, &policy.units, told, now_us)).transpose()?.flatten();
+                limits.push((tier.into(), known));
+            }
+            own.push(OwnLimits { waits, tiers: limits });
+        }
+        let units = policy.units.iter().zip(money).map(|(name, is_money)| Unit { name: name.clone(), is_money });
+        let units = units.collect();
+        let decider = checks::Checks::new(policy, own, units, ClockedTable { table, clock }, &tally.0);
+        Ok(Some(Self { decider: Arc::new(decider) }))
+    }
+
+    #[allow(clippy::too_many_arguments)] // what a request of a gateway has
+    fn forwarded<'py>(
+        &self,
+        py: Python<'py>,
+        ruleset: &str,
+        path: &str,
+        bare: bool,
+        method: &str,
+        headers: Vec<(Vec<u8>, Vec<u8>)>,
+        peer: &str,
+    ) -> PyResult<Option<Told<'py>>> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(HeaderName::from_bytes(&name).map_err(bad)?, HeaderValue::from_bytes(&value).map_err(bad)?);
+        }
+        let method = Method::from_bytes(method.as_bytes()).map_err(bad)?;
+        let question = Question::Forwarded { ruleset, path, bare };
+        self.asked(py, &decide::Check { question, method: &method, headers: &map, peer: peer.parse().map_err(bad)? })
+    }
+
+    fn described<'py>(&self, py: Python<'py>, body: &[u8]) -> PyResult<Option<Told<'py>>> {
+        let (headers, peer) = (HeaderMap::new(), IpAddr::from([127, 0, 0, 1]));
+        let question = Question::Described { body };
+        self.asked(py, &decide::Check { question, method: &Method::POST, headers: &headers, peer })
+    }
+}
+
+impl Checks {
+    fn asked<'py>(&self, py: Python<'py>, check: &decide::Check<'_>) -> PyResult<Option<Told<'py>>> {
+        match self.decider.decide(check) {
+            decide::Answer::Pass => Ok(None),
+            decide::Answer::Reply(reply) => told(py, &reply).map(Some),
+        }
+    }
+}
+
+/// (status, type of the body, body, header fields).
+type Told<'py> = (u16, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
+
+fn told<'py>(py: Python<'py>, reply: &Reply) -> PyResult<Told<'py>> {
+    let pair = |(name, value): &(HeaderName, HeaderValue)| {
+        (PyBytes::new(py, name.as_str().as_bytes()), PyBytes::new(py, value.as_bytes()))
+    };
+    Ok((
+        reply.status.as_u16(),
+        PyBytes::new(py, reply.content_type.as_bytes()),
+        PyBytes::new(py, &reply.body),
+        PyList::new(py, reply.fields.iter().map(pair))?,
+    ))
+}
+
+fn bad(error: impl std::error::Error) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// The limits of a rule; None where the table has no room for one of them now, which Python then tries again.
+fn known(
+    table: &AnyTable,
+    units: &[Box<str>],
+    told: Vec<ToldLimit<'_>>,
+    now_us: i64,
+) -> PyResult<Option<Vec<RuleLimit>>> {
+    let mut limits = Vec::with_capacity(told.len());
+    for one in told {
+        let py = one.definition.py();
+        let counted: String = one.definition.getattr("limit")?.getattr("of")?.extract()?;
+        let Some(unit) = units.iter().position(|name| **name == *counted) else {
+            return Ok(None);
+        };
+        let limit = match register(table, &one.definition, now_us) {
+            Ok(limit) => limit,
+            Err(error) if error.is_instance(py, &py.import("headgate.errors")?.getattr("StoreError")?) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let name: String = one.definition.getattr("name")?.extract()?;
+        let rule: String = one.definition.getattr("rule")?.extract()?;
+        limits.push(RuleLimit {
+            limit,
+            unit,
+            told: NamedLimit {
+                form: one.form.into(),
+                name: name.into(),
+                rule: rule.into(),
+                text: one.text.into(),
+                unit: one.unit.into(),
+            },
+            policy_item: one.policy_item.into(),
+        });
+    }
+    Ok(Some(limits))
+}

@@ -1,0 +1,68 @@
+"""Checks that the native core answers by itself, for a gate; what only Python can answer is left to Python.
+
+`rust/checks` gives the answers of this room in the same bytes; `tests/laws/test_native_checks.py` holds both together.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from headgate import core
+from headgate.amounts import base_unit, is_money
+from headgate.clock import Clock, SystemClock
+from headgate.decision import NamedLimit
+from headgate.http.fields.ratelimit import Form, form_of, policy_item_of
+from headgate.policy.compiled import Rule
+from headgate.policy.gate import AsyncGate, Gate
+
+_LARGEST_WINDOW_US = 1 << 62
+"""What overflows the native writer's numbers is left to Python."""
+
+
+class ToldLimit(NamedTuple):
+    """A limit, and what answers about it are written from."""
+
+    definition: NamedLimit
+    form: Form
+    text: str
+    unit: str
+    policy_item: str
+
+
+def native_checks(gate: Gate | AsyncGate, tally: Any) -> Any:
+    """The native checks of the policy in force on the store of a gate; a reload of the gate needs others.
+
+    None on the Python core, with a store that the native core does not know, and for a policy with a function of
+    Python. `tally`, a `CheckTally` of the native core, counts what is decided.
+    """
+    table = gate.store.native_table
+    if core.native is None or table is None:
+        return None
+    policy = gate.policy
+    rules = [(_waits(rule, waits=policy.waits), _tiers(rule)) for rule in policy.rules]
+    money = [is_money(unit) for unit in policy.units]
+    return core.native.Checks.of(policy, rules, money, table, _own_clock(gate), tally)
+
+
+def _waits(rule: Rule, *, waits: bool) -> bool:
+    """Whether a request of a rule that is asked about alone may wait, or is refused as it would have to be held."""
+    return bool(rule.wait_us) or (waits and rule.in_flight)
+
+
+def _tiers(rule: Rule) -> list[tuple[str, list[ToldLimit] | None]]:
+    return [(tier, _told(limits)) for tier, limits in rule.limits.items()]
+
+
+def _told(limits: tuple[NamedLimit, ...]) -> list[ToldLimit] | None:
+    if any(named.limit.window_us >= _LARGEST_WINDOW_US for named in limits):
+        return None
+    return [
+        ToldLimit(named, form_of(named), str(named.limit), base_unit(named.limit.of), policy_item_of(named))
+        for named in limits
+    ]
+
+
+def _own_clock(gate: Gate | AsyncGate) -> Clock | None:
+    """The clock that was given to a gate; None where it is the store's own, which the native core reads by itself."""
+    clock = gate.clock
+    return None if clock is None or isinstance(clock, SystemClock) or clock is gate.store.clock else clock

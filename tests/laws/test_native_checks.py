@@ -1,0 +1,238 @@
+"""The native checks and the Python service are one: the same bytes, the same state afterwards, the same figures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from headgate import core
+from headgate.drive import answered
+from headgate.policy.compiled import Policy
+from headgate.policy.gate import AsyncGate, read_policy
+from headgate.policy.request import Request
+from headgate.service.app import Service
+from headgate.service.checks.native_checks import native_checks
+from headgate.service.http.messages import Reply, ServiceRequest, ServiceResponse
+from headgate.testing import ManualClock
+from policies import policies, requests
+from subjects import START_US, make_store
+
+pytestmark = pytest.mark.skipif(core.native is None, reason="the law compares the native core")
+
+PEERS = ["127.0.0.1", "10.0.0.1", "192.0.2.7", "203.0.113.9", "::1", "2001:db8::1", "fd00::1", "::ffff:10.0.0.1"]
+RULESETS = ["default", "default", "default", "some", "none", "d%65fault"]
+
+
+class Asked(NamedTuple):
+    """A request to the service, and how long after the one before it comes."""
+
+    request: ServiceRequest
+    wait_us: int
+
+
+@st.composite
+def forwarded(draw: st.DrawFn) -> ServiceRequest:
+    """What a gateway asks, whose client may try anything that can be sent in a header field."""
+    original = draw(requests())
+    target = original.path if original.path.startswith("/") else "/x"
+    fields: list[tuple[str, str]] = [*_lines(original), ("host", original.host)]
+    said = draw(
+        st.lists(
+            st.sampled_from(
+                [
+                    ("X-Forwarded-Method", original.method),
+                    ("X-Forwarded-Method", "post"),
+                    ("X-Original-Method", "PUT"),
+                    ("X-Forwarded-Uri", original.path),
+                    ("X-Forwarded-Uri", ""),
+                    ("X-Original-URI", "/api/7?page=1"),
+                    ("X-Forwarded-Host", original.host),
+                    ("X-Forwarded-Host", "shop.test"),
+                    ("x_forwarded_uri", "/health"),
+                    ("x_unknown", "1"),
+                ]
+            ),
+            max_size=4,
+        )
+    )
+    place = draw(st.sampled_from(["/check", "/check", "/check-403"]))
+    rest = draw(st.sampled_from(["", "/", target.partition("?")[0].partition("#")[0].replace("\t", "")]))
+    encoding = draw(st.sampled_from(["utf-8", "latin-1"]))
+    headers = [
+        (name.lower().encode(), value.encode(encoding, "replace").strip(b" \t"))
+        for name, value in [*fields, *said]
+        if all((character >= " " and character != "\x7f") or character == "\t" for character in value)
+    ]
+    path = f"{place}/{draw(st.sampled_from(RULESETS))}{rest}".encode("utf-8", "replace").decode("latin-1")
+    return ServiceRequest(draw(st.sampled_from(["GET", "POST"])), path, headers, draw(st.sampled_from(PEERS)))
+
+
+def _lines(request: Request) -> list[tuple[str, str]]:
+    """The lines of a request's headers as they were sent."""
+    lines = []
+    for name, value in request.headers.items():
+        lines += [(name, line) for line in getattr(value, "values", (value,))]
+    return lines
+
+
+COSTS = [
+    1, 0, 2, 2**52, 2**52 + 1, -1, 1.0, True, None, "1", {"tokens": 3}, {"requests": 2}, {"requests": 2, "tokens": 0},
+    {"usd": "0.1"}, {"Tokens": 1}, {"token": 1}, {"tokens": 1.5}, {"tokens": "3"}, {}, 10**400,
+]  # fmt: skip
+
+
+@st.composite
+def one_body(draw: st.DrawFn) -> dict[str, Any]:
+    """One request as a body describes it, and here and there something that is none."""
+    original = draw(requests())
+    headers: dict[str, Any] = {}
+    for name, value in _lines(original):
+        spelled = draw(st.sampled_from([name, name, name.title(), name.replace("-", "_")]))
+        known = headers.get(spelled)
+        headers[spelled] = value if known is None else [*(known if isinstance(known, list) else [known]), value]
+    fields: dict[str, Any] = {
+        "method": original.method,
+        "path": original.path if draw(st.integers(0, 9)) else "api",
+        "headers": headers,
+        "client_ip": original.client_ip,
+        "host": original.host,
+    }
+    if not draw(st.integers(0, 5)):
+        odd: list[tuple[str, Any]] = [
+            ("headers", {"A": 1}),
+            ("headers", []),
+            ("method", None),
+            ("extra", 1),
+            ("path", "/" + "é" * 8191),
+        ]
+        name, value = draw(st.sampled_from(odd))
+        fields[name] = value
+    kept = draw(st.lists(st.sampled_from([*fields]), unique=True, min_size=3)) if draw(st.booleans()) else [*fields]
+    body: dict[str, Any] = {"request": {name: fields[name] for name in kept}}
+    if draw(st.booleans()):
+        body["cost"] = draw(st.sampled_from(COSTS[:4]) | st.sampled_from(COSTS))
+    return body
+
+
+@st.composite
+def described(draw: st.DrawFn) -> ServiceRequest:
+    """A body of one request or several."""
+    value: Any = draw(one_body())
+    if draw(st.booleans()):
+        items = [value, *draw(st.lists(one_body(), max_size=4))]
+        value = {"requests": [item if "cost" in item or draw(st.booleans()) else item["request"] for item in items]}
+    text = json.dumps(value, ensure_ascii=draw(st.booleans()))
+    body = text.encode("utf-8", "surrogatepass")
+    if not draw(st.integers(0, 9)):
+        start = draw(st.integers(0, len(body)))
+        body = body[:start] + draw(st.sampled_from([b"", b" ", b'"', b"{}", b"\xff"])) + body[start + 1 :]
+    return ServiceRequest("POST", "/v1/check", [], "127.0.0.1", body)
+
+
+ASKED = st.builds(Asked, forwarded() | forwarded() | described(), st.integers(0, 40_000_000))
+
+
+class Door:
+    """The service behind native checks, as the front door has it."""
+
+    def __init__(self, policy: Policy, clock: ManualClock, kind: str) -> None:
+        assert core.native is not None
+        self.tally = core.native.CheckTally()
+        self.service = Service(AsyncGate(policy, store=make_store(kind), clock=clock))
+        self.checks = native_checks(self.service.gate, self.tally)
+        assert self.checks is not None
+
+    def answer(self, request: ServiceRequest) -> ServiceResponse:
+        """The response, natively where that can be."""
+        came = self.ask(request)
+        event("answered natively" if came else "left to Python")
+        if came is None:
+            return answer_of(self.service.answer(request))
+        status, content_type, body, fields = came
+        return ServiceResponse(status, content_type, body, fields)
+
+    def ask(self, request: ServiceRequest) -> Any:
+        """What the native core answers."""
+        if request.body:
+            return self.checks.described(request.body)
+        _, place, rest = request.path.split("/", 2)
+        ruleset, slash, path = rest.partition("/")
+        path = (slash + path).encode("latin-1").decode("utf-8") or "/"
+        bare = place == "check-403"
+        return self.checks.forwarded(ruleset, path, bare, request.method, request.headers, request.peer)
+
+    @property
+    def decisions(self) -> dict[tuple[str, str], float]:
+        """How often each rule had which result, natively and in Python."""
+        counts = decisions_of(self.service)
+        for name, count in self.tally.figures()[0].items():
+            counts[name] = counts.get(name, 0) + count
+        return counts
+
+
+def answer_of(reply: Reply) -> ServiceResponse:
+    """A reply, awaited where it has to be."""
+    return asyncio.run(_awaited(reply)) if isinstance(reply, Awaitable) else reply
+
+
+async def _awaited(reply: Awaitable[ServiceResponse]) -> ServiceResponse:
+    return await answered(reply)
+
+
+def decisions_of(service: Service) -> dict[tuple[str, str], float]:
+    """`headgate_decisions_total` of a service."""
+    return {
+        (sample.labels["rule"], sample.labels["result"]): sample.value
+        for family in service.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "headgate_decisions_total"
+    }
+
+
+def is_plain(request: ServiceRequest) -> bool:
+    """Whether nothing of a gateway's request is for Python: text of ASCII, names without `_`, each once."""
+    names = [name for name, _ in request.headers]
+    return (
+        request.path.split("/")[2] in ("default", "some")
+        and all(value.isascii() for _, value in request.headers)
+        and not any(b"_" in name for name in names)
+        and len(set(names)) == len(names)
+    )
+
+
+def check_alike(policy: Policy, history: list[Asked], kind: str) -> None:
+    clock = ManualClock(START_US)
+    door, service = Door(policy, clock, kind), Service(AsyncGate(policy, store=make_store(kind), clock=clock))
+    for request, wait_us in history:
+        clock.advance(wait_us)
+        one, other = door.answer(request), answer_of(service.answer(request))
+        assert (one.status, one.body, list(one.headers)) == (other.status, other.body, list(other.headers))
+        if one.body:
+            assert one.content_type == other.content_type
+    assert door.service.gate.stats().keys == service.gate.stats().keys
+    assert door.decisions == decisions_of(service)
+
+
+@given(policies(), st.lists(ASKED, min_size=1, max_size=10))
+def test_the_door_answers_as_the_service_does_and_leaves_the_same_state(
+    policy: dict[str, Any], history: list[Asked]
+) -> None:
+    check_alike(read_policy(policy), history, "native")
+
+
+@given(policies(), st.lists(ASKED, min_size=1, max_size=4))
+def test_on_a_shared_store_too(policy: dict[str, Any], history: list[Asked]) -> None:
+    check_alike(read_policy(policy), history, "shared")
+
+
+@given(policies(), forwarded())
+def test_a_plain_request_is_answered_natively(policy: dict[str, Any], request: ServiceRequest) -> None:
+    door = Door(read_policy(policy), ManualClock(START_US), "native")
+    if is_plain(request):
+        assert door.ask(request) is not None
