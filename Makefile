@@ -19,8 +19,8 @@ install: .venv/.installed ## Build .venv with everything: the package, its extra
 	@scripts/make-venv .venv "$(PYTHON)" $(EXTRA)
 	@touch $@
 
-serve: install ## Serve the example policy on http://127.0.0.1:8080, on the embedded store.
-	@$(BIN)/headgate serve examples/shop.yaml $(ARGS)
+serve: install ## Serve the example policy on http://127.0.0.1:8080, on the embedded store, behind the front door.
+	@$(BIN)/headgate serve examples/shop.yaml --threads 2 $(ARGS)
 
 serve-llm: install ## Serve a proxy of language models with an example provider on http://127.0.0.1:8081.
 	@$(BIN)/headgate llm serve --example $(ARGS)

@@ -40,6 +40,13 @@ end
 _RANDOM_KEYS = """
 request = function() return wrk.format("GET", "/?key=user" .. math.random(100000)) end
 """
+_RANDOM_CLIENTS = """
+request = function()
+    local client = math.random({clients}) - 1
+    wrk.headers["X-Forwarded-For"] = "10.0." .. math.floor(client / 256) .. "." .. client % 256
+    return wrk.format()
+end
+"""
 
 
 def program(name: str) -> str | None:
@@ -120,15 +127,25 @@ class Load:
 
 
 def wrk(
-    urls: Sequence[str], *, seconds: float, connections: int, body: str | Sequence[str] = "", refused: bool = False
+    urls: Sequence[str],
+    *,
+    seconds: float,
+    connections: int,
+    body: str | Sequence[str] = "",
+    refused: bool = False,
+    clients: int = 0,
+    cores: Sequence[int] = (),
 ) -> list[Load]:
     """Ask all of these at once, each on so many connections, from the last core; raises where a request fails.
 
+    With `cores`, each is asked by a thread on each of them.
+
     `seconds` are some tenths. wrk counts whole seconds, so it is interrupted just before the last tenth is over.
     A `body` is posted, for each of the URLs its own where there are several; "" asks without. With `refused`, a
-    status of 400 and above is no failure.
+    status of 400 and above is no failure. Of so many `clients`, up to 65,536, one at random is named in
+    X-Forwarded-For.
     """
-    core = max(os.sched_getaffinity(0))
+    own = list(cores) or [max(os.sched_getaffinity(0))]
     bodies = [body] * len(urls) if isinstance(body, str) else body
     with ExitStack() as stack:
         started = []
@@ -138,9 +155,11 @@ def wrk(
             if posted:
                 file.write(f"wrk.method = 'POST'\nwrk.body = [[{posted}]]\n")
                 file.write("wrk.headers['Content-Type'] = 'application/json'\n")
+            if clients:
+                file.write(_RANDOM_CLIENTS.format(clients=clients))
             file.flush()
-            command = [program("taskset") or "taskset", "-c", str(core), program("wrk") or "wrk"]
-            command += ["-t1", f"-c{connections}", "-d30s", "-s", file.name]
+            command = [program("taskset") or "taskset", "-c", ",".join(map(str, own)), program("wrk") or "wrk"]
+            command += [f"-t{len(own)}", f"-c{connections}", "-d30s", "-s", file.name]
             started.append(stack.enter_context(_told([*command, url])))
         for process in started:
             _wait_until_interruptible(process.pid)

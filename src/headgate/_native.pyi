@@ -680,23 +680,27 @@ class PolicyParts:
 class Door:
     """The front door of the service: HTTP/1.1 and HTTP/2 on threads of its own. Of Linux alone, on 64 bits.
 
-    `listeners` are the descriptors of listening sockets, which the door clones. What it does not answer itself it
-    passes on to the HTTP server that listens on `python_socket`, a path, with the address of the client in the field
-    `headgate-door-peer`: `forwarded` requests at a time for each thread. `bounds` is a
-    `headgate.service.http.bounds.Bounds`; `streams` are those of one connection of HTTP/2. Raises OSError for sockets
-    and threads that cannot be had.
+    `checks` decide; None leaves every check to Python. `listeners` are the descriptors of listening sockets, which the
+    door clones. What it does not answer itself it passes on to the HTTP server that listens on `python_socket`, a path,
+    with the address of the client in the field `headgate-door-peer`: `forwarded` requests at a time for each thread.
+    `bounds` is a `headgate.service.http.bounds.Bounds`; `streams` are those of one connection of HTTP/2. Raises OSError
+    for sockets and threads that cannot be had.
     """
 
     def __new__(
         cls,
         listeners: Sequence[int],
         python_socket: str,
+        checks: Checks | None,
         *,
         threads: int,
         forwarded: int,
         streams: int,
         bounds: Any,
     ) -> Door: ...
+    def swap(self, checks: Checks | None, /) -> None:
+        """Put other checks in the place of those in force. Every request is decided by one of the two."""
+
     def announce_end(self) -> None:
         """Have every response be the last one of its connection from now on, so that clients go elsewhere."""
 

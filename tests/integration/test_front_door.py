@@ -173,3 +173,35 @@ def test_a_service_on_the_python_core_says_that_it_has_no_front_door(
     with running_service(policy, "--threads", "2") as service:
         assert ", python core, answered by Python: the front door needs the native core; " in service.lines[0]
         assert service.client.get("/check/default/a").status_code == 200
+
+
+def test_checks_are_decided_natively_and_count_with_what_python_holds(policy: Path) -> None:
+    policy.write_text(POLICY.replace("1/hour fixed", "4/hour fixed"))
+    body = {"request": {"path": "/login", "client_ip": "203.0.113.1"}}
+    with running_service(policy, "--threads", "2") as service:
+        told = {"X-Forwarded-For": "203.0.113.1"}  # not believed: this client is no trusted proxy
+        assert service.client.get("/check/default/login", headers=told).headers["ratelimit"].startswith('"login";r=3;')
+        assert service.client.post("/v1/check", json=body).json()["remaining"] == 3
+        held = service.client.post("/v1/reserve", json=body).json()
+        assert (held["remaining"], held["allowed"]) == (2, True)
+        assert service.client.post("/v1/check", json=body).json()["remaining"] == 1
+        assert service.client.post("/v1/cancel", json={"id": held["id"]}).status_code == 200
+        assert service.client.post("/v1/check", json=body).json()["remaining"] == 1
+        shown = figures(service)
+        assert shown["headgate_checks_left_to_python_total",] == 0
+        assert shown["headgate_decisions_total", "allowed", "login"] == 5
+        assert shown["headgate_decision_seconds_count",] == 5
+
+
+def test_exactly_the_limit_passes_on_all_threads_and_workers(policy: Path, tmp_path: Path) -> None:
+    policy.write_text(POLICY.replace("1/hour fixed", "100/hour fixed"))
+    store = f"shared://{tmp_path / 'zone'}?size=4MiB"
+    with running_service(policy, "--threads", "2", "--workers", "2", "--store", store) as service:
+
+        def ask(_: int) -> int:
+            return httpx.get(f"{service.url}/check/default/login").status_code
+
+        with ThreadPoolExecutor(8) as pool:
+            statuses = list(pool.map(ask, range(200)))
+        assert statuses.count(200) == statuses.count(429) == 100
+        assert figures(service)["headgate_decisions_total", "allowed", "login"] == 100

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headgate import Gate, Request
 from headgate.observe.events import DecisionEvent, PolicyApplied, PolicyRefused
 from headgate.observe.locked_folder import METRICS, LockedFolder
-from headgate.observe.prometheus import Metrics, Sharing, WorkerCounts, make_files
+from headgate.observe.prometheus import DecisionCounts, Metrics, Sharing, WorkerCounts, make_files
 
 GATE = Gate({"version": 1, "rules": [{"name": "all", "by": [], "limits": "3/minute"}]})
 
@@ -109,3 +109,23 @@ def test_a_folder_that_was_left_behind_is_removed_by_the_next_and_one_in_use_is_
     assert set(tmp_path.iterdir()) == {in_use.path, new.path, stranger}
     in_use.remove()
     new.remove()
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_what_was_counted_elsewhere_is_added_to_what_is_counted_here(tmp_path: Path, *, in_files: bool) -> None:
+    if in_files:
+        make_files(tmp_path, 1)
+    metrics = worker(tmp_path, 1) if in_files else Metrics(GATE.stats)
+    decide(metrics, 3e-6)
+    buckets = [0, 0, 4, *[0] * 11, 1]
+    metrics.add(DecisionCounts({("all", "allowed"): 4, ("all", "refused"): 1}, {"open": 2}, buckets, 1.5))
+    shown = {(name, *sorted(labels)): value for name, labels, value in figures(metrics)}
+    assert shown["headgate_decisions_total", "all", "allowed"] == 5
+    assert shown["headgate_decisions_total", "all", "refused"] == 1
+    assert shown["headgate_degraded_decisions_total", "open"] == 2
+    assert shown["headgate_decision_seconds_count",] == 6
+    assert shown["headgate_decision_seconds_bucket", "2e-06"] == 0
+    assert shown["headgate_decision_seconds_bucket", "5e-06"] == 5
+    assert shown["headgate_decision_seconds_bucket", "0.05"] == 5
+    assert shown["headgate_decision_seconds_bucket", "+Inf"] == 6
+    assert shown["headgate_decision_seconds_sum",] == pytest.approx(1.500003)

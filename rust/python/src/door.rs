@@ -4,6 +4,7 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use headgate_server::stats::Figures;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
+
+use crate::checks::Checks;
 
 /// How often it is looked whether all threads have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -40,11 +43,13 @@ impl Decide for PassAll {
 #[pymethods]
 impl Door {
     #[new]
-    #[pyo3(signature = (listeners, python_socket, *, threads, forwarded, streams, bounds))]
+    #[pyo3(signature = (listeners, python_socket, checks, *, threads, forwarded, streams, bounds))]
+    #[allow(clippy::too_many_arguments)] // all that a door is set up with
     fn new(
         py: Python<'_>,
         listeners: Vec<RawFd>,
         python_socket: PathBuf,
+        checks: Option<&Bound<'_, Checks>>,
         threads: usize,
         forwarded: usize,
         streams: u32,
@@ -52,8 +57,14 @@ impl Door {
     ) -> PyResult<Self> {
         let options = Options { python_socket, threads, bounds: read_bounds(bounds, forwarded, streams)? };
         let listeners = listeners.into_iter().map(listener_of).collect::<Result<Vec<_>, _>>()?;
-        let threads = py.detach(|| Threads::open(listeners, options, Box::new(PassAll)))?;
+        let decider = decider_of(checks);
+        let threads = py.detach(|| Threads::open(listeners, options, decider))?;
         Ok(Self { threads })
+    }
+
+    #[pyo3(signature = (checks, /))]
+    fn swap(&self, checks: Option<&Bound<'_, Checks>>) {
+        self.threads.swap(decider_of(checks));
     }
 
     fn announce_end(&self) {
@@ -86,6 +97,13 @@ impl Drop for Door {
                 }
             });
         });
+    }
+}
+
+fn decider_of(checks: Option<&Bound<'_, Checks>>) -> Box<dyn Decide> {
+    match checks {
+        Some(checks) => Box::new(Arc::clone(&checks.get().decider)),
+        None => Box::new(PassAll),
     }
 }
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from headgate.observe.prometheus import DecisionCounts
+
+Name = TypeVar("Name", str, tuple[str, str])
 
 
 class DoorCounts(NamedTuple):
@@ -18,6 +23,26 @@ class DoorCounts(NamedTuple):
     open: int
     gave_way: int
     expired: int
+
+
+class TallyReader:
+    """Reads what native checks have counted in a `CheckTally`, each decision once."""
+
+    def __init__(self, tally: Any) -> None:
+        self._tally = tally
+        self._read = DecisionCounts({}, {}, [], 0.0)
+
+    def read(self) -> DecisionCounts:
+        """What was counted since the last call."""
+        before, now = self._read, DecisionCounts(*self._tally.figures())
+        self._read = now
+        buckets = zip(now.buckets, before.buckets or [0] * len(now.buckets), strict=True)
+        return DecisionCounts(
+            _grown(before.decisions, now.decisions),
+            _grown(before.degraded, now.degraded),
+            [count - known for count, known in buckets],
+            now.seconds - before.seconds,
+        )
 
 
 class DoorMetrics:
@@ -60,3 +85,9 @@ class DoorMetrics:
         self._closed.labels("too slow").inc(counts.expired - shown.expired)
         self._closed.labels("gave way").inc(counts.gave_way - shown.gave_way)
         self._shown = counts
+
+
+def _grown(before: Mapping[Name, int], now: Mapping[Name, int]) -> dict[Name, int]:
+    """By how much counts have grown; those that have not are left out."""
+    grown = {name: count - before.get(name, 0) for name, count in now.items()}
+    return {name: count for name, count in grown.items() if count}

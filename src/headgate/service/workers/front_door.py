@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from headgate import core
-from headgate.observe.door_metrics import DoorCounts, DoorMetrics
+from headgate.observe.door_metrics import DoorCounts, DoorMetrics, TallyReader
 from headgate.service.app import Service
+from headgate.service.checks.native_checks import native_checks
 from headgate.service.http.bounds import Bounds
 from headgate.service.http.connections import Connections
 from headgate.service.workers.port import FINISH_WITHIN_S, LOOK_EVERY_S, REFUSE_BEFORE_S
@@ -52,6 +53,9 @@ class FrontDoor:
         self._ends = False
         self._service = service
         self._figures = DoorMetrics(service.metrics.counted_in)
+        assert core.native is not None
+        self._tally = core.native.CheckTally()
+        self._decisions = TallyReader(self._tally)
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -62,6 +66,7 @@ class FrontDoor:
         self._door = core.native.Door(
             [self._listener.fileno()],
             str(self._socket),
+            native_checks(self._service.gate, self._tally),
             threads=self._threads,
             forwarded=-(-PASSED_ON // self._threads),
             streams=_STREAMS,
@@ -70,6 +75,7 @@ class FrontDoor:
         self._listener.close()  # the door has it
         if self._ends:
             self._door.announce_end()
+        self._service.gate.reloaded.append(self._swap)
         metrics = self._service.metrics
         metrics.before_shown.append(self._count)
         if metrics.counted_in is None:  # other workers show what this one has counted
@@ -99,8 +105,13 @@ class FrontDoor:
         self._server.close()
         self.connections.abort()
 
+    def _swap(self) -> None:
+        """Have the policy that is in force now decide."""
+        self._door.swap(native_checks(self._service.gate, self._tally))
+
     def _count(self) -> None:
         """Bring the figures of the service up to date."""
+        self._service.metrics.add(self._decisions.read())
         self._figures.update(DoorCounts(*self._door.figures()))
 
     async def _keep_counting(self) -> None:
