@@ -4,12 +4,14 @@
 
 use crate::algorithms::transition::{self, NEVER, Numbers, Reading, USUAL};
 use crate::shard::{DamagedState, Place};
+use crate::table::Table;
 use crate::table::answer::{Answer, Check, Mode, Readings, binding_of};
+use crate::table::judgement::Judgement;
 use crate::table::storage::{Location, LockedShards, Storage};
 use crate::table::transaction::Transaction;
 
 /// The most checks that are decided so.
-pub const MOST_FEW: usize = 4;
+const MOST_FEW: usize = 4;
 
 /// The state of one check, brought to the moment of the decision, and what its limit says.
 #[derive(Clone, Copy, Default)]
@@ -22,11 +24,26 @@ struct Known {
     charged: bool,
 }
 
+impl<S: Storage> Table<S> {
+    /// `Table::apply` of any number of checks but one: apart, so that the way of one is no longer for it.
+    #[inline(never)]
+    pub(super) fn apply_several(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
+        let mut transaction = Transaction::new(&self.storage);
+        self.lock(&mut transaction, checks, now_us)?;
+        match decide_few(checks, &mut transaction, now_us, mode)? {
+            Some(answer) => Ok(answer),
+            None => {
+                self.decide::<false>(checks, &mut transaction, &mut Judgement::new(), now_us, mode, |_, _, _| Ok(()))
+            }
+        }
+    }
+}
+
 /// Decide checks whose shards are locked, their states found.
 ///
 /// None where there is more to do than to replace three numbers of each: then nothing was changed.
 #[inline(always)]
-pub fn decide_few<S: Storage>(
+fn decide_few<S: Storage>(
     checks: &[Check],
     transaction: &mut Transaction<'_, S>,
     now_us: i64,

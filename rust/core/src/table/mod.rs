@@ -33,7 +33,6 @@ use crate::shard::log_reader::Entries;
 use crate::shard::registered::{Definition, Registered, Registration};
 use crate::table::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
 use crate::table::judgement::Judgement;
-use crate::table::known_few::decide_few;
 use crate::table::known_key::{decide_known, decide_known_log};
 use crate::table::storage::{Full, LockedShards, Stats, Storage};
 use crate::table::transaction::Transaction;
@@ -93,7 +92,7 @@ impl<S: Storage> Table<S> {
                 decide_known_log(&self.storage, check, now_us, mode)?
             }
             [check] => decide_known(&self.storage, check, now_us, mode)?,
-            _ => None,
+            _ => return self.apply_several(checks, now_us, mode),
         };
         match known {
             Some(answer) => Ok(answer),
@@ -207,11 +206,6 @@ impl<S: Storage> Table<S> {
     fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let mut transaction = Transaction::new(&self.storage);
         self.lock(&mut transaction, checks, now_us)?;
-        if checks.len() > 1
-            && let Some(answer) = decide_few(checks, &mut transaction, now_us, mode)?
-        {
-            return Ok(answer);
-        }
         self.decide::<false>(checks, &mut transaction, &mut Judgement::new(), now_us, mode, |_, _, _| Ok(()))
     }
 
