@@ -623,3 +623,19 @@ def test_a_map_of_tiers_may_be_any_mapping(core: str) -> None:
     gate = Gate(replace(policy, tiers=replace(policy.tiers, map=proxied)), store=store)
     limits = [gate.hit(Request(headers={"X-User": user})).limit for user in ("17", "pro")]
     assert limits == [5, 1]
+
+
+def test_of_thousands_of_values_and_networks_each_is_meant_and_no_other(core: str) -> None:
+    values = [f"v{number * 7919 % 3000}" for number in range(3000)]
+    networks = [f"10.{number * 7919 % 3000 // 250}.{number * 7919 % 3000 % 250}.0/25" for number in range(3000)]
+    gate = make_gate(
+        core,
+        rule("values", "9999999/hour", match={"header": {"X-Kind": values}}),
+        rule("networks", "9999999/hour", match={"ip": [*networks, "10.0.0.0/16"]}),
+    )
+    for number in range(0, 3100, 31):
+        kind = Request(headers={"X-Kind": f"v{number}"}, client_ip="203.0.113.9")
+        assert names(gate.hit(kind)) == (["values"] if number < 3000 else [])
+        for last, is_meant in ((127, number < 3000), (128, number < 250)):
+            client = Request(client_ip=f"10.{number // 250}.{number % 250}.{last}")
+            assert names(gate.hit(client)) == (["networks"] if is_meant else [])

@@ -10,23 +10,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use smallvec::SmallVec;
 
 pub use crate::address_text::address_text;
+pub use crate::networks::{Network, is_in, tidy};
 use crate::text::{is_longer, partition, strip};
 
 /// What a list of trusted proxies calls the peers of a Unix socket, which have no address.
 pub const UNIX: &str = "unix";
 const MOST_ELEMENTS: usize = 64;
 const LONGEST_HEADER: usize = 4096;
-
-/// A range of addresses of one length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
-    /// Bytes of an address: 4 or 16.
-    pub length: u8,
-    /// The first address, as a number.
-    pub first: u128,
-    /// The bits that all its addresses have as the first one has them.
-    pub mask: u128,
-}
 
 /// Which proxies to believe, and how much of an address tells clients apart.
 ///
@@ -36,7 +26,7 @@ pub struct Network {
 pub struct AddressRules {
     /// The one header that is looked at, in lower case; "" for none.
     pub header: String,
-    /// The proxies that are believed.
+    /// The proxies that are believed; `tidy`.
     pub trusted: Vec<Network>,
     /// Whether the peers of a Unix socket are believed.
     pub trust_unix: bool,
@@ -142,15 +132,6 @@ impl AddressRules {
 fn kept_bits(prefix: u8, bits: u8) -> u128 {
     let all = u128::MAX >> (128 - u32::from(bits));
     all & !all.checked_shr(u32::from(prefix)).unwrap_or(0)
-}
-
-/// Whether an address is in one of these networks.
-pub fn is_in(address: IpAddr, networks: &[Network]) -> bool {
-    let (length, number) = match address {
-        IpAddr::V4(address) => (4, u128::from(address.to_bits())),
-        IpAddr::V6(address) => (16, address.to_bits()),
-    };
-    networks.iter().any(|network| network.length == length && number & network.mask == network.first)
 }
 
 /// An address as headers write it: with a port, in brackets, with a zone; None for anything else.

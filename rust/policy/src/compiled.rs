@@ -5,8 +5,8 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::client_address::Network;
 use crate::identity::{AddressSource, Combination, Identity};
+use crate::networks::Network;
 use crate::subject::Name;
 
 /// The tier of limits that hold for all requests, and of tiers that a rule does not name.

@@ -6,13 +6,14 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::client_address::is_in;
 use crate::compiled::{ClientNetworks, Conditions, Policy};
 use crate::extract::{header_value, sent_addresses};
 use crate::key_parts::hosts_of;
+use crate::networks::is_in;
 use crate::path_match::{Matched, PathMatch};
 use crate::path_tree::PathTree;
 use crate::plain_path::PlainPath;
+use crate::sorted::sorted;
 use crate::subject::{Sent, Subject};
 use crate::text::{partition, strip};
 use crate::value::{CannotSay, Value};
@@ -43,7 +44,8 @@ impl Kind {
 impl Conditions {
     /// Whether a subject is meant by its headers and its client's address.
     ///
-    /// Of a header that is there several times it is any value that is meant, and `surely` every one.
+    /// Of a header that is there several times it is any value that is meant, and `surely` every one. The lists of
+    /// values and networks are sorted, see `sorted`.
     pub fn are_met<S: Subject>(&self, subject: &S, surely: bool) -> Result<bool, S::Error> {
         if let Some(clients) = &self.clients
             && !is_client(clients, subject)?
@@ -60,7 +62,7 @@ impl Conditions {
             let Some(values) = values else {
                 continue;
             };
-            let is_meant = |text: &str| values.iter().any(|value| **value == *text);
+            let is_meant = |text: &str| values.binary_search_by(|value| (**value).cmp(text)).is_ok();
             let met = match (header_value(name, subject)?, sent) {
                 (Value::One(value), _) => is_meant(&value),
                 (Value::Missing, _) => is_meant(""),
@@ -137,6 +139,7 @@ pub struct Matcher {
 impl Matcher {
     /// A policy, ready to be matched.
     pub fn new(policy: Policy) -> Self {
+        let policy = sorted(policy);
         let every = || policy.exempt.iter().chain(policy.rules.iter().map(|rule| &rule.conditions));
         let methods = each_once(every().flat_map(|conditions| &conditions.methods));
         let hosts = each_once(every().flat_map(|conditions| &conditions.hosts));

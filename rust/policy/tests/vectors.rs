@@ -91,7 +91,10 @@ fn rules(fields: &Json) -> AddressRules {
 }
 
 fn networks(texts: &Json) -> Vec<Network> {
-    texts.as_array().map(|texts| texts.iter().map(|text| network(text.as_str().unwrap())).collect()).unwrap_or_default()
+    let texts = texts.as_array().into_iter().flatten();
+    let mut networks = texts.map(|text| network(text.as_str().unwrap())).collect();
+    client_address::tidy(&mut networks);
+    networks
 }
 
 /// A network as the policy's file has it; IPv4 in IPv6 is IPv4.

@@ -143,7 +143,9 @@ fn rules_of((header, trusted, trust_unix, hops, ipv4_prefix, ipv6_prefix): RuleF
 }
 
 fn networks_of(networks: Vec<NetworkNumbers>) -> Vec<Network> {
-    networks.into_iter().map(|(length, first, mask)| Network { length, first, mask }).collect()
+    let mut networks = networks.into_iter().map(|(length, first, mask)| Network { length, first, mask }).collect();
+    client_address::tidy(&mut networks);
+    networks
 }
 
 fn packed(address: IpAddr) -> Vec<u8> {
