@@ -184,3 +184,74 @@ def requests(draw: st.DrawFn) -> Request:
         host=draw(st.sampled_from(hosts)),
         endpoint=draw(st.sampled_from(["", "", "/api/{id}", "/\xe9", "e" * 300])),
     )
+
+
+HEADERS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from([*HEADER_NAMES, "x_user_id"]), ANY_VALUE),
+        st.tuples(st.just("X-Tier"), st.sampled_from([*TIERS, "none"])),
+        st.tuples(st.just("Cookie"), st.sampled_from(COOKIES[:4]) | st.sampled_from(COOKIES)),
+        st.tuples(st.just("X-Forwarded-For"), LISTS),
+        st.tuples(st.just("Forwarded"), FORWARDED),
+        st.tuples(st.just("Host"), st.sampled_from(["a.example.com", "shop.test:80", "x.b.example.com", "[::1]", ""])),
+        st.tuples(st.sampled_from(["Origin", "Access-Control-Request-Method"]), st.sampled_from(["", "null", "PUT"])),
+        st.tuples(st.sampled_from(["Content-Type", "Content-Length", ""]), st.sampled_from(["", "0", "a/b"])),
+    ),
+    max_size=6,
+)  # fmt: skip
+METHODS = st.sampled_from(["GET", "GET", "POST", "OPTIONS", "put", "\xdf", ""])
+BAD: st.SearchStrategy[Any] = st.sampled_from([None, 7, b"\xff", "\u0416", [], {}, ("x",)])
+"""What no server puts there."""
+
+
+def _spoilt(draw: st.DrawFn, values: dict[str, Any]) -> dict[str, Any]:
+    """These, of which once in a while one is bad or lacks."""
+    kind = draw(st.sampled_from([""] * 6 + ["bad", "lacks"]))
+    if kind:
+        name = draw(st.sampled_from([name for name in values if name != "type"]))
+        values[name] = draw(BAD)
+        if kind == "lacks":
+            del values[name]
+    return values
+
+
+@st.composite
+def scopes(draw: st.DrawFn) -> dict[str, Any]:
+    """A scope of ASGI, most often one that servers make."""
+    path, _, asked = draw(paths()).partition("?")
+    lines = [
+        (name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in draw(HEADERS)
+    ]  # fmt: skip
+    as_lists = draw(st.sampled_from([False, False, False, True]))
+    headers: Any = [list(line) for line in lines] if as_lists else lines
+    peer = draw(st.sampled_from(ADDRESSES))
+    client = draw(st.sampled_from([(peer, 50000), (peer, 50000), [peer, 1], None, ()]))
+    scope: dict[str, Any] = {
+        "type": draw(st.sampled_from(["http", "http", "http", "websocket"])),
+        "method": draw(METHODS),
+        "path": path,
+        "root_path": draw(st.sampled_from(["", "", "/api"])),
+        "raw_path": draw(st.sampled_from([path.encode("utf-8", "surrogatepass"), None, b"", b"/caf\xe9/%41"])),
+        "query_string": asked.encode("latin-1", "replace"),
+        "headers": tuple(headers) if draw(st.sampled_from([False, False, True])) else headers,
+        "client": client,
+    }
+    return _spoilt(draw, scope)
+
+
+@st.composite
+def environs(draw: st.DrawFn) -> dict[str, Any]:
+    """An environ of WSGI, most often one that servers make."""
+    path, _, asked = draw(paths()).partition("?")
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": draw(METHODS),
+        "SCRIPT_NAME": draw(st.sampled_from(["", "", "/api", "/\xe9"])),
+        "PATH_INFO": path.encode("utf-8", "surrogatepass").decode("latin-1"),
+        "QUERY_STRING": asked,
+        "REMOTE_ADDR": draw(st.sampled_from(ADDRESSES)),
+        "SERVER_NAME": draw(st.sampled_from(["shop.test", "a.example.com"])),
+    }
+    for name, value in draw(HEADERS):
+        upper = name.upper().replace("-", "_")
+        environ[upper if upper in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{upper}"] = value
+    return _spoilt(draw, environ)

@@ -8,7 +8,7 @@ import logging
 import weakref
 from collections import UserDict
 from collections.abc import AsyncIterator, Callable, Iterable
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import httpx
@@ -596,7 +596,8 @@ def test_a_native_call_that_fails_is_not_asked_again(kind: str, choice: Any, mon
         asked.append(told)
         raise StoreTimeout("another process holds the shard")
 
-    monkeypatch.setattr(RequestLimits, "shortcut", lambda self, passing, natively: late)
+    gate = SimpleNamespace(ask=late, ask_environ=late)
+    monkeypatch.setattr(RequestLimits, "web_gate", lambda self, kind, tells, websockets: gate)
     client = Client(kind, limits="1/minute", on_store_error=choice)
     client.app._enforcer.ask = lambda request: pytest.fail("it is asked again")
     for number in range(1, 3):

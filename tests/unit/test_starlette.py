@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,7 +120,8 @@ def test_a_native_call_that_fails_is_not_asked_again(choice: Any, monkeypatch: p
         asked.append(template)
         raise StoreTimeout("another process holds the shard")
 
-    monkeypatch.setattr(RequestLimits, "shortcut", lambda self, passing, natively: late)
+    gate = SimpleNamespace(ask=None, ask_route=late)
+    monkeypatch.setattr(RequestLimits, "web_gate", lambda self, kind, tells, websockets: gate)
     monkeypatch.setattr(RequestLimits, "_ask", lambda self, request: pytest.fail("it is asked again"))
     answer = ask(one(RateLimits()("1/minute", on_store_error=choice)(read)))
     assert answer.status_code == (200 if choice == "open" else 503)

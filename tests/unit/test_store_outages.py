@@ -18,6 +18,7 @@ from headgate.http import asgi, wsgi
 from headgate.http.client.calls import Sender
 from headgate.http.client.calls import run as run_call
 from headgate.http.client.options import read_options
+from headgate.stores.guard.rescued import RescuedLimits
 from headgate.stores.guard.store import GuardedStore
 from headgate.stores.redis.store import RedisStore
 from headgate.stores.shared.store import SharedStore, can_share
@@ -263,11 +264,13 @@ def test_the_choice_of_a_limiter_speaks_before_that_of_a_client(gone: str) -> No
     assert told is limiter
 
 
-def test_a_shared_zone_is_asked_natively_whatever_was_chosen(tmp_path: Path) -> None:
+def test_a_shared_zone_is_asked_natively_whatever_was_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not can_share():
         pytest.skip("zones cannot be shared here")
     store = SharedStore(str(tmp_path / "zone"), size=1 << 20)
     for choice in ("open", "closed"):
         middleware = asgi.RateLimitMiddleware(httpx.Client, limits="1/minute", store=store, on_store_error=choice)  # type: ignore[arg-type]
-        asked: Any = middleware._enforcer.shortcut
-        assert type(asked.__self__).__name__ == "PeerLimits"
+        natively: Any = middleware._enforcer.natively
+        monkeypatch.setattr(RescuedLimits, "decide", lambda *told: pytest.fail("the limits of Python are asked"))
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
+        assert natively(scope, print) is not None

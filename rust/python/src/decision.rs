@@ -36,6 +36,11 @@ impl Decision {
         Self { definitions, answer, degraded }
     }
 
+    /// The limits that it is on.
+    pub fn definitions_of<'py>(&self, py: Python<'py>) -> Bound<'py, PyTuple> {
+        self.definitions.bind(py).clone()
+    }
+
     /// Whether there is no more to say than that it passes, now.
     pub fn passes_at_once(&self) -> bool {
         self.answer.allowed && self.degraded.is_empty() && self.readings().iter().all(|reading| reading.delay_us == 0)
@@ -115,7 +120,7 @@ impl Decision {
 
     #[getter]
     fn definitions<'py>(&self, py: Python<'py>) -> Bound<'py, PyTuple> {
-        self.definitions.bind(py).clone()
+        self.definitions_of(py)
     }
 
     #[getter]

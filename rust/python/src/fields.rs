@@ -36,7 +36,7 @@ impl RateLimitFields {
         Self { forms: forms.into_iter().map(Form::from).collect(), policy, name: name.unbind(), encoded }
     }
 
-    fn write<'py>(&self, py: Python<'py>, decision: &Decision) -> PyResult<Bound<'py, PyList>> {
+    pub fn write<'py>(&self, py: Python<'py>, decision: &Decision) -> PyResult<Bound<'py, PyList>> {
         let Some(policy) = &self.policy else {
             return Ok(PyList::empty(py));
         };

@@ -2,8 +2,10 @@
 
 use headgate_core::limit::LARGEST;
 use headgate_core::table::answer::Mode;
+use headgate_policy::compiled::Policy;
 use headgate_policy::resolver::Resolver;
-use headgate_policy::selection::{Bind, Cost, Parts, Resolved};
+use headgate_policy::selection::{Cost, Parts, Resolved};
+use headgate_policy::subject::Subject;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -11,7 +13,7 @@ use pyo3::types::{PyInt, PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::arguments::check_now;
-use crate::bound::BoundLimits;
+use crate::gate_limits::{Asking, Binder, Limits, Said};
 use crate::gate_policy::read_policy;
 use crate::gate_subject::{Classes, PythonRequest, Trouble};
 use crate::operation::Operation;
@@ -32,38 +34,6 @@ pub struct NativeGate {
     all_rules: usize,
     /// What stands for limits where no rule applies, and its decision.
     free: (Py<PyAny>, Py<PyAny>),
-}
-
-/// Limits of rules for a tier, on the store.
-struct Limits {
-    bound: Py<PyAny>,
-    /// The same where the native core decides.
-    native: Option<Py<BoundLimits>>,
-    units: Py<PyTuple>,
-    rules: Py<PyTuple>,
-}
-
-/// Binds limits by the resolver of Python.
-struct Binder<'gate, 'py>(&'gate Bound<'py, PyAny>);
-
-impl Bind for Binder<'_, '_> {
-    type Limits = Limits;
-    type Error = Trouble;
-
-    fn bind(&self, rules: &[usize], tier: &str) -> Result<Limits, Trouble> {
-        let rules = PyTuple::new(self.0.py(), rules)?;
-        let (bound, units, rules): (Bound<'_, PyAny>, Bound<'_, PyTuple>, Bound<'_, PyTuple>) =
-            self.0.call_method1("bound_for", (rules, tier))?.extract()?;
-        let native = bound.cast::<BoundLimits>().ok().map(|native| native.clone().unbind());
-        Ok(Limits { bound: bound.unbind(), native, units: units.unbind(), rules: rules.unbind() })
-    }
-}
-
-/// What is decided of a subject, and what is told of it besides.
-struct Asking<'py> {
-    commit: bool,
-    now_us: Option<Bound<'py, PyAny>>,
-    cost: i64,
 }
 
 #[pymethods]
@@ -180,7 +150,24 @@ impl NativeGate {
         let Some(subject) = PythonRequest::of(request, &self.classes, &self.names) else {
             return Ok(None);
         };
-        match self.gate.resolve(&subject, ruleset, &Binder(self.resolver.bind(request.py())), then) {
+        self.resolved_for(request.py(), &subject, ruleset, then)
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        self.gate.policy()
+    }
+
+    /// What `then` makes of what applies to a subject; None where only Python can say what does.
+    #[inline]
+    pub fn resolved_for<S: Subject<Error = Trouble>, R>(
+        &self,
+        py: Python<'_>,
+        subject: &S,
+        ruleset: usize,
+        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, Trouble>,
+    ) -> PyResult<Option<R>> {
+        match self.gate.resolve(subject, ruleset, &Binder(self.resolver.bind(py)), then) {
             Ok(came) => Ok(Some(came)),
             Err(Trouble::Python) => Ok(None),
             Err(Trouble::Raised(error)) => Err(error),
@@ -194,16 +181,36 @@ impl NativeGate {
         resolved: &Resolved<'_, Limits>,
         asking: &Asking<'py>,
     ) -> Result<Bound<'py, PyAny>, Trouble> {
+        match self.say(py, resolved, asking)? {
+            Said::Free => Ok(self.passes(py)),
+            Said::Decided(decision) => Ok(Bound::new(py, decision)?.into_any()),
+            Said::Came(came) => Ok(came),
+        }
+    }
+
+    /// The decision on what no rule applies to.
+    pub fn passes<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        self.free.1.bind(py).clone()
+    }
+
+    /// Ask the limits that apply.
+    #[inline]
+    pub fn say<'py>(
+        &self,
+        py: Python<'py>,
+        resolved: &Resolved<'_, Limits>,
+        asking: &Asking<'py>,
+    ) -> Result<Said<'py>, Trouble> {
         let Some(limits) = &resolved.asked.limits else {
-            return Ok(self.free.1.bind(py).clone());
+            return Ok(Said::Free);
         };
         if let Some(refused) = resolved.refused() {
             let refusal = self.refusal(py, resolved, refused)?;
-            return Ok(refusal.call_method1(intern!(py, "decide"), (py.None(),))?);
+            return Ok(Said::Came(refusal.call_method1(intern!(py, "decide"), (py.None(),))?));
         }
         let Some(native) = &limits.native else {
             let operation = self.operation(py, resolved, asking)?;
-            return Ok(limits.bound.bind(py).call_method1(intern!(py, "decide"), (operation,))?);
+            return Ok(Said::Came(limits.bound.bind(py).call_method1(intern!(py, "decide"), (operation,))?));
         };
         let (bound, cost) = (native.get(), Cost { times: asking.cost, told: &[] });
         let mut keys = SmallVec::new();
@@ -212,7 +219,7 @@ impl NativeGate {
         let of_group = |group: usize| (keys[groups[group].key], cost.of(&groups[group]));
         let now_us = asking.now_us.as_ref().map(check_now).transpose()?;
         let mode = Mode { commit: asking.commit, max_delay_us: None };
-        Ok(Bound::new(py, bound.decide_groups(py, groups.len(), of_group, now_us, mode)?)?.into_any())
+        Ok(Said::Decided(bound.decide_groups(py, groups.len(), of_group, now_us, mode)?))
     }
 
     /// The `headgate.policy.resolver.Settled` of rules of which some refuse for lack of an identity.

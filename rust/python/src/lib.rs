@@ -11,10 +11,12 @@ mod decision;
 mod decisions;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod door;
+mod environ_subject;
 mod fields;
 mod freed;
 mod gate;
 mod gate_calls;
+mod gate_limits;
 mod gate_policy;
 mod gate_subject;
 mod keyed;
@@ -23,15 +25,18 @@ mod lines;
 mod log_lines;
 mod measured;
 mod operation;
-mod peers;
 mod policy_parts;
 mod registration;
 mod reservation;
+mod scope_subject;
 mod sender;
+mod server_text;
 mod settlement;
 mod state;
 mod table;
 mod table_errors;
+mod web_gate;
+mod web_reading;
 mod whole_id;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod zone;
@@ -73,8 +78,6 @@ mod _native {
     #[pymodule_export]
     use crate::operation::Operation;
     #[pymodule_export]
-    use crate::peers::PeerLimits;
-    #[pymodule_export]
     use crate::policy_parts::PolicyParts;
     #[pymodule_export]
     use crate::reservation::Reservation;
@@ -86,6 +89,8 @@ mod _native {
     use crate::settlement::Settlement;
     #[pymodule_export]
     use crate::table::Table;
+    #[pymodule_export]
+    use crate::web_gate::WebGate;
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     #[pymodule_export]
     use crate::zone::Zone;

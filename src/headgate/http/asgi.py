@@ -72,7 +72,7 @@ class RateLimitMiddleware:
         **options: Unpack[Options],
     ) -> None:
         self.app = app
-        self._enforcer = Enforcer(policy, options, asynchronous=True)
+        self._enforcer = Enforcer(policy, options, asynchronous=True, kind=self.request_kind, websockets=websockets)
         self._nested = nested(self._enforcer, options, asynchronous=True)
         warn_outside_of_cors(self, app)
         self._websockets = websockets
@@ -87,9 +87,9 @@ class RateLimitMiddleware:
                 scope[JUDGED] = self._nested.first
             elif kind != "lifespan":
                 enforcer = self._nested.enforcer(scope)
-        if enforcer.shortcut is not None:
+        if enforcer.natively is not None:
             try:
-                decided = enforcer.shortcut(scope, send)
+                decided = enforcer.natively(scope, send)
             except StoreError as error:
                 decided = error
             if callable(decided):

@@ -59,7 +59,7 @@ class RateLimitMiddleware:
         **options: Unpack[Options],
     ) -> None:
         self.app = app
-        self._enforcer = Enforcer(policy, options, asynchronous=False)
+        self._enforcer = Enforcer(policy, options, asynchronous=False, kind=self.request_kind)
         self._nested = nested(self._enforcer, options, asynchronous=False)
         self._fallback = fallback
 
@@ -70,9 +70,9 @@ class RateLimitMiddleware:
                 environ[JUDGED] = self._nested.first
             else:
                 enforcer = self._nested.enforcer(environ)
-        if enforcer.shortcut is not None:
+        if enforcer.natively is not None:
             try:
-                decided = enforcer.shortcut(environ, start_response)
+                decided = enforcer.natively(environ, start_response)
             except StoreError as error:
                 decided = error
             if callable(decided):
@@ -110,6 +110,9 @@ class WsgiRequest(Request):
     """The request of an environ; its headers are read when they are first asked for."""
 
     __slots__ = ("_environ", "_headers")
+
+    native_reading: ClassVar[str] = "sent"
+    """See `headgate.http.asgi.AsgiRequest`."""
 
     def __init__(self, environ: Environ, endpoint: str = "") -> None:
         self._environ = environ

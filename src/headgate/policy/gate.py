@@ -49,8 +49,10 @@ def read_policy(policy: Policy | Mapping[str, Any] | str | FilePath) -> Policy:
     return compile_policy(build_policy(policy) if isinstance(policy, Mapping) else load_policy(policy))
 
 
-def native_gate(resolver: Resolver, store: Store) -> Any:
+def native_gate(resolver: Any, store: Store) -> Any:
     """The native gate of a resolver's policy; None where a Python function tells identities, and on the Python core.
+
+    A resolver is a `Resolver`, or whatever has a `policy` and binds limits as `Resolver.bound_for` does.
 
     What it answers None to is for Python: a subject that is no plain `Request`, or text and costs of unusual kinds.
     """
@@ -104,6 +106,11 @@ class _BoundPolicy:
     def resolver(self) -> Resolver:
         """The policy in force, ready to be asked which limits and keys a request has."""
         return self._resolver
+
+    @property
+    def native(self) -> Any:
+        """The native gate of the policy in force, None where Python's decides."""
+        return self._native
 
     def keyed(self, resolved: Resolved, held: Sequence[int], settled: Sequence[int], lease_us: int) -> Any:
         """The native `KeyedLimits` of what was resolved, which holds and settles at once, for leases of so long.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from headgate.http.server.asgi_messages import Scope
@@ -17,6 +17,10 @@ class AsgiRequest(Request):
     """The request of a scope; its parts are read when they are first asked for."""
 
     __slots__ = ("_headers", "_path", "scope")
+
+    native_reading: ClassVar[str] = "sent"
+    """How the native gate reads the same: "sent" as this class does, "framework" where a framework's parsers say what
+    is read of a header that was sent several times, of cookies and of parameters. Only of this class itself."""
 
     scope: Scope
     """As the server gave it."""

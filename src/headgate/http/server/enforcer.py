@@ -30,7 +30,8 @@ from headgate.http.server.options import (
     function_of,
 )
 from headgate.http.server.request_limits import Asked, Charge, RequestLimits
-from headgate.http.server.shortcuts import Shortcut
+from headgate.http.server.web_gates import Natively
+from headgate.keys import Key
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.request import Request
 from headgate.stores.guard.fallback import check_choice
@@ -79,7 +80,8 @@ class PlaceOf(NamedTuple):
 class Enforcer:
     """Judges the requests of one application, or of routes if it is `routed`: then each endpoint counts by itself.
 
-    `asynchronous` tells which colour its skin is.
+    `asynchronous` tells which colour its skin is, `kind` what is made of requests that are not decided natively, and
+    `websockets` whether handshakes are judged, too.
     """
 
     def __init__(
@@ -89,6 +91,8 @@ class Enforcer:
         *,
         asynchronous: bool,
         routed: bool = False,
+        kind: type[Request] = Request,
+        websockets: bool = False,
     ) -> None:
         unknown = set(options) - set(Options.__annotations__) - set(RouteOptions.__annotations__ if routed else ())
         if unknown:
@@ -121,12 +125,9 @@ class Enforcer:
         self.passing = self._passing(headers)
         """The fields of a decision that passes at once, as the skin has them; None where `verdict` is to be asked."""
 
-        self.shortcut: Shortcut | None = None
-        """Decides where nothing of a request matters but its peer; see `headgate.http.server.shortcuts`."""
-        if self._limits is not None:
-            plainly = self._observe is None and headers == _PLAIN_HEADERS
-            self.shortcut = self._limits.shortcut(self.passing, natively=plainly)
-
+        self._kind = kind
+        self._tells = _tells(headers) if self._observe is None else None
+        self._websockets = websockets
         self._counts = "counts" in told
         self.holds = source.holds
         """Whether requests are held until their responses have ended."""
@@ -137,6 +138,14 @@ class Enforcer:
         self.settles = self._counts or self.holds
         """Whether what counts is known only when the application has answered, or is freed then."""
 
+        self.web_gate: Any = None
+        """The native gate that reads scopes and environs; None where Python decides."""
+
+        self.natively: Natively | None = None
+        """Its method for scopes or for environs: decides before a request is made."""
+
+        self._read_natively(source)
+
         if isinstance(source, GateRequests):
             source.gate.reloaded.append(_weakly(self, source))
 
@@ -144,6 +153,11 @@ class Enforcer:
         """Ask what is to be asked under a policy that was just reloaded."""
         self.ask, self.holds, self.waits = source.ask, source.holds, source.waits
         self.settles = self._counts or self.holds
+        self._read_natively(source)
+
+    def _read_natively(self, source: RequestLimits | GateRequests) -> None:
+        gate = self.web_gate = source.web_gate(self._kind, tells=self._tells, websockets=self._websockets)
+        self.natively = gate and (gate.ask if self.asynchronous else gate.ask_environ)
 
     def _passing(self, headers: Any) -> Passing:
         if self._observe is not None:
@@ -213,9 +227,9 @@ class Enforcer:
             place = f"{counted_as} ({number})"
         return place
 
-    def charge_of(self, peer: str, counted_as: str, asked_us: int) -> Charge | None:
-        """What `shortcut` charged a request of a route."""
-        return None if self._limits is None else self._limits.charge_of(peer, counted_as, asked_us)
+    def charge_of(self, key: Key, asked_us: int) -> Charge | None:
+        """What a request of a route was charged that was decided natively."""
+        return None if self._limits is None else self._limits.charge_of(key, asked_us)
 
     def settling(
         self, charge: Charge, request: Request, decision: Decision, response: Response
@@ -246,6 +260,11 @@ class Enforcer:
         owned, self._owned = self._owned, None
         if owned is not None:
             await owned.aclose()
+
+
+def _tells(headers: Any) -> bool | None:
+    """Whether the native core tells what remains; None where the fields are of other dialects."""
+    return {_PLAIN_HEADERS: True, "none": False}.get(headers) if isinstance(headers, str) else None
 
 
 def _weakly(enforcer: Enforcer, source: GateRequests) -> Callable[[], object]:

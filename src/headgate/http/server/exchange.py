@@ -43,8 +43,8 @@ class Judgement:
     told: list[Any] | None = None
     """The fields of a request that passes at once: bytes of an asynchronous enforcer, else text."""
 
-    charge: Charge | tuple[str, int] | None = None
-    """What the request was charged, where no `request` has it; or for which peer and when a shortcut charged it."""
+    charge: Charge | tuple[Any, int] | None = None
+    """What the request was charged, where no `request` has it; or under which key and when, if that was natively."""
 
     has_passed: bool = False
     """Whether the request passed here, and no other limit refused it since."""
@@ -85,8 +85,8 @@ class Judgement:
             return own
         if charge is None or isinstance(charge, Charge):
             return charge
-        peer, asked_us = charge
-        return self.enforcer.charge_of(peer, self.counted_as, asked_us)
+        key, asked_us = charge
+        return self.enforcer.charge_of(key, asked_us)
 
     @property
     def wait_us(self) -> float:
@@ -155,7 +155,7 @@ class Exchange:
         """Ask an enforcer in this thread, and wait as long as a queue delays the request.
 
         It counts under `counted_as`, with a number where another place counts so already; see `Enforcer.apart`, also
-        for `by`. `decided` is what a shortcut gave, or the StoreError that it raised.
+        for `by`. `decided` is what was given natively, or the StoreError that it raised.
         """
         judgement = Judgement()
         judgement.enforcer, judgement.request, judgement.by, judgement.counted_as = enforcer, request, by, counted_as

@@ -13,6 +13,7 @@ from headgate.errors import ConfigError
 from headgate.http.server.held import HeldRequest, lease_us_of, reserved
 from headgate.http.server.options import AnyPolicy, cost_of, function_of
 from headgate.http.server.request_limits import Asked, Charge
+from headgate.http.server.web_gates import web_gate
 from headgate.keys import check_cost
 from headgate.policy.compiled import ALL_RULES
 from headgate.policy.gate import AsyncGate, Gate
@@ -79,6 +80,26 @@ class GateRequests:
             plain: Callable[[Request], Asked] = self._gate.ask if self._asynchronous else self._gate.hit
             return plain
         return self._ask
+
+    def web_gate(self, kind: type[Request], *, tells: bool | None, websockets: bool) -> Any:
+        """What decides natively under the policy in force; None where a Python function has a say in all requests.
+
+        See `headgate.http.server.web_gates.web_gate`.
+        """
+        gate, cost = self._gate, self._cost
+        if type(gate) not in (Gate, AsyncGate) or gate.native is None or self.holds or self.waits:
+            return None
+        if self._exempt is not None or type(cost) is not int:
+            return None
+        return web_gate(
+            gate.native,
+            ruleset=self._ruleset,
+            cost=cost,
+            kind=kind,
+            tells=tells,
+            asynchronous=self._asynchronous,
+            websockets=websockets,
+        )
 
     async def warm_up(self) -> None:
         """Have the gate's store connect before the first request; where it fails, that is told in the log."""

@@ -39,7 +39,6 @@ class NestedEnforcers:
         if inner is None:
             told = cast(RouteOptions, {**self._options, "store": self._enforcer.store, "scope": f"middleware{place}"})
             inner = self._inner[place] = Enforcer(None, told, asynchronous=self._asynchronous, routed=True)
-            inner.shortcut = None  # it is one for routes
         return inner
 
 

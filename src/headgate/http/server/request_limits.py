@@ -8,14 +8,12 @@ from functools import lru_cache, partial
 from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple
 
-from headgate import core
 from headgate.amounts import unit_named
 from headgate.clock import SYSTEM_CLOCK
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision, NamedLimit, Reading
 from headgate.drive import answered
 from headgate.errors import ArgumentError, ConfigError
-from headgate.http.fields.ratelimit import Passing, writers_of
 from headgate.http.server.counted_keys import (
     SEVERAL,
     NetworkPair,
@@ -29,11 +27,13 @@ from headgate.http.server.counted_keys import (
 from headgate.http.server.held import HeldRequest, lease_us_of, reserved
 from headgate.http.server.ipv6_aggregate import WideLimiter
 from headgate.http.server.options import AnyLimits, Response, cost_of, function_of, in_any_case, one_of
-from headgate.http.server.shortcuts import NOWHERE, Shortcut, of_environs, of_one_scope, of_scopes
+from headgate.http.server.plain_rule import PlainRule
+from headgate.http.server.web_gates import NOWHERE, plain_web_gate
 from headgate.keys import Key, check_cost
 from headgate.limiter import AsyncLimiter, Limiter
 from headgate.limits import check_rates
 from headgate.policy.client_address import UNIX
+from headgate.policy.gate import native_gate
 from headgate.policy.request import Repeated, Request
 from headgate.stores.guard.choice import answering
 from headgate.stores.guard.fallback import Choice, check_choice
@@ -48,12 +48,6 @@ _MOST_ADDRESSES = 65536
 _LONGEST_REMEMBERED = 256
 _ANONYMOUS = ("anonymous",)
 _DEFAULT = "default"
-_PLAIN = {
-    "limits", "store", "name", "clock", "headers", "refusal", "on_decision", "on_store_error", "shadow", "missing",
-    "repeated", "trusted_proxies", "trusted_hops", "address_header", "ipv6_prefix",
-}  # fmt: skip
-"""Options that change neither the key, but for an address, nor the cost."""
-
 Asked = Decision | Awaitable[Decision | None] | None
 """A decision, or an awaitable of one; None where a request is not limited."""
 
@@ -131,21 +125,21 @@ class RequestLimits:
         self.ask: Callable[[Request], Asked] = self._ask
         """Decide for a request."""
 
-        fixed = routed and isinstance(self._scope, str)
         self.holds = bool(self._holding)
         """Whether requests are held until their responses have ended."""
 
         if self.holds and (self._wait or self._wide is not None):
             raise ConfigError("what is in flight is limited without wait and ipv6_wide")
-        self._is_plain = (
-            self._one is not None and not self.holds and told.keys() <= (_PLAIN | {"scope"} if fixed else _PLAIN)
+        choosers = (self._exempt, self._key, self._counts)
+        self._is_data = (
+            all(function is None for function in choosers)
+            and (not routed or isinstance(self._scope, str) or self._scope is _own_counter)
+            and not (self.holds or self._wait or self._wide)
         )
-        """Whether every request counts one unit of the same limits, by its client's address."""
+        """Whether no function says who is counted, as what, and under what."""
 
         if any(map(iscoroutinefunction, functions)):
             self.ask = self._ask_later
-        elif self._is_plain and not routed:
-            self.ask = self._plainly()
 
     def settling(
         self, charge: Charge, request: Request, decision: Decision, response: Response
@@ -179,37 +173,29 @@ class RequestLimits:
             if any(most):
                 yield limiter.hit(key, as_read(most))
 
-    def _plainly(self) -> Callable[[Request], Asked]:
-        """`_ask` for the same limits on every client's address: most need no more, so it takes no longer."""
-        ask, key_of, header = self._ask_one, self._address_key, self._address.header
-        client_of = self._client
+    def web_gate(self, kind: type[Request], *, tells: bool | None, websockets: bool) -> Any:
+        """What decides natively; None where a Python function has a say in all requests.
 
-        def asked_plainly(request: Request) -> Asked:
-            if request.method == "OPTIONS" and _is_preflight(request):
-                return None
-            asked: Asked = ask(client_of(request) if header else key_of(request.client_ip, ""))
-            return asked
-
-        return asked_plainly
-
-    def shortcut(self, passing: Passing, *, natively: bool) -> Shortcut | None:
-        """Decides for a request by its peer alone; None where more of the request matters. `passing` writes fields.
-
-        `natively` in the table itself, where these limits are in one of the native core's.
+        What it reads is alike in requests of any `kind`; see `headgate.http.server.web_gates`.
         """
-        if not self._is_plain or self._address.header:
+        if self._one is None or not self._is_data or not self._one.counted.is_plain or type(self._cost) is not int:
             return None
-        peers = self._peer_limits() if natively else None
-        if peers is None:
-            if self._routed:
-                return None
-            return (of_scopes if self._asynchronous else of_environs)(self._ask_one, self._address_key, passing)
-        natively_asked: Shortcut = peers.ask if self._asynchronous else peers.ask_environ
-        if self._routed:
-            natively_asked = peers.ask_within
-            if isinstance(self._scope, str):
-                return of_one_scope(natively_asked, self._scope)
-        return natively_asked
+        bound = self._one.bound
+        if isinstance(bound, RescuedLimits) and self._on_store_error != "local":
+            bound = bound.bound  # it raises StoreError, and the skin knows what was chosen
+        rule = PlainRule(bound, self._one.definitions, self._address, within=self._routed)
+        gate = native_gate(rule, self._store)
+        if gate is None:
+            return None
+        scope = (self._scope or NOWHERE) if isinstance(self._scope, str) else ""
+        return plain_web_gate(
+            gate,
+            cost=self._cost,
+            tells=tells,
+            asynchronous=self._asynchronous,
+            websockets=websockets,
+            endpoint=scope,
+        )
 
     def may_share(self, other: RequestLimits) -> bool:
         """Whether these limits use one counter with those of another place if both count under one endpoint.
@@ -223,28 +209,13 @@ class RequestLimits:
             return False
         return self._shared_as is None or other._shared_as is None or self._shared_as == other._shared_as
 
-    def charge_of(self, peer: str, counted_as: str, asked_us: int) -> Charge:
-        """What `shortcut` charged a request of a route."""
-        scope = self._scope if isinstance(self._scope, str) else counted_as
-        return Charge(self._one, within(scope or NOWHERE, self._address_key(peer, "")), 1, asked_us)
+    def charge_of(self, key: Key, asked_us: int) -> Charge:
+        """What a request was charged that was decided natively."""
+        return Charge(self._one, key, self._cost, asked_us)
 
     async def warm_up(self) -> None:
         """Have the store connect before the first request; where it fails, that is told in the log."""
         await warm_up_async(self._store)
-
-    def _peer_limits(self) -> Any:
-        """What decides for peers natively, None where that cannot be."""
-        native, definitions = core.native, self.definitions
-        if native is None or definitions is None or not self._one.counted.is_plain:
-            return None
-        writers = writers_of(definitions)
-        fields = writers.encoded if self._asynchronous else writers.text
-        bound = self._one.bound
-        if isinstance(bound, RescuedLimits) and self._on_store_error != "local":
-            bound = bound.bound  # it raises StoreError, and the skin knows what was chosen
-        if not isinstance(bound, native.BoundLimits) or not isinstance(fields, native.RateLimitFields):
-            return None
-        return native.PeerLimits(bound, fields, self._address_key)
 
     @property
     def store(self) -> Store:

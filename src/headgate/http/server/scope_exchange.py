@@ -14,7 +14,7 @@ from headgate.http.server.asgi_messages import ASGIApp, Fields, Receive, Scope, 
 from headgate.http.server.asgi_request import AsgiRequest
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Exchange, Judgement
-from headgate.http.server.shortcuts import NOWHERE
+from headgate.http.server.web_gates import NOWHERE
 
 _KEY = "headgate"
 
@@ -48,17 +48,16 @@ class ScopeExchange(Exchange):
         counted_as = counted_as or template
         if self._judged:
             counted_as = enforcer.apart(counted_as, by, self._judged)
-        shortcut, decided, charge = enforcer.shortcut, None, None
-        if shortcut is not None:
+        gate, decided, charge = enforcer.web_gate, None, None
+        if gate is not None:
             asked_us = enforcer.clock.now_us()
             try:
-                decided = shortcut(scope, counted_as or NOWHERE)
+                decided = gate.ask_route(scope, counted_as or NOWHERE)
             except StoreError as error:
                 decided = error
             if type(decided) is tuple:
-                decided, told = decided
-                client = scope.get("client")
-                charge = (client[0] if client else "", asked_us)
+                decided, told, key = decided
+                charge = (key, asked_us)
                 if told is not None:
                     judgement = Judgement()
                     judgement.enforcer, judgement.by, judgement.counted_as = enforcer, by, counted_as
@@ -79,11 +78,11 @@ class ScopeExchange(Exchange):
         request: AsgiRequest | None = None,
         by: object = None,
         counted_as: str = "",
-        charge: tuple[str, int] | None = None,
+        charge: tuple[Any, int] | None = None,
     ) -> Judgement | Coroutine[Any, Any, Judgement]:
         """Ask an enforcer for the request that is `kind(*parts)`; what it gives is awaited where there is to wait.
 
-        `decided` is what a shortcut gave or raised, or what came for `request`, which was asked for already.
+        `decided` is what was given or raised natively, or what came for `request`, which was asked for already.
         """
         came: Any = decided
         if came is None and request is None:
@@ -134,7 +133,7 @@ class ScopeExchange(Exchange):
         request: AsgiRequest | None,
         by: object,
         counted_as: str,
-        charge: tuple[str, int] | None,
+        charge: tuple[Any, int] | None,
     ) -> Judgement:
         """`judge_scope` once a decision has come."""
         came: Decision | StoreError | None

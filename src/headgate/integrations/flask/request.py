@@ -20,6 +20,8 @@ class FlaskRequest(WsgiRequest):
 
     __slots__ = ("_own",)
 
+    native_reading = "framework"
+
     def __init__(self, environ: Environ, endpoint: str = "", own: flask.Request | None = None) -> None:
         super().__init__(environ, endpoint)
         self._own = own

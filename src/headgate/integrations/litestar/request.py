@@ -22,6 +22,8 @@ class LitestarRequest(AsgiRequest):
 
     __slots__ = ("_own",)
 
+    native_reading = "framework"
+
     def __init__(self, scope: Scope, endpoint: str = "", own: Any = None) -> None:
         super().__init__(scope, endpoint)
         self._own = own

@@ -19,6 +19,8 @@ class StarletteRequest(AsgiRequest):
 
     __slots__ = ("_own",)
 
+    native_reading = "framework"
+
     def __init__(self, scope: Scope, endpoint: str = "", own: HTTPConnection | None = None) -> None:
         super().__init__(scope, endpoint)
         self._own = own

@@ -1,0 +1,184 @@
+//! A request of ASGI as a policy reads it, from its scope; the native twin of `headgate.http.server.asgi_request`.
+
+use std::cell::OnceCell;
+
+use headgate_policy::subject::{Name, Sent, Subject};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use smallvec::SmallVec;
+
+use crate::gate_subject::Trouble;
+use crate::server_text::{Lines, Text, add_quoted_path, add_target, exact_bytes};
+use crate::web_reading::{Reading, WebName, sent};
+
+/// The request of a scope, of which each part is read once, where it is first asked for.
+pub struct ScopeSubject<'py, 'gate> {
+    scope: &'gate Bound<'py, PyDict>,
+    reading: &'gate Reading,
+    endpoint: &'gate str,
+    method: OnceCell<Text<'py>>,
+    path: OnceCell<Text<'py>>,
+    host: OnceCell<Lines<'py>>,
+    client_ip: OnceCell<Text<'py>>,
+    headers: SmallVec<[OnceCell<Lines<'py>>; 4]>,
+}
+
+impl<'py, 'gate> ScopeSubject<'py, 'gate> {
+    /// The request of a scope, to the endpoint of this template; "" where none is known.
+    #[inline]
+    pub fn new(scope: &'gate Bound<'py, PyDict>, reading: &'gate Reading, endpoint: &'gate str) -> Self {
+        Self {
+            scope,
+            reading,
+            endpoint,
+            method: OnceCell::new(),
+            path: OnceCell::new(),
+            host: OnceCell::new(),
+            client_ip: OnceCell::new(),
+            headers: reading.names.iter().map(|_| OnceCell::new()).collect(),
+        }
+    }
+
+    fn target(&self) -> Result<Text<'py>, Trouble> {
+        let (py, scope) = (self.scope.py(), self.scope);
+        let raw = scope.get_item(intern!(py, "raw_path"))?.filter(|raw| !raw.is_none()).map(exact_bytes).transpose()?;
+        let raw = raw.filter(|raw| !raw.as_bytes().is_empty());
+        let asked = match self.reading.reads_queries {
+            true => scope.get_item(intern!(py, "query_string"))?.filter(|asked| !asked.is_none()),
+            false => None,
+        };
+        let asked = asked.map(exact_bytes).transpose()?.filter(|asked| !asked.as_bytes().is_empty());
+        let mut text = String::new();
+        match raw {
+            Some(raw) if asked.is_none() && raw.as_bytes().is_ascii() => return Ok(Text::Bytes(raw)),
+            Some(raw) => add_target(&mut text, raw.as_bytes().iter().copied()),
+            None => {
+                let path = Text::of(scope.get_item(intern!(py, "path"))?.ok_or(Trouble::Python)?)?;
+                add_quoted_path(&mut text, path.as_str()?.bytes());
+            }
+        }
+        if let Some(asked) = asked {
+            text.push('?');
+            add_target(&mut text, asked.as_bytes().iter().copied());
+        }
+        Ok(Text::Own(text))
+    }
+
+    fn peer(&self) -> Result<Text<'py>, Trouble> {
+        let client = self.scope.get_item(intern!(self.scope.py(), "client"))?;
+        let peer = match &client {
+            Some(client) => match (client.cast::<PyTuple>(), client.cast::<PyList>()) {
+                (Ok(pair), _) if !pair.is_empty() => pair.get_item(0)?,
+                (_, Ok(pair)) if !pair.is_empty() => pair.get_item(0)?,
+                (Err(_), Err(_)) if !client.is_none() => return Err(Trouble::Python),
+                _ => return self.reading.peer(Text::Known("")),
+            },
+            None => return self.reading.peer(Text::Known("")),
+        };
+        self.reading.peer(Text::of(peer)?)
+    }
+
+    /// The lines of a header, found where they are.
+    fn lines(&self, name: &WebName) -> Result<Lines<'py>, Trouble> {
+        let wanted = name.in_scopes.as_deref().ok_or(Trouble::Python)?;
+        let headers = self.scope.get_item(intern!(self.scope.py(), "headers"))?.ok_or(Trouble::Python)?;
+        let mut found = Lines::None;
+        if let Ok(pairs) = headers.cast::<PyList>() {
+            for pair in pairs.iter() {
+                found = found_in(found, &pair, wanted)?;
+            }
+        } else {
+            for pair in headers.cast::<PyTuple>().map_err(|_| Trouble::Python)? {
+                found = found_in(found, &pair, wanted)?;
+            }
+        }
+        match found {
+            Lines::Several(..) if self.reading.is_of_framework => Err(Trouble::Python), // which one is its choice
+            found => Ok(found),
+        }
+    }
+}
+
+/// What was found of a header so far, and this field if it is one of that name.
+#[inline]
+fn found_in<'py>(found: Lines<'py>, pair: &Bound<'py, PyAny>, wanted: &[u8]) -> Result<Lines<'py>, Trouble> {
+    let (name, value) = match pair.cast::<PyTuple>() {
+        Ok(pair) if pair.len() == 2 => (pair.get_item(0)?, pair.get_item(1)?),
+        Ok(_) => return Err(Trouble::Python),
+        Err(_) => {
+            let pair = pair.cast::<PyList>().map_err(|_| Trouble::Python)?;
+            if pair.len() != 2 {
+                return Err(Trouble::Python);
+            }
+            (pair.get_item(0)?, pair.get_item(1)?)
+        }
+    };
+    let name = exact_bytes(name)?;
+    let name = name.as_bytes();
+    if name.len() != wanted.len() {
+        return Ok(found);
+    }
+    let plain = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
+    if name == wanted || name.iter().map(plain).eq(wanted.iter().copied()) {
+        return found.and(Text::of_latin1(value)?);
+    }
+    Ok(found)
+}
+
+impl Subject for ScopeSubject<'_, '_> {
+    type Error = Trouble;
+
+    fn method(&self) -> Result<&str, Trouble> {
+        let name = intern!(self.scope.py(), "method");
+        sent(&self.method, || self.scope.get_item(name)?.map_or(Ok(Text::Known("GET")), Text::of))?.as_str()
+    }
+
+    #[inline]
+    fn path(&self) -> Result<&str, Trouble> {
+        if !self.reading.reads_paths {
+            return Ok("/");
+        }
+        sent(&self.path, || self.target())?.as_str()
+    }
+
+    fn host(&self) -> Result<&str, Trouble> {
+        match sent(&self.host, || self.lines(&self.reading.host))? {
+            Lines::None => Ok(""),
+            Lines::One(line) => line.as_str(),
+            Lines::Several(joined, _) => Ok(joined),
+        }
+    }
+
+    #[inline]
+    fn client_ip(&self) -> Result<&str, Trouble> {
+        sent(&self.client_ip, || self.peer())?.as_str()
+    }
+
+    fn endpoint(&self) -> Result<&str, Trouble> {
+        Ok(self.endpoint)
+    }
+
+    #[inline]
+    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, Trouble> {
+        Ok(match sent(&self.headers[name.number], || self.lines(&self.reading.names[name.number]))? {
+            Lines::None => None,
+            Lines::One(line) => Some(Sent::One(line.as_str()?)),
+            Lines::Several(joined, lines) => {
+                Some(Sent::Several { joined, lines: lines.iter().map(Text::as_str).collect::<Result<_, _>>()? })
+            }
+        })
+    }
+
+    fn attribute(&self, _: &str) -> Result<&str, Trouble> {
+        Ok("") // what a request tells of itself are its headers
+    }
+}
+
+/// Whether a scope is of this type.
+#[inline]
+pub fn is_type(scope: &Bound<'_, PyDict>, wanted: &str) -> PyResult<bool> {
+    let kind = scope.get_item(intern!(scope.py(), "type"))?;
+    Ok(kind
+        .is_some_and(|kind| kind.cast::<PyString>().is_ok_and(|kind| kind.to_str().is_ok_and(|kind| kind == wanted))))
+}

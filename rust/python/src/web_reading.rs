@@ -1,0 +1,121 @@
+//! What a policy reads of the requests of one application, and how.
+
+use std::cell::OnceCell;
+
+use headgate_policy::compiled::{Conditions, Policy};
+use headgate_policy::identity::{Identity, Source};
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use crate::gate_subject::Trouble;
+use crate::server_text::Text;
+
+/// What a peer without an address is called where all clients have a key.
+const UNIX: &str = "unix";
+/// Bytes of an address; what is longer is none.
+const LONGEST_PEER: usize = 64;
+/// Headers whose names in an environ are no others' and that are empty text where they are not there (PEP 3333).
+const OF_THE_BODY: [&str; 2] = ["content-type", "content-length"];
+
+/// A header as servers name it.
+pub struct WebName {
+    /// In lower case, with "-" for "_"; None where that takes more than ASCII.
+    pub in_scopes: Option<Box<[u8]>>,
+    /// As CGI has it.
+    pub in_environs: Py<PyString>,
+    pub is_of_body: bool,
+}
+
+impl WebName {
+    fn new(py: Python<'_>, name: &str) -> Self {
+        let is_of_body = OF_THE_BODY.contains(&name.to_lowercase().as_str());
+        let upper = name.to_uppercase().replace('-', "_");
+        let in_environs = if is_of_body { upper } else { format!("HTTP_{upper}") };
+        let in_scopes = name.is_ascii().then(|| name.to_ascii_lowercase().replace('_', "-").into_bytes().into());
+        Self { in_scopes, in_environs: PyString::intern(py, &in_environs).unbind(), is_of_body }
+    }
+}
+
+/// How requests are read.
+pub struct Reading {
+    /// The headers that the policy reads, by their numbers.
+    pub names: Box<[WebName]>,
+    pub host: WebName,
+    /// Whether it looks at paths, at queries or not. What nobody looks at is not read.
+    pub reads_paths: bool,
+    pub reads_queries: bool,
+    reads_cookies: bool,
+    /// Whether a framework's parser tells what a header is that was sent several times, a cookie and a parameter.
+    pub is_of_framework: bool,
+    /// Whether every client has a key: a peer without an address is `unix`.
+    every_client_has_a_key: bool,
+    endpoint: Box<str>,
+}
+
+impl Reading {
+    /// What a policy reads. `endpoint` is that of all requests, "" where each may have its own.
+    pub fn new(
+        py: Python<'_>,
+        policy: &Policy,
+        is_of_framework: bool,
+        every_client_has_a_key: bool,
+        endpoint: &str,
+    ) -> Self {
+        let mut identities: Vec<&Identity> = policy.rules.iter().flat_map(|rule| &rule.key.members).collect();
+        identities.extend(policy.tiers.iter().map(|tiers| &tiers.source));
+        let any = |wanted: fn(&Source) -> bool| identities.iter().any(|identity| reads(identity, wanted));
+        let has_paths = |conditions: &Conditions| !conditions.paths.is_empty();
+        let reads_queries = any(|source| matches!(source, Source::Query { .. }));
+        Self {
+            names: policy.headers.iter().map(|name| WebName::new(py, name)).collect(),
+            host: WebName::new(py, "host"),
+            reads_paths: reads_queries
+                || policy.exempt.iter().any(has_paths)
+                || policy.rules.iter().any(|rule| has_paths(&rule.conditions)),
+            reads_queries,
+            reads_cookies: any(|source| matches!(source, Source::Cookie { .. })),
+            is_of_framework,
+            every_client_has_a_key,
+            endpoint: endpoint.into(),
+        }
+    }
+
+    /// Whether all that the policy reads can be read here: what a framework reads in its own way cannot.
+    pub fn is_possible(&self) -> bool {
+        !(self.is_of_framework && (self.reads_queries || self.reads_cookies))
+    }
+
+    /// The endpoint of all requests, "" where each may have its own.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// A peer as the key of its client has it.
+    #[inline]
+    pub fn peer<'py>(&self, peer: Text<'py>) -> Result<Text<'py>, Trouble> {
+        if !self.every_client_has_a_key {
+            return Ok(peer);
+        }
+        let text = peer.as_str()?;
+        if text.is_empty() || !text.is_ascii() {
+            return Ok(Text::Known(UNIX));
+        }
+        if text.len() > LONGEST_PEER { Err(Trouble::Python) } else { Ok(peer) }
+    }
+}
+
+fn reads(identity: &Identity, wanted: fn(&Source) -> bool) -> bool {
+    match &identity.source {
+        Source::FirstOf(members) => members.iter().any(|member| reads(member, wanted)),
+        source => wanted(source),
+    }
+}
+
+/// What is in a place, read if it is not there yet.
+#[inline]
+pub fn sent<T>(place: &OnceCell<T>, read: impl FnOnce() -> Result<T, Trouble>) -> Result<&T, Trouble> {
+    if place.get().is_none() {
+        let _ = place.set(read()?);
+    }
+    place.get().ok_or(Trouble::Python)
+}
