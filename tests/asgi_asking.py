@@ -17,7 +17,7 @@ HOW = ("natively", "step by step")
 
 def options_of(how: str) -> dict[str, Any]:
     """What has limits asked in this way."""
-    return {} if how == "natively" else {"on_decision": lambda request, decision: None}
+    return {} if how == "natively" else {"exempt": lambda request: False}
 
 
 def note_scopes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -25,11 +25,11 @@ def note_scopes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     scopes: list[str] = []
     judge = ScopeExchange.judge_route
 
-    async def judge_and_note(
+    def judge_and_note(
         exchange: ScopeExchange, enforcer: Enforcer, scope: Any, kind: Any, template: str, *more: Any, **own: Any
     ) -> Any:
         scopes.append(template)
-        return await judge(exchange, enforcer, scope, kind, template, *more, **own)
+        return judge(exchange, enforcer, scope, kind, template, *more, **own)
 
     monkeypatch.setattr(ScopeExchange, "judge_route", judge_and_note)
     return scopes

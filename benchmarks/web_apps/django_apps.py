@@ -17,6 +17,7 @@ from django_ratelimit.exceptions import Ratelimited  # type: ignore[import-untyp
 
 from benchmarks.web_apps import TEXT
 from benchmarks.web_apps.constant_headers import WsgiConstantHeaders
+from benchmarks.web_apps.ten_rules import ten_rules
 from headgate.http.wsgi import RateLimitMiddleware
 
 View = Callable[..., HttpResponse]
@@ -37,6 +38,11 @@ def constant_headers(a_minute: int) -> Any:
 def headgate(a_minute: int) -> Any:
     """Headgate's middleware of WSGI."""
     return RateLimitMiddleware(_application(), limits=f"{a_minute}/minute")
+
+
+def headgate_policy(a_minute: int) -> Any:
+    """Headgate's middleware of WSGI with a policy."""
+    return RateLimitMiddleware(_application(), policy=ten_rules(a_minute))
 
 
 def django_ratelimit(a_minute: int) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyrate_limiter
 from fastapi import Depends, FastAPI, Request, Response
+from fastapi.requests import HTTPConnection
 from fastapi_limiter.depends import RateLimiter
 from pydantic import BaseModel, Field
 from slowapi import Limiter, _rate_limit_exceeded_handler
@@ -20,6 +21,7 @@ from throttled.asyncio.contrib.fastapi import get_remote_address as throttled_ad
 
 from benchmarks.web_apps import TEXT
 from benchmarks.web_apps.constant_headers import AsgiConstantHeaders
+from benchmarks.web_apps.ten_rules import ten_rules
 from headgate.http.asgi import RateLimitMiddleware
 from headgate.integrations.fastapi import rate_limit
 
@@ -68,6 +70,22 @@ def headgate(a_minute: int) -> FastAPI:
     application = _application()
     application.add_middleware(RateLimitMiddleware, limits=f"{a_minute}/minute")
     return application
+
+
+def headgate_policy(a_minute: int) -> FastAPI:
+    """Headgate's middleware with a policy."""
+    application = _application()
+    application.add_middleware(RateLimitMiddleware, policy=ten_rules(a_minute))
+    return application
+
+
+def empty_dependency(a_minute: int) -> FastAPI:
+    """A dependency of a route that takes what Headgate's takes, and does nothing."""
+    return _application(dependencies=[Depends(_nothing)])
+
+
+async def _nothing(connection: HTTPConnection, response: Response) -> None:
+    pass
 
 
 def headgate_dependency(a_minute: int) -> FastAPI:

@@ -11,6 +11,7 @@ from flask_limiter.util import get_remote_address
 
 from benchmarks.web_apps import TEXT
 from benchmarks.web_apps.constant_headers import WsgiConstantHeaders
+from benchmarks.web_apps.ten_rules import ten_rules
 from headgate.http.wsgi import RateLimitMiddleware
 
 
@@ -30,6 +31,13 @@ def headgate(a_minute: int) -> Flask:
     """Headgate's middleware."""
     application = _application()
     application.wsgi_app = RateLimitMiddleware(application.wsgi_app, limits=f"{a_minute}/minute")  # type: ignore[method-assign]
+    return application
+
+
+def headgate_policy(a_minute: int) -> Flask:
+    """Headgate's middleware with a policy."""
+    application = _application()
+    application.wsgi_app = RateLimitMiddleware(application.wsgi_app, policy=ten_rules(a_minute))  # type: ignore[method-assign]
     return application
 
 

@@ -21,6 +21,7 @@ from throttled.asyncio import MemoryStore, Throttled
 
 from benchmarks.web_apps import TEXT
 from benchmarks.web_apps.constant_headers import AsgiConstantHeaders
+from benchmarks.web_apps.ten_rules import ten_rules
 from headgate.http.asgi import RateLimitMiddleware
 from headgate.integrations.starlette import rate_limit
 
@@ -38,6 +39,11 @@ def constant_headers(a_minute: int) -> Starlette:
 def headgate(a_minute: int) -> Starlette:
     """Headgate's middleware."""
     return _application(Middleware(RateLimitMiddleware, limits=f"{a_minute}/minute"))
+
+
+def headgate_policy(a_minute: int) -> Starlette:
+    """Headgate's middleware with a policy."""
+    return _application(Middleware(RateLimitMiddleware, policy=ten_rules(a_minute)))
 
 
 def headgate_silent(a_minute: int) -> Starlette:

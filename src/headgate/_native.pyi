@@ -340,48 +340,6 @@ class Checks:
         """What `POST /v1/check` answers."""
 
 @final
-class WebGate:
-    """A native gate in front of an application; see `headgate.http.server.web_gates`.
-
-    It reads a request of ASGI or WSGI where its server put it, decides it, charges it and says what remains. It answers
-    None to what it leaves to Python, before anything is charged: another kind of scope or environ, text that is no
-    UTF-8, and whatever a framework reads in a way of its own.
-    """
-
-    @staticmethod
-    def of(
-        gate: NativeGate,
-        *,
-        ruleset: str,
-        cost: int,
-        telling: Callable[[tuple[NamedLimit, ...]], Any] | bool | None,
-        encoded: bool,
-        of_framework: bool,
-        websockets: bool,
-        plain: bool,
-        endpoint: str,
-    ) -> WebGate | None:
-        """None where not all that the policy reads can be read here.
-
-        `telling` gives what writes the fields of decisions on limits, bytes if `encoded`; False to write none, None
-        where Python does. `of_framework` is whether a framework's parsers say what is read of a header that was sent
-        several times, of cookies and of parameters. With `plain` every client has a key, if only that of a socket, and
-        what no rule is for is left to Python. `endpoint` is that of all requests, "" where each may have its own.
-        """
-
-    def ask(self, scope: Any, send: Callable[[Any], Any]) -> Any:
-        """For a request that passes at once `send`, which then tells what remains; else the decision.
-
-        That may be an awaitable, where a store waits for I/O. Raises StoreError.
-        """
-
-    def ask_environ(self, environ: Any, start_response: Callable[..., Any]) -> Any:
-        """`ask` for a request of WSGI."""
-
-    def ask_route(self, scope: Any, endpoint: str) -> tuple[Any, list[tuple[Any, Any]] | None, tuple[str, ...]] | None:
-        """(the decision, the fields if the request passes at once, the key) of a request to this endpoint."""
-
-@final
 class KeyedLimits:
     """Limits on a key for each of their groups, held and settled by amounts of which each group has one.
 
@@ -598,6 +556,51 @@ class FieldStarter:
     def __new__(cls, start: Callable[..., Any], fields: list[tuple[str, str]]) -> FieldStarter: ...
     def __call__(self, status: Any, headers: Any, *error: Any) -> Any:
         """What `start` gives."""
+
+@final
+class WebGate:
+    """A native gate in front of an application; see `headgate.http.server.web_gates`.
+
+    It reads a request of ASGI or WSGI where its server put it, decides it, charges it and says what remains. It answers
+    None to what it leaves to Python, before anything is charged: another kind of scope or environ, text that is no
+    UTF-8, and whatever a framework reads in a way of its own.
+    """
+
+    @staticmethod
+    def of(
+        gate: NativeGate,
+        *,
+        ruleset: str,
+        cost: int,
+        telling: Callable[[tuple[NamedLimit, ...]], Any] | bool | None,
+        encoded: bool,
+        of_framework: bool,
+        websockets: bool,
+        plain: bool,
+        endpoint: str,
+    ) -> WebGate | None:
+        """None where not all that the policy reads can be read here.
+
+        `telling` gives what writes the fields of decisions on limits, bytes if `encoded`; False to write none, None
+        where Python does. `of_framework` is whether a framework's parsers say what is read of a header that was sent
+        several times, of cookies and of parameters. With `plain` every client has a key, if only that of a socket, and
+        what no rule is for is left to Python. `endpoint` is that of all requests, "" where each may have its own.
+        """
+
+    def ask(self, scope: Any, send: Callable[[Any], Any]) -> Any:
+        """For a request that passes at once `send`, which then tells what remains; else the decision.
+
+        That may be an awaitable, where a store waits for I/O. Raises StoreError.
+        """
+
+    def ask_environ(self, environ: Any, start_response: Callable[..., Any]) -> Any:
+        """`ask` for a request of WSGI."""
+
+    def ask_route(self, scope: Any, endpoint: str) -> tuple[Any, list[tuple[Any, Any]] | None, tuple[str, ...]] | None:
+        """(the decision, the fields if the request passes at once, the key) of a request to this endpoint."""
+
+    def ask_view(self, environ: Any, endpoint: str) -> tuple[Any, list[tuple[Any, Any]] | None, tuple[str, ...]] | None:
+        """`ask_route` for a request of WSGI."""
 
 @final
 class PolicyParts:

@@ -181,3 +181,26 @@ def test_plain_limits_count_the_same_keys_both_ways(options: Any, scope: str | N
             policy_field, left = decision.limits[0].remaining, came_fields[1][1]
             text = left.decode() if isinstance(left, bytes) else left
             assert f";r={policy_field + 1};" in text, "both ways are one counter"
+
+
+@given(st.sampled_from(OPTIONS), CASES)
+def test_routes_charge_the_same_keys_both_ways(options: Any, case: tuple[Any, Any]) -> None:
+    kind, history = case
+    told: Any = {"limits": "1000/day fixed", "clock": ManualClock(START_US), "store": MemoryStore(), **options}
+    enforcer = Enforcer(None, told, asynchronous=kind in ASGI, routed=True)
+    ask = enforcer.web_gate.ask_route if kind in ASGI else enforcer.web_gate.ask_view
+    for given_ in history:
+        came = ask(given_, "GET /each")
+        try:
+            request: Any = kind(given_)
+            request.counted_as = "GET /each"
+            decision: Any = enforcer.ask(request)
+        except BAD:
+            continue
+        if came is None:
+            assert decision is None or only_python_can_say(kind, given_) or len(str(given_)) > 64
+        else:
+            natively_decided, fields, key = came
+            assert key == request.charge.key
+            assert natively_decided.remaining == decision.remaining + 1
+            assert fields == enforcer.passing(natively_decided)

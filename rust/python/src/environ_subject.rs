@@ -10,12 +10,13 @@ use smallvec::SmallVec;
 
 use crate::gate_subject::Trouble;
 use crate::server_text::{Text, add_quoted_path, add_target};
-use crate::web_reading::{Reading, sent};
+use crate::web_reading::{Reading, UNREAD, sent};
 
 /// The request of an environ, of which each part is read once, where it is first asked for.
 pub struct EnvironSubject<'py, 'gate> {
     environ: &'gate Bound<'py, PyDict>,
     reading: &'gate Reading,
+    endpoint: &'gate str,
     method: OnceCell<Text<'py>>,
     path: OnceCell<Text<'py>>,
     host: OnceCell<Text<'py>>,
@@ -24,12 +25,13 @@ pub struct EnvironSubject<'py, 'gate> {
 }
 
 impl<'py, 'gate> EnvironSubject<'py, 'gate> {
-    /// The request of an environ.
+    /// The request of an environ, to the endpoint of this template; "" where none is known.
     #[inline]
-    pub fn new(environ: &'gate Bound<'py, PyDict>, reading: &'gate Reading) -> Self {
+    pub fn new(environ: &'gate Bound<'py, PyDict>, reading: &'gate Reading, endpoint: &'gate str) -> Self {
         Self {
             environ,
             reading,
+            endpoint,
             method: OnceCell::new(),
             path: OnceCell::new(),
             host: OnceCell::new(),
@@ -106,7 +108,7 @@ impl Subject for EnvironSubject<'_, '_> {
     #[inline]
     fn path(&self) -> Result<&str, Trouble> {
         if !self.reading.reads_paths {
-            return Ok("/");
+            return Ok(UNREAD);
         }
         sent(&self.path, || self.target())?.as_str()
     }
@@ -122,7 +124,7 @@ impl Subject for EnvironSubject<'_, '_> {
     }
 
     fn endpoint(&self) -> Result<&str, Trouble> {
-        Ok(self.reading.endpoint())
+        Ok(self.endpoint)
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::gate_subject::Trouble;
 use crate::server_text::{Lines, Text, add_quoted_path, add_target, exact_bytes};
-use crate::web_reading::{Reading, WebName, sent};
+use crate::web_reading::{Reading, UNREAD, WebName, sent};
 
 /// The request of a scope, of which each part is read once, where it is first asked for.
 pub struct ScopeSubject<'py, 'gate> {
@@ -137,7 +137,7 @@ impl Subject for ScopeSubject<'_, '_> {
     #[inline]
     fn path(&self) -> Result<&str, Trouble> {
         if !self.reading.reads_paths {
-            return Ok("/");
+            return Ok(UNREAD);
         }
         sent(&self.path, || self.target())?.as_str()
     }

@@ -21,7 +21,7 @@ impl FieldSender {
 
     /// Gives what `send` gives: an awaitable.
     fn __call__<'py>(&self, py: Python<'py>, message: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        if is_head(&message.get_item(intern!(py, "type"))?) {
+        if is_head(message)? {
             self.add(py, message)?;
         }
         self.send.bind(py).call1((message,))
@@ -34,9 +34,23 @@ impl FieldSender {
     }
 }
 
-fn is_head(kind: &Bound<'_, PyAny>) -> bool {
+/// Whether a message has headers. Most have a type that is the same object as the name here: both are interned.
+#[inline]
+fn is_head(message: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = message.py();
+    let name = intern!(py, "type");
+    let kind = match message.cast_exact::<PyDict>().map(|message| message.get_item(name)) {
+        Ok(Ok(Some(kind))) => kind,
+        _ => message.get_item(name)?,
+    };
+    if kind.is(intern!(py, "http.response.body")) {
+        return Ok(false);
+    }
+    if kind.is(intern!(py, "http.response.start")) {
+        return Ok(true);
+    }
     let kind = kind.cast::<PyString>().ok().and_then(|text| text.to_str().ok());
-    matches!(kind, Some("http.response.start" | "websocket.accept" | "websocket.http.response.start"))
+    Ok(matches!(kind, Some("http.response.start" | "websocket.accept" | "websocket.http.response.start")))
 }
 
 impl FieldSender {
@@ -135,8 +149,14 @@ fn is_told<'py>(fields: &Bound<'py, PyList>, name: &Bound<'py, PyAny>) -> PyResu
     let Ok(name) = name.cast::<PyBytes>() else {
         return Ok(false);
     };
+    let name = name.as_bytes();
+    let is_it = |own: &Bound<'_, PyAny>| own.cast::<PyBytes>().is_ok_and(|own| own.as_bytes() == name);
     for field in fields.iter() {
-        if name_of(&field)?.cast::<PyBytes>().is_ok_and(|own| own.as_bytes() == name.as_bytes()) {
+        let found = match field.cast_exact::<PyTuple>() {
+            Ok(pair) => is_it(&*pair.get_borrowed_item(0)?),
+            Err(_) => is_it(&name_of(&field)?),
+        };
+        if found {
             return Ok(true);
         }
     }

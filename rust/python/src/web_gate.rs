@@ -96,7 +96,7 @@ impl WebGate {
         if !is_judged {
             return Ok(None);
         }
-        let subject = ScopeSubject::new(scope, &self.reading, self.reading.endpoint());
+        let subject = ScopeSubject::new(scope, &self.reading, self.reading.endpoint_or(""));
         Ok(match self.decide(py, &subject)? {
             None => None,
             Some(Came::Told(told)) => Some(told),
@@ -116,22 +116,19 @@ impl WebGate {
         let Ok(scope) = scope.cast_exact::<PyDict>() else {
             return Ok(None);
         };
-        let own = self.reading.endpoint();
-        let subject = ScopeSubject::new(scope, &self.reading, if own.is_empty() { endpoint } else { own });
-        let gate = self.gate.get();
-        let asking = Asking { commit: true, now_us: None, cost: self.cost };
-        gate.resolved_for(py, &subject, self.ruleset, |resolved| {
-            let (came, fields) = match gate.say(py, resolved, &asking)? {
-                Said::Free => return Err(Trouble::Python),
-                Said::Came(came) => (came, None),
-                Said::Decided(decision) => {
-                    let fields = self.fields(py, resolved.asked.limits.as_ref(), &decision)?;
-                    (Bound::new(py, decision)?.into_any(), fields)
-                }
-            };
-            let key = resolved.keys().next().flatten().map(|parts| PyTuple::new(py, parts)).transpose()?;
-            Ok((came, fields, key).into_pyobject(py)?.into_any())
-        })
+        self.decide_at(py, &ScopeSubject::new(scope, &self.reading, self.reading.endpoint_or(endpoint)))
+    }
+
+    fn ask_view<'py>(
+        &self,
+        py: Python<'py>,
+        environ: &Bound<'py, PyAny>,
+        endpoint: &str,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Ok(environ) = environ.cast_exact::<PyDict>() else {
+            return Ok(None);
+        };
+        self.decide_at(py, &EnvironSubject::new(environ, &self.reading, self.reading.endpoint_or(endpoint)))
     }
 
     fn ask_environ<'py>(
@@ -143,7 +140,7 @@ impl WebGate {
         let Ok(environ) = environ.cast_exact::<PyDict>() else {
             return Ok(None);
         };
-        Ok(match self.decide(py, &EnvironSubject::new(environ, &self.reading))? {
+        Ok(match self.decide(py, &EnvironSubject::new(environ, &self.reading, self.reading.endpoint_or("")))? {
             None => None,
             Some(Came::Told(told)) => Some(told),
             Some(Came::Silently) => Some(start_response),
@@ -175,6 +172,28 @@ impl WebGate {
                 Said::Came(came) => Came::Told(came),
                 Said::Decided(decision) => self.told(py, resolved.asked.limits.as_ref(), decision)?,
             })
+        })
+    }
+
+    /// (the decision on a request, its fields if it passes at once, its key); None where only Python can say it.
+    fn decide_at<'py, S: Subject<Error = Trouble>>(
+        &self,
+        py: Python<'py>,
+        subject: &S,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let gate = self.gate.get();
+        let asking = Asking { commit: true, now_us: None, cost: self.cost };
+        gate.resolved_for(py, subject, self.ruleset, |resolved| {
+            let (came, fields) = match gate.say(py, resolved, &asking)? {
+                Said::Free => return Err(Trouble::Python),
+                Said::Came(came) => (came, None),
+                Said::Decided(decision) => {
+                    let fields = self.fields(py, resolved.asked.limits.as_ref(), &decision)?;
+                    (Bound::new(py, decision)?.into_any(), fields)
+                }
+            };
+            let key = resolved.keys().next().flatten().map(|parts| PyTuple::new(py, parts)).transpose()?;
+            Ok((came, fields, key).into_pyobject(py)?.into_any())
         })
     }
 

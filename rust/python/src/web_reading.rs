@@ -10,6 +10,8 @@ use pyo3::types::PyString;
 use crate::gate_subject::Trouble;
 use crate::server_text::Text;
 
+/// Any path, where the policy looks at none: one that has a single form.
+pub const UNREAD: &str = "/-";
 /// What a peer without an address is called where all clients have a key.
 const UNIX: &str = "unix";
 /// Bytes of an address; what is longer is none.
@@ -85,9 +87,9 @@ impl Reading {
         !(self.is_of_framework && (self.reads_queries || self.reads_cookies))
     }
 
-    /// The endpoint of all requests, "" where each may have its own.
-    pub fn endpoint(&self) -> &str {
-        &self.endpoint
+    /// The endpoint of all requests, or that of this one.
+    pub fn endpoint_or<'own>(&'own self, of_this_one: &'own str) -> &'own str {
+        if self.endpoint.is_empty() { of_this_one } else { &self.endpoint }
     }
 
     /// A peer as the key of its client has it.

@@ -21,6 +21,7 @@ from headgate.http.fields.dialects import fields_of
 from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
 from headgate.http.server.asgi_messages import refuse_websocket
 from headgate.http.server.attached import Attached
+from headgate.http.server.exchange import Judgement
 from headgate.http.server.options import Refusal, RouteOptions, without_content
 from headgate.http.server.routes import (
     NONE_TOLD,
@@ -106,7 +107,8 @@ class RateLimit:
                 "counts, and what is in flight, need a middleware that sees the responses: "
                 "app.add_middleware(RateLimitHeaders), of headgate.integrations.fastapi"
             )
-        judgement = await exchange.judge_route(enforcer, scope, StarletteRequest, found.template, self, own=connection)
+        judged = exchange.judge_route(enforcer, scope, StarletteRequest, found.template, self, own=connection)
+        judgement = judged if isinstance(judged, Judgement) else await judged
         if judgement.refusal is not None:
             _answer_by_default(scope)
             raise RateLimitExceeded(judgement.refusal, judgement.decision)

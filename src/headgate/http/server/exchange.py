@@ -18,6 +18,7 @@ from headgate.errors import StoreError
 from headgate.http.server.enforcer import NOT_LIMITED, Enforcer, Verdict, finish, finish_async
 from headgate.http.server.options import Refusal, Response, without_content
 from headgate.http.server.request_limits import Charge
+from headgate.http.server.web_gates import NOWHERE
 from headgate.policy.request import Request
 
 
@@ -63,6 +64,19 @@ class Judgement:
             self._verdict = Verdict(None, fields, 0, decision)
         return self._verdict
 
+    def read(self, environ: Any) -> Any:
+        """What the native gate decides of an environ; None where it leaves the request to Python."""
+        enforcer, request = self.enforcer, self.request
+        counted_as = (self.counted_as or getattr(request, "endpoint", "")) if enforcer.routed else ""
+        asked_us = enforcer.clock.now_us() if enforcer.routed else 0
+        decided = enforcer.web_gate.ask_view(environ, counted_as or NOWHERE)
+        if decided is None:
+            return None
+        came, self.told, key = decided
+        if enforcer.routed:
+            self.charge = (key, asked_us)
+        return came
+
     def conclude(self, request: Request, came: Decision | StoreError | None) -> int:
         """Note what the enforcer decided; gives for how many microseconds the request waits now."""
         if isinstance(came, StoreError):
@@ -79,7 +93,7 @@ class Judgement:
     def take_charge(self) -> Charge | None:
         """What the request was charged here, given once."""
         charge, self.charge = self.charge, None
-        if self.request is not None:
+        if charge is None and self.request is not None:
             own: Charge | None = getattr(self.request, "charge", None)
             self.request.charge = None
             return own
@@ -150,12 +164,19 @@ class Exchange:
     # Judge
 
     def judge(
-        self, enforcer: Enforcer, request: Request, by: object = None, counted_as: str = "", decided: Any = None
+        self,
+        enforcer: Enforcer,
+        request: Request,
+        by: object = None,
+        counted_as: str = "",
+        decided: Any = None,
+        environ: Any = None,
     ) -> Judgement:
         """Ask an enforcer in this thread, and wait as long as a queue delays the request.
 
         It counts under `counted_as`, with a number where another place counts so already; see `Enforcer.apart`, also
-        for `by`. `decided` is what was given natively, or the StoreError that it raised.
+        for `by`. `decided` is what was given natively, or the StoreError that it raised; where nothing was, the
+        `environ` of the request may be read natively.
         """
         judgement = Judgement()
         judgement.enforcer, judgement.request, judgement.by, judgement.counted_as = enforcer, request, by, counted_as
@@ -164,11 +185,14 @@ class Exchange:
         came: Any = decided
         if came is None:
             try:
-                came = enforcer.ask(request)
+                if environ is None or enforcer.web_gate is None or (came := judgement.read(environ)) is None:
+                    came = enforcer.ask(request)
             except StoreError as error:
                 came = error
         if type(came) is Decision and came.allowed and not enforcer.asynchronous:
-            judgement.decision, judgement.told = came, enforcer.passing(came)
+            judgement.decision = came
+            if judgement.told is None:
+                judgement.told = enforcer.passing(came)
         if judgement.told is None:
             delay_us = judgement.conclude(request, came)
             if judgement.refusal is not None:

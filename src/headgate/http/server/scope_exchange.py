@@ -29,7 +29,7 @@ class ScopeExchange(Exchange):
     request only where that is given to `counts` later.
     """
 
-    async def judge_route(
+    def judge_route(
         self,
         enforcer: Enforcer,
         scope: Scope,
@@ -38,8 +38,8 @@ class ScopeExchange(Exchange):
         by: object,
         counted_as: str = "",
         own: Any = None,
-    ) -> Judgement:
-        """Ask an enforcer of a route, and wait as long as a queue delays the request.
+    ) -> Judgement | Coroutine[Any, Any, Judgement]:
+        """Ask an enforcer of a route; what it gives is awaited where there is to wait, for a store or in a queue.
 
         It counts under `counted_as`, or else under the template of the route; with a number, where another place
         counts so already: see `Enforcer.apart`, also for `by`. `kind` makes Headgate's request where one is needed,
@@ -66,8 +66,7 @@ class ScopeExchange(Exchange):
                     self._judged += (judgement,)
                     return judgement
         parts = (scope, template) if own is None else (scope, template, own)
-        judged = self.judge_scope(enforcer, kind, parts, decided, None, by, counted_as, charge)
-        return judged if isinstance(judged, Judgement) else await judged
+        return self.judge_scope(enforcer, kind, parts, decided, None, by, counted_as, charge)
 
     def judge_scope(
         self,

@@ -46,7 +46,7 @@ class RateLimitMiddleware:
             return self._call_async(request)
         exchange, refusal = opened(request)[0], None
         if self._enforcer is not None and not is_set_apart(request):
-            refusal = exchange.judge(self._enforcer, DjangoRequest(request)).refusal
+            refusal = exchange.judge(self._enforcer, DjangoRequest(request), environ=request.META).refusal
         if refusal is None:
             response = self._get_response(request)
         else:

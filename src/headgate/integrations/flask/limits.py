@@ -171,7 +171,7 @@ class _Limit:
         environ = flask.request.environ
         exchange = exchange_of(environ)
         enforcer = self.enforcers.of(current_app._get_current_object())  # type: ignore[attr-defined]
-        judgement = exchange.judge(enforcer, FlaskRequest(environ, endpoint), by, counted_as)
+        judgement = exchange.judge(enforcer, FlaskRequest(environ, endpoint), by, counted_as, environ=environ)
         if judgement.refusal is None:
             return None
         if self._fallback is None:

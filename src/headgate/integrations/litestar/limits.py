@@ -8,6 +8,7 @@ from litestar.exceptions import HTTPException
 
 from headgate.http.server.asgi_messages import ASGIApp, Receive, Scope, Send, Watch, refuse
 from headgate.http.server.client_watch import watching
+from headgate.http.server.exchange import Judgement
 from headgate.http.server.options import Response, RouteOptions
 from headgate.http.server.routes import NONE_TOLD, ApplicationEnforcers, AsyncRouteLimits, LimitsOfRoute, is_exempt
 from headgate.http.server.scope_exchange import ScopeExchange, exchange_of
@@ -97,9 +98,8 @@ class _Limited:
             return
         if enforcer.waits:
             receive = watching(scope, receive)
-        judgement = await exchange.judge_route(
-            enforcer, scope, LitestarRequest, self._template, limit, limit.counted_as
-        )
+        judged = exchange.judge_route(enforcer, scope, LitestarRequest, self._template, limit, limit.counted_as)
+        judgement = judged if isinstance(judged, Judgement) else await judged
         if judgement.refusal is not None:
             await refuse(judgement.refusal, scope, receive, send, limit.fallback)
         elif exchange.watched:

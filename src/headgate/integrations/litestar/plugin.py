@@ -10,6 +10,7 @@ from litestar.plugins import InitPlugin, ReceiveRoutePlugin
 
 from headgate.http.refusal import PROBLEM_JSON
 from headgate.http.server.asgi_messages import ASGIApp, Message, Scope, Watch, encode_refusal
+from headgate.http.server.exchange import Judgement
 from headgate.http.server.options import AnyPolicy, Options, Refusal
 from headgate.http.server.routes import ApplicationEnforcers, application_enforcers
 from headgate.http.server.scope_exchange import exchange_of
@@ -106,7 +107,8 @@ class _Unrouted:
         if message["type"] == "http.response.start":
             exchange = exchange_of(scope)
             enforcer = self._enforcers.of(application_of(scope))
-            judgement = await exchange.judge_route(enforcer, scope, LitestarRequest, "", self, _ALL)
+            judged = exchange.judge_route(enforcer, scope, LitestarRequest, "", self, _ALL)
+            judgement = judged if isinstance(judged, Judgement) else await judged
             if judgement.refusal is None:
                 watch = Watch(_swallow, exchange.encoded_fields)
                 await watch.send(message)

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
 from headgate.decorator import is_coroutine_function
@@ -24,6 +24,7 @@ from headgate.http.server.asgi_messages import (
     refuse_websocket,
 )
 from headgate.http.server.cors import warn_outside_of_cors
+from headgate.http.server.exchange import Judgement
 from headgate.http.server.options import Response, RouteOptions, without_content
 from headgate.http.server.routes import (
     NONE_TOLD,
@@ -99,7 +100,8 @@ class RouteLimit:
         exchange = exchange_of(scope)
         place = f"{_place(scope, found)}: {found.template}"
         enforcer = self._enforcers.of(application_of(scope))
-        judgement = await exchange.judge_route(enforcer, scope, StarletteRequest, found.template, self, place)
+        judged = exchange.judge_route(enforcer, scope, StarletteRequest, found.template, self, place)
+        judgement = judged if isinstance(judged, Judgement) else await judged
         if judgement.refusal is None:
             await exchange.run(self.app, scope, receive, send)
         else:
@@ -132,9 +134,10 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
         exchange = exchange_of(scope)
         counted_as = f"{found.template} ({depth + 1})" if depth else ""
         enforcer = enforcers.of(application_of(scope))
-        judgement = await exchange.judge_route(
+        judged = exchange.judge_route(
             enforcer, scope, StarletteRequest, found.template, limited, counted_as, connection
         )
+        judgement = judged if isinstance(judged, Judgement) else await judged
         refusal = judgement.refusal
         if refusal is None:
             if isinstance(connection, WebSocket) or exchange.watched:
@@ -160,6 +163,8 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
 
 
 def _connection(args: tuple[Any, ...], kwargs: dict[str, Any]) -> HTTPConnection:
+    if args and type(args[0]) is Request:  # most endpoints are functions of a request
+        return args[0]
     for argument in (*args, *kwargs.values()):
         if isinstance(argument, HTTPConnection):
             return argument
