@@ -32,7 +32,7 @@ from headgate.keys import Key, encode_key, whole_number
 from headgate.limit_text import MOST_LIMITS, parse_limits
 from headgate.limits import Limit, units_of
 from headgate.operation import Operation, Receipt
-from headgate.reservation import AsyncReservation, CountedHolds, Reservation
+from headgate.reservation import AsyncReservation, CountedHolds, Reservation, reserved_or_given_back
 from headgate.stores.guard.choice import answering, rescued
 from headgate.stores.guard.fallback import Choice, check_choice
 from headgate.stores.protocol import AsyncBoundLimits, BoundLimits, Decisions, Store
@@ -441,7 +441,9 @@ class AsyncLimiter(_BoundLimiter, AsyncAcquiring):
         if id is None and remember is None and self._hold_new is not None and type(cost) is int:
             return AsyncReservation(self._bound, await self._hold_new(key, cost, own_us), own_us)
         hold = Hold(id, own_us, remember_of(remember))
-        reserved: Reserved = await answered(self._bound.reserve(self._operation(key, cost), hold))
+        reserved = await reserved_or_given_back(
+            self._bound.reserve(self._operation(key, cost), hold), hold, self._bound.commit
+        )
         return AsyncReservation(self._holds, reserved, own_us)
 
     async def commit(self, id: str, actual: Cost | None = None) -> Settlement:

@@ -6,16 +6,17 @@ the same methods and is what type checkers see.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headgate import core, heartbeat
 from headgate.costs import Cost, Counted
 from headgate.decision import Decision
-from headgate.drive import answered, answered_in_any_case
+from headgate.drive import answered, answered_in_any_case, begun
 from headgate.errors import RateLimited, StoreError
-from headgate.holding import Extension, Reserved, Settlement, lease_of
+from headgate.holding import Extension, Hold, Reserved, Settlement, lease_of
 
 log = logging.getLogger("headgate")
 
@@ -150,6 +151,36 @@ class AsyncReservation(_Held):
             if kind is None:
                 raise
             log.warning("a hold could not be cancelled: %s", error)  # what the block raised says more
+
+
+async def reserved_or_given_back(
+    answer: Reserved | Awaitable[Reserved], hold: Hold, commit: Callable[..., Any]
+) -> Reserved:
+    """What a store answers to `hold`, at once or when it comes.
+
+    Where the caller is cancelled before that, the store may hold already, and nothing else knows the id: what it held
+    is given back by `commit` as soon as it answers. A hold that has a name stays: who asks again by it finds it.
+    """
+    value: Any = answer
+    if not hasattr(value, "__await__") or hold.name is not None:
+        known: Reserved = await answered(value)
+        return known
+    asking: asyncio.Future[Reserved] = begun(value)
+    try:
+        return await asyncio.shield(asking)
+    except asyncio.CancelledError:
+        if not asking.cancelled():
+            begun(_give_back(asking, commit))
+        raise
+
+
+async def _give_back(asking: asyncio.Future[Reserved], commit: Callable[..., Any]) -> None:
+    try:
+        reserved = await asking
+        if reserved.decision.allowed:
+            await answered(commit(reserved.id, 0))
+    except StoreError as error:
+        log.warning("a hold could not be given back whose caller was cancelled: %s", error)
 
 
 PythonReservation = Reservation

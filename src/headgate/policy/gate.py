@@ -29,7 +29,7 @@ from headgate.policy.rule_lines import lines_of_places
 from headgate.policy.rule_waits import RuleWaits
 from headgate.policy.store_fit import check_fit, check_holds
 from headgate.policy.subject import Subject
-from headgate.reservation import AsyncReservation, Reservation
+from headgate.reservation import AsyncReservation, Reservation, reserved_or_given_back
 from headgate.stores.guard.choice import answering, rescue_of, rescued
 from headgate.stores.guard.fallback import Choice, check_choice
 from headgate.stores.guard.late_limits import bound_or_late
@@ -442,7 +442,7 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
         return decision
 
     async def _reserve(self, resolved: Resolved, cost: Cost, hold: Hold) -> AsyncReservation:
-        reserved: Reserved = await answered(resolved[0].reserve(resolved[1], hold))
+        reserved = await reserved_or_given_back(resolved[0].reserve(resolved[1], hold), hold, self._holds.commit)
         return AsyncReservation(*self._made(self.policy, resolved, cost, reserved), hold.lease_us)
 
     async def commit(self, id: str, actual: Cost | None = None) -> Settlement:

@@ -1,0 +1,107 @@
+"""A reserve whose caller is cancelled while Redis answers is given back, unless the hold has a name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from redis_servers import Server
+from tcp_proxy import HOST, TcpProxy
+
+from headgate import AsyncGate, AsyncLimiter, Request
+from headgate.llm import AsyncLlmGate
+
+pytestmark = pytest.mark.integration
+WITHIN_S = 20
+LLM_RULE = {"name": "all", "by": [], "limits": "100 tokens/day bucket"}
+
+
+class Asked:
+    """One of the places that hold: `reserve` holds of its ten units, `left` tells how many there are."""
+
+    def __init__(self, kind: str, url: str) -> None:
+        rule = {"name": "all", "by": [], "limits": "10/day bucket"}
+        self._kind = kind
+        self._of: Any
+        if kind == "limiter":
+            self._of = AsyncLimiter("10/day bucket", store=url)
+        elif kind == "gate":
+            self._of = AsyncGate({"version": 1, "namespace": "cancelled", "rules": [rule]}, store=url)
+        else:
+            policy = {"version": 1, "namespace": "cancelled-llm", "llm": {"hold": "max"}, "rules": [LLM_RULE]}
+            self._of = AsyncLlmGate(policy, store=url)
+
+    def reserve(self, name: str | None = None) -> Awaitable[Any]:
+        if self._kind == "limiter":
+            return self._of.reserve("key", 4, id=name)  # type: ignore[no-any-return]
+        if self._kind == "gate":
+            return self._of.reserve(Request("GET", "/"), 4, id=name)  # type: ignore[no-any-return]
+        return self._of.reserve("m", input_tokens=30, max_tokens=10, id=name)  # type: ignore[no-any-return]
+
+    async def left(self) -> int:
+        """In units of which a reserve holds four, and there are ten."""
+        if self._kind == "limiter":
+            return (await self._of.peek("key", 0)).remaining  # type: ignore[no-any-return]
+        if self._kind == "gate":
+            return (await self._of.peek(Request("GET", "/"), 0)).remaining  # type: ignore[no-any-return]
+        call = await self._of.reserve("m", input_tokens=0, max_tokens=0)
+        return call.decision.limits[0].remaining // 10  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        await self._of.close()
+
+
+async def until(left: Callable[[], Awaitable[int]], wanted: int) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while await left() != wanted:  # noqa: ASYNC110 - the store tells nobody
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["limiter", "gate", "llm gate"])
+def test_what_a_cancelled_caller_holds_is_given_back_when_redis_answers(server: Server, kind: str) -> None:
+    async def main(proxy: TcpProxy) -> None:
+        near = Asked(kind, server.url)
+        far = Asked(kind, f"redis://{HOST}:{proxy.port}/0?timeout=20s")
+        assert await far.left() == 10
+        proxy.delay(0.3)
+        reserving = asyncio.ensure_future(far.reserve())
+        await until(near.left, 6)  # Redis holds, and its answer is on its way
+        reserving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reserving
+        await until(near.left, 10)
+        named = asyncio.ensure_future(far.reserve(f"of a {kind}"))
+        await until(near.left, 6)
+        named.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await named
+        proxy.delay(0)
+        again = await far.reserve(f"of a {kind}")
+        assert again and again.repeated and await near.left() == 6, "who asks again by the name finds it"
+        await near.close()
+        await far.close()
+
+    with TcpProxy(server.port) as proxy:
+        asyncio.run(main(proxy))
+
+
+def test_a_caller_that_is_cancelled_before_a_refusal_changes_nothing(server: Server) -> None:
+    async def main(proxy: TcpProxy) -> None:
+        near = AsyncLimiter("3/day bucket", store=server.url)
+        far = AsyncLimiter("3/day bucket", store=f"redis://{HOST}:{proxy.port}/0?timeout=20s")
+        assert (await far.peek("small", 0)).remaining == 3
+        proxy.delay(0.1)
+        refused = asyncio.ensure_future(far.reserve("small", 4))
+        await asyncio.sleep(0.15)
+        refused.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await refused
+        proxy.delay(0)
+        assert (await far.reserve("small", 3)) and (await near.peek("small", 0)).remaining == 0
+        await near.close()
+        await far.close()
+
+    with TcpProxy(server.port) as proxy:
+        asyncio.run(main(proxy))
