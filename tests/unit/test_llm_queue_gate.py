@@ -128,3 +128,23 @@ def test_what_limits_share_is_known_by_their_rules() -> None:
         assert [a == b for a, b in zip(first, third, strict=True)] == [True, False, True]
 
     run(main())
+
+
+def test_a_job_is_held_by_the_dialect_of_its_path() -> None:
+    tool = {"type": "web_search_20250305", "name": "web_search", "max_uses": 2}
+    asked = {"model": "own", "max_tokens": 0, "messages": [], "tools": [tool]}
+    limits = {"name": "all", "by": [], "limits": "10 usd/day in UTC"}
+    llm = {"hold": "max", "prices": {"own": {"input": "0", "output": "0", "web_searches": "1000"}}, "web_searches": 5}
+
+    async def silent(job: QueuedCall, call: Any) -> Any:
+        return {"choices": []}
+
+    async def main(path: str) -> int:
+        gate = AsyncLlmGate({"version": 1, "llm": llm, "rules": [limits]})
+        async with AsyncLlmQueue(gate) as queue, queue.worker(silent):
+            assert (await queue.result((await queue.submit(asked, path=path)).id)).state == "done"
+        (remaining,) = (await left(gate)).values()
+        return 10 - remaining // 10**9
+
+    assert run(main("/v1/messages")) == 2, "as often as `max_uses` says"
+    assert run(main("/v1/chat/completions")) == 5, "chat completions have no `max_uses`"

@@ -101,6 +101,10 @@ def charged(answer: Any, body: dict[str, Any], *, streamed: bool = False) -> int
 
 NOTHING = {"input_tokens": 0, "output_tokens": 0}
 ITEMS = [{"type": "web_search_call", "status": "completed"}, {"type": "message"}, {"type": "web_search_call"}]
+ACTIONS = [
+    {"type": "web_search_call", "action": {"type": kind}}
+    for kind in ("search", "open_page", "find_in_page", "search", "something_new")
+]
 CHAT = {"choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0}}
 
 
@@ -112,6 +116,8 @@ CHAT = {"choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0}}
         ({"object": "response", "output": ITEMS, "usage": NOTHING}, {"tools": [SEARCH]}, 2),
         ({"object": "response", "output": ITEMS[1:2], "usage": NOTHING}, {"tools": [SEARCH]}, 0),
         ({"object": "response", "output": ITEMS, "usage": NOTHING}, {}, 2),
+        ({"object": "response", "output": ACTIONS, "usage": NOTHING}, {"tools": [SEARCH]}, 3),
+        ({"object": "response", "output": ACTIONS[1:3], "usage": NOTHING}, {"tools": [SEARCH]}, 0),
         (CHAT, {"web_search_options": {}}, 1),
         (CHAT, {"tools": [SEARCH]}, 5),
         (CHAT, {}, 0),
@@ -156,3 +162,24 @@ def test_searches_of_unknown_price_cost_what_the_dearest_do_and_are_free_only_wh
     assert [price and price.cost(one) for price in costs] == [35_000_000, 0, 35_000_000, 10_000_000, 10_000_000]
     with pytest.raises(UnknownPriceError):
         gate_of().reserve("nobody-knows", input_tokens=0, tools=[SEARCH])
+
+
+@pytest.mark.parametrize(
+    ("model", "searches"),
+    [
+        ("gpt-4o-search-preview", 1),
+        ("openai/gpt-4o-mini-search-preview-2025-03-11", 1),
+        ("gpt-5-search-api", 1),
+        ("gpt-5-search-apiary", 0),
+        ("gpt-4o", 0),
+    ],
+)
+def test_a_model_that_always_searches_is_held_and_charged_the_fee_of_one_search(model: str, searches: int) -> None:
+    gate = gate_of(prices={model: {**TOKENS, "web_searches": "10"}})
+    call = gate.reserve(model, input_tokens=0, max_tokens=0)
+    assert call.held.cost == searches * FEE
+    call.settle(CHAT)
+    assert gate.reserve(model, input_tokens=0, max_tokens=0).decision.limits[0].remaining == 10**10 - 2 * searches * FEE
+    assert gate.reserve(model, input_tokens=0, max_tokens=0, web_search_options={}).held.cost == max(
+        FEE, searches * FEE
+    )

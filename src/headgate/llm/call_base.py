@@ -20,8 +20,9 @@ from headgate.llm.price import Price
 from headgate.llm.soft_limits import SoftLimit, reached
 from headgate.llm.stream_reading import StreamReading
 from headgate.llm.streams import StreamUsage
-from headgate.llm.terms import terms_got, terms_text, terms_told
+from headgate.llm.terms import terms_told
 from headgate.llm.tokens import count_text
+from headgate.llm.true_price import true_price
 from headgate.llm.usage import Usage, credible, field_of, read_usage, tells_input
 from headgate.llm.web_searches import with_searches
 from headgate.policy.rule_costs import GroupAmounts
@@ -46,8 +47,8 @@ class Held(NamedTuple):
 class CallBase:
     """A call that was asked for; true where it is held. Settling it a second time changes nothing."""
 
-    __slots__ = ("_is_held", "_keyed", "_known", "_made", "_parts", "_price", "_reservation", "_size", "_told",
-                 "_units", "admitted_us", "settled", "warnings", "was_cut")  # fmt: skip
+    __slots__ = ("_by_model", "_is_held", "_keyed", "_known", "_made", "_parts", "_price", "_reservation", "_size",
+                 "_told", "_units", "admitted_us", "settled", "warnings", "was_cut")  # fmt: skip
 
     def __init__(self, parts: GateParts, asked: Asked, reservation: Any, keyed: Any = None) -> None:
         """`keyed` is what made the reservation and settles it natively, None where it settles itself."""
@@ -57,6 +58,9 @@ class CallBase:
         self._keyed = keyed
         self._is_held = held = bool(reservation)
         self._told = _NOTHING_TOLD
+        self._by_model: object = None
+        """The model that answered, as the answer says."""
+
         self.settled = False
         self.was_cut = False
         """Whether its stream was ended since nothing more could be held."""
@@ -182,8 +186,10 @@ class CallBase:
         """What counts of it, and what goes into the books. Notes what is learned."""
         plan, cost = self._known.plan, 0
         price = (
-            self._true_price()
-            if self._told or self._size.terms
+            true_price(
+                self._known, self._size, self._told, self._by_model, self.admitted_us, self._price, self._parts.prices
+            )
+            if self._told or self._size.terms or self._size.others
             else self._known.price(self.admitted_us, (), self._parts.prices) or self._price
         )
         amounts: Counted = None
@@ -243,21 +249,6 @@ class CallBase:
         reading.held_more(self._parts.settings.slice)
         return True
 
-    def _true_price(self) -> Price | None:
-        """The price at the moment of admission, of what the call got by its answer.
-
-        Where the call asked for something and its answer does not say whether it got that: the dearest that can have
-        applied. Where the price of what it got is not known, that which was held, and the price's version says so.
-        """
-        held, told, asked = self._price, self._told, self._size.terms
-        terms = terms_got(asked, told)
-        if terms is None:
-            return held
-        price = self._known.price(self.admitted_us, terms, self._parts.prices)
-        if price is None and held is not None and terms:
-            return held._replace(version=f"{held.version}; not known of {terms_text(terms)}")
-        return price or held
-
     def _learn(self, usage: Usage, is_whole: bool) -> None:
         size, known, estimate, made = self._size, self._known, self._estimate, usage[1]
         most, shown = size[4], size.counted if is_whole and not (size.is_exact or size.hides) else 0
@@ -277,6 +268,7 @@ class CallBase:
         usage = credible(read_usage(answer), self._size.input)
         usage = None if usage is None else with_searches(usage, answer, self._size.searches)
         self._told = {**terms_told(field_of(answer, "usage")), **terms_told(answer)}
+        self._by_model = field_of(answer, "model")
         is_whole = usage is not None and tells_input(usage, self._size.input)
         if usage is not None and is_whole and field_of(answer, "object") == "response":
             self._parts.remember(field_of(answer, "id"), usage)

@@ -8,14 +8,17 @@ from typing import Any, NamedTuple
 
 from headgate.errors import ArgumentError, brief_number
 from headgate.keys import whole_number
+from headgate.llm.fallback_models import FIELDS as FALLING_BACK
+from headgate.llm.fallback_models import other_models
 from headgate.llm.gate_parts import GateParts
 from headgate.llm.inputs import InputCount, count_input
 from headgate.llm.known_calls import KnownCall
+from headgate.llm.model_table import most_output as most_of_model
 from headgate.llm.model_table import usual_values
 from headgate.llm.terms import Terms, terms_asked
 from headgate.llm.usage import MOST_TOKENS
 from headgate.llm.web_searches import FIELDS as SEARCHING
-from headgate.llm.web_searches import most_searches
+from headgate.llm.web_searches import least_searches, most_searches
 from headgate.policy.llm_settings import LlmSettings
 
 Counted = int | InputCount
@@ -34,8 +37,8 @@ class CallSize(NamedTuple):
     """Tokens of a call before it is made.
 
     `counted` is what the body shows, by the model's vocabulary or an estimate; `input` what is to be held for it, with
-    what a factor and what is hidden add. `most` is the most output that it can make, `terms` what it asks for, and
-    `searches` how often the provider may search the web.
+    what a factor and what is hidden add. `most` is the most output that it can make, `terms` what it asks for,
+    `searches` how often the provider may search the web, and `others` are models besides its own that may answer.
     """
 
     input: int
@@ -45,6 +48,7 @@ class CallSize(NamedTuple):
     most: int
     terms: Terms = ()
     searches: int = 0
+    others: tuple[str, ...] = ()
 
 
 def size_of(
@@ -62,7 +66,8 @@ def size_of(
     `processing` is "batch" for a call of a batch; `dialect` is the name of the body's, "" where that is not known.
     """
     terms: Terms = ()
-    searches = 0
+    others: tuple[str, ...] = ()
+    searches = known.least_searches
     if processing is None and _rare_fields().isdisjoint(body):
         of_model, told = known.most_output, body.get(_USUAL_MOST)
         if told is None:
@@ -72,13 +77,14 @@ def size_of(
             if of_model is not None and of_model < most:
                 most = of_model
     else:
-        most = most_output(body, known.most_output, settings)
+        others = other_models(body, known.model)
+        most = most_output(body, _most_of_all(known.most_output, others), settings)
         terms = terms_asked(body, processing)
-        searches = most_searches(body, settings, dialect)
+        searches = max(searches, most_searches(body, settings, dialect), *map(least_searches, others))
     if input_tokens is not None and not isinstance(input_tokens, InputCount):
         is_plain = type(input_tokens) is int and 0 <= input_tokens <= MOST_TOKENS
         told = input_tokens if is_plain else _count("input_tokens", input_tokens, least=0)
-        return _size((told, told, True, False, most, terms, searches))
+        return _size((told, told, True, False, most, terms, searches, others))
     counted = count_input(body, known.model) if input_tokens is None else input_tokens
     sent = counted.tokens
     if not counted.is_exact:
@@ -88,7 +94,8 @@ def size_of(
         remembered = parts.remembered(earlier) if isinstance(earlier, str) else None
         unknown = max(1, counted.hidden) - (remembered is not None)
         sent += (remembered or 0) + settings.hidden_input * unknown
-    return CallSize(min(sent, MOST_TOKENS), counted.tokens, counted.is_exact, counted.hides, most, terms, searches)
+    sent = min(sent, MOST_TOKENS)
+    return CallSize(sent, counted.tokens, counted.is_exact, counted.hides, most, terms, searches, others)
 
 
 def _size(fields: tuple[Any, ...]) -> CallSize:
@@ -99,7 +106,17 @@ def _size(fields: tuple[Any, ...]) -> CallSize:
 @cache
 def _rare_fields() -> frozenset[str]:
     """Fields that say something of a call's size or terms, which most bodies do not have."""
-    return frozenset([*_MOST[1:], *_TIMES, *SEARCHING, *usual_values()])
+    return frozenset([*_MOST[1:], *_TIMES, *SEARCHING, *FALLING_BACK, *usual_values()])
+
+
+def _most_of_all(of_model: int | None, others: tuple[str, ...]) -> int | None:
+    """The most output of any of several models, None where that of one is not known."""
+    for other in others:
+        of_other = most_of_model(other)
+        if of_model is None or of_other is None:
+            return None
+        of_model = max(of_model, of_other)
+    return of_model
 
 
 def most_output(body: Mapping[str, Any], of_model: int | None, settings: LlmSettings) -> int:

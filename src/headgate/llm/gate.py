@@ -18,6 +18,7 @@ from headgate.llm.call_base import Asked
 from headgate.llm.call_costs import UnknownPriceError
 from headgate.llm.call_size import Counted, size_of
 from headgate.llm.entry import Books
+from headgate.llm.fallback_models import first_of
 from headgate.llm.gate_parts import GateParts
 from headgate.llm.inputs import with_input_counted
 from headgate.llm.known_calls import KnownCall, KnownCalls
@@ -122,7 +123,8 @@ class _LlmGate:
                 raise ArgumentError(f"the body of a call is a mapping, not a {type(body).__name__}")
             fields = {**body, **fields}
             if asking[0] is None:
-                asking = (fields.pop("model", None), *asking[1:])
+                named = fields.pop("model", None)
+                asking = (first_of(fields) if named is None else named, *asking[1:])
         parts, calls = self._parts, self._calls
         try:
             known = calls.known.get(asking)
@@ -139,10 +141,15 @@ class _LlmGate:
             made = tuple([most if mode == "max" else self._output(mode, known, most, settings) for mode in plan.modes])
         at_us = self._now_us()
         price = known.dearest(at_us, size.terms)
+        unpriced = known.model
+        for other in size.others:
+            of_other = parts.prices.dearest(other, at_us, size.terms)
+            if price is not None:
+                price, unpriced = (None, other) if of_other is None else (price.dearest(of_other), unpriced)
         if price is None and plan.counts_money:
             asked = f" with {terms_text(size.terms)}" if size.terms else ""
             raise UnknownPriceError(
-                f"the price of the model {known.model!r}{asked} is not known, and a limit counts usd: give it one in "
+                f"the price of the model {unpriced!r}{asked} is not known, and a limit counts usd: give it one in "
                 "llm.prices, or say in llm.unknown_price what it costs"
             )
         return known, size, price, made, plan.units(size.input, made, price, size.searches), at_us

@@ -11,6 +11,7 @@ from headgate.llm.model_table import most_output
 from headgate.llm.price import Price
 from headgate.llm.price_spans import PriceSpan, PriceSpans
 from headgate.llm.terms import Terms
+from headgate.llm.web_searches import least_searches
 from headgate.policy.compiled import ALL_RULES
 from headgate.policy.llm_settings import LlmSettings
 from headgate.policy.resolver import Resolved, Resolver
@@ -31,8 +32,8 @@ class KnownCall:
     amounts of them at once, where the store does so without I/O, and None where it is to be asked in another way.
     """
 
-    __slots__ = ("_dearest", "_prices", "_usual", "caller", "keyed", "lease_us", "model", "most_output", "plan",
-                 "resolved", "resolver", "who")  # fmt: skip
+    __slots__ = ("_dearest", "_prices", "_usual", "caller", "keyed", "lease_us", "least_searches", "model",
+                 "most_output", "plan", "resolved", "resolver", "who")  # fmt: skip
 
     def __init__(
         self,
@@ -53,6 +54,9 @@ class KnownCall:
 
         self.most_output = most_output(model)
         """The most that the model makes, None where that is not known."""
+
+        self.least_searches = least_searches(model)
+        """How often each call searches the web, whatever its body says."""
 
         self.resolver = resolver
         self.resolved = resolved

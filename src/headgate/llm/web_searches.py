@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from headgate.llm.model_table import own_name
 from headgate.llm.usage import Usage, field_of
 from headgate.policy.llm_settings import LlmSettings
 
@@ -22,8 +23,19 @@ _TYPES = ("web_search", "browser_search", "google_search")
 _OF_MESSAGES = re.compile(r"web_search_[0-9]{8}")
 """Types of tools that only Anthropic's messages have."""
 
+_SEARCHING_MODELS = re.compile(r"-search-(preview|api)(-|$)")
+"""In the names of models that search the web for each call, whatever its body says."""
+
 _CALL = "web_search_call"
+_FREE_ACTIONS = frozenset({"open_page", "find_in_page", "find"})
+"""Of what such a call does: only searches have a fee. What is not known counts as one."""
+
 MOST_SEARCHES = 1000
+
+
+def least_searches(model: str) -> int:
+    """How many searches each call of a model makes: 1 of those that always search, such as `gpt-4o-search-preview`."""
+    return 1 if _SEARCHING_MODELS.search(own_name(model)) else 0
 
 
 def most_searches(body: Mapping[str, Any], settings: LlmSettings, dialect: str = "") -> int:
@@ -55,8 +67,16 @@ def with_searches(usage: Usage, answer: Any, held: int) -> Usage:
 def with_shown(usage: Usage, response: Any) -> Usage:
     """The usage of a response, with the searches among its items."""
     items = field_of(response, "output")
-    shown = sum(field_of(item, "type") == _CALL for item in (items if isinstance(items, list) else ()))
+    shown = sum(_is_search(item) for item in (items if isinstance(items, list) else ()))
     return usage._replace(web_searches=max(usage.web_searches, shown)) if shown else usage
+
+
+def _is_search(item: Any) -> bool:
+    """Whether an item of a response is a search of the web, and not a look at a page that one has found."""
+    if field_of(item, "type") != _CALL:
+        return False
+    kind = field_of(field_of(item, "action"), "type")
+    return not (isinstance(kind, str) and kind in _FREE_ACTIONS)
 
 
 def _searches(tool: Any) -> bool:

@@ -50,14 +50,14 @@ class AskedGate(Protocol):
     async def reserve(
         self, *, model: str, key: str, user: str, team: str, organisation: str, tier: str,
         body: Mapping[str, Any] | None,
-        input_tokens: int | None, id: str | None,
+        input_tokens: int | None, dialect: str, id: str | None,
     ) -> HeldCall:  # fmt: skip
         """Hold what a call needs, or tell when that may be; an id that was held before is not charged again."""
         ...
 
     def held_before(
         self, *, model: str, key: str, user: str, team: str, organisation: str, tier: str,
-        body: Mapping[str, Any] | None, id: str,
+        body: Mapping[str, Any] | None, dialect: str, id: str,
     ) -> HeldCall:  # fmt: skip
         """What was held under this id before, by whatever estimate, to be settled; nothing is asked."""
         ...

@@ -14,6 +14,7 @@ from typing import Any
 
 from headgate.clock import US_PER_SECOND, Clock
 from headgate.errors import ArgumentError, ConfigError, ConflictingId, HeadgateError, StoreError
+from headgate.llm.dialects.paths import DIALECTS
 from headgate.llm.inputs import count_input
 from headgate.llm.queue.asking import AskedGate, HeldCall, ScopeOf, never_reason, scopes_by_rules
 from headgate.llm.queue.attempt import PAUSE_S, Attempt, Handler, Setting, body_of, settle
@@ -157,6 +158,7 @@ class LlmWorker:
                 model=taken.model,
                 body=body,
                 input_tokens=None if counted is None else counted.tokens,
+                dialect=DIALECTS[taken.path].name,
                 id=f"{taken.id}.{taken.hold}",
             )
         except StoreError as error:
@@ -188,7 +190,8 @@ class LlmWorker:
         """
         if taken.state == "done":
             asked: dict[str, Any] = {**taken.caller._asdict(), "model": taken.model, "body": body}
-            earlier = self._gate.held_before(**asked, id=f"{taken.id}.{taken.hold}")
+            dialect = DIALECTS[taken.path].name
+            earlier = self._gate.held_before(**asked, dialect=dialect, id=f"{taken.id}.{taken.hold}")
             try:
                 await settle(self._setting, taken, earlier, json.loads(taken.answer))
             except ArgumentError as error:
@@ -201,7 +204,7 @@ class LlmWorker:
 
     async def _end_former(self, taken: Taken) -> None:
         """Give back what a former hold took, if it is not settled: a job has one that is open."""
-        asked: dict[str, Any] = {**taken.caller._asdict(), "model": taken.model, "body": None}
+        asked: dict[str, Any] = {**taken.caller._asdict(), "model": taken.model, "body": None, "dialect": ""}
         try:
             await self._gate.held_before(**asked, id=f"{taken.id}.{taken.former}").cancel()
         except ArgumentError as error:  # the policy has other limits now

@@ -1,0 +1,137 @@
+"""Bodies that name several models: any of them may answer, so the dearest is held, and that which answered counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headgate.errors import ArgumentError
+from headgate.llm import LlmGate, StreamUsage, UnknownPriceError, Usage
+from headgate.llm.price import UNKNOWN_SEARCHES
+from headgate.testing import ManualClock
+
+PRICES = {
+    "cheap": {"input": "1", "output": "2"},
+    "dear": {"input": "10", "output": "20"},
+    "odd": {"input": "0", "output": "30"},
+    "gpt-4o-search-preview": {"input": "1", "output": "1", "web_searches": "10"},
+}
+CALL = {"input_tokens": 1_000, "max_tokens": 1_000}
+MILLIONTHS = 1_000
+
+
+def gate_of(limits: str = "10 usd/day in UTC", **llm: Any) -> LlmGate:
+    rule = {"name": "all", "by": [], "limits": limits}
+    settings = {"prices": PRICES, "hold": "max", **llm}
+    return LlmGate({"version": 1, "llm": settings, "rules": [rule]}, clock=ManualClock())
+
+
+def spent(gate: LlmGate) -> int:
+    """Millionths of a dollar."""
+    left = gate.reserve("cheap", input_tokens=0, max_tokens=0).decision.limits[0].remaining
+    return (10**10 - left) // MILLIONTHS
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"models": ["cheap", "dear"]},
+        {"models": ("dear",)},
+        {"fallbacks": ["dear"]},
+        {"fallbacks": [{"model": "dear", "messages": []}]},
+        {"fallbacks": [{"cheap": ["dear"]}]},
+        {"context_window_fallbacks": [{"cheap": ["dear"]}]},
+        {"content_policy_fallbacks": [{"cheap": ["dear"]}]},
+        {"models": ["cheap"], "fallbacks": ["dear"]},
+    ],
+)
+def test_the_dearest_of_the_models_is_held(fields: dict[str, Any]) -> None:
+    assert gate_of().reserve("cheap", **CALL).held.cost == 3_000 * MILLIONTHS
+    assert gate_of().reserve("cheap", **CALL, **fields).held.cost == 30_000 * MILLIONTHS
+    assert gate_of().reserve(body={"model": "cheap", **fields}, **CALL).held.cost == 30_000 * MILLIONTHS
+
+
+def test_of_each_rate_the_highest_is_held() -> None:
+    held = gate_of().reserve("dear", **CALL, models=["odd", "cheap"]).held
+    assert held.cost == (10_000 + 30_000) * MILLIONTHS
+
+
+def test_a_body_that_names_its_models_in_a_list_alone_is_a_call_of_the_first() -> None:
+    call = gate_of().reserve(body={"models": ["cheap", "dear"]}, **CALL)
+    assert call.model == "cheap" and call.held.cost == 30_000 * MILLIONTHS
+    with pytest.raises(ArgumentError, match="model is the name of a model, not a NoneType"):
+        gate_of().reserve(body={"models": []}, **CALL)
+
+
+@pytest.mark.parametrize(
+    ("answered", "cost"),
+    [
+        ("cheap", 3_000),
+        ("dear", 30_000),
+        ("router/dear-2026-01-01", 30_000),
+        ("dearest", 30_000),
+        ("something else", 30_000),
+        (None, 30_000),
+    ],
+)
+def test_the_price_of_the_model_that_answered_counts_and_otherwise_the_dearest(answered: object, cost: int) -> None:
+    gate = gate_of()
+    call = gate.reserve("cheap", **CALL, models=["dear"])
+    call.settle({"model": answered, "choices": [], "usage": {"prompt_tokens": 1_000, "completion_tokens": 1_000}})
+    assert spent(gate) == cost
+
+
+def test_a_stream_of_several_models_counts_at_the_dearest() -> None:
+    gate, usage = gate_of(), StreamUsage()
+    call = gate.reserve("cheap", **CALL, models=["dear"])
+    usage.read({"model": "cheap", "choices": [], "usage": {"prompt_tokens": 1_000, "completion_tokens": 1_000}})
+    usage.end()
+    call.settle_stream(usage)
+    assert spent(gate) == 30_000
+    plain = gate_of()
+    plain.reserve("cheap", **CALL, models=["dear"]).settle_usage(Usage(1_000, 0))
+    assert spent(plain) == 10_000
+
+
+def test_a_further_model_without_a_price_is_refused_under_a_limit_of_money_alone() -> None:
+    with pytest.raises(UnknownPriceError, match="the price of the model 'nobody' is not known"):
+        gate_of().reserve("cheap", **CALL, models=["dear", "nobody"])
+    call = gate_of("9000 tokens/day").reserve("cheap", **CALL, models=["dear", "nobody"])
+    assert call and call.held.cost is None
+    assert (
+        gate_of(unknown_price={"usd_per_million": "7"}).reserve("cheap", **CALL, fallbacks=["nobody"]).held.cost
+        == 14_000 * MILLIONTHS
+    )
+
+
+def test_the_most_that_any_of_the_models_makes_is_held() -> None:
+    gate = gate_of("900000 tokens/day", max_output=2_000)
+    assert gate.reserve("gpt-4", input_tokens=0).most_output == 8_192
+    assert gate.reserve("gpt-4", input_tokens=0, models=["gpt-3.5-turbo", "gpt-4o"]).most_output == 16_384
+    assert gate.reserve("gpt-4", input_tokens=0, models=["own"]).most_output == 2_000
+
+
+def test_a_further_model_that_always_searches_is_held_a_search() -> None:
+    searching = gate_of().reserve("dear", input_tokens=0, max_tokens=0, models=["gpt-4o-search-preview"])
+    assert searching.held.cost == UNKNOWN_SEARCHES // 1000, "the fee of the other is not told"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"models": "dear"}, "models of a call is a list of names of models, not a str"),
+        ({"models": [5]}, "models of a call is a list of names of models, not one with a int"),
+        ({"fallbacks": [{"cheap": "dear"}]}, "fallbacks of a call is a list of names of models, not one with a dict"),
+        ({"fallbacks": [{"model": 5}]}, "model is the name of a model, not a int"),
+        ({"fallbacks": [""]}, "model is a name of 1 to"),
+        ({"models": [f"m{number}" for number in range(40)]}, "models of a call names at most 32 further models"),
+    ],
+)
+def test_a_list_of_anything_else_is_refused_in_words(fields: dict[str, Any], error: str) -> None:
+    with pytest.raises(ArgumentError, match=error):
+        gate_of().reserve("cheap", **CALL, **fields)
+
+
+def test_null_is_no_list() -> None:
+    assert gate_of().reserve("cheap", **CALL, models=None, fallbacks=None).held.cost == 3_000 * MILLIONTHS
