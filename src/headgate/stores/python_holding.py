@@ -105,7 +105,7 @@ class HoldingTable(PythonTable):
             if record.actuals is None:
                 actuals = _for_groups(actuals, len(record.held))
                 settled = tuple(
-                    held if actual is None else actual for held, actual in zip(record.held, actuals, strict=True)
+                    [held if actual is None else actual for held, actual in zip(record.held, actuals, strict=True)]
                 )
                 self._settle(record, settled, now_us)
                 outcome = "settled"
@@ -164,7 +164,9 @@ class HoldingTable(PythonTable):
         self, record: HoldRecord, limits: Sequence[NamedLimit], costs: Sequence[int], outcome: Outcome, now_us: int
     ) -> None:
         """Remember what was just charged, and take the places of it until the end of the lease."""
-        extends = any(limit.parts for limit in record.limits)  # nothing is added to a limit that it does not charge
+        extends = [
+            limit for limit in record.limits if limit.parts
+        ]  # nothing is added to a limit that it does not charge
         for number, limit in enumerate(record.limits):
             compiled = limits[number].limit.compiled
             uncharged = not outcome.readings[number].allowed or (costs[number] and outcome.states[number] is None)
@@ -254,9 +256,11 @@ class HoldingTable(PythonTable):
         """What the limits that are asked have now, of those of the hold."""
         held = {limit.definition.scope: limit.name for limit in record.limits}
         return tuple(
-            Standing(limit, *self._standing(limit.limit.compiled, held[limit.scope], now_us))
-            for limit in asked
-            if limit.scope in held
+            [
+                Standing(limit, *self._standing(limit.limit.compiled, held[limit.scope], now_us))
+                for limit in asked
+                if limit.scope in held
+            ]
         )
 
     def _standing(self, limit: CompiledLimit, name: StateKey, now_us: int) -> tuple[int, int]:

@@ -57,8 +57,8 @@ class PythonHoldingLimits(PythonBoundLimits):
             raise ValueError("what is held is charged: the operation has to commit")
         if hold.at_once:
             self._check_is_held()
-        texts = tuple(encode_key(key) for key in keys)
-        checked = tuple(check_cost(cost) for cost in costs)
+        texts = tuple([encode_key(key) for key in keys])
+        checked = tuple([check_cost(cost) for cost in costs])
         lease_us = 0 if hold.at_once else check_lease(hold.lease_us)
         remember_us = max(self._remember_us, check_remember(hold.remember_us))
         if hold.name is None:

@@ -112,8 +112,9 @@ class HoldRecords:
 
     def make_room(self, now_us: int, *, forget_settled: bool) -> int | None:
         """Make room for one more part: None, or how long until there may be some, in microseconds."""
-        for _ in range(_TIDY):
-            self._drop_over(now_us)
+        if self._by_end and self._by_end[0][0] <= now_us:
+            for _ in range(_TIDY):
+                self._drop_over(now_us)
         while self._weight >= self._most and self._drop_over(now_us):
             pass
         while self._weight >= self._most and forget_settled and self._settled:
