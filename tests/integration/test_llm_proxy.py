@@ -368,6 +368,7 @@ def test_a_stream_is_cut_cleanly_at_the_end_of_its_budget(provider: Provider, tm
     [
         b"", b"{", b"[]", b"null", b"\xff\xfe{}", b'{"model": "m"', b'{"model": 7}', b"{}", b'{"model": ""}',
         b'{"model": "m", "model": "n"}', b'{"model": "m", "Model": "n"}', b'{"model": "m", "max_tokens": -1}',
+        b'{"model": "m", "Models": ["n"]}',
         b'{"model": "m", "MAX_TOKENS": 5}', b'{"model": "m", "Service_Tier": "flex"}',
         b'{"model": "m", "max_tokens": "many"}', b'{"model": "m", "n": 0}',
         b'{"model": "m", "max_tokens": 1e400}', b'{"model": "m", "max_tokens": NaN}', b'{"model": "m", "stream": 1}',

@@ -18,11 +18,13 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 from provider import Provider, running_provider
+from redis_servers import Server, single
 from running import RunningService, headgate_command, run_headgate, service_of
 from running_proxy import PRICES, at, wait_until
 
 from headgate import core
 from headgate.cli.commands import headgate
+from headgate.llm import LlmGate
 
 pytestmark = [
     pytest.mark.integration,
@@ -39,6 +41,12 @@ BODY: dict[str, Any] = {"model": "m", "max_tokens": 100, "messages": [{"role": "
 def provider() -> Iterator[Provider]:
     with running_provider() as provider:
         yield provider
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with single() as server:
+        yield server
 
 
 @pytest.fixture
@@ -114,6 +122,45 @@ def test_exactly_the_limit_passes_and_all_count_as_one(provider: Provider, tmp_p
     assert report.exit_code == 0
     [row] = json.loads(report.stdout)["rows"]
     assert row["calls"] == 20
+
+
+def left(store: str) -> dict[str, int]:
+    """What the limits of the written policy have on a store, as another process sees it."""
+    limits = {"name": "all", "by": ["model"], "limits": "40/hour; 1 usd/day in UTC", "hold": "max"}
+    policy = {"version": 1, "namespace": "llm", "llm": {"prices": PRICES}, "rules": [limits]}
+    with LlmGate(policy, store=store) as gate:
+        call = gate.reserve("m", input_tokens=0, max_tokens=0)
+        readings = {reading.name: reading.remaining for reading in call.decision.limits}
+        call.cancel()
+    return readings
+
+
+def test_a_budget_on_redis_is_exact_over_all_workers_though_one_is_killed(
+    provider: Provider, tmp_path: Path, server: Server
+) -> None:
+    store = f"{server.url}?timeout=10s"
+    write(tmp_path, provider, "40/hour; 1 usd/day in UTC", store)
+    with running(tmp_path, "--no-keys") as proxy:
+        with ThreadPoolExecutor(8) as threads:
+            assert set(threads.map(lambda _: ask(proxy).status_code, range(ENOUGH))) == {200}
+        assert figures(proxy)[("headgate_workers",)] == 2
+        assert left(store)["all.usd.day"] == 10**9 - ENOUGH * 18_000
+        provider.behave("m", words=("a",) * 5000, delay_s=0.01)
+        try:
+            with httpx.stream("POST", f"{proxy.url}/chat/completions", json={**BODY, "stream": True}) as answer:
+                next(answer.iter_raw())
+                os.kill(workers_of(proxy)[0], signal.SIGKILL)
+                proxy.wait_for("worker [12] .*started again")
+        finally:
+            provider.behave("m")
+        with ThreadPoolExecutor(8) as threads:
+            statuses = Counter(threads.map(lambda _: ask(proxy).status_code, range(60)))
+        assert statuses == {200: 40 - ENOUGH - 1, 429: 60 - (40 - ENOUGH - 1)}, "the stream was one of the forty"
+        wait_until(lambda: figures(proxy)[("headgate_workers",)] == 2)
+        assert calls(proxy, "refused") == 60 - (40 - ENOUGH - 1)
+        spent = 10**9 - left(store)["all.usd.day"] - 39 * 18_000
+        assert spent > 0, "the stream is settled by what is known of it, or held until its lease ends"
+        assert proxy.stop() == 0
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_figures_are_carried_on(

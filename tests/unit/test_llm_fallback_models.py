@@ -17,7 +17,7 @@ PRICES = {
     "odd": {"input": "0", "output": "30"},
     "gpt-4o-search-preview": {"input": "1", "output": "1", "web_searches": "10"},
 }
-CALL = {"input_tokens": 1_000, "max_tokens": 1_000}
+CALL: dict[str, Any] = {"input_tokens": 1_000, "max_tokens": 1_000}
 MILLIONTHS = 1_000
 
 

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple, NoReturn
 
 from headgate.errors import ArgumentError
 from headgate.llm.dialects.paths import Dialect
+from headgate.llm.fallback_models import FIELDS as FALLING_BACK
 
 _DECIDING = frozenset((
     "model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of",
     "messages", "input", "prompt", "system", "instructions", "tools", "service_tier",
     "web_search_options", "max_tool_calls",
-    "speed", "inference_geo",
+    "speed", "inference_geo", *FALLING_BACK,
 ))  # fmt: skip
 """Fields that decide what a call costs: some readers take them in any letters, as `Model`."""
 
