@@ -185,7 +185,7 @@ impl BoundLimits {
         let id = WholeId::named(key, name, place)?;
         let checks: Checks<'_> = own.members.iter().map(|member| member.check(hash, cost)).collect();
         let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost, own.groups);
-        let request = own.request(id, lease_us, remember_us, &costs);
+        let request = HoldRequest { named: true, ..own.request(id, lease_us, remember_us, &costs) };
         let (answer, repeated) = own.hold_checks(&checks, request, own.clock.now_us(slf.py())?, None)?;
         Reservation::held(slf, &KEEPER, Told::All(answer), id, repeated, lease_us)
     }
