@@ -25,7 +25,8 @@ from headgate.supervisor.listener import BACKLOG
 log = logging.getLogger("headgate")
 
 PASSED_ON = 2048
-"""Requests that are at Python at one time; others wait for their turn."""
+"""Requests that are at Python at one time; others wait for their turn. Half of it is kept for those that settle holds
+or ask for health and figures."""
 
 _STREAMS = 128
 """Requests that one connection of HTTP/2 may have open."""
@@ -68,7 +69,7 @@ class FrontDoor:
             str(self._socket),
             native_checks(self._service.gate, self._tally),
             threads=self._threads,
-            forwarded=-(-PASSED_ON // self._threads),
+            forwarded=-(-PASSED_ON // (2 * self._threads)),
             streams=_STREAMS,
             bounds=self._bounds,
         )
