@@ -190,11 +190,27 @@ def test_unfinished_bodies_share_a_bound_and_the_one_that_waited_longest_gives_w
             came = rest(connection)
             assert came.startswith(b"HTTP/1.1 503 ") or came == b""  # reset, where more of it was on its way
         assert ask(proxy).status_code == 200
-        for connection in slow[15:]:
+        slow[15].sendall(b" ")  # to be read it takes twice as much more, and the two that began next give way
+        assert slow[15].recv(20).startswith(b"HTTP/1.1 200 ")
+        for connection in slow[16:18]:
+            assert rest(connection).startswith(b"HTTP/1.1 503 ")
+        for connection in slow[18:]:
             connection.sendall(b" ")
             assert connection.recv(20).startswith(b"HTTP/1.1 200 ")
         wait_until(lambda: connections.arriving_bytes == 0)
-        assert proxy.count("held") == 6
+        assert proxy.count("held") == 4
+
+
+def test_a_body_whose_values_have_no_room_in_memory_is_refused_before_it_is_read(
+    provider: Provider, tmp_path: Path
+) -> None:
+    many = json.dumps({**BODY, "metadata": [[]] * 20_000}).encode()
+    with running_proxy(tmp_path, WIDE, [at(provider)], arriving_bytes=1_000_000, most_body_bytes=500_000) as proxy:
+        refused = httpx.post(f"{proxy.url}/v1/chat/completions", content=many, timeout=30)
+        assert len(many) < 100_000 and refused.status_code == 503
+        assert refused.json()["error"]["message"] == "There is no room to read the body now: try again later."
+        assert proxy.server.proxy.connections.arriving_bytes == 0 and proxy.count("held") == 0
+        assert ask(proxy).status_code == 200
 
 
 def test_heads_that_do_not_end_count_in_the_same_bound(provider: Provider, tmp_path: Path) -> None:
@@ -215,14 +231,14 @@ def test_bodies_of_calls_count_until_the_provider_answers(provider: Provider, tm
     provider.behave("m", first_delay_s=1.5, words=("word ",) * 200, delay_s=0.02)
     body = json.dumps({**json.loads(text_of(450_000)), "stream": True}).encode()
     with (
-        running_proxy(tmp_path, WIDE, [at(provider)], arriving_bytes=1_000_000, most_body_bytes=500_000) as proxy,
+        running_proxy(tmp_path, WIDE, [at(provider)], arriving_bytes=3_000_000, most_body_bytes=500_000) as proxy,
         connected(proxy, 2) as busy,
     ):
         connections = proxy.server.proxy.connections
         for connection in busy:
             connection.sendall(whole(body))
         wait_until(lambda: proxy.count("held") == 2)
-        assert 900_000 < connections.arriving_bytes < 1_000_000
+        assert 2_700_000 < connections.arriving_bytes < 3_000_000, "what came, and twice that to read it"
         refused = httpx.post(f"{proxy.url}/v1/chat/completions", content=text_of(150_000), timeout=30)
         assert refused.status_code == 503 and refused.json()["error"]["code"] == "overloaded"
         for connection in busy:

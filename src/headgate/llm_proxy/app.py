@@ -15,6 +15,7 @@ from headgate.llm.dialects import Answer, Dialect, Family, Problem, dialect_of, 
 from headgate.llm.dialects.paths import family_of
 from headgate.llm.entry import Caller
 from headgate.llm.inputs import InputCount, count_input
+from headgate.llm_proxy.body_memory import read_bytes
 from headgate.llm_proxy.call_body import CallBody, read_body
 from headgate.llm_proxy.client_connections import ClientConnections
 from headgate.llm_proxy.client_side import ClientSide
@@ -163,6 +164,8 @@ class Proxy:
     ) -> Exchange | None:
         """What is to become of a call; None where it costs nothing, and was passed on."""
         raw = await self._body(request, dialect.family)
+        if not self.connections.may_read(request, read_bytes(raw)):
+            raise _refused(dialect.family, Problem.TOO_MANY, "There is no room to read the body now: try again later.")
         try:
             body, counted = await self._read(raw, dialect)
         except ArgumentError as error:

@@ -66,11 +66,15 @@ class ClientConnections:
         oldest.abort()
         return True
 
-    def arrived(self, size: int) -> None:
-        """Note that so much of a request came. Where that is too much, the requests that began first are refused."""
+    def arrived(self, size: int) -> bool:
+        """Note that so much of a request came; whether there is room for it.
+
+        Where that is too much, the requests that began first are refused.
+        """
         self.arriving_bytes += size
         while self.arriving_bytes > self._most_arriving_bytes and self.arriving:
             next(iter(self.arriving)).refuse(Problem.TOO_MANY, "Too many requests are arriving.")
+        return self.arriving_bytes <= self._most_arriving_bytes
 
     def head_came(self, request: web.BaseRequest) -> None:
         """A request is being answered."""
@@ -90,6 +94,14 @@ class ClientConnections:
         if connection is not None:
             connection.note(_BUSY)
             connection.look_behind()
+
+    def may_read(self, request: web.BaseRequest, size: int) -> bool:
+        """Whether there is room for what the body of a request takes once it is read: so much beside what came.
+
+        It is kept with what came. Requests that have not come whole give way.
+        """
+        connection = self.open.get(request.protocol)
+        return connection is None or connection.may_read(size)
 
     def body_dropped(self, request: web.BaseRequest) -> None:
         """The body of a request is kept no longer."""
@@ -173,6 +185,16 @@ class ClientConnection(asyncio.Protocol):
         request = self._request
         if request is not None and request.content.is_eof() and self._arriving.is_followed(request):
             self._handler.close()
+
+    def may_read(self, size: int) -> bool:
+        """Count what its body takes once it is read, if there is room for that."""
+        connections = self._connections
+        self._counted_bytes += size
+        if connections.arrived(size):
+            return True
+        self._counted_bytes -= size
+        connections.arriving_bytes -= size
+        return False
 
     def free_bytes(self) -> None:
         """Count what came no longer: it is kept no longer."""
