@@ -25,7 +25,7 @@ rules:
   - {name: all, by: [ip], limits: 1000000000/hour bucket}
 """
 _NGINX = """
-daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error.log crit;
+daemon off; worker_processes {workers}; pid {folder}/pid; error_log {folder}/error.log crit;
 events {{ worker_connections 512; }}
 http {{
     access_log off; keepalive_requests 1000000000;
@@ -73,16 +73,24 @@ _SUBJECTS = {
     "Python: POST /v1/check": _PYTHON_BODY,
     "front door: POST /v1/check": _DOOR_BODY,
 }
+_DOORS = ("door, 1 thread", "door, 2 threads")
+_ON_TWO_CORES = {
+    "": (_DOOR, _DOORS),
+    "one key": (_DOOR_ONE_KEY, _DOORS),
+    "nginx": (_NGINX_ANSWERS, ("nginx", "nginx, 2 workers")),
+}
+"""What is asked, and of which servers: on one core, and on two."""
 
 
 def run(quick: bool) -> Section:
     """Load the servers in turns, each on the first core, or on two where it has two threads."""
     seconds, rounds = (0.2, 2) if quick else (0.4, 9)
     per_second: dict[Subject, list[float]] = {subject: [] for subject in _SUBJECTS.values()}
-    more: dict[int, list[float]] = {_CLIENTS: [], 0: []}
+    more: dict[str, list[float]] = {"": [], "one key": [], "nginx": []}
     with ExitStack() as stack:
         servers = {
-            "nginx": stack.enter_context(_nginx()),
+            "nginx": stack.enter_context(_nginx(1)),
+            "nginx, 2 workers": stack.enter_context(_nginx(2)),
             "Python": stack.enter_context(_service(0)),
             "door, 1 thread": stack.enter_context(_service(1)),
             "door, 2 threads": stack.enter_context(_service(2)),
@@ -97,9 +105,12 @@ def run(quick: bool) -> Section:
                 )  # fmt: skip
                 if turn:  # the first warms up
                     measured.append(load.requests / (processor_seconds(pid) - before))
-            for clients, ratios in more.items():
-                one = _loaded_from_its_cores(servers["door, 1 thread"][1], clients, _CORES[:1], seconds)
-                two = _loaded_from_its_cores(servers["door, 2 threads"][1], clients, _CORES[:2], seconds)
+            for name, ratios in more.items():
+                subject, servers_asked = _ON_TWO_CORES[name]
+                one, two = (
+                    _loaded_from_its_cores(servers[server][1] + subject.path, subject.clients, _CORES[:count], seconds)
+                    for count, server in enumerate(servers_asked, 1)
+                )
                 if turn:
                     ratios.append(two / one)
         for subject in (_DOOR, _DOOR_BODY):
@@ -112,7 +123,7 @@ def run(quick: bool) -> Section:
     for name, subject in _SUBJECTS.items():
         measured = per_second[subject]
         rows.append((name, f"{median(measured):,.0f} ({min(measured):,.0f} to {max(measured):,.0f})"))
-    on_two, on_two_one_key = (median(ratios) for ratios in more.values())
+    on_two, on_two_one_key, nginx_on_two = (median(ratios) for ratios in more.values())
     return Section(
         "The front door",
         "`headgate serve` with a policy of one rule, in memory, asked by Python alone (`--threads 0`) and behind the "
@@ -120,7 +131,7 @@ def run(quick: bool) -> Section:
         f"a wrk with {_CONNECTIONS} connections on another core asks each of them, for {_CLIENTS:,} clients at random "
         "or for one. A processor second is one that the server had, with all its threads. Two cores are compared with "
         "one by what is answered in the same time where the load comes from the same cores: one thread each of the "
-        "door and of wrk on one core, two on two.",
+        "door and of wrk on one core, two on two; so is nginx, whose workers share nothing but the machine.",
         ("server and question", "checks a processor second"),
         rows,
         [
@@ -136,7 +147,7 @@ def run(quick: bool) -> Section:
             ),
             Target(
                 f"on two cores it decides at least {_TIMES_ONE_CORE} times as many checks as on one, on one key too",
-                f"{on_two:.2f}, on one key {on_two_one_key:.2f}",
+                f"{on_two:.2f}, on one key {on_two_one_key:.2f} (nginx with two workers: {nginx_on_two:.2f})",
                 min(on_two, on_two_one_key) >= _TIMES_ONE_CORE,
             ),
         ],
@@ -144,9 +155,9 @@ def run(quick: bool) -> Section:
 
 
 def _loaded_from_its_cores(url: str, clients: int, cores: Sequence[int], seconds: float) -> int:
-    """How many checks a service decides in a time that it shares its cores with the load."""
+    """How many requests a server answers in a time that it shares its cores with the load."""
     connections = _CONNECTIONS * len(cores)
-    [load] = wrk([url + _DOOR.path], seconds=2 * seconds, connections=connections, clients=clients, cores=cores)
+    [load] = wrk([url], seconds=2 * seconds, connections=connections, clients=clients, cores=cores)
     return load.requests
 
 
@@ -170,13 +181,13 @@ def _service(threads: int) -> Iterator[tuple[int, str]]:
 
 
 @contextmanager
-def _nginx() -> Iterator[tuple[int, str]]:
+def _nginx(workers: int) -> Iterator[tuple[int, str]]:
     port = free_port()
-    core = min(os.sched_getaffinity(0))
+    where = ",".join(str(core) for core in _CORES[:workers])
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder, "nginx.conf")
-        configuration.write_text(_NGINX.format(folder=folder, port=port))
-        command = [program("taskset") or "taskset", "-c", str(core), program("nginx") or "nginx"]
+        configuration.write_text(_NGINX.format(folder=folder, port=port, workers=workers))
+        command = [program("taskset") or "taskset", "-c", where, program("nginx") or "nginx"]
         with running([*command, "-p", folder, "-c", str(configuration)], port) as process:
             yield process.pid, f"http://127.0.0.1:{port}"
 
