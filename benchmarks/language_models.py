@@ -195,7 +195,7 @@ def _beside(measured: dict[str, Measured], ours_us: float) -> str:
 
 def _peer() -> Path | None:
     """A Python with token-throttle; None where there is none of the version that it needs."""
-    program = peer_program("token-throttle", "token-throttle>=14,<15", PEER_PYTHON)
+    program = peer_program("token-throttle", PEER_PYTHON)
     return None if program is None else program.with_name("python")
 
 
