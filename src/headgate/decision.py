@@ -84,6 +84,10 @@ class Reading(NamedTuple):
     delay_us: int
 
 
+Numbers = tuple[bool, int, int, int | None, int, int]
+"""The fields of a `Reading`."""
+
+
 @dataclass(frozen=True, slots=True)
 class LimitReading:
     """One limit's part of a decision.
@@ -175,6 +179,11 @@ class Decision:
     def definitions(self) -> tuple[NamedLimit, ...]:
         """The limits that were asked, in their order."""
         return self._definitions
+
+    @property
+    def readings(self) -> tuple[Numbers, ...]:
+        """The numbers of `limits`, in the order of a `Reading`; cheaper to read where few are needed."""
+        return self._readings
 
     @property
     def limits(self) -> tuple[LimitReading, ...]:

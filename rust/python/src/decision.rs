@@ -6,6 +6,7 @@ use headgate_core::table::answer::{Answer, OnFull, Readings};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
+use smallvec::SmallVec;
 
 /// What may decide where a store does not; `headgate.decision.DEGRADED` without the first.
 const DEGRADED: [&str; 3] = ["local", "open", "closed"];
@@ -126,6 +127,11 @@ impl Decision {
     #[getter]
     fn degraded(&self) -> &'static str {
         self.degraded
+    }
+
+    #[getter(readings)]
+    fn numbers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.readings().iter().map(fields).collect::<SmallVec<[Fields; 12]>>())
     }
 
     #[getter]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter as Counts
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
 from headgate.errors import MissingExtraError
@@ -28,7 +30,8 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 class ProxyMetrics:
     """The figures of one proxy; with `sharing` one worker's part in them. Shown are always those of all workers.
 
-    It keeps books, too: from them it knows what was held, used and spent.
+    It keeps books, too: from them it knows what was held, used and spent. On an event loop it counts what it is told
+    when the loop turns next: a call is sent to its provider, and an answer to its client, before that is counted.
     """
 
     def __init__(self, books: Books | None = None, sharing: Sharing | None = None) -> None:
@@ -36,6 +39,9 @@ class ProxyMetrics:
         self._models: set[str] = set()
         self._held: dict[str, tuple[int, int]] = {}
         """Tokens and billionths of a dollar that each call under way holds."""
+
+        self._uncounted: deque[Callable[[], object]] = deque()
+        """What is to be counted when the event loop turns."""
 
         self._coverage: Callable[[], Mapping[str, Coverage]] = dict
         self.registry = CollectorRegistry()
@@ -111,11 +117,11 @@ class ProxyMetrics:
 
     def ended(self, dialect: str, model: str, outcome: str) -> None:
         """A call has ended."""
-        self._calls.labels(dialect, self._model(model), outcome).inc()
+        self._soon(lambda: self._calls.labels(dialect, self._model(model), outcome).inc())
 
     def began(self, dialect: str, seconds: float) -> None:
         """The first byte of an answer was sent."""
-        self._first_byte.labels(dialect).observe(seconds)
+        self._soon(lambda: self._first_byte.labels(dialect).observe(seconds))
 
     def provider_failed(self, provider: str, reason: str) -> None:
         """A provider did not answer, or refused."""
@@ -133,6 +139,9 @@ class ProxyMetrics:
         """Take an entry of the books."""
         if self._books is not None:
             self._books.add(entry)
+        self._soon(lambda: self._count(entry))
+
+    def _count(self, entry: Entry) -> None:
         if entry.kind == "held":
             self._under_way.inc()
             self._hold(entry)
@@ -148,7 +157,23 @@ class ProxyMetrics:
 
     def exposition(self) -> bytes:
         """All figures, in Prometheus's text format."""
+        self._count_all()
         return generate_latest(self.registry)
+
+    def _soon(self, count: Callable[[], object]) -> None:
+        """Count something when the event loop turns next; at once where there is none."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            count()
+            return
+        if not self._uncounted:
+            loop.call_soon(self._count_all)
+        self._uncounted.append(count)
+
+    def _count_all(self) -> None:
+        while self._uncounted:
+            self._uncounted.popleft()()
 
     def _last_estimated(self) -> Mapping[tuple[str, str], int]:
         """Of the last calls, by model and result."""

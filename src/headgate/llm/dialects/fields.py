@@ -6,11 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 from headgate.amounts import number_text
 from headgate.clock import SYSTEM_CLOCK, Clock
-from headgate.decision import Decision, LimitReading
+from headgate.decision import Decision, NamedLimit, Numbers
 from headgate.llm.dialects.answers import duration_text
 from headgate.llm.dialects.paths import Family
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_KNOWN = 1000
+_PREFIXES: dict[Family, str] = {"openai": "x-ratelimit-", "anthropic": "anthropic-ratelimit-"}
 _LAST_US = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 _CACHE_AWARE = "uncached_input_tokens"
@@ -26,15 +28,20 @@ def limit_headers(family: Family, decision: Decision, *, clock: Clock = SYSTEM_C
     """
     headers: list[tuple[str, str]] = []
     now_us = clock.now_us()
-    for name, reading in _nearest(family, decision).items():
-        remaining = number_text(max(0, reading.remaining), reading.unit)
-        told = {"limit": number_text(reading.limit, reading.unit), "remaining": remaining}
+    readings, prefix = decision.readings, _PREFIXES[family]
+    for name, unit, limits in _told(family, decision.definitions):
+        place, limit = limits[0]
+        if len(limits) > 1:
+            place, limit = min(limits, key=lambda each: _rank(readings[each[0]]))
+        _, remaining, reset_after_us, *_ = readings[place]
+        left = number_text(max(0, remaining), unit)
         if family == "anthropic":
-            told["reset"] = moment_text(now_us + reading.reset_after_us)
-            headers += [(f"anthropic-ratelimit-{name}-{part}", value) for part, value in told.items()]
+            parts = [("limit", limit), ("remaining", left), ("reset", moment_text(now_us + reset_after_us))]
+            headers += [(f"{prefix}{name}-{part}", value) for part, value in parts]
         else:
-            told["reset"] = duration_text(reading.reset_after_us)
-            headers += [(f"x-ratelimit-{part}-{name}", value) for part, value in told.items()]
+            reset = duration_text(reset_after_us)
+            headers += [(f"{prefix}limit-{name}", limit), (f"{prefix}remaining-{name}", left)]
+            headers.append((f"{prefix}reset-{name}", reset))
     return headers
 
 
@@ -49,26 +56,39 @@ def moment_text(at_us: int) -> str:
     return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _nearest(family: Family, decision: Decision) -> dict[str, LimitReading]:
-    """By the name of a unit in headers, the limit that is told of it."""
-    found: dict[str, LimitReading] = {}
-    for reading in decision.limits:
-        if reading.shadow or not reading.definition.limit.is_rate:
+_Told = list[tuple[str, str, list[tuple[int, str]]]]
+
+
+def _told(family: Family, definitions: tuple[NamedLimit, ...]) -> _Told:
+    """What headers tell of limits: (its name there, the unit, the place and the size of each limit of it) of each unit.
+
+    Known of those that were asked before: a policy's limits are the same objects in each decision.
+    """
+    known = _known.get((family, id(definitions)))
+    if known is not None and known[0] is definitions:
+        return known[1]
+    found: dict[str, tuple[str, list[tuple[int, str]]]] = {}
+    for place, definition in enumerate(definitions):
+        limit = definition.limit
+        if definition.shadow or not limit.is_rate:
             continue
-        unit = "input_tokens" if family == "anthropic" and reading.unit == _CACHE_AWARE else reading.unit
+        unit = "input_tokens" if family == "anthropic" and limit.of == _CACHE_AWARE else limit.of
         name = unit.replace("_", "-").lower()
-        if name not in found or _is_nearer(reading, found[name]):
-            found[name] = reading
-    return found
+        found.setdefault(name, (limit.of, []))[1].append((place, number_text(limit.quota, limit.of)))
+    told = [(name, unit, limits) for name, (unit, limits) in found.items()]
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[family, id(definitions)] = definitions, told
+    return told
 
 
-def _is_nearer(reading: LimitReading, other: LimitReading) -> bool:
-    return _rank(reading) < _rank(other)
+_known: dict[tuple[Family, int], tuple[tuple[NamedLimit, ...], _Told]] = {}
+"""By dialect and definitions, which are kept here so that no others get their id."""
 
 
-def _rank(reading: LimitReading) -> tuple[bool, int, int]:
+def _rank(numbers: Numbers) -> tuple[bool, int, int]:
     """The least is told: refusing ones first, of those the longest wait; then what has the least left."""
-    wait_us = reading.retry_after_us
-    if not reading.allowed:
-        return False, -(1 << 62) if wait_us is None else -wait_us, reading.remaining
-    return True, reading.remaining, -reading.reset_after_us
+    allowed, remaining, reset_after_us, wait_us, _, _ = numbers
+    if not allowed:
+        return False, -(1 << 62) if wait_us is None else -wait_us, remaining
+    return True, remaining, -reset_after_us
