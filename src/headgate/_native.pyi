@@ -306,6 +306,36 @@ class NativeGate:
         """What `Resolver.resolve` gives for the same."""
 
 @final
+class ReplayJudge:
+    """A policy that judges entries of logs, and sums of what it judged; see `headgate.replay.judging`.
+
+    `steps_us` are the lengths of steps that a series may have, `most_steps` how many it has at the most.
+    """
+
+    def __new__(cls, gate: NativeGate, steps_us: list[int], most_steps: int) -> ReplayJudge: ...
+    def judge(
+        self,
+        entries: list[Any],
+        start: int,
+        told: list[tuple[tuple[int, tuple[str, ...]], ...] | None] | None = None,
+        /,
+    ) -> int:
+        """Judge entries from `start` on until one that only Python can judge; where that is, or behind the last.
+
+        To `told` is added, of each that was judged, None where it passes, else the places of the rules that refuse it,
+        each with its key.
+        """
+
+    def note(self, time_us: int, rules: Sequence[int], refusing: Sequence[bool], allowed: bool, cost: int) -> None:
+        """`headgate.replay.sums.Sums.note`, of a request that Python has judged."""
+
+    def sums(self) -> tuple[Any, ...]:
+        """`headgate.replay.sums.AllSums`."""
+
+    def counted(self, by: Sequence[tuple[str, ...]], kinds: Sequence[int]) -> dict[Any, int]:
+        """`headgate.replay.sums.Sums.counted`."""
+
+@final
 class CheckTally:
     """Counts what native checks decide, over all policies that were in force."""
 

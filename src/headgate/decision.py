@@ -60,8 +60,7 @@ def name_limits(
     names: Counter[str] = Counter()
     named = []
     for limit in limits:
-        kind = (limit.of, limit.family)
-        plain = limit.of == REQUESTS
+        kind, plain = (limit.of, limit.family), limit.of == REQUESTS
         own_scope = f"{scope if plain else f'{scope}/of/{limit.of}'}/{limit.family}.{families[kind]}"
         families[kind] += 1
         own = name if plain else f"{name}.{limit.of}"
@@ -82,10 +81,6 @@ class Reading(NamedTuple):
     retry_after_us: int | None
     next_after_us: int
     delay_us: int
-
-
-Numbers = tuple[bool, int, int, int | None, int, int]
-"""The fields of a `Reading`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +176,7 @@ class Decision:
         return self._definitions
 
     @property
-    def readings(self) -> tuple[Numbers, ...]:
+    def readings(self) -> tuple[tuple[bool, int, int, int | None, int, int], ...]:
         """The numbers of `limits`, in the order of a `Reading`; cheaper to read where few are needed."""
         return self._readings
 
@@ -189,8 +184,7 @@ class Decision:
     def limits(self) -> tuple[LimitReading, ...]:
         """Every limit's own numbers, in the order of the limits."""
         return tuple(
-            LimitReading(definition, *reading)
-            for definition, reading in zip(self._definitions, self._readings, strict=True)
+            LimitReading(own, *numbers) for own, numbers in zip(self._definitions, self._readings, strict=True)
         )
 
     @property
@@ -293,14 +287,11 @@ def describe(decision: Decision) -> str:
         words.append(f"retry_after={decision.retry_after}")
     if decision.delay_us:
         words.append(f"delay={decision.delay}")
-    if decision.degraded:
-        words.append(f"degraded={decision.degraded!r}")
+    words += [f"degraded={decision.degraded!r}"] if decision.degraded else []
     return f"Decision({', '.join(words)})"
 
 
-def _rebuild(
-    definitions: tuple[NamedLimit, ...], readings: Sequence[Reading], allowed: bool, binding: int | None, degraded: str
-) -> Decision:
+def _rebuild(definitions: Any, readings: Any, allowed: bool, binding: int | None, degraded: str) -> Decision:
     return Decision(definitions, readings, allowed=allowed, binding=binding, degraded=degraded)
 
 

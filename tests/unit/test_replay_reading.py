@@ -9,6 +9,7 @@ import lzma
 import os
 from collections.abc import Callable
 from datetime import date
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ POLICY = {"version": 1, "rules": [{"name": "all", "by": ["ip"], "limits": "2/min
 
 def read_all(path: Path, **reading: Any) -> tuple[list[Entry], Tally]:
     tally = Tally()
-    return list(Log(path, Reading(**reading)).entries(tally, lambda step: None)), tally
+    return list(chain.from_iterable(Log(path, Reading(**reading)).entries(tally, lambda step: None))), tally
 
 
 def read_text(folder: Path, text: str | bytes, **reading: Any) -> tuple[list[Entry], Tally]:

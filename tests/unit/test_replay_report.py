@@ -15,9 +15,9 @@ from headgate.cli.replay_text import outcome_lines, unread_lines
 from headgate.policy.gate import read_policy
 from headgate.replay.axis import axis_of, length_text, step_text
 from headgate.replay.charts import bars_of, difference_chart, time_chart
-from headgate.replay.judging import Series
 from headgate.replay.replay import Outcome, replay
 from headgate.replay.report import report
+from headgate.replay.series import Series
 from headgate.replay.sources import Log, Reading
 from headgate.replay.summary import summary
 

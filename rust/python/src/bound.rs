@@ -371,6 +371,20 @@ impl BoundLimits {
         now_us: Option<i64>,
         mode: Mode,
     ) -> PyResult<Decision> {
+        let answer = self.answer_groups(py, groups, of_group, now_us, mode)?;
+        Ok(Decision::new(self.definitions.clone_ref(py), answer))
+    }
+
+    /// What `decide_groups` is made of.
+    #[inline]
+    pub fn answer_groups(
+        &self,
+        py: Python<'_>,
+        groups: usize,
+        of_group: impl Fn(usize) -> (KeyHash, i64),
+        now_us: Option<i64>,
+        mode: Mode,
+    ) -> PyResult<Answer> {
         if groups != self.groups {
             return Err(PyValueError::new_err(format!("these limits take {} keys and costs", self.groups)));
         }
@@ -381,7 +395,13 @@ impl BoundLimits {
             self.table.fetch(&check);
             checks.push(check);
         }
-        self.apply(py, &checks, now_us.map_or_else(|| self.clock.now_us(py), Ok)?, mode)
+        self.answer(&checks, now_us.map_or_else(|| self.clock.now_us(py), Ok)?, mode)
+    }
+
+    /// The group of each limit.
+    #[inline]
+    pub fn group_of(&self) -> &[u16] {
+        &self.group_of
     }
 
     /// Decide for one unit of a key that is hashed, and charge it.
@@ -693,15 +713,18 @@ impl BoundLimits {
 
     #[inline]
     fn apply(&self, py: Python<'_>, checks: &[Check<'_>], now_us: i64, mode: Mode) -> PyResult<Decision> {
+        Ok(Decision::new(self.definitions.clone_ref(py), self.answer(checks, now_us, mode)?))
+    }
+
+    #[inline]
+    fn answer(&self, checks: &[Check<'_>], now_us: i64, mode: Mode) -> PyResult<Answer> {
         if self.in_flight.is_some() {
             if mode.commit {
                 self.check_is_held()?;
             }
-            let answer = self.table.apply_in_flight(checks, now_us, mode)?;
-            return Ok(Decision::new(self.definitions.clone_ref(py), answer));
+            return Ok(self.table.apply_in_flight(checks, now_us, mode)?);
         }
-        let answer = self.table.apply(checks, now_us, mode)?;
-        Ok(Decision::new(self.definitions.clone_ref(py), answer))
+        Ok(self.table.apply(checks, now_us, mode)?)
     }
 }
 

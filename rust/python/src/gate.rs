@@ -121,6 +121,12 @@ impl NativeGate {
         self.all_rules
     }
 
+    /// The names of the headers that the policy reads, by number.
+    #[inline]
+    pub fn names(&self) -> &[Py<PyString>] {
+        &self.names
+    }
+
     /// The number of the ruleset of a name; None for what is none.
     pub fn ruleset(&self, name: &Bound<'_, PyAny>) -> Option<usize> {
         self.gate.ruleset(name.cast::<PyString>().ok()?.to_str().ok()?)

@@ -23,10 +23,13 @@ mod keyed;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod lines;
 mod log_lines;
+mod log_subject;
 mod measured;
 mod operation;
 mod policy_parts;
 mod registration;
+mod replay_judge;
+mod replay_sums;
 mod reservation;
 mod scope_subject;
 mod sender;
@@ -79,6 +82,8 @@ mod _native {
     use crate::operation::Operation;
     #[pymodule_export]
     use crate::policy_parts::PolicyParts;
+    #[pymodule_export]
+    use crate::replay_judge::ReplayJudge;
     #[pymodule_export]
     use crate::reservation::Reservation;
     #[pymodule_export]

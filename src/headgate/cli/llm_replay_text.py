@@ -11,9 +11,9 @@ from headgate.cli.llm_report_text import counted, money, share, shown
 from headgate.replay.axis import axis_of
 from headgate.replay.call_judging import CallOutcome, CallSums, LimitResult
 from headgate.replay.charts import key_bars, time_chart
-from headgate.replay.judging import Series
 from headgate.replay.page import facts, legend, whole_page
 from headgate.replay.rates_only import LEFT_OUT
+from headgate.replay.series import Series
 from headgate.replay.times import clock_text, iso_time, span_text
 
 _MOST_USERS = 10

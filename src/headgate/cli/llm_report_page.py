@@ -15,8 +15,8 @@ from headgate.llm.books.report import Report, report_of
 from headgate.llm.books.sums import Sums
 from headgate.replay.axis import axis_of
 from headgate.replay.charts import key_bars, time_chart
-from headgate.replay.judging import Series
 from headgate.replay.page import facts, legend, whole_page
+from headgate.replay.series import Series
 from headgate.replay.times import span_text
 
 _MOST_BARS = 15

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from headgate.amounts import grouped_text
 from headgate.replay.entries import Tally
-from headgate.replay.judging import Result, RuleResult
 from headgate.replay.rates_only import LEFT_OUT
 from headgate.replay.replay import Outcome
+from headgate.replay.results import Result, RuleResult
 from headgate.replay.times import clock_text, span_text
 
 _NARROWEST = 40

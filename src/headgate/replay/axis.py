@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headgate.replay.judging import STEPS_S, Series
+from headgate.replay.series import STEPS_S, Series
 from headgate.replay.times import clock_text
 
 _SECOND_US = 1_000_000

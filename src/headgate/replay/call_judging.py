@@ -24,8 +24,8 @@ from headgate.llm.usage import Usage
 from headgate.money import read_money
 from headgate.policy.compiled import Policy
 from headgate.replay.call_trace import TraceCall
-from headgate.replay.judging import MINUTE_US, Series
 from headgate.replay.rates_only import rates_of
+from headgate.replay.series import MINUTE_US, Series
 from headgate.stores.memory import MOST_KEYS, MemoryStore
 from headgate.testing import ManualClock
 

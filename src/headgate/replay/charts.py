@@ -10,7 +10,7 @@ from html import escape
 from typing import NamedTuple
 
 from headgate.replay.axis import Axis, length_text
-from headgate.replay.judging import Series
+from headgate.replay.series import Series
 from headgate.replay.times import clock_text
 
 _ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)

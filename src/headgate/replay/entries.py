@@ -19,6 +19,9 @@ Entry = tuple[int, str, str, str, str, dict[str, str], LogCost]
 where the log was not asked for it. A plain tuple, for there are millions of them.
 """
 
+Block = list[Entry]
+"""Entries of a log that follow one another."""
+
 
 class Unread(NamedTuple):
     """A line that could not be read, or the first line of a part that could not be."""

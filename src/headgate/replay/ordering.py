@@ -12,11 +12,12 @@ import heapq
 import marshal
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import IO
 
-from headgate.replay.entries import Entry
+from headgate.replay.entries import Block, Entry
 
 _WINDOW = 50_000
 _RUN = 200_000
@@ -28,49 +29,57 @@ class FarOutOfOrder(Exception):
     """An entry is older than one that has already left the window."""
 
 
-def ordered(streams: Sequence[Iterable[Entry]]) -> Iterator[Entry]:
+def ordered(streams: Sequence[Iterable[Block]]) -> Iterator[Block]:
     """The entries of nearly sorted streams, merged; raises FarOutOfOrder for what a window cannot mend."""
     windows = [_windowed(stream) for stream in streams]
-    return windows[0] if len(windows) == 1 else heapq.merge(*windows, key=_time)
+    if len(windows) == 1:
+        return windows[0]
+    return _blocks(heapq.merge(*map(chain.from_iterable, windows), key=_time))
 
 
-def sorted_on_disk(streams: Sequence[Iterable[Entry]], folder: Path) -> Iterator[Entry]:
+def sorted_on_disk(streams: Sequence[Iterable[Block]], folder: Path) -> Iterator[Block]:
     """The entries of any streams, in order, through files in `folder`."""
     runs: list[Iterator[Entry]] = []
     for stream in streams:
         for run in _runs(stream):
             run.sort(key=_time)
             runs.append(_written(run, folder))
-    return heapq.merge(*runs, key=_time)
+    return _blocks(heapq.merge(*runs, key=_time))
 
 
-def _windowed(stream: Iterable[Entry]) -> Iterator[Entry]:
-    window: list[Entry] = []
+def _windowed(stream: Iterable[Block]) -> Iterator[Block]:
+    window: Block = []
     latest = -1
-    for entry in stream:
-        window.append(entry)
+    for block in stream:
+        window += block
         if len(window) >= 2 * _WINDOW:
             window.sort(key=_time)
             if window[0][0] < latest:
                 raise FarOutOfOrder
-            yield from window[:_WINDOW]
-            latest = window[_WINDOW - 1][0]
-            del window[:_WINDOW]
+            leaving = window[:-_WINDOW]
+            yield leaving
+            latest = leaving[-1][0]
+            del window[: len(leaving)]
     window.sort(key=_time)
     if window and window[0][0] < latest:
         raise FarOutOfOrder
-    yield from window
+    yield window
 
 
-def _runs(stream: Iterable[Entry]) -> Iterator[list[Entry]]:
-    run: list[Entry] = []
-    for entry in stream:
-        run.append(entry)
+def _runs(stream: Iterable[Block]) -> Iterator[Block]:
+    run: Block = []
+    for block in stream:
+        run += block
         if len(run) >= _RUN:
             yield run
             run = []
     if run:
         yield run
+
+
+def _blocks(entries: Iterator[Entry]) -> Iterator[Block]:
+    while block := list(islice(entries, _BLOCK)):
+        yield block
 
 
 def _written(run: list[Entry], folder: Path) -> Iterator[Entry]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import heapq
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import tee
 from pathlib import Path
 from typing import NamedTuple
 
 from headgate.policy.compiled import Policy
-from headgate.replay.entries import Entry, Tally
-from headgate.replay.judging import Judge, Refusal, Result, Series, key_text
+from headgate.replay.entries import Block, Tally
+from headgate.replay.judging import Judge, Refusals
 from headgate.replay.ordering import FarOutOfOrder, ordered, sorted_on_disk
 from headgate.replay.rates_only import LEFT_OUT
+from headgate.replay.results import Refusal, Result, key_text
+from headgate.replay.series import Series
 from headgate.replay.sources import Log
 
 Progress = Callable[[int], None]
@@ -121,35 +121,40 @@ class _Replay:
         self,
         logs: Sequence[Log],
         progress: Progress,
-        in_order: Callable[[Sequence[Iterator[Entry]]], Iterator[Entry]],
+        in_order: Callable[[Sequence[Iterator[Block]]], Iterator[Block]],
     ) -> Outcome:
         outcome = self._outcome
         streams = [log.entries(outcome.unread, progress) for log in logs]
         outcome.costs = tuple(dict.fromkeys(unit for log in logs for unit in log.costs))
         if self._span != ALWAYS:
             streams = [self._within(stream) for stream in streams]
-        entries = in_order(streams)
         if len(self._judges) == 1:
-            deque(self._judges[0].judged(entries), maxlen=0)
+            for block in in_order(streams):
+                self._judges[0].judge(block)
         else:
-            outcome.difference = self._compare(entries)
+            outcome.difference = self._compare(in_order(streams))
         outcome.results = [judge.finish() for judge in self._judges]
         outcome.first_us, outcome.last_us = self._judges[0].first_us, self._judges[0].last_us
         return outcome
 
-    def _within(self, stream: Iterator[Entry]) -> Iterator[Entry]:
+    def _within(self, stream: Iterator[Block]) -> Iterator[Block]:
         from_us, to_us = self._span
-        for entry in stream:
-            if from_us <= entry[0] < to_us:
-                yield entry
-            else:
-                self._outcome.outside += 1
+        for block in stream:
+            inside = [entry for entry in block if from_us <= entry[0] < to_us]
+            self._outcome.outside += len(block) - len(inside)
+            yield inside
 
-    def _compare(self, entries: Iterator[Entry]) -> Difference:
+    def _compare(self, blocks: Iterator[Block]) -> Difference:
         first, second = self._judges
         difference = Difference()
-        one, other = tee(entries)
-        for before, after in zip(first.judged(one), second.judged(other), strict=True):
-            if before != after:
-                difference.add(second.refusal if before else first.refusal, denied=before)
+        for block in blocks:
+            before: Refusals = []
+            after: Refusals = []
+            first.judge(block, before)
+            second.judge(block, after)
+            for one, other in zip(before, after, strict=True):
+                if one is None and other is not None:
+                    difference.add(other, denied=True)
+                elif one is not None and other is None:
+                    difference.add(one, denied=False)
         return difference

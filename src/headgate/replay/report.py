@@ -7,9 +7,9 @@ from html import escape
 from headgate.amounts import grouped_text
 from headgate.replay.axis import Axis, axis_of
 from headgate.replay.charts import difference_chart, key_bars, time_chart
-from headgate.replay.judging import BusyKey, Result, RuleResult
 from headgate.replay.page import facts, legend, whole_page
 from headgate.replay.replay import Difference, Outcome
+from headgate.replay.results import BusyKey, Result, RuleResult
 from headgate.replay.times import clock_text, span_text
 
 

@@ -11,14 +11,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from headgate.errors import ConfigError
 from headgate.replay.common_log import FIELDS, common_reader, split_block
 from headgate.replay.compressed import CHUNK, Damaged, chunks_of
-from headgate.replay.entries import LONGEST_LINE, Entry, Tally, Unread, Unreadable
+from headgate.replay.entries import LONGEST_LINE, Block, Entry, Tally, Unread, Unreadable
 from headgate.replay.fielded_log import FieldNames, json_reader, row_reader
 from headgate.replay.log_costs import PLAIN, CostFields
 from headgate.replay.times import Calendar, TimeReader, UnknownTime
@@ -29,6 +29,7 @@ FORMATS: tuple[Format, ...] = ("auto", "common", "json", "csv", "tsv")
 _LONGEST_REST = 4 * CHUNK
 _TOO_LONG = f"the line is longer than {LONGEST_LINE} characters"
 _SAMPLE_LINES = 50
+_ROWS = 1000
 _MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 
@@ -62,8 +63,8 @@ class Log:
         """The units that its entries have costs of their own in: `PLAIN` where they name none."""
         return tuple(self._reading.units) or ((PLAIN,) if "cost" in self._reading.fields else ())
 
-    def entries(self, tally: Tally, progress: Callable[[int], None]) -> Iterator[Entry]:
-        """The entries, in the order of the file; what cannot be read is counted."""
+    def entries(self, tally: Tally, progress: Callable[[int], None]) -> Iterator[Block]:
+        """The entries in blocks, in the order of the file; what cannot be read is counted."""
         calendar = self._calendar()
         reading = replace(self._reading, read_time=self._reading.read_time.of_log(calendar))
         with self.path.open("rb") as raw:
@@ -81,7 +82,9 @@ class Log:
                 )
             blocks = self._blocks(chain([first], chunks), tally)
             if kind in ("csv", "tsv"):
-                yield from self._rows(reading, blocks, kind, first, tally)
+                rows = self._rows(reading, blocks, kind, first, tally)
+                while block := list(islice(rows, _ROWS)):
+                    yield block
             else:
                 yield from self._read_lines(reading, blocks, kind, tally)
         if calendar.guessed is not None:
@@ -105,18 +108,28 @@ class Log:
 
     def _read_lines(
         self, reading: Reading, blocks: Iterator[tuple[int, str]], kind: str, tally: Tally
-    ) -> Iterator[Entry]:
+    ) -> Iterator[Block]:
         read, split = self._line_reader(reading, kind)
         for number, block in blocks:
-            for offset, item in enumerate(split(block)):
-                if type(item) is tuple:
-                    yield item
-                elif item:
-                    try:
-                        yield read(item)
-                    except (Unreadable, UnknownTime) as error:
-                        if item.strip():
-                            tally.add(self.name, number + offset, str(error), item)
+            items = split(block)
+            entries = [item for item in items if type(item) is tuple]
+            if len(entries) < len(items):
+                entries = list(self._entries(items, read, number, tally))
+            yield entries
+
+    def _entries(
+        self, items: Sequence[Any], read: Callable[[str], Entry], number: int, tally: Tally
+    ) -> Iterator[Entry]:
+        """The entries of items that are lines or entries, the first of them line `number`."""
+        for offset, item in enumerate(items):
+            if type(item) is tuple:
+                yield item
+            elif item:
+                try:
+                    yield read(item)
+                except (Unreadable, UnknownTime) as error:
+                    if item.strip():
+                        tally.add(self.name, number + offset, str(error), item)
 
     def _line_reader(
         self, reading: Reading, kind: str

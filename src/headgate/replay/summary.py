@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.amounts import is_money, number_text
-from headgate.replay.judging import Result, RuleResult
 from headgate.replay.log_costs import PLAIN
 from headgate.replay.replay import Difference, Outcome
+from headgate.replay.results import Result, RuleResult
 from headgate.replay.times import iso_time
 
 

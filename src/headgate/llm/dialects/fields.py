@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from headgate.amounts import number_text
 from headgate.clock import SYSTEM_CLOCK, Clock
-from headgate.decision import Decision, NamedLimit, Numbers
+from headgate.decision import Decision, NamedLimit
 from headgate.llm.dialects.answers import duration_text
 from headgate.llm.dialects.paths import Family
 
@@ -56,6 +56,9 @@ def moment_text(at_us: int) -> str:
     return f"{_EPOCH + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%SZ}"
 
 
+_Numbers = tuple[bool, int, int, int | None, int, int]
+"""A `Reading`'s."""
+
 _Told = list[tuple[str, str, list[tuple[int, str]]]]
 
 
@@ -86,7 +89,7 @@ _known: dict[tuple[Family, int], tuple[tuple[NamedLimit, ...], _Told]] = {}
 """By dialect and definitions, which are kept here so that no others get their id."""
 
 
-def _rank(numbers: Numbers) -> tuple[bool, int, int]:
+def _rank(numbers: _Numbers) -> tuple[bool, int, int]:
     """The least is told: refusing ones first, of those the longest wait; then what has the least left."""
     allowed, remaining, reset_after_us, wait_us, _, _ = numbers
     if not allowed:

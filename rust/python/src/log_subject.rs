@@ -1,0 +1,101 @@
+//! An entry of a log, as a policy reads it: (time_us, client, method, path, host, headers, cost).
+
+use std::cell::OnceCell;
+
+use headgate_policy::subject::{Name, Sent, Subject};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyInt, PyString, PyTuple};
+use smallvec::SmallVec;
+
+use crate::gate_subject::Trouble;
+
+const FIELDS: usize = 7;
+
+/// An entry of `headgate.replay.entries`.
+pub struct LogSubject<'py, 'own> {
+    /// Its fields, in their order.
+    fields: &'own [Bound<'py, PyAny>; FIELDS],
+    headers: Option<&'own Bound<'py, PyDict>>,
+    /// The names of the headers that the policy reads, by number, and what was found of each.
+    names: &'own [Py<PyString>],
+    found: SmallVec<[OnceCell<Option<Bound<'py, PyString>>>; 2]>,
+}
+
+impl<'py, 'own> LogSubject<'py, 'own> {
+    /// None for what is no entry.
+    #[inline]
+    pub fn of(entry: &'own Bound<'py, PyAny>, names: &'own [Py<PyString>]) -> Option<Self> {
+        let fields: &[Bound<'py, PyAny>; FIELDS] = entry.cast::<PyTuple>().ok()?.as_slice().try_into().ok()?;
+        let headers = fields[5].cast_exact::<PyDict>().ok()?;
+        let headers = (!headers.is_empty()).then_some(headers);
+        let found = if headers.is_some() { names.iter().map(|_| OnceCell::new()).collect() } else { SmallVec::new() };
+        Some(Self { fields, headers, names, found })
+    }
+
+    /// Its moment, in microseconds since the epoch.
+    #[inline]
+    pub fn time_us(&self) -> PyResult<i64> {
+        self.fields[0].extract()
+    }
+
+    /// What the log says that it cost; None for what is not one number.
+    #[inline]
+    pub fn cost(&self) -> Option<i64> {
+        let cost = &self.fields[6];
+        if cost.is_exact_instance_of::<PyInt>() { cost.extract().ok() } else { None }
+    }
+
+    /// What UTF-8 cannot say is left to Python.
+    #[inline]
+    fn text(&self, place: usize) -> Result<&str, Trouble> {
+        let text = self.fields[place].cast_exact::<PyString>().map_err(|_| Trouble::Python)?;
+        text.to_str().map_err(|_| Trouble::Python)
+    }
+}
+
+impl Subject for LogSubject<'_, '_> {
+    type Error = Trouble;
+
+    #[inline]
+    fn method(&self) -> Result<&str, Trouble> {
+        self.text(2)
+    }
+
+    #[inline]
+    fn path(&self) -> Result<&str, Trouble> {
+        self.text(3)
+    }
+
+    fn host(&self) -> Result<&str, Trouble> {
+        self.text(4)
+    }
+
+    #[inline]
+    fn client_ip(&self) -> Result<&str, Trouble> {
+        self.text(1)
+    }
+
+    fn endpoint(&self) -> Result<&str, Trouble> {
+        Ok("")
+    }
+
+    #[inline]
+    fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, Trouble> {
+        let Some(headers) = self.headers else {
+            return Ok(None);
+        };
+        let place = &self.found[name.number];
+        if place.get().is_none() {
+            let value = headers.get_item(&self.names[name.number])?;
+            let text =
+                value.map(|value| value.cast_into_exact::<PyString>().map_err(|_| Trouble::Python)).transpose()?;
+            let _ = place.set(text);
+        }
+        let text = place.get().and_then(Option::as_ref);
+        text.map(|text| text.to_str().map(Sent::One).map_err(|_| Trouble::Python)).transpose()
+    }
+
+    fn attribute(&self, _: &str) -> Result<&str, Trouble> {
+        Ok("") // what a request tells of itself are its headers
+    }
+}
