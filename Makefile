@@ -84,4 +84,4 @@ docs: install ## Draw the pictures of the docs.
 	@$(BIN)/python docs/pictures.py
 
 clean: ## Remove what was built.
-	@rm -rf .venv .venv-* rust/target build dist src/headgate/_native*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants
+	@rm -rf .venv .venv-* .peer-* rust/target build dist src/headgate/_native*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants

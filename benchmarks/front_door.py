@@ -1,4 +1,4 @@
-"""The front door: checks a processor second, beside the Python service and an nginx that only answers."""
+"""The front door: checks a processor second, beside the Python service, other limiters, and an nginx that answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import httpx
 
+from benchmarks.door_peers import RATELIMIT, Peer, peer_running, peers
 from benchmarks.measuring import Section, Target
-from benchmarks.servers import free_port, processor_seconds, program, running, wrk
+from benchmarks.servers import free_port, processor_seconds, program, redis_server, running, wrk
 
 _POLICY = """\
 version: 1
@@ -46,6 +47,8 @@ _CORES = sorted(os.sched_getaffinity(0))
 _CONNECTIONS = 16
 _CLIENTS = 60_000
 _TIMES_PYTHON = 5
+_TIMES_PYTHON_ON_REDIS = 3
+_TIMES_RATELIMIT = 3
 _PART_OF_NGINX = 0.5
 _TIMES_ONE_CORE = 1.8
 
@@ -65,6 +68,8 @@ _DOOR = Subject("door, 1 thread", "/check/default/a", clients=_CLIENTS)
 _DOOR_ONE_KEY = Subject("door, 1 thread", "/check/default/a")
 _PYTHON_BODY = Subject("Python", "/v1/check", _BODY)
 _DOOR_BODY = Subject("door, 1 thread", "/v1/check", _BODY)
+_PYTHON_ON_REDIS = Subject("Python on Redis", "/check/default/a", clients=_CLIENTS)
+_DOOR_ON_REDIS = Subject("door on Redis", "/check/default/a", clients=_CLIENTS)
 _SUBJECTS = {
     "nginx: a constant answer": _NGINX_ANSWERS,
     "Python: GET /check": _PYTHON,
@@ -72,6 +77,8 @@ _SUBJECTS = {
     "front door: GET /check, one key": _DOOR_ONE_KEY,
     "Python: POST /v1/check": _PYTHON_BODY,
     "front door: POST /v1/check": _DOOR_BODY,
+    "Python on Redis: GET /check": _PYTHON_ON_REDIS,
+    "front door on Redis: GET /check": _DOOR_ON_REDIS,
 }
 _DOORS = ("door, 1 thread", "door, 2 threads")
 _ON_TWO_CORES = {
@@ -81,20 +88,45 @@ _ON_TWO_CORES = {
 }
 """What is asked, and of which servers: on one core, and on two."""
 
+_TEXT = (
+    "`headgate serve` with a policy of one rule, asked by Python alone (`--threads 0`) and behind the native front "
+    "door, with its states in memory and in a Redis, and an nginx of one worker that answers `return 200` with the "
+    "same fields. Other limiters are asked about one client in the body of a POST: throttlecrab, with its states in "
+    "memory, and envoyproxy/ratelimit over HTTP, which keeps its counts in the same Redis. In short turns a wrk with "
+    f"{_CONNECTIONS} connections on another core asks each of them, for {_CLIENTS:,} clients at random or for one. A "
+    "processor second is one that the process of the server had, with all its threads; those of Redis and of wrk count "
+    "for none of them. Two cores are compared with one where the load comes from the same cores: one thread each of "
+    "the door and of wrk on one core, two on two; so is nginx, whose workers share nothing but the machine. What is "
+    "answered in the same time shows what a client gets, and falls with whatever holds up the cores, the load itself "
+    "and the rest of the machine included. What a processor second of the server gives on two cores, times two, over "
+    "what it gives on one shows what the server loses by having two threads: by waiting in turns, by memory that "
+    "travels between the cores, and by cores that are slower when both work. Time without work to do is in the first "
+    "measure and not in the second."
+)
+
 
 def run(quick: bool) -> Section:
     """Load the servers in turns, each on the first core, or on two where it has two threads."""
     seconds, rounds = (0.2, 2) if quick else (0.4, 9)
-    per_second: dict[Subject, list[float]] = {subject: [] for subject in _SUBJECTS.values()}
-    more: dict[str, list[float]] = {"": [], "one key": [], "nginx": []}
+    found = peers()
+    peers_here = {name: peer for name, peer in found.items() if isinstance(peer.program, Path)}
+    subjects = _SUBJECTS | {_question(peer): _subject(peer) for peer in peers_here.values()}
+    per_second: dict[Subject, list[float]] = {subject: [] for subject in subjects.values()}
+    scaled: dict[str, list[Scaled]] = {name: [] for name in _ON_TWO_CORES}
     with ExitStack() as stack:
+        redis_port = stack.enter_context(redis_server())
+        on_redis = f"redis://127.0.0.1:{redis_port}/0"
         servers = {
             "nginx": stack.enter_context(_nginx(1)),
             "nginx, 2 workers": stack.enter_context(_nginx(2)),
             "Python": stack.enter_context(_service(0)),
             "door, 1 thread": stack.enter_context(_service(1)),
             "door, 2 threads": stack.enter_context(_service(2)),
+            "Python on Redis": stack.enter_context(_service(0, on_redis)),
+            "door on Redis": stack.enter_context(_service(1, on_redis)),
         }
+        for name, peer in peers_here.items():
+            servers[name] = stack.enter_context(peer_running(peer, _CORES[0], redis_port))
         for turn in range(rounds + 1):
             for subject, measured in per_second.items():
                 pid, url = servers[subject.server]
@@ -105,71 +137,114 @@ def run(quick: bool) -> Section:
                 )  # fmt: skip
                 if turn:  # the first warms up
                     measured.append(load.requests / (processor_seconds(pid) - before))
-            for name, ratios in more.items():
+            for name, ratios in scaled.items():
                 subject, servers_asked = _ON_TWO_CORES[name]
                 one, two = (
-                    _loaded_from_its_cores(servers[server][1] + subject.path, subject.clients, _CORES[:count], seconds)
+                    _loaded_from_its_cores(servers[server], subject, _CORES[:count], seconds)
                     for count, server in enumerate(servers_asked, 1)
                 )
                 if turn:
-                    ratios.append(two / one)
+                    ratios.append(Scaled(two.requests / one.requests, 2 * two.per_second / one.per_second))
         for subject in (_DOOR, _DOOR_BODY):
             _verify(servers[subject.server][1], subject)
 
+    rows = []
+    for name, subject in subjects.items():
+        measured = per_second[subject]
+        rows.append((name, f"{median(measured):,.0f} ({min(measured):,.0f} to {max(measured):,.0f})"))
+    rows += [(peer.name, f"not measured: {peer.program}") for peer in found.values() if peer.name not in peers_here]
+    return Section("The front door", _TEXT, ("server and question", "checks a processor second"), rows,
+                   _targets(per_second, scaled, found[RATELIMIT]))  # fmt: skip
+
+
+def _targets(
+    per_second: Mapping[Subject, list[float]], scaled: Mapping[str, list[Scaled]], ratelimit: Peer
+) -> list[Target]:
     def ratio(one: Subject, other: Subject) -> float:
         return median(mine / its for mine, its in zip(per_second[one], per_second[other], strict=True))
 
-    rows = []
-    for name, subject in _SUBJECTS.items():
-        measured = per_second[subject]
-        rows.append((name, f"{median(measured):,.0f} ({min(measured):,.0f} to {max(measured):,.0f})"))
-    on_two, on_two_one_key, nginx_on_two = (median(ratios) for ratios in more.values())
-    return Section(
-        "The front door",
-        "`headgate serve` with a policy of one rule, in memory, asked by Python alone (`--threads 0`) and behind the "
-        "native front door, and an nginx of one worker that answers `return 200` with the same fields. In short turns "
-        f"a wrk with {_CONNECTIONS} connections on another core asks each of them, for {_CLIENTS:,} clients at random "
-        "or for one. A processor second is one that the server had, with all its threads. Two cores are compared with "
-        "one by what is answered in the same time where the load comes from the same cores: one thread each of the "
-        "door and of wrk on one core, two on two; so is nginx, whose workers share nothing but the machine.",
-        ("server and question", "checks a processor second"),
-        rows,
-        [
-            Target(
-                f"the front door decides at least {_TIMES_PYTHON} times as many checks a processor second as Python",
-                f"{ratio(_DOOR, _PYTHON):.1f}",
-                ratio(_DOOR, _PYTHON) >= _TIMES_PYTHON,
-            ),
-            Target(
-                "and at least half as many as nginx gives constant answers",
-                f"{ratio(_DOOR, _NGINX_ANSWERS):.2f}",
-                ratio(_DOOR, _NGINX_ANSWERS) >= _PART_OF_NGINX,
-            ),
-            Target(
-                f"on two cores it decides at least {_TIMES_ONE_CORE} times as many checks as on one, on one key too",
-                f"{on_two:.2f}, on one key {on_two_one_key:.2f} (nginx with two workers: {nginx_on_two:.2f})",
-                min(on_two, on_two_one_key) >= _TIMES_ONE_CORE,
-            ),
-        ],
-    )
+    def on_two(measure: Callable[[Scaled], float]) -> tuple[str, bool]:
+        door, one_key, nginx = (median(map(measure, ratios)) for ratios in scaled.values())
+        told = f"{door:.2f}, on one key {one_key:.2f} (nginx with two workers: {nginx:.2f})"
+        return told, min(door, one_key) >= _TIMES_ONE_CORE
+
+    peer = _subject(ratelimit)
+    beside = ratio(_DOOR_BODY, peer) if peer in per_second else None
+    return [
+        Target(
+            f"the front door decides at least {_TIMES_PYTHON} times as many checks a processor second as Python",
+            f"{ratio(_DOOR, _PYTHON):.1f}",
+            ratio(_DOOR, _PYTHON) >= _TIMES_PYTHON,
+        ),
+        Target(
+            "and at least half as many as nginx gives constant answers",
+            f"{ratio(_DOOR, _NGINX_ANSWERS):.2f}",
+            ratio(_DOOR, _NGINX_ANSWERS) >= _PART_OF_NGINX,
+        ),
+        Target(
+            f"with Redis behind it, at least {_TIMES_PYTHON_ON_REDIS} times as many as Python with the same Redis",
+            f"{ratio(_DOOR_ON_REDIS, _PYTHON_ON_REDIS):.1f}",
+            ratio(_DOOR_ON_REDIS, _PYTHON_ON_REDIS) >= _TIMES_PYTHON_ON_REDIS,
+        ),
+        Target(
+            f"with a body and in memory, at least {_TIMES_RATELIMIT} times as many as envoyproxy/ratelimit over HTTP",
+            "not measured" if beside is None else f"{beside:.1f}",
+            beside is not None and beside >= _TIMES_RATELIMIT,
+        ),
+        Target(
+            f"on two cores it answers at least {_TIMES_ONE_CORE} times as many checks as on one, on one key too",
+            *on_two(lambda ratios: ratios.answered),
+        ),
+        Target(
+            f"and, by processor seconds of the server alone, at least {_TIMES_ONE_CORE} times as many",
+            *on_two(lambda ratios: ratios.by_processor),
+        ),
+    ]
 
 
-def _loaded_from_its_cores(url: str, clients: int, cores: Sequence[int], seconds: float) -> int:
-    """How many requests a server answers in a time that it shares its cores with the load."""
-    connections = _CONNECTIONS * len(cores)
-    [load] = wrk([url], seconds=2 * seconds, connections=connections, clients=clients, cores=cores)
-    return load.requests
+def _question(peer: Peer) -> str:
+    return f"{peer.name}: POST {peer.path}"
+
+
+def _subject(peer: Peer) -> Subject:
+    return Subject(peer.name, peer.path, peer.body)
+
+
+class Loaded(NamedTuple):
+    """What a server answered, and how much of that in a processor second that it had."""
+
+    requests: int
+    per_second: float
+
+
+class Scaled(NamedTuple):
+    """Two cores over one: by what is answered in the same time, and by what a processor second gives, times two."""
+
+    answered: float
+    by_processor: float
+
+
+def _loaded_from_its_cores(server: tuple[int, str], subject: Subject, cores: Sequence[int], seconds: float) -> Loaded:
+    """What a server answers in a time that it shares its cores with the load."""
+    pid, url = server
+    before = processor_seconds(pid)
+    [load] = wrk(
+        [url + subject.path], seconds=2 * seconds, connections=_CONNECTIONS * len(cores), clients=subject.clients,
+        cores=cores,
+    )  # fmt: skip
+    return Loaded(load.requests, load.requests / (processor_seconds(pid) - before))
 
 
 @contextmanager
-def _service(threads: int) -> Iterator[tuple[int, str]]:
-    """The process and the address of a service, on the first core if it has one thread."""
+def _service(threads: int, store: str = "") -> Iterator[tuple[int, str]]:
+    """The process and the address of a service, on the first core if it has one thread; its store is memory or this."""
     where = ",".join(str(core) for core in _CORES[: max(1, threads)])
     with tempfile.TemporaryDirectory() as folder:
         policy = Path(folder, "policy.yaml")
         policy.write_text(_POLICY)
         command = [program("taskset") or "taskset", "-c", where, sys.executable, "-m", "headgate", "serve"]
         command += [str(policy), "--port", "0", "--threads", str(threads)]
+        command += ["--store", store] if store else []
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stderr is not None

@@ -1,13 +1,18 @@
-"""Peers that need an environment of their own: another Python than ours, or packages that ours cannot have beside."""
+"""Peers that have to be made at their first use: in a Python of their own, or built by Cargo or Go."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PEER_PYTHON = "3.12"
 _LONGEST_INSTALL_S = 300
+_BUILDS_WITHIN_S = 15 * 60
 
 
 def peer_program(name: str, version: str) -> Path | None:
@@ -35,3 +40,37 @@ def peer_program(name: str, version: str) -> Path | None:
             return None
         installed.write_bytes(requirements.read_bytes())
     return place / "bin" / name
+
+
+def cargo_program(name: str, version: str) -> Path | str:
+    """The program of a crate of the same name, built at its first use with the versions that it locks; or why not."""
+    place = ROOT / f".peer-{name}-{version}"
+    command = ["cargo", "install", "--quiet", "--locked", "--root", str(place), "--version", version, name]
+    return _built(place / "bin" / name, command, {})
+
+
+def go_program(name: str, package: str, version: str) -> Path | str:
+    """The program of a Go package, which is called `name`, built at its first use; or why it is not to be had."""
+    place = ROOT / f".peer-{name}-{version}"
+    command = ["go", "install", f"{package}@{version}"]
+    return _built(place / package.rpartition("/")[2], command, {"GOBIN": str(place)})
+
+
+def _built(program: Path, command: Sequence[str], environment: Mapping[str, str]) -> Path | str:
+    if program.exists():
+        return program
+    if shutil.which(command[0]) is None:
+        return f"{command[0]} is not installed"
+    # Outside of this project, whose settings of Cargo are not the peer's.
+    with subprocess.Popen(
+        command, cwd="/", env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as building:
+        try:
+            _, said = building.communicate(timeout=_BUILDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(building.pid, signal.SIGKILL)  # its compilers too
+            return f"it was not built within {_BUILDS_WITHIN_S // 60} minutes"
+    if building.returncode == 0 and program.exists():
+        return program
+    lines = said.strip().splitlines() or ["it left no program"]
+    return f"{command[0]}: {next((line for line in lines if line.startswith('error')), lines[-1]).strip()}"
