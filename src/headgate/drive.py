@@ -8,7 +8,7 @@ or an awaitable. On an event loop what is no awaitable is taken as it is: a stor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -53,6 +53,46 @@ async def drive_async(steps: Generator[Any, Any, T], do: Callable[[Any], Any] | 
         return result
     finally:
         steps.close()
+
+
+async def drive_together(
+    works: Sequence[Generator[Any, Any, T]], do: Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
+) -> list[T | Exception]:
+    """The result of each of several works, or the error that ended it; the steps that are due together are done so.
+
+    `do` gives what came of each step, in their order; an error among it is raised where that step was yielded.
+    """
+    results: list[Any] = [None] * len(works)
+    came: list[tuple[int, Any]] = [(place, None) for place in range(len(works))]
+    try:
+        while came:
+            places, steps = [], []
+            for place, value in came:
+                work = works[place]
+                try:
+                    step = work.throw(value) if isinstance(value, Exception) else work.send(value)
+                except StopIteration as stop:
+                    results[place] = stop.value
+                except Exception as error:
+                    results[place] = error
+                else:
+                    places.append(place)
+                    steps.append(step)
+            came = list(zip(places, await do(steps), strict=True)) if steps else []
+    finally:
+        for work in works:
+            work.close()
+    return results
+
+
+def all_or_error(results: Sequence[T | Exception]) -> list[T]:
+    """The results of `drive_together`; raises the first error among them."""
+    good = []
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+        good.append(result)
+    return good
 
 
 async def answered(answer: T | Awaitable[T]) -> T:

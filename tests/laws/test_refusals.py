@@ -33,8 +33,11 @@ class Counting(MemoryStore):
 
         class Counted:
             def __getattr__(self, name: str) -> Any:
-                store.calls += 1
-                return getattr(bound, name)
+                def ask(*arguments: Any, **options: Any) -> Any:
+                    store.calls += 1
+                    return getattr(bound, name)(*arguments, **options)
+
+                return ask
 
         return Counted()
 

@@ -56,6 +56,9 @@ class Remote(MemoryStore):
         bound = self.bind(limits, clock=clock)
 
         class Limits:
+            async def decide_many(self, operations: Any) -> list[Any]:
+                return [bound.decide(operation) for operation in operations]
+
             def __getattr__(self, name: str) -> Callable[..., Any]:
                 async def ask(*arguments: Any) -> Any:
                     return getattr(bound, name)(*arguments)

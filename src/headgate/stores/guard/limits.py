@@ -5,14 +5,13 @@ Each method is written once, as steps that yield what the store answers; `drive`
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from headgate.clock import SYSTEM_CLOCK, Clock, SystemClock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision, NamedLimit
-from headgate.drive import drive, drive_async
+from headgate.drive import all_or_error, drive, drive_async, drive_together
 from headgate.errors import StoreError
 from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
 from headgate.keys import Key
@@ -82,6 +81,7 @@ class _GuardedLimits:
         return Operation((key,) * self._groups, (own,) * self._groups, commit=commit)
 
     def _deciding(self, operation: Operation) -> Steps[Decision]:
+        """Decide an operation: yields what the store is to decide."""
         if self._refusals.known and self._may_remember(operation):
             known = self._memory.recall(operation)
             if known is not None:
@@ -89,7 +89,7 @@ class _GuardedLimits:
         undone = self._refusals.undone
         if self._breaker.state == CLOSED or self._breaker.lets_through():
             try:
-                decision: Decision = yield self._bound.decide(operation)
+                decision: Decision = yield operation
             except StoreError as error:
                 self._breaker.failed(error)
                 self._memory.charged(operation.keys)  # it may have been
@@ -155,7 +155,7 @@ class GuardedLimits(_GuardedLimits, BoundLimits):
         if id is not None:
             return self.reserve(self._whole(key, cost), Hold(id, 0, at_once=True)).decision
         own = cost if type(cost) is int else single_cost(self._limits, cost)
-        return drive(self._deciding(Operation((key,) * self._groups, (own,) * self._groups)))
+        return drive(self._deciding(Operation((key,) * self._groups, (own,) * self._groups)), self._bound.decide)
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
         return self.decide(self._whole(key, cost, commit=False))
@@ -179,7 +179,7 @@ class GuardedLimits(_GuardedLimits, BoundLimits):
         return PythonDecisions(self._fallback.decide(self._whole(key, cost)) for key, cost in pairs)
 
     def decide(self, operation: Operation, /) -> Decision:
-        return drive(self._deciding(operation))
+        return drive(self._deciding(operation), self._bound.decide)
 
     def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
         drive(self._giving_back(receipt, ago_us))
@@ -223,10 +223,13 @@ class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
 
     async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
         pairs = zip(*checked_pairs(keys, costs), strict=True)
-        return PythonDecisions(await asyncio.gather(*[self.hit(key, cost) for key, cost in pairs]))
+        return PythonDecisions(all_or_error(await self.decide_many([self._whole(key, cost) for key, cost in pairs])))
 
     def decide(self, operation: Operation, /) -> Awaitable[Decision]:
-        return drive_async(self._deciding(operation))
+        return drive_async(self._deciding(operation), self._bound.decide)
+
+    def decide_many(self, operations: Sequence[Operation], /) -> Awaitable[list[Decision | Exception]]:
+        return drive_together(list(map(self._deciding, operations)), self._bound.decide_many)
 
     def give_back(self, receipt: Receipt, ago_us: int, /) -> Awaitable[None]:
         return drive_async(self._giving_back(receipt, ago_us))

@@ -37,6 +37,9 @@ from headgate.stores.redis.url import Address, Place
 _AS_BYTES = {NEVER_DECODE: True}
 """For a client of the caller's own that decodes what it reads."""
 
+_NOT_EXECUTED = (exceptions.NoScriptError, exceptions.ReadOnlyError)
+"""What a server says that did not run a script; another way may."""
+
 _PATIENCE_S = 5.0
 """How long a call over the connections of a caller's own client may take."""
 
@@ -87,6 +90,27 @@ class AsyncLink:
             return await connections.ask(key, command)
         except Exception as error:
             raise store_error(error, self.shown) from error
+
+    async def run_many(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        """The replies of scripts that are called together, errors in their places; in one write to a single server."""
+        connections = self._here()
+        multiplexer = connections.multiplexer
+        if not connections.first_is_over or multiplexer is None:
+            return list(await asyncio.gather(*map(self.run, calls), return_exceptions=True))
+        replies = await multiplexer.ask_many([call.by_sha for call in calls])
+        again: list[int] = []
+        for place, reply in enumerate(replies):
+            if isinstance(reply, _NOT_EXECUTED):
+                again.append(place)
+            elif isinstance(reply, Exception):
+                replies[place] = error = store_error(reply, self.shown)
+                if error is not reply:
+                    error.__cause__ = reply
+        if again:
+            repeated = await asyncio.gather(*[self.run(calls[place]) for place in again], return_exceptions=True)
+            for place, reply in zip(again, repeated, strict=True):
+                replies[place] = reply
+        return replies
 
     async def run_all(self, calls: Sequence[ScriptCall]) -> list[Any]:
         """The replies of scripts that are called together."""

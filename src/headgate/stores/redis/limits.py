@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.clock import Clock, SystemClock
 from headgate.costs import Cost, single_cost
 from headgate.decision import Decision
-from headgate.drive import drive, drive_async
+from headgate.drive import all_or_error, drive, drive_async, drive_together
 from headgate.errors import StoreError
 from headgate.holding import Amounts, Extension, Hold, Reserved, Settlement
 from headgate.keys import Key, check_now
@@ -182,6 +181,7 @@ class AsyncRedisLimits(_RedisLimits, AsyncBoundLimits):
     def __init__(self, link: AsyncLink, commands: Commands, clock: Clock | None, turns: Turns) -> None:
         super().__init__(link, commands, clock)
         self._run = link.run
+        self._run_many = link.run_many
         self.line = RedisLine(commands, self._holds, self._clock, turns, lambda steps: drive_async(steps, link.run))
 
     def hit(self, key: Key, cost: Cost = 1, *, id: str | bytes | None = None) -> Awaitable[Decision]:
@@ -196,10 +196,14 @@ class AsyncRedisLimits(_RedisLimits, AsyncBoundLimits):
         return self.decide(self._whole(key, cost, commit=False))
 
     async def hit_many(self, keys: Iterable[Key], costs: int | Iterable[int] | None = None) -> PythonDecisions:
-        return PythonDecisions(await asyncio.gather(*map(self.decide, self._many(keys, costs))))
+        return PythonDecisions(all_or_error(await self.decide_many(self._many(keys, costs))))
 
     def decide(self, operation: Operation, /) -> Awaitable[Decision]:
         return drive_async(self._commands.decide(operation, self._clock), self._run)
+
+    def decide_many(self, operations: Sequence[Operation], /) -> Awaitable[list[Decision | Exception]]:
+        works = [self._commands.decide(operation, self._clock) for operation in operations]
+        return drive_together(works, self._run_many)
 
     def give_back(self, receipt: Receipt, ago_us: int, /) -> Awaitable[None]:
         return drive_async(self._giving_back(receipt, ago_us), self._run)

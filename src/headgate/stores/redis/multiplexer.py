@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +32,46 @@ _LOST = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, EOFError)
 _REFUSALS = (exceptions.AuthenticationError, exceptions.BusyLoadingError)
 """What a server said before redis-py closed the connection: nothing was charged."""
 
+_NOT_YET: Any = object()
+"""Stands for a reply that has not come."""
+
 Command = tuple[Any, ...]
+
+
+class _Several:
+    """The replies to commands that are asked together: a list of them, errors in their places, once all are there."""
+
+    __slots__ = ("_left", "replies", "whole")
+
+    def __init__(self, count: int, whole: asyncio.Future[list[Any]]) -> None:
+        self.replies: list[Any] = [_NOT_YET] * count
+        self.whole = whole
+        self._left = count
+
+    def take(self, place: int, reply: Any) -> None:
+        self.replies[place] = reply
+        self._left -= 1
+        if not self._left:
+            self.whole.set_result(self.replies)
+
+
+class _Place:
+    """One of several replies, settled as the future of a single one is."""
+
+    __slots__ = ("_place", "_several")
+
+    def __init__(self, several: _Several, place: int) -> None:
+        self._several = several
+        self._place = place
+
+    def done(self) -> bool:
+        return self._several.replies[self._place] is not _NOT_YET or self._several.whole.done()
+
+    def set_result(self, reply: Any) -> None:
+        self._several.take(self._place, reply)
+
+    def set_exception(self, error: Exception) -> None:
+        self._several.take(self._place, error)
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +80,7 @@ class _Pending:
     before: Command | None
     """A command that goes ahead in the same write; no call waits for its reply."""
 
-    reply: asyncio.Future[Any]
+    reply: asyncio.Future[Any] | _Place
     deadline: float
     is_usual: bool
     """Whether it has as long as every call, so that none behind it has less."""
@@ -79,12 +118,31 @@ class Multiplexer:
             return reply
         deadline = self._loop.time() + (within_s or self._timeout_s)
         self._pending.append(_Pending(command, before, reply, deadline, within_s is None))
+        self._begin()
+        return reply
+
+    def ask_many(self, commands: Sequence[Command]) -> asyncio.Future[list[Any]]:
+        """What `ask` would give for each of at least one command, errors in their places, when all of it is there."""
+        whole: asyncio.Future[list[Any]] = self._loop.create_future()
+        if len(self._pending) + len(self._sent) + len(commands) > MOST_WAITING:
+            refused = StoreUnavailable(f"{self._shown}: {MOST_WAITING:,} calls wait for it already")
+            whole.set_result([refused] * len(commands))
+            return whole
+        several = _Several(len(commands), whole)
+        deadline = self._loop.time() + self._timeout_s
+        self._pending.extend(
+            [_Pending(command, None, _Place(several, place), deadline, True) for place, command in enumerate(commands)]
+        )
+        self._begin()
+        return whole
+
+    def _begin(self) -> None:
+        """Have what waits sent, and its deadline kept."""
         if not self._tasks:
             self._tasks = (self._loop.create_task(self._write()), self._loop.create_task(self._read()))
         self._wake_writer.set()
         if self._watch is None:
             self._watch = self._loop.call_later(self._timeout_s / _LOOKS_IN_A_DEADLINE, self._look)
-        return reply
 
     async def drop(self, reason: str) -> None:
         """Make a new connection for the next call."""

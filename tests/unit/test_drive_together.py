@@ -1,0 +1,86 @@
+"""Works that are driven together: what is due at one time is done together, and each ends by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import pytest
+
+from headgate.drive import all_or_error, drive_together
+
+Work = Generator[int, Any, str]
+
+
+def adding(*numbers: int) -> Work:
+    """Asks for each number, and tells what came."""
+    came = []
+    for number in numbers:
+        try:
+            came.append((yield number))
+        except ValueError as error:
+            came.append(str(error))
+    return " ".join(map(str, came))
+
+
+class Doing:
+    """Doubles what it is given, but for 13."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+
+    async def __call__(self, steps: Sequence[int]) -> list[Any]:
+        self.asked.append(list(steps))
+        return [ValueError("13 is refused") if step == 13 else 2 * step for step in steps]
+
+
+def test_steps_that_are_due_together_are_done_together() -> None:
+    do = Doing()
+    assert asyncio.run(drive_together([adding(1, 2, 3), adding(), adding(4)], do)) == ["2 4 6", "", "8"]
+    assert do.asked == [[1, 4], [2], [3]]
+
+
+def test_an_error_is_raised_where_its_step_was_yielded_and_nowhere_else() -> None:
+    assert asyncio.run(drive_together([adding(1), adding(13, 2)], Doing())) == ["2", "13 is refused 4"]
+
+
+def test_an_error_that_ends_a_work_is_its_result_and_the_others_go_on() -> None:
+    def failing() -> Work:
+        yield 1
+        raise KeyError("gone")
+
+    first, second = asyncio.run(drive_together([failing(), adding(1, 2)], Doing()))
+    assert isinstance(first, KeyError) and second == "2 4"
+    with pytest.raises(KeyError, match="gone"):
+        all_or_error([first, second])
+
+
+def test_nothing_is_done_where_there_is_nothing_to_do() -> None:
+    do = Doing()
+    assert asyncio.run(drive_together([], do)) == [] and not do.asked
+
+
+def test_every_work_is_ended_where_its_caller_is_cancelled() -> None:
+    ended = []
+
+    def holding(name: str) -> Work:
+        try:
+            yield 1
+        finally:
+            ended.append(name)
+        return name
+
+    async def never(steps: Sequence[int]) -> list[Any]:
+        await asyncio.sleep(60)
+        return []
+
+    async def run() -> None:
+        asking = asyncio.ensure_future(drive_together([holding("one"), holding("two")], never))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    asyncio.run(run())
+    assert ended == ["one", "two"]
