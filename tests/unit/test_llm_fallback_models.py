@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -82,13 +83,79 @@ def test_the_price_of_the_model_that_answered_counts_and_otherwise_the_dearest(a
     assert spent(gate) == cost
 
 
-def test_a_stream_of_several_models_counts_at_the_dearest() -> None:
+def chunk(model: object, **fields: Any) -> dict[str, Any]:
+    return {"model": model, "choices": [{"delta": {"content": "word "}}], **fields}
+
+
+LAST: dict[str, Any] = {"choices": [], "usage": {"prompt_tokens": 1_000, "completion_tokens": 1_000}}
+IN_MESSAGES = {"input_tokens": 1_000, "output_tokens": 1_000, "cache_read_input_tokens": 0}
+STREAMS = [
+    ([chunk("cheap"), chunk("cheap", **LAST)], 3_000),
+    ([chunk("dear"), chunk("dear", **LAST)], 30_000),
+    ([chunk(""), chunk("router/cheap-2026-01-01"), chunk("cheap", **LAST)], 3_000),
+    ([chunk("cheap"), LAST], 3_000),
+    ([chunk("cheap"), chunk("dear", **LAST)], 30_000),
+    ([chunk("dear"), chunk("cheap", **LAST)], 30_000),
+    ([chunk("something else"), chunk("cheap", **LAST)], 30_000),
+    ([chunk(None), LAST], 30_000),
+    ([chunk(["cheap"]), chunk({"cheap": 1}, **LAST)], 30_000),
+    ([chunk("cheap" + "-x" * 200), LAST], 30_000),
+    (
+        [
+            {"type": "message_start", "message": {"model": "cheap", "usage": IN_MESSAGES}},
+            {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 1_000}},
+            {"type": "message_stop"},
+        ],
+        3_000,
+    ),
+    (
+        [
+            {"type": "response.created", "response": {"model": "cheap"}},
+            {"type": "response.output_text.delta", "delta": "word"},
+            {
+                "type": "response.completed",
+                "response": {"model": "cheap", "usage": {"input_tokens": 1_000, "output_tokens": 1_000}},
+            },
+        ],
+        3_000,
+    ),
+]
+
+
+@pytest.mark.parametrize(("events", "cost"), STREAMS, ids=range(len(STREAMS)))
+def test_a_stream_counts_at_the_price_of_the_model_that_all_its_events_name(
+    events: list[dict[str, Any]], cost: int
+) -> None:
     gate, usage = gate_of(), StreamUsage()
     call = gate.reserve("cheap", **CALL, models=["dear"])
-    usage.read({"model": "cheap", "choices": [], "usage": {"prompt_tokens": 1_000, "completion_tokens": 1_000}})
+    for event in events:
+        usage.read(event)
     usage.end()
     call.settle_stream(usage)
+    assert spent(gate) == cost
+
+    in_bytes = gate_of()
+    call = in_bytes.reserve("cheap", **CALL, models=["dear"])
+    reading = call.reading()
+    for event in events:
+        reading.feed(f"data: {json.dumps(event)}\n\n".encode())
+    reading.feed(b"data: [DONE]\n\n")
+    call.settle_stream(reading.usage)
+    assert spent(in_bytes) == cost, "the same of bytes, of which few are read"
+
+
+def test_a_stream_that_names_no_end_of_models_counts_at_the_dearest() -> None:
+    gate, usage = gate_of(), StreamUsage()
+    call = gate.reserve("cheap", **CALL, models=["dear"])
+    for number in range(100):
+        usage.read(chunk(f"cheap-{number}"))
+    usage.read(LAST)
+    assert len(usage.models) < 10
+    call.settle_stream(usage)
     assert spent(gate) == 30_000
+
+
+def test_a_call_of_several_models_that_was_settled_by_its_usage_alone_counts_at_the_dearest() -> None:
     plain = gate_of()
     plain.reserve("cheap", **CALL, models=["dear"]).settle_usage(Usage(1_000, 0))
     assert spent(plain) == 10_000

@@ -59,7 +59,7 @@ class CallBase:
         self._is_held = held = bool(reservation)
         self._told = _NOTHING_TOLD
         self._by_model: object = None
-        """The model that answered, as the answer says."""
+        """The model that answered, as the answer says; the names that a stream tells, as a tuple."""
 
         self.settled = False
         self.was_cut = False
@@ -281,6 +281,7 @@ class CallBase:
     def _read_stream(self, usage: StreamUsage) -> tuple[SettleMode, Usage | None]:
         """How a stream is settled that has ended, or is read no further."""
         self.was_cut, self._told, sent = self.was_cut or usage.was_cut, usage.terms, self._size.input
+        self._by_model = usage.models
         if usage.is_final and (told := credible(usage.usage, sent)) is not None and tells_input(told, sent):
             self._parts.remember(usage.response_id, told)
             held = 0 if usage.tells_searches else self._size.searches

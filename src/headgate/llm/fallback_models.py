@@ -55,7 +55,13 @@ def _names(told: object, field: str) -> Iterator[str]:
 
 
 def answering(told: object, models: Sequence[str]) -> str | None:
-    """Which of some models an answer says that it is of: a version of the name counts. None where it says nothing."""
+    """Which of some models an answer says that it is of: a version of the name counts. None where it says nothing.
+
+    The events of a stream may tell several names: None, unless all of them are of one of the models.
+    """
+    if isinstance(told, tuple):
+        found_of_all = {answering(name, models) for name in told}
+        return found_of_all.pop() if len(found_of_all) == 1 else None
     if not isinstance(told, str):
         return None
     own = own_name(told)

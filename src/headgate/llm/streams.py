@@ -21,9 +21,13 @@ _TELLING = (b"[DONE]", b"message_", b'"response"')
 
 _TELLING_UNLESS_NULL = tuple((name, name + b":null", name + b": null") for name in (b'"usage"', b'"finish_reason"'))
 _TIER = b'"service_tier"'
+_MODEL = b'"model"'
 _TOLD_TIER = re.compile(rb'"service_tier"\s*:\s*"([^"]*)"')
 _MOST_LEFT_BYTES = 128 * 1024
 """So much of a stream is kept unread."""
+
+_MOST_MODELS = 8
+_LONGEST_MODEL = 256
 
 
 class StreamUsage:
@@ -48,6 +52,9 @@ class StreamUsage:
 
         self.response_id = ""
         """The id of a response that later calls may refer to; "" where there is none."""
+
+        self.models: tuple[str, ...] = ()
+        """The names by which its events call the model that answers: its first that names one, and all that are read."""
 
         self._taken = 0
         self._texts: list[str] = []
@@ -93,6 +100,8 @@ class StreamUsage:
         for name, null, spaced_null in _TELLING_UNLESS_NULL:
             if name in events and events.count(name) > events.count(null) + events.count(spaced_null):
                 return True
+        if not self.models and _MODEL in events:
+            return True
         if _TIER not in events:
             return False
         known = self.terms.get("service_tier")
@@ -143,6 +152,9 @@ class StreamUsage:
         tier = field_of(told, "service_tier")
         if tier is not None and tier != self.terms.get("service_tier"):  # each chunk tells it
             self._note_terms(told)
+        model = field_of(told, "model")
+        if model is not None and model not in self.models:
+            self._note_model(model)
         usage, choices = usage_of(field_of(told, "usage")), field_of(told, "choices")
         choices = choices if isinstance(choices, list) else []
         if usage is not None:
@@ -164,9 +176,11 @@ class StreamUsage:
         """An event of OpenAI's responses, whose last one tells all."""
         if kind.endswith(".delta"):
             self._made(told, ("delta",))
-        elif kind in _ENDS:
+            return
+        response = field_of(told, "response")
+        self._note_model(field_of(response, "model"))
+        if kind in _ENDS:
             self.has_ended, self.was_cut = True, kind == "response.incomplete"
-            response = field_of(told, "response")
             response_id = field_of(response, "id")
             self.response_id = response_id if isinstance(response_id, str) else ""
             self._note_terms(response)
@@ -179,7 +193,9 @@ class StreamUsage:
         if kind == "content_block_delta":
             self._made(field_of(told, "delta"), _MAKING)
         elif kind == "message_start":
-            started = field_of(field_of(told, "message"), "usage")
+            message = field_of(told, "message")
+            self._note_model(field_of(message, "model"))
+            started = field_of(message, "usage")
             self._note_terms(started)
             self._grow(usage_of(started))
         elif kind == "message_delta":
@@ -188,6 +204,12 @@ class StreamUsage:
             self._grow(usage_of({"input_tokens": 0, **_fields(usage)} if usage is not None else None), is_final=True)
         elif kind == "message_stop":
             self.has_ended = True
+
+    def _note_model(self, model: Any) -> None:
+        """Note a name of the model that answers; of more names than any router has use for, one that is nobody's."""
+        if isinstance(model, str) and model and model not in self.models and len(self.models) <= _MOST_MODELS:
+            is_usual = len(self.models) < _MOST_MODELS and len(model) <= _LONGEST_MODEL
+            self.models = (*self.models, model if is_usual else "")
 
     def _note_terms(self, told: Any) -> None:
         self.terms |= terms_told(told)
