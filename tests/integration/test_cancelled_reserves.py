@@ -16,6 +16,14 @@ from headgate.llm import AsyncLlmGate
 pytestmark = pytest.mark.integration
 WITHIN_S = 20
 LLM_RULE = {"name": "all", "by": [], "limits": "100 tokens/day bucket"}
+WAITING_RULES: dict[str, list[dict[str, Any]]] = {
+    "this rule has a wait": [LLM_RULE | {"wait": "30s"}],
+    "another rule has a wait": [
+        LLM_RULE,
+        {"name": "big", "match": {"model": "big"}, "by": [], "limits": "9/day", "wait": "30s"},
+    ],
+}
+FLIGHT = {"name": "flight", "by": [], "limits": "1 concurrent", "wait": "30s"}
 
 
 class Asked:
@@ -100,6 +108,80 @@ def test_a_caller_that_is_cancelled_before_a_refusal_changes_nothing(server: Ser
             await refused
         proxy.delay(0)
         assert (await far.reserve("small", 3)) and (await near.peek("small", 0)).remaining == 0
+        await near.close()
+        await far.close()
+
+    with TcpProxy(server.port) as proxy:
+        asyncio.run(main(proxy))
+
+
+def waiting_gate(url: str, *rules: dict[str, Any]) -> AsyncLlmGate:
+    policy = {"version": 1, "namespace": "cancelled-waits", "llm": {"hold": "max"}, "rules": list(rules)}
+    return AsyncLlmGate(policy, store=url)
+
+
+def call_of(gate: AsyncLlmGate) -> Awaitable[Any]:
+    return gate.reserve("m", input_tokens=30, max_tokens=10)
+
+
+async def tokens_left(gate: AsyncLlmGate) -> int:
+    call = await gate.reserve("m", input_tokens=0, max_tokens=0)
+    await call.cancel()
+    return call.decision.limits[0].remaining
+
+
+async def places_left(gate: AsyncLlmGate) -> int:
+    return (await gate.gate.peek(Request("POST", ""), 0)).remaining  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("rules", WAITING_RULES.values(), ids=list(WAITING_RULES))
+def test_a_call_that_is_cancelled_while_redis_answers_is_given_back_where_a_rule_has_a_wait(
+    server: Server, rules: list[dict[str, Any]]
+) -> None:
+    async def main(proxy: TcpProxy) -> None:
+        near = waiting_gate(server.url, *rules)
+        far = waiting_gate(f"redis://{HOST}:{proxy.port}/0?timeout=60s", *rules)
+        assert await tokens_left(far) == 100
+        proxy.delay(0.3)
+        reserving = asyncio.ensure_future(call_of(far))
+        await until(lambda: tokens_left(near), 60)  # Redis holds, and its answer is on its way
+        reserving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reserving
+        await until(lambda: tokens_left(near), 100)
+        await near.close()
+        await far.close()
+
+    with TcpProxy(server.port) as proxy:
+        asyncio.run(main(proxy))
+
+
+def test_a_call_that_is_cancelled_in_line_leaves_it_and_one_that_is_cancelled_at_its_turn_gives_back(
+    server: Server,
+) -> None:
+    async def main(proxy: TcpProxy) -> None:
+        near, far = (waiting_gate(url, FLIGHT) for url in (server.url, f"redis://{HOST}:{proxy.port}/0?timeout=60s"))
+        waiting: list[int] = []
+        far.gate.watch_waiting(waiting.append)
+        first = await call_of(far)
+        in_line = [asyncio.ensure_future(call_of(far)) for _ in range(2)]
+        async with asyncio.timeout(WITHIN_S):
+            while waiting[-1:] != [2]:  # noqa: ASYNC110 - it is told on this loop
+                await asyncio.sleep(0.01)
+        in_line[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await in_line[0]
+        assert waiting[-1] == 1, "the first in line has left it"
+        proxy.delay(0.3)
+        settling = asyncio.ensure_future(first.settle_unknown())
+        await until(lambda: places_left(near), 1)
+        await until(lambda: places_left(near), 0)  # Redis holds the next one, and its answer is on its way
+        in_line[1].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await in_line[1]
+        await settling
+        assert waiting[-1] == 0
+        await until(lambda: places_left(near), 1)
         await near.close()
         await far.close()
 

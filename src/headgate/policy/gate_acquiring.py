@@ -17,7 +17,7 @@ from headgate.policy.gate_holds import GateHolds
 from headgate.policy.resolver import Resolved, Resolver, Settled
 from headgate.policy.rule_waits import RuleWaits, Waiting
 from headgate.policy.subject import Subject
-from headgate.reservation import AsyncReservation, Reservation
+from headgate.reservation import AsyncReservation, Reservation, reserved_or_given_back
 from headgate.stores.protocol import Store
 from headgate.waiting.departure import Departure
 from headgate.waiting.run import run, run_async
@@ -30,6 +30,7 @@ class _GateAcquiring:
     """What both colours are made of: a policy on a store, and the requests that wait for it."""
 
     _resolver: Resolver
+    _holds: Any
     _waits: RuleWaits
     _waiting_clock: Clock
     store: Store
@@ -338,7 +339,7 @@ class AsyncGateAcquiring(_GateAcquiring):
         elif hold is None:
             return bound.decide(operation) if came is None else came
         else:
-            coming = bound.reserve(operation, hold)
+            coming = reserved_or_given_back(bound.reserve(operation, hold), hold, self._holds.commit)
         return coming if hold is None else self._held(policy, resolved, cost, coming, hold)
 
     async def _held(self, policy: Policy, resolved: Resolved, cost: Cost, coming: Any, hold: Hold) -> AsyncReservation:

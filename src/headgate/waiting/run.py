@@ -54,6 +54,7 @@ async def run_async(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK) -
     doing = _AsyncDoing(bound, clock)
     try:
         came = await drive_async(steps, doing.do)
+        await doing.leave()
     except asyncio.CancelledError:
         try:
             await doing.undo()
@@ -63,7 +64,6 @@ async def run_async(steps: WaitSteps, bound: Any, clock: Clock = SYSTEM_CLOCK) -
     except Exception:
         await doing.leave()
         raise
-    await doing.leave()
     return came
 
 
