@@ -54,7 +54,7 @@ class StreamUsage:
         """The id of a response that later calls may refer to; "" where there is none."""
 
         self.models: tuple[str, ...] = ()
-        """The names by which its events call the model that answers: its first that names one, and all that are read."""
+        """What its events call the model that answers: the first event that names it, and all that are read."""
 
         self._taken = 0
         self._texts: list[str] = []
