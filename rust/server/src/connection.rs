@@ -40,7 +40,7 @@ pub struct Connection {
     /// Tells exchanges that another connection needs what is held.
     yielding: Notify,
     /// Tells exchanges that the client sends no more.
-    pub left: Notify,
+    left: Notify,
     has_left: AtomicBool,
     /// The request that is refused, counted from 0, and why; NEVER for none.
     refused: AtomicU64,
@@ -134,6 +134,14 @@ impl Connection {
         self.left.notify_waiters();
     }
 
+    /// Wait until the client has said that it sends no more.
+    pub async fn leaves(&self) {
+        let left = self.left.notified();
+        if !self.has_left() {
+            left.await;
+        }
+    }
+
     pub fn has_left(&self) -> bool {
         self.has_left.load(Relaxed)
     }
@@ -142,6 +150,18 @@ impl Connection {
     pub fn refuse(&self, number: u64, refusal: Refusal) {
         *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
         self.refused.store(number, Relaxed);
+    }
+
+    /// The body that is being read cannot be read further.
+    pub fn refuse_body(&self, refusal: Refusal) {
+        self.end_after(0);
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+    }
+
+    /// Why the body that was being read ended before its end.
+    pub fn refusal_of_body(&self) -> Refusal {
+        let refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        refusal.unwrap_or_else(Refusal::malformed)
     }
 
     /// Why this request is refused, if it is.

@@ -177,15 +177,12 @@ impl Exchange {
         if !may_wait && forward.has_no_turn(request.uri().path()) {
             return Err(Refusal::no_room_to_wait());
         }
-        let left = self.connection.left.notified();
         let gone = async {
-            if !self.connection.has_left() {
-                left.await;
-            }
+            self.connection.leaves().await;
             tokio::time::sleep(AFTER_LEAVING).await;
         };
         tokio::select! {
-            passed = forward.pass(request, self.connection.peer) => passed.ok_or_else(Refusal::nobody_behind),
+            passed = forward.pass(request, self.connection.peer, self.connection.leaves()) => passed.ok_or_else(Refusal::nobody_behind),
             () = gone => Err(Refusal::nobody_behind()),
         }
     }
