@@ -37,6 +37,13 @@ impl Refusal {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("a body has at most {body_bytes} bytes"))
     }
 
+    /// Of the extensions and trailers of chunks.
+    pub fn chunks_too_long(extensions: usize, trailers: usize) -> Self {
+        let detail =
+            format!("a body in chunks has at most {extensions} bytes of extensions, and {trailers} of trailers");
+        Self::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
+    }
+
     pub fn body_too_slow(body_s: f64) -> Self {
         let detail = format!("a body has to come within {body_s} s, or steadily");
         Self::new(StatusCode::REQUEST_TIMEOUT, detail)

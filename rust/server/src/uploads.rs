@@ -20,9 +20,6 @@ use crate::problems::Refusal;
 /// A body that comes with at least so many bytes a second is never too slow.
 const SLOWEST: u64 = 16 * 1024;
 
-/// An unwanted body is thrown away up to here, so that the connection can be used again.
-const MOST_UNWANTED: u64 = 1 << 20;
-
 /// How long a body may take, from when it was first waited for.
 struct Pace {
     began: Instant,
@@ -118,18 +115,14 @@ pub fn head_bytes(parts: &Parts) -> usize {
     target + parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>()
 }
 
-/// Throw a body away that nobody wants, so that the connection can be used again; if it is large, it cannot.
+/// Throw a body away that nobody wants, so that the connection can be used again: as long as it comes steadily.
+///
+/// It holds no memory, and its connection may give way: it costs what as many small requests would.
 pub fn throw_away(body: Incoming, bounds: &Bounds, connection: &Arc<Connection>) {
     let (connection, at_most) = (Arc::clone(connection), bounds.body);
     tokio::spawn(async move {
         let mut coming = Coming { body, connection: &connection, at_most, is_wanted: false, wait: None };
-        let mut size = 0;
-        while let Ok(Some(data)) = poll_fn(|cx| coming.poll_next(cx)).await {
-            size += data.len() as u64;
-            if size > MOST_UNWANTED {
-                return;
-            }
-        }
+        while let Ok(Some(_)) = poll_fn(|cx| coming.poll_next(cx)).await {}
     });
 }
 
@@ -164,7 +157,7 @@ impl Coming<'_> {
         loop {
             match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(None) => return Poll::Ready(Ok(None)),
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Refusal::malformed())),
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(self.connection.refusal_of_body())),
                 Poll::Ready(Some(Ok(frame))) => {
                     let Ok(data) = frame.into_data() else {
                         continue; // trailers are not passed on: the request is not changed any more

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use headgate_server::bounds::Bounds;
-use support::{Client, Running, WAIT, check, start, wait_until};
+use support::{Client, Running, WAIT, another_client, check, start, wait_until};
 
 fn hasty() -> Bounds {
     let second = Duration::from_secs(1);
@@ -69,6 +69,22 @@ fn a_head_that_trickles_is_too_slow_all_the_same() {
         assert!(began.elapsed() < WAIT);
     }
     assert_eq!(client.response().status, 408);
+}
+
+#[test]
+fn empty_lines_before_a_request_are_bounded_in_size_and_time() {
+    let running = start(1, hasty());
+    let mut connection = running.connect();
+    assert_eq!(connection.ask(format!("\r\n\r\n{}", check(&another_client()))).status, 200);
+    let flood = connection.ask("\r\n".repeat(40_000));
+    assert_eq!((flood.status, flood.field("connection")), (431, Some("close")));
+    assert!(connection.has_ended());
+    let mut trickles = running.connect();
+    let began = Instant::now();
+    while trickles.stream.write_all(b"\r").and_then(|()| trickles.stream.write_all(b"\n")).is_ok() {
+        assert!(began.elapsed() < WAIT, "a connection on which nothing but empty lines come stays open");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

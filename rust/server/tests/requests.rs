@@ -136,6 +136,27 @@ fn heads_and_bodies_have_bounds() {
 }
 
 #[test]
+fn an_unwanted_body_is_thrown_away_however_large_it_is() {
+    let running = start(100, Bounds::default());
+    let body = "a".repeat(5 << 20);
+    for framed in [
+        format!("content-length: {}\r\n\r\n{body}", body.len()),
+        format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len()),
+    ] {
+        let mut connection = running.connect();
+        for _ in 0..2 {
+            connection.send(format!("POST /check/default HTTP/1.1\r\n{framed}"));
+            assert_eq!(connection.response().status, 200);
+        }
+        connection.send("GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n").send(check("behind the last"));
+        let last = connection.response();
+        assert_eq!((last.status, last.field("connection")), (200, Some("close")));
+        assert!(connection.has_ended());
+    }
+    assert_eq!(running.connect().ask(check("behind the last")).field("x-remaining"), Some("99"));
+}
+
+#[test]
 fn an_upgrade_is_not_accepted_and_nothing_behind_it_is_read() {
     let running = start(100, Bounds::default());
     let mut connection = running.connect();
@@ -152,7 +173,8 @@ fn http_1_0_is_answered_and_stays_open_only_where_it_asks_to() {
     let mut connection = running.connect();
     let stays = connection.ask("GET /healthz HTTP/1.0\r\nconnection: keep-alive\r\n\r\n");
     assert_eq!(stays.field("connection"), Some("keep-alive"));
-    assert_eq!(connection.ask("GET /healthz HTTP/1.0\r\n\r\n").status, 200);
+    let last = connection.ask("GET /healthz HTTP/1.0\r\n\r\n");
+    assert_eq!((last.status, last.field("connection")), (200, Some("close")));
     assert!(connection.has_ended());
 }
 

@@ -93,6 +93,23 @@ fn a_body_of_bad_chunks_is_refused_and_nothing_behind_it_is_read() {
 }
 
 #[test]
+fn chunks_with_long_extensions_or_trailers_are_refused() {
+    let running = start(1000, Bounds::default());
+    let long = "x".repeat(100_000);
+    for chunks in [format!("1;{long}"), format!("1\r\na\r\n0\r\na: {long}")] {
+        for path in ["/v1/check", "/seen"] {
+            let mut connection = running.connect();
+            connection.send(format!("POST {path} HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n{chunks}"));
+            let refused = connection.response();
+            assert_eq!((refused.status, refused.field("connection")), (431, Some("close")));
+            let detail = "a body in chunks has at most 4096 bytes of extensions, and 8192 of trailers";
+            assert!(refused.text().contains(detail), "{}", refused.text());
+            assert!(connection.has_ended());
+        }
+    }
+}
+
+#[test]
 fn a_request_in_the_body_of_another_is_never_one_of_its_own() {
     let running = start(1000, Bounds::default());
     let hidden = check("hidden");

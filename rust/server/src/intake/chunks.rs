@@ -2,14 +2,21 @@
 //!
 //! Lines end in CR LF, sizes are digits, and extensions and trailers are bounded: what is read in only one way.
 
+use self::Unfollowed::{NoChunks, TooLong};
+
 /// Bytes of extensions and of trailers that one body may have.
-const MOST_EXTENSIONS: usize = 4096;
-const MOST_TRAILERS: usize = 8192;
+pub const MOST_EXTENSIONS: usize = 4096;
+pub const MOST_TRAILERS: usize = 8192;
 const MOST_DIGITS: u32 = 15;
 
-/// Bytes that are no chunks.
+/// Why chunks are not followed further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoChunks;
+pub enum Unfollowed {
+    /// These bytes are no chunks.
+    NoChunks,
+    /// They have more extensions or trailers than they may.
+    TooLong,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -56,7 +63,7 @@ impl Chunks {
     }
 
     /// How many of these bytes belong to the body.
-    pub fn follow(&mut self, sent: &[u8]) -> Result<usize, NoChunks> {
+    pub fn follow(&mut self, sent: &[u8]) -> Result<usize, Unfollowed> {
         let mut at = 0;
         while let (Some(byte), false) = (sent.get(at), self.has_ended()) {
             if let State::Data { left } = self.state {
@@ -72,7 +79,7 @@ impl Chunks {
         Ok(at)
     }
 
-    fn after(&mut self, byte: u8) -> Result<State, NoChunks> {
+    fn after(&mut self, byte: u8) -> Result<State, Unfollowed> {
         Ok(match (self.state, byte) {
             (State::Size { size, digits }, _) if byte.is_ascii_hexdigit() && digits < MOST_DIGITS => {
                 let digit = char::from(byte).to_digit(16).ok_or(NoChunks)?;
@@ -81,7 +88,10 @@ impl Chunks {
             (State::Size { size, digits: 1.. }, b'\r') => State::SizeEnd { size },
             (State::Size { size, digits: 1.. }, b';') => State::Extension { size },
             (State::Extension { size }, b'\r') => State::SizeEnd { size },
-            (State::Extension { size }, b'\t' | b' '..=b'~' | 0x80..) if self.extensions < MOST_EXTENSIONS => {
+            (State::Extension { .. }, b'\t' | b' '..=b'~' | 0x80..) if self.extensions == MOST_EXTENSIONS => {
+                return Err(TooLong);
+            }
+            (State::Extension { size }, b'\t' | b' '..=b'~' | 0x80..) => {
                 self.extensions += 1;
                 State::Extension { size }
             }
@@ -91,7 +101,10 @@ impl Chunks {
             (State::DataLf, b'\n') => State::Size { size: 0, digits: 0 },
             (State::Trailer { length }, b'\r') => State::TrailerEnd { length },
             (State::Trailer { length: 0 }, b' ' | b'\t') => return Err(NoChunks), // a folded line
-            (State::Trailer { length }, b'\t' | b' '..=b'~' | 0x80..) if self.trailers < MOST_TRAILERS => {
+            (State::Trailer { .. }, b'\t' | b' '..=b'~' | 0x80..) if self.trailers == MOST_TRAILERS => {
+                return Err(TooLong);
+            }
+            (State::Trailer { length }, b'\t' | b' '..=b'~' | 0x80..) => {
                 self.trailers += 1;
                 State::Trailer { length: length + 1 }
             }
@@ -107,7 +120,7 @@ mod tests {
     use super::*;
 
     /// How many bytes are the body, if it has come whole, however it is cut.
-    fn end_of(sent: &str) -> Result<Option<usize>, NoChunks> {
+    fn end_of(sent: &str) -> Result<Option<usize>, Unfollowed> {
         let mut whole = Chunks::new();
         let taken = whole.follow(sent.as_bytes());
         let mut piecewise = Chunks::new();
@@ -157,8 +170,8 @@ mod tests {
     #[test]
     fn extensions_and_trailers_are_bounded() {
         assert!(end_of(&format!("1;{}\r\na\r\n0\r\n\r\n", "a".repeat(4096))).is_ok());
-        assert_eq!(end_of(&format!("1;{}\r\na\r\n0\r\n\r\n", "a".repeat(4097))), Err(NoChunks));
-        assert_eq!(end_of(&"1;abcdefgh\r\na\r\n".repeat(513)), Err(NoChunks));
-        assert_eq!(end_of(&format!("0\r\n{}", "x: y\r\n".repeat(3000))), Err(NoChunks));
+        assert_eq!(end_of(&format!("1;{}\r\na\r\n0\r\n\r\n", "a".repeat(4097))), Err(TooLong));
+        assert_eq!(end_of(&"1;abcdefgh\r\na\r\n".repeat(513)), Err(TooLong));
+        assert_eq!(end_of(&format!("0\r\n{}", "x: y\r\n".repeat(3000))), Err(TooLong));
     }
 }

@@ -55,7 +55,7 @@ pub struct Head {
     /// The bytes of the head, with the empty line.
     pub bytes: usize,
     pub body: Framing,
-    /// What comes behind the request may be of another protocol, so it is not read.
+    /// The client asks for no other, or what comes behind may be of another protocol: it is not read.
     pub is_last: bool,
 }
 
@@ -145,6 +145,7 @@ fn whole_lines(sent: &[u8], seen: &mut Seen) -> Result<Option<usize>, Refusal> {
 fn framing(fields: &[httparse::Header<'_>], is_http_11: bool) -> Result<(Framing, bool), Refusal> {
     let bad = |detail: &str| Err(Refusal::new(StatusCode::BAD_REQUEST, detail));
     let (mut length, mut is_chunked, mut hosts, mut is_last) = (None, false, 0, false);
+    let (mut closes, mut stays) = (false, is_http_11);
     for field in fields {
         if field.name.eq_ignore_ascii_case("content-length") {
             if length.is_some() {
@@ -160,6 +161,11 @@ fn framing(fields: &[httparse::Header<'_>], is_http_11: bool) -> Result<(Framing
             hosts += 1;
         } else if field.name.eq_ignore_ascii_case("upgrade") {
             is_last = true;
+        } else if field.name.eq_ignore_ascii_case("connection") {
+            for option in field.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                closes |= option.eq_ignore_ascii_case(b"close");
+                stays |= option.eq_ignore_ascii_case(b"keep-alive");
+            }
         }
     }
     if is_chunked && length.is_some() {
@@ -171,7 +177,7 @@ fn framing(fields: &[httparse::Header<'_>], is_http_11: bool) -> Result<(Framing
     if hosts > 1 {
         return bad("the field Host is given twice");
     }
-    Ok((if is_chunked { Framing::Chunks } else { Framing::Length(length.unwrap_or(0)) }, is_last))
+    Ok((if is_chunked { Framing::Chunks } else { Framing::Length(length.unwrap_or(0)) }, is_last || closes || !stays))
 }
 
 /// A Content-Length: digits, and nothing else.
@@ -199,6 +205,24 @@ mod tests {
         assert_eq!(body("POST / HTTP/1.1\r\nContent-Length: 12\r\n\r\nhello"), Ok(Some(Framing::Length(12))));
         assert_eq!(body("POST / HTTP/1.1\r\ntransfer-encoding: Chunked\r\n\r\n"), Ok(Some(Framing::Chunks)));
         assert_eq!(read("GET / HTTP/1.1\r\nhost: a\r\n\r"), Ok(None));
+    }
+
+    #[test]
+    fn a_request_is_the_last_one_where_its_client_says_so() {
+        for (version, fields, is_last) in [
+            ("1.1", "", false),
+            ("1.1", "connection: keep-alive\r\n", false),
+            ("1.1", "connection: close\r\n", true),
+            ("1.1", "connection: te ,\tClose\r\n", true),
+            ("1.1", "connection: closed\r\n", false),
+            ("1.1", "connection: keep-alive\r\nconnection: close\r\n", true),
+            ("1.0", "", true),
+            ("1.0", "connection: Keep-Alive\r\n", false),
+            ("1.0", "connection: keep-alive, close\r\n", true),
+        ] {
+            let head = read(&format!("GET / HTTP/{version}\r\n{fields}\r\n"));
+            assert_eq!(head.map(|head| head.map(|head| head.is_last)), Ok(Some(is_last)), "{version} {fields:?}");
+        }
     }
 
     #[test]

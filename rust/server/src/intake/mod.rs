@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 
 use crate::bounds::Bounds;
 use crate::connection::{Connection, Held, Wish};
-use crate::intake::chunks::Chunks;
+use crate::intake::chunks::{Chunks, MOST_EXTENSIONS, MOST_TRAILERS, Unfollowed};
 use crate::intake::frames::{Frames, PREFACE};
 use crate::intake::head::{Framing, Seen, read_head};
 use crate::problems::Refusal;
@@ -53,6 +53,8 @@ pub struct Intake {
     /// So many bytes at the front of the buffer may be handed over.
     ready: usize,
     next: Next,
+    /// Bytes of empty lines that came before the next head.
+    empty: usize,
     /// Heads that were handed over, and so the number of the next one.
     number: u64,
     /// In which state of which request it waits.
@@ -68,7 +70,19 @@ impl Intake {
     pub fn http1(stream: TcpStream, buffer: BytesMut, connection: Arc<Connection>, bounds: Arc<Bounds>) -> Self {
         let next = Next::Head(Seen::default());
         let held = Held::of(&connection);
-        Self { stream, connection, bounds, buffer, ready: 0, next, number: 0, waits_for: None, held, lingers: false }
+        Self {
+            stream,
+            connection,
+            bounds,
+            buffer,
+            ready: 0,
+            next,
+            empty: 0,
+            number: 0,
+            waits_for: None,
+            held,
+            lingers: false,
+        }
     }
 
     /// The bytes of HTTP/2; `buffer` has come already.
@@ -88,6 +102,7 @@ impl Intake {
 
     fn hand_over(&mut self, bytes: usize) {
         self.ready = bytes;
+        self.empty = 0;
         self.number += 1;
         self.connection.is_done_with(Wish::Expire);
         self.connection.waiting.begin();
@@ -100,7 +115,12 @@ impl Intake {
             Next::Head(seen) => {
                 while self.buffer.starts_with(b"\r\n") {
                     self.buffer.advance(2); // empty lines in front of a request (RFC 9112, 2.2)
+                    self.empty += 2;
                     *seen = Seen::default();
+                }
+                if self.empty > self.bounds.head_bytes {
+                    self.refuse(Refusal::head_too_large(self.bounds.head_bytes, self.bounds.fields));
+                    return Ok(());
                 }
                 match read_head(&self.buffer, seen, &self.bounds) {
                     Ok(Some(head)) => {
@@ -128,11 +148,13 @@ impl Intake {
                 }
             }
             Next::Chunks(chunks) => {
-                let Ok(taken) = chunks.follow(&self.buffer) else {
-                    self.connection.end_after(0);
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "no chunks"));
-                };
-                self.ready = taken;
+                self.ready = chunks.follow(&self.buffer).map_err(|unfollowed| {
+                    self.connection.refuse_body(match unfollowed {
+                        Unfollowed::NoChunks => Refusal::malformed(),
+                        Unfollowed::TooLong => Refusal::chunks_too_long(MOST_EXTENSIONS, MOST_TRAILERS),
+                    });
+                    io::Error::new(io::ErrorKind::InvalidData, "no chunks that can be read")
+                })?;
                 if chunks.has_ended() {
                     self.expect_head();
                 }
@@ -154,6 +176,8 @@ impl Intake {
     /// Note what the client is waited for, and since when; whatever else comes of the same does not make it later.
     fn note_wait(&mut self) {
         let (waits, within) = match &self.next {
+            // Empty lines that trickle make no head later that has begun.
+            Next::Head(_) if self.empty > 0 && self.waits_for == Some((Waits::Head, self.number)) => return,
             Next::Frames(frames) if frames.in_fields() => (Waits::Head, Some(self.bounds.head)),
             Next::Head(_) if !self.buffer.is_empty() => (Waits::Head, Some(self.bounds.head)),
             Next::Head(_) if self.number == 0 => (Waits::Request, Some(self.bounds.head)),
