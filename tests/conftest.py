@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from headgate import limit_text
 from subjects import CORES, HOLDING, KINDS
 
-pytest_plugins = ["redis_fixtures"]
+pytest_plugins = ["redis_fixtures", "fronts"]
 
 LONGEST = (
     "test_shared_kills",

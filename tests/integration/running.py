@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+from fronts import Chosen
 
 ADDRESS = re.compile(r"on (http://\S+),")
 START_WITHIN_S = 30
@@ -92,8 +93,8 @@ def run_headgate(*arguments: str, input: str | None = None, **environment: str) 
 
 @contextmanager
 def running_service(policy: Path, *arguments: str) -> Iterator[RunningService]:
-    """A service on a free port, until the end of the block."""
-    with service_of(headgate_command("serve", str(policy), "--port", "0", *arguments)) as service:
+    """A service on a free port, until the end of the block; see `fronts` for who answers."""
+    with service_of(headgate_command("serve", str(policy), "--port", "0", *Chosen.options, *arguments)) as service:
         yield service
 
 

@@ -24,7 +24,6 @@ rules:
   - {name: login, match: {path: /login}, by: [ip], limits: 1/hour fixed}
   - {name: all, by: [ip], limits: 1000000/hour fixed, default: true}
 """
-SOCKETS = Path("/dev/shm")
 REQUESTS = [
     ("GET", "/check/default/a", ""),
     ("POST", "/check/default/login", ""),
@@ -55,6 +54,13 @@ def policy(tmp_path: Path) -> Path:
     return file
 
 
+def sockets_of(service: RunningService) -> Path:
+    """The folder of the private sockets of a service, which keeps it locked."""
+    links = {link.readlink() for link in Path(f"/proc/{service.process.pid}/fd").iterdir()}
+    [folder] = [link for link in links if link.name.startswith("headgate-door-")]
+    return folder
+
+
 def figures(service: RunningService) -> dict[tuple[str, ...], float]:
     """Every sample by its name and the values of its labels."""
     families = text_string_to_metric_families(service.client.get("/metrics").text)
@@ -73,11 +79,20 @@ def told(answer: httpx.Response) -> tuple[int, dict[str, str], str]:
 
 def test_a_client_cannot_tell_the_front_door_from_python(policy: Path) -> None:
     with running_service(policy, "--threads", "2") as door, running_service(policy, "--threads", "0") as python:
-        assert ", a front door of 2 threads; " in door.lines[0]
+        assert ", native core, a front door of 2 threads; " in door.lines[0]
         assert python.lines[0].endswith(", native core; ctrl-c ends it\n")
         for method, path, body in REQUESTS:
             answers = [told(one.client.request(method, path, content=body)) for one in (door, python)]
             assert answers[0] == answers[1], (method, path, body)
+
+
+def test_a_service_has_a_front_door_of_one_thread_unless_it_is_told_otherwise(policy: Path, tmp_path: Path) -> None:
+    store = f"shared://{tmp_path / 'zone'}?size=4MiB"
+    for options in ((), ("--workers", "2", "--store", store)):
+        with running_service(policy, *options) as service:
+            assert service.lines[0].endswith(", a front door of 1 thread; ctrl-c ends it\n")
+            assert service.client.get("/check/default/a").status_code == 200
+            assert figures(service)["headgate_responses_total", "200", "check"] == 1
 
 
 def test_the_client_of_the_front_door_is_counted_and_not_whom_it_names(policy: Path) -> None:
@@ -97,22 +112,20 @@ def test_python_gives_no_meaning_to_the_field_of_the_front_door(policy: Path) ->
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
 def test_the_private_socket_is_this_users_alone_and_goes_with_the_service(policy: Path, sig: signal.Signals) -> None:
-    before = set(SOCKETS.glob("headgate-door-*"))
-    with running_service(policy, "--threads", "1") as service:
-        [folder] = set(SOCKETS.glob("headgate-door-*")) - before
+    with running_service(policy) as service:
+        folder = sockets_of(service)
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert service.stop(sig) == 0
         assert not folder.exists()
 
 
 def test_folders_of_killed_services_are_removed_by_the_next(policy: Path) -> None:
-    before = set(SOCKETS.glob("headgate-door-*"))
-    with running_service(policy, "--threads", "1") as killed:
-        [folder] = set(SOCKETS.glob("headgate-door-*")) - before
+    with running_service(policy) as killed:
+        folder = sockets_of(killed)
         killed.process.kill()
         killed.process.wait(10)
-    assert folder.exists()
-    with running_service(policy, "--threads", "1"):
+    # It may have been removed already: other tests start services, too.
+    with running_service(policy):
         assert not folder.exists()
 
 
@@ -170,7 +183,7 @@ def test_a_service_on_the_python_core_says_that_it_has_no_front_door(
     policy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADGATE_CORE", "python")
-    with running_service(policy, "--threads", "2") as service:
+    with running_service(policy) as service:
         assert ", python core, answered by Python: the front door needs the native core; " in service.lines[0]
         assert service.client.get("/check/default/a").status_code == 200
 

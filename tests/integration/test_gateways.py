@@ -18,7 +18,7 @@ from documents import ROOT, blocks
 from running import RunningService, running_service
 from tcp_proxy import TcpProxy
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("front")]
 
 POLICY = """
 version: 1

@@ -21,7 +21,7 @@ from running import RunningService, headgate_command, run_headgate, running_serv
 
 from subjects import parse_list
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("front")]
 
 POLICY = """\
 version: 1
@@ -40,7 +40,7 @@ rulesets: {login-only: [login]}
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+def service(front: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     policy = tmp_path_factory.mktemp("service") / "policy.yaml"
     policy.write_text(POLICY)
     with running_service(policy) as running:

@@ -125,7 +125,7 @@ def waiting_in(service: RunningService) -> int:
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> object:
+def service(front: str, tmp_path: Path) -> object:
     path = tmp_path / "policy.yaml"
     path.write_text(json.dumps(POLICY))
     with running_service(path) as service:

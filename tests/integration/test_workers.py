@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from fronts import TOLD
 from prometheus_client.parser import text_string_to_metric_families
 from running import RunningService, headgate_command, run_headgate, running_service, service_of
 
@@ -28,6 +29,7 @@ from headgate.stores.shared.store import default_zone_url
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.usefixtures("front"),
     pytest.mark.skipif(core.native is None, reason="workers share a store, which needs the native core"),
 ]
 
@@ -115,7 +117,9 @@ def quotas(service: RunningService) -> set[str]:
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
-def test_workers_start_announce_themselves_once_and_end_well(policy: Path, zone: str, sig: signal.Signals) -> None:
+def test_workers_start_announce_themselves_once_and_end_well(
+    policy: Path, zone: str, front: str, sig: signal.Signals
+) -> None:
     with running_service(policy, "--workers", "2", "--store", zone) as service:
         workers = workers_of(service)
         assert len(workers) == 2
@@ -124,7 +128,7 @@ def test_workers_start_announce_themselves_once_and_end_well(policy: Path, zone:
         assert service.stop(sig) == 0
         assert not any(map(is_running, workers))
         assert not folder.exists()
-        assert service.lines == [f"headgate: {policy} on {service.url}, native core, 2 workers; ctrl-c ends it\n"]
+        assert service.lines == [f"headgate: {policy} on {service.url}, native core, 2 workers{TOLD[front]}; ctrl-c ends it\n"]
 
 
 def figures_of(worker: int) -> Path:
@@ -134,10 +138,10 @@ def figures_of(worker: int) -> Path:
     return Path(found[0])
 
 
-def test_one_worker_is_one_process(policy: Path) -> None:
+def test_one_worker_is_one_process(policy: Path, front: str) -> None:
     with running_service(policy, "--workers", "1") as service:
         assert workers_of(service) == []
-        assert service.lines == [f"headgate: {policy} on {service.url}, native core; ctrl-c ends it\n"]
+        assert service.lines == [f"headgate: {policy} on {service.url}, native core{TOLD[front]}; ctrl-c ends it\n"]
         assert ("headgate_workers",) not in metrics(service)
 
 
@@ -182,13 +186,13 @@ def test_a_restart_in_the_middle_of_a_window_hands_out_nothing_new(policy: Path,
     assert statuses == {200: 100, 429: 80}
 
 
-def test_without_a_store_the_service_takes_a_zone_and_says_so(policy: Path) -> None:
+def test_without_a_store_the_service_takes_a_zone_and_says_so(policy: Path, front: str) -> None:
     namespace = f"t{uuid.uuid4().hex}"
     write(policy, "10/hour", f"namespace: {namespace}\n")
     url = default_zone_url(namespace)
     try:
         with running_service(policy, "--workers", "2") as service:
-            assert service.lines[0].endswith(f", native core, 2 workers, state in {url}; ctrl-c ends it\n")
+            assert service.lines[0].endswith(f", native core, 2 workers, state in {url}{TOLD[front]}; ctrl-c ends it\n")
             assert Path(urlsplit(url).path).exists()
             seen = len(service.lines)
             write(policy, "10/hour", f"namespace: {namespace}\nstore: memory://\n")

@@ -261,7 +261,7 @@ def test_several_workers_refuse_what_is_in_flight_on_a_zone_without_room_before_
             drain_s=0,
             hang_s=10,
             bounds=Bounds(),
-            threads=None,
+            threads=1,
             announce=lambda address, zone, door: None,
         )
 

@@ -231,7 +231,7 @@ def _number(
     help="A worker that has not moved for so long is replaced; 0 is never.",
 )  # fmt: skip
 @click.option(
-    "--threads", default=0, show_default=True, type=click.IntRange(0, 256),
+    "--threads", default=1, show_default=True, type=click.IntRange(0, 256),
     help="Threads of the native front door of each process; 0 answers with Python alone.",
 )  # fmt: skip
 @_number(
@@ -250,7 +250,7 @@ def serve(
     drain_s: float,
     workers: int,
     hang_s: float,
-    threads: int | None,
+    threads: int,
     connections: int,
     idle_s: float,
 ) -> None:

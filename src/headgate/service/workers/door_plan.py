@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,15 +47,15 @@ class DoorPlan(NamedTuple):
         return within_descriptors(bounds, passed_on=PASSED_ON, beside=self.threads * _DESCRIPTORS_OF_THREAD)
 
 
-def plan_door(store: Store, threads: int | None, *, workers: int = 1) -> DoorPlan:
-    """What stands before each process that decides on a store; None is as many threads as it has cores for its own."""
+def plan_door(store: Store, threads: int) -> DoorPlan:
+    """What stands before each process that decides on a store, of so many threads if it can be; 0 is none."""
     if threads == 0:
         return DoorPlan(0)
     if getattr(core.native, "Door", None) is None:
         return DoorPlan(0, "the front door needs the native core")
     if store.blocking or getattr(store, "core", "") == "python":
         return DoorPlan(0, "the front door does not decide on this store")
-    return DoorPlan(threads or max(1, _cores() // workers))
+    return DoorPlan(threads)
 
 
 @contextmanager
@@ -79,10 +78,3 @@ def port_of(
     if sockets is None:
         return PublicPort(service, listener, bounds)
     return FrontDoor(service, listener, bounds, private_socket=sockets / str(worker), threads=plan.threads)
-
-
-def _cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

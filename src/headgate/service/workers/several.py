@@ -51,7 +51,7 @@ def serve_workers(
     drain_s: float,
     hang_s: float,
     bounds: Bounds,
-    threads: int | None,
+    threads: int,
     announce: Callable[[str, str, str], None],
 ) -> bool:
     """Serve the policy of a text, which is that of the file now, in several processes until told to stop.
@@ -74,7 +74,7 @@ def serve_workers(
         )
     check_holds(policy, lambda limits: rescued(opened, opened.bind(limits), limits, None))
     check_fit(policy, opened)
-    plan = plan_door(opened, threads, workers=workers)
+    plan = plan_door(opened, threads)
     bounds = plan.within_descriptors(bounds)
     listeners = listen_together(host, port, workers)
     folder = LockedFolder(METRICS)

@@ -24,7 +24,7 @@ def serve(
     port: int,
     drain_s: float,
     bounds: Bounds,
-    threads: int | None,
+    threads: int,
     announce: Callable[[str, str], None],
 ) -> None:
     """Serve the policy of a text, which is that of the file now, in this process until told to stop.
