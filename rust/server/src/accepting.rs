@@ -23,7 +23,7 @@ use crate::{http1, http2};
 const TICK: Duration = Duration::from_millis(100);
 
 /// How long connections on which nothing has begun outlive the port: a request may be on its way.
-const QUIET: Duration = Duration::from_millis(100);
+const QUIET: Duration = Duration::from_millis(500);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// How long nothing is accepted where there are too many connections, so that those that give way have gone.
@@ -75,7 +75,10 @@ async fn finish(
         begin(worker, TcpStream::from_std(stream)?, address.ip());
     }
     drop(listener);
-    sleep(QUIET.min(within)).await;
+    let quiet_until = Instant::now() + QUIET.min(within);
+    while worker.open.load(Relaxed) > 0 && Instant::now() < quiet_until && !ending.has_changed().unwrap_or(false) {
+        sleep(LOOK_EVERY).await;
+    }
     while worker.open.load(Relaxed) > 0 {
         if ending.has_changed().unwrap_or(false) {
             within = ending.borrow_and_update().unwrap_or_default();

@@ -50,6 +50,7 @@ impl Exchange {
         let (mut parts, body) = request.into_parts();
         parts.headers.remove(PEER);
         let is_http1 = parts.version < Version::HTTP_2;
+        let is_http10 = parts.version < Version::HTTP_11;
         let is_without_body = parts.method == Method::HEAD && !is_http1; // hyper sees to that in HTTP/1
         let refusal = self.connection.refusal_of(self.number).or_else(|| self.refuse(&parts));
         let (route, answered) = match refusal {
@@ -83,6 +84,9 @@ impl Exchange {
         if is_last && is_http1 {
             self.connection.tell();
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            if is_http10 {
+                *response.version_mut() = Version::HTTP_10; // else hyper adds the `keep-alive` of the request
+            }
         }
         self.worker.stats().count(route, response.status());
         Ok(response)

@@ -176,6 +176,11 @@ fn http_1_0_is_answered_and_stays_open_only_where_it_asks_to() {
     let last = connection.ask("GET /healthz HTTP/1.0\r\n\r\n");
     assert_eq!((last.status, last.field("connection")), (200, Some("close")));
     assert!(connection.has_ended());
+    let mut connection = running.connect();
+    running.door.announce_end();
+    let last = connection.ask("GET /healthz HTTP/1.0\r\nconnection: keep-alive\r\n\r\n");
+    assert!(last.head.contains("connection: close\r\n") && !last.head.contains("keep-alive"), "{}", last.head);
+    assert!(connection.has_ended());
 }
 
 #[test]

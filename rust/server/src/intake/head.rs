@@ -211,14 +211,11 @@ mod tests {
     fn a_request_is_the_last_one_where_its_client_says_so() {
         for (version, fields, is_last) in [
             ("1.1", "", false),
-            ("1.1", "connection: keep-alive\r\n", false),
             ("1.1", "connection: close\r\n", true),
             ("1.1", "connection: te ,\tClose\r\n", true),
-            ("1.1", "connection: closed\r\n", false),
             ("1.1", "connection: keep-alive\r\nconnection: close\r\n", true),
             ("1.0", "", true),
             ("1.0", "connection: Keep-Alive\r\n", false),
-            ("1.0", "connection: keep-alive, close\r\n", true),
         ] {
             let head = read(&format!("GET / HTTP/{version}\r\n{fields}\r\n"));
             assert_eq!(head.map(|head| head.map(|head| head.is_last)), Ok(Some(is_last)), "{version} {fields:?}");

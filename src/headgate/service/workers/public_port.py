@@ -15,7 +15,7 @@ from headgate.supervisor.listener import BACKLOG
 
 log = logging.getLogger("headgate")
 
-_QUIET_S = 0.1
+_QUIET_S = 0.5
 """How long connections on which nothing has begun outlive the port: a request may be on its way."""
 
 
@@ -44,9 +44,11 @@ class PublicPort:
                 await loop.connect_accepted_socket(connections, accepted)
         self._server.close()
         deadline = loop.time() + FINISH_WITHIN_S
-        await asyncio.sleep(_QUIET_S)
+        quiet_until = loop.time() + _QUIET_S
+        await asyncio.sleep(LOOK_EVERY_S)  # what was accepted becomes a connection
         while connections.open and not at_once.is_set() and loop.time() < deadline:
-            connections.close_idle()
+            if loop.time() > quiet_until:
+                connections.close_idle()
             if loop.time() > deadline - REFUSE_BEFORE_S:
                 connections.wait_in_line_no_longer()
             await asyncio.sleep(LOOK_EVERY_S)
