@@ -128,7 +128,9 @@ def test_workers_start_announce_themselves_once_and_end_well(
         assert service.stop(sig) == 0
         assert not any(map(is_running, workers))
         assert not folder.exists()
-        assert service.lines == [f"headgate: {policy} on {service.url}, native core, 2 workers{TOLD[front]}; ctrl-c ends it\n"]
+        assert service.lines == [
+            f"headgate: {policy} on {service.url}, native core, 2 workers{TOLD[front]}; ctrl-c ends it\n"
+        ]
 
 
 def figures_of(worker: int) -> Path:
