@@ -722,9 +722,9 @@ impl BoundLimits {
             if mode.commit {
                 self.check_is_held()?;
             }
-            return Ok(self.table.apply_in_flight(checks, now_us, mode)?);
+            return self.table.apply_in_flight(checks, now_us, mode);
         }
-        Ok(self.table.apply(checks, now_us, mode)?)
+        self.table.apply(checks, now_us, mode)
     }
 }
 
