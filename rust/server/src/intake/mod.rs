@@ -61,6 +61,9 @@ pub struct Intake {
     waits_for: Option<(Waits, u64)>,
     /// What has come of a head.
     held: Held,
+    /// Something that hyper has written did not get into the socket: for lack of room there, or since it was another
+    /// connection's turn.
+    has_unsent: bool,
     /// The client was told that no more comes, and what it still sends is thrown away.
     lingers: bool,
 }
@@ -81,6 +84,7 @@ impl Intake {
             number: 0,
             waits_for: None,
             held,
+            has_unsent: false,
             lingers: false,
         }
     }
@@ -243,7 +247,8 @@ impl Read for Intake {
                 this.ready -= count;
                 return Poll::Ready(Ok(()));
             }
-            let is_answering = this.connection.waiting.answering() > 0;
+            // hyper drops what it has to send where a client leaves that it is still answering.
+            let is_answering = this.connection.waiting.answering() > 0 || this.has_unsent;
             if this.connection.has_left() {
                 return if is_answering { Poll::Pending } else { Poll::Ready(Ok(())) };
             }

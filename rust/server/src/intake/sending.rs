@@ -18,10 +18,15 @@ const LINGER: Duration = Duration::from_secs(2);
 impl Intake {
     /// Note how much the socket has taken of `count` bytes.
     fn took(&mut self, count: usize, poll: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        let had_unsent =
+            std::mem::replace(&mut self.has_unsent, !matches!(&poll, Poll::Ready(Ok(taken)) if *taken >= count));
         match &poll {
             Poll::Ready(Ok(taken)) => self.connection.waiting.took(*taken >= count),
             Poll::Ready(Err(_)) => {}
             Poll::Pending => self.connection.waiting.took_nothing(),
+        }
+        if had_unsent && !self.has_unsent && self.connection.has_left() {
+            self.connection.woken.notify_one(); // now hyper may learn that the client has left
         }
         poll
     }
