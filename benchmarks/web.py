@@ -156,6 +156,9 @@ class Rounds:
     bare: list[float] = field(default_factory=list)
     """The same of the bare application, at the same time."""
 
+    paired: list[tuple[float, float]] = field(default_factory=list)
+    """(a request of what its target compares it with, its own), at the same time."""
+
     solitary: list[Load] = field(default_factory=list)
     """What one client saw who waits for each answer."""
 
@@ -198,22 +201,36 @@ def _measure(comparison: Comparison, quick: bool) -> dict[str, Rounds]:
         for turn in range(turns):
             for subject in others:
                 if subject.own or turn % others_every == 0:
-                    both = _load_both(comparison, served[bare.name], served[subject.name], seconds)
+                    own, is_turned = served[subject.name], bool(turn % 2)
+                    both = _load_both(comparison, served[bare.name], own, seconds, is_turned)
                     rounds[bare.name].took.append(both[0])
                     rounds[subject.name].bare.append(both[0])
                     rounds[subject.name].took.append(both[1])
+                    if subject.than != BARE:
+                        both = _load_both(comparison, served[subject.than], own, seconds, is_turned)
+                    rounds[subject.name].paired.append(both)
         for _ in range(solitary_turns):
             for name, server in served.items():
                 rounds[name].solitary += _load(comparison, [server], 0.1, 1)
     return rounds
 
 
-def _load_both(comparison: Comparison, bare: Served, subject: Served, seconds: float) -> tuple[float, float]:
-    """Microseconds of processor time that a request took each of two servers under load at the same time."""
-    before = processor_seconds(bare.pid), processor_seconds(subject.pid)
-    of_bare, of_subject = _load(comparison, [bare, subject], seconds, CLIENTS)
-    after = processor_seconds(bare.pid), processor_seconds(subject.pid)
-    return (after[0] - before[0]) * 1e6 / of_bare.requests, (after[1] - before[1]) * 1e6 / of_subject.requests
+def _load_both(
+    comparison: Comparison, bare: Served, subject: Served, seconds: float, is_turned: bool
+) -> tuple[float, float]:
+    """Microseconds of processor time that a request took each of two servers under load at the same time.
+
+    The load of the second one begins first where `is_turned`.
+    """
+    both = [subject, bare] if is_turned else [bare, subject]
+    before = [processor_seconds(server.pid) for server in both]
+    loads = _load(comparison, both, seconds, CLIENTS)
+    took = [
+        (processor_seconds(server.pid) - since) * 1e6 / load.requests
+        for server, since, load in zip(both, before, loads, strict=True)
+    ]
+    first, second = reversed(took) if is_turned else took
+    return first, second
 
 
 def _load(comparison: Comparison, servers: Sequence[Served], seconds: float, connections: int) -> list[Load]:
@@ -248,20 +265,13 @@ def _solitary(rounds: Rounds) -> tuple[float, float]:
 
 
 def _target(comparison: Comparison, subject: Subject, measured: dict[str, Rounds]) -> Target:
-    kept = _kept(measured[subject.name])
-    if subject.than != BARE:
-        kept /= _kept(measured[subject.than])
+    kept = median(other / own for other, own in measured[subject.name].paired)
     than = "the bare application" if subject.than == BARE else f"the application with an {subject.than}"
     return Target(
         f"{comparison.title}, {subject.name}: at least {subject.kept:.0%} of the requests a second of {than}",
         f"{kept:.1%}",
         kept >= subject.kept,
     )
-
-
-def _kept(rounds: Rounds) -> float:
-    """The share of the bare application's requests a second."""
-    return median(bare / own for bare, own in zip(rounds.bare, rounds.took, strict=True))
 
 
 @contextmanager

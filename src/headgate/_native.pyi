@@ -31,6 +31,7 @@ __all__ = [
     "Operation",
     "PolicyParts",
     "RateLimitFields",
+    "ReplayJudge",
     "Reservation",
     "Settlement",
     "Table",
