@@ -29,6 +29,7 @@ mod operation;
 mod policy_parts;
 mod registration;
 mod replay_judge;
+mod replay_series;
 mod replay_sums;
 mod reservation;
 mod scope_subject;

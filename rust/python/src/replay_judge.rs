@@ -11,7 +11,8 @@ use crate::gate::NativeGate;
 use crate::gate_limits::Limits;
 use crate::gate_subject::Trouble;
 use crate::log_subject::LogSubject;
-use crate::replay_sums::{Keys, Parts, Steps, Sums};
+use crate::replay_series::Steps;
+use crate::replay_sums::{Keys, Parts, Sums};
 
 const HIT: Mode = Mode { commit: true, max_delay_us: None };
 
