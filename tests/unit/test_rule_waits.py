@@ -563,9 +563,12 @@ class _FailingLater:
         self._store, self._bound = store, bound
 
     def __getattr__(self, name: str) -> Any:
-        if self._store.fails:
-            raise StoreUnavailable("it is away")
-        return getattr(self._bound, name)
+        def ask(*args: Any, **options: Any) -> Any:
+            if self._store.fails:
+                raise StoreUnavailable("it is away")
+            return getattr(self._bound, name)(*args, **options)
+
+        return ask
 
 
 @pytest.mark.parametrize(("choice", "passes"), [("open", True), ("local", True), ("closed", False)])

@@ -80,10 +80,6 @@ class _GuardedLimits:
         own = cost if type(cost) is int else single_cost(self._limits, cost)
         return Operation((key,) * self._groups, (own,) * self._groups, commit=commit)
 
-    def _ask(self, operation: Operation) -> Any:
-        """Ask the store: whatever goes wrong with that, looking for the way to it included, is its failure."""
-        return self._bound.decide(operation)
-
     def _deciding(self, operation: Operation) -> Steps[Decision]:
         """Decide an operation: yields what the store is to decide."""
         if self._refusals.known and self._may_remember(operation):
@@ -159,7 +155,7 @@ class GuardedLimits(_GuardedLimits, BoundLimits):
         if id is not None:
             return self.reserve(self._whole(key, cost), Hold(id, 0, at_once=True)).decision
         own = cost if type(cost) is int else single_cost(self._limits, cost)
-        return drive(self._deciding(Operation((key,) * self._groups, (own,) * self._groups)), self._ask)
+        return drive(self._deciding(Operation((key,) * self._groups, (own,) * self._groups)), self._bound.decide)
 
     def peek(self, key: Key, cost: Cost = 1) -> Decision:
         return self.decide(self._whole(key, cost, commit=False))
@@ -183,7 +179,7 @@ class GuardedLimits(_GuardedLimits, BoundLimits):
         return PythonDecisions(self._fallback.decide(self._whole(key, cost)) for key, cost in pairs)
 
     def decide(self, operation: Operation, /) -> Decision:
-        return drive(self._deciding(operation), self._ask)
+        return drive(self._deciding(operation), self._bound.decide)
 
     def give_back(self, receipt: Receipt, ago_us: int, /) -> None:
         drive(self._giving_back(receipt, ago_us))
@@ -230,7 +226,7 @@ class AsyncGuardedLimits(_GuardedLimits, AsyncBoundLimits):
         return PythonDecisions(all_or_error(await self.decide_many([self._whole(key, cost) for key, cost in pairs])))
 
     def decide(self, operation: Operation, /) -> Awaitable[Decision]:
-        return drive_async(self._deciding(operation), self._ask)
+        return drive_async(self._deciding(operation), self._bound.decide)
 
     def decide_many(self, operations: Sequence[Operation], /) -> Awaitable[list[Decision | Exception]]:
         return drive_together(list(map(self._deciding, operations)), self._bound.decide_many)
