@@ -77,10 +77,10 @@ where
     let request =
         HoldRequest { id, lease_us, remember_us, at_once: false, named: false, costs: &costs, groups: &groups };
     match table.reserve(checks, &request, now_us, HOLD).expect("a lock") {
-        Reserved::Decided(answer) if answer.full.is_none() => {
+        Reserved::Decided(answer, id) if answer.full.is_none() => {
             answer.allowed.then(|| (id, table.storage().shard_of(checks[0].key)))
         }
-        Reserved::Decided(_) => None,
+        Reserved::Decided(..) => None,
         other => panic!("{other:?}"),
     }
 }
@@ -278,7 +278,8 @@ where
             let request =
                 HoldRequest { id, lease_us, remember_us, at_once, named: false, costs: &costs, groups: &groups };
             let came = table.reserve(&checks, &request, NOW_US, HOLD).expect("a lock");
-            assert!(matches!(came, Reserved::Decided(answer) if answer.allowed));
+            let Reserved::Decided(answer, id) = came else { panic!("{came:?}") };
+            assert!(answer.allowed);
             (id, table.storage().shard_of(checks[0].key))
         } else {
             hold(table, &checks, HOUR_US, NOW_US).expect("room")

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use headgate_core::hash::{KeyHash, Seed};
+use headgate_core::holding::record::HoldId;
 use headgate_core::limit::Algorithm;
 use headgate_core::shard::registered::Registered;
 use headgate_core::table::answer::{Answer, Check, Mode};
@@ -186,7 +187,7 @@ impl BoundLimits {
         let checks: Checks<'_> = own.members.iter().map(|member| member.check(hash, cost)).collect();
         let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost, own.groups);
         let request = HoldRequest { named: true, ..own.request(id, lease_us, remember_us, &costs) };
-        let (answer, repeated) = own.hold_checks(&checks, request, own.clock.now_us(slf.py())?, None)?;
+        let (answer, repeated, _) = own.hold_checks(&checks, request, own.clock.now_us(slf.py())?, None)?;
         Reservation::held(slf, &KEEPER, Told::All(answer), id, repeated, lease_us)
     }
 
@@ -240,14 +241,14 @@ impl BoundLimits {
         };
         let request = self.request(id, lease_us, self.remember_us.max(remember_us), &costs);
         let now_us = self.moment_us(py, operation.now_us.as_ref().map(|now_us| now_us.bind(py)))?;
-        let (answer, repeated) = self.hold_checks(
+        let (answer, repeated, digest) = self.hold_checks(
             &checks,
             HoldRequest { at_once, named: !name.is_none(), ..request },
             now_us,
             operation.max_delay_us,
         )?;
         let decision = Decision::new(self.definitions.clone_ref(py), answer);
-        holding.call_method1("Reserved", (decision, id.text(py), repeated))
+        holding.call_method1("Reserved", (decision, WholeId { digest, ..id }.text(py), repeated))
     }
 
     #[pyo3(signature = (id, actual = None, *, now_us = None))]
@@ -467,7 +468,7 @@ impl BoundLimits {
         let checks: Checks<'_> = self.members.iter().map(|member| member.check(hash, cost)).collect();
         let costs: SmallVec<[i64; 4]> = SmallVec::from_elem(cost, self.groups);
         let request = self.request(id, 0, self.remember_us, &costs);
-        let (answer, _) = self.hold_checks(
+        let (answer, ..) = self.hold_checks(
             &checks,
             HoldRequest { at_once: true, named: true, ..request },
             self.clock.now_us(py)?,
@@ -504,8 +505,8 @@ impl BoundLimits {
         let id = WholeId { digest: self.table.new_id(), place };
         let request = self.request(id, lease_us, times.remember_us, &costs);
         let checks: Checks<'_> = self.members.iter().map(|member| member.check(key, cost)).collect();
-        let (answer, repeated) = self.hold_checks(&checks, request, now_us, None)?;
-        Reservation::held(slf, &KEEPER, Told::All(answer), id, repeated, lease_us)
+        let (answer, repeated, digest) = self.hold_checks(&checks, request, now_us, None)?;
+        Reservation::held(slf, &KEEPER, Told::All(answer), WholeId { digest, place }, repeated, lease_us)
     }
 
     /// (the key of each limit, where the first key is) of a key for each group.
@@ -543,7 +544,8 @@ impl BoundLimits {
         }
         let id = WholeId { digest: own.table.new_id(), place };
         let request = own.request(id, lease_us, own.remember_us, costs);
-        let (answer, repeated) = own.hold_checks(&checks, request, own.clock.now_us(py)?, None)?;
+        let (answer, repeated, digest) = own.hold_checks(&checks, request, own.clock.now_us(py)?, None)?;
+        let id = WholeId { digest, place };
         Reservation::made_of(slf, &KEEPER, answer, id, repeated, lease_us, made_of.clone_ref(py))
     }
 
@@ -566,7 +568,7 @@ impl BoundLimits {
         }
     }
 
-    /// (the answer, whether it was given before) to checks that are to be held.
+    /// (the answer, whether it was given before, the id) to checks that are to be held.
     #[inline]
     fn hold_checks(
         &self,
@@ -574,13 +576,13 @@ impl BoundLimits {
         request: HoldRequest<'_>,
         now_us: i64,
         max_delay_us: Option<i64>,
-    ) -> PyResult<(Answer, bool)> {
+    ) -> PyResult<(Answer, bool, HoldId)> {
         if checks.is_empty() {
-            return Ok((self.table.apply(checks, now_us, HIT)?, false));
+            return Ok((self.table.apply(checks, now_us, HIT)?, false, request.id));
         }
         match self.table.reserve(checks, &request, now_us, Mode { commit: true, max_delay_us })? {
-            Reserved::Decided(answer) => Ok((answer, false)),
-            Reserved::Repeated(answer) => Ok((answer, true)),
+            Reserved::Decided(answer, id) => Ok((answer, false, id)),
+            Reserved::Repeated(answer) => Ok((answer, true, request.id)),
             Reserved::Conflict(with) => Err(conflict(with, request.costs)),
         }
     }

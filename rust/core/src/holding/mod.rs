@@ -8,7 +8,6 @@ pub mod store;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
 
 use crate::algorithms::leases::{KeyLeases, Lease, Leases};
 use crate::holding::ids::Ids;
@@ -168,34 +167,32 @@ impl Holds {
 
     /// Forget a hold, and free what places it has.
     pub fn forget(&mut self, number: u32) {
-        let Some(record) = self.records.get(number) else {
+        let Some(record) = self.records.remove(number) else {
             return;
         };
-        let (id, until, own) = (record.id, record.until_us, u64::from(number));
-        if !id.tells(number) {
-            self.ids.remove(id, number);
+        let (until, own) = (record.until_us, u64::from(number));
+        if is_among_ids(&record, number) {
+            self.ids.remove(record.id, number);
         }
         self.weight -= record.weight();
         self.settled -= usize::from(record.settled);
         match &record.content {
             Content::One(one) => {
                 let lease = Lease { until, number: own, places: one.part.cost };
-                let (key, lease) = (one.key, one.in_flight.then_some(lease));
-                self.let_go(key, lease);
+                self.let_go(one.key, one.in_flight.then_some(lease));
             }
             Content::Many(share) => {
-                for limit in &Arc::clone(share).limits {
+                for limit in &share.limits {
                     let lease = Lease { until, number: own, places: limit.cost() };
                     self.let_go(limit.key, limit.in_flight.then_some(lease));
                 }
             }
             Content::Settled(share) => {
-                for (key, _) in share.limits.clone() {
-                    self.let_go(key, None);
+                for (key, _) in &share.limits {
+                    self.let_go(*key, None);
                 }
             }
         }
-        self.records.remove(number);
     }
 
     /// One hold more is of a key.
@@ -228,8 +225,13 @@ impl HoldStore for Holds {
 
     #[inline(always)]
     fn find(&mut self, id: HoldId, now_us: i64) -> Option<u32> {
+        self.find_told(id, id.told(), now_us)
+    }
+
+    #[inline(always)]
+    fn find_told(&mut self, id: HoldId, number: u32, now_us: i64) -> Option<u32> {
         let is_it = |number| self.records.get(number).filter(|record| record.id == id);
-        let told = is_it(id.told()).map(|record| (id.told(), record.forget_us));
+        let told = is_it(number).map(|record| (number, record.forget_us));
         let found = told.or_else(|| {
             let number = self.ids.find(id, |number| is_it(number).is_some())?;
             Some((number, is_it(number)?.forget_us))
@@ -240,6 +242,11 @@ impl HoldStore for Holds {
             return None;
         }
         Some(number)
+    }
+
+    #[inline(always)]
+    fn next_id(&self, HoldId(secret): HoldId) -> HoldId {
+        HoldId::telling(self.records.next(), secret)
     }
 
     #[inline(always)]
@@ -345,11 +352,11 @@ impl HoldStore for Holds {
             Content::Many(share) => share.limits.iter().for_each(|limit| self.remember_of(limit.key)),
             Content::Settled(share) => share.limits.iter().for_each(|(key, _)| self.remember_of(*key)),
         }
-        let (id, number) = (record.id, self.records.take());
-        self.records.put(number, record);
-        if !id.tells(number) {
-            self.ids.insert(id, number);
+        let number = self.records.take();
+        if is_among_ids(&record, number) {
+            self.ids.insert(record.id, number);
         }
+        self.records.put(number, record);
         number
     }
 
@@ -426,6 +433,12 @@ impl HoldStore for Holds {
         }
         in_use
     }
+}
+
+/// Whether a hold is found by its id alone: it has a name, which tells no number.
+#[inline(always)]
+fn is_among_ids(record: &Record, number: u32) -> bool {
+    record.named && !record.id.tells(number)
 }
 
 /// Holds that are looked at for each new one, so that those whose time is over do not pile up.

@@ -56,6 +56,18 @@ pub struct Amount {
     pub actual: i64,
 }
 
+/// Another share of a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Other {
+    /// Its shard.
+    pub shard: u16,
+    /// Its number there; `UNTOLD` where it is found by the hold's id alone.
+    pub number: u32,
+}
+
+/// The number of a share that is found by its hold's id alone. No hold has it.
+pub const UNTOLD: u32 = u32::MAX;
+
 /// A hold, or its share in one shard: the limits whose keys are there. The first key's shard has the amounts.
 #[derive(Clone, Debug, Default)]
 pub struct Share {
@@ -65,8 +77,8 @@ pub struct Share {
     pub limits_of_all: u16,
     /// The amounts of its groups; none in the shares of other shards.
     pub amounts: SmallVec<[Amount; 1]>,
-    /// The shards of its other shares.
-    pub others: SmallVec<[u16; 4]>,
+    /// Where its other shares are; none in those.
+    pub others: SmallVec<[Other; 2]>,
     /// Its limits in this shard.
     pub limits: Vec<HeldLimit>,
 }
@@ -90,8 +102,8 @@ pub struct SettledShare {
 pub struct SettledHome {
     /// The units of each group that count.
     pub actuals: SmallVec<[i64; 8]>,
-    /// The shards of the other shares.
-    pub others: SmallVec<[u16; 4]>,
+    /// Where the other shares are.
+    pub others: SmallVec<[Other; 2]>,
 }
 
 impl Share {

@@ -32,6 +32,12 @@ impl<T> Slab<T> {
         self.chunks[number as usize / CHUNK][number as usize % CHUNK] = Some(value);
     }
 
+    /// The number that `take` gives next.
+    #[inline(always)]
+    pub fn next(&self) -> u32 {
+        self.free.last().copied().unwrap_or((self.chunks.len() * CHUNK) as u32)
+    }
+
     /// Make a chunk more; the number of its first place, which is not among those that are free.
     #[cold]
     fn grow(&mut self) -> u32 {
@@ -53,17 +59,14 @@ impl<T> Slab<T> {
         self.chunks.get_mut(number as usize / CHUNK)?[number as usize % CHUNK].as_mut()
     }
 
-    /// Drop a value.
+    /// Take a value out.
     #[inline]
-    pub fn remove(&mut self, number: u32) {
-        let Some(chunk) = self.chunks.get_mut(number as usize / CHUNK) else {
-            return;
-        };
-        let place = &mut chunk[number as usize % CHUNK];
-        if place.is_some() {
-            *place = None;
+    pub fn remove(&mut self, number: u32) -> Option<T> {
+        let value = self.chunks.get_mut(number as usize / CHUNK)?[number as usize % CHUNK].take();
+        if value.is_some() {
             self.free.push(number);
         }
+        value
     }
 
     /// How many places there are, used or not.

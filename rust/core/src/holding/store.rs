@@ -45,6 +45,18 @@ pub trait HoldStore {
     /// The number of the hold of this id, if it is remembered. One whose time is over is forgotten.
     fn find(&mut self, id: HoldId, now_us: i64) -> Option<u32>;
 
+    /// `find` of one whose number is told beside its id, or `UNTOLD`.
+    #[inline(always)]
+    fn find_told(&mut self, id: HoldId, _number: u32, now_us: i64) -> Option<u32> {
+        self.find(id, now_us)
+    }
+
+    /// The id of the next hold that is added here and has no name, out of 128 secret bits.
+    #[inline(always)]
+    fn next_id(&self, secret: HoldId) -> HoldId {
+        secret
+    }
+
     /// The part and the key of an open hold of one limit that is not told as one of many.
     fn open_one(&self, number: u32) -> Option<(Part, u32)>;
 
@@ -66,7 +78,7 @@ pub trait HoldStore {
     /// Add an open hold of one limit; its number, and the id that it was given.
     fn add_one(&mut self, held: NewHold, one: One, ids: &impl IdSource) -> (u32, HoldId);
 
-    /// Add a hold; its number.
+    /// Add a hold; its number. One without a name is found by the number that its id tells, or that is told beside it.
     fn add(&mut self, record: Record) -> u32;
 
     /// What is kept of one limit on one key.

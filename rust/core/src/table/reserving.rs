@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use crate::algorithms::leases::Lease;
 use crate::algorithms::transition::Reading;
-use crate::holding::record::{Content, One, Record};
-use crate::holding::share::{Amount, HeldLimit, Part, Share};
+use crate::holding::record::{Content, HoldId, One, Record};
+use crate::holding::share::{Amount, HeldLimit, Other, Part, Share};
 use crate::holding::store::HoldStore;
 use crate::limit::Algorithm;
 use crate::shard::backing::Backing;
@@ -35,7 +35,8 @@ impl<S: Storage> Table<S> {
         self.lock(&mut transaction, checks, now_us)?;
         let first = request.groups.iter().position(|group| *group == 0).unwrap_or(0);
         let home = transaction.locked.locations[first].guard;
-        if let Some(holds) = transaction.locked.guards[home].backing.holds_mut()
+        if request.named
+            && let Some(holds) = transaction.locked.guards[home].backing.holds_mut()
             && let Some(number) = holds.find(request.id, now_us)
         {
             let repeated = repeat(&mut transaction.locked, (home, number), checks, request, now_us);
@@ -46,18 +47,20 @@ impl<S: Storage> Table<S> {
         if let Err(Full { soonest_us }) = self.reserve_parts(&mut transaction.locked, |_| true, checks.len(), now_us) {
             let answer = self.refuse_hold(checks, &transaction, soonest_us, now_us);
             self.settle_parts(&mut transaction.locked);
-            return Ok(Reserved::Decided(answer));
+            return Ok(Reserved::Decided(answer, request.id));
         }
         let mut judgement = Judgement::with_room(checks.len());
         judgement.until_us = Some(now_us + request.lease_us);
+        let mut id = request.id;
         let decided =
             self.decide::<true>(checks, &mut transaction, &mut judgement, now_us, mode, |locked, judgement, full| {
                 let passed = full == Some(OnFull::Pass);
-                remember(locked, checks, judgement, request, passed, home, now_us)
+                id = remember(locked, checks, judgement, request, passed, home, now_us);
+                check_all(&locked.guards)
             });
         drop_over(&mut transaction.locked, checks, &decided, now_us);
         self.settle_parts(&mut transaction.locked);
-        decided.map(Reserved::Decided)
+        decided.map(|answer| Reserved::Decided(answer, id))
     }
 
     /// Reserve room for one more part in each of the shards that are to have one.
@@ -119,7 +122,7 @@ fn readings_of(readings: &[Reading]) -> Readings {
     if let [only] = *readings { Readings::One(only) } else { Readings::Many(readings.into()) }
 }
 
-/// Remember what was just charged: a share in each shard.
+/// Remember what was just charged: a share in each shard, last that which tells of the others. The id of the hold.
 #[inline]
 fn remember<G, B>(
     locked: &mut LockedShards<G>,
@@ -129,12 +132,15 @@ fn remember<G, B>(
     passed: bool,
     home: usize,
     now_us: i64,
-) -> Result<(), DamagedState>
+) -> HoldId
 where
     G: DerefMut<Target = Shard<B>>,
     B: Backing,
 {
-    for guard in 0..locked.guards.len() {
+    let next_id = || Some(locked.guards[home].backing.holds()?.next_id(request.id));
+    let id = if request.named { request.id } else { next_id().unwrap_or(request.id) };
+    let mut others = SmallVec::new();
+    for guard in (0..locked.guards.len()).filter(|guard| *guard != home).chain([home]) {
         let Some(holds) = locked.guards[guard].backing.holds_mut() else {
             continue;
         };
@@ -143,12 +149,7 @@ where
         if guard == home {
             let amount = |cost: &i64| Amount { cost: *cost, held: *cost, actual: *cost };
             share.amounts = request.costs.iter().map(amount).collect();
-            for location in &locked.locations {
-                let other = location.shard_number as u16;
-                if location.guard != home && !share.others.contains(&other) {
-                    share.others.push(other);
-                }
-            }
+            share.others = std::mem::take(&mut others);
         }
         for (index, check) in checks.iter().enumerate().filter(|(index, _)| locked.locations[*index].guard == guard) {
             let reading = judgement.readings[index];
@@ -181,7 +182,7 @@ where
         };
         let until_us = now_us + request.lease_us;
         let number = holds.add(Record {
-            id: request.id,
+            id,
             until_us,
             forget_us: until_us + request.remember_us,
             content,
@@ -194,8 +195,13 @@ where
             let lease = Lease { until: until_us, number: u64::from(number), places };
             holds.move_places(key, None, Some(lease));
         }
+        if guard != home
+            && let Some(location) = locked.locations.iter().find(|location| location.guard == guard)
+        {
+            others.push(Other { shard: location.shard_number as u16, number });
+        }
     }
-    check_all(&locked.guards)
+    id
 }
 
 /// Whether all that was read in these shards can be.

@@ -28,7 +28,7 @@ impl HoldTimes {
 /// A hold that is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct HoldRequest<'request> {
-    /// What it is to be found by.
+    /// What it is to be found by; where it is not `named`, 128 secret bits that its id is made of.
     pub id: HoldId,
     /// How long its lease is; 0 of a hit.
     pub lease_us: i64,
@@ -125,8 +125,8 @@ pub enum Conflict {
 /// What came of asking for a hold.
 #[derive(Debug)]
 pub enum Reserved {
-    /// It was decided.
-    Decided(Answer),
+    /// It was decided; what is held is found by this id.
+    Decided(Answer, HoldId),
     /// It was decided before.
     Repeated(Answer),
     /// Another one has its id.

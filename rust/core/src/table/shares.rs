@@ -114,7 +114,8 @@ impl<S: Storage> Table<S> {
         if let Some(share) = loaded.first().and_then(|first| first.record.share())
             && !share.others.is_empty()
         {
-            shard_numbers.extend(share.others.iter().map(|other| usize::from(*other)));
+            let others = share.others.clone();
+            shard_numbers.extend(others.iter().map(|other| usize::from(other.shard)));
             shard_numbers.sort_unstable();
             shard_numbers.dedup();
             transaction.unlock();
@@ -124,7 +125,13 @@ impl<S: Storage> Table<S> {
                 self.storage.lock_all(&shard_numbers, &mut transaction.locked.guards)?;
             }
             for guard in 0..transaction.locked.guards.len() {
-                let number = find(&mut transaction.locked.guards[guard], id, now_us);
+                let shard = &mut transaction.locked.guards[guard];
+                let number = match others.iter().find(|other| usize::from(other.shard) == shard_numbers[guard]) {
+                    Some(other) => {
+                        shard.backing.holds_mut().and_then(|holds| holds.find_told(id, other.number, now_us))
+                    }
+                    None => find(shard, id, now_us),
+                };
                 let share = number.and_then(|number| load(&transaction.locked.guards[guard], guard, number));
                 let place = if shard_numbers[guard] == shard_number { 0 } else { loaded.len() };
                 share.into_iter().for_each(|share| loaded.insert(place, share));

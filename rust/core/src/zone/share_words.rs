@@ -1,7 +1,7 @@
 //! A hold's share of many limits as words, and back.
 
 use crate::algorithms::transition::Reading;
-use crate::holding::share::{Amount, HeldLimit, Part, Share};
+use crate::holding::share::{Amount, HeldLimit, Other, Part, Share, UNTOLD};
 
 const WORDS_OF_AMOUNT: usize = 3;
 const WORDS_OF_LIMIT: usize = 7;
@@ -17,7 +17,7 @@ pub fn words_of_share(share: &Share) -> Vec<u64> {
     words.extend(
         share.amounts.iter().flat_map(|amount| [amount.cost, amount.held, amount.actual]).map(|word| word as u64),
     );
-    words.extend(share.others.iter().map(|other| u64::from(*other)));
+    words.extend(share.others.iter().map(|other| u64::from(other.shard)));
     for held in &share.limits {
         let reading = &held.reading;
         words.push(u64::from(held.key) | u64::from(held.index) << 32 | u64::from(held.group) << 48);
@@ -47,7 +47,8 @@ pub fn share_of_words(words: &[u64], weight: u32) -> Option<Share> {
         let [cost, held, actual] = [0, 1, 2].map(|word| words[word] as i64);
         share.amounts.push(Amount { cost, held, actual });
     }
-    share.others.extend(take(usize::from(others))?.iter().map(|other| *other as u16));
+    let other = |word: &u64| Other { shard: *word as u16, number: UNTOLD };
+    share.others.extend(take(usize::from(others))?.iter().map(other));
     for _ in 0..limits {
         let own = take(WORDS_OF_LIMIT)?;
         let [remaining, reset_after_us, retry_after_us, next_after_us, delay_us] =
