@@ -250,18 +250,13 @@ class CallBase:
         return True
 
     def _learn(self, usage: Usage, is_whole: bool) -> None:
-        size, known, estimate, made = self._size, self._known, self._estimate, usage[1]
-        most, shown = size[4], size.counted if is_whole and not (size.is_exact or size.hides) else 0
-        self._parts.learned.settled(
-            known.who,
-            known.model,
-            most,
-            -1 if estimate is None or not is_whole else estimate,
-            made,
-            made >= most or self.was_cut or not is_whole,
-            shown,
-            usage[0] if shown else 0,
-        )
+        known, made = self._known, usage[1]
+        _, counted, is_exact, hides, most, _, _, _ = self._size
+        expected = known.plan.expected
+        estimate = -1 if expected is None or not is_whole else self._made[expected]
+        shown = counted if is_whole and not (is_exact or hides) else 0
+        cut = made >= most or self.was_cut or not is_whole
+        self._parts.learned.settled(known.who, known.model, most, estimate, made, cut, shown, usage[0] if shown else 0)
 
     def _read_answer(self, answer: Any) -> tuple[SettleMode, Usage | None]:
         """How a whole answer is settled, with its usage; what it tells of itself besides is noted."""

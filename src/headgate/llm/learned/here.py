@@ -31,7 +31,7 @@ _PERMILLE, _LEAST, _LARGEST = 25, 10, 160
 _FEWEST_TOKENS = 100
 """Input of fewer tokens tells nothing: most of it is what a chat format adds."""
 
-_MOST_UNREAD = 32
+MOST_UNREAD = 32
 """So many calls at the most are settled before they are learned from."""
 
 LARGEST_SIZE = 24
@@ -108,6 +108,9 @@ class LearnedHere:
         self._unread: list[tuple[str, str, int, int, int, bool, int, int]] = []
         """Calls that were settled, as `settled` was told of them: many are read at once, which takes less of each."""
 
+        self._read_from = MOST_UNREAD
+        """So many of these are read."""
+
     def output(self, key: str, model: str, most: int) -> int | None:
         name = (key if len(key) <= LONGEST_KEY else hash_of(key), model, (most.bit_length() + 1) >> 1)
         samples = self._of_keys.get(name)
@@ -147,30 +150,35 @@ class LearnedHere:
     ) -> None:
         unread = self._unread
         unread.append((key, model, most, held, made, cut, counted_input, used_input))
-        if len(unread) >= _MOST_UNREAD:
-            with self._lock:
-                self._read()
+        if len(unread) >= self._read_from:
+            self._read_many()
+
+    def _read_many(self) -> None:
+        """Learn from the calls that were settled, of which there are enough."""
+        with self._lock:
+            self._read()
 
     def _read(self) -> None:
         """Learn from the calls that were settled since it was last done; the lock is held."""
         calls = self._unread[:]
         del self._unread[: len(calls)]  # what others add meanwhile comes behind
         found: tuple[OfModel, Samples, Samples | None] | None = None
-        known, known_most = ("", ""), -1
+        known_key, known_model, known_most = "", "", -1
         buckets: list[int] = []
         """Of the calls of the series that are `found`, of which many come one after another."""
 
         for key, model, most, held, made, cut, counted_input, used_input in calls:
             if made < 0:
                 continue
-            if most != known_most or (key, model) != known:
+            if most != known_most or key != known_key or model != known_model:
                 _add_all(found, buckets)
                 buckets = []
-                known, known_most = (key, model), most
+                known_key, known_model, known_most = key, model, most
                 found = self._samples_of(key, model, most)
             if found is None:
                 continue
-            buckets.append(~bucket_of(made) if cut else bucket_of(made))
+            bucket = bucket_of(made)
+            buckets.append(~bucket if cut else bucket)
             if held >= 0:
                 found[0].coverage.add(1 if made > held else 0)
             if counted_input >= _FEWEST_TOKENS and used_input > 0:

@@ -16,7 +16,7 @@ from weakref import WeakSet, ref
 
 from headgate.clock import SYSTEM_CLOCK, US_PER_SECOND
 from headgate.errors import HeadgateError
-from headgate.llm.learned.here import COVERAGE, INPUT, LONGEST_KEY, LearnedHere, Name, hash_of
+from headgate.llm.learned.here import COVERAGE, INPUT, LONGEST_KEY, MOST_UNREAD, LearnedHere, Name, hash_of
 from headgate.llm.learned.samples import MOST, Samples, halved
 
 log = logging.getLogger("headgate")
@@ -102,6 +102,7 @@ class SharedLearned(LearnedHere):
         self._place = place
         self._namespace = namespace
         self._every_s = every_s
+        self._read_from = 1  # the first call starts the sharing
         self._is_closed = False
         self._complained = False
         self._wanted: dict[Name, None] = {}
@@ -133,10 +134,8 @@ class SharedLearned(LearnedHere):
             self._wanted["", model, INPUT] = None
         return super().input_permille(model)
 
-    def settled(
-        self, key: str, model: str, most: int, held: int, made: int, cut: bool, counted_input: int, used_input: int
-    ) -> None:
-        super().settled(key, model, most, held, made, cut, counted_input, used_input)
+    def _read_many(self) -> None:
+        super()._read_many()
         if not self._is_running:
             self.start()
 
@@ -144,7 +143,7 @@ class SharedLearned(LearnedHere):
         with self._lock:
             if self._is_running or self._is_closed:
                 return
-            self._is_running = True
+            self._is_running, self._read_from = True, MOST_UNREAD
         wake = self._wake
         arguments = (ref(self, lambda _: wake.set()), wake, self._closing, self._every_s)
         threading.Thread(target=_share_on, args=arguments, name="headgate-learned", daemon=True).start()
@@ -249,7 +248,7 @@ class SharedLearned(LearnedHere):
         self._process, self._sent = os.urandom(8).hex(), None
         self._lock, self._sharing = threading.Lock(), threading.Lock()
         self._wake, self._closing = threading.Event(), threading.Event()
-        self._is_running = False
+        self._is_running, self._read_from = False, 1
         self._read()
         for _, samples in self._all_series():
             samples.mark_told()
