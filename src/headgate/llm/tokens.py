@@ -79,12 +79,11 @@ class _Remembered:
         self._lock = Lock()
 
     def get(self, vocabulary: str, count: Count, text: str) -> int:
-        seen = hash(text)
-        if seen not in self._once:
-            with self._lock:
-                if len(self._once) >= _MOST_ONCE:
-                    self._once.clear()
-                self._once[seen] = None
+        seen, once = hash(text), self._once
+        if seen not in once:  # without the lock: what two threads do here at once is done twice, and no more
+            if len(once) >= _MOST_ONCE:
+                once.clear()
+            once[seen] = None
             return count(text)
         name = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=vocabulary.encode()).digest()
         with self._lock:

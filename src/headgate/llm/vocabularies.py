@@ -12,9 +12,13 @@ import hashlib
 from collections.abc import Callable, Sized
 from importlib import resources
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from headgate.errors import ConfigError
 from headgate.made_once import made_once
+
+if TYPE_CHECKING:
+    from tiktoken import Encoding
 
 SHA256 = {
     "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
@@ -66,11 +70,7 @@ def _counter(vocabulary: str) -> Count | None:
         return None
     if find_spec("tiktoken") is None:
         return _python_counter(vocabulary)
-    import tiktoken
-
-    encoding = tiktoken.Encoding(
-        vocabulary, pat_str=_SPLITS[vocabulary], mergeable_ranks=_ranks(vocabulary), special_tokens={}
-    )
+    encoding = encoding_of(vocabulary)
     core: Callable[[str], Sized] | None
     core = getattr(getattr(encoding, "_core_bpe", None), "encode_ordinary", None)  # what the method calls, and no more
     return _in_parts(encoding.encode_ordinary, _MOST_AT_ONCE, core)
@@ -78,6 +78,16 @@ def _counter(vocabulary: str) -> Count | None:
 
 counter = made_once(load_counter)
 """`load_counter` once for each vocabulary, at its first use."""
+
+
+def _encoding_of(vocabulary: str) -> Encoding:
+    from tiktoken import Encoding
+
+    return Encoding(vocabulary, pat_str=_SPLITS[vocabulary], mergeable_ranks=_ranks(vocabulary), special_tokens={})
+
+
+encoding_of = made_once(_encoding_of)
+"""The engine of tiktoken with a vocabulary, as OpenAI publishes that, loaded at its first use."""
 
 
 def _python_counter(vocabulary: str) -> Count:
