@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
+
+from headgate.llm_proxy.body_memory import read_bytes
 
 SIZE = 4 << 20
 SLACK = 2 << 20
@@ -49,3 +52,31 @@ def test_a_body_takes_no_more_memory_than_is_told(raw: bytes) -> None:
     told, took = map(int, done.stdout.split())
     assert took <= told + SLACK
     assert told <= 64 * len(raw), "and is told not much too high"
+
+
+@pytest.mark.parametrize(
+    "signs",
+    ["[" * 1_000, "]" * 1_000, "[]" * 500, "[]," * 300, "{}," * 300, "," * 1_000, ":" * 1_000, '[\\"],' * 200,
+     "[,\\\\" * 200, 'def f(x: dict[str, list[int]]) -> None: g({\\"a\\": [1, 2], \\"b\\": {}})\\n' * 15],
+)  # fmt: skip
+def test_signs_in_texts_count_as_text(signs: str) -> None:
+    raw = b'{"model": "m", "messages": [' + ",".join(f'{{"content": "{signs}"}}' for _ in range(500)).encode() + b"]}"
+    assert json.loads(raw)
+    assert read_bytes(raw) <= 3 * len(raw)
+
+
+@pytest.mark.parametrize(
+    ("unit", "times"),
+    [(b"[", 5), (b"]", 2), (b"{", 6), (b"}", 2), (b",", 2), (b":", 2), (b'":', 30), (b"[,", 30), (b"],", 30)],
+)
+def test_a_body_of_signs_that_no_reader_makes_anything_of_counts_little(unit: bytes, times: int) -> None:
+    raw = unit * (SIZE // len(unit))
+    with pytest.raises((ValueError, RecursionError)):
+        json.loads(raw)
+    assert read_bytes(raw) <= times * len(raw)
+
+
+def test_a_text_that_does_not_end_hides_nothing_before_it() -> None:
+    made = b"[" + b"[]," * 100_000
+    assert read_bytes(made + b'"' + b"," * 1_000) >= 100_000 * (88 + 48)
+    assert read_bytes(b'"' + made) <= 3 * len(made), "nothing is read after an open text"
