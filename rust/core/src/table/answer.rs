@@ -3,6 +3,7 @@
 use crate::algorithms::integers::floor_div;
 use crate::algorithms::transition::{NEVER, Reading};
 use crate::hash::KeyHash;
+use crate::limit::Algorithm;
 use crate::shard::registered::Registered;
 
 /// One limit on one key.
@@ -19,6 +20,12 @@ pub struct Check<'limit> {
 }
 
 impl Check<'_> {
+    /// Whether its limit counts what is in flight.
+    #[inline]
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.limit.limit.algorithm == Algorithm::Concurrent
+    }
+
     /// The tag under which the state of this check is kept.
     #[inline(always)]
     pub fn tag(&self) -> u64 {

@@ -16,7 +16,7 @@ use crate::shard::registered::Registered;
 use crate::table::Table;
 use crate::table::answer::{Answer, Check, Mode};
 use crate::table::judgement::Judgement;
-use crate::table::reserving::{check_all, drop_over, is_in_flight};
+use crate::table::reserving::{check_all, drop_over};
 use crate::table::settling::{After, Asked, Extension, Misuse, Outcome};
 use crate::table::shares::{LoadedShare, Shares, ToldLimit, registered};
 use crate::table::storage::{Full, LockedShards, Storage};
@@ -149,13 +149,15 @@ fn extend_limit<G, B>(
         return;
     };
     let held = &mut own.limits[index];
-    if check.cost > 0 && judgement.readings[limit].allowed() && (is_in_flight(check) || judgement.kept[limit].is_some())
+    if check.cost > 0
+        && judgement.readings[limit].allowed()
+        && (check.is_in_flight() || judgement.kept[limit].is_some())
     {
         let refunds = holds.key(held.key).map_or(0, |key| key.refunds);
         let (marked, number) = (judgement.marks[limit], check.limit.number());
         held.parts.push(Part { marked, refunds, cost: check.cost, number });
     }
-    held.in_flight = is_in_flight(check) && held.cost() > 0;
+    held.in_flight = check.is_in_flight() && held.cost() > 0;
     let lease = Lease { until: until_us, number: u64::from(share.number), places: held.cost() };
     holds.move_places(held.key, former, held.in_flight.then_some(lease));
 }

@@ -16,6 +16,7 @@ pub mod known_hold;
 mod known_key;
 mod known_places;
 mod one_hold;
+mod remembering;
 mod reserving;
 pub mod settling;
 mod shares;

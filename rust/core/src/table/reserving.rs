@@ -1,21 +1,17 @@
 //! Holds that are made: charged like a hit, and remembered, with a share in the shard of each of its keys.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::algorithms::leases::Lease;
 use crate::algorithms::transition::Reading;
-use crate::holding::record::{Content, HoldId, One, Record};
-use crate::holding::share::{Amount, HeldLimit, Other, Part, Share};
 use crate::holding::store::HoldStore;
-use crate::limit::Algorithm;
 use crate::shard::backing::Backing;
 use crate::shard::{DamagedState, Shard};
 use crate::table::Table;
 use crate::table::answer::{Answer, Check, Mode, OnFull, Readings, binding_of};
 use crate::table::judgement::Judgement;
+use crate::table::remembering::remember;
 use crate::table::settling::{Conflict, HoldRequest, Reserved};
 use crate::table::shares::{LoadedShare, find, load};
 use crate::table::storage::{Full, LockedShards, Storage};
@@ -122,88 +118,6 @@ fn readings_of(readings: &[Reading]) -> Readings {
     if let [only] = *readings { Readings::One(only) } else { Readings::Many(readings.into()) }
 }
 
-/// Remember what was just charged: a share in each shard, last that which tells of the others. The id of the hold.
-#[inline]
-fn remember<G, B>(
-    locked: &mut LockedShards<G>,
-    checks: &[Check],
-    judgement: &Judgement,
-    request: &HoldRequest<'_>,
-    passed: bool,
-    home: usize,
-    now_us: i64,
-) -> HoldId
-where
-    G: DerefMut<Target = Shard<B>>,
-    B: Backing,
-{
-    let next_id = || Some(locked.guards[home].backing.holds()?.next_id(request.id));
-    let id = if request.named { request.id } else { next_id().unwrap_or(request.id) };
-    let mut others = SmallVec::new();
-    for guard in (0..locked.guards.len()).filter(|guard| *guard != home).chain([home]) {
-        let Some(holds) = locked.guards[guard].backing.holds_mut() else {
-            continue;
-        };
-        let mut share = Share { weight: 1, limits_of_all: checks.len() as u16, ..Share::default() };
-        share.limits.reserve_exact(locked.locations.iter().filter(|location| location.guard == guard).count());
-        if guard == home {
-            let amount = |cost: &i64| Amount { cost: *cost, held: *cost, actual: *cost };
-            share.amounts = request.costs.iter().map(amount).collect();
-            share.others = std::mem::take(&mut others);
-        }
-        for (index, check) in checks.iter().enumerate().filter(|(index, _)| locked.locations[*index].guard == guard) {
-            let reading = judgement.readings[index];
-            let key = holds.key_or_new(locked.locations[index].tag, check.limit.salt);
-            let refunds = holds.key(key).map_or(0, |key| key.refunds);
-            let counted = is_in_flight(check) || check.cost == 0 || judgement.kept[index].is_some();
-            let (marked, number) = (judgement.marks[index], check.limit.number());
-            let part = Part { marked, refunds, cost: check.cost, number };
-            let parts: SmallVec<[Part; 1]> =
-                if reading.allowed() && counted { SmallVec::from_buf([part]) } else { SmallVec::new() };
-            let in_flight = is_in_flight(check) && parts.iter().any(|part| part.cost > 0);
-            let (index, group) = (index as u16, request.groups[index]);
-            share.limits.push(HeldLimit { parts, key, index, group, shadow: check.shadow, in_flight, reading });
-        }
-        let places: SmallVec<[(u32, i64); 2]> =
-            share.limits.iter().filter(|held| held.in_flight).map(|held| (held.key, held.cost())).collect();
-        let content = match (&share.limits[..], &share.amounts[..]) {
-            ([held], [amount]) if !held.parts.is_empty() && share.limits_of_all == 1 => {
-                let Reading { remaining, reset_after_us, next_after_us, delay_us, .. } = held.reading;
-                Content::One(One {
-                    part: held.parts[0],
-                    key: held.key,
-                    actual: amount.actual,
-                    answered: [remaining, reset_after_us, next_after_us, delay_us],
-                    in_flight: held.in_flight,
-                    shadow: held.shadow,
-                })
-            }
-            _ => Content::Many(Arc::new(share)),
-        };
-        let until_us = now_us + request.lease_us;
-        let number = holds.add(Record {
-            id,
-            until_us,
-            forget_us: until_us + request.remember_us,
-            content,
-            settled: request.at_once,
-            at_once: request.at_once,
-            passed,
-            named: request.named,
-        });
-        for (key, places) in places {
-            let lease = Lease { until: until_us, number: u64::from(number), places };
-            holds.move_places(key, None, Some(lease));
-        }
-        if guard != home
-            && let Some(location) = locked.locations.iter().find(|location| location.guard == guard)
-        {
-            others.push(Other { shard: location.shard_number as u16, number });
-        }
-    }
-    id
-}
-
 /// Whether all that was read in these shards can be.
 pub(super) fn check_all<G, B>(guards: &[G]) -> Result<(), DamagedState>
 where
@@ -230,7 +144,7 @@ pub(super) fn drop_over<G, B, E>(
     if !decided.as_ref().is_ok_and(|answer| answer.allowed) {
         return;
     }
-    for (check, location) in checks.iter().zip(&locked.locations).filter(|(check, _)| is_in_flight(check)) {
+    for (check, location) in checks.iter().zip(&locked.locations).filter(|(check, _)| check.is_in_flight()) {
         if check.cost > 0
             && let Some(holds) = locked.guards[location.guard].backing.holds_mut()
         {
@@ -239,11 +153,6 @@ pub(super) fn drop_over<G, B, E>(
             }
         }
     }
-}
-
-/// Whether a limit counts places in flight.
-pub(super) fn is_in_flight(check: &Check) -> bool {
-    check.limit.limit.algorithm == Algorithm::Concurrent
 }
 
 /// What is answered where a hold was made before: the same again, or a conflict with it.
