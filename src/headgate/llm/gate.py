@@ -26,6 +26,7 @@ from headgate.llm.learned import Coverage, Learned, NothingLearned, learned_for
 from headgate.llm.prices import PriceBook
 from headgate.llm.soft_limits import SoftLimit
 from headgate.llm.terms import terms_text
+from headgate.llm.told_once import ToldOnce
 from headgate.policy.compiled import Policy
 from headgate.policy.gate import AsyncGate, Gate, read_policy
 from headgate.policy.llm_settings import HoldMode, LlmSettings
@@ -56,7 +57,8 @@ class _LlmGate:
         self._gate = make(compiled, store=store, clock=clock, on_store_error=on_store_error)
         self._own_learned = learned_for(self._gate.store, namespace=compiled.namespace) if learned is None else None
         known = learned or self._own_learned or NothingLearned()
-        self._parts = GateParts(settings, clock or SYSTEM_CLOCK, prices, known, books)
+        told = ToldOnce(self._gate.store, namespace=compiled.namespace, clock=clock)
+        self._parts = GateParts(settings, clock or SYSTEM_CLOCK, prices, known, books, told)
         self._now_us = now_us if clock is None else clock.now_us
         self._forget_known()
         self._gate.reloaded.append(self._forget_known)

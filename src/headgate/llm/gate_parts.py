@@ -14,6 +14,7 @@ from headgate.llm.price import Price, price_of
 from headgate.llm.price_spans import PriceSpans
 from headgate.llm.prices import PriceBook
 from headgate.llm.soft_limits import SoftLimit
+from headgate.llm.told_once import ToldOnce
 from headgate.llm.usage import Usage
 from headgate.llm.webhook import Webhook
 from headgate.money import read_money
@@ -29,9 +30,16 @@ class GateParts:
     """The parts of one gate that its calls use."""
 
     def __init__(
-        self, settings: LlmSettings, clock: Clock, prices: PriceBook, learned: Learned, books: Books | None
+        self,
+        settings: LlmSettings,
+        clock: Clock,
+        prices: PriceBook,
+        learned: Learned,
+        books: Books | None,
+        told: ToldOnce,
     ) -> None:
         self.clock = clock
+        self._told = told
         self.learned = learned
         self.books = books
         self.warned: list[Callable[[tuple[SoftLimit, ...]], object]] = []
@@ -56,7 +64,7 @@ class GateParts:
             if self._webhook.url == url:
                 return
             self.warned.remove(self._webhook)
-        self._webhook = Webhook(url, self.clock) if url else None
+        self._webhook = Webhook(url, self.clock, self._told) if url else None
         if self._webhook is not None:
             self.warned.append(self._webhook)
 

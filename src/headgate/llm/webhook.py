@@ -1,4 +1,7 @@
-"""Tells a URL of soft limits that were reached: each once until its limit is as new, never on the path of a call."""
+"""Tells a URL of soft limits that were reached: each once until its limit is as new, never on the path of a call.
+
+Of processes that share a store one tells.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from urllib.error import HTTPError
 from headgate.amounts import number_text
 from headgate.clock import Clock
 from headgate.llm.soft_limits import SoftLimit
+from headgate.llm.told_once import ToldOnce
 
 log = logging.getLogger("headgate")
 
@@ -28,13 +32,16 @@ class Webhook:
     """Sends soft limits to a URL as JSON, one POST each, from a thread of its own.
 
     What cannot be sent is logged, without the URL, which may have a secret in it, and is not tried again; more than a
-    thousand that wait are dropped.
+    thousand that wait are dropped. `told` knows what other processes have sent.
     """
 
-    def __init__(self, url: str, clock: Clock) -> None:
+    def __init__(self, url: str, clock: Clock, told: ToldOnce) -> None:
         self.url = url
         self._clock = clock
+        self._told_anywhere = told
         self._told: OrderedDict[tuple[str, ...], int] = OrderedDict()
+        """What was told here, or is waiting, and until when that holds."""
+
         self._waiting: Queue[SoftLimit] = Queue(_MOST_WAITING)
         self._lock = Lock()
         self._process = 0
@@ -44,7 +51,7 @@ class Webhook:
         """Tell of these, as far as they were not told of; never waits."""
         now_us = self._clock.now_us()
         for limit in limits:
-            name = (limit.limit, *limit.caller, limit.model)
+            name = _name(limit)
             with self._lock:
                 if self._told.get(name, 0) > now_us:
                     continue
@@ -70,6 +77,8 @@ class Webhook:
                         self._process = 0
                         return
                 continue
+            if not self._told_anywhere.is_first(_name(limit), limit.reset_after_us):
+                continue
             try:
                 self._send(limit)
             except HTTPError as error:
@@ -82,6 +91,11 @@ class Webhook:
         request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"}, method="POST")
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
             answer.read(1024)
+
+
+def _name(limit: SoftLimit) -> tuple[str, ...]:
+    """What is told once: of which limit, of which caller and model."""
+    return (limit.limit, *limit.caller, limit.model)
 
 
 def as_json(limit: SoftLimit) -> dict[str, object]:

@@ -1,0 +1,119 @@
+"""A webhook of soft limits behind several gates on one store: all tell it once, and each where there is no store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any
+
+import pytest
+from redis_servers import Server, single
+
+from headgate import core
+from headgate.llm import LlmGate
+from headgate.llm.told_once import ToldOnce
+from headgate.stores.url import open_store
+from headgate.testing import ManualClock
+
+pytestmark = pytest.mark.integration
+
+DAY_US = 86_400_000_000
+ENOUGH_S = 1.0
+"""Longer than a webhook that is told at once takes to arrive."""
+
+
+class Told:
+    """A server that notes what it is told."""
+
+    def __init__(self) -> None:
+        told: Queue[dict[str, Any]] = Queue()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                told.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/budgets"
+        self._told = told
+        Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def teams(self, number: int) -> list[str]:
+        """Of which teams the next ones tell; so many arrive, and no more."""
+        came = [self._told.get(timeout=30)["team"] for _ in range(number)]
+        with pytest.raises(Empty):
+            self._told.get(timeout=ENOUGH_S)
+        return sorted(came)
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    server = Told()
+    yield server
+    server.server.shutdown()
+    server.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with single() as own:
+        yield own
+
+
+@pytest.fixture(params=["shared", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "redis":
+        own: Server = request.getfixturevalue("server")
+        return f"redis://127.0.0.1:{own.port}/0?timeout=20s"
+    if core.native is None:
+        pytest.skip("a zone needs the native core")
+    return f"shared://{tmp_path}/zone?size=4MiB"
+
+
+def policy(told: Told, namespace: str = "llm") -> dict[str, Any]:
+    return {
+        "version": 1,
+        "namespace": namespace,
+        "llm": {"prices": {"m": {"input": "1", "output": "10"}}, "hold": "max", "webhook": told.url},
+        "rules": [{"name": "team", "by": ["team"], "limits": "10 usd/day in UTC", "warn": "50%"}],
+    }
+
+
+def test_gates_that_share_a_store_tell_a_webhook_once_until_the_limit_is_as_new(store: str, told: Told) -> None:
+    clock = ManualClock(20_000 * DAY_US)
+    with ExitStack() as stack:
+        gates = [stack.enter_context(LlmGate(policy(told), store=store, clock=clock)) for _ in range(3)]
+        for gate in gates:
+            assert gate.reserve("m", team="red", input_tokens=0, max_tokens=250_000)
+            assert gate.reserve("m", team="blue", input_tokens=0, max_tokens=250_000)
+        assert told.teams(2) == ["blue", "red"]
+        clock.advance(DAY_US)
+        for gate in gates:
+            assert gate.reserve("m", team="red", input_tokens=0, max_tokens=300_000)
+        assert told.teams(1) == ["red"]
+
+
+def test_policies_of_two_namespaces_tell_each_of_its_own_limits(store: str, told: Told) -> None:
+    with ExitStack() as stack:
+        for namespace in ("one", "two"):
+            gate = stack.enter_context(LlmGate(policy(told, namespace), store=store))
+            assert gate.reserve("m", team="red", input_tokens=0, max_tokens=600_000)
+        assert told.teams(2) == ["red", "red"]
+
+
+def test_without_its_store_each_process_tells(caplog: pytest.LogCaptureFixture) -> None:
+    with single() as own:
+        store = open_store(f"redis://127.0.0.1:{own.port}/0?timeout=500ms")
+        told = ToldOnce(store)
+        assert told.is_first(("day", "red"), DAY_US) and not told.is_first(("day", "red"), DAY_US)
+    assert told.is_first(("day", "red"), DAY_US) and told.is_first(("day", "red"), DAY_US)
+    assert caplog.text.count("each process tells of soft limits by itself") == 1
+    store.close()
