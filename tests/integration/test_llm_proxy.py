@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import anthropic
@@ -47,6 +50,26 @@ def proxy(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def _good_again(provider: Provider) -> None:
     provider.behaviours.clear()
     provider.refused = provider.left = 0
+
+
+@contextmanager
+def answering_once(answer: bytes) -> Iterator[int]:
+    """A port on which one request, of whatever kind, is answered by these bytes in one piece."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                asked = b""
+                while b"}" not in asked:
+                    asked += connection.recv(65536)
+                connection.sendall(answer)
+                connection.recv(65536)
+
+        thread = Thread(target=serve, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        thread.join(30)
 
 
 def openai_of(url: str, **options: Any) -> openai.OpenAI:
@@ -118,6 +141,42 @@ def test_a_stream_is_the_providers_to_the_byte(
     assert entry.usage is not None and entry.usage.output >= 2
     if is_told:
         assert entry.usage == USED
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_the_head_of_a_stream_does_not_wait_for_its_first_event(
+    proxy: RunningProxy, provider: Provider, path: str
+) -> None:
+    provider.behave("m", delay_s=0.5)
+    with HTTP.stream("POST", proxy.url + path, json={**BODIES[path], "stream": True}) as answer:
+        assert answer.status_code == 200 and provider.sent[-1] == b""
+        assert b"".join(answer.iter_raw()).count(b"data: ") >= 3
+
+
+@pytest.mark.parametrize(
+    ("events", "passed"),
+    [
+        ([b'data: {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}\n\n'], b""),
+        ([b'data: {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}\n\ndata: [DONE]\n\n'],
+         b"data: [DONE]\n\n"),
+        ([b"data: [DO", b"NE]\n\n"], b"data: [DONE]\n\n"),
+        ([b"data: [DO"], b"data: [DO"),
+        ([], b""),
+    ],
+)  # fmt: skip
+def test_a_stream_that_came_whole_with_its_head_passes_whole(
+    tmp_path: Path, events: list[bytes], passed: bytes
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events)
+    with answering_once(head + chunks + b"0\r\n\r\n") as port:
+        own = {"name": "p", "base_url": f"http://127.0.0.1:{port}/v1"}
+        with running_proxy(tmp_path, WIDE, [own]) as proxy:
+            answer = HTTP.post(
+                f"{proxy.url}/v1/chat/completions", json={**BODIES["/v1/chat/completions"], "stream": True}
+            )
+            assert (answer.status_code, answer.content) == (200, passed)
+            assert len(proxy.settled()) == 1
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])

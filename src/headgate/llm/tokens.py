@@ -17,7 +17,7 @@ from headgate.llm.model_table import find
 from headgate.llm.vocabularies import Count, counter, loaded
 
 _USUAL = "o200k_base"
-_REMEMBERED_FROM = 500
+_REMEMBERED_FROM = 100
 _MOST_REMEMBERED = 2_000
 _MOST_ONCE = 20_000
 _LONGEST_MODEL, _MOST_MODELS = 200, 2_000
@@ -67,7 +67,7 @@ def is_loaded(model: str) -> bool:
 
 
 class _Remembered:
-    """Counts of long texts that came before: a system's prompt and its tools are the same in each call.
+    """Counts of texts that came before: a system's prompt, its tools and what was said so far come with each call.
 
     Of a text that comes for the first time no more than a number is remembered, so that one which never comes again
     takes no longer than to count it.

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from aiohttp import web
 
 from headgate.llm.dialects import Answer
+
+
+class _HeadWithFirstPart(web.StreamResponse):
+    """An answer whose head aiohttp keeps until its first part is written, so that both are one system call.
+
+    Where aiohttp does not know the name, the head is written at once.
+    """
+
+    _send_headers_immediately = False
 
 
 class ClientSide:
@@ -38,9 +48,10 @@ class ClientSide:
         await self._prepare(response, headers)
         await self._write_out(response.write_eof)
 
-    async def start(self, status: int, headers: list[tuple[str, str]]) -> None:
-        """Begin an answer that is written in parts."""
-        await self._prepare(web.StreamResponse(status=status), headers)
+    async def start(self, status: int, headers: list[tuple[str, str]], *, with_part: bool) -> None:
+        """Begin an answer that is written in parts; `with_part` is whether the first one is written next."""
+        response = _HeadWithFirstPart if with_part else web.StreamResponse
+        await self._prepare(response(status=status), headers)
 
     async def write(self, data: bytes) -> None:
         """Write a part, once the client has taken most of what came before."""
@@ -55,10 +66,10 @@ class ClientSide:
         finally:
             self.writing_since = None
 
-    async def end(self) -> None:
-        """End an answer that was written in parts."""
+    async def end(self, last: bytes = b"") -> None:
+        """End an answer that was written in parts, with a last one."""
         if self.response is not None:
-            await self._write_out(self.response.write_eof)
+            await self._write_out(partial(self.response.write_eof, last))
 
     def break_off(self) -> None:
         """Close the connection in the middle of an answer, so that the client sees that it is not whole."""
@@ -74,8 +85,7 @@ class ClientSide:
 
     async def _prepare(self, response: web.StreamResponse, headers: list[tuple[str, str]]) -> None:
         self.response = response
-        for name, value in headers:
-            response.headers.add(name, value)
+        response.headers.extend(headers)
         if self._closes:
             response.force_close()
         if not self.gone:
@@ -84,13 +94,13 @@ class ClientSide:
             except (ConnectionError, RuntimeError):
                 self.leave()
 
-    async def _write_out(self, write: Callable[[], object]) -> None:
+    async def _write_out(self, write: Callable[[], Awaitable[None]]) -> None:
         if self.gone:
             return
         self.writing_since = self._loop.time()
         self._ending()
         try:
-            await write()  # type: ignore[misc]
+            await write()
         except (ConnectionError, RuntimeError):
             self.leave()
         finally:

@@ -155,10 +155,12 @@ class Exchange:
                 await call.settle_unknown()
                 return await self._lost(state, error)
             with response:
-                pool.note(state, model, response.status, response.headers)
                 if response.status < 400:
                     self._drop_body()
+                    noted = asyncio.get_running_loop().call_soon  # as soon as what has come is passed on
+                    noted(pool.note, state, model, response.status, response.headers)
                     return await self._answer(call, state, response)
+                pool.note(state, model, response.status, response.headers)
                 refused = await self._failure(state, response)
             if refused.status not in REFUSALS:
                 break

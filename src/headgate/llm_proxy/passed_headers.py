@@ -39,5 +39,5 @@ def headers_to_answer(headers: Pairs, own: list[tuple[str, str]]) -> list[tuple[
 
 def _named_by_connection(pairs: list[tuple[str, str]]) -> set[str]:
     """Headers that are of this connection alone, as `connection` says."""
-    named = (part for name, value in pairs if name == "connection" for part in value.split(","))
-    return {part.strip().lower() for part in named}
+    told = [value for name, value in pairs if name == "connection"]
+    return {part.strip().lower() for part in ",".join(told).split(",")} if told else set()

@@ -23,6 +23,9 @@ except ImportError as error:
 
 log = logging.getLogger("headgate")
 
+_COLLECT_AFTER = 20_000
+"""New objects before the collector looks for circles: each stream that is open keeps some, which it looks through."""
+
 _BEAT_S = 1.0
 
 
@@ -103,4 +106,5 @@ def _run(main: Callable[[], object]) -> None:
     leave_out_creation_times()
     gc.collect()
     gc.freeze()  # prices and vocabularies stay: to look through them again takes a tenth of a second
+    gc.set_threshold(_COLLECT_AFTER)
     asyncio.Runner(loop_factory=uvloop.new_event_loop).run(main())  # type: ignore[arg-type]

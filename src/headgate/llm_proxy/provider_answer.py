@@ -79,6 +79,16 @@ class ProviderAnswer:
         told = next((value for name, value in self.headers if name == "content-type"), "")
         return told.partition(";")[0].strip().lower()
 
+    @property
+    def has_more(self) -> bool:
+        """Whether more of the body has come than was read."""
+        return bool(self._parts)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all of the body has come and was read."""
+        return self._is_whole and not self._parts
+
     async def head(self) -> None:
         """Wait until status and headers are there. Raises BrokenAnswer, TimeoutError."""
         while not self._has_head:

@@ -35,12 +35,21 @@ class StreamRelay:
     async def run(self, response: ProviderAnswer, headers: list[tuple[str, str]]) -> str:
         """Pass on what comes; how it ended: answered, cut, or broken."""
         client, reading = self._client, self._reading
-        await client.start(response.status, headers)
+        has_begun, last = False, b""
         try:
+            if not response.has_more:
+                has_begun = True
+                await client.start(response.status, headers, with_part=False)
             while chunk := await response.read():
                 passed = b"".join(reading.feed(chunk, strip_usage=self._strips))
                 if reading.usage.has_ended:  # before the client knows, who may come again at once
                     await self.settle()
+                if not has_begun:
+                    has_begun = True
+                    await client.start(response.status, headers, with_part=bool(passed))
+                if self._end is None and response.is_at_end:
+                    last = passed
+                    break
                 if passed:
                     await client.write(passed)
                 if self._end is not None and await self._is_spent(passed):
@@ -50,11 +59,9 @@ class StreamRelay:
             await self.settle()
             client.break_off()
             return "broken"
-        rest = reading.rest()
+        last += reading.rest()
         await self.settle()
-        if rest:
-            await client.write(rest)
-        await client.end()
+        await client.end(last)
         return "answered"
 
     async def settle(self) -> None:
