@@ -1,4 +1,7 @@
-"""The front door: checks a processor second, beside the Python service, other limiters, and an nginx that answers."""
+"""The front door: checks a processor second, beside the Python service, other limiters, and an nginx that answers.
+
+The service as it was before there was a native gate is what the door's targets were set by.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,11 @@ import httpx
 
 from benchmarks.door_peers import RATELIMIT, Peer, peer_running, peers
 from benchmarks.measuring import Section, Target
+from benchmarks.peer_programs import headgate_of
 from benchmarks.servers import free_port, processor_seconds, program, redis_server, running, wrk
+
+BEFORE = "07449322b0d879d3d2fed473b7de6bb823b5a059"
+"""The service that the targets were set by, long before the native gate."""
 
 _POLICY = """\
 version: 1
@@ -64,11 +71,14 @@ class Subject(NamedTuple):
 
 _NGINX_ANSWERS = Subject("nginx", "/")
 _PYTHON = Subject("Python", "/check/default/a", clients=_CLIENTS)
+_PYTHON_BEFORE = _PYTHON._replace(server="Python before")
 _DOOR = Subject("door, 1 thread", "/check/default/a", clients=_CLIENTS)
 _DOOR_ONE_KEY = Subject("door, 1 thread", "/check/default/a")
 _PYTHON_BODY = Subject("Python", "/v1/check", _BODY)
+_PYTHON_BODY_BEFORE = _PYTHON_BODY._replace(server="Python before")
 _DOOR_BODY = Subject("door, 1 thread", "/v1/check", _BODY)
 _PYTHON_ON_REDIS = Subject("Python on Redis", "/check/default/a", clients=_CLIENTS)
+_PYTHON_ON_REDIS_BEFORE = _PYTHON_ON_REDIS._replace(server="Python on Redis before")
 _DOOR_ON_REDIS = Subject("door on Redis", "/check/default/a", clients=_CLIENTS)
 _SUBJECTS = {
     "nginx: a constant answer": _NGINX_ANSWERS,
@@ -80,6 +90,11 @@ _SUBJECTS = {
     "Python on Redis: GET /check": _PYTHON_ON_REDIS,
     "front door on Redis: GET /check": _DOOR_ON_REDIS,
 }
+_SUBJECTS_BEFORE = {
+    f"Python at {BEFORE[:7]}: GET /check": _PYTHON_BEFORE,
+    f"Python at {BEFORE[:7]}: POST /v1/check": _PYTHON_BODY_BEFORE,
+    f"Python at {BEFORE[:7]} on Redis: GET /check": _PYTHON_ON_REDIS_BEFORE,
+}
 _DOORS = ("door, 1 thread", "door, 2 threads")
 _ON_TWO_CORES = {
     "": (_DOOR, _DOORS),
@@ -89,19 +104,21 @@ _ON_TWO_CORES = {
 """What is asked, and of which servers: on one core, and on two."""
 
 _TEXT = (
-    "`headgate serve` with a policy of one rule, asked by Python alone (`--threads 0`) and behind the native front "
-    "door, with its states in memory and in a Redis, and an nginx of one worker that answers `return 200` with the "
-    "same fields. Other limiters are asked about one client in the body of a POST: throttlecrab, with its states in "
-    "memory, and envoyproxy/ratelimit over HTTP, which keeps its counts in the same Redis. In short turns a wrk with "
-    f"{_CONNECTIONS} connections on another core asks each of them, for {_CLIENTS:,} clients at random or for one. A "
-    "processor second is one that the process of the server had, with all its threads; those of Redis and of wrk count "
-    "for none of them. Two cores are compared with one where the load comes from the same cores: one thread each of "
-    "the door and of wrk on one core, two on two; so is nginx, whose workers share nothing but the machine. What is "
-    "answered in the same time shows what a client gets, and falls with whatever holds up the cores, the load itself "
-    "and the rest of the machine included. What a processor second of the server gives on two cores, times two, over "
-    "what it gives on one shows what the server loses by having two threads: by waiting in turns, by memory that "
-    "travels between the cores, and by cores that are slower when both work. Time without work to do is in the first "
-    "measure and not in the second."
+    "`headgate serve` with a policy of one rule, asked by Python alone (`--threads 0`) and behind the native "
+    "front door, with its states in memory and in a Redis, and an nginx of one worker that answers `return 200` "
+    "with the same fields. Beside them the Python service as it was at "
+    f"{BEFORE[:7]}, long before the native gate, which the targets were set by: most of what Python has gained since "
+    "is native, too. Other limiters are asked about one client in the body of a POST: throttlecrab, with its states "
+    "in memory, and envoyproxy/ratelimit over HTTP, which keeps its counts in the same Redis. In short turns a wrk "
+    f"with {_CONNECTIONS} connections on another core asks each of them, for {_CLIENTS:,} clients at random or for "
+    "one. A processor second is one that the process of the server had, with all its threads; those of Redis and "
+    "of wrk count for none of them. Two cores are compared with one where the load comes from the same cores: "
+    "one thread each of the door and of wrk on one core, two on two; so is nginx, whose workers share nothing "
+    "but the machine. What is answered in the same time shows what a client gets, and falls with whatever holds "
+    "up the cores, the load itself and the rest of the machine included. What a processor second of the server "
+    "gives on two cores, times two, over what it gives on one shows what the server loses by having two threads: "
+    "by waiting in turns, by memory that travels between the cores, and by cores that are slower when both work. "
+    "Time without work to do is in the first measure and not in the second."
 )
 
 
@@ -110,7 +127,10 @@ def run(quick: bool) -> Section:
     seconds, rounds = (0.2, 2) if quick else (0.4, 9)
     found = peers()
     peers_here = {name: peer for name, peer in found.items() if isinstance(peer.program, Path)}
+    earlier = headgate_of(BEFORE)
     subjects = _SUBJECTS | {_question(peer): _subject(peer) for peer in peers_here.values()}
+    if isinstance(earlier, Path):
+        subjects |= _SUBJECTS_BEFORE
     per_second: dict[Subject, list[float]] = {subject: [] for subject in subjects.values()}
     scaled: dict[str, list[Scaled]] = {name: [] for name in _ON_TWO_CORES}
     with ExitStack() as stack:
@@ -125,6 +145,9 @@ def run(quick: bool) -> Section:
             "Python on Redis": stack.enter_context(_service(0, on_redis)),
             "door on Redis": stack.enter_context(_service(1, on_redis)),
         }
+        if isinstance(earlier, Path):
+            servers["Python before"] = stack.enter_context(_service(None, python=str(earlier)))
+            servers["Python on Redis before"] = stack.enter_context(_service(None, on_redis, python=str(earlier)))
         for name, peer in peers_here.items():
             servers[name] = stack.enter_context(peer_running(peer, _CORES[0], redis_port))
         for turn in range(rounds + 1):
@@ -152,6 +175,8 @@ def run(quick: bool) -> Section:
     for name, subject in subjects.items():
         measured = per_second[subject]
         rows.append((name, f"{median(measured):,.0f} ({min(measured):,.0f} to {max(measured):,.0f})"))
+    if not isinstance(earlier, Path):
+        rows.append((f"Python at {BEFORE[:7]}", f"not measured: {earlier}"))
     rows += [(peer.name, f"not measured: {peer.program}") for peer in found.values() if peer.name not in peers_here]
     return Section("The front door", _TEXT, ("server and question", "checks a processor second"), rows,
                    _targets(per_second, scaled, found[RATELIMIT]))  # fmt: skip
@@ -163,6 +188,13 @@ def _targets(
     def ratio(one: Subject, other: Subject) -> float:
         return median(mine / its for mine, its in zip(per_second[one], per_second[other], strict=True))
 
+    def times(asked: str, door: Subject, before: Subject, today: Subject, least: float) -> Target:
+        """The door beside the Python service of then; beside that of today without a target."""
+        if before not in per_second:
+            return Target(asked, f"not measured: {ratio(door, today):.1f} times Python of today", False)
+        told = f"{ratio(door, before):.1f} ({ratio(door, today):.1f} times Python of today)"
+        return Target(asked, told, ratio(door, before) >= least)
+
     def on_two(measure: Callable[[Scaled], float]) -> tuple[str, bool]:
         door, one_key, nginx = (median(map(measure, ratios)) for ratios in scaled.values())
         told = f"{door:.2f}, on one key {one_key:.2f} (nginx with two workers: {nginx:.2f})"
@@ -171,20 +203,31 @@ def _targets(
     peer = _subject(ratelimit)
     beside = ratio(_DOOR_BODY, peer) if peer in per_second else None
     return [
-        Target(
-            f"the front door decides at least {_TIMES_PYTHON} times as many checks a processor second as Python",
-            f"{ratio(_DOOR, _PYTHON):.1f}",
-            ratio(_DOOR, _PYTHON) >= _TIMES_PYTHON,
+        times(
+            f"the front door decides at least {_TIMES_PYTHON} times as many checks a processor second as Python did",
+            _DOOR,
+            _PYTHON_BEFORE,
+            _PYTHON,
+            _TIMES_PYTHON,
+        ),
+        times(
+            f"with a body, at least {_TIMES_PYTHON} times as many as Python did",
+            _DOOR_BODY,
+            _PYTHON_BODY_BEFORE,
+            _PYTHON_BODY,
+            _TIMES_PYTHON,
         ),
         Target(
             "and at least half as many as nginx gives constant answers",
             f"{ratio(_DOOR, _NGINX_ANSWERS):.2f}",
             ratio(_DOOR, _NGINX_ANSWERS) >= _PART_OF_NGINX,
         ),
-        Target(
-            f"with Redis behind it, at least {_TIMES_PYTHON_ON_REDIS} times as many as Python with the same Redis",
-            f"{ratio(_DOOR_ON_REDIS, _PYTHON_ON_REDIS):.1f}",
-            ratio(_DOOR_ON_REDIS, _PYTHON_ON_REDIS) >= _TIMES_PYTHON_ON_REDIS,
+        times(
+            f"with Redis behind it, at least {_TIMES_PYTHON_ON_REDIS} times as many as Python did with the same Redis",
+            _DOOR_ON_REDIS,
+            _PYTHON_ON_REDIS_BEFORE,
+            _PYTHON_ON_REDIS,
+            _TIMES_PYTHON_ON_REDIS,
         ),
         Target(
             f"with a body and in memory, at least {_TIMES_RATELIMIT} times as many as envoyproxy/ratelimit over HTTP",
@@ -236,14 +279,17 @@ def _loaded_from_its_cores(server: tuple[int, str], subject: Subject, cores: Seq
 
 
 @contextmanager
-def _service(threads: int, store: str = "") -> Iterator[tuple[int, str]]:
-    """The process and the address of a service, on the first core if it has one thread; its store is memory or this."""
-    where = ",".join(str(core) for core in _CORES[: max(1, threads)])
+def _service(threads: int | None, store: str = "", *, python: str = sys.executable) -> Iterator[tuple[int, str]]:
+    """The process and the address of a service, on the first core if it has one thread; its store is memory or this.
+
+    `threads` is None for one that knows of none.
+    """
+    where = ",".join(str(core) for core in _CORES[: max(1, threads or 0)])
     with tempfile.TemporaryDirectory() as folder:
         policy = Path(folder, "policy.yaml")
         policy.write_text(_POLICY)
-        command = [program("taskset") or "taskset", "-c", where, sys.executable, "-m", "headgate", "serve"]
-        command += [str(policy), "--port", "0", "--threads", str(threads)]
+        command = [program("taskset") or "taskset", "-c", where, python, "-m", "headgate", "serve"]
+        command += [str(policy), "--port", "0", *([] if threads is None else ["--threads", str(threads)])]
         command += ["--store", store] if store else []
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             try:

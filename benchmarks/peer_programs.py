@@ -1,4 +1,7 @@
-"""Peers that have to be made at their first use: in a Python of their own, or built by Cargo or Go."""
+"""Peers that have to be made at their first use: in a Python of their own, or built by Cargo or Go.
+
+One of them is Headgate as it was.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -54,6 +59,25 @@ def go_program(name: str, package: str, version: str) -> Path | str:
     place = ROOT / f".peer-{name}-{version}"
     command = ["go", "install", f"{package}@{version}"]
     return _built(place / package.rpartition("/")[2], command, {"GOBIN": str(place)})
+
+
+def headgate_of(commit: str) -> Path | str:
+    """A Python with Headgate as it was at a commit, built at its first use; or why there is none."""
+    place = ROOT / f".peer-headgate-{commit[:7]}"
+    python = place / "bin" / "python"
+    if (place / "bin" / "headgate").exists():
+        return python
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
+    if archive.returncode:
+        return f"the history of the repository has no {commit[:7]}"
+    with tempfile.TemporaryDirectory() as source:
+        subprocess.run(["tar", "-x", "-C", source], input=archive.stdout, check=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", place], check=True)
+        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pinned = f"{source}/constraints.txt"
+        environment = {"PIP_CONSTRAINT": pinned, "PIP_BUILD_CONSTRAINT": pinned}
+        built = _built(place / "bin" / "headgate", [*command, f"{source}[service,redis]"], environment)
+    return python if isinstance(built, Path) else built
 
 
 def _built(program: Path, command: Sequence[str], environment: Mapping[str, str]) -> Path | str:
