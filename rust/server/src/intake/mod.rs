@@ -12,11 +12,12 @@ mod sending;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
 use hyper::rt::{Read, ReadBufCursor};
 use tokio::net::TcpStream;
+use tokio_util::io::poll_read_buf;
 
 use crate::bounds::Bounds;
 use crate::connection::{Connection, Held, Wish};
@@ -222,14 +223,9 @@ impl Intake {
 
     /// Read what there is; 0 at the end.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.stream.poll_read_ready(cx))?;
-            self.buffer.reserve(AT_ONCE / 4);
-            match self.stream.try_read_buf(&mut self.buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return Poll::Ready(read),
-            }
-        }
+        self.buffer.reserve(AT_ONCE / 4);
+        // A read that leaves room has read all that there is: the socket is not asked again before more comes.
+        poll_read_buf(Pin::new(&mut self.stream), cx, &mut self.buffer)
     }
 }
 
