@@ -75,6 +75,11 @@ class _LlmGate:
         return self._parts.settings
 
     @property
+    def looks_at_requests(self) -> bool:
+        """Whether rules or keys depend on the HTTP request that a call came in, so that `request` matters."""
+        return not self._calls.is_alike
+
+    @property
     def gate(self) -> Any:
         """The gate that decides: a `Gate`, or an `AsyncGate`."""
         return self._gate

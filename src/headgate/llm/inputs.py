@@ -60,7 +60,8 @@ def count_input(body: Mapping[str, Any], model: str) -> InputCount:
         counting.tokens += _EACH_MESSAGE
         counting.add(message, 0)
     for name in _TEXTS:
-        counting.add(body.get(name), 0)
+        if (text := body.get(name)) is not None:
+            counting.add(text, 0)
     tools = body.get("tools")
     if not isinstance(tools, list | tuple):
         counting.add_schema(tools)
@@ -69,7 +70,8 @@ def count_input(body: Mapping[str, Any], model: str) -> InputCount:
         counting.tokens += _EACH_TOOL
         counting.add_schema(tool)
     for name in _SCHEMAS:
-        counting.add_schema(body.get(name))
+        if (schema := body.get(name)) is not None:
+            counting.add_schema(schema)
     is_exact = counting.is_exact and not counting.hidden and not counting.is_estimated
     return InputCount(counting.tokens, is_exact, counting.hidden > 0, counting.hidden)
 
@@ -118,8 +120,11 @@ class _Counting:
 
         Messages may be the objects of a provider's package.
         """
-        if isinstance(told, str):
+        kind = type(told)
+        if kind is str or isinstance(told, str):
             self._add_text(told)
+        elif kind is dict:  # as most are: what a Mapping is takes long to find out
+            self._add_part(told, depth)
         elif isinstance(told, list | tuple):
             numbers = sum(isinstance(each, int) for each in told)
             self.tokens += numbers
@@ -155,9 +160,10 @@ class _Counting:
                     self.add_schema(value)
 
     def _add_text(self, text: str) -> None:
-        counted = count_text(text, self._model)
-        self.tokens += counted.tokens
-        self.is_exact = self.is_exact and counted.is_exact
+        tokens, is_exact = count_text(text, self._model)
+        self.tokens += tokens
+        if not is_exact:
+            self.is_exact = False
 
 
 def _is_text(told: Any) -> bool:

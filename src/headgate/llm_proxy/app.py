@@ -179,7 +179,8 @@ class Proxy:
             caller = caller._replace(user=user)
         return Exchange(
             self.parts, client, dialect, caller, body,
-            headers=headers, query=query, counted=counted, request=subject_of(request),
+            headers=headers, query=query, counted=counted,
+            request=subject_of(request) if self.parts.gate.looks_at_requests else None,
             body_dropped=lambda: self.connections.body_dropped(request),
         )  # fmt: skip
 

@@ -53,7 +53,7 @@ class CallBody(NamedTuple):
 def read_body(raw: bytes, dialect: Dialect) -> CallBody:
     """What the body of a call says. Raises ArgumentError for what is no call, or can be read in several ways."""
     try:
-        told = json.loads(raw.decode(), object_pairs_hook=_object, parse_constant=_no_constant)
+        told = _decoder.decode(raw.decode())
     except UnicodeDecodeError as error:
         raise ArgumentError(f"the body is no UTF-8: byte {error.start} is {raw[error.start]:#04x}") from None
     except json.JSONDecodeError as error:
@@ -93,6 +93,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ArgumentError(f"the body holds {name}, which is no JSON")
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
 
 
 def _kind(value: Any) -> str:

@@ -54,10 +54,13 @@ class Exchange:
         headers: list[tuple[str, str]],
         query: str,
         counted: InputCount | None,
-        request: Subject,
+        request: Subject | None,
         body_dropped: Callable[[], None],
     ) -> None:
-        """`body_dropped` is called when the body is kept no longer: a provider answers."""
+        """`request` is None where no rule looks at it.
+
+        `body_dropped` is called when the body is kept no longer: a provider answers.
+        """
         self._parts = parts
         self._client = client
         self._dialect = dialect
