@@ -202,3 +202,48 @@ def test_a_list_of_anything_else_is_refused_in_words(fields: dict[str, Any], err
 
 def test_null_is_no_list() -> None:
     assert gate_of().reserve("cheap", **CALL, models=None, fallbacks=None).held.cost == 3_000 * MILLIONTHS
+
+
+def rules_of(*rules: dict[str, Any], **policy: Any) -> LlmGate:
+    settings = {"prices": PRICES, "hold": "max"}
+    return LlmGate({"version": 1, "llm": settings, "rules": list(rules), **policy}, clock=ManualClock())
+
+
+DEAR = {"name": "dear", "match": {"model": "dear"}, "by": ["user"], "limits": "2/day in UTC"}
+REST = {"name": "rest", "by": ["user"], "limits": "100/day in UTC", "default": True}
+
+
+@pytest.mark.parametrize("body", [{"fallbacks": ["dear"]}, {"models": ["cheap", "dear"]}, {"fallbacks": ["DEAR"]}])
+def test_a_limit_of_one_model_counts_it_as_the_fallback_of_another(body: dict[str, Any]) -> None:
+    gate = rules_of(DEAR, REST)
+    for _ in range(2):
+        assert gate.reserve("cheap", user="ann", **CALL, **body).decision.rule == "dear"
+    refused = gate.reserve("cheap", user="ann", **CALL, **body)
+    assert not refused and refused.decision.rule == "dear"
+    assert not gate.reserve("dear", user="ann", **CALL)
+    assert gate.reserve("cheap", user="ann", **CALL).decision.rule == "rest"
+    assert gate.reserve("cheap", user="bob", **CALL, **body)
+
+
+def test_the_rules_of_all_models_that_may_answer_hold_a_call_or_none() -> None:
+    cheap = {"name": "cheap", "match": {"model": "cheap"}, "by": [], "limits": "5/day in UTC"}
+    odd = {"name": "odd", "match": {"model": ["odd", "none-*"]}, "by": [], "limits": "1/day in UTC"}
+    gate = rules_of(cheap, odd)
+    assert len(gate.reserve("cheap", **CALL, fallbacks=["odd"]).decision.limits) == 2
+    assert not gate.reserve("cheap", **CALL, fallbacks=["odd"])
+    assert gate.reserve("cheap", **CALL).decision.remaining == 3
+    assert len(gate.reserve("cheap", **CALL, fallbacks=["dear"]).decision.limits) == 1
+
+
+def test_a_call_is_exempt_only_if_all_models_that_may_answer_are() -> None:
+    gate = rules_of(REST, exempt=[{"model": "cheap"}])
+    assert gate.reserve("cheap", user="ann", **CALL).decision.rule == ""
+    assert gate.reserve("cheap", user="ann", **CALL, fallbacks=["dear"]).decision.rule == "rest"
+
+
+def test_what_several_models_may_answer_is_settled_by_the_one_that_did() -> None:
+    gate = rules_of({**DEAR, "limits": "1 usd/day in UTC"})
+    call = gate.reserve("cheap", user="ann", **CALL, fallbacks=["dear"])
+    call.settle({"model": "cheap", "usage": {"prompt_tokens": 1_000, "completion_tokens": 1_000}})
+    left = gate.reserve("dear", user="ann", input_tokens=0, max_tokens=0).decision.limits[0].remaining
+    assert 10**9 - left == 3_000 * MILLIONTHS

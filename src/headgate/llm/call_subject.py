@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from headgate.errors import ArgumentError
@@ -18,11 +18,15 @@ _NAMES_REMEMBERED = 4096
 
 
 class CallSubject:
-    """The subject that is a call: what it tells of itself are attributes, all else is the request's if there is one."""
+    """The subject that is a call: what it tells of itself are attributes, all else is the request's if there is one.
 
-    __slots__ = ("_attributes", "_request", "attribute", "client_ip", "endpoint", "headers", "host", "method", "path")
+    `others` are models besides its own that may answer it: rules for any of them apply.
+    """
 
-    def __init__(self, caller: Caller, model: str, request: Subject | None = None) -> None:
+    __slots__ = ("_attributes", "_request", "attribute", "client_ip", "endpoint", "headers", "host", "method",
+                 "other_models", "path")  # fmt: skip
+
+    def __init__(self, caller: Caller, model: str, request: Subject | None = None, others: Iterable[str] = ()) -> None:
         key, user, team, organisation, tier = caller
         own, full = _names(model)
         self._attributes = {
@@ -36,6 +40,9 @@ class CallSubject:
         }
         self.attribute: Callable[[str], str] = self._attributes.__getitem__
         """What the call tells under the name of one of its identities, "" for nothing."""
+
+        self.other_models = tuple(map(_names, others))
+        """Of each of them its own name and its full one, in small letters."""
 
         self._request = given = _NO_REQUEST if request is None else request
         self.method: str = given.method

@@ -140,6 +140,8 @@ class _LlmGate:
         if known is None or not (request is None or calls.is_alike):
             known = calls.of(asking, request)
         size = size_of(fields, known, calls.settings, parts, input_tokens, processing, dialect)
+        if size.others:
+            known = calls.of_several(asking, size.others, request)
         plan = known.plan
         most = size.most
         made: tuple[int, ...] = (most,)

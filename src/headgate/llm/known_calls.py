@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from headgate.llm.call_costs import Plan
@@ -108,23 +109,25 @@ class KnownCalls:
 
     def of(self, asking: Asking, request: Subject | None) -> KnownCall:
         """What is known of a call that is not among `known`. Raises ArgumentError for what cannot be one."""
-        model, *who = asking
-        check_model(model)
-        caller = check_caller(*who)
         found = self._older.get(asking) if self.is_alike else None
         if found is None:
-            subject: Any = CallSubject(caller, model, request)
-            resolved = self.resolver.resolve(subject, 1, ALL_RULES)
-            plan, lease_us = self._plan(resolved), self.settings.lease_us
-            keyed = None if self.waits else self._gate.keyed(resolved, plan.held_places, plan.used_places, lease_us)
-            found = KnownCall(
-                model, caller, self.resolver, resolved, plan, self._prices, lease_us=lease_us, keyed=keyed
-            )
+            found = self.of_several(asking, (), request)
         if self.is_alike and sum(map(len, asking)) <= _LONGEST_KNOWN:
             if len(self.known) >= _MOST_KNOWN:
                 self._older, self.known = self.known, {}
             self.known[asking] = found
         return found
+
+    def of_several(self, asking: Asking, others: Sequence[str], request: Subject | None) -> KnownCall:
+        """What is known of a call that other models than its own may answer: the rules for any of them apply."""
+        model, *who = asking
+        check_model(model)
+        caller = check_caller(*who)
+        subject: Any = CallSubject(caller, model, request, others)
+        resolved = self.resolver.resolve(subject, 1, ALL_RULES)
+        plan, lease_us = self._plan(resolved), self.settings.lease_us
+        keyed = None if self.waits else self._gate.keyed(resolved, plan.held_places, plan.used_places, lease_us)
+        return KnownCall(model, caller, self.resolver, resolved, plan, self._prices, lease_us=lease_us, keyed=keyed)
 
     def _plan(self, resolved: Resolved) -> Plan:
         """The plan of the rules that apply, remembered."""

@@ -6,7 +6,7 @@ address and the tier. A `Matcher` is a policy made ready for that, once; then re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -52,7 +52,7 @@ class ConditionsMatcher:
         if self._client_is_in is not None and not self._client_is_in(subject):
             return f"the client's address is not in {self.conditions.clients}"
         models = self.conditions.models
-        if models and not is_one_of(models, subject.attribute(MODEL), subject.attribute(FULL_MODEL)):
+        if models and not some(is_one_of(models, *names) for names in _models_of(subject)):
             return f"the model is not {' or '.join(models)}"
         for name, values in self.conditions.headers:
             sent = subject.headers.get(name)
@@ -65,6 +65,12 @@ class ConditionsMatcher:
             if not some(one in values for one in several):
                 return f"header {name} is not {' or '.join(sorted(values))}"
         return ""
+
+
+def _models_of(subject: Subject) -> Iterator[tuple[str, str]]:
+    """The names of the model of a call, and of any other that may answer it in its place."""
+    yield subject.attribute(MODEL), subject.attribute(FULL_MODEL)
+    yield from getattr(subject, "other_models", ())
 
 
 def _client_matcher(clients: ClientNetworks) -> Callable[[Subject], bool]:
