@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 pub use crate::address_text::address_text;
 pub use crate::networks::{Network, is_in, tidy};
+use crate::ipv4_text::is_ipv4;
 use crate::text::{is_longer, partition, strip};
 
 /// What a list of trusted proxies calls the peers of a Unix socket, which have no address.
@@ -52,7 +53,7 @@ impl AddressRules {
     ///
     /// `header` has all lines of the header as one list, "" where it is not there.
     pub fn client<'a>(&self, peer: &'a str, header: &str) -> Cow<'a, str> {
-        if self.header.is_empty() && self.ipv4_prefix == 32 && peer.parse::<Ipv4Addr>().is_ok() {
+        if self.header.is_empty() && self.ipv4_prefix == 32 && is_ipv4(peer) {
             return Cow::Borrowed(peer); // it has one form only
         }
         match self.address(peer, header) {

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::compiled::{ANY_TIER, Policy};
 use crate::extract::{Given, extract, tier_of};
 use crate::identity::{ANONYMOUS, EVERYONE, Identity, REPEATED_IDENTITY, Source};
-use crate::keys::hash_key;
+use crate::keys::{hash_key, hash_parts};
 use crate::matching::Candidate;
 use crate::subject::Subject;
 use crate::value::CannotSay;
@@ -234,20 +234,28 @@ impl<'a, L> Resolved<'a, L> {
         })
     }
 
-    /// The hash of a key; that of one value, as most are, is made without a list of its parts.
+    /// The hash of a key; that of values alone, as most are, is made without a list of its parts.
     #[inline]
     fn hash_of(&self, recipe: &Recipe, seed: &Seed) -> Option<KeyHash> {
-        if let [only] = recipe.members[..]
-            && let Given::Had { names, value } = &self.given[only]
-            && names.is_empty()
-        {
-            return hash_key(&[value], seed);
+        let members = &recipe.members[..];
+        let is_value = |member: &usize| matches!(&self.given[*member], Given::Had { names, .. } if names.is_empty());
+        if !members.is_empty() && members.iter().all(is_value) {
+            let value = |member: &usize| match &self.given[*member] {
+                Given::Had { value, .. } => &**value,
+                _ => "",
+            };
+            return hash_parts(members.iter().map(value), seed);
         }
+        self.hash_of_parts(recipe, seed)
+    }
+
+    /// `hash_of` of any parts.
+    #[inline(never)]
+    fn hash_of_parts(&self, recipe: &Recipe, seed: &Seed) -> Option<KeyHash> {
         hash_key(&self.parts_of(recipe), seed)
     }
 
     /// `anonymous` and the name stand in for a missing identity.
-    #[inline]
     fn parts_of(&self, recipe: &Recipe) -> Parts<'_> {
         let mut parts = Parts::new();
         if recipe.members.is_empty() {
