@@ -9,7 +9,13 @@ use crate::limit::{Algorithm, Limit};
 /// Roll, admit, charge and measure a state that is stored: the state after the charge, where this limit admits it, and
 /// what it then says. `wait_us` is made of the wait and the delay of a request.
 #[inline(always)]
-pub fn decide(limit: &Limit, stored: Numbers, now_us: i64, cost: i64, wait_us: impl Fn(i64, i64) -> i64) -> (Numbers, Reading) {
+pub fn decide(
+    limit: &Limit,
+    stored: Numbers,
+    now_us: i64,
+    cost: i64,
+    wait_us: impl Fn(i64, i64) -> i64,
+) -> (Numbers, Reading) {
     let (now, [a, b, c]) = (unit_time(limit, now_us), stored);
     match limit.algorithm {
         Algorithm::FixedWindow => {
@@ -29,7 +35,8 @@ pub fn decide(limit: &Limit, stored: Numbers, now_us: i64, cost: i64, wait_us: i
         _ => {
             let rolled = token_bucket::roll(limit, Some((a, b)), now);
             let is_delayed = limit.algorithm == Algorithm::LeakyQueue && cost != 0;
-            let delay = if is_delayed { until_at(limit, leaky_queue::delay(limit, rolled, now), now, now_us) } else { 0 };
+            let delay =
+                if is_delayed { until_at(limit, leaky_queue::delay(limit, rolled, now), now, now_us) } else { 0 };
             let wait = wait_us(wait_at(limit, token_bucket::admit(limit, rolled, now, cost), now, now_us), delay);
             let charged = if wait == 0 { token_bucket::charge(limit, rolled, now, cost) } else { rolled };
             let measured = measured_at(limit, token_bucket::measure(limit, charged, now), now, now_us);

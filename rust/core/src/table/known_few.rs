@@ -67,12 +67,12 @@ fn decide_few<S: Storage, const N: usize>(
     };
     let (mut charged, mut readings, guards) = ([[0; 3]; N], [Reading::default(); N], &guards[..]);
     let (mut allowed, mut all_charged) = (true, true);
-    for number in 0..N {
-        let (check, location, reading) = (&checks[number], &locations[number], &mut readings[number]);
+    let each = charged.iter_mut().zip(&mut readings);
+    for ((check, location), (charged, reading)) in checks.iter().zip(locations).zip(each) {
         let Place::Found(index) = location.place else {
             return Ok(None);
         };
-        if !judge(&guards[location.guard], index, check, now_us, mode, &mut charged[number], reading) {
+        if !judge(&guards[location.guard], index, check, now_us, &mode, (charged, reading)) {
             return Ok(None);
         }
         allowed &= check.shadow || reading.allowed();
@@ -99,9 +99,8 @@ fn judge<B: Backing>(
     index: usize,
     check: &Check,
     now_us: i64,
-    mode: Mode,
-    charged: &mut Numbers,
-    reading: &mut Reading,
+    mode: &Mode,
+    (charged, reading): (&mut Numbers, &mut Reading),
 ) -> bool {
     let Some(stored) = shard.numbers(index, check.limit) else {
         return false;
@@ -131,10 +130,9 @@ fn keep<S: Storage, const N: usize>(
     let Some(locations) = locations.first_chunk::<N>() else {
         return Ok(());
     };
-    for number in 0..N {
-        let (check, location) = (&checks[number], &locations[number]);
-        if let (true, Place::Found(index)) = (is_charged(check, &readings[number]), location.place) {
-            guards[location.guard].overwrite(index, location.tag, check.limit, charged[number]);
+    for ((check, location), (charged, reading)) in checks.iter().zip(locations).zip(charged.iter().zip(readings)) {
+        if let (true, Place::Found(index)) = (is_charged(check, reading), location.place) {
+            guards[location.guard].overwrite(index, location.tag, check.limit, *charged);
         }
     }
     transaction.commit(Ok(()))
@@ -169,12 +167,7 @@ fn refuse<S: Storage>(
 
 /// Bring the states that are not charged to the present where a clock once far ahead wrote them.
 #[cold]
-fn to_present<S: Storage>(
-    checks: &[Check],
-    transaction: &mut Transaction<'_, S>,
-    readings: &[Reading],
-    now_us: i64,
-) {
+fn to_present<S: Storage>(checks: &[Check], transaction: &mut Transaction<'_, S>, readings: &[Reading], now_us: i64) {
     for (number, check) in checks.iter().enumerate() {
         let Location { guard, place, .. } = transaction.locked.locations[number];
         let shard = &mut transaction.locked.guards[guard];
