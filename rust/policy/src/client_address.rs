@@ -10,8 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use smallvec::SmallVec;
 
 pub use crate::address_text::address_text;
-pub use crate::networks::{Network, is_in, tidy};
 use crate::ipv4_text::is_ipv4;
+pub use crate::networks::{Network, is_in, tidy};
 use crate::text::{is_longer, partition, strip};
 
 /// What a list of trusted proxies calls the peers of a Unix socket, which have no address.

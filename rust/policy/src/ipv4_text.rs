@@ -1,25 +1,27 @@
 //! Whether a text is an IPv4 address, which the gate asks of nearly each request: by one look at each character, without
 //! a branch for each.
 
-/// How far an octet has come, to which eight times its number is added.
-mod state {
+/// How far an octet has come.
+mod octet {
     pub const BEGUN: u8 = 0;
-    pub const NOUGHT: u8 = 1;
-    pub const ONE: u8 = 2;
-    pub const TWO: u8 = 3;
+    pub const ONE: u8 = 1;
+    pub const TWO: u8 = 2;
     /// From 3 to 9.
-    pub const MORE: u8 = 4;
-    pub const TWENTY_FIVE: u8 = 5;
+    pub const MORE: u8 = 3;
+    pub const TWENTY_FIVE: u8 = 4;
     /// One more digit may follow, whatever it is.
-    pub const TWO_DIGITS: u8 = 6;
-    pub const FULL: u8 = 7;
-    /// No address, whatever follows.
-    pub const NONE: u8 = 32;
+    pub const TWO_DIGITS: u8 = 5;
+    /// No more digit may follow: a nought alone is such, too.
+    pub const FULL: u8 = 6;
+    /// Of no octet: no address, whatever follows.
+    pub const NONE: u8 = 7;
 }
 
 /// Octets of an address.
 const OCTETS: usize = 4;
 const LONGEST: usize = 15;
+/// What an octet may have come to, and kinds of characters.
+const EACH: usize = 8;
 
 /// Kinds of characters: 0, 1, 2, 3 and 4, 5, 6 to 9, a dot, any other.
 const KINDS: [u8; 256] = {
@@ -35,36 +37,45 @@ const DIGITS: usize = 6;
 const DOT: usize = 6;
 
 /// Where each kind of digit leads in an octet.
-const OCTET: [[u8; DIGITS]; 8] = {
-    use state::*;
+const OCTET: [[u8; DIGITS]; EACH] = {
+    use octet::*;
     [
-        [NOUGHT, ONE, TWO, MORE, MORE, MORE],
-        [NONE; DIGITS],
+        [FULL, ONE, TWO, MORE, MORE, MORE],
         [TWO_DIGITS; DIGITS],
         [TWO_DIGITS, TWO_DIGITS, TWO_DIGITS, TWO_DIGITS, TWENTY_FIVE, FULL],
         [FULL; DIGITS],
         [FULL, FULL, FULL, FULL, FULL, NONE],
         [FULL; DIGITS],
         [NONE; DIGITS],
+        [NONE; DIGITS],
     ]
 };
 
-/// Where each kind of character leads from each state.
-const STEPS: [[u8; 8]; state::NONE as usize + 1] = {
-    let mut steps = [[state::NONE; 8]; state::NONE as usize + 1];
-    let mut from = 0;
-    while from < OCTETS * OCTET.len() {
-        let (octet, own) = (from / OCTET.len(), from % OCTET.len());
+/// A place in `STEPS`, without the kind of a character: of an octet that has come so far.
+const fn place(number: usize, come: u8) -> u8 {
+    ((number * EACH + come as usize) * EACH) as u8
+}
+
+/// Where each kind of character leads, at the sum of the place of what there is and of that kind.
+const STEPS: [u8; OCTETS * EACH * EACH] = {
+    let mut steps = [place(0, octet::NONE); OCTETS * EACH * EACH];
+    let (mut number, mut come) = (0, 0);
+    while number < OCTETS {
         let mut kind = 0;
         while kind < DIGITS {
-            let to = OCTET[own][kind];
-            steps[from][kind] = if to == state::NONE { to } else { (octet * OCTET.len()) as u8 + to };
+            let to = OCTET[come as usize][kind];
+            if to != octet::NONE {
+                steps[place(number, come) as usize + kind] = place(number, to);
+            }
             kind += 1;
         }
-        if own != state::BEGUN as usize && octet < OCTETS - 1 {
-            steps[from][DOT] = ((octet + 1) * OCTET.len()) as u8;
+        if come != octet::BEGUN && come != octet::NONE && number < OCTETS - 1 {
+            steps[place(number, come) as usize + DOT] = place(number + 1, octet::BEGUN);
         }
-        from += 1;
+        come += 1;
+        if come as usize == EACH {
+            (number, come) = (number + 1, 0);
+        }
     }
     steps
 };
@@ -72,10 +83,8 @@ const STEPS: [[u8; 8]; state::NONE as usize + 1] = {
 /// `text.parse::<Ipv4Addr>().is_ok()`
 #[inline]
 pub fn is_ipv4(text: &str) -> bool {
-    let step = |state: u8, byte: &u8| STEPS[usize::from(state)][usize::from(KINDS[usize::from(*byte)])];
-    let last = ((OCTETS - 1) * OCTET.len()) as u8;
-    text.len() <= LONGEST
-        && (last + state::NOUGHT..state::NONE).contains(&text.as_bytes().iter().fold(state::BEGUN, step))
+    let step = |at: u8, byte: &u8| STEPS[usize::from(at | KINDS[usize::from(*byte)])];
+    text.len() <= LONGEST && text.as_bytes().iter().fold(place(0, octet::BEGUN), step) >= place(OCTETS - 1, octet::ONE)
 }
 
 #[cfg(test)]
@@ -98,7 +107,9 @@ mod tests {
                 is_told_apart(&format!("203.0.113.{spelled}"));
             }
         }
-        for text in ["", ".", "1", "1.2.3", "1.2.3.", ".1.2.3", "1..2.3", "1.2.3.4.5", "1.2.3.4 ", " 1.2.3.4", "::1", "é"] {
+        for text in
+            ["", ".", "1", "1.2.3", "1.2.3.", ".1.2.3", "1..2.3", "1.2.3.4.5", "1.2.3.4 ", " 1.2.3.4", "::1", "é"]
+        {
             is_told_apart(text);
         }
     }

@@ -35,27 +35,17 @@ pub fn encode_key(parts: &[&str]) -> Option<String> {
 /// A key of one part is the key that is its text.
 #[inline]
 pub fn hash_key(parts: &[&str], seed: &Seed) -> Option<KeyHash> {
-    hash_parts(parts.iter().copied(), seed)
-}
-
-/// `hash_key` of parts that are in no list.
-#[inline]
-pub fn hash_parts<'a>(parts: impl Iterator<Item = &'a str> + Clone, seed: &Seed) -> Option<KeyHash> {
-    let (mut count, mut length, mut last) = (0, 0, "");
-    for part in parts.clone() {
-        if part.is_empty() {
-            return None;
-        }
-        (count, length, last) = (count + 1, length + part.len(), part);
+    if !is_key(parts) {
+        return None;
     }
-    match count {
-        1 if length <= LONGEST_KEY => Some(seed.text(last.as_bytes())),
-        2..=MOST_PARTS if length <= LONGEST_KEY => Some(seed.parts(parts.map(str::as_bytes))),
-        _ => None,
-    }
+    Some(match parts {
+        [only] => seed.text(only.as_bytes()),
+        several => seed.parts(several.iter().map(|part| part.as_bytes())),
+    })
 }
 
 /// Whether these are the parts of a key: none of them empty, not too many and not too long together.
+#[inline]
 fn is_key(parts: &[&str]) -> bool {
     (1..=MOST_PARTS).contains(&parts.len())
         && parts.iter().all(|part| !part.is_empty())

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::compiled::{ANY_TIER, Policy};
 use crate::extract::{Given, extract, tier_of};
 use crate::identity::{ANONYMOUS, EVERYONE, Identity, REPEATED_IDENTITY, Source};
-use crate::keys::{hash_key, hash_parts};
+use crate::keys::hash_key;
 use crate::matching::Candidate;
 use crate::subject::Subject;
 use crate::value::CannotSay;
@@ -234,19 +234,29 @@ impl<'a, L> Resolved<'a, L> {
         })
     }
 
-    /// The hash of a key; that of values alone, as most are, is made without a list of its parts.
+    /// The hash of a key; that of one or two values, as most are, is made without a list of its parts.
     #[inline]
     fn hash_of(&self, recipe: &Recipe, seed: &Seed) -> Option<KeyHash> {
-        let members = &recipe.members[..];
-        let is_value = |member: &usize| matches!(&self.given[*member], Given::Had { names, .. } if names.is_empty());
-        if !members.is_empty() && members.iter().all(is_value) {
-            let value = |member: &usize| match &self.given[*member] {
-                Given::Had { value, .. } => &**value,
-                _ => "",
-            };
-            return hash_parts(members.iter().map(value), seed);
+        if let [only] = recipe.members[..]
+            && let Some(value) = self.value(only)
+        {
+            return hash_key(&[value], seed);
+        }
+        if let [one, other] = recipe.members[..]
+            && let (Some(one), Some(other)) = (self.value(one), self.value(other))
+        {
+            return hash_key(&[one, other], seed);
         }
         self.hash_of_parts(recipe, seed)
+    }
+
+    /// What an extractor gave, where that is one part.
+    #[inline]
+    fn value(&self, member: usize) -> Option<&str> {
+        match &self.given[member] {
+            Given::Had { names, value } if names.is_empty() => Some(value),
+            _ => None,
+        }
     }
 
     /// `hash_of` of any parts.
