@@ -123,14 +123,14 @@ pub fn admit<E: LogEntries, const WHICH: bool>(limit: &Limit, state: &State<E>, 
 pub fn admit_numbers<const WHICH: bool>(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64) -> i64 {
     let now = unit_time(limit, now_us);
     if WHICH == ANY && limit.algorithm.is_rare() {
-        return wait_us(limit, rare::admit(limit, [a, b, c], now, cost), now_us);
+        return wait_at(limit, rare::admit(limit, [a, b, c], now, cost), now, now_us);
     }
     let wait = match limit.algorithm {
         Algorithm::FixedWindow => fixed_window::admit(limit, (a, b), now, cost),
         Algorithm::SlidingWindow => sliding_window::admit(limit, (a, b, c), now, cost),
         _ => token_bucket::admit(limit, (a, b), now, cost),
     };
-    wait_us(limit, wait, now_us)
+    wait_at(limit, wait, now, now_us)
 }
 
 /// The state after an admitted cost.
@@ -181,14 +181,14 @@ pub fn measure<E: LogEntries, const WHICH: bool>(limit: &Limit, state: &State<E>
 pub fn measure_numbers<const WHICH: bool>(limit: &Limit, [a, b, c]: Numbers, now_us: i64) -> (i64, i64, i64) {
     let now = unit_time(limit, now_us);
     if WHICH == ANY && limit.algorithm.is_rare() {
-        return measured_us(limit, rare::measure(limit, [a, b, c], now), now_us);
+        return measured_at(limit, rare::measure(limit, [a, b, c], now), now, now_us);
     }
     let measured = match limit.algorithm {
         Algorithm::FixedWindow => fixed_window::measure(limit, (a, b), now),
         Algorithm::SlidingWindow => sliding_window::measure(limit, (a, b, c), now),
         _ => token_bucket::measure(limit, (a, b), now),
     };
-    measured_us(limit, measured, now_us)
+    measured_at(limit, measured, now, now_us)
 }
 
 /// Roll, admit, charge and measure in one, for a log whose kind is known: its reading, and what charging does to it.
@@ -196,12 +196,12 @@ pub fn measure_numbers<const WHICH: bool>(limit: &Limit, [a, b, c]: Numbers, now
 pub fn decide_log<E: LogEntries>(limit: &Limit, log: Option<Log<E>>, now_us: i64, cost: i64) -> (Reading, LogCharge) {
     let now = unit_time(limit, now_us);
     let mut state = sliding_log::roll(limit, log, now);
-    let retry_after_us = wait_us(limit, sliding_log::admit(limit, &state, now, cost), now_us);
+    let retry_after_us = wait_at(limit, sliding_log::admit(limit, &state, now, cost), now, now_us);
     if retry_after_us == 0 {
         state = sliding_log::charge(limit, state, now, cost);
     }
     let measured = sliding_log::measure(limit, &state, now);
-    let (remaining, reset_after_us, next_after_us) = measured_us(limit, measured, now_us);
+    let (remaining, reset_after_us, next_after_us) = measured_at(limit, measured, now, now_us);
     let reading = Reading { remaining, reset_after_us, retry_after_us, next_after_us, delay_us: 0 };
     let sliding_log::State { gone, shift, last, charged, .. } = state;
     (reading, LogCharge { gone, shift, time: last.unwrap_or_default(), cost: charged })
