@@ -208,18 +208,7 @@ impl<S: Storage> Table<S> {
     fn apply_all(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let mut transaction = Transaction::new(&self.storage);
         self.lock(&mut transaction, checks, now_us)?;
-        self.apply_locked(checks, &mut transaction, now_us, mode)
-    }
-
-    #[inline(always)]
-    fn apply_locked<'table>(
-        &'table self,
-        checks: &[Check],
-        transaction: &mut Transaction<'table, S>,
-        now_us: i64,
-        mode: Mode,
-    ) -> Result<Answer, S::Error> {
-        self.decide::<false>(checks, transaction, &mut Judgement::new(), now_us, mode, |_, _, _| Ok(()))
+        self.decide::<false>(checks, &mut transaction, &mut Judgement::new(), now_us, mode, |_, _, _| Ok(()))
     }
 
     /// Decide the checks of a transaction, and charge all or none; for `HOLDS` see `Judgement::judge`.
