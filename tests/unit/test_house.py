@@ -66,7 +66,7 @@ RUST_FLOORS = {
         "process": 7, "zone": 7,
     },
     "policy": {
-        "text": 0, "keys": 0, "path_match": 0, "address_text": 0, "networks": 0,
+        "text": 0, "keys": 0, "path_match": 0, "address_text": 0, "ipv4_text": 0, "networks": 0,
         "value": 1, "plain_path": 1, "path_templates": 1, "path_forms": 1, "client_address": 1,
         "key_parts": 2, "sent_values": 2, "path_tree": 2, "subject": 2, "remembered": 2,
         "identity": 3,

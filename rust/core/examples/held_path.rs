@@ -14,7 +14,7 @@ use headgate_core::process::storage::ProcessStorage;
 use headgate_core::shard::registered::Definition;
 use headgate_core::table::Table;
 use headgate_core::table::answer::{Check, Mode, OnFull};
-use headgate_core::table::settling::{Asked, HoldRequest, HoldTimes, Outcome};
+use headgate_core::table::settling::{Asked, HoldRequest, HoldTimes, Outcome, Reserved};
 use headgate_core::table::storage::Storage;
 use headgate_core::zone::header::Birth;
 use headgate_core::zone::layout::Layout;
@@ -84,7 +84,7 @@ fn hold_ten<S: Storage<Error: Debug>>(table: &Table<S>, holds: i64) {
             .collect();
         let (id, lease_us, remember_us, at_once) = (table.new_id(), 60_000_000, HOUR_US, false);
         let request = HoldRequest { id, lease_us, remember_us, at_once, named: false, costs: &costs, groups: &groups };
-        table.reserve(&checks, &request, now_us, HOLD).expect("a lock");
+        let id = held(table.reserve(&checks, &request, now_us, HOLD).expect("a lock"));
         let place = table.storage().shard_of(checks[0].key);
         let came = table.commit(id, place, &[Some(1), Some(70), Some(12)], &asked, now_us + 500).expect("a lock");
         assert_eq!(came.expect("no debt").outcome, Outcome::Settled);
@@ -131,6 +131,13 @@ fn reserve<S: Storage<Error: Debug>>(table: &Table<S>, check: Check<'_>, times: 
     let (id, HoldTimes { lease_us, remember_us }) = (table.new_id(), times);
     let request =
         HoldRequest { id, lease_us, remember_us, at_once: false, named: false, costs: &[check.cost], groups: &[0] };
-    table.reserve(&[check], &request, now_us, HOLD).expect("a lock");
-    id
+    held(table.reserve(&[check], &request, now_us, HOLD).expect("a lock"))
+}
+
+/// The id that a hold was made under.
+fn held(reserved: Reserved) -> HoldId {
+    match reserved {
+        Reserved::Decided(_, id) => id,
+        _ => panic!("nothing was held before under this id"),
+    }
 }

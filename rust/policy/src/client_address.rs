@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use smallvec::SmallVec;
 
 pub use crate::address_text::address_text;
+use crate::ipv4_text::is_ipv4;
 pub use crate::networks::{Network, is_in, tidy};
 use crate::text::{is_longer, partition, strip};
 
@@ -52,7 +53,7 @@ impl AddressRules {
     ///
     /// `header` has all lines of the header as one list, "" where it is not there.
     pub fn client<'a>(&self, peer: &'a str, header: &str) -> Cow<'a, str> {
-        if self.header.is_empty() && self.ipv4_prefix == 32 && peer.parse::<Ipv4Addr>().is_ok() {
+        if self.header.is_empty() && self.ipv4_prefix == 32 && is_ipv4(peer) {
             return Cow::Borrowed(peer); // it has one form only
         }
         match self.address(peer, header) {

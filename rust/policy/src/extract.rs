@@ -12,9 +12,9 @@ use crate::compiled::{ANY_TIER, Tiers};
 use crate::identity::{AddressSource, Identity, Source};
 use crate::key_parts::{bounded, digest, hosts_of, one_spelling, plain_token};
 use crate::sent_values::{SentName, cookie_values, query_values};
-use crate::subject::{Name, Subject};
+use crate::subject::{Name, Sent, Subject};
 use crate::text::strip;
-use crate::value::{Value, one_of_lines, one_of_values};
+use crate::value::{Value, one_line, one_of_lines, one_of_values};
 
 const CREDENTIALS: [&str; 2] = ["authorization", "proxy-authorization"];
 
@@ -88,7 +88,8 @@ pub fn tier_of<'a, S: Subject>(tiers: &'a Tiers, subject: &'a S) -> Result<Cow<'
 pub fn header_value<'a, S: Subject>(name: &Name, subject: &'a S) -> Result<Value<'a>, S::Error> {
     Ok(match subject.header(name)? {
         None => Value::Missing,
-        Some(sent) => one_of_lines(sent.lines()),
+        Some(Sent::One(line)) => one_line(line),
+        Some(Sent::Several { lines, .. }) => one_of_lines(&lines),
     })
 }
 
@@ -107,6 +108,7 @@ fn sent_query<'a, S: Subject>(parameter: &SentName, subject: &'a S) -> Result<Va
 }
 
 /// A secret has no comma: what has one is a list that a server or a gateway has made of several lines.
+#[inline]
 fn of_header<'a, S: Subject>(
     identity: &'a str,
     header: &'a Name,
@@ -140,6 +142,7 @@ fn of_token<'a>(identity: &'a str, value: Value<'a>, secret: bool) -> Given<'a> 
     }
 }
 
+#[inline]
 fn of_address<'a, S: Subject>(source: &'a AddressSource, subject: &'a S) -> Result<Given<'a>, S::Error> {
     let sent = sent_addresses(source, subject)?;
     let client = source.rules.client(subject.client_ip()?, sent);
@@ -147,6 +150,7 @@ fn of_address<'a, S: Subject>(source: &'a AddressSource, subject: &'a S) -> Resu
 }
 
 /// What the header says that the client's address may be believed in.
+#[inline]
 pub fn sent_addresses<'a, S: Subject>(source: &AddressSource, subject: &'a S) -> Result<&'a str, S::Error> {
     match &source.header {
         None => Ok(""),

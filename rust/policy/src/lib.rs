@@ -9,6 +9,7 @@ pub mod compiled;
 pub mod extract;
 pub mod gate;
 pub mod identity;
+mod ipv4_text;
 pub mod key_parts;
 pub mod keys;
 pub mod matching;

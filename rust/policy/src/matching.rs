@@ -158,6 +158,17 @@ impl Matcher {
         Self { methods, host_names, hosts, parent_hosts, longest_parent, paths, policy }
     }
 
+    /// How many kinds of subjects there may be of one host each, by their numbers; see `plain_kind`.
+    pub fn plain_kinds(&self) -> usize {
+        if self.host_names.len() > 1 { 0 } else { (self.methods.len() + 1).saturating_mul(self.paths.count()) }
+    }
+
+    /// The number of what a policy that names no hosts sees in a subject: below `plain_kinds`.
+    #[inline]
+    pub fn plain_kind<S: Subject>(&self, subject: &S, path_number: u32) -> Result<usize, S::Error> {
+        Ok(self.method_number(subject)? * self.paths.count() + path_number as usize)
+    }
+
     /// How many kinds of subjects there may be, but for those of odd paths and of lists of hosts.
     pub fn kinds(&self) -> usize {
         (self.methods.len() + 1).saturating_mul(self.host_names.len()).saturating_mul(self.paths.count())
@@ -174,13 +185,7 @@ impl Matcher {
 
     /// What the policy sees in a subject's method and host.
     pub fn kind<S: Subject>(&self, subject: &S) -> Result<Kind, S::Error> {
-        let method = match self.methods.is_empty() {
-            true => 0,
-            false => {
-                let sent = subject.method()?;
-                self.methods.iter().position(|method| **method == *sent).map_or(0, |place| place + 1)
-            }
-        };
+        let method = self.method_number(subject)?;
         let mut hosts: SmallVec<[usize; 2]> = SmallVec::new();
         if self.host_names.len() == 1 {
             hosts.push(0);
@@ -194,6 +199,13 @@ impl Matcher {
             hosts.dedup();
         }
         Ok(Kind { method, hosts })
+    }
+
+    /// The place of a subject's method among those that the policy names, from 1 on; 0 for any other.
+    #[inline]
+    fn method_number<S: Subject>(&self, subject: &S) -> Result<usize, S::Error> {
+        let sent = if self.methods.is_empty() { "" } else { subject.method()? };
+        Ok(self.methods.iter().position(|method| **method == *sent).map_or(0, |place| place + 1))
     }
 
     /// What may apply to subjects of this kind whose path matches so, of the rules of a ruleset.
@@ -211,8 +223,8 @@ impl Matcher {
             }
         }
         let is_exempt = |(index, conditions): &(usize, &Conditions)| {
-            (conditions.paths.is_empty() || paths.is_surely(exemption(owner(*index))))
-                && conditions.is_surely_for(method, &hosts)
+            let is_path = conditions.paths.is_empty() || paths.is_surely(exemption(owner(*index)));
+            is_path && conditions.is_surely_for(method, &hosts)
         };
         let exempt: Vec<usize> = policy.exempt.iter().enumerate().filter(is_exempt).map(|(index, _)| index).collect();
         let look_further = exempt.iter().any(|index| policy.exempt[*index].look_further())

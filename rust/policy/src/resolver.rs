@@ -4,6 +4,7 @@
 //! read without a lock.
 
 use std::hash::{Hash, Hasher};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustc_hash::FxHasher;
@@ -24,6 +25,9 @@ const MOST_RECENT: usize = 512;
 /// One policy on one store.
 pub struct Resolver<L> {
     matcher: Matcher,
+    /// Of the kinds of a policy that names no hosts, where these are few enough for each to have a place: by ruleset,
+    /// then by their numbers.
+    plain: Box<[OnceLock<Plan<L>>]>,
     plans: Remembered<PlanName, Plan<L>>,
     /// Of lists of hosts and of paths that are read in several ways: clients make up as many as they like, which must
     /// not take the room of the others.
@@ -76,7 +80,10 @@ impl<L> Resolver<L> {
     pub fn new(policy: Policy) -> Self {
         let matcher = Matcher::new(policy);
         let kinds = matcher.kinds().saturating_mul(matcher.policy.rulesets.len());
+        let plain = matcher.plain_kinds().saturating_mul(matcher.policy.rulesets.len());
+        let plain = if plain <= MOST_PLANS { plain } else { 0 };
         Self {
+            plain: (0..plain).map(|_| OnceLock::new()).collect(),
             plans: Remembered::new(kinds.clamp(LEAST_PLANS, MOST_PLANS), MOST_RECENT),
             odd_plans: Remembered::new(0, MOST_RECENT),
             selections: Remembered::new(MOST_SELECTIONS, MOST_RECENT),
@@ -97,8 +104,10 @@ impl<L> Resolver<L> {
 
     /// Look at all limits that were bound and are remembered, but for some of those that another thread looks for.
     pub fn each_limits<E>(&self, mut look: impl FnMut(&L) -> Result<(), E>) -> Result<(), E> {
+        let mut look_at = |plan: &Plan<L>| plan.always.iter().flat_map(Selection::limits).try_for_each(&mut look);
+        self.plain.iter().filter_map(OnceLock::get).try_for_each(&mut look_at)?;
         for plans in [&self.plans, &self.odd_plans] {
-            plans.each(|plan| plan.always.iter().flat_map(Selection::limits).try_for_each(&mut look))?;
+            plans.each(&mut look_at)?;
         }
         self.selections.each(|selection| selection.limits().try_for_each(&mut look))
     }
@@ -111,8 +120,35 @@ impl<L> Resolver<L> {
         bind: &B,
         then: impl for<'a> FnOnce(&Resolved<'a, L>) -> Result<R, S::Error>,
     ) -> Result<R, S::Error> {
-        let kind = self.matcher.kind(subject)?;
         let matched = self.matcher.match_path(subject.path()?);
+        if let Some(number) = matched.number
+            && !self.plain.is_empty()
+        {
+            let place = ruleset * self.matcher.plain_kinds() + self.matcher.plain_kind(subject, number)?;
+            if let Some(place) = self.plain.get(place) {
+                let plan = match place.get() {
+                    Some(plan) => plan,
+                    None => {
+                        let made = self.plan(&self.matcher.kind(subject)?, &matched.paths, ruleset);
+                        place.get_or_init(|| made)
+                    }
+                };
+                return self.in_plan(plan, subject, bind, then);
+            }
+        }
+        self.resolve_by_name(subject, matched, ruleset, bind, then)
+    }
+
+    /// `resolve` of a kind that has no place of its own.
+    fn resolve_by_name<S: Subject, B: Bind<Limits = L, Error = S::Error>, R>(
+        &self,
+        subject: &S,
+        matched: Matched<'_>,
+        ruleset: usize,
+        bind: &B,
+        then: impl for<'a> FnOnce(&Resolved<'a, L>) -> Result<R, S::Error>,
+    ) -> Result<R, S::Error> {
+        let kind = self.matcher.kind(subject)?;
         let mut hasher = FxHasher::default();
         (&kind, ruleset).hash(&mut hasher);
         match matched.number {

@@ -234,20 +234,38 @@ impl<'a, L> Resolved<'a, L> {
         })
     }
 
-    /// The hash of a key; that of one value, as most are, is made without a list of its parts.
+    /// The hash of a key; that of one or two values, as most are, is made without a list of its parts.
     #[inline]
     fn hash_of(&self, recipe: &Recipe, seed: &Seed) -> Option<KeyHash> {
         if let [only] = recipe.members[..]
-            && let Given::Had { names, value } = &self.given[only]
-            && names.is_empty()
+            && let Some(value) = self.value(only)
         {
             return hash_key(&[value], seed);
         }
+        if let [one, other] = recipe.members[..]
+            && let (Some(one), Some(other)) = (self.value(one), self.value(other))
+        {
+            return hash_key(&[one, other], seed);
+        }
+        self.hash_of_parts(recipe, seed)
+    }
+
+    /// What an extractor gave, where that is one part.
+    #[inline]
+    fn value(&self, member: usize) -> Option<&str> {
+        match &self.given[member] {
+            Given::Had { names, value } if names.is_empty() => Some(value),
+            _ => None,
+        }
+    }
+
+    /// `hash_of` of any parts.
+    #[inline(never)]
+    fn hash_of_parts(&self, recipe: &Recipe, seed: &Seed) -> Option<KeyHash> {
         hash_key(&self.parts_of(recipe), seed)
     }
 
     /// `anonymous` and the name stand in for a missing identity.
-    #[inline]
     fn parts_of(&self, recipe: &Recipe) -> Parts<'_> {
         let mut parts = Parts::new();
         if recipe.members.is_empty() {

@@ -43,11 +43,16 @@ pub fn one_of_values<'a>(values: impl IntoIterator<Item = Value<'a>>) -> Value<'
 /// The value of a header, of which these are the lines as they were sent; none for one that is not there.
 pub fn one_of_lines<'a>(lines: &[&'a str]) -> Value<'a> {
     match lines {
-        [only] => {
-            Some(strip(only)).filter(|text| !text.is_empty()).map_or(Value::Missing, |text| Value::One(text.into()))
-        }
+        [only] => one_line(only),
         several => one_of_values(several.iter().map(|line| Value::One(Cow::Borrowed(*line)))),
     }
+}
+
+/// The value of a header of one line.
+#[inline]
+pub fn one_line(line: &str) -> Value<'_> {
+    let text = strip(line);
+    if text.is_empty() { Value::Missing } else { Value::One(Cow::Borrowed(text)) }
 }
 
 /// The lines of a header as one list, as `headgate.policy.request.joined` gives it; "" where there are none.

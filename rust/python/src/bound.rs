@@ -389,12 +389,16 @@ impl BoundLimits {
         if groups != self.groups {
             return Err(PyValueError::new_err(format!("these limits take {} keys and costs", self.groups)));
         }
-        let mut checks = Checks::new();
-        for member in &self.members {
-            let (key, cost) = of_group(member.group);
-            let check = member.check(key, cost);
-            self.table.fetch(&check);
-            checks.push(check);
+        let checks: Checks<'_> = self
+            .members
+            .iter()
+            .map(|member| {
+                let (key, cost) = of_group(member.group);
+                member.check(key, cost)
+            })
+            .collect();
+        for check in &checks {
+            self.table.fetch(check);
         }
         self.answer(&checks, now_us.map_or_else(|| self.clock.now_us(py), Ok)?, mode)
     }

@@ -54,7 +54,8 @@ impl Classes {
 enum Lines<'py> {
     None,
     One(Bound<'py, PyString>),
-    Several(Bound<'py, PyString>, Vec<Bound<'py, PyString>>),
+    /// Joined, and each; elsewhere, for most requests have none, and each has room for what is here.
+    Several(Box<(Bound<'py, PyString>, Vec<Bound<'py, PyString>>)>),
 }
 
 /// A request whose class is that of Python itself, of which each part is read once.
@@ -74,7 +75,7 @@ pub struct PythonRequest<'py, 'gate> {
 
 impl<'py, 'gate> PythonRequest<'py, 'gate> {
     /// None for a subject of another class, whose methods may be its own.
-    #[inline]
+    #[inline(always)]
     pub fn of(
         request: &'gate Bound<'py, PyAny>,
         classes: &'gate Classes,
@@ -145,7 +146,7 @@ impl<'py, 'gate> PythonRequest<'py, 'gate> {
             }
             lines.push(line.cast_into::<PyString>().map_err(PyErr::from)?);
         }
-        if lines.is_empty() { Err(Trouble::Python) } else { Ok(Lines::Several(joined, lines)) }
+        if lines.is_empty() { Err(Trouble::Python) } else { Ok(Lines::Several(Box::new((joined, lines)))) }
     }
 }
 
@@ -184,7 +185,8 @@ impl Subject for PythonRequest<'_, '_> {
         Ok(match place.get() {
             None | Some(Lines::None) => None,
             Some(Lines::One(text)) => Some(Sent::One(utf8(text)?)),
-            Some(Lines::Several(joined, lines)) => {
+            Some(Lines::Several(several)) => {
+                let (joined, lines) = &**several;
                 Some(Sent::Several { joined: utf8(joined)?, lines: lines.iter().map(utf8).collect::<Result<_, _>>()? })
             }
         })

@@ -3,6 +3,7 @@
 //! State is (window, count), or None for a key never seen. `window` is the index of the window that
 //! is counted. Times are integers of the limit's unit. Pure. See docs/algorithms.md#fixed-window.
 
+use crate::algorithms::integers::floor_div_near;
 use crate::algorithms::log_view::Marked;
 use crate::limit::{LARGEST, Limit};
 
@@ -12,7 +13,7 @@ pub type State = (i64, i64);
 /// The state as it stands at `now`. A clock behind the window stays in it: it never admits more.
 #[inline(always)]
 pub fn roll(limit: &Limit, state: Option<State>, now: i64) -> State {
-    let index = (now as u64 / limit.period as u64) as i64; // both are known to be positive, and this is cheaper
+    let index = floor_div_near(now, limit.period, state.map_or(0, |(window, _)| window));
     let Some(state) = state else {
         return (index, 0);
     };

@@ -1,5 +1,6 @@
 //! Each algorithm as a pure transition on integers: no clock, no lock, no key, no I/O.
 
+pub mod all_steps;
 pub mod calendar_window;
 pub mod concurrent;
 pub mod fixed_window;

@@ -5,7 +5,7 @@
 //! window that `current` counts. Times are integers of the limit's unit. Pure.
 //! See docs/algorithms.md#sliding-window-counter.
 
-use crate::algorithms::integers::floor_div;
+use crate::algorithms::integers::{floor_div, floor_div_near};
 use crate::algorithms::log_view::Marked;
 use crate::limit::{LARGEST, Limit};
 
@@ -15,7 +15,7 @@ pub type State = (i64, i64, i64);
 /// The state as it stands at `now`. A clock behind the window stays in it: it never admits more.
 #[inline(always)]
 pub fn roll(limit: &Limit, state: Option<State>, now: i64) -> State {
-    let index = now / limit.period;
+    let index = floor_div_near(now, limit.period, state.map_or(0, |(window, _, _)| window));
     let Some(state) = state else {
         return (index, 0, 0);
     };

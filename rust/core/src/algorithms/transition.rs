@@ -123,14 +123,14 @@ pub fn admit<E: LogEntries, const WHICH: bool>(limit: &Limit, state: &State<E>, 
 pub fn admit_numbers<const WHICH: bool>(limit: &Limit, [a, b, c]: Numbers, now_us: i64, cost: i64) -> i64 {
     let now = unit_time(limit, now_us);
     if WHICH == ANY && limit.algorithm.is_rare() {
-        return wait_us(limit, rare::admit(limit, [a, b, c], now, cost), now_us);
+        return wait_at(limit, rare::admit(limit, [a, b, c], now, cost), now, now_us);
     }
     let wait = match limit.algorithm {
         Algorithm::FixedWindow => fixed_window::admit(limit, (a, b), now, cost),
         Algorithm::SlidingWindow => sliding_window::admit(limit, (a, b, c), now, cost),
         _ => token_bucket::admit(limit, (a, b), now, cost),
     };
-    wait_us(limit, wait, now_us)
+    wait_at(limit, wait, now, now_us)
 }
 
 /// The state after an admitted cost.
@@ -181,14 +181,14 @@ pub fn measure<E: LogEntries, const WHICH: bool>(limit: &Limit, state: &State<E>
 pub fn measure_numbers<const WHICH: bool>(limit: &Limit, [a, b, c]: Numbers, now_us: i64) -> (i64, i64, i64) {
     let now = unit_time(limit, now_us);
     if WHICH == ANY && limit.algorithm.is_rare() {
-        return measured_us(limit, rare::measure(limit, [a, b, c], now), now_us);
+        return measured_at(limit, rare::measure(limit, [a, b, c], now), now, now_us);
     }
     let measured = match limit.algorithm {
         Algorithm::FixedWindow => fixed_window::measure(limit, (a, b), now),
         Algorithm::SlidingWindow => sliding_window::measure(limit, (a, b, c), now),
         _ => token_bucket::measure(limit, (a, b), now),
     };
-    measured_us(limit, measured, now_us)
+    measured_at(limit, measured, now, now_us)
 }
 
 /// Roll, admit, charge and measure in one, for a log whose kind is known: its reading, and what charging does to it.
@@ -196,12 +196,12 @@ pub fn measure_numbers<const WHICH: bool>(limit: &Limit, [a, b, c]: Numbers, now
 pub fn decide_log<E: LogEntries>(limit: &Limit, log: Option<Log<E>>, now_us: i64, cost: i64) -> (Reading, LogCharge) {
     let now = unit_time(limit, now_us);
     let mut state = sliding_log::roll(limit, log, now);
-    let retry_after_us = wait_us(limit, sliding_log::admit(limit, &state, now, cost), now_us);
+    let retry_after_us = wait_at(limit, sliding_log::admit(limit, &state, now, cost), now, now_us);
     if retry_after_us == 0 {
         state = sliding_log::charge(limit, state, now, cost);
     }
     let measured = sliding_log::measure(limit, &state, now);
-    let (remaining, reset_after_us, next_after_us) = measured_us(limit, measured, now_us);
+    let (remaining, reset_after_us, next_after_us) = measured_at(limit, measured, now, now_us);
     let reading = Reading { remaining, reset_after_us, retry_after_us, next_after_us, delay_us: 0 };
     let sliding_log::State { gone, shift, last, charged, .. } = state;
     (reading, LogCharge { gone, shift, time: last.unwrap_or_default(), cost: charged })
@@ -222,7 +222,8 @@ pub fn delay_us_numbers(limit: &Limit, [a, b, _]: Numbers, now_us: i64, cost: i6
     if limit.algorithm != Algorithm::LeakyQueue || cost == 0 {
         return 0;
     }
-    until_us(limit, leaky_queue::delay(limit, (a, b), unit_time(limit, now_us)), now_us)
+    let now = unit_time(limit, now_us);
+    until_at(limit, leaky_queue::delay(limit, (a, b), now), now, now_us)
 }
 
 /// What to keep of a charged state.
@@ -389,33 +390,50 @@ pub fn counts_alike(limit: &Limit, former: &Limit) -> bool {
 /// A wait in units as one in microseconds.
 #[inline(always)]
 pub fn wait_us(limit: &Limit, wait: Option<i64>, now_us: i64) -> i64 {
-    wait.map_or(NEVER, |wait| until_us(limit, wait, now_us))
+    wait_at(limit, wait, unit_time(limit, now_us), now_us)
+}
+
+/// `wait_us` where the moment is known in the units of the limit.
+#[inline(always)]
+pub fn wait_at(limit: &Limit, wait: Option<i64>, now: i64, now_us: i64) -> i64 {
+    wait.map_or(NEVER, |wait| until_at(limit, wait, now, now_us))
 }
 
 /// What was measured in units, in microseconds.
 #[inline(always)]
-pub fn measured_us(
+pub fn measured_us(limit: &Limit, measured: (i64, i64, i64), now_us: i64) -> (i64, i64, i64) {
+    measured_at(limit, measured, unit_time(limit, now_us), now_us)
+}
+
+/// `measured_us` where the moment is known in the units of the limit.
+#[inline(always)]
+pub fn measured_at(
     limit: &Limit,
     (remaining, reset_after, next_after): (i64, i64, i64),
+    now: i64,
     now_us: i64,
 ) -> (i64, i64, i64) {
-    (remaining, until_us(limit, reset_after, now_us), until_us(limit, next_after, now_us))
+    (remaining, until_at(limit, reset_after, now, now_us), until_at(limit, next_after, now, now_us))
 }
 
-/// A moment in the units of a limit.
+/// A moment in the units of a limit, which are one of three: to divide by a number that is written here is to multiply.
 #[inline(always)]
 pub fn unit_time(limit: &Limit, now_us: i64) -> i64 {
-    if limit.unit_us == 1 { now_us } else { now_us / limit.unit_us }
+    match limit.unit_us {
+        1 => now_us,
+        1_000 => now_us / 1_000,
+        _ => now_us / 1_000_000,
+    }
 }
 
-/// From `now_us` to the first microsecond that is `duration` units after now's unit; 0 stays 0.
+/// From `now_us`, which is in the unit `now`, to the first microsecond that is `duration` units later; 0 stays 0.
 ///
 /// No clock reaches beyond `LARGEST`, so a longer time is told as that: 142 years.
 #[inline(always)]
-fn until_us(limit: &Limit, duration: i64, now_us: i64) -> i64 {
+pub fn until_at(limit: &Limit, duration: i64, now: i64, now_us: i64) -> i64 {
     if duration == 0 || limit.unit_us == 1 {
         return duration.min(LARGEST);
     }
-    let moment_us = (now_us / limit.unit_us + duration).saturating_mul(limit.unit_us);
+    let moment_us = (now + duration).saturating_mul(limit.unit_us);
     (moment_us - now_us).min(LARGEST)
 }

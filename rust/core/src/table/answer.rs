@@ -116,20 +116,24 @@ impl Readings {
 /// cost, of equals the one that resets latest.
 #[inline(always)]
 pub fn binding_of(checks: &[Check], readings: &[Reading], allowed: bool) -> Option<u16> {
-    let mut best: Option<(u16, (i64, i64))> = None;
-    for (index, (check, reading)) in (0..).zip(checks.iter().zip(readings)) {
-        if check.shadow || (!allowed && reading.allowed()) {
-            continue;
+    let mut binding = None;
+    if allowed {
+        let (mut fewest, mut latest) = (i64::MAX, i64::MIN);
+        for (index, (check, reading)) in (0..).zip(checks.iter().zip(readings)) {
+            let Reading { remaining, reset_after_us, .. } = *reading;
+            let further = if check.cost <= 1 { remaining } else { floor_div(remaining, check.cost) };
+            if !check.shadow && (further < fewest || further == fewest && reset_after_us > latest) {
+                (binding, fewest, latest) = (Some(index), further, reset_after_us);
+            }
         }
-        let rank = match (allowed, reading.retry_after_us) {
-            (true, _) if check.cost <= 1 => (-reading.remaining, reading.reset_after_us),
-            (true, _) => (-floor_div(reading.remaining, check.cost), reading.reset_after_us),
-            (false, NEVER) => (1, 0),
-            (false, retry_after_us) => (0, retry_after_us),
-        };
-        if best.is_none_or(|(_, best_rank)| rank > best_rank) {
-            best = Some((index, rank));
+        return binding;
+    }
+    let mut longest = 0;
+    for (index, (check, reading)) in (0..).zip(checks.iter().zip(readings)) {
+        let wait_us = if reading.retry_after_us == NEVER { i64::MAX } else { reading.retry_after_us };
+        if !check.shadow && wait_us > longest {
+            (binding, longest) = (Some(index), wait_us);
         }
     }
-    best.map(|(index, _)| index)
+    binding
 }

@@ -1,41 +1,54 @@
 //! The short way of a decision of a few checks, all of keys that are known: it changes nothing but their states.
 //!
-//! It answers as `Judgement` does, without the lists that any number of checks and logs need.
+//! It answers as `Judgement` does, without the lists that any number of checks and logs need, and looks at each check
+//! once: most decisions are that all pass.
 
+use crate::algorithms::all_steps::decide;
 use crate::algorithms::transition::{self, NEVER, Numbers, Reading, USUAL};
-use crate::shard::{DamagedState, Place};
+use crate::shard::backing::Backing;
+use crate::shard::{DamagedState, Place, Shard};
 use crate::table::Table;
 use crate::table::answer::{Answer, Check, Mode, Readings, binding_of};
 use crate::table::judgement::Judgement;
 use crate::table::storage::{Location, LockedShards, Storage};
 use crate::table::transaction::Transaction;
 
-/// The most checks that are decided so.
-const MOST_FEW: usize = 4;
-
-/// The state of one check, brought to the moment of the decision, and what its limit says.
-#[derive(Clone, Copy, Default)]
-struct Known {
-    stored: Numbers,
-    numbers: Numbers,
-    wait_us: i64,
-    delay_us: i64,
-    /// Whether it is charged.
-    charged: bool,
-}
-
 impl<S: Storage> Table<S> {
     /// `Table::apply` of any number of checks but one: apart, so that the way of one is no longer for it.
     #[inline(never)]
     pub(super) fn apply_several(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
+        // Of a number that is known here the loops have no ends to look for.
+        match checks.len() {
+            2 => self.apply_few::<2>(checks, now_us, mode),
+            3 => self.apply_few::<3>(checks, now_us, mode),
+            4 => self.apply_few::<4>(checks, now_us, mode),
+            _ => self.apply_all(checks, now_us, mode),
+        }
+    }
+
+    #[inline(never)]
+    fn apply_few<const N: usize>(&self, checks: &[Check], now_us: i64, mode: Mode) -> Result<Answer, S::Error> {
         let mut transaction = Transaction::new(&self.storage);
         self.lock(&mut transaction, checks, now_us)?;
-        match decide_few(checks, &mut transaction, now_us, mode)? {
+        match decide_few::<S, N>(checks, &mut transaction, now_us, mode)? {
             Some(answer) => Ok(answer),
-            None => {
-                self.decide::<false>(checks, &mut transaction, &mut Judgement::new(), now_us, mode, |_, _, _| Ok(()))
-            }
+            None => self.apply_more(checks, &mut transaction, now_us, mode),
         }
+    }
+}
+
+impl<S: Storage> Table<S> {
+    /// The slow way, once for all numbers of checks.
+    #[cold]
+    #[inline(never)]
+    fn apply_more<'table>(
+        &'table self,
+        checks: &[Check],
+        transaction: &mut Transaction<'table, S>,
+        now_us: i64,
+        mode: Mode,
+    ) -> Result<Answer, S::Error> {
+        self.decide::<false>(checks, transaction, &mut Judgement::new(), now_us, mode, |_, _, _| Ok(()))
     }
 }
 
@@ -43,103 +56,132 @@ impl<S: Storage> Table<S> {
 ///
 /// None where there is more to do than to replace three numbers of each: then nothing was changed.
 #[inline(always)]
-fn decide_few<S: Storage>(
+fn decide_few<S: Storage, const N: usize>(
     checks: &[Check],
     transaction: &mut Transaction<'_, S>,
     now_us: i64,
     mode: Mode,
 ) -> Result<Option<Answer>, DamagedState> {
-    let mut few = [Known::default(); MOST_FEW];
-    let Some(known) = few.get_mut(..checks.len()) else {
+    let LockedShards { guards, locations } = &transaction.locked;
+    let (Some(checks), Some(locations)) = (checks.first_chunk::<N>(), locations.first_chunk::<N>()) else {
         return Ok(None);
     };
-    let Some(allowed) = look(checks, transaction, known, now_us, mode) else {
-        return Ok(None);
-    };
-    let mut measured = [Reading::default(); MOST_FEW];
-    for ((check, known), reading) in checks.iter().zip(known.iter_mut()).zip(&mut measured) {
-        let limit = &check.limit.limit;
-        let passes = allowed && known.wait_us == 0;
-        let mut numbers = known.numbers;
-        if passes {
-            numbers = transition::charge_numbers::<USUAL>(limit, numbers, now_us, check.cost);
-            reading.delay_us = known.delay_us;
-        }
-        let (remaining, reset_after_us, next_after_us) = transition::measure_numbers::<USUAL>(limit, numbers, now_us);
-        *reading = Reading { remaining, reset_after_us, retry_after_us: known.wait_us, next_after_us, ..*reading };
-        known.charged = passes && check.cost != 0;
-        if known.charged {
-            known.numbers = numbers;
-        }
-    }
-    if mode.commit {
-        write(checks, transaction, known, allowed, now_us)?;
-    }
-    let readings = &measured[..checks.len()];
-    let binding = binding_of(checks, readings, allowed);
-    Ok(Some(Answer { allowed, full: None, binding, readings: Readings::Many(readings.into()) }))
-}
-
-/// Whether all enforced checks pass; None where a key is new, or its state is none of a usual algorithm.
-#[inline(always)]
-fn look<S: Storage>(
-    checks: &[Check],
-    transaction: &Transaction<'_, S>,
-    known: &mut [Known],
-    now_us: i64,
-    mode: Mode,
-) -> Option<bool> {
-    let mut allowed = true;
-    let (guards, locations) = (&transaction.locked.guards[..], &transaction.locked.locations[..]);
-    for ((check, location), known) in checks.iter().zip(locations).zip(known) {
-        let Location { guard, place: Place::Found(index), .. } = *location else {
-            return None;
+    let (mut charged, mut readings, guards) = ([[0; 3]; N], [Reading::default(); N], &guards[..]);
+    let (mut allowed, mut all_charged) = (true, true);
+    let each = charged.iter_mut().zip(&mut readings);
+    for ((check, location), (charged, reading)) in checks.iter().zip(locations).zip(each) {
+        let Place::Found(index) = location.place else {
+            return Ok(None);
         };
-        let limit = &check.limit.limit;
-        let stored = guards[guard].numbers(index, check.limit)?;
-        let numbers = transition::roll_numbers::<USUAL>(limit, Some(stored), now_us);
-        let delay_us = transition::delay_us_numbers(limit, numbers, now_us, check.cost);
-        let wait_us = transition::admit_numbers::<USUAL>(limit, numbers, now_us, check.cost);
-        let wait_us = mode.wait_us(wait_us, delay_us);
-        allowed &= check.shadow || wait_us == 0;
-        *known = Known { stored, numbers, wait_us, delay_us, charged: false };
-    }
-    Some(allowed)
-}
-
-/// Keep what is charged, bring what is not to the present where a clock once far ahead wrote it, and mark what refused.
-#[inline(always)]
-fn write<S: Storage>(
-    checks: &[Check],
-    transaction: &mut Transaction<'_, S>,
-    known: &[Known],
-    allowed: bool,
-    now_us: i64,
-) -> Result<(), DamagedState> {
-    let LockedShards { guards, locations } = &mut transaction.locked;
-    let (guards, locations) = (&mut guards[..], &locations[..]);
-    for ((check, known), location) in checks.iter().zip(known).zip(locations) {
-        if known.charged {
-            continue;
+        if !judge(&guards[location.guard], index, check, now_us, &mode, (charged, reading)) {
+            return Ok(None);
         }
-        let shard = &mut guards[location.guard];
-        if transition::was_moved(&check.limit.limit, known.stored, known.numbers) {
-            shard.to_present(location.place, check.limit, now_us);
-        }
-        if !allowed && known.wait_us != 0 && known.wait_us != NEVER {
-            shard.mark_refused(location.place);
-        }
+        allowed &= check.shadow || reading.allowed();
+        all_charged &= is_charged(check, reading);
     }
     if !allowed {
-        return Ok(());
+        refuse(checks, transaction, &mut readings, now_us, mode);
+    } else if mode.commit {
+        if !all_charged {
+            to_present(checks, transaction, &readings, now_us);
+        }
+        keep(checks, transaction, &charged, &readings)?;
     }
+    let binding = binding_of(checks, &readings, allowed);
+    Ok(Some(Answer { allowed, full: None, binding, readings: Readings::Many(Box::new(readings)) }))
+}
+
+/// What the limit of a check says of the state in a slot, and what becomes of that; false where more is to be done.
+///
+/// Apart from its loop, which would have no registers left for itself.
+#[inline(never)]
+fn judge<B: Backing>(
+    shard: &Shard<B>,
+    index: usize,
+    check: &Check,
+    now_us: i64,
+    mode: &Mode,
+    (charged, reading): (&mut Numbers, &mut Reading),
+) -> bool {
+    let Some(stored) = shard.numbers(index, check.limit) else {
+        return false;
+    };
+    let wait_us = |wait_us, delay_us| mode.wait_us(wait_us, delay_us);
+    (*charged, *reading) = decide(&check.limit.limit, stored, now_us, check.cost, wait_us);
+    true
+}
+
+/// Whether a decision that all limits allow charges a check.
+#[inline(always)]
+fn is_charged(check: &Check, reading: &Reading) -> bool {
+    check.cost != 0 && reading.allowed()
+}
+
+/// Keep what is charged of checks that all pass but for shadows.
+#[inline(always)]
+fn keep<S: Storage, const N: usize>(
+    checks: &[Check; N],
+    transaction: &mut Transaction<'_, S>,
+    charged: &[Numbers; N],
+    readings: &[Reading; N],
+) -> Result<(), DamagedState> {
     transaction.begin();
     let LockedShards { guards, locations } = &mut transaction.locked;
     let (guards, locations) = (&mut guards[..], &locations[..]);
-    for ((check, known), location) in checks.iter().zip(known).zip(locations) {
-        if let (true, Place::Found(index)) = (known.charged, location.place) {
-            guards[location.guard].overwrite(index, location.tag, check.limit, known.numbers);
+    let Some(locations) = locations.first_chunk::<N>() else {
+        return Ok(());
+    };
+    for ((check, location), (charged, reading)) in checks.iter().zip(locations).zip(charged.iter().zip(readings)) {
+        if let (true, Place::Found(index)) = (is_charged(check, reading), location.place) {
+            guards[location.guard].overwrite(index, location.tag, check.limit, *charged);
         }
     }
     transaction.commit(Ok(()))
+}
+
+/// Charge nothing: what would pass by itself is measured again without its charge, and what refuses is marked.
+#[inline(never)]
+fn refuse<S: Storage>(
+    checks: &[Check],
+    transaction: &mut Transaction<'_, S>,
+    readings: &mut [Reading],
+    now_us: i64,
+    mode: Mode,
+) {
+    for (number, (check, reading)) in checks.iter().zip(readings).enumerate() {
+        let Location { guard, place, .. } = transaction.locked.locations[number];
+        let shard = &mut transaction.locked.guards[guard];
+        let limit = &check.limit.limit;
+        let (stored, rolled) = rolled(shard, check, place, now_us);
+        if mode.commit && transition::was_moved(limit, stored, rolled) {
+            shard.to_present(place, check.limit, now_us);
+        }
+        if reading.allowed() {
+            let (remaining, reset_after_us, next_after_us) =
+                transition::measure_numbers::<USUAL>(limit, rolled, now_us);
+            *reading = Reading { remaining, reset_after_us, retry_after_us: 0, next_after_us, delay_us: 0 };
+        } else if mode.commit && reading.retry_after_us != NEVER {
+            shard.mark_refused(place);
+        }
+    }
+}
+
+/// Bring the states that are not charged to the present where a clock once far ahead wrote them.
+#[cold]
+fn to_present<S: Storage>(checks: &[Check], transaction: &mut Transaction<'_, S>, readings: &[Reading], now_us: i64) {
+    for (number, check) in checks.iter().enumerate() {
+        let Location { guard, place, .. } = transaction.locked.locations[number];
+        let shard = &mut transaction.locked.guards[guard];
+        let (stored, rolled) = rolled(shard, check, place, now_us);
+        if !is_charged(check, &readings[number]) && transition::was_moved(&check.limit.limit, stored, rolled) {
+            shard.to_present(place, check.limit, now_us);
+        }
+    }
+}
+
+/// The state of a check as it is stored, and as it stands at a moment.
+fn rolled<B: Backing>(shard: &Shard<B>, check: &Check, place: Place, now_us: i64) -> (Numbers, Numbers) {
+    let found = if let Place::Found(index) = place { shard.numbers(index, check.limit) } else { None };
+    let stored = found.unwrap_or_default(); // it was there when it was decided
+    (stored, transition::roll_numbers::<USUAL>(&check.limit.limit, Some(stored), now_us))
 }

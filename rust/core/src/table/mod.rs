@@ -15,6 +15,7 @@ mod known_few;
 pub mod known_hold;
 mod known_key;
 mod known_places;
+mod locking;
 mod one_hold;
 mod remembering;
 mod reserving;

@@ -14,7 +14,7 @@ use crate::table::storage::{Location, LockedShards, Storage};
 
 /// The shards of a decision, locked until this is dropped.
 pub struct Transaction<'table, S: Storage + 'table> {
-    storage: &'table S,
+    pub(super) storage: &'table S,
     /// The shards, and where each check's state is in them.
     pub locked: LockedShards<S::Guard<'table>>,
 }
@@ -37,33 +37,6 @@ impl<'table, S: Storage> Transaction<'table, S> {
     pub fn stored(&self, check: &Check, location: &Location, now_us: i64) -> Stored<Entries<'_>> {
         let shard = &self.locked.guards[location.guard];
         shard.stored(location.place, check.limit, self.storage.limits(), now_us)
-    }
-
-    /// Lock the shards of all checks, in ascending order, and find their states.
-    #[inline(always)]
-    pub fn lock(&mut self, checks: &[Check]) -> Result<(), S::Error> {
-        let mut shard_numbers: SmallVec<[usize; 8]> = SmallVec::new();
-        for check in checks {
-            let shard_number = self.storage.shard_of(check.key);
-            if shard_numbers.last() != Some(&shard_number) {
-                shard_numbers.push(shard_number);
-            }
-        }
-        if shard_numbers.len() > 1 {
-            shard_numbers.sort_unstable();
-            shard_numbers.dedup();
-        }
-        let shard_numbers = &shard_numbers[..];
-        self.storage.lock_all(shard_numbers, &mut self.locked.guards)?;
-        let guards = &self.locked.guards[..];
-        for check in checks {
-            let (shard_number, tag) = (self.storage.shard_of(check.key), check.tag());
-            // There are few: to look at each is shorter than to halve them.
-            let guard = shard_numbers.iter().position(|other| *other == shard_number).unwrap_or_default();
-            let place = guards[guard].find(tag);
-            self.locked.locations.push(Location { shard_number, guard, tag, place });
-        }
-        Ok(())
     }
 
     /// Bring all states into the numbers that their limits have now.
