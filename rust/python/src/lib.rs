@@ -16,6 +16,7 @@ mod fields;
 mod freed;
 mod gate;
 mod gate_calls;
+mod gate_costs;
 mod gate_limits;
 mod gate_policy;
 mod gate_subject;
