@@ -207,9 +207,10 @@ mod tests {
     }
 
     fn shown(entries: &Entries<i64>) -> Vec<String> {
-        let show = |index| match entries.get(index).unwrap() {
-            Entry::Line(line) => format!("{} {}", line.time_us, line.client),
-            Entry::Other(other) => format!("other {other}"),
+        let show = |index| match entries.get(index) {
+            Some(Entry::Line(line)) => format!("{} {}", line.time_us, line.client),
+            Some(Entry::Other(other)) => format!("other {other}"),
+            None => "none".into(),
         };
         (0..entries.len()).map(show).collect()
     }
