@@ -14,6 +14,7 @@ from headgate.decision import LimitReading, NamedLimit
 from headgate.holding import Amounts, Extension, Hold, Reserved, SettleOutcome, Standing
 from headgate.keys import Key
 from headgate.operation import Receipt
+from headgate.replay.entries import Entry
 
 __all__ = [
     "Answers",
@@ -27,6 +28,8 @@ __all__ = [
     "FieldStarter",
     "GateCalls",
     "KeyedLimits",
+    "LogBlock",
+    "LogMerge",
     "NativeGate",
     "Operation",
     "PolicyParts",
@@ -39,19 +42,10 @@ __all__ = [
     "Zone",
     "ZoneLines",
     "now_us",
-    "read_common_lines",
 ]
 
 def now_us() -> int:
     """The system clock: wall time at its first use, carried on by the monotonic clock; never steps."""
-
-def read_common_lines(
-    block: str, naive_is_utc: bool, no_headers: dict[str, str]
-) -> list[tuple[int, str, str, str, str, dict[str, str], int] | str]:
-    """The lines of a block of a common log: an entry where the line has no surprises, else the line itself.
-
-    An entry is (time_us, client, method, path, "", no_headers, 1). See `headgate.replay.common_log`.
-    """
 
 @final
 class Table:
@@ -307,6 +301,55 @@ class NativeGate:
         """What `Resolver.resolve` gives for the same."""
 
 @final
+class LogBlock:
+    """Entries of a log: a sequence of `headgate.replay.entries.Entry`, those that were read natively in little room.
+
+    Nothing here holds the interpreter's lock for long: another thread judges meanwhile.
+    """
+
+    def __new__(cls, entries: list[Entry] | None = None, /) -> LogBlock: ...
+    @staticmethod
+    def read(text: str, naive_is_utc: bool, read_other: Callable[[int, str], Entry | None]) -> LogBlock:
+        """The lines of a common log; see `headgate.replay.common_log.read_block`.
+
+        `naive_is_utc` tells that times without a zone are in UTC.
+        """
+
+    def append(self, other: LogBlock) -> None:
+        """Add the entries of another block, which has none then."""
+
+    def sort(self) -> None:
+        """Put them in the order of their times; those of one moment keep theirs."""
+
+    def take_first(self, count: int) -> LogBlock:
+        """Take the first so many out."""
+
+    def retain_within(self, from_us: int, to_us: int) -> int:
+        """Leave out what does not lie from the one moment to before the other; how many those were."""
+
+    @property
+    def ends_us(self) -> tuple[int, int] | None:
+        """The moments of the first and of the last; None where there are none."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Entry: ...
+
+@final
+class LogMerge:
+    """Blocks of several logs, each in order, merged into one; of entries of one moment those of the first log first."""
+
+    def __new__(cls, logs: int) -> LogMerge: ...
+    @property
+    def wants(self) -> int | None:
+        """The first log whose next block is to be given; None where entries of all are at hand, or none follow."""
+
+    def give(self, log: int, block: LogBlock | None, /) -> None:
+        """The next block of a log, which has no entries then; None behind its last."""
+
+    def merged(self) -> LogBlock:
+        """All entries that can be told to come next, until a log's block ends."""
+
+@final
 class ReplayJudge:
     """A policy that judges entries of logs, and sums of what it judged; see `headgate.replay.judging`.
 
@@ -316,15 +359,15 @@ class ReplayJudge:
     def __new__(cls, gate: NativeGate, steps_us: list[int], most_steps: int) -> ReplayJudge: ...
     def judge(
         self,
-        entries: list[Any],
+        block: LogBlock,
         start: int,
-        told: list[tuple[tuple[int, tuple[str, ...]], ...] | None] | None = None,
+        told: list[tuple[int, tuple[tuple[int, tuple[str, ...] | None], ...]] | None] | None = None,
         /,
     ) -> int:
         """Judge entries from `start` on until one that only Python can judge; where that is, or behind the last.
 
-        To `told` is added, of each that was judged, None where it passes, else the places of the rules that refuse it,
-        each with its key.
+        To `told` is added, of each that was judged, None where it passes, else its moment and the places of the rules
+        that refuse it, each with its key. Lines are judged without the interpreter's lock.
         """
 
     def note(self, time_us: int, rules: Sequence[int], refusing: Sequence[bool], allowed: bool, cost: int) -> None:

@@ -3,6 +3,8 @@
 //! Only lines without surprises are read: all else is left to `headgate.replay.common_log`, which gives
 //! the same answer for every line that is read here.
 
+pub mod entries;
+
 /// `headgate.replay.entries.LONGEST_LINE`.
 const LONGEST_LINE: usize = 65_536;
 /// The latest moment that a limit can be asked at, in microseconds since the epoch: 142 years.

@@ -221,6 +221,21 @@ impl<'a, L> Resolved<'a, L> {
         Ok(())
     }
 
+    /// `hash_keys` where a rule refuses for lack of an identity: `none` stands for the key of one that does.
+    #[cold]
+    pub fn hash_keys_there(
+        &self,
+        seed: &Seed,
+        none: KeyHash,
+        hashes: &mut SmallVec<[KeyHash; 4]>,
+    ) -> Result<(), CannotSay> {
+        for recipe in &self.selection.recipes {
+            let refuses = self.refuses(recipe);
+            hashes.push(if refuses { none } else { self.hash_of(recipe, seed).ok_or(CannotSay)? });
+        }
+        Ok(())
+    }
+
     /// The parts of the keys that are there, each once; None for that of a rule that refuses.
     pub fn keys(&self) -> impl Iterator<Item = Option<Parts<'_>>> {
         self.selection.recipes.iter().map(|recipe| (!self.refuses(recipe)).then(|| self.parts_of(recipe)))

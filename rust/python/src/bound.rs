@@ -372,18 +372,26 @@ impl BoundLimits {
         now_us: Option<i64>,
         mode: Mode,
     ) -> PyResult<Decision> {
-        let answer = self.answer_groups(py, groups, of_group, now_us, mode)?;
+        let now_us = now_us.map_or_else(|| self.clock.now_us(py), Ok)?;
+        let answer = self.answer_groups(groups, of_group, now_us, mode)?;
         Ok(Decision::new(self.definitions.clone_ref(py), answer))
+    }
+
+    /// Have the states come from memory that `answer_groups` will look for, of the key of each group.
+    #[inline]
+    pub fn fetch_groups(&self, of_group: impl Fn(usize) -> KeyHash) {
+        for member in &self.members {
+            self.table.fetch(&member.check(of_group(member.group), 0));
+        }
     }
 
     /// What `decide_groups` is made of.
     #[inline]
     pub fn answer_groups(
         &self,
-        py: Python<'_>,
         groups: usize,
         of_group: impl Fn(usize) -> (KeyHash, i64),
-        now_us: Option<i64>,
+        now_us: i64,
         mode: Mode,
     ) -> PyResult<Answer> {
         if groups != self.groups {
@@ -400,7 +408,7 @@ impl BoundLimits {
         for check in &checks {
             self.table.fetch(check);
         }
-        self.answer(&checks, now_us.map_or_else(|| self.clock.now_us(py), Ok)?, mode)
+        self.answer(&checks, now_us, mode)
     }
 
     /// The group of each limit.

@@ -1,6 +1,5 @@
 //! The native gate: a policy on a store, which resolves and decides without Python's code.
 
-use headgate_core::limit::LARGEST;
 use headgate_core::table::answer::Mode;
 use headgate_policy::compiled::Policy;
 use headgate_policy::resolver::Resolver;
@@ -9,11 +8,12 @@ use headgate_policy::subject::Subject;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyString, PyTuple};
+use pyo3::types::{PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::arguments::check_now;
-use crate::gate_limits::{Asking, Binder, Limits, Said};
+use crate::gate_costs::CostReader;
+use crate::gate_limits::{Asking, Binder, Limits, Refusal, Said};
 use crate::gate_policy::read_policy;
 use crate::gate_subject::{Classes, PythonRequest, Trouble};
 use crate::operation::Operation;
@@ -24,10 +24,12 @@ const ALL_RULES: &str = "default";
 /// A policy, and what binds its limits to a store.
 #[pyclass(frozen, module = "headgate._native")]
 pub struct NativeGate {
-    gate: Resolver<Limits>,
+    pub gate: Resolver<Limits>,
     /// The `headgate.policy.resolver.Resolver` that binds limits, and makes refusals for lack of an identity.
-    resolver: Py<PyAny>,
+    pub resolver: Py<PyAny>,
     classes: Classes,
+    /// What reads costs.
+    pub costs: CostReader,
     /// The names of the headers that the policy reads.
     names: Box<[Py<PyString>]>,
     /// The number of the ruleset that is meant where none is named.
@@ -53,8 +55,10 @@ impl NativeGate {
         let names = policy.headers.iter().map(|name| PyString::intern(py, name).unbind()).collect();
         let free = py.import("headgate.policy.resolver")?.getattr("FREE")?;
         let passes = free.call_method1("decide", (py.None(),))?;
+        let costs = CostReader::new(py, &policy)?;
         Ok(Some(Self {
             gate: Resolver::new(policy),
+            costs,
             resolver: resolver.clone().unbind(),
             classes: Classes::new(py)?,
             names,
@@ -71,15 +75,15 @@ impl NativeGate {
         cost: &Bound<'py, PyAny>,
         ruleset: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Some(cost) = plain_cost(cost) else {
+        let Some(cost) = self.costs.read(self.policy(), cost)? else {
             return Ok(None);
         };
         let Some(number) = self.ruleset(ruleset) else {
             return Ok(None);
         };
         self.resolved(request, number, |resolved| {
-            let asking = Asking { commit: true, now_us: Some(now_us.clone()), cost };
-            let told = self.told(py, resolved, cost)?;
+            let asking = Asking { commit: true, now_us: Some(now_us.clone()), cost: cost.cost() };
+            let told = self.told(py, resolved, cost.cost())?;
             let decision = self.decide(py, resolved, &asking)?;
             Ok((decision, told).into_pyobject(py)?.into_any())
         })
@@ -92,13 +96,13 @@ impl NativeGate {
         cost: &Bound<'py, PyAny>,
         ruleset: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Some(cost) = plain_cost(cost) else {
+        let Some(cost) = self.costs.read(self.policy(), cost)? else {
             return Ok(None);
         };
         let Some(number) = self.ruleset(ruleset) else {
             return Ok(None);
         };
-        self.resolved(request, number, |resolved| self.told(py, resolved, cost))
+        self.resolved(request, number, |resolved| self.told(py, resolved, cost.cost()))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -109,7 +113,8 @@ impl NativeGate {
             visit.call(&limits.bound)?;
             visit.call(&limits.native)?;
             visit.call(&limits.units)?;
-            visit.call(&limits.rules)
+            visit.call(&limits.rules)?;
+            limits.refusals.traverse(&visit)
         })
     }
 }
@@ -137,7 +142,7 @@ impl NativeGate {
     pub fn decided<'py>(
         &self,
         request: &Bound<'py, PyAny>,
-        cost: i64,
+        cost: Cost<'_>,
         ruleset: usize,
         commit: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -185,7 +190,7 @@ impl NativeGate {
         &self,
         py: Python<'py>,
         resolved: &Resolved<'_, Limits>,
-        asking: &Asking<'py>,
+        asking: &Asking<'py, '_>,
     ) -> Result<Bound<'py, PyAny>, Trouble> {
         match self.say(py, resolved, asking)? {
             Said::Free => Ok(self.passes(py)),
@@ -205,20 +210,19 @@ impl NativeGate {
         &self,
         py: Python<'py>,
         resolved: &Resolved<'_, Limits>,
-        asking: &Asking<'py>,
+        asking: &Asking<'py, '_>,
     ) -> Result<Said<'py>, Trouble> {
         let Some(limits) = &resolved.asked.limits else {
             return Ok(Said::Free);
         };
         if let Some(refused) = resolved.refused() {
-            let refusal = self.refusal(py, resolved, refused)?;
-            return Ok(Said::Came(refusal.call_method1(intern!(py, "decide"), (py.None(),))?));
+            return Ok(Said::Came(self.refusal(py, limits, resolved, refused)?.decision.into_bound(py)));
         }
         let Some(native) = &limits.native else {
             let operation = self.operation(py, resolved, asking)?;
             return Ok(Said::Came(limits.bound.bind(py).call_method1(intern!(py, "decide"), (operation,))?));
         };
-        let (bound, cost) = (native.get(), Cost { times: asking.cost, told: &[] });
+        let (bound, cost) = (native.get(), asking.cost);
         let mut keys = SmallVec::new();
         resolved.hash_keys(bound.seed(), &mut keys)?;
         let groups = &resolved.asked.groups[..];
@@ -228,15 +232,19 @@ impl NativeGate {
         Ok(Said::Decided(bound.decide_groups(py, groups.len(), of_group, now_us, mode)?))
     }
 
-    /// The `headgate.policy.resolver.Settled` of rules of which some refuse for lack of an identity.
-    fn refusal<'py>(
+    /// The refusal of rules of which some insist on an identity that there is not.
+    #[cold]
+    fn refusal(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
+        limits: &Limits,
         resolved: &Resolved<'_, Limits>,
         refused: Vec<bool>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let rules = PyTuple::new(py, &resolved.selection.rules)?;
-        self.resolver.bind(py).call_method1("refusal_of", (rules, PyTuple::new(py, refused)?))
+    ) -> PyResult<Refusal> {
+        limits.refusals.of(py, refused, |refused| {
+            let rules = PyTuple::new(py, &resolved.selection.rules)?;
+            self.resolver.bind(py).call_method1("refusal_of", (rules, PyTuple::new(py, refused)?))
+        })
     }
 
     /// A `headgate.policy.resolver.Resolved`: (the limits to ask, what to ask them, the rule and unit of each group).
@@ -244,7 +252,7 @@ impl NativeGate {
         &self,
         py: Python<'py>,
         resolved: &Resolved<'_, Limits>,
-        cost: i64,
+        cost: Cost<'_>,
     ) -> Result<Bound<'py, PyAny>, Trouble> {
         let operation = self.operation(py, resolved, &Asking { commit: true, now_us: None, cost })?;
         let Some(limits) = &resolved.asked.limits else {
@@ -252,7 +260,7 @@ impl NativeGate {
             return Ok((&self.free.0, operation, &nothing, &nothing).into_pyobject(py)?.into_any());
         };
         let bound = match resolved.refused() {
-            Some(refused) => self.refusal(py, resolved, refused)?,
+            Some(refused) => self.refusal(py, limits, resolved, refused)?.settled.into_bound(py),
             None => limits.bound.bind(py).clone(),
         };
         Ok((bound, operation, &limits.rules, &limits.units).into_pyobject(py)?.into_any())
@@ -262,7 +270,7 @@ impl NativeGate {
         &self,
         py: Python<'py>,
         resolved: &Resolved<'_, Limits>,
-        asking: &Asking<'py>,
+        asking: &Asking<'py, '_>,
     ) -> Result<Bound<'py, Operation>, Trouble> {
         let key = |parts: Option<Parts<'_>>| -> PyResult<Bound<'py, PyAny>> {
             match parts {
@@ -271,7 +279,7 @@ impl NativeGate {
             }
         };
         let keys: SmallVec<[Bound<'py, PyAny>; 4]> = resolved.keys().map(key).collect::<PyResult<_>>()?;
-        let (groups, cost) = (&resolved.asked.groups, Cost { times: asking.cost, told: &[] });
+        let (groups, cost) = (&resolved.asked.groups, asking.cost);
         let keys = PyTuple::new(py, groups.iter().map(|group| &keys[group.key]))?;
         let costs = PyTuple::new(py, groups.iter().map(|group| cost.of(group)))?;
         Ok(Bound::new(
@@ -285,13 +293,4 @@ impl NativeGate {
             ),
         )?)
     }
-}
-
-/// A cost that is a number as most are; what is none is Python's to read, and to refuse.
-#[inline]
-fn plain_cost(cost: &Bound<'_, PyAny>) -> Option<i64> {
-    if !cost.is_exact_instance_of::<PyInt>() {
-        return None;
-    }
-    cost.extract::<i64>().ok().filter(|number| (0..=LARGEST).contains(number))
 }

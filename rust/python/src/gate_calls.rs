@@ -2,6 +2,7 @@
 
 use std::sync::{PoisonError, RwLock};
 
+use headgate_policy::selection;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -101,17 +102,23 @@ impl GateCalls {
         commit: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = request.py();
-        if let AnyCost::Units(units) = cost
-            && let Some(native) = self.native(py)
-        {
+        if let Some(native) = self.native(py) {
             let gate = native.get();
             let number = match &ruleset {
                 NamedRuleset::All => Some(gate.all_rules()),
                 NamedRuleset::Named(name) => gate.ruleset(name),
             };
-            if let Some(number) = number
-                && let Some(decision) = gate.decided(request, units, number, commit)?
-            {
+            let decision = match (number, &cost) {
+                (Some(number), AnyCost::Units(times)) => {
+                    gate.decided(request, selection::Cost { times: *times, told: &[] }, number, commit)?
+                }
+                (Some(number), AnyCost::Other(cost)) => match gate.costs.read(gate.policy(), cost.bind(py))? {
+                    Some(cost) => gate.decided(request, cost.cost(), number, commit)?,
+                    None => None,
+                },
+                (None, _) => None,
+            };
+            if let Some(decision) = decision {
                 return Ok(decision);
             }
         }

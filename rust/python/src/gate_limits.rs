@@ -1,8 +1,9 @@
 //! The limits that a native gate asks: how they are bound, what they are asked, and what they say.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use headgate_policy::selection::Bind;
+use headgate_policy::selection::{Bind, Cost};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -21,6 +22,58 @@ pub struct Limits {
     /// The rule of each group.
     pub rules: Py<PyTuple>,
     pub fields: Fields,
+    pub refusals: Refusals,
+}
+
+/// Most combinations of rules that are remembered to refuse for lack of an identity; others are made anew.
+const MOST_REFUSALS: usize = 32;
+
+/// What stands for limits where rules refuse for lack of an identity, by which of them do.
+#[derive(Default)]
+pub struct Refusals(Mutex<Vec<(Vec<bool>, Refusal)>>);
+
+/// A `headgate.policy.resolver.Settled`, and its decision.
+pub struct Refusal {
+    pub settled: Py<PyAny>,
+    pub decision: Py<PyAny>,
+}
+
+impl Refusals {
+    /// What stands for the limits where these rules refuse; `make` makes it when it is first asked for.
+    pub fn of<'py>(
+        &self,
+        py: Python<'py>,
+        refused: Vec<bool>,
+        make: impl FnOnce(&[bool]) -> PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<Refusal> {
+        let again = |refusal: &Refusal| Refusal {
+            settled: refusal.settled.clone_ref(py),
+            decision: refusal.decision.clone_ref(py),
+        };
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, refusal)) = lock().iter().find(|(own, _)| *own == refused) {
+            return Ok(again(refusal));
+        }
+        let settled = make(&refused)?;
+        let decision = settled.call_method1("decide", (py.None(),))?.unbind();
+        let refusal = Refusal { settled: settled.unbind(), decision };
+        let mut known = lock();
+        if known.len() < MOST_REFUSALS {
+            known.push((refused, again(&refusal)));
+        }
+        Ok(refusal)
+    }
+
+    /// While another thread looks for one, none is garbage.
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let Ok(known) = self.0.try_lock() else {
+            return Ok(());
+        };
+        known.iter().try_for_each(|(_, refusal)| {
+            visit.call(&refusal.settled)?;
+            visit.call(&refusal.decision)
+        })
+    }
 }
 
 /// What writes the header fields of decisions on some limits; None where Python does.
@@ -45,6 +98,19 @@ pub enum Said<'py> {
 /// Binds limits by the resolver of Python.
 pub struct Binder<'gate, 'py>(pub &'gate Bound<'py, PyAny>);
 
+/// Binds limits by the resolver of Python, for a thread that need not hold the interpreter's lock.
+pub struct DetachedBinder<'gate>(pub &'gate Py<PyAny>);
+
+impl Bind for DetachedBinder<'_> {
+    type Limits = Limits;
+    type Error = Trouble;
+
+    #[cold]
+    fn bind(&self, rules: &[usize], tier: &str) -> Result<Limits, Trouble> {
+        Python::attach(|py| Binder(self.0.bind(py)).bind(rules, tier))
+    }
+}
+
 impl Bind for Binder<'_, '_> {
     type Limits = Limits;
     type Error = Trouble;
@@ -55,13 +121,13 @@ impl Bind for Binder<'_, '_> {
             self.0.call_method1("bound_for", (rules, tier))?.extract()?;
         let native = bound.cast::<BoundLimits>().ok().map(|native| native.clone().unbind());
         let (units, rules, fields) = (units.unbind(), rules.unbind(), Fields::default());
-        Ok(Limits { bound: bound.unbind(), native, units, rules, fields })
+        Ok(Limits { bound: bound.unbind(), native, units, rules, fields, refusals: Refusals::default() })
     }
 }
 
 /// What is decided of a subject, and what is told of it besides.
-pub struct Asking<'py> {
+pub struct Asking<'py, 'cost> {
     pub commit: bool,
     pub now_us: Option<Bound<'py, PyAny>>,
-    pub cost: i64,
+    pub cost: Cost<'cost>,
 }

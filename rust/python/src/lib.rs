@@ -16,19 +16,22 @@ mod fields;
 mod freed;
 mod gate;
 mod gate_calls;
+mod gate_costs;
 mod gate_limits;
 mod gate_policy;
 mod gate_subject;
 mod keyed;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod lines;
-mod log_lines;
+mod log_block;
 mod log_subject;
 mod measured;
 mod operation;
 mod policy_parts;
 mod registration;
+mod replay_asked;
 mod replay_judge;
+mod replay_keys;
 mod replay_series;
 mod replay_sums;
 mod reservation;
@@ -78,7 +81,9 @@ mod _native {
     #[pymodule_export]
     use crate::lines::ZoneLines;
     #[pymodule_export]
-    use crate::log_lines::read_common_lines;
+    use crate::log_block::LogBlock;
+    #[pymodule_export]
+    use crate::log_block::LogMerge;
     #[pymodule_export]
     use crate::operation::Operation;
     #[pymodule_export]

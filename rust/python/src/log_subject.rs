@@ -1,7 +1,8 @@
-//! An entry of a log, as a policy reads it: (time_us, client, method, path, host, headers, cost).
+//! Entries of logs, as a policy reads them.
 
 use std::cell::OnceCell;
 
+use headgate_logs::LogLine;
 use headgate_policy::subject::{Name, Sent, Subject};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyString, PyTuple};
@@ -11,7 +12,46 @@ use crate::gate_subject::Trouble;
 
 const FIELDS: usize = 7;
 
-/// An entry of `headgate.replay.entries`.
+/// A line that was read natively.
+pub struct LineSubject<'line>(pub LogLine<'line>);
+
+impl Subject for LineSubject<'_> {
+    type Error = Trouble;
+
+    #[inline]
+    fn method(&self) -> Result<&str, Trouble> {
+        Ok(self.0.method)
+    }
+
+    #[inline]
+    fn path(&self) -> Result<&str, Trouble> {
+        Ok(self.0.path)
+    }
+
+    fn host(&self) -> Result<&str, Trouble> {
+        Ok("")
+    }
+
+    #[inline]
+    fn client_ip(&self) -> Result<&str, Trouble> {
+        Ok(self.0.client)
+    }
+
+    fn endpoint(&self) -> Result<&str, Trouble> {
+        Ok("")
+    }
+
+    #[inline]
+    fn header(&self, _: &Name) -> Result<Option<Sent<'_>>, Trouble> {
+        Ok(None)
+    }
+
+    fn attribute(&self, _: &str) -> Result<&str, Trouble> {
+        Ok("")
+    }
+}
+
+/// An entry of `headgate.replay.entries`: (time_us, client, method, path, host, headers, cost).
 pub struct LogSubject<'py, 'own> {
     /// Its fields, in their order.
     fields: &'own [Bound<'py, PyAny>; FIELDS],
@@ -24,8 +64,8 @@ pub struct LogSubject<'py, 'own> {
 impl<'py, 'own> LogSubject<'py, 'own> {
     /// None for what is no entry.
     #[inline]
-    pub fn of(entry: &'own Bound<'py, PyAny>, names: &'own [Py<PyString>]) -> Option<Self> {
-        let fields: &[Bound<'py, PyAny>; FIELDS] = entry.cast::<PyTuple>().ok()?.as_slice().try_into().ok()?;
+    pub fn of(entry: &'own Bound<'py, PyTuple>, names: &'own [Py<PyString>]) -> Option<Self> {
+        let fields: &[Bound<'py, PyAny>; FIELDS] = entry.as_slice().try_into().ok()?;
         let headers = fields[5].cast_exact::<PyDict>().ok()?;
         let headers = (!headers.is_empty()).then_some(headers);
         let found = if headers.is_some() { names.iter().map(|_| OnceCell::new()).collect() } else { SmallVec::new() };

@@ -1,29 +1,28 @@
 //! Requests of logs, judged in blocks: what a policy would have done with each.
 
-use headgate_core::table::answer::Mode;
-use headgate_policy::selection::{Cost, Resolved};
+use headgate_logs::entries::{Entries, Entry};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use smallvec::SmallVec;
 
 use crate::gate::NativeGate;
-use crate::gate_limits::Limits;
 use crate::gate_subject::Trouble;
-use crate::log_subject::LogSubject;
+use crate::log_block::{LogBlock, Other};
+use crate::log_subject::{LineSubject, LogSubject};
+use crate::replay_asked::{AskedBefore, Told, Waiting};
+use crate::replay_keys::{Parts, key_of};
 use crate::replay_series::Steps;
-use crate::replay_sums::{Keys, Parts, Sums};
+use crate::replay_sums::Sums;
 
-const HIT: Mode = Mode { commit: true, max_delay_us: None };
-
-/// What is known of the rules that refuse a request.
-type Refusing = SmallVec<[bool; 4]>;
+/// So many lines are judged step by step together.
+const BATCH: usize = 64;
 
 /// A policy that judges entries of logs, and what it judged; see `headgate.replay.judging`.
 #[pyclass(module = "headgate._native")]
 pub struct ReplayJudge {
     gate: Py<NativeGate>,
     sums: Sums,
+    asked: AskedBefore,
 }
 
 #[pymethods]
@@ -32,25 +31,44 @@ impl ReplayJudge {
     fn new(gate: Py<NativeGate>, steps_us: Vec<i64>, most_steps: usize) -> Self {
         let rules = gate.get().policy().rules.len();
         let steps = Steps { lengths_us: steps_us.into(), most: most_steps };
-        Self { gate, sums: Sums::new(steps, rules) }
+        Self { gate, sums: Sums::new(steps, rules), asked: AskedBefore::default() }
     }
 
     /// Judge entries from `start` on until one that only Python can judge; where that is, or behind the last.
-    #[pyo3(signature = (entries, start, told = None, /))]
+    #[pyo3(signature = (block, start, told = None, /))]
     fn judge(
         &mut self,
         py: Python<'_>,
-        entries: &Bound<'_, PyList>,
+        block: &LogBlock,
         start: usize,
         told: Option<&Bound<'_, PyList>>,
     ) -> PyResult<usize> {
-        for index in start..entries.len() {
-            let entry = entries.get_item(index)?;
-            if !self.judge_one(py, &entry, told)? {
-                return Ok(index);
+        let entries = block.entries();
+        let (mut at, mut judged) = (start, Vec::new());
+        let done = loop {
+            let mut tell = told.map(|_| |one| judged.push(one));
+            // Lines need no Python: another thread reads on meanwhile.
+            let came = py.detach(|| self.judge_lines(entries, &mut at, tell.as_mut()));
+            if came.is_err() {
+                break came;
+            }
+            let Some(Entry::Other(other)) = entries.get(at) else {
+                break Ok(());
+            };
+            if let Err(trouble) = self.judge_other(py, other, tell.as_mut()) {
+                break Err(trouble);
+            }
+            at += 1;
+        };
+        if let Some(told) = told {
+            for one in judged {
+                told.append(one.map(|refusal| refusal_of(py, refusal)).transpose()?)?;
             }
         }
-        Ok(entries.len())
+        match done {
+            Ok(()) | Err(Trouble::Python) => Ok(at),
+            Err(Trouble::Raised(error)) => Err(error),
+        }
     }
 
     /// Count a request that Python has judged, by the places of its rules and whether each refuses.
@@ -78,97 +96,71 @@ impl ReplayJudge {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.gate)
+        visit.call(&self.gate)?;
+        self.asked.traverse(&visit)
     }
 }
 
 impl ReplayJudge {
-    /// Judge one entry; false where only Python can.
-    #[inline]
-    fn judge_one(
+    /// Judge lines from `at` on, until an entry that is none, or a line that only Python can judge.
+    fn judge_lines(
         &mut self,
-        py: Python<'_>,
-        entry: &Bound<'_, PyAny>,
-        told: Option<&Bound<'_, PyList>>,
-    ) -> PyResult<bool> {
-        let gate = self.gate.get();
-        let sums = &mut self.sums;
-        let Some(subject) = LogSubject::of(entry, gate.names()) else {
-            return Ok(false);
-        };
-        let Some(cost) = subject.cost() else {
-            return Ok(false);
-        };
-        let time_us = subject.time_us()?;
-        let judged = gate
-            .resolved_for(py, &subject, gate.all_rules(), |resolved| judge(py, sums, resolved, time_us, cost, told))?;
-        Ok(judged.is_some())
-    }
-}
-
-/// Decide, charge and count.
-#[inline]
-fn judge(
-    py: Python<'_>,
-    sums: &mut Sums,
-    resolved: &Resolved<'_, Limits>,
-    time_us: i64,
-    cost: i64,
-    told: Option<&Bound<'_, PyList>>,
-) -> Result<(), Trouble> {
-    let groups = &resolved.asked.groups[..];
-    let mut hashes = SmallVec::new();
-    let (mut allowed, mut refusing) = (true, Refusing::new());
-    // Each rule that has limits, with the place of its key: its groups stand together.
-    let mut rules: SmallVec<[(usize, usize); 4]> = SmallVec::new();
-    for group in groups {
-        if rules.last().is_none_or(|(rule, _)| *rule != group.rule) {
-            rules.push((group.rule, group.key));
-        }
-    }
-    if let Some(limits) = &resolved.asked.limits {
-        let Some(native) = &limits.native else {
-            return Err(Trouble::Python);
-        };
-        if resolved.refused().is_some() {
-            return Err(Trouble::Python);
-        }
-        let (bound, cost) = (native.get(), Cost { times: cost, told: &[] });
-        resolved.hash_keys(bound.seed(), &mut hashes)?;
-        let of_group = |group: usize| (hashes[groups[group].key], cost.of(&groups[group]));
-        let answer = bound.answer_groups(py, groups.len(), of_group, Some(time_us), HIT)?;
-        allowed = answer.allowed;
-        for (reading, group) in answer.readings.all().iter().zip(bound.group_of()) {
-            if !reading.allowed() {
-                refusing.resize(rules.len(), false);
-                let rule = groups[usize::from(*group)].rule;
-                rules.iter().position(|(own, _)| *own == rule).into_iter().for_each(|own| refusing[own] = true);
+        entries: &Entries<Other>,
+        at: &mut usize,
+        mut tell: Option<&mut impl FnMut(Told)>,
+    ) -> Result<(), Trouble> {
+        let (gate, sums, asked) = (self.gate.get(), &mut self.sums, &mut self.asked);
+        let mut batch: Vec<(LineSubject<'_>, Waiting)> = Vec::with_capacity(BATCH);
+        loop {
+            let mut trouble = Ok(());
+            while batch.len() < BATCH
+                && let Some(Entry::Line(line)) = entries.get(*at + batch.len())
+            {
+                let subject = LineSubject(line);
+                match asked.prepare(gate, sums, &subject, line.time_us, 1) {
+                    Ok(waiting) => batch.push((subject, waiting)),
+                    Err(found) => {
+                        trouble = Err(found);
+                        break;
+                    }
+                }
+            }
+            let is_last = batch.len() < BATCH;
+            for (subject, waiting) in &mut batch {
+                asked.see(gate, sums, subject, waiting)?;
+            }
+            for (_, waiting) in &batch {
+                asked.fetch(waiting);
+            }
+            for (_, waiting) in batch.drain(..) {
+                asked.decide(sums, waiting, tell.as_mut())?;
+                *at += 1;
+            }
+            if is_last {
+                return trouble;
             }
         }
     }
-    let places: SmallVec<[usize; 4]> = rules.iter().map(|(rule, _)| resolved.selection.rules[*rule]).collect();
-    let parts = || -> PyResult<Parts> {
-        let all: SmallVec<[_; 4]> = resolved.keys().collect();
-        let of_rule =
-            |(_, key): &(usize, usize)| Ok(PyTuple::new(py, all[*key].as_deref().unwrap_or_default())?.unbind());
-        rules.iter().map(of_rule).collect()
-    };
-    sums.arrive(time_us);
-    let together = sums.together(&places);
-    let keys: Keys = rules.iter().map(|(_, key)| hashes[*key]).collect();
-    sums.see(together, &keys, &refusing, parts)?;
-    if refusing.is_empty() {
-        sums.pass(together, cost);
-    } else {
-        sums.refuse(together, time_us, allowed, &refusing, cost);
+
+    /// Judge an entry that Python has read.
+    fn judge_other(
+        &mut self,
+        py: Python<'_>,
+        entry: &Other,
+        tell: Option<&mut impl FnMut(Told)>,
+    ) -> Result<(), Trouble> {
+        let (gate, sums) = (self.gate.get(), &mut self.sums);
+        let entry = entry.bind(py);
+        let subject = LogSubject::of(entry, gate.names()).ok_or(Trouble::Python)?;
+        let cost = subject.cost().ok_or(Trouble::Python)?;
+        let mut waiting = self.asked.prepare(gate, sums, &subject, subject.time_us()?, cost)?;
+        self.asked.see(gate, sums, &subject, &mut waiting)?;
+        self.asked.fetch(&waiting);
+        self.asked.decide(sums, waiting, tell)
     }
-    if let Some(told) = told {
-        if allowed {
-            told.append(py.None())?;
-        } else {
-            let each = places.iter().zip(parts()?).zip(&refusing).filter(|(_, refuses)| **refuses);
-            told.append(PyTuple::new(py, each.map(|((place, parts), _)| (*place, parts)).collect::<Vec<_>>())?)?;
-        }
-    }
-    Ok(())
+}
+
+fn refusal_of<'py>(py: Python<'py>, (time_us, by): (i64, Vec<(usize, Parts)>)) -> PyResult<Bound<'py, PyTuple>> {
+    let rules: Vec<_> = by.iter().map(|(place, parts)| Ok((*place, key_of(py, parts)?))).collect::<PyResult<_>>()?;
+    (time_us, PyTuple::new(py, rules)?).into_pyobject(py)
 }

@@ -1,12 +1,12 @@
 //! What came of the requests of a log, summed up; the native twin of `headgate.replay.sums`.
 
 use headgate_core::hash::KeyHash;
-use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use crate::replay_keys::{Keys, Parts, Texts, Together, ToldKeys};
 use crate::replay_series::{Series, Steps};
 
 const MINUTE_US: i64 = 60_000_000;
@@ -20,57 +20,13 @@ struct RuleSums {
     series: Series,
 }
 
-/// The hashes of the keys of rules that were asked together.
-pub type Keys = SmallVec<[KeyHash; 4]>;
-
-/// The parts of the keys of rules that were asked together.
-pub type Parts = SmallVec<[Py<PyTuple>; 4]>;
-
-/// Rules that were asked together, by their places in the policy, and the requests of each of their keys.
-struct Together {
-    rules: Box<[usize]>,
-    /// Requests of this step that no rule refused.
-    quiet: u64,
-    /// Where the requests of some keys are counted. What is looked for with each request is kept small.
-    places: FxHashMap<u128, u32>,
-    requests: Vec<u64>,
-    keys: Vec<(Keys, Parts)>,
-    /// How many each rule refused, where one did.
-    refused: FxHashMap<u32, SmallVec<[u64; 4]>>,
-}
-
-impl Together {
-    /// Where the requests of these keys are counted.
-    #[inline]
-    fn place_of(&mut self, keys: &Keys, parts: impl FnOnce() -> PyResult<Parts>) -> PyResult<u32> {
-        // Keyed hashes of 128 bits tell keys apart here as they do in the table.
-        let both = |key: &KeyHash| u128::from(key.shard) << 64 | u128::from(key.tag);
-        let name = keys.iter().fold(0_u128, |name, key| name.rotate_left(23) ^ both(key));
-        if let Some(place) = self.places.get(&name) {
-            return Ok(*place);
-        }
-        let place = u32::try_from(self.keys.len()).map_err(|_| PyOverflowError::new_err("a log has too many keys"))?;
-        self.keys.push((keys.clone(), parts()?));
-        self.requests.push(0);
-        self.places.insert(name, place);
-        Ok(place)
-    }
-
-    /// (a key of a rule, its parts, its requests, how many of them the rule refused).
-    fn of_rule(&self, own: usize) -> impl Iterator<Item = (KeyHash, &Py<PyTuple>, u64, u64)> {
-        self.keys.iter().zip(&self.requests).zip(0..).map(move |(((keys, parts), requests), place)| {
-            let refused = self.refused.get(&place).map_or(0, |refused| refused[own]);
-            (keys[own], &parts[own], *requests, refused)
-        })
-    }
-}
-
 /// All sums of one policy.
 pub struct Sums {
     steps: Steps,
     series: Series,
     rules: Vec<RuleSums>,
     together: Vec<Together>,
+    texts: Texts,
     by_rules: FxHashMap<Box<[usize]>, usize>,
     /// Which of those were asked last.
     last: usize,
@@ -94,6 +50,7 @@ impl Sums {
             series: Series::default(),
             rules: (0..rules).map(|_| RuleSums::default()).collect(),
             together: Vec::new(),
+            texts: Texts::default(),
             by_rules: FxHashMap::default(),
             last: 0,
             since_us: 0,
@@ -124,14 +81,7 @@ impl Sums {
     #[cold]
     fn new_together(&mut self, rules: &[usize]) -> usize {
         let number = self.together.len();
-        self.together.push(Together {
-            rules: rules.into(),
-            quiet: 0,
-            places: FxHashMap::default(),
-            requests: Vec::new(),
-            keys: Vec::new(),
-            refused: FxHashMap::default(),
-        });
+        self.together.push(Together::of(rules));
         self.by_rules.insert(rules.into(), number);
         number
     }
@@ -150,23 +100,23 @@ impl Sums {
         self.until_us = self.since_us + step_us;
     }
 
-    /// Count the keys of a request, and which of the rules refuse it; nothing where none does.
+    /// Count a request of keys that were seen before; where they are.
     #[inline]
-    pub fn see(
-        &mut self,
-        together: usize,
-        keys: &Keys,
-        refusing: &[bool],
-        parts: impl FnOnce() -> PyResult<Parts>,
-    ) -> PyResult<()> {
-        let together = &mut self.together[together];
-        let place = together.place_of(keys, parts)?;
-        together.requests[place as usize] += 1;
-        if !refusing.is_empty() {
-            let refused = together.refused.entry(place).or_insert_with(|| SmallVec::from_elem(0, refusing.len()));
-            refused.iter_mut().zip(refusing).for_each(|(count, refuses)| *count += u64::from(*refuses));
+    pub fn see(&mut self, together: usize, keys: impl Iterator<Item = KeyHash>) -> Option<u32> {
+        self.together[together].see(keys)
+    }
+
+    /// Count a request of keys that were not, and whose texts are these.
+    pub fn see_new(&mut self, together: usize, keys: Keys, parts: SmallVec<[Parts; 4]>) -> PyResult<u32> {
+        for (key, parts) in keys.iter().zip(parts) {
+            self.texts.entry(*key).or_insert(parts);
         }
-        Ok(())
+        self.together[together].see_new(keys)
+    }
+
+    /// The texts of a key that was seen.
+    pub fn parts_of(&self, key: KeyHash) -> Parts {
+        self.texts.get(&key).cloned().flatten()
     }
 
     /// Count a request that passes, and that no rule refuses.
@@ -175,6 +125,11 @@ impl Sums {
         self.together[together].quiet += 1;
         self.quiet += 1;
         self.cost_allowed += i128::from(cost);
+    }
+
+    /// Count which rules refuse a request of keys that are in this place.
+    pub fn refuse_keys(&mut self, together: usize, place: u32, refusing: &[bool]) {
+        self.together[together].refuse(place, refusing);
     }
 
     /// Count a request that some rules refuse, if only shadows.
@@ -215,13 +170,13 @@ impl Sums {
     /// All of it, as `headgate.replay.native_sums` reads it.
     pub fn told<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         self.hand_on();
-        let rules = PyList::empty(py);
+        let (rules, mut told) = (PyList::empty(py), ToldKeys::of(&self.texts));
         for (place, rule) in self.rules.iter().enumerate() {
             let minutes = PyDict::new(py);
             for (minute, count) in &rule.refused_minutes {
                 minutes.set_item(minute, count)?;
             }
-            let (hits, refusals) = self.keys_of(py, place)?;
+            let (hits, refusals) = self.keys_of(py, place, &mut told)?;
             rules.append((rule.matched, rule.refused, minutes, rule.series.told(py)?, hits, refusals))?;
         }
         let costs = (self.cost_allowed, self.cost_denied);
@@ -229,20 +184,25 @@ impl Sums {
     }
 
     /// (requests, refusals) of a rule, by the parts of its keys.
-    fn keys_of<'py>(&self, py: Python<'py>, place: usize) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyDict>)> {
-        let mut sums: FxHashMap<KeyHash, (&Py<PyTuple>, u64, u64)> = FxHashMap::default();
+    fn keys_of<'py>(
+        &self,
+        py: Python<'py>,
+        place: usize,
+        told: &mut ToldKeys<'py, '_>,
+    ) -> PyResult<(Bound<'py, PyDict>, Bound<'py, PyDict>)> {
+        let mut sums: FxHashMap<KeyHash, (u64, u64)> = FxHashMap::default();
         for together in &self.together {
             let Some(own) = together.rules.iter().position(|rule| *rule == place) else {
                 continue;
             };
-            for (key, parts, requests, refused) in together.of_rule(own) {
-                let sum = sums.entry(key).or_insert((parts, 0, 0));
-                sum.1 += requests;
-                sum.2 += refused;
+            for (key, requests, refused) in together.of_rule(own) {
+                let sum = sums.entry(key).or_default();
+                *sum = (sum.0 + requests, sum.1 + refused);
             }
         }
         let (hits, refusals) = (PyDict::new(py), PyDict::new(py));
-        for (parts, requests, refused) in sums.into_values() {
+        for (key, (requests, refused)) in sums {
+            let parts = told.key(py, key)?;
             hits.set_item(parts, requests)?;
             if refused > 0 {
                 refusals.set_item(parts, refused)?;
@@ -259,21 +219,21 @@ impl Sums {
         by: &[Bound<'py, PyAny>],
         kinds: &[usize],
     ) -> PyResult<Bound<'py, PyDict>> {
-        let mut sums: FxHashMap<(usize, KeyHash), (&Py<PyTuple>, u64)> = FxHashMap::default();
+        let mut sums: FxHashMap<(usize, KeyHash), u64> = FxHashMap::default();
         for together in &self.together {
-            for ((keys, parts), requests) in together.keys.iter().zip(&together.requests) {
+            for (keys, requests) in together.keys() {
                 for (own, place) in together.rules.iter().enumerate() {
                     let name = (kinds[*place], keys[own]);
                     let before = (0..own).any(|other| (kinds[together.rules[other]], keys[other]) == name);
                     if !before {
-                        sums.entry(name).or_insert((&parts[own], 0)).1 += requests;
+                        *sums.entry(name).or_default() += requests;
                     }
                 }
             }
         }
-        let counted = PyDict::new(py);
-        for ((kind, _), (parts, requests)) in sums {
-            counted.set_item((&by[kind], parts), requests)?;
+        let (counted, mut told) = (PyDict::new(py), ToldKeys::of(&self.texts));
+        for ((kind, key), requests) in sums {
+            counted.set_item((&by[kind], told.key(py, key)?), requests)?;
         }
         Ok(counted)
     }

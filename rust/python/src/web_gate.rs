@@ -1,6 +1,7 @@
 //! The native gate in front of an application: one call reads a request where its server put it, decides, and says
 //! what remains.
 
+use headgate_policy::selection::Cost;
 use headgate_policy::subject::Subject;
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -163,7 +164,7 @@ impl WebGate {
     #[inline]
     fn decide<'py, S: Subject<Error = Trouble>>(&self, py: Python<'py>, subject: &S) -> PyResult<Option<Came<'py>>> {
         let gate = self.gate.get();
-        let asking = Asking { commit: true, now_us: None, cost: self.cost };
+        let asking = Asking { commit: true, now_us: None, cost: Cost { times: self.cost, told: &[] } };
         gate.resolved_for(py, subject, self.ruleset, |resolved| {
             Ok(match gate.say(py, resolved, &asking)? {
                 Said::Free if !matches!(self.telling, Telling::Python) => Came::Silently,
@@ -182,7 +183,7 @@ impl WebGate {
         subject: &S,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let gate = self.gate.get();
-        let asking = Asking { commit: true, now_us: None, cost: self.cost };
+        let asking = Asking { commit: true, now_us: None, cost: Cost { times: self.cost, told: &[] } };
         gate.resolved_for(py, subject, self.ruleset, |resolved| {
             let (came, fields) = match gate.say(py, resolved, &asking)? {
                 Said::Free => return Err(Trouble::Python),

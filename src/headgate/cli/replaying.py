@@ -5,15 +5,16 @@ from __future__ import annotations
 import gc
 import json
 import re
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from headgate.amounts import unit_named
 from headgate.cli import terminal
@@ -22,7 +23,6 @@ from headgate.errors import ConfigError
 from headgate.policy.gate import read_policy
 from headgate.replay.fielded_log import KNOWN_NAMES
 from headgate.replay.replay import ALWAYS, Span, replay
-from headgate.replay.report import report
 from headgate.replay.sources import FORMATS, Format, Reading, open_logs
 from headgate.replay.summary import summary
 from headgate.replay.times import Calendar, TimeReader, UnknownTime, read_date
@@ -65,14 +65,14 @@ def run_replay(
     reading = replace(reading, needs_client=any(policy.counts_by_address for _, policy in policies))
     with tempfile.TemporaryDirectory(prefix="headgate-replay-") as folder:
         opened = open_logs(logs, reading, Path(folder))
-        errors = Console(stderr=True)
-        with _progress(errors) as bar:
-            task = bar.add_task("replay", total=sum(log.size for log in opened))
+        with _progress(sum(log.size for log in opened)) as advance:
             gc.disable()  # millions of short-lived tuples, and no cycles among them
-            outcome = replay(opened, policies, lambda step: bar.advance(task, step), span=span)
+            outcome = replay(opened, policies, advance, span=span)
     for line in unread_lines(outcome.unread):
         click.echo(line, err=True)
     if report_file is not None:
+        from headgate.replay.report import report
+
         names = [name if name == "-" else Path(name).name for name in logs]
         text = report(outcome, ["standard input" if name == "-" else name for name in names], top)
         report_file.write_text(text, encoding="utf-8", errors="replace")
@@ -96,16 +96,25 @@ def _unreadable(format: Format) -> str:
     return f"no line could be read as {format}: --format auto looks for what fits, of {others} too{named}"
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """What is told of each step in bytes; it is shown where a terminal is there to see it."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),
-        console=console,
+        console=Console(stderr=True),
         transient=True,
-        disable=not console.is_terminal,
-    )
+    ) as bar:
+        task = bar.add_task("replay", total=total)
+        yield partial(bar.advance, task)
 
 
 def _fields(texts: Sequence[str], units: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:

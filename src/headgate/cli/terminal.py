@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _WIDTH_OF_A_FILE = 120
 
@@ -16,11 +17,12 @@ def width() -> int:
     return shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns
 
 
-class _Results(Console):
-    def on_broken_pipe(self) -> NoReturn:
-        raise BrokenPipeError
-
-
 def results() -> Console:
     """A console for results, on stdout."""
+    from rich.console import Console
+
+    class _Results(Console):
+        def on_broken_pipe(self) -> NoReturn:
+            raise BrokenPipeError
+
     return _Results(highlight=False, width=width(), file=sys.stdout)

@@ -7,6 +7,7 @@ subscriber no event is made, so that the path of a decision costs nothing more.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from headgate.decision import Decision
@@ -98,10 +99,22 @@ class Events:
 
     def __init__(self) -> None:
         self.subscribers: tuple[Subscriber, ...] = ()
+        self.each_decision = False
+        """Whether a subscriber needs a `DecisionEvent` of every decision, also of those that the front door makes."""
 
-    def subscribe(self, subscriber: Subscriber) -> None:
-        """Have a subscriber called with every event from now on."""
+        self.subscribed: list[Callable[[], object]] = []
+        """Called after each subscription."""
+
+    def subscribe(self, subscriber: Subscriber, *, each_decision: bool = True) -> None:
+        """Have a subscriber called with every event from now on.
+
+        The front door makes no events of what it decides natively: where a subscriber needs `each_decision`, Python
+        decides all checks. A subscriber that does not is called with the decisions that Python makes anyway.
+        """
         self.subscribers += (subscriber,)
+        self.each_decision |= each_decision
+        for listener in list(self.subscribed):
+            listener()
 
     def publish(self, event: Event) -> None:
         """Hand an event to all subscribers; the failure of one is logged, and concerns nothing else."""

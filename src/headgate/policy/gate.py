@@ -143,6 +143,7 @@ class _BoundPolicy:
 
     def _decide_by(self, resolver: Resolver, native: Any) -> None:
         """Decide by this policy from here on; natively, but for what the native gate leaves to Python."""
+        resolver.native = native
         self._resolver, self._native = resolver, native
         if self._calls is not None:
             self._calls.take(native, resolver)
@@ -181,7 +182,7 @@ class _BoundPolicy:
 
         The name is within the key of the first rule that applies.
         """
-        bound, operation, rules, units = self._resolver.resolve(request, 1, ruleset)
+        bound, operation, rules, units = self._resolver.prepare(request, 1, ruleset)
         whole = bound.id_of(operation.keys[0] if operation.keys else (), id)
         return _groups_of(rules, units, 1).id(whole)
 
@@ -295,7 +296,7 @@ class Gate(_BoundPolicy, GateAcquiring):
         """
         own_us = lease_of(lease, lease_us)
         hold = Hold(id, own_us, remember_of(remember))
-        return self._reserve(self._resolver.resolve(request, cost, ruleset), cost, hold)
+        return self._reserve(self._resolver.prepare(request, cost, ruleset), cost, hold)
 
     def reserve_groups(self, resolver: Resolver, resolved: Resolved, costs: tuple[int, ...], hold: Hold) -> Reservation:
         """Hold a cost of each group of what was resolved; in line where a rule has a `wait`."""
@@ -309,7 +310,7 @@ class Gate(_BoundPolicy, GateAcquiring):
         self, request: Subject, cost: Cost, lease_us: int, *, ruleset: str = ALL_RULES
     ) -> Decision | Reservation:
         """`hit`, or `reserve` where a rule of what is in flight applies; for what sees the end of a request."""
-        resolved = self._resolver.resolve(request, cost, ruleset)
+        resolved = self._resolver.prepare(request, cost, ruleset)
         if any(rule.in_flight for rule in resolved[2]):
             return self._reserve(resolved, cost, Hold(None, lease_us))
         decision: Decision = resolved[0].decide(resolved[1])
@@ -419,7 +420,7 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
         """See `Gate.reserve`: `async with await gate.reserve(request) as held`."""
         own_us = lease_of(lease, lease_us)
         hold = Hold(id, own_us, remember_of(remember))
-        return await self._reserve(self._resolver.resolve(request, cost, ruleset), cost, hold)
+        return await self._reserve(self._resolver.prepare(request, cost, ruleset), cost, hold)
 
     async def reserve_groups(
         self, resolver: Resolver, resolved: Resolved, costs: tuple[int, ...], hold: Hold
@@ -435,7 +436,7 @@ class AsyncGate(_BoundPolicy, AsyncGateAcquiring):
         self, request: Subject, cost: Cost, lease_us: int, *, ruleset: str = ALL_RULES
     ) -> Decision | AsyncReservation:
         """See `Gate.hit_or_hold`."""
-        resolved = self._resolver.resolve(request, cost, ruleset)
+        resolved = self._resolver.prepare(request, cost, ruleset)
         if any(rule.in_flight for rule in resolved[2]):
             return await self._reserve(resolved, cost, Hold(None, lease_us))
         decision: Decision = await answered(resolved[0].decide(resolved[1]))

@@ -162,7 +162,7 @@ class GateAcquiring(_GateAcquiring):
         """
         most_us, hold = timeout_us(timeout), self._hold(lease, lease_us, id, remember)
         resolver = self._resolver
-        resolved = resolver.resolve(request, cost, ruleset)
+        resolved = resolver.prepare(request, cost, ruleset)
         if hold is None:
             self._check_lease(resolved)
         return self._take(resolver.policy, resolved, cost, most_us, hold, departure)
@@ -179,7 +179,7 @@ class GateAcquiring(_GateAcquiring):
     ) -> Decision | Reservation:
         """`acquire`, with a lease where a rule of what is in flight applies; for what sees the end of a request."""
         resolver = self._resolver
-        resolved = resolver.resolve(request, cost, ruleset)
+        resolved = resolver.prepare(request, cost, ruleset)
         hold = Hold(None, lease_us) if any(rule.in_flight for rule in resolved[2]) else None
         return self._take(resolver.policy, resolved, cost, timeout_us(timeout), hold, departure)
 
@@ -290,7 +290,7 @@ class AsyncGateAcquiring(_GateAcquiring):
         """See `Gate.acquire`; cancelling it leaves the line, and gives back what was taken just then."""
         most_us, hold = timeout_us(timeout), self._hold(lease, lease_us, id, remember)
         resolver = self._resolver
-        resolved = resolver.resolve(request, cost, ruleset)
+        resolved = resolver.prepare(request, cost, ruleset)
         if hold is None:
             self._check_lease(resolved)
         came: Decision | AsyncReservation = await answered(
@@ -310,7 +310,7 @@ class AsyncGateAcquiring(_GateAcquiring):
     ) -> Decision | Awaitable[Decision | AsyncReservation]:
         """See `Gate.acquire_or_hold`; the decision, or an awaitable where there is to wait for I/O or in line."""
         resolver = self._resolver
-        resolved = resolver.resolve(request, cost, ruleset)
+        resolved = resolver.prepare(request, cost, ruleset)
         hold = Hold(None, lease_us) if any(rule.in_flight for rule in resolved[2]) else None
         taken: Decision | Awaitable[Decision | AsyncReservation]
         taken = self._take(resolver.policy, resolved, cost, timeout_us(timeout), hold, departure)

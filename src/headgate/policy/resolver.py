@@ -128,6 +128,9 @@ class Resolver:
 
     def __init__(self, policy: Policy, bind: Bind, on_store_error: str) -> None:
         self.policy = policy
+        self.native: Any = None
+        """The native gate of the policy, where one decides."""
+
         self._matcher = Matcher(policy)
         self.units = policy.units
         """The units that costs may name."""
@@ -146,6 +149,13 @@ class Resolver:
         self._plans_by_kind: dict[tuple[Kind, str], _Plan] = {}
         self._bound: dict[tuple[tuple[str, str], ...], Any] = {}
         self._refused: dict[tuple[tuple[str, bool], ...], Settled] = {}
+
+    def prepare(self, subject: Subject, cost: Cost, ruleset: str) -> Resolved:
+        """`resolve`, natively where the native gate decides and can say it."""
+        if self.native is not None and (came := self.native.resolve(subject, cost, ruleset)) is not None:
+            resolved: Resolved = came
+            return resolved
+        return self.resolve(subject, cost, ruleset)
 
     def resolve(self, subject: Subject, cost: Cost, ruleset: str) -> Resolved:
         """What the store is asked for a subject.

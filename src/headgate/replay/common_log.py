@@ -9,10 +9,10 @@ old servers wrote what they got.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from headgate import core
-from headgate.replay.entries import LONGEST_LINE, Entry, Unreadable
+from headgate.replay.entries import LONGEST_LINE, Block, Entry, Unreadable
 from headgate.replay.log_costs import CostFields
 from headgate.replay.times import TimeReader
 
@@ -68,12 +68,18 @@ def common_reader(
     return read
 
 
-def split_block(block: str, read_time: TimeReader, *, by_head: bool) -> Sequence[Entry | str]:
-    """The lines of a block; those whose head is all that is needed, and can be read natively, as entries already."""
-    if not by_head or core.native is None:
-        return block.split("\n")
-    entries: Sequence[Entry | str] = core.native.read_common_lines(block, read_time.naive_is_utc, _NO_HEADERS)
-    return entries
+def read_block(
+    block: str, read_time: TimeReader, read_other: Callable[[int, str], Entry | None], *, by_head: bool
+) -> Block:
+    """The entries of a block of lines; those whose head is all that is needed are read natively where they can be.
+
+    All others are read by `read_other`, which is given the number of the line in the block, from 0 on.
+    """
+    if by_head and core.native is not None:
+        entries: Block = core.native.LogBlock.read(block, read_time.naive_is_utc, read_other)
+        return entries
+    read = (read_other(number, line) for number, line in enumerate(block.split("\n")))
+    return [entry for entry in read if entry is not None]
 
 
 def split_request(request: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import NamedTuple
@@ -19,8 +20,8 @@ Entry = tuple[int, str, str, str, str, dict[str, str], LogCost]
 where the log was not asked for it. A plain tuple, for there are millions of them.
 """
 
-Block = list[Entry]
-"""Entries of a log that follow one another."""
+Block = Sequence[Entry]
+"""Entries of a log that follow one another: a list, or a native `LogBlock`, whose lines are no objects of Python."""
 
 
 class Unread(NamedTuple):

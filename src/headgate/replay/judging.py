@@ -12,7 +12,7 @@ from headgate.policy.compiled import Policy
 from headgate.policy.gate import Gate
 from headgate.policy.identity import Parts
 from headgate.policy.request import Request
-from headgate.replay.entries import Entry
+from headgate.replay.entries import Block, Entry
 from headgate.replay.rates_only import limits_text, rates_of
 from headgate.replay.results import Refusal, Result, RuleResult
 from headgate.replay.series import STEPS_S, Series
@@ -23,6 +23,9 @@ Refusals = list[Refusal | None]
 """Of each request how it was refused, None of one that passed."""
 
 _Keys = tuple[Parts | None, ...]
+
+_Told = tuple[int, tuple[tuple[int, Parts | None], ...]] | None
+"""Of a request that is refused its moment, and the places of the rules that do, each with its key."""
 
 
 class Judge:
@@ -55,22 +58,22 @@ class Judge:
         self.first_us: int | None = None
         self.last_us: int | None = None
 
-    def judge(self, entries: list[Entry], told: Refusals | None = None) -> None:
+    def judge(self, entries: Block, told: Refusals | None = None) -> None:
         """Judge entries in turn; with `told` what becomes of each is added to it."""
         native = self._native
         if native is None:
             for entry in entries:
                 self._judge_one(entry, told)
             return
-        at = 0
+        block, at = self._native_block(entries), 0
         while True:
-            refused: list[tuple[tuple[int, Parts], ...] | None] | None = None if told is None else []
-            start, at = at, native.judge(entries, at, refused)
+            refused: list[_Told] | None = None if told is None else []
+            at = native.judge(block, at, refused)
             if told is not None and refused is not None:
-                told += [self._refusal(entry, by) for entry, by in zip(entries[start:at], refused, strict=True)]
-            if at == len(entries):
+                told += [None if one is None else self._refusal(*one) for one in refused]
+            if at == len(block):
                 return
-            self._judge_one(entries[at], told)
+            self._judge_one(block[at], told)
             at += 1
 
     def finish(self) -> Result:
@@ -120,14 +123,18 @@ class Judge:
             counts[number] += refuses
         if told is not None:
             by = [(rule, key) for rule, key, refuses in zip(places, keys, refusing, strict=False) if refuses]
-            told.append(None if decision.allowed else self._refusal(entry, by))
+            told.append(None if decision.allowed else self._refusal(time_us, by))
 
-    def _refusal(self, entry: Entry, by: Sequence[tuple[int, Parts | None]] | None) -> Refusal | None:
+    @staticmethod
+    def _native_block(entries: Block) -> Any:
+        """Entries as the native core takes them."""
+        made: Any = core.native
+        return entries if isinstance(entries, made.LogBlock) else made.LogBlock(entries)
+
+    def _refusal(self, time_us: int, by: Sequence[tuple[int, Parts | None]]) -> Refusal:
         """A request that these rules refuse, some of them shadows perhaps."""
-        if by is None:
-            return None
         rules = [(self._results[place], key) for place, key in by]
-        return Refusal(entry[0], tuple([(rule, key) for rule, key in rules if not rule.shadow]))
+        return Refusal(time_us, tuple([(rule, key) for rule, key in rules if not rule.shadow]))
 
     def _add_seen(self) -> None:
         """Add the keys of what was judged here."""

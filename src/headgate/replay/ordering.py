@@ -1,9 +1,9 @@
 """Entries in the order of their times, in flat memory.
 
-Logs are nearly sorted: a server writes a line when a request ends. A window of a hundred thousand
-entries puts such a log in order while it streams by. A log that is further out of order is sorted
-through temporary files instead, from its beginning; the result is the same. Entries of one moment
-keep the order of their lines, and of the logs as they were named.
+Logs are nearly sorted: a server writes a line when a request ends. A window of fifty thousand entries puts such a log
+in order while it streams by; the native core does that for entries of any kind, and merges several logs. A log that is
+further out of order is sorted through temporary files instead, from its beginning; the result is the same. Entries of
+one moment keep the order of their lines, and of the logs as they were named.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from headgate import core
 from headgate.replay.entries import Block, Entry
 
 _WINDOW = 50_000
+_STEP = 25_000
+"""So many entries leave the window together."""
+
 _RUN = 200_000
 _BLOCK = 2_000
 _time = itemgetter(0)
@@ -31,9 +35,12 @@ class FarOutOfOrder(Exception):
 
 def ordered(streams: Sequence[Iterable[Block]]) -> Iterator[Block]:
     """The entries of nearly sorted streams, merged; raises FarOutOfOrder for what a window cannot mend."""
-    windows = [_windowed(stream) for stream in streams]
+    native = core.native
+    windows = [_windowed(stream) if native is None else _native_windowed(stream, native) for stream in streams]
     if len(windows) == 1:
         return windows[0]
+    if native is not None:
+        return _native_merged(windows, native)
     return _blocks(heapq.merge(*map(chain.from_iterable, windows), key=_time))
 
 
@@ -48,11 +55,11 @@ def sorted_on_disk(streams: Sequence[Iterable[Block]], folder: Path) -> Iterator
 
 
 def _windowed(stream: Iterable[Block]) -> Iterator[Block]:
-    window: Block = []
+    window: list[Entry] = []
     latest = -1
     for block in stream:
         window += block
-        if len(window) >= 2 * _WINDOW:
+        if len(window) >= _WINDOW + _STEP:
             window.sort(key=_time)
             if window[0][0] < latest:
                 raise FarOutOfOrder
@@ -66,8 +73,39 @@ def _windowed(stream: Iterable[Block]) -> Iterator[Block]:
     yield window
 
 
-def _runs(stream: Iterable[Block]) -> Iterator[Block]:
-    run: Block = []
+def _native_windowed(stream: Iterable[Block], native: Any) -> Iterator[Block]:
+    """`_windowed` by the native core, which gives blocks of its own."""
+    window = native.LogBlock()
+    latest = -1
+    for block in stream:
+        window.append(block if isinstance(block, native.LogBlock) else native.LogBlock(block))
+        if len(window) >= _WINDOW + _STEP:
+            window.sort()
+            if window.ends_us[0] < latest:
+                raise FarOutOfOrder
+            leaving = window.take_first(len(window) - _WINDOW)
+            latest = leaving.ends_us[1]
+            yield leaving
+    window.sort()
+    if len(window) and window.ends_us[0] < latest:
+        raise FarOutOfOrder
+    yield window
+
+
+def _native_merged(windows: Sequence[Iterator[Block]], native: Any) -> Iterator[Block]:
+    """`heapq.merge` by the native core, of blocks."""
+    merge = native.LogMerge(len(windows))
+    while True:
+        while (wanted := merge.wants) is not None:
+            merge.give(wanted, next(windows[wanted], None))
+        merged = merge.merged()
+        if not len(merged):
+            return
+        yield merged
+
+
+def _runs(stream: Iterable[Block]) -> Iterator[list[Entry]]:
+    run: list[Entry] = []
     for block in stream:
         run += block
         if len(run) >= _RUN:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headgate.policy.compiled import Policy
+from headgate.replay.ahead import read_ahead
 from headgate.replay.entries import Block, Tally
 from headgate.replay.judging import Judge, Refusals
 from headgate.replay.ordering import FarOutOfOrder, ordered, sorted_on_disk
@@ -129,10 +130,10 @@ class _Replay:
         if self._span != ALWAYS:
             streams = [self._within(stream) for stream in streams]
         if len(self._judges) == 1:
-            for block in in_order(streams):
+            for block in read_ahead(in_order(streams)):
                 self._judges[0].judge(block)
         else:
-            outcome.difference = self._compare(in_order(streams))
+            outcome.difference = self._compare(read_ahead(in_order(streams)))
         outcome.results = [judge.finish() for judge in self._judges]
         outcome.first_us, outcome.last_us = self._judges[0].first_us, self._judges[0].last_us
         return outcome
@@ -140,9 +141,14 @@ class _Replay:
     def _within(self, stream: Iterator[Block]) -> Iterator[Block]:
         from_us, to_us = self._span
         for block in stream:
-            inside = [entry for entry in block if from_us <= entry[0] < to_us]
-            self._outcome.outside += len(block) - len(inside)
-            yield inside
+            if isinstance(block, list):
+                inside: Block = [entry for entry in block if from_us <= entry[0] < to_us]
+                self._outcome.outside += len(block) - len(inside)
+                yield inside
+            else:
+                native: Any = block
+                self._outcome.outside += native.retain_within(from_us, to_us)
+                yield block
 
     def _compare(self, blocks: Iterator[Block]) -> Difference:
         first, second = self._judges

@@ -13,10 +13,10 @@ from datetime import date, datetime
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 from headgate.errors import ConfigError
-from headgate.replay.common_log import FIELDS, common_reader, split_block
+from headgate.replay.common_log import FIELDS, common_reader, read_block
 from headgate.replay.compressed import CHUNK, Damaged, chunks_of
 from headgate.replay.entries import LONGEST_LINE, Block, Entry, Tally, Unread, Unreadable
 from headgate.replay.fielded_log import FieldNames, json_reader, row_reader
@@ -109,35 +109,26 @@ class Log:
     def _read_lines(
         self, reading: Reading, blocks: Iterator[tuple[int, str]], kind: str, tally: Tally
     ) -> Iterator[Block]:
-        read, split = self._line_reader(reading, kind)
-        for number, block in blocks:
-            items = split(block)
-            entries = [item for item in items if type(item) is tuple]
-            if len(entries) < len(items):
-                entries = list(self._entries(items, read, number, tally))
-            yield entries
+        read, by_head = self._line_reader(reading, kind)
+        for first, block in blocks:
+            read_line = partial(self._entry, read, tally, first)
+            yield read_block(block, reading.read_time, read_line, by_head=by_head)
 
-    def _entries(
-        self, items: Sequence[Any], read: Callable[[str], Entry], number: int, tally: Tally
-    ) -> Iterator[Entry]:
-        """The entries of items that are lines or entries, the first of them line `number`."""
-        for offset, item in enumerate(items):
-            if type(item) is tuple:
-                yield item
-            elif item:
-                try:
-                    yield read(item)
-                except (Unreadable, UnknownTime) as error:
-                    if item.strip():
-                        tally.add(self.name, number + offset, str(error), item)
+    def _entry(self, read: Callable[[str], Entry], tally: Tally, first: int, number: int, line: str) -> Entry | None:
+        """The entry of a line, `number` lines behind the first of its block; one that cannot be read is counted."""
+        if line:
+            try:
+                return read(line)
+            except (Unreadable, UnknownTime) as error:
+                if line.strip():
+                    tally.add(self.name, first + number, str(error), line)
+        return None
 
-    def _line_reader(
-        self, reading: Reading, kind: str
-    ) -> tuple[Callable[[str], Entry], Callable[[str], Sequence[Any]]]:
-        """(what reads a line, what splits a block into lines and entries)"""
+    def _line_reader(self, reading: Reading, kind: str) -> tuple[Callable[[str], Entry], bool]:
+        """(what reads a line, whether the head of a usual one is all that is needed)"""
         if kind == "json":
             names = FieldNames(reading.fields, needs_client=reading.needs_client, units=reading.units)
-            return json_reader(names, reading.read_time, reading.headers), lambda block: block.split("\n")
+            return json_reader(names, reading.read_time, reading.headers), False
         if set(reading.fields) - {"cost"}:
             raise ConfigError(
                 f"{self.name}: a common log has fields of its own: --field is for json, csv and tsv, but for costs"
@@ -145,8 +136,7 @@ class Log:
         headers = _common_fields("header", reading.headers)
         told = _common_fields("field", reading.units or reading.fields)
         costs = CostFields(reading.units or ({PLAIN: told["cost"]} if told else {}))
-        split = partial(split_block, read_time=reading.read_time, by_head=not (headers or told))
-        return common_reader(reading.read_time, headers, costs), split
+        return common_reader(reading.read_time, headers, costs), not (headers or told)
 
     def _rows(
         self, reading: Reading, blocks: Iterator[tuple[int, str]], kind: str, first: bytes, tally: Tally

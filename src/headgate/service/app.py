@@ -29,7 +29,7 @@ class Service:
         self.gate = gate
         self.events = Events()
         self.metrics = Metrics(gate.stats, sharing)
-        self.events.subscribe(self.metrics)
+        self.events.subscribe(self.metrics, each_decision=False)  # the front door has figures of its own decisions
         gate.watch_store(self._on_store)
         gate.watch_settlements(self._on_settlements)
         gate.watch_waiting(self._on_waiting)

@@ -67,7 +67,7 @@ class FrontDoor:
         self._door = core.native.Door(
             [self._listener.fileno()],
             str(self._socket),
-            native_checks(self._service.gate, self._tally),
+            self._checks(),
             threads=self._threads,
             forwarded=-(-PASSED_ON // (2 * self._threads)),
             streams=_STREAMS,
@@ -77,6 +77,7 @@ class FrontDoor:
         if self._ends:
             self._door.announce_end()
         self._service.gate.reloaded.append(self._swap)
+        self._service.events.subscribed.append(self._swap)
         metrics = self._service.metrics
         metrics.before_shown.append(self._count)
         if metrics.counted_in is None:  # other workers show what this one has counted
@@ -106,9 +107,13 @@ class FrontDoor:
         self._server.close()
         self.connections.abort()
 
+    def _checks(self) -> Any:
+        """What decides checks in the door; None where Python has to, since a subscriber needs an event of each."""
+        return None if self._service.events.each_decision else native_checks(self._service.gate, self._tally)
+
     def _swap(self) -> None:
         """Have the policy that is in force now decide."""
-        self._door.swap(native_checks(self._service.gate, self._tally))
+        self._door.swap(self._checks())
 
     def _count(self) -> None:
         """Bring the figures of the service up to date."""
