@@ -1,6 +1,5 @@
 //! The native gate: a policy on a store, which resolves and decides without Python's code.
 
-use headgate_core::limit::LARGEST;
 use headgate_core::table::answer::Mode;
 use headgate_policy::compiled::Policy;
 use headgate_policy::resolver::Resolver;
@@ -9,10 +8,11 @@ use headgate_policy::subject::Subject;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyString, PyTuple};
+use pyo3::types::{PyString, PyTuple};
 use smallvec::SmallVec;
 
-use crate::arguments::check_now;
+use crate::arguments::{check_now, plain_cost};
+use crate::descriptor_subject::PythonDescriptor;
 use crate::gate_limits::{Asking, Binder, Limits, Said};
 use crate::gate_policy::read_policy;
 use crate::gate_subject::{Classes, PythonRequest, Trouble};
@@ -153,10 +153,21 @@ impl NativeGate {
         ruleset: usize,
         then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, Trouble>,
     ) -> PyResult<Option<R>> {
-        let Some(subject) = PythonRequest::of(request, &self.classes, &self.names) else {
-            return Ok(None);
-        };
-        self.resolved_for(request.py(), &subject, ruleset, then)
+        match PythonRequest::of(request, &self.classes, &self.names) {
+            Some(subject) => self.resolved_for(request.py(), &subject, ruleset, then),
+            None => self.resolved_descriptor(request, ruleset, then),
+        }
+    }
+
+    #[cold]
+    fn resolved_descriptor<'py, R>(
+        &self,
+        descriptor: &Bound<'py, PyAny>,
+        ruleset: usize,
+        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, Trouble>,
+    ) -> PyResult<Option<R>> {
+        PythonDescriptor::of(descriptor, &self.classes)
+            .map_or(Ok(None), |subject| self.resolved_for(descriptor.py(), &subject, ruleset, then))
     }
 
     /// The policy.
@@ -285,13 +296,4 @@ impl NativeGate {
             ),
         )?)
     }
-}
-
-/// A cost that is a number as most are; what is none is Python's to read, and to refuse.
-#[inline]
-fn plain_cost(cost: &Bound<'_, PyAny>) -> Option<i64> {
-    if !cost.is_exact_instance_of::<PyInt>() {
-        return None;
-    }
-    cost.extract::<i64>().ok().filter(|number| (0..=LARGEST).contains(number))
 }
