@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from headgate.policy.descriptor import Descriptor
 from headgate.policy.request import Request
 
 HEADER_NAMES = ["X-User-Id", "X-Tier", "Authorization", "X-Kind"]
@@ -24,12 +25,32 @@ IDENTITIES: dict[str, dict[str, Any]] = {
     "token": {"cookie": "auth_token", "secret": True},
     "page": {"query": "page"},
     "apikey": {"query": "api.key", "secret": True},
+    "client": {"entry": "user"},
+    "pass": {"entry": "Authorization", "secret": True},
+    "generic": {"entry": "generic_key"},
+    "all": {"entries": "all"},
+    "sealed": {"entries": "all", "secret": True},
     "net": {"ip": {"ipv4_prefix": 24, "ipv6_prefix": 48}},
-    "who": {"first_of": ["user", "session", "ip"]},
+    "who": {"first_of": ["user", "session", "client", "ip"]},
     "place": {"first_of": ["endpoint", "page"]},
-    "nested": {"first_of": ["auth", "who"]},
+    "nested": {"first_of": ["auth", "pass", "who"]},
 }
 NAMES = [*IDENTITIES, "ip", "endpoint", "host", "method"]
+KEYS = ["generic_key", "generic_key", "user", "remote_address", "Authorization"]
+WANTED: st.SearchStrategy[Any] = st.one_of(
+    st.just(True),
+    st.sampled_from(["1", "", "a*", "*b", "*,*", "*"]),
+    st.lists(st.sampled_from(["a", "b", "1", "", "*1", "a*b", "x*", "u*"]), min_size=1, max_size=3),
+)
+EXCEPTED = st.lists(st.sampled_from(["a", "1", "", "b*", "*b"]), min_size=1, max_size=2)
+WANTED_ENTRIES: st.SearchStrategy[Any] = st.one_of(
+    st.dictionaries(st.sampled_from(KEYS), WANTED, min_size=1, max_size=2),
+    st.lists(
+        st.fixed_dictionaries({"key": st.sampled_from(KEYS)}, optional={"value": WANTED, "except": EXCEPTED}),
+        min_size=1,
+        max_size=3,
+    ),
+)
 
 
 @st.composite
@@ -45,6 +66,7 @@ def conditions(draw: st.DrawFn) -> dict[str, Any]:
             st.one_of(st.just(True), st.lists(st.sampled_from(["a", "b", "1"]), min_size=1, max_size=2, unique=True)),
             min_size=1,
         ),
+        "entries": WANTED_ENTRIES,
     }
     chosen = draw(st.lists(st.sampled_from(["path", "path", *some]), max_size=2))
     return {name: draw(some[name]) for name in dict.fromkeys(chosen)}
@@ -58,6 +80,7 @@ def policies(draw: st.DrawFn) -> dict[str, Any]:
             [
                 None,
                 {"from": {"header": "X-Tier"}, "default": "free"},
+                {"from": {"entry": "user"}, "default": "free"},
                 {"from": {"identity": "nested"}, "map": {"1": "pro", "u": "free"}, "default": "free"},
             ]
         )
@@ -184,6 +207,23 @@ def requests(draw: st.DrawFn) -> Request:
         host=draw(st.sampled_from(hosts)),
         endpoint=draw(st.sampled_from(["", "", "/api/{id}", "/\xe9", "e" * 300])),
     )
+
+
+@st.composite
+def descriptors(draw: st.DrawFn) -> Descriptor:
+    """A set of entries, most often an ordinary one, of a client that may try anything."""
+    entry = st.one_of(
+        st.tuples(st.sampled_from(KEYS), ANY_VALUE),
+        st.tuples(st.just("remote_address"), st.sampled_from(ADDRESSES)),
+        st.tuples(st.just("user"), st.sampled_from([*TIERS, "1", "2"])),
+        st.tuples(st.sampled_from(["USER", "x-user-id", "user ", "a=b", "a&b", "%", "\xe9", "\ud800"]), ANY_VALUE),
+    )
+    return Descriptor(draw(st.lists(entry, min_size=1, max_size=4)))
+
+
+def subjects() -> st.SearchStrategy[Request | Descriptor]:
+    """A request or a descriptor."""
+    return st.one_of(requests(), requests(), descriptors())
 
 
 HEADERS = st.lists(

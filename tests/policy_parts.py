@@ -12,7 +12,7 @@ from typing import Any
 from headgate.core import native
 from headgate.errors import ArgumentError
 from headgate.keys import encode_key
-from headgate.policy import client_address, key_parts, path_forms
+from headgate.policy import client_address, entries, key_parts, path_forms
 from headgate.policy.client_address import AddressRules, parse_network
 from headgate.policy.path_tree import PathTree
 from headgate.policy.request import one_of_values, one_value
@@ -103,6 +103,8 @@ PYTHON: dict[str, Callable[..., Any]] = {
     "one_of_values": one_of,
     "one_of_lines": one_of_lines,
     "encode_key": key,
+    "is_like": entries.is_like,
+    "entries_text": entries.entries_text,
 }
 
 
@@ -148,6 +150,7 @@ if NATIVE:
         "client": _native_client,
         "parse_address": _native_parse,
         "address_text": lambda address: _parts.address_text(_bytes(address)),
+        "entries_text": lambda pairs: _parts.entries_text(list(map(tuple, pairs))),
         "is_in": lambda address, networks: _parts.is_in(_bytes(address), _networks(networks)),
     }
 """The same in Rust, where the native core is there. None for the whole of an answer leaves it to Python."""

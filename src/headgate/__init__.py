@@ -32,6 +32,7 @@ from headgate.limits import (
     SlidingWindow,
     TokenBucket,
 )
+from headgate.policy.descriptor import Descriptor
 from headgate.policy.gate import AsyncGate, Gate
 from headgate.policy.problems import PolicyError
 from headgate.policy.request import Request
@@ -55,6 +56,7 @@ __all__ = [
     "ConfigError",
     "ConflictingId",
     "Decision",
+    "Descriptor",
     "Extension",
     "FixedWindow",
     "Gate",

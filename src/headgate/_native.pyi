@@ -286,8 +286,9 @@ class GateCalls:
 class NativeGate:
     """A policy on a store, which resolves and decides without Python's code; see `headgate.policy.gate`.
 
-    It answers a `headgate.policy.request.Request` of just that class, whole costs and texts that are UTF-8, and None
-    to all else, which the gate of Python decides; nothing is charged then. `ruleset` is the name of one.
+    It answers a `headgate.policy.request.Request` or a `headgate.policy.descriptor.Descriptor` of just these classes,
+    whole costs and texts that are UTF-8, and None to all else, which the gate of Python decides; nothing is charged
+    then. `ruleset` is the name of one.
     """
 
     @staticmethod
@@ -761,6 +762,14 @@ class PolicyParts:
     @staticmethod
     def one_of_lines(lines: Sequence[str]) -> str | None:
         """`headgate.policy.request.Request.header` for the lines of a header."""
+
+    @staticmethod
+    def is_like(pattern: str, text: str) -> bool:
+        """`headgate.policy.entries.is_like`"""
+
+    @staticmethod
+    def entries_text(pairs: Sequence[tuple[str, str]]) -> str:
+        """`headgate.policy.entries.entries_text`"""
 
     @staticmethod
     def encode_key(parts: Sequence[str]) -> str | None:

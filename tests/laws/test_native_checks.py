@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from headgate import core
 from headgate.drive import answered
 from headgate.policy.compiled import Policy
+from headgate.policy.descriptor import Descriptor
 from headgate.policy.gate import AsyncGate, read_policy
 from headgate.policy.request import Request
 from headgate.service.app import Service
 from headgate.service.checks.native_checks import native_checks
 from headgate.service.http.messages import Reply, ServiceRequest, ServiceResponse
 from headgate.testing import ManualClock
-from policies import policies, requests
+from policies import descriptors, policies, requests
 from subjects import START_US, make_store
 
 pytestmark = pytest.mark.skipif(core.native is None, reason="the law compares the native core")
@@ -88,7 +89,29 @@ COSTS = [
 
 
 @st.composite
-def one_body(draw: st.DrawFn) -> dict[str, Any]:
+def entries_body(draw: st.DrawFn) -> dict[str, Any]:
+    """One descriptor as a body describes it, and here and there something that is none."""
+    entries: list[Any] = [{"key": key, "value": value} for key, value in draw(descriptors()).entries]
+    request: dict[str, Any] = {"entries": entries}
+    if not draw(st.integers(0, 5)):
+        entries[0] = draw(
+            st.sampled_from(
+                [{}, 1, ["user", "1"], {"key": ""}, {"key": "user"}, {"value": "1"}, {"key": "user", "value": None},
+                 {"key": "user", "extra": "1"}, {"value": "1", "key": "user"}, {"key": "é" * 8193}]
+            )
+        )  # fmt: skip
+    if not draw(st.integers(0, 9)):
+        request |= draw(
+            st.sampled_from([{"path": "/"}, {"extra": 1}, {"entries": []}, {"entries": {}}, {"entries": entries * 257}])
+        )
+    body: dict[str, Any] = {"request": request}
+    if draw(st.booleans()):
+        body["cost"] = draw(st.sampled_from(COSTS))
+    return body
+
+
+@st.composite
+def request_body(draw: st.DrawFn) -> dict[str, Any]:
     """One request as a body describes it, and here and there something that is none."""
     original = draw(requests())
     headers: dict[str, Any] = {}
@@ -118,6 +141,11 @@ def one_body(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         body["cost"] = draw(st.sampled_from(COSTS[:4]) | st.sampled_from(COSTS))
     return body
+
+
+def one_body() -> st.SearchStrategy[dict[str, Any]]:
+    """A request or a descriptor."""
+    return st.one_of(request_body(), request_body(), entries_body())
 
 
 @st.composite
@@ -236,3 +264,12 @@ def test_a_plain_request_is_answered_natively(policy: dict[str, Any], request: S
     door = Door(read_policy(policy), ManualClock(START_US), "native")
     if is_plain(request):
         assert door.ask(request) is not None
+
+
+@given(policies(), descriptors())
+def test_a_plain_descriptor_is_answered_natively(policy: dict[str, Any], descriptor: Descriptor) -> None:
+    door = Door(read_policy(policy), ManualClock(START_US), "native")
+    entries = [{"key": key, "value": value} for key, value in descriptor.entries]
+    body = json.dumps({"request": {"entries": entries}}).encode()
+    if all(text.isascii() for entry in descriptor.entries for text in entry):
+        assert door.ask(ServiceRequest("POST", "/v1/check", [], "127.0.0.1", body)) is not None

@@ -13,11 +13,12 @@ from headgate import MemoryStore, core
 from headgate.amounts import is_money
 from headgate.errors import HeadgateError
 from headgate.policy.compiled import ALL_RULES, Policy
+from headgate.policy.descriptor import Descriptor
 from headgate.policy.gate import Gate, read_policy
 from headgate.policy.request import Request
 from headgate.policy.resolver import Resolved, Settled
 from headgate.testing import ManualClock
-from policies import policies, requests
+from policies import policies, subjects
 from subjects import START_US, make_store, numbers
 
 pytestmark = pytest.mark.skipif(core.native is None, reason="the law compares the native core")
@@ -43,9 +44,11 @@ def told(resolved: Resolved) -> object:
     return settled, operation.keys, operation.costs, [rule.name for rule in rules], units
 
 
-def only_python_can_say(request: Request, cost: object, units: Collection[str]) -> bool:
-    """Whether a request has an odd cost, or text that is no ASCII: only Python knows its cases and spaces for sure."""
-    texts = [request.method, request.path, request.host, request.client_ip, request.endpoint, *request.headers.values()]
+def only_python_can_say(request: Request | Descriptor, cost: object, units: Collection[str]) -> bool:
+    """Whether a subject has an odd cost, or text that is no ASCII: only Python knows its cases and spaces for sure."""
+    texts = [text for entry in request.entries for text in entry]
+    texts += [request.method, request.path, request.host, request.client_ip, request.endpoint]
+    texts += request.headers.values()
     if not all(text.isascii() for text in texts):
         return True
     if isinstance(cost, dict):
@@ -58,7 +61,7 @@ def is_plain(cost: object) -> bool:
     return type(cost) is int and cost >= 0
 
 
-def taken(gate: Gate, act: str, request: Request, cost: Any, ruleset: str, name: str | None) -> object:
+def taken(gate: Gate, act: str, request: Request | Descriptor, cost: Any, ruleset: str, name: str | None) -> object:
     """What comes of a request that is held or acquired, as values that can be compared, and how it ends."""
     how: dict[str, Any] = {"timeout": 0} if act == "acquire" else {}
     if act != "acquire" or name is not None:
@@ -75,7 +78,7 @@ def taken(gate: Gate, act: str, request: Request, cost: Any, ruleset: str, name:
     return numbers(came.decision), came.repeated, end
 
 
-def came(act: Any, request: Request, cost: Any, ruleset: str) -> object:
+def came(act: Any, request: Request | Descriptor, cost: Any, ruleset: str) -> object:
     """What an act gives, or how it is refused."""
     try:
         return numbers(act(request, cost, ruleset=ruleset))
@@ -84,10 +87,10 @@ def came(act: Any, request: Request, cost: Any, ruleset: str) -> object:
 
 
 @given(
-    policies(), st.lists(st.tuples(requests(), COSTS, RULESETS, st.integers(0, 40_000_000)), min_size=1, max_size=12)
+    policies(), st.lists(st.tuples(subjects(), COSTS, RULESETS, st.integers(0, 40_000_000)), min_size=1, max_size=12)
 )
 def test_both_gates_decide_alike_and_leave_the_same_state(
-    policy: dict[str, Any], history: list[tuple[Request, Any, str, int]]
+    policy: dict[str, Any], history: list[tuple[Request | Descriptor, Any, str, int]]
 ) -> None:
     clock = ManualClock(START_US)
     native, python = pair(read_policy(policy), clock)
@@ -98,15 +101,15 @@ def test_both_gates_decide_alike_and_leave_the_same_state(
             assert only_python_can_say(request, cost, native.policy.units)
         else:
             assert told(resolved) == told(python.resolver.resolve(request, cost, ruleset))
-        event("told natively" if resolved else "left to Python")
+        event(f"{type(request).__name__}: {'told natively' if resolved else 'left to Python'}")
         for act in ("peek", "hit", "peek"):
             one, other = [came(getattr(gate, act), request, cost, ruleset) for gate in (native, python)]
             assert one == other, act
     assert native.stats().keys == python.stats().keys
 
 
-@given(policies(), st.lists(requests(), min_size=1, max_size=8))
-def test_both_gates_replay_alike(policy: dict[str, Any], history: list[Request]) -> None:
+@given(policies(), st.lists(subjects(), min_size=1, max_size=8))
+def test_both_gates_replay_alike(policy: dict[str, Any], history: list[Request | Descriptor]) -> None:
     native, python = [gate.decide_at for gate in pair(read_policy(policy), ManualClock(START_US))]
     for number, request in enumerate(history):
         one, other = [decide_at(request, START_US + number, 1) for decide_at in (native, python)]
@@ -114,8 +117,10 @@ def test_both_gates_replay_alike(policy: dict[str, Any], history: list[Request])
         assert told(one[1]) == told(other[1])
 
 
-@given(policies(), st.lists(requests(), min_size=1, max_size=6))
-def test_a_gate_on_a_store_without_native_limits_decides_alike(policy: dict[str, Any], history: list[Request]) -> None:
+@given(policies(), st.lists(subjects(), min_size=1, max_size=6))
+def test_a_gate_on_a_store_without_native_limits_decides_alike(
+    policy: dict[str, Any], history: list[Request | Descriptor]
+) -> None:
     clock = ManualClock(START_US)
     compiled = read_policy(policy)
     native, python = [Gate(compiled, store=MemoryStore(core="python"), clock=clock) for _ in range(2)]

@@ -75,6 +75,8 @@ COOKIES = mixed("s", "session", "my_id", "my.id", "a+b", "K", "\u212a", "=", ";"
                 "\\777", "%73", "1", "x", "[", ".", "_", "\n", "S", "é", *SPACES, *ENCODED)  # fmt: skip
 QUERIES = mixed("s", "session", "my_id", "my.id", "a+b", "k", "\u212a", "=", "&", ";", "#", "+", "%26", "%73", "1",
                 "[", ".", "?", "S", "é", "İ", *SPACES, *ENCODED)  # fmt: skip
+LIKE = mixed("a", "b", "ab", "aab", "*", "*", "**", "é", "\n", most=9)
+ENTRY_TEXTS = mixed("a", "=", "&", "%", "%26", "%3D", "|", "é", most=5)
 LINES = st.lists(COOKIES, min_size=1, max_size=3)
 
 ARGUMENTS: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
@@ -97,6 +99,10 @@ ARGUMENTS: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
     "query_values": st.tuples(QUERIES, NAMES),
     "one_of_values": st.tuples(st.lists(st.none() | st.sampled_from(["", " ", "a", " a", "a\u3000", "b"]), max_size=4)),
     "one_of_lines": st.tuples(st.lists(st.sampled_from(["", " ", "a", " a", "a\u3000", "b"]), max_size=4)),
+    "is_like": st.tuples(LIKE, LIKE | st.text()),
+    "entries_text": st.tuples(
+        st.lists(st.tuples(st.text(min_size=1) | ENTRY_TEXTS, st.text() | ENTRY_TEXTS), max_size=5)
+    ),
     "encode_key": st.tuples(st.lists(mixed("%", "|", "{", "}", " ", "\x7f", "é", "a" * 5000), max_size=18)),
 }
 NATIVELY = pytest.mark.parametrize("name", NATIVE)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from typing import Any, assert_type
 
-from headgate import AsyncGate, AsyncLimiter, Decision, Gate, Limiter, LimitReading, Request, TokenBucket
+from headgate import AsyncGate, AsyncLimiter, Decision, Descriptor, Gate, Limiter, LimitReading, Request, TokenBucket
 from headgate.http import asgi, wsgi
 from headgate.http.keys import all_of, api_key, first_of, header
 from headgate.http.server.options import Refusal, Response
@@ -59,6 +59,7 @@ async def asynchronous() -> None:
 
 
 assert_type(Gate({"version": 1, "namespace": "a", "rules": []}).hit(Request("GET", "/")), Decision)
+assert_type(Gate({"version": 1, "namespace": "a", "rules": []}).hit(Descriptor({"user": "7"}), 3), Decision)
 
 
 async def asgi_app(scope: Any, receive: Any, send: Any) -> None: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headgate.cli.explaining import explanation_text
+from headgate.policy.descriptor import Descriptor
 from headgate.policy.explain import explain
 from headgate.policy.gate import Gate, read_policy
 from headgate.policy.request import Request
@@ -37,6 +38,34 @@ def test_a_secret_is_not_shown() -> None:
     assert "hunter2" not in text
     assert "counted by caller: key api_key|" in text
     assert "the default tier" in text
+
+
+def test_a_descriptor_is_explained_and_its_values_are_not_shown() -> None:
+    policy = read_policy(
+        {
+            "version": 1,
+            "identities": {"token": {"entry": "token", "secret": True}},
+            "rules": [
+                {"name": "token", "match": {"entries": {"token": ["hunter*"]}}, "by": ["token"], "limits": "1/minute"},
+                {"name": "whole", "match": {"entries": [{"key": "a", "value": "b"}]}, "by": [], "limits": "1/minute"},
+                {"name": "get", "match": {"method": "GET", "path": "/a"}, "by": [], "limits": "1/minute"},
+                {"name": "below", "match": {"path": "/**"}, "by": [], "limits": "1/minute"},
+            ],
+        }
+    )
+    text = explanation_text(descriptor := Descriptor({"a": "b", "token": "hunter2"}), explain(policy, descriptor))
+    first, *lines = text.splitlines()
+    assert first == "a descriptor with a > token"
+    assert [line for line in lines if line[0] in "+-"] == [
+        "+ token  entries token 'hunter*'",
+        "- whole  the entries are a > token, not a",
+        "- get    a descriptor has no method",
+        "- below  a descriptor has no path",
+    ]
+    assert "hunter2" not in text
+    reasons = [verdict.reason for verdict in explain(policy, Request("POST", "/b")).verdicts]
+    assert reasons[:2] == ["entry token is not there", "the entries are (none), not a"]
+    assert explain(policy, Descriptor({"a": "c"})).verdicts[1].reason == "entry 1, a, is not 'b'"
 
 
 def test_an_unknown_tier_and_an_exemption_are_explained() -> None:

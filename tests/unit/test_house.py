@@ -69,7 +69,7 @@ RUST_FLOORS = {
         "text": 0, "keys": 0, "path_match": 0, "address_text": 0, "ipv4_text": 0, "networks": 0,
         "value": 1, "plain_path": 1, "path_templates": 1, "path_forms": 1, "client_address": 1,
         "key_parts": 2, "sent_values": 2, "path_tree": 2, "subject": 2, "remembered": 2,
-        "identity": 3,
+        "identity": 3, "entries": 3,
         "compiled": 4,
         "extract": 5, "sorted": 5,
         "matching": 6,

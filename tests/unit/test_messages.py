@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from headgate import ArgumentError, Gate, Request
 from headgate.http.refusal import answer_of
+from headgate.policy.descriptor import Descriptor
 from headgate.policy.request import REPEATED
-from headgate.service.checks.body import MOST_REQUESTS, REQUEST, BadBody, body_schema, read_body
+from headgate.service.checks.body import MOST_REQUESTS, REQUEST, body_schema, read_body
+from headgate.service.checks.body_fields import BadBody
 from headgate.service.checks.decision_json import write_decision
 from headgate.service.checks.forwarded import forwarded_request
 
@@ -50,6 +52,13 @@ def test_a_request_is_read() -> None:
     assert asked.request.headers == {"x-user": "7", "x-forwarded-for": "1.1.1.1, 2.2.2.2"}
 
 
+def test_a_descriptor_is_read() -> None:
+    entries = [{"key": "generic_key", "value": "api"}, {"key": "generic_key"}, {"value": "7", "key": "user"}]
+    (asked,), several = read_body(body({"request": {"entries": entries}, "cost": 3}))
+    assert not several
+    assert asked == (Descriptor([("generic_key", "api"), ("generic_key", ""), ("user", "7")]), 3)
+
+
 def test_a_cost_may_name_units() -> None:
     (asked,), _ = read_body(body({"request": {}, "cost": {"requests": 1, "tokens": 900, "usd": "0.0123"}}))
     assert asked.cost == {"requests": 1, "tokens": 900, "usd": "0.0123"}
@@ -84,6 +93,22 @@ BAD: list[tuple[bytes, str]] = [
     (body({"request": {"headers": {"a": 5}}}), "request.headers.a must be text"),
     (body({"request": {"headers": {"a": [None]}}}), "request.headers.a must be text"),
     (body({"request": {"headers": {str(n): "" for n in range(257)}}}), "request.headers must be a map of at most 256"),
+    (body({"request": {"entries": {}}}), "request.entries must be a list of 1 to 256 entries, not a map"),
+    (body({"request": {"entries": []}}), "request.entries must be a list of 1 to 256 entries, not a list of 0"),
+    (body({"request": {"entries": ["user"]}}), 'request.entries[0] must be a map such as {"key": "generic_key", '),
+    (body({"request": {"entries": [{"key": "a"}, {"value": "b"}]}}), "request.entries[1] must be a map such as"),
+    (body({"request": {"entries": [{"key": "", "value": "b"}]}}), "request.entries[0].key is empty"),
+    (body({"request": {"entries": [{"key": "a", "value": 7}]}}), "request.entries[0].value must be text of at most"),
+    (
+        body({"request": {"entries": [{"key": "a", "val": ""}]}}),
+        "entries[0]: no such field 'val'; there are key, value",
+    ),
+    (
+        body({"request": {"entries": [{"key": "a"}], "path": "/"}}),
+        "a descriptor, which \"entries\" are of, has no 'path'",
+    ),
+    (body({"request": {"entries": [{"key": "a"}], "domain": "x"}}), "request: no such field 'domain'"),
+    (body({"request": {"entries": [{"key": "a"}]}, "cost": -1}), "request: a cost is at least 0, not -1"),
     (body({"request": {}, "cost": -1}), "request: a cost is at least 0, not -1"),
     (body({"request": {}, "cost": True}), "request: a cost is a whole number, not a bool"),
     (body({"request": {}, "cost": 1.5}), "request: a cost is a whole number, not a float"),
@@ -123,7 +148,14 @@ def test_any_body_is_read_or_refused(text: bytes) -> None:
 ODD = st.one_of(st.none(), st.booleans(), st.integers(-2, 3), st.text(max_size=3), st.just([]), st.just({}))
 TEXTS = st.sampled_from(["", "/", "/a?b=1", "GET", "127.0.0.1", "x" * 8193, "/" + "x" * 8191])
 HEADERS = st.dictionaries(st.sampled_from(["A", "a", "x-b", ""]), TEXTS | st.lists(TEXTS | ODD, max_size=2) | ODD)
-REQUESTS = st.dictionaries(st.sampled_from([*REQUEST, "uri"]), TEXTS | HEADERS | ODD, max_size=4) | ODD
+ENTRIES = st.lists(
+    st.dictionaries(st.sampled_from(["key", "key", "value", "limit"]), TEXTS | ODD, max_size=2) | ODD, max_size=3
+)
+REQUESTS = (
+    st.dictionaries(st.sampled_from([*REQUEST, "uri"]), TEXTS | HEADERS | ODD, max_size=4)
+    | st.fixed_dictionaries({"entries": ENTRIES | ODD}, optional={"path": TEXTS, "uri": TEXTS})
+    | ODD
+)
 AMOUNTS = st.sampled_from([0, 1, 2**52, 2**52 + 1, -1, True, None, "1", "0.5", 0.5, "9" * 64, "9" * 65])
 COSTS = st.one_of(
     st.sampled_from([0, 1, 2**52, 2**52 + 1, -1, True, None, "1", {str(unit): 1 for unit in range(17)}]),
@@ -137,6 +169,10 @@ BODIES = st.fixed_dictionaries({}, optional={
 
 @given(value=BODIES | CHECKS)
 @example(value={"requests": [{}] * MOST_REQUESTS})
+@example(value={"request": {"entries": [{"key": "a"}] * 256}})
+@example(value={"request": {"entries": [{"key": "a"}] * 257}})
+@example(value={"request": {"entries": [{"key": "a", "value": "x" * 8192}]}})
+@example(value={"request": {"entries": [{"key": "a", "value": "x" * 8193}]}})
 @example(value={"requests": [{}] * (MOST_REQUESTS + 1)})
 @example(value={"request": {"headers": {str(number): "" for number in range(256)}}})
 @example(value={"request": {"headers": {str(number): "" for number in range(257)}}})

@@ -120,8 +120,8 @@ def test_nothing_in_a_policy_changes(policy: Policy) -> None:
 
 
 @dataclass
-class Descriptors:
-    """Names and values, as a gateway sends them that tells nothing else of a request."""
+class Named:
+    """Names and values, and nothing else: a kind of subject that only a program knows."""
 
     values: dict[str, str]
     method: str = ""
@@ -133,6 +133,11 @@ class Descriptors:
 
     def header(self, name: str) -> str:
         return self.values.get(name, "")
+
+    entries: tuple[tuple[str, str], ...] = ()
+
+    def entry(self, key: str) -> str:
+        return ""
 
     def attribute(self, name: str) -> str:
         return ""
@@ -153,7 +158,7 @@ def test_a_subject_need_not_be_a_request() -> None:
         },
         clock=ManualClock(0),
     )
-    one, other = Descriptors({"user": "1"}), Descriptors({"user": "2"})
+    one, other = Named({"user": "1"}), Named({"user": "2"})
     assert [gate.hit(subject).allowed for subject in (one, one, other)] == [True, False, True]
 
 

@@ -69,6 +69,17 @@ def test_a_rule_that_no_request_meets_is_a_warning() -> None:
     assert warnings_about(shadow, "name: b, by: [ip], limits: 1/day, default: true") == []
 
 
+def test_entries_beside_conditions_of_requests_are_a_warning() -> None:
+    both = "name: a, by: [ip], limits: 5/day, match: {entries: {user: true}, %s}"
+    told = "never applies: a descriptor, which entries are of, has no %s"
+    for condition, name in (("method: GET", "method"), ("path: /a", "path"), ("header: {A: b}", "header")):
+        assert warnings_about(both % condition) == [f"rules[0].match: {told % name}"]
+    assert warnings_about(both % "ip: 10.0.0.0/8") == []
+    assert warnings_about(limits("5/day"), more="exempt: [{entries: {user: true}, host: a.test}]\n") == [
+        f"exempt[0]: {told % 'host'}"
+    ]
+
+
 def test_a_shadow_rule_that_lets_requests_wait_is_a_warning() -> None:
     assert warnings_about(limits("5/day") + ", shadow: true, wait: 5s") == [
         "rules[0].wait: no request waits for it: a shadow rule refuses nothing"

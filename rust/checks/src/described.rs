@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 
 use headgate_core::limit::LARGEST;
+use headgate_policy::entries::remote_address;
 use headgate_policy::selection::Cost;
 use headgate_policy::subject::{Name, Sent, Subject};
 use smallvec::SmallVec;
@@ -16,12 +17,15 @@ use crate::table::LeftToPython;
 
 const LONGEST_TEXT: usize = 8192;
 const MOST_HEADERS: usize = 256;
+const MOST_ENTRIES: usize = 256;
 const MOST_UNITS: usize = 16;
 const REQUESTS: &str = "requests";
 
 type Map<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
 /// Names in lower case, with "-" for "_", and lines, as they came.
 type Headers<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+/// Keys and values, in order.
+type Entries<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
 /// A unit that a policy's limits count.
 #[derive(Clone, Debug)]
@@ -54,6 +58,8 @@ pub struct Described<'a> {
     host: Cow<'a, str>,
     client_ip: Cow<'a, str>,
     headers: Headers<'a>,
+    /// Those of a descriptor; it has nothing else.
+    entries: Entries<'a>,
     lines: Remembered<'a>,
     times: i64,
     told: SmallVec<[(usize, i64); 2]>,
@@ -127,16 +133,10 @@ impl Reader<'_> {
     }
 
     fn request<'a>(self, fields: Map<'a>) -> Result<Described<'a>, LeftToPython> {
-        let mut described = Described {
-            method: "GET".into(),
-            path: "/".into(),
-            host: "".into(),
-            client_ip: "".into(),
-            headers: Vec::new(),
-            lines: Remembered::new(self.headers),
-            times: 1,
-            told: SmallVec::new(),
-        };
+        if fields.iter().any(|(name, _)| name == "entries") {
+            return self.descriptor(fields);
+        }
+        let mut described = self.described("GET", "/");
         for (name, value) in fields {
             match (&*name, value) {
                 ("method", Value::Text(method)) => described.method = upper(bounded(method)?)?,
@@ -152,6 +152,57 @@ impl Reader<'_> {
         }
         Ok(described)
     }
+
+    /// What has entries, and nothing else.
+    fn descriptor<'a>(self, mut fields: Map<'a>) -> Result<Described<'a>, LeftToPython> {
+        let (Some((_, Value::List(items))), true) = (fields.pop(), fields.is_empty()) else {
+            return Err(LeftToPython);
+        };
+        let mut described = self.described("", "");
+        described.entries = read_entries(items)?;
+        described.client_ip = remote_address(&described)?.to_owned().into();
+        Ok(described)
+    }
+
+    fn described<'a>(self, method: &'a str, path: &'a str) -> Described<'a> {
+        Described {
+            method: method.into(),
+            path: path.into(),
+            host: "".into(),
+            client_ip: "".into(),
+            headers: Vec::new(),
+            entries: Vec::new(),
+            lines: Remembered::new(self.headers),
+            times: 1,
+            told: SmallVec::new(),
+        }
+    }
+}
+
+/// The entries of a descriptor; a value that is not there is empty.
+fn read_entries<'a>(items: Vec<Value<'a>>) -> Result<Entries<'a>, LeftToPython> {
+    if !(1..=MOST_ENTRIES).contains(&items.len()) {
+        return Err(LeftToPython);
+    }
+    let mut entries = Vec::with_capacity(items.len());
+    for item in items {
+        let Value::Map(fields) = item else {
+            return Err(LeftToPython);
+        };
+        let (mut key, mut value) = (Cow::Borrowed(""), Cow::Borrowed(""));
+        for (name, text) in fields {
+            match (&*name, text) {
+                ("key", Value::Text(text)) => key = bounded(text)?,
+                ("value", Value::Text(text)) => value = bounded(text)?,
+                _ => return Err(LeftToPython),
+            }
+        }
+        if key.is_empty() {
+            return Err(LeftToPython);
+        }
+        entries.push((key, value));
+    }
+    Ok(entries)
 }
 
 impl<'a> Described<'a> {
@@ -237,6 +288,10 @@ impl Subject for Described<'_> {
 
     fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, LeftToPython> {
         Ok(self.lines.get(name.number, || self.lines_of(&name.text)))
+    }
+
+    fn entry(&self, place: usize) -> Result<Option<(&str, &str)>, LeftToPython> {
+        Ok(self.entries.get(place).map(|(key, value)| (&**key, &**value)))
     }
 
     fn attribute(&self, _: &str) -> Result<&str, LeftToPython> {

@@ -5,6 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::entries::EntryConditions;
 use crate::identity::{AddressSource, Combination, Identity};
 use crate::networks::Network;
 use crate::subject::Name;
@@ -40,12 +41,14 @@ pub struct Conditions {
     pub clients: Option<ClientNetworks>,
     /// Names of language models in small letters, or beginnings of names with a `*`.
     pub models: Vec<Box<str>>,
+    /// What a descriptor must have; a subject that is none is not meant.
+    pub entries: Option<EntryConditions>,
 }
 
 impl Conditions {
     /// Whether more of a request matters than its method, host and path.
     pub fn look_further(&self) -> bool {
-        !self.headers.is_empty() || !self.models.is_empty() || self.clients.is_some()
+        !self.headers.is_empty() || !self.models.is_empty() || self.clients.is_some() || self.entries.is_some()
     }
 
     /// Whether a request of this method is meant, sent to these hosts: one is enough.

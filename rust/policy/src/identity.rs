@@ -50,6 +50,18 @@ pub enum Source {
         /// Whether only its digest is used.
         secret: bool,
     },
+    /// The value of a descriptor's entry with this key; of a `secret` one its digest.
+    Entry {
+        /// The entry's key.
+        entry: Box<str>,
+        /// Whether only its digest is used.
+        secret: bool,
+    },
+    /// All entries of a descriptor, in their order; of `secret` ones their digest.
+    Entries {
+        /// Whether only their digest is used.
+        secret: bool,
+    },
     /// The client's network, found by these rules.
     Address(AddressSource),
     /// The request's method.

@@ -13,6 +13,9 @@ pub const LONGEST_VALUE: usize = 256;
 
 /// How base64 of a JSON object begins, and in itsdangerous, which Flask's sessions are made with, a compressed one.
 const BEGIN_TOKENS: [&str; 2] = ["eyJ", ".eJ"];
+/// Headers whose values are a scheme and credentials, and entries that tell such a header.
+pub const CREDENTIALS: [&str; 2] = ["authorization", "proxy-authorization"];
+
 const MOST_HOSTS: usize = 16;
 const MOST_TOKEN_PARTS: usize = 8;
 
@@ -64,11 +67,13 @@ pub fn one_spelling<'a>(credentials: impl Into<Cow<'a, str>>) -> Result<Cow<'a, 
 /// A token of base64 parts, such as a JWT, in one spelling; anything else as it is.
 ///
 /// Most decoders ignore what is no base64 and the last bits of a part, so a signature has many spellings.
+#[inline]
 pub fn plain_token<'a>(value: impl Into<Cow<'a, str>>) -> Cow<'a, str> {
     let value = value.into();
-    if !BEGIN_TOKENS.iter().any(|begin| value.starts_with(begin)) {
-        return value;
-    }
+    if BEGIN_TOKENS.iter().any(|begin| value.starts_with(begin)) { plain_parts(&value) } else { value }
+}
+
+fn plain_parts<'a>(value: &str) -> Cow<'a, str> {
     let mut token = String::with_capacity(value.len());
     for (index, part) in value.splitn(MOST_TOKEN_PARTS + 1, '.').enumerate() {
         if index > 0 {
@@ -134,6 +139,13 @@ fn sextet(byte: u8) -> Option<u8> {
         b'_' => Some(63),
         _ => None,
     }
+}
+
+/// Whether a secret with a comma is a list of different ones: a server or a gateway has made it of several lines.
+pub fn is_list(value: &str) -> bool {
+    let mut parts = value.split(',').map(strip);
+    let first = parts.next();
+    parts.any(|part| Some(part) != first)
 }
 
 /// A value as a part of a key: a long one by its digest.

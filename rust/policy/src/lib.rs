@@ -6,6 +6,7 @@
 pub mod address_text;
 pub mod client_address;
 pub mod compiled;
+pub mod entries;
 pub mod extract;
 pub mod gate;
 pub mod identity;

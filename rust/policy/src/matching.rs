@@ -1,7 +1,7 @@
 //! Which rules of a policy apply to a subject.
 //!
-//! Which may apply depends on its method, host and path alone; what is left open then are headers, the client's
-//! address and the tier. A `Matcher` is a policy made ready for that, once.
+//! Which may apply depends on its method, host and path alone; what is left open then are headers, entries, the
+//! client's address and the tier. A `Matcher` is a policy made ready for that, once.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -42,13 +42,18 @@ impl Kind {
 
 /// Conditions that are compared with what a subject has beyond its method, host and path.
 impl Conditions {
-    /// Whether a subject is meant by its headers and its client's address.
+    /// Whether a subject is meant by its headers, its entries and its client's address.
     ///
-    /// Of a header that is there several times it is any value that is meant, and `surely` every one. The lists of
+    /// Of a header or an entry that is there several times it is any value that is meant, and `surely` every one. The lists of
     /// values and networks are sorted, see `sorted`.
     pub fn are_met<S: Subject>(&self, subject: &S, surely: bool) -> Result<bool, S::Error> {
         if let Some(clients) = &self.clients
             && !is_client(clients, subject)?
+        {
+            return Ok(false);
+        }
+        if let Some(entries) = &self.entries
+            && !entries.are_met(subject, surely)?
         {
             return Ok(false);
         }
@@ -90,11 +95,13 @@ impl Conditions {
 }
 
 /// Whether the client of a subject is in one of the networks.
+///
+/// A descriptor without an address is of no Unix socket: the gateway does not tell where the client is.
 fn is_client<S: Subject>(clients: &ClientNetworks, subject: &S) -> Result<bool, S::Error> {
     let peer = subject.client_ip()?;
     Ok(match clients.source.rules.address(peer, sent_addresses(&clients.source, subject)?) {
         Some(address) => is_in(address, &clients.networks),
-        None => clients.unix && (peer.is_empty() || peer == UNIX),
+        None => clients.unix && (peer.is_empty() || peer == UNIX) && subject.entry(0)?.is_none(),
     })
 }
 

@@ -6,7 +6,7 @@ use crate::compiled::{Conditions, Policy};
 use crate::identity::{AddressSource, Identity, Source};
 use crate::networks::tidy;
 
-/// A policy that means the same, its lists of networks and of header values sorted.
+/// A policy that means the same, its lists of networks and of the values of headers and entries sorted.
 pub fn sorted(mut policy: Policy) -> Policy {
     for conditions in &mut policy.exempt {
         sort_conditions(conditions);
@@ -24,6 +24,9 @@ pub fn sorted(mut policy: Policy) -> Policy {
 fn sort_conditions(conditions: &mut Conditions) {
     for (_, values) in &mut conditions.headers {
         values.iter_mut().for_each(|values| values.sort_unstable());
+    }
+    for pattern in conditions.entries.iter_mut().flat_map(|entries| &mut entries.patterns) {
+        pattern.values.iter_mut().chain(&mut pattern.excepted).for_each(|values| values.texts.sort_unstable());
     }
     if let Some(clients) = &mut conditions.clients {
         tidy(&mut clients.networks);

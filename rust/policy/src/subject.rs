@@ -73,6 +73,11 @@ pub trait Subject {
     /// The lines of a header, None where there is none.
     fn header(&self, name: &Name) -> Result<Option<Sent<'_>>, Self::Error>;
 
+    /// The entry of a descriptor at a place, from 0, its key and its value; None after the last, and of what is none.
+    fn entry(&self, _place: usize) -> Result<Option<(&str, &str)>, Self::Error> {
+        Ok(None)
+    }
+
     /// What a call that is no HTTP request tells of itself, as its user or its model; "" for what it does not.
     fn attribute(&self, name: &str) -> Result<&str, Self::Error>;
 }

@@ -10,7 +10,7 @@ use headgate_policy::client_address::{self, AddressRules, Network};
 use headgate_policy::path_tree::PathTree;
 use headgate_policy::sent_values::{self, SentName, Values};
 use headgate_policy::value::{CannotSay, Value, one_of_lines, one_of_values};
-use headgate_policy::{key_parts, keys, path_forms};
+use headgate_policy::{entries, key_parts, keys, path_forms};
 use serde_json::{Value as Json, json};
 
 fn vectors() -> Vec<Json> {
@@ -29,7 +29,7 @@ fn every_part_answers_as_the_table_says() {
         let expected = if leaves { Err(CannotSay) } else { Ok(case["answer"].clone()) };
         assert_eq!(answer(name, &case["arguments"]), expected, "{case}");
     }
-    assert_eq!(asked.len(), 18);
+    assert_eq!(asked.len(), 20);
 }
 
 fn answer(name: &str, arguments: &Json) -> Result<Json, CannotSay> {
@@ -63,6 +63,12 @@ fn answer(name: &str, arguments: &Json) -> Result<Json, CannotSay> {
             text_of(one_of_values(values.map(|one| one.as_str().map_or(Value::Repeated, |one| Value::One(one.into())))))
         }
         "one_of_lines" => text_of(one_of_lines(&texts(0).collect::<Vec<&str>>())),
+        "is_like" => json!(entries::is_like(text(0), text(1))),
+        "entries_text" => {
+            let pairs = arguments[0].as_array().expect("entries").iter();
+            let pairs = pairs.map(|one| Ok::<_, CannotSay>((one[0].as_str().unwrap(), one[1].as_str().unwrap())));
+            json!(entries::entries_text(pairs)?)
+        }
         "encode_key" => json!(keys::encode_key(&texts(0).collect::<Vec<&str>>())),
         other => panic!("no part is named {other}"),
     })

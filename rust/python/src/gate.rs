@@ -12,6 +12,7 @@ use pyo3::types::{PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::arguments::check_now;
+use crate::descriptor_subject::PythonDescriptor;
 use crate::gate_costs::CostReader;
 use crate::gate_limits::{Asking, Binder, Limits, Refusal, Said};
 use crate::gate_policy::read_policy;
@@ -158,10 +159,21 @@ impl NativeGate {
         ruleset: usize,
         then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, Trouble>,
     ) -> PyResult<Option<R>> {
-        let Some(subject) = PythonRequest::of(request, &self.classes, &self.names) else {
-            return Ok(None);
-        };
-        self.resolved_for(request.py(), &subject, ruleset, then)
+        match PythonRequest::of(request, &self.classes, &self.names) {
+            Some(subject) => self.resolved_for(request.py(), &subject, ruleset, then),
+            None => self.resolved_descriptor(request, ruleset, then),
+        }
+    }
+
+    #[cold]
+    fn resolved_descriptor<'py, R>(
+        &self,
+        descriptor: &Bound<'py, PyAny>,
+        ruleset: usize,
+        then: impl for<'a> FnOnce(&Resolved<'a, Limits>) -> Result<R, Trouble>,
+    ) -> PyResult<Option<R>> {
+        PythonDescriptor::of(descriptor, &self.classes)
+            .map_or(Ok(None), |subject| self.resolved_for(descriptor.py(), &subject, ruleset, then))
     }
 
     /// The policy.

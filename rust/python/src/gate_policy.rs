@@ -4,6 +4,7 @@
 
 use headgate_policy::client_address::{AddressRules, Network};
 use headgate_policy::compiled::{ClientNetworks, Conditions, Policy, Rule, Ruleset, TierLimits, Tiers};
+use headgate_policy::entries::{EntryConditions, EntryPattern, EntryValues};
 use headgate_policy::identity::{AddressSource, Combination, Identity, Source};
 use headgate_policy::sent_values::SentName;
 use headgate_policy::subject::Name;
@@ -98,6 +99,8 @@ impl Reader {
                 Source::Cookie { cookie: sent("cookie")?, header: self.named("cookie".into()), secret: secret()? }
             }
             "QueryIdentity" => Source::Query { parameter: sent("parameter")?, secret: secret()? },
+            "EntryIdentity" => Source::Entry { entry: text(&identity.getattr("entry")?)?, secret: secret()? },
+            "EntriesIdentity" => Source::Entries { secret: secret()? },
             "AddressIdentity" => Source::Address(self.addresses(&identity.getattr("rules")?)?),
             "MethodIdentity" => Source::Method,
             "HostIdentity" => Source::Host,
@@ -131,7 +134,7 @@ impl Reader {
             let values = if values.is_none() { None } else { Some(texts(&values)?) };
             headers.push((self.header(&name)?, values));
         }
-        let clients = conditions.getattr("clients")?;
+        let (clients, entries) = (conditions.getattr("clients")?, conditions.getattr("entries")?);
         Ok(Conditions {
             methods: texts(&conditions.getattr("methods")?)?,
             hosts: texts(&conditions.getattr("hosts")?)?,
@@ -140,6 +143,7 @@ impl Reader {
             paths: texts(&conditions.getattr("paths")?)?,
             clients: if clients.is_none() { None } else { Some(self.clients(&clients)?) },
             models: texts(&conditions.getattr("models")?)?,
+            entries: if entries.is_none() { None } else { Some(entry_conditions(&entries)?) },
         })
     }
 
@@ -162,6 +166,24 @@ impl Reader {
         });
         Name { text: name, number }
     }
+}
+
+fn entry_conditions(entries: &Bound<'_, PyAny>) -> Read<EntryConditions> {
+    let values = |values: Bound<'_, PyAny>| -> Read<Option<EntryValues>> {
+        if values.is_none() {
+            return Ok(None);
+        }
+        let (exact, patterns) = (texts(&values.getattr("texts")?)?, texts(&values.getattr("patterns")?)?);
+        Ok(Some(EntryValues { texts: exact, patterns }))
+    };
+    let patterns = each(&entries.getattr("patterns")?, |pattern| {
+        Ok(EntryPattern {
+            key: text(&pattern.getattr("key")?)?,
+            values: values(pattern.getattr("values")?)?,
+            excepted: values(pattern.getattr("excepted")?)?,
+        })
+    });
+    Ok(EntryConditions { patterns: patterns?, whole: entries.getattr("whole")?.extract()? })
 }
 
 fn network(network: &Bound<'_, PyAny>) -> Read<Network> {

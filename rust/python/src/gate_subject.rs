@@ -34,6 +34,7 @@ pub struct Classes {
     request: Py<PyType>,
     headers: Py<PyType>,
     repeated: Py<PyType>,
+    pub(crate) descriptor: Py<PyType>,
 }
 
 impl Classes {
@@ -46,6 +47,7 @@ impl Classes {
             request: class("headgate.policy.request", "Request")?,
             headers: class("headgate.policy.headers", "Headers")?,
             repeated: class("headgate.policy.subject", "Repeated")?,
+            descriptor: class("headgate.policy.descriptor", "Descriptor")?,
         })
     }
 }

@@ -9,6 +9,7 @@ mod checks;
 mod clock;
 mod decision;
 mod decisions;
+mod descriptor_subject;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod door;
 mod environ_subject;

@@ -1,5 +1,6 @@
 //! `PolicyParts`: the native gate's parts, for the laws and vectors that hold them against `headgate.policy`.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 
 use headgate_core::hash::Seed;
@@ -7,7 +8,7 @@ use headgate_policy::client_address::{self, AddressRules, Network};
 use headgate_policy::path_tree::PathTree;
 use headgate_policy::sent_values::{self, SentName, Values};
 use headgate_policy::value::{self, Value};
-use headgate_policy::{key_parts, keys, path_forms};
+use headgate_policy::{entries, key_parts, keys, path_forms};
 use pyo3::prelude::*;
 
 use crate::arguments;
@@ -117,6 +118,17 @@ impl PolicyParts {
     fn one_of_lines(lines: Vec<String>) -> Option<String> {
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         text_of(value::one_of_lines(&lines))
+    }
+
+    #[staticmethod]
+    fn is_like(pattern: &str, text: &str) -> bool {
+        entries::is_like(pattern, text)
+    }
+
+    #[staticmethod]
+    fn entries_text(pairs: Vec<(String, String)>) -> String {
+        let pairs = pairs.iter().map(|(key, value)| Ok::<_, Infallible>((&**key, &**value)));
+        entries::entries_text(pairs).unwrap_or_else(|never| match never {})
     }
 
     #[staticmethod]

@@ -141,15 +141,22 @@ def _request_options(command: Callable[..., None]) -> Callable[..., None]:
 @headgate.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @_request_options
-def explain(file: Path, method: str, path: str, ip: str, headers: list[tuple[str, str]], host: str) -> None:
-    """Tell which rules of the policy FILE a request meets, by which keys, under which limits, and why."""
+@click.option(
+    "--entry", "entries", multiple=True, metavar="KEY=VALUE", callback=options.entries,
+    help="An entry of a descriptor, in place of a request; may be repeated.",
+)  # fmt: skip
+@click.pass_context
+def explain(context: click.Context, /, file: Path, entries: list[tuple[str, str]], **request: Any) -> None:
+    """Tell which rules of the policy FILE a request meets, by which keys, under which limits, and why.
+
+    With --entry it is a descriptor, as Envoy asks with, that meets them.
+    """
     from headgate.cli.explaining import explanation_text
     from headgate.policy.explain import explain as explain_request
     from headgate.policy.gate import read_policy
-    from headgate.policy.request import Request
 
-    request = Request(method, path, headers=headers, client_ip=ip, host=host)
-    click.echo(explanation_text(request, explain_request(read_policy(file), request)))
+    subject = options.subject(context, entries, **request)
+    click.echo(explanation_text(subject, explain_request(read_policy(file), subject)))
 
 
 _KEY_HELP = (

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from headgate.limits import units_of
+from headgate.policy.descriptor import Descriptor
 from headgate.policy.explain import Explanation, RuleVerdict
 from headgate.policy.request import Request
 from headgate.policy.rule_costs import named_costs
 from headgate.policy.wait_field import wait_text
 
 
-def explanation_text(request: Request, explanation: Explanation) -> str:
+def explanation_text(subject: Request | Descriptor, explanation: Explanation) -> str:
     """Which rules apply, by which keys and under which limits; and of the others, why not."""
-    lines = [f"{request.method} {request.path}" + (f" from {request.client_ip}" if request.client_ip else "")]
+    lines = [_told(subject)]
     if explanation.tier:
         lines.append(f"tier {explanation.tier}")
     if explanation.exempt:
@@ -25,6 +26,12 @@ def explanation_text(request: Request, explanation: Explanation) -> str:
     if not any(verdict.applies for verdict in explanation.verdicts) and not explanation.exempt:
         lines.append("no rule applies: it passes uncounted")
     return "\n".join(lines)
+
+
+def _told(subject: Request | Descriptor) -> str:
+    if isinstance(subject, Descriptor):
+        return f"a descriptor with {' > '.join(key for key, _ in subject.entries)}"  # values may be secrets
+    return f"{subject.method} {subject.path}" + (f" from {subject.client_ip}" if subject.client_ip else "")
 
 
 def _details(verdict: RuleVerdict) -> list[str]:

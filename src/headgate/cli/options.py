@@ -8,8 +8,11 @@ from ipaddress import ip_address
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from headgate.policy.client_address import UNIX
+from headgate.policy.descriptor import MOST_ENTRIES, REMOTE_ADDRESS, Descriptor
+from headgate.policy.request import Request
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HOST = re.compile(r"(?:[^\s\x00-\x20\x7f/?#@\[\]:]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
@@ -60,6 +63,40 @@ def host(context: click.Context, parameter: click.Parameter, value: str) -> str:
     if value and not _HOST.fullmatch(value):
         raise click.BadParameter(f"{value[:60]!r} is no host: write api.example.com, with a port or without")
     return value
+
+
+def subject(
+    context: click.Context,
+    entries: list[tuple[str, str]],
+    *,
+    method: str,
+    path: str,
+    ip: str,
+    headers: list[tuple[str, str]],
+    host: str,
+) -> Request | Descriptor:
+    """The descriptor of these entries, where there are any; else the request."""
+    if not entries:
+        return Request(method, path, headers=headers, client_ip=ip, host=host)
+    for name in ("method", "path", "ip", "headers", "host"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = name.removesuffix("s")
+            hint = f"; its address is --entry {REMOTE_ADDRESS}={ip}" if name == "ip" else ""
+            raise click.UsageError(f"--entry is of a descriptor, which has no --{option}{hint}")
+    return Descriptor(entries)
+
+
+def entries(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Entries of a descriptor written KEY=VALUE, as pairs."""
+    pairs = []
+    for text in values:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise click.BadParameter(f"an entry is written KEY=VALUE, not {text[:60]!r}")
+        pairs.append((key, value))
+    if len(pairs) > MOST_ENTRIES:
+        raise click.BadParameter(f"a descriptor has at most {MOST_ENTRIES} entries, not {len(pairs)}")
+    return pairs
 
 
 def headers(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[tuple[str, str]]:

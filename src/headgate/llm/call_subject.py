@@ -52,6 +52,15 @@ class CallSubject:
         self.endpoint: str = given.endpoint
         self.headers: Mapping[str, str] = given.headers
 
+    @property
+    def entries(self) -> tuple[tuple[str, str], ...]:
+        """The entries of its request."""
+        return self._request.entries
+
+    def entry(self, key: str) -> str:
+        """The one value of the entries of its request with a key."""
+        return self._request.entry(key)
+
     def header(self, name: str) -> str:
         """The one value of a header of its request."""
         return self._request.header(name)

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from headgate.decision import Decision
 from headgate.policy.compiled import Policy
+from headgate.policy.descriptor import Descriptor
 from headgate.policy.request import Request
 
 log = logging.getLogger("headgate")
@@ -24,7 +25,7 @@ class DecisionEvent(NamedTuple):
     seconds: float
     """How long the decision took."""
 
-    request: Request
+    request: Request | Descriptor
     ruleset: str
 
 

@@ -25,6 +25,8 @@ from headgate.policy.identity import (
     AddressIdentity,
     AttributeIdentity,
     CookieIdentity,
+    EntriesIdentity,
+    EntryIdentity,
     FirstOf,
     HeaderIdentity,
     Identity,
@@ -189,7 +191,9 @@ def _part_bytes(identity: Identity) -> int:
             return ADDRESS_BYTES
         case AttributeIdentity():
             return VALUE_BYTES
-        case HeaderIdentity() | CookieIdentity() | QueryIdentity():
+        case HeaderIdentity() | CookieIdentity() | QueryIdentity() | EntryIdentity():
             return _DIGEST_BYTES if identity.secret else VALUE_BYTES
+        case EntriesIdentity():
+            return _DIGEST_BYTES if identity.secret else VALUE_BYTES + _PLACE_BYTES
         case _:
             return _PLACE_BYTES

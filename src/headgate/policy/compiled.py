@@ -14,6 +14,7 @@ from headgate.amounts import REQUESTS
 from headgate.decision import NamedLimit
 from headgate.limits import units_of
 from headgate.policy.client_address import UNIX, AddressRules, Network, network_text
+from headgate.policy.entries import EntryConditions
 from headgate.policy.frozen_map import FrozenMap
 from headgate.policy.identity import AddressIdentity, AttributeIdentity, Combination, Identity, leaves
 from headgate.policy.key_parts import hosts_of
@@ -55,10 +56,13 @@ class Conditions:
     models: tuple[str, ...] = ()
     """Names of language models in small letters, or beginnings of names with a `*`."""
 
+    entries: EntryConditions | None = None
+    """What a descriptor must have; a subject that is none is not meant."""
+
     @property
     def look_further(self) -> bool:
         """Whether more of a request matters than its method, host and path."""
-        return bool(self.headers or self.models) or self.clients is not None
+        return bool(self.headers or self.models) or self.clients is not None or self.entries is not None
 
     def is_for(self, method: str, hosts: Collection[str]) -> bool:
         """Whether a request of this method is meant, sent to these hosts: one is enough."""
@@ -214,7 +218,7 @@ class Policy:
         if not all(isinstance(leaf, AttributeIdentity) for member in members for leaf in leaves(member)):
             return False
         return not any(
-            one.methods or one.hosts or one.parent_hosts or one.headers or one.paths or one.clients
+            one.methods or one.hosts or one.parent_hosts or one.headers or one.paths or one.clients or one.entries
             for one in self.conditions
         )
 

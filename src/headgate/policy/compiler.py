@@ -18,6 +18,8 @@ from headgate.policy.identity import (
     Combination,
     CookieIdentity,
     EndpointIdentity,
+    EntriesIdentity,
+    EntryIdentity,
     FirstOf,
     HeaderIdentity,
     HostIdentity,
@@ -114,6 +116,10 @@ def _identity(name: str, model: IdentityModel, addresses: AddressRules) -> Ident
         return CookieIdentity(name, model.cookie, model.secret)
     if model.query is not None:
         return QueryIdentity(name, model.query, model.secret)
+    if model.entry is not None:
+        return EntryIdentity(name, model.entry, model.secret)
+    if model.entries is not None:
+        return EntriesIdentity(name, model.secret)
     if model.ip is None:
         raise AssertionError("the model has one source for every identity")
     rules = replace(addresses, ipv4_prefix=model.ip.ipv4_prefix, ipv6_prefix=model.ip.ipv6_prefix)
@@ -126,6 +132,8 @@ def _tiers(model: TiersModel, identities: Mapping[str, Identity]) -> Tiers:
         source = HeaderIdentity(model.source.header, header_name(model.source.header))
     elif model.source.cookie is not None:
         source = CookieIdentity(model.source.cookie, model.source.cookie)
+    elif model.source.entry is not None:
+        source = EntryIdentity(model.source.entry, model.source.entry)
     else:
         source = identities[model.source.identity or ""]
     return Tiers(source, None if model.map is None else FrozenMap(model.map), model.default)
@@ -150,6 +158,7 @@ def _conditions(match: MatchModel | None, addresses: AddressRules, groups: Mappi
         ),
         paths=match.path or (),
         clients=clients,
+        entries=match.entries,
         models=tuple(dict.fromkeys(model for name in match.model or () for model in groups.get(name, (name,)))),
     )
 

@@ -92,6 +92,8 @@ def _reasons(rule: Rule, own: str, tier: str) -> Iterator[str]:
         yield "host"
     if conditions.headers:
         yield "headers"
+    if conditions.entries is not None:
+        yield f"entries {conditions.entries}"
     if conditions.models:
         yield f"model {' or '.join(conditions.models)}"
     if conditions.clients is not None:
@@ -110,12 +112,21 @@ def _reasons(rule: Rule, own: str, tier: str) -> Iterator[str]:
 
 def _why_not(policy: Policy, rule: Rule, request: Subject, matched: list[Candidate]) -> str:
     conditions = rule.conditions
-    reason = conditions.why_not(request.method, request.host) or _why_not_path(conditions, request)
+    reason = _why_no_descriptor(conditions, request) or conditions.why_not(request.method, request.host)
+    reason = reason or _why_not_path(conditions, request)
     reason = reason or ConditionsMatcher(conditions).why_not(request)
     if not reason and rule.name not in policy.rulesets[ALL_RULES]:
         return f"it is not in the ruleset {ALL_RULES}"
     others = [one.rule.name for one in matched if not (one.rule.default or one.rule.shadow)]
     return reason or f"it is a default, and {', '.join(others)} matched"
+
+
+def _why_no_descriptor(conditions: Conditions, request: Subject) -> str:
+    if not request.entries:
+        return ""
+    hosts = conditions.hosts or conditions.parent_hosts
+    asked = {"method": conditions.methods, "host": hosts, "path": conditions.paths, "header": conditions.headers}
+    return next((f"a descriptor has no {name}" for name, values in asked.items() if values), "")
 
 
 def _why_not_path(conditions: Conditions, request: Subject) -> str:

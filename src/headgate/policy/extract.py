@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, assert_never
 
 from headgate.policy.client_address import AddressRules
 from headgate.policy.compiled import ANY_TIER, Tiers
+from headgate.policy.entries import extractor_of_entries
 from headgate.policy.identity import (
     ANONYMOUS,
     EVERYONE,
@@ -24,6 +25,8 @@ from headgate.policy.identity import (
     Combination,
     CookieIdentity,
     EndpointIdentity,
+    EntriesIdentity,
+    EntryIdentity,
     FirstOf,
     HeaderIdentity,
     HostIdentity,
@@ -33,13 +36,22 @@ from headgate.policy.identity import (
     QueryIdentity,
     is_repeated,
 )
-from headgate.policy.key_parts import BEGIN_TOKENS, LONGEST_VALUE, bounded, digest, hosts_of, one_spelling, plain_token
+from headgate.policy.key_parts import (
+    BEGIN_TOKENS,
+    CREDENTIALS,
+    LONGEST_VALUE,
+    bounded,
+    digest,
+    hosts_of,
+    is_list,
+    one_spelling,
+    plain_token,
+)
 from headgate.policy.subject import REPEATED, Subject
 
 Extractor = Callable[[Subject], Parts | None]
 """The parts of a key that one identity gives; None where the subject lacks it."""
 
-_CREDENTIALS = ("authorization", "proxy-authorization")
 _ADDRESSES_REMEMBERED = 65536
 
 
@@ -112,6 +124,8 @@ class Extractors:
                 return _of_endpoint(template)
             case AttributeIdentity():
                 return _of_attribute(identity.name)
+            case EntryIdentity() | EntriesIdentity():
+                return extractor_of_entries(identity)
             case FirstOf():
                 return _first_of([(member.name, self.of(member)) for member in identity.members])
             case CallableIdentity():
@@ -128,13 +142,13 @@ def extractor_of(identity: Identity) -> Extractor:
 def _of_header(identity: HeaderIdentity) -> Extractor:
     """A secret has no comma: what has one is a list that a server or a gateway has made of several lines."""
     name, repeated = identity.header, _repeated(identity.name)
-    credentials = name in _CREDENTIALS
+    credentials = name in CREDENTIALS
 
     def secret_header(subject: Subject) -> Parts | None:
         value = subject.header(name)
         if not value:
             return None
-        if value is REPEATED or ("," in value and len(set(map(str.strip, value.split(",")))) > 1):
+        if value is REPEATED or ("," in value and is_list(value)):
             return repeated
         return (digest(one_spelling(value) if credentials else plain_token(value)),)
 

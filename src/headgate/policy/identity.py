@@ -58,6 +58,23 @@ class QueryIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryIdentity:
+    """The value of a descriptor's entry with this key; of a `secret` one its digest."""
+
+    name: str
+    entry: str
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesIdentity:
+    """All entries of a descriptor, in their order; of `secret` ones their digest."""
+
+    name: str
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AddressIdentity:
     """The client's network, found by these rules."""
 
@@ -119,6 +136,8 @@ Identity = (
     HeaderIdentity
     | CookieIdentity
     | QueryIdentity
+    | EntryIdentity
+    | EntriesIdentity
     | AddressIdentity
     | MethodIdentity
     | HostIdentity

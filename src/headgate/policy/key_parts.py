@@ -12,6 +12,9 @@ LONGEST_VALUE = 256
 BEGIN_TOKENS = ("eyJ", ".eJ")
 """How base64 of a JSON object begins, and in itsdangerous, which Flask's sessions are made with, a compressed one."""
 
+CREDENTIALS = ("authorization", "proxy-authorization")
+"""Headers whose values are a scheme and credentials, and entries that tell such a header."""
+
 _MOST_HOSTS = 16
 _STANDARD_BASE64 = str.maketrans("-_", "+/")
 _MOST_TOKEN_PARTS = 8
@@ -54,6 +57,11 @@ def _plain_base64(text: str) -> str:
     with suppress(ValueError):
         return urlsafe_b64encode(b64decode(text.translate(_STANDARD_BASE64) + "==")).decode().rstrip("=")
     return text
+
+
+def is_list(value: str) -> bool:
+    """Whether a secret with a comma is a list of different ones: a server or a gateway has made it of several lines."""
+    return len(set(map(str.strip, value.split(",")))) > 1
 
 
 def bounded(value: str) -> str:

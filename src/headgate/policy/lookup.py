@@ -17,6 +17,8 @@ from urllib.parse import urlencode
 from headgate.errors import ConfigError
 from headgate.policy.client_address import parse_address
 from headgate.policy.compiled import Policy, Rule
+from headgate.policy.descriptor import Descriptor
+from headgate.policy.entries import entries_of_text
 from headgate.policy.extract import extractor_of
 from headgate.policy.identity import (
     ANONYMOUS,
@@ -25,6 +27,8 @@ from headgate.policy.identity import (
     AddressIdentity,
     CookieIdentity,
     EndpointIdentity,
+    EntriesIdentity,
+    EntryIdentity,
     FirstOf,
     HeaderIdentity,
     HostIdentity,
@@ -35,6 +39,7 @@ from headgate.policy.identity import (
     leaves,
 )
 from headgate.policy.request import Request
+from headgate.policy.subject import Subject
 
 _NAMED = re.compile(r"([a-z][a-z0-9_.-]{0,63})=(.*)", re.DOTALL)
 _DIGEST = re.compile("[0-9a-f]{32}")
@@ -150,7 +155,7 @@ def _carried(identity: Identity, value: str) -> Parts:
     return extractor_of(identity)(_carrying(identity, value)) or ()
 
 
-def _carrying(identity: Identity, value: str) -> Request:
+def _carrying(identity: Identity, value: str) -> Subject:
     match identity:
         case AddressIdentity():
             return Request(client_ip=value)
@@ -166,6 +171,10 @@ def _carrying(identity: Identity, value: str) -> Request:
             return Request(headers={"cookie": f"{identity.cookie}={value}"})
         case QueryIdentity():
             return Request(path=f"/?{urlencode({identity.parameter: value})}")
+        case EntryIdentity():
+            return Descriptor({identity.entry: value})
+        case EntriesIdentity() if entries := entries_of_text(value):
+            return Descriptor(entries)
         case _:  # what a function reads cannot be told
             return Request()
 

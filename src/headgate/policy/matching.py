@@ -1,6 +1,6 @@
 """Which rules of a policy apply to a subject.
 
-Which may apply depends on its method, host and path alone; what is left open then are headers, the client's
+Which may apply depends on its method, host and path alone; what is left open then are headers, entries, the client's
 address and the tier. A `Matcher` is a policy made ready for that, once; then requests are only looked up.
 """
 
@@ -38,19 +38,22 @@ class ConditionsMatcher:
         self._client_is_in = None if conditions.clients is None else _client_matcher(conditions.clients)
 
     def why_not(self, subject: Subject) -> str:
-        """Why a subject is not meant by its headers and its client's address, "" where it is.
+        """Why a subject is not meant by its headers, its entries and its client's address, "" where it is.
 
-        Of a header that is there several times, it is any value that is meant.
+        Of a header or an entry that is there several times, it is any value that is meant.
         """
         return self._why_not(subject, any)
 
     def why_not_surely(self, subject: Subject) -> str:
-        """`why_not`, where every value of a header that is there several times must be meant."""
+        """`why_not`, where every value of a header or an entry that is there several times must be meant."""
         return self._why_not(subject, all)
 
     def _why_not(self, subject: Subject, some: Callable[[Iterable[bool]], bool]) -> str:
         if self._client_is_in is not None and not self._client_is_in(subject):
             return f"the client's address is not in {self.conditions.clients}"
+        entries = self.conditions.entries
+        if entries is not None and (reason := entries.why_not(subject, some)):
+            return reason
         models = self.conditions.models
         if models and not some(is_one_of(models, *names) for names in _models_of(subject)):
             return f"the model is not {' or '.join(models)}"
@@ -74,7 +77,10 @@ def _models_of(subject: Subject) -> Iterator[tuple[str, str]]:
 
 
 def _client_matcher(clients: ClientNetworks) -> Callable[[Subject], bool]:
-    """Whether the client of a subject is in one of the networks; what was found is remembered."""
+    """Whether the client of a subject is in one of the networks; what was found is remembered.
+
+    A descriptor without an address is of no Unix socket: the gateway does not tell where the client is.
+    """
     header = clients.rules.header
 
     def have(peer: str, sent: str) -> bool:
@@ -86,6 +92,8 @@ def _client_matcher(clients: ClientNetworks) -> Callable[[Subject], bool]:
     known = lru_cache(_CLIENTS_REMEMBERED)(have)
 
     def client_is_in(subject: Subject) -> bool:
+        if clients.unix and subject.client_ip in ("", UNIX) and subject.entries:
+            return False
         sent = subject.headers.get(header, "") if header else ""
         return (known if len(sent) <= _LONGEST_REMEMBERED else have)(subject.client_ip, sent)
 

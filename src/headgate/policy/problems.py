@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from headgate.errors import ConfigError
 
@@ -15,9 +15,9 @@ _PLAIN = re.compile(r"[A-Za-z_<][A-Za-z0-9_<-]*")
 
 
 class FieldFaults(ValueError):
-    """What is wrong with several fields below one, each by its name."""
+    """What is wrong with several fields below one, each by its name, or by its place in a list."""
 
-    def __init__(self, faults: dict[str, str]) -> None:
+    def __init__(self, faults: Mapping[Any, str]) -> None:
         super().__init__("; ".join(faults.values()))
         self.faults = faults
 

@@ -56,6 +56,9 @@ class Request:
     charge: object
     """What the request was charged, where it is settled later; else not there."""
 
+    entries = ()
+    """None: only a descriptor has entries."""
+
     counted_as: str
     """What a limit of a route counts the request under, where that is not `endpoint`; else not there."""
 
@@ -119,6 +122,10 @@ class Request:
         if name not in known:
             known[name] = one_of_values(query_values(path.partition("?")[2], name))
         return known[name]
+
+    def entry(self, key: str) -> str:
+        """Nothing: only a descriptor has entries."""
+        return ""
 
     def attribute(self, name: str) -> str:
         """Nothing: what a request tells of itself are its headers."""

@@ -16,6 +16,7 @@ from headgate.limits import Limit
 from headgate.policy.client_address import UNIX, Network, parse_network
 from headgate.policy.compiled import ANY_TIER
 from headgate.policy.cost_field import COST_SCHEMA, read_cost
+from headgate.policy.entries_field import ENTRIES_SCHEMA, read_entries
 from headgate.policy.llm_schema import LlmModel, Models, Warn
 from headgate.policy.llm_settings import AtEnd, HoldMode
 from headgate.policy.model_parts import (
@@ -37,6 +38,7 @@ from headgate.stores.url import check_store_url
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _METHOD = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
+_SOURCES = ("header", "cookie", "query", "entry", "entries", "ip", "first_of")
 _HOST = re.compile(r"(\*\.)?[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
 
 LimitsByTier = dict[str, tuple[Limit, ...]]
@@ -144,6 +146,9 @@ class MatchModel(Part):
         ]
         | None
     ) = Field(None, description="name: value, a list of values, or true for any value")
+    entries: Annotated[Any, BeforeValidator(read_entries), WithJsonSchema(ENTRIES_SCHEMA)] = Field(
+        None, description="of a descriptor: a map of entries that it has, or a list of all entries in their order"
+    )
 
 
 class IdentityModel(Part):
@@ -152,6 +157,8 @@ class IdentityModel(Part):
     header: HeaderName | None = None
     cookie: HeaderName | None = None
     query: Annotated[str, Field(min_length=1)] | None = None
+    entry: Annotated[str, Field(min_length=1)] | None = Field(None, description="the key of a descriptor's entry")
+    entries: Literal["all"] | None = Field(None, description="all entries of a descriptor, in their order")
     ip: IpModel | None = None
     first_of: Annotated[list[str], Field(min_length=1)] | None = Field(
         None, description="the first of these identities that a request has"
@@ -160,11 +167,11 @@ class IdentityModel(Part):
 
     @model_validator(mode="after")
     def _one_source(self) -> IdentityModel:
-        sources = [name for name in ("header", "cookie", "query", "ip", "first_of") if getattr(self, name) is not None]
+        sources = [name for name in _SOURCES if getattr(self, name) is not None]
         if len(sources) != 1:
-            raise ValueError("an identity has exactly one source: header, cookie, query, ip or first_of")
+            raise ValueError(f"an identity has exactly one source: {', '.join(_SOURCES[:-1])} or {_SOURCES[-1]}")
         if self.secret and sources[0] in ("ip", "first_of"):
-            raise ValueError("secret is for the value of a header, a cookie or a query parameter")
+            raise ValueError("secret is for the value of a header, a cookie, a query parameter or an entry")
         return self
 
 
@@ -201,12 +208,13 @@ class TierSourceModel(Part):
 
     header: HeaderName | None = None
     cookie: HeaderName | None = None
+    entry: Annotated[str, Field(min_length=1)] | None = Field(None, description="the key of a descriptor's entry")
     identity: str | None = Field(None, description="look this identity up in map")
 
     @model_validator(mode="after")
     def _one_source(self) -> TierSourceModel:
-        if sum(source is not None for source in (self.header, self.cookie, self.identity)) != 1:
-            raise ValueError("a tier has exactly one source: header, cookie or identity")
+        if sum(source is not None for source in (self.header, self.cookie, self.entry, self.identity)) != 1:
+            raise ValueError("a tier has exactly one source: header, cookie, entry or identity")
         return self
 
 

@@ -1,7 +1,8 @@
 """What a policy is evaluated for: the attributes and values that its conditions and identities read.
 
-An HTTP request is one (`headgate.policy.request.Request`). Anything else that has these attributes is evaluated
-alike, and has "" for what it does not know.
+An HTTP request is one (`headgate.policy.request.Request`), a set of descriptor entries another
+(`headgate.policy.descriptor.Descriptor`). Anything else that has these attributes is evaluated alike, and has "" for
+what it does not know.
 """
 
 from __future__ import annotations
@@ -74,6 +75,15 @@ class Subject(Protocol):
 
     def query(self, name: str) -> str:
         """The one value of a query parameter, as `header` gives that of a header."""
+        ...
+
+    @property
+    def entries(self) -> tuple[tuple[str, str], ...]:
+        """The entries of a descriptor, each a key and a value, in order; () of what is none."""
+        ...
+
+    def entry(self, key: str) -> str:
+        """The one value of the entries with a key, as `header` gives that of a header."""
         ...
 
     def attribute(self, name: str) -> str:

@@ -35,7 +35,7 @@ _WITHIN = {("day", "week"): 7, ("day", "month"): 31, ("day", "year"): 366, ("mon
 
 def warnings_of(document: Document, policy: PolicyModel) -> list[Problem]:
     """The warnings about a policy that was read from a document, each with its place."""
-    found = [*_idle_limits(policy), *_idle_rules(policy), *_foreign_paths(policy)]
+    found = [*_idle_limits(policy), *_idle_rules(policy), *_idle_exemptions(policy), *_foreign_paths(policy)]
     return sorted((document.problem(path, message) for path, message in found), key=lambda one: (one.line, one.column))
 
 
@@ -96,12 +96,21 @@ def _idle_rules(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
     for index, rule in enumerate(policy.rules):
         path: Path = ("rules", index)
         place = next((place for place, match in enumerate(policy.exempt) if _exempts(match, rule)), None)
+        if other := _beside_entries(rule.match):
+            yield (*path, "match"), f"never applies: a descriptor, which entries are of, has no {other}"
         if rule.shadow and rule.wait is not None:
             yield (*path, "wait"), "no request waits for it: a shadow rule refuses nothing"
         if rule.default and for_all is not None:
             yield (*path, "default"), f"never applies: it is a default, and {for_all.name} is for every request"
         elif place is not None:
             yield (*path, "match"), f"never applies: exempt[{place}] exempts all requests that it matches"
+
+
+def _beside_entries(match: MatchModel | None) -> str:
+    """A condition of HTTP requests that stands beside entries, so that no subject meets both; "" for none."""
+    if match is None or match.entries is None:
+        return ""
+    return next((name for name in ("method", "path", "host", "header") if getattr(match, name)), "")
 
 
 def _is_empty(match: MatchModel | None) -> bool:
@@ -116,6 +125,13 @@ def _exempts(match: MatchModel, rule: RuleModel) -> bool:
     return "/**" in match.path or bool(
         rule.match is not None and rule.match.path and set(rule.match.path) <= set(match.path)
     )
+
+
+def _idle_exemptions(policy: PolicyModel) -> Iterator[tuple[Path, str]]:
+    """Exemptions that no subject meets."""
+    for index, match in enumerate(policy.exempt):
+        if other := _beside_entries(match):
+            yield ("exempt", index), f"never applies: a descriptor, which entries are of, has no {other}"
 
 
 def _foreign_paths(policy: PolicyModel) -> Iterator[tuple[Path, str]]:

@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import json
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
 
 from headgate.errors import ArgumentError
 from headgate.keys import check_cost
+from headgate.policy.descriptor import Descriptor
 from headgate.policy.request import Request
+from headgate.service.checks.body_fields import (
+    LONGEST_TEXT,
+    BadBody,
+    EntryList,
+    HeaderMap,
+    Text,
+    no_such_field,
+    refuse_value,
+)
 from headgate.units import LARGEST
 
 MOST_REQUESTS = 1000
-_LONGEST_TEXT = 8192
-_MOST_HEADERS = 256
 _MOST_UNITS = 16
 _LONGEST_AMOUNT = 64
 
@@ -26,67 +34,9 @@ _LONGEST_AMOUNT = 64
 class Check(NamedTuple):
     """A request to be judged, and its cost."""
 
-    request: Request
+    request: Request | Descriptor
     cost: int | Mapping[str, int | str]
     """A number, or one for each unit; which units there are is the policy's to say."""
-
-
-class BadBody(ArgumentError):
-    """A body that cannot be used; the text names the place, the value and what would be right."""
-
-    code: ClassVar[str] = "body"
-
-
-class Text(NamedTuple):
-    """A field that is text."""
-
-    about: str
-    begins: str = ""
-
-    def schema(self) -> dict[str, Any]:
-        """The field's JSON Schema."""
-        pattern = {"pattern": f"^{self.begins}"} if self.begins else {}
-        return {"type": "string", "maxLength": _LONGEST_TEXT, **pattern, "description": self.about}
-
-    def refuse(self, place: str, value: object) -> NoReturn:
-        """Say what is wrong with a value."""
-        if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
-            refuse_value(place, f'a path that begins with "{self.begins}"', value)
-        refuse_value(place, f"text of at most {_LONGEST_TEXT} characters", value)
-
-
-class HeaderMap(NamedTuple):
-    """A field that is a map from name to text, or to a list of texts where a header is there several times."""
-
-    about: str
-
-    def schema(self) -> dict[str, Any]:
-        """The field's JSON Schema."""
-        text = {"type": "string", "maxLength": _LONGEST_TEXT}
-        return {
-            "type": "object",
-            "maxProperties": _MOST_HEADERS,
-            "additionalProperties": {"anyOf": [text, {"type": "array", "items": text}]},
-            "description": self.about,
-        }
-
-    def read(self, place: str, value: Any) -> Mapping[str, str] | Iterable[tuple[str, str]]:
-        """The headers, as a `Request` takes them."""
-        if type(value) is not dict or len(value) > _MOST_HEADERS:
-            refuse_value(place, f"a map of at most {_MOST_HEADERS} headers", value)
-        for text in value.values():
-            if type(text) is not str or len(text) > _LONGEST_TEXT:
-                return self._read_lists(place, value)
-        return value
-
-    def _read_lists(self, place: str, value: dict[str, Any]) -> list[tuple[str, str]]:
-        pairs = []
-        for name, content in value.items():
-            for text in content if isinstance(content, list) else [content]:
-                if type(text) is not str or len(text) > _LONGEST_TEXT:
-                    refuse_value(f"{place}.{name[:60]}", f"text of at most {_LONGEST_TEXT} characters", text)
-                pairs.append((name, text))
-        return pairs
 
 
 REQUEST: Mapping[str, Text | HeaderMap] = {
@@ -97,6 +47,13 @@ REQUEST: Mapping[str, Text | HeaderMap] = {
     "host": Text("the header Host if it is not there"),
 }
 """The fields of a request. Each is optional, and an argument of `Request`."""
+
+ENTRIES = EntryList(
+    "a descriptor, as Envoy asks with, in place of a request: each entry has a key and a value, in order"
+)
+"""The one field of a request that is a descriptor."""
+
+_FIELDS = (*REQUEST, "entries")
 
 _CHECK = ("request", "cost")
 _BODY = ("request", "requests", "cost")
@@ -142,9 +99,10 @@ def body_schema() -> dict[str, Any]:
 
 
 def request_schema() -> dict[str, Any]:
-    """The JSON Schema of a request."""
+    """The JSON Schema of a request, or of a descriptor in its place."""
     properties = {name: field.schema() for name, field in REQUEST.items()}
-    return {"type": "object", "properties": properties, "additionalProperties": False}
+    request = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {"anyOf": [request, closed({"entries": ENTRIES.schema()}, "entries")]}
 
 
 def closed(properties: dict[str, Any], required: str) -> dict[str, Any]:
@@ -190,19 +148,38 @@ def read_check(place: str, value: dict[str, Any]) -> Check:
     sent = value["request"]
     if type(sent) is not dict:
         refuse_value(place, 'a map such as {"method": "GET", "path": "/", "client_ip": "203.0.113.9"}', sent)
+    if "entries" in sent:
+        return Check(_read_descriptor(place, sent), _read_cost(place, value))
     arguments: dict[str, Any] = {}
     for name, given in sent.items():
         field = REQUEST.get(name)
         if isinstance(field, Text):
-            if type(given) is not str or len(given) > _LONGEST_TEXT or not given.startswith(field.begins):
+            if type(given) is not str or len(given) > LONGEST_TEXT or not given.startswith(field.begins):
                 field.refuse(f"{place}.{name}", given)
             arguments[name] = given
         elif field is None:
-            raise no_such_field(place, name, REQUEST)
+            raise no_such_field(place, name, _FIELDS)
         else:
             arguments[name] = field.read(f"{place}.{name}", given)
     try:
-        return Check(Request(**arguments), read_cost(value["cost"]) if "cost" in value else 1)
+        request = Request(**arguments)
+    except ArgumentError as error:
+        raise BadBody(f"{place}: {error}") from None
+    return Check(request, _read_cost(place, value))
+
+
+def _read_descriptor(place: str, sent: dict[str, Any]) -> Descriptor:
+    for name in sent:
+        if name in REQUEST:
+            raise BadBody(f'{place}: a descriptor, which "entries" are of, has no {name!r}')
+        if name != "entries":
+            raise no_such_field(place, name, _FIELDS)
+    return Descriptor(ENTRIES.read(f"{place}.entries", sent["entries"]))
+
+
+def _read_cost(place: str, value: dict[str, Any]) -> int | Mapping[str, int | str]:
+    try:
+        return read_cost(value["cost"]) if "cost" in value else 1
     except ArgumentError as error:
         raise BadBody(f"{place}: {error}") from None
 
@@ -257,18 +234,3 @@ def _no_constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_without_doubles, parse_constant=_no_constant)
-
-
-def no_such_field(place: str, name: str, known: Iterable[str]) -> BadBody:
-    """What is said of a field that is none."""
-    at = f"{place}: " if place else ""
-    return BadBody(f"{at}no such field {name[:60]!r}; there are {', '.join(known)}")
-
-
-def refuse_value(place: str, wanted: str, value: object) -> NoReturn:
-    """Raise BadBody for a value at a place, with its kind and what would be right."""
-    kind = {dict: "a map", list: "a list", str: "text", bool: "true or false", type(None): "null"}
-    seen = kind.get(type(value), "a number")
-    if isinstance(value, list):
-        seen = f"a list of {len(value)}"
-    raise BadBody(f"{place} must be {wanted}, not {seen}")

@@ -11,6 +11,7 @@ from headgate.decision import Decision
 from headgate.errors import ArgumentError
 from headgate.observe.events import DecisionEvent, Events
 from headgate.policy.compiled import ALL_RULES
+from headgate.policy.descriptor import Descriptor
 from headgate.policy.gate import AsyncGate
 from headgate.policy.request import Request
 from headgate.reservation import AsyncReservation
@@ -34,7 +35,7 @@ class Decider:
         """Whether requests may wait in line, under the policy in force."""
 
     def decide(
-        self, request: Request, cost: Cost, write: Callable[[Decision], Written], ruleset: str = ALL_RULES
+        self, request: Request | Descriptor, cost: Cost, write: Callable[[Decision], Written], ruleset: str = ALL_RULES
     ) -> Written | Awaitable[Written]:
         """What `write` makes of the decision for a request; an awaitable of it where the store waits for I/O."""
         events = self._events
@@ -51,7 +52,7 @@ class Decider:
 
     def decide_in_line(
         self,
-        request: Request,
+        request: Request | Descriptor,
         cost: Cost,
         write: Callable[[Decision], ServiceResponse],
         ruleset: str = ALL_RULES,
@@ -64,7 +65,7 @@ class Decider:
 
     async def reserve(
         self,
-        request: Request,
+        request: Request | Descriptor,
         cost: Cost,
         lease: float,
         id: str | None,
@@ -82,7 +83,7 @@ class Decider:
         self,
         awaited: Awaitable[Decision],
         start_s: float,
-        request: Request,
+        request: Request | Descriptor,
         cost: Cost,
         write: Callable[[Decision], Written],
         ruleset: str,
@@ -95,7 +96,9 @@ class Decider:
             self._events.publish(DecisionEvent(decision, perf_counter() - start_s, request, ruleset))
         return write(decision)
 
-    def _look(self, request: Request, cost: Cost, ruleset: str, error: ArgumentError) -> Awaitable[Decision]:
+    def _look(
+        self, request: Request | Descriptor, cost: Cost, ruleset: str, error: ArgumentError
+    ) -> Awaitable[Decision]:
         """Where an error says that a check of what is in flight would never end: a cost of 0 only looks.
 
         Raises the error for any other cost, with the endpoints that hold.

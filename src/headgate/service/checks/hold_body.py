@@ -7,18 +7,10 @@ from typing import Any, NamedTuple
 
 from headgate.errors import ArgumentError
 from headgate.holding import LEASE_S, LONGEST_LEASE_US, LONGEST_NAME, LONGEST_REMEMBERED_US
+from headgate.policy.descriptor import Descriptor
 from headgate.policy.request import Request
-from headgate.service.checks.body import (
-    COST_SCHEMA,
-    BadBody,
-    closed,
-    no_such_field,
-    parse_body,
-    read_check,
-    read_cost,
-    refuse_value,
-    request_schema,
-)
+from headgate.service.checks.body import COST_SCHEMA, closed, parse_body, read_check, read_cost, request_schema
+from headgate.service.checks.body_fields import BadBody, no_such_field, refuse_value
 
 Cost = int | Mapping[str, int | str]
 
@@ -36,7 +28,7 @@ _LEASE = {
 class Reserving(NamedTuple):
     """A request that is to be held."""
 
-    request: Request
+    request: Request | Descriptor
     cost: Cost
     lease: float
     id: str | None

@@ -138,4 +138,5 @@ def _match(conditions: Conditions) -> str:
     headers = " ".join(f"{name}: {'|'.join(sorted(values)) if values else '*'}" for name, values in conditions.headers)
     paths = "|".join(conditions.paths)
     clients = "" if conditions.clients is None else f"from {conditions.clients}"
-    return " ".join(part for part in (methods, hosts + paths, headers, clients) if part) or "any request"
+    entries = "" if conditions.entries is None else f"entries {conditions.entries}"
+    return " ".join(part for part in (methods, hosts + paths, headers, entries, clients) if part) or "any request"

@@ -1,0 +1,93 @@
+"""A set of descriptor entries, as gateways ask with them: the subject beside `Request`.
+
+The words are Envoy's (envoy.extensions.common.ratelimit.v3.RateLimitDescriptor). The gateway has read the request and
+says of it what its configuration names, as entries of a key and a value, in order; nothing else of it is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from headgate.errors import ArgumentError
+from headgate.policy.frozen_map import FrozenMap
+from headgate.policy.subject import REPEATED
+
+MOST_ENTRIES = 256
+"""A descriptor of a gateway has a few."""
+
+REMOTE_ADDRESS = "remote_address"
+"""The key of the entry in which a gateway tells the client's address."""
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Descriptor:
+    """What a gateway says of a request: entries of a key and a value, in order. Nothing here is trusted.
+
+    `entries` are pairs or a mapping. A key may come several times, a value may be empty, a key may not. Of an HTTP
+    request there is nothing: no method, path, host or header. The client's address is the value of the entry
+    `remote_address`.
+    """
+
+    entries: tuple[tuple[str, str], ...]
+
+    method = path = host = endpoint = ""
+    headers = FrozenMap[str, str]()
+
+    def __init__(self, entries: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
+        object.__setattr__(self, "entries", _checked(entries))
+
+    @property
+    def client_ip(self) -> str:
+        """The value of the entry `remote_address`, "" where there is none or there are several."""
+        value = self.entry(REMOTE_ADDRESS)
+        return "" if value is REPEATED else value
+
+    def entry(self, key: str) -> str:
+        """The one value of the entries with a key, "" where there is none, `REPEATED` where there are several.
+
+        An empty value is none, as with headers.
+        """
+        found = ""
+        for own, value in self.entries:
+            if own == key and value:
+                if found and value != found:
+                    return REPEATED
+                found = value
+        return found
+
+    def header(self, name: str) -> str:
+        """Nothing: an entry is no header."""
+        return ""
+
+    def cookie(self, name: str) -> str:
+        """Nothing: an entry is no cookie."""
+        return ""
+
+    def query(self, name: str) -> str:
+        """Nothing: an entry is no query parameter."""
+        return ""
+
+    def attribute(self, name: str) -> str:
+        """Nothing: a descriptor is no call."""
+        return ""
+
+    def __repr__(self) -> str:
+        return f"Descriptor({', '.join(key for key, _ in self.entries)})"  # values may be secrets
+
+
+def _checked(entries: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    try:
+        given = cast(Mapping[str, str], entries).items() if isinstance(entries, Mapping) else entries
+        pairs = tuple([(key, value) for key, value in given])
+        "".join([text for pair in pairs for text in pair])  # only texts can be joined
+    except TypeError:
+        raise ArgumentError("keys and values of a descriptor's entries are text") from None
+    except ValueError:
+        raise ArgumentError("entries of a descriptor are a mapping, or pairs of a key and a value") from None
+    if not 0 < len(pairs) <= MOST_ENTRIES:
+        raise ArgumentError(f"a descriptor has 1 to {MOST_ENTRIES} entries, not {len(pairs)}")
+    if not all(key for key, _ in pairs):
+        raise ArgumentError("a key of a descriptor's entries is empty: name what its value is")
+    return pairs
