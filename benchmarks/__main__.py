@@ -32,6 +32,7 @@ from benchmarks import (
     turns,
     usage,
     web,
+    web_inside,
 )
 from benchmarks.measuring import Section
 
@@ -48,6 +49,7 @@ SECTIONS: dict[str, Callable[[bool], Section]] = {
     "fleet-holding": fleet_holding.run,
     "fleet-before-holds": fleet_before_holds.run,
     "web": web.run,
+    "web-inside": web_inside.run,
     "service": service.run,
     "front-door": front_door.run,
     "llm-proxy": llm_proxy.run,

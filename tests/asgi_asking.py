@@ -9,7 +9,10 @@ import httpx
 import pytest
 
 from headgate.http.server.enforcer import Enforcer
-from headgate.http.server.scope_exchange import ScopeExchange
+from headgate.http.server.scope_exchange import RoutePassed, ScopeExchange
+from headgate.integrations import fastapi
+from headgate.integrations.starlette import limits
+from headgate.integrations.starlette.places import places
 
 HOW = ("natively", "step by step")
 """How a limit is asked: in one native call where that can be, or never so."""
@@ -32,7 +35,28 @@ def note_scopes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return judge(exchange, enforcer, scope, kind, template, *more, **own)
 
     monkeypatch.setattr(ScopeExchange, "judge_route", judge_and_note)
+
+    def noting(*told: Any, **own: Any) -> Any:
+        return _Noting(places(*told, **own), scopes)
+
+    for module in (fastapi, limits):
+        monkeypatch.setattr(module, "places", noting)
     return scopes
+
+
+class _Noting:
+    """Places that note what is decided at them natively, before there is an exchange."""
+
+    def __init__(self, own: Any, scopes: list[str]) -> None:
+        self.of = own.of
+        self._own = own
+        self._scopes = scopes
+
+    def ask(self, scope: Any) -> Any:
+        asked = self._own.ask(scope)
+        if RoutePassed is not None and type(asked) is RoutePassed:
+            self._scopes.append(asked.place.template)
+        return asked
 
 
 def ask(

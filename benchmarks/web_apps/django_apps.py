@@ -1,4 +1,4 @@
-"""Django with one view that answers a text: alone, behind Headgate, behind its peers. One a process."""
+"""Django with one view that answers a text: alone, behind Headgate, behind its peers."""
 
 from __future__ import annotations
 
@@ -80,6 +80,8 @@ def _hello(request: HttpRequest) -> HttpResponse:
 
 
 def _application(view: View = _hello, middleware: str = "", a_minute: int = 0) -> Any:
+    if settings.configured:  # several that differ in nothing of Django's own
+        return get_wsgi_application()
     urlpatterns.append(path("", view))
     settings.configure(
         A_MINUTE=a_minute,

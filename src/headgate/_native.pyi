@@ -12,6 +12,7 @@ from headgate.clock import Clock
 from headgate.costs import Cost
 from headgate.decision import LimitReading, NamedLimit
 from headgate.holding import Amounts, Extension, Hold, Reserved, SettleOutcome, Standing
+from headgate.http.server.routes import RoutePlace
 from headgate.keys import Key
 from headgate.operation import Receipt
 from headgate.replay.entries import Entry
@@ -36,11 +37,14 @@ __all__ = [
     "RateLimitFields",
     "ReplayJudge",
     "Reservation",
+    "RoutePassed",
+    "RoutePlaces",
     "Settlement",
     "Table",
     "WebGate",
     "Zone",
     "ZoneLines",
+    "copied_response",
     "now_us",
 ]
 
@@ -625,6 +629,47 @@ class FieldSender:
     def __new__(cls, send: Callable[[Any], Any], fields: list[tuple[bytes, bytes]]) -> FieldSender: ...
     def __call__(self, message: Any) -> Any:
         """What `send` gives, an awaitable."""
+
+def copied_response(response: Any, fields: list[tuple[bytes, bytes]]) -> Any:
+    """`headgate.integrations.starlette.responses.python_copied`"""
+
+@final
+class RoutePlaces:
+    """`headgate.integrations.starlette.places.PythonPlaces`"""
+
+    def __new__(cls, make: Callable[[Any], tuple[Any, bool]], *, by_method: bool) -> RoutePlaces: ...
+    def of(self, scope: Any, /) -> Any:
+        """What was made of the route of a request."""
+
+    def ask(self, scope: Any, /) -> RoutePassed | tuple[Any, tuple[tuple[str, ...] | None, int]] | None:
+        """`headgate.integrations.starlette.places.Places.ask`"""
+
+@final
+class RoutePassed:
+    """Stands for the exchange of a request that the first limit of its route let pass, until more is to be done."""
+
+    @property
+    def place(self) -> RoutePlace:
+        """Which limit that is."""
+
+    @property
+    def decision(self) -> Decision:
+        """What it decided."""
+
+    @property
+    def fields(self) -> list[tuple[bytes, bytes]]:
+        """What remains."""
+
+    @property
+    def charge(self) -> tuple[tuple[str, ...] | None, int]:
+        """(the key that was charged, when)"""
+
+    @property
+    def exchange(self) -> Any:
+        """What has taken its place since, None if nothing has."""
+
+    def become_exchange(self, exchange: Any, /) -> Any:
+        """Let this take its place; gives what has taken it."""
 
 @final
 class FieldStarter:

@@ -21,6 +21,7 @@ mod gate_costs;
 mod gate_limits;
 mod gate_policy;
 mod gate_subject;
+mod key_text;
 mod keyed;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod lines;
@@ -36,6 +37,8 @@ mod replay_keys;
 mod replay_series;
 mod replay_sums;
 mod reservation;
+mod route_passed;
+mod route_places;
 mod scope_subject;
 mod sender;
 mod server_text;
@@ -94,9 +97,15 @@ mod _native {
     #[pymodule_export]
     use crate::reservation::Reservation;
     #[pymodule_export]
+    use crate::route_passed::RoutePassed;
+    #[pymodule_export]
+    use crate::route_places::RoutePlaces;
+    #[pymodule_export]
     use crate::sender::FieldSender;
     #[pymodule_export]
     use crate::sender::FieldStarter;
+    #[pymodule_export]
+    use crate::sender::copied_response;
     #[pymodule_export]
     use crate::settlement::Settlement;
     #[pymodule_export]

@@ -175,10 +175,11 @@ impl Subject for ScopeSubject<'_, '_> {
     }
 }
 
-/// Whether a scope is of this type.
+/// Whether a scope is of this type. Most servers name it by the same object: both are interned.
 #[inline]
-pub fn is_type(scope: &Bound<'_, PyDict>, wanted: &str) -> PyResult<bool> {
-    let kind = scope.get_item(intern!(scope.py(), "type"))?;
-    Ok(kind
-        .is_some_and(|kind| kind.cast::<PyString>().is_ok_and(|kind| kind.to_str().is_ok_and(|kind| kind == wanted))))
+pub fn is_type(scope: &Bound<'_, PyDict>, wanted: &Bound<'_, PyString>) -> PyResult<bool> {
+    let Some(kind) = scope.get_item(intern!(scope.py(), "type"))? else {
+        return Ok(false);
+    };
+    Ok(kind.is(wanted) || (kind.is_instance_of::<PyString>() && kind.eq(wanted)?))
 }

@@ -3,6 +3,7 @@
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 /// A `send` of ASGI; the native twin of `headgate.http.asgi.adding`.
@@ -106,6 +107,26 @@ impl FieldStarter {
         visit.call(&self.start)?;
         visit.call(&self.fields)
     }
+}
+
+/// A response of Starlette that is another one with more fields, but for those that it has itself; the native twin of
+/// `headgate.integrations.starlette.responses.python_copied`.
+#[pyfunction]
+pub fn copied_response<'py>(response: &Bound<'py, PyAny>, fields: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
+    let (py, kind) = (response.py(), response.get_type());
+    let (attributes, headers) = (intern!(py, "__dict__"), intern!(py, "raw_headers"));
+    let state = response.getattr(attributes)?.cast_into::<PyDict>()?.copy()?;
+    let own = list_of(&state.as_any().get_item(headers)?)?;
+    state.set_item(headers, with_fields(&own, fields, is_told)?)?;
+    let view = intern!(py, "_headers"); // what Starlette keeps of them
+    if state.contains(view)? {
+        state.del_item(view)?;
+    }
+    static NEW: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let new = NEW.get_or_try_init(py, || py.get_type::<PyAny>().getattr("__new__").map(Bound::unbind))?;
+    let copied = new.bind(py).call1((kind,))?;
+    copied.setattr(attributes, state)?;
+    Ok(copied)
 }
 
 /// Header fields in a list.

@@ -5,8 +5,9 @@ use headgate_policy::selection::Cost;
 use headgate_policy::subject::Subject;
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList};
 
 use crate::decision::Decision;
 use crate::environ_subject::EnvironSubject;
@@ -14,6 +15,7 @@ use crate::fields::RateLimitFields;
 use crate::gate::NativeGate;
 use crate::gate_limits::{Asking, Fields, Limits, Said};
 use crate::gate_subject::Trouble;
+use crate::key_text::KeyText;
 use crate::scope_subject::{ScopeSubject, is_type};
 use crate::sender::{FieldSender, FieldStarter};
 use crate::web_reading::Reading;
@@ -36,6 +38,22 @@ enum Came<'py> {
     Silently,
     /// A decision that Python tells, or an awaitable of one.
     Told(Bound<'py, PyAny>),
+}
+
+/// What is decided of a request to an endpoint.
+pub struct DecidedAt<'py> {
+    /// The decision, or an awaitable of one.
+    pub came: Bound<'py, PyAny>,
+    /// What is told of a request that passes at once.
+    pub fields: Option<Bound<'py, PyList>>,
+    pub key: Option<KeyText>,
+}
+
+impl<'py> DecidedAt<'py> {
+    fn told(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let key = self.key.map(|key| key.parts(py)).transpose()?;
+        Ok((self.came, self.fields, key).into_pyobject(py)?.into_any())
+    }
 }
 
 /// Decides for the requests of one application or route.
@@ -93,7 +111,8 @@ impl WebGate {
         let Ok(scope) = scope.cast_exact::<PyDict>() else {
             return Ok(None);
         };
-        let is_judged = is_type(scope, "http")? || (self.websockets && is_type(scope, "websocket")?);
+        let is_judged =
+            is_type(scope, intern!(py, "http"))? || (self.websockets && is_type(scope, intern!(py, "websocket"))?);
         if !is_judged {
             return Ok(None);
         }
@@ -117,7 +136,7 @@ impl WebGate {
         let Ok(scope) = scope.cast_exact::<PyDict>() else {
             return Ok(None);
         };
-        self.decide_at(py, &ScopeSubject::new(scope, &self.reading, self.reading.endpoint_or(endpoint)))
+        self.at_route(py, scope, endpoint)?.map(|decided| decided.told(py)).transpose()
     }
 
     fn ask_view<'py>(
@@ -129,7 +148,8 @@ impl WebGate {
         let Ok(environ) = environ.cast_exact::<PyDict>() else {
             return Ok(None);
         };
-        self.decide_at(py, &EnvironSubject::new(environ, &self.reading, self.reading.endpoint_or(endpoint)))
+        let subject = EnvironSubject::new(environ, &self.reading, self.reading.endpoint_or(endpoint));
+        self.decide_at(py, &subject)?.map(|decided| decided.told(py)).transpose()
     }
 
     fn ask_environ<'py>(
@@ -176,12 +196,13 @@ impl WebGate {
         })
     }
 
-    /// (the decision on a request, its fields if it passes at once, its key); None where only Python can say it.
+    /// What is decided of a request to an endpoint; None where only Python can say it.
+    #[inline]
     fn decide_at<'py, S: Subject<Error = Trouble>>(
         &self,
         py: Python<'py>,
         subject: &S,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+    ) -> PyResult<Option<DecidedAt<'py>>> {
         let gate = self.gate.get();
         let asking = Asking { commit: true, now_us: None, cost: Cost { times: self.cost, told: &[] } };
         gate.resolved_for(py, subject, self.ruleset, |resolved| {
@@ -193,9 +214,20 @@ impl WebGate {
                     (Bound::new(py, decision)?.into_any(), fields)
                 }
             };
-            let key = resolved.keys().next().flatten().map(|parts| PyTuple::new(py, parts)).transpose()?;
-            Ok((came, fields, key).into_pyobject(py)?.into_any())
+            let key = resolved.keys().next().flatten().map(KeyText::new);
+            Ok(DecidedAt { came, fields, key })
         })
+    }
+
+    /// What is decided of a request to a route; None where only Python can say it.
+    #[inline]
+    pub fn at_route<'py>(
+        &self,
+        py: Python<'py>,
+        scope: &Bound<'py, PyDict>,
+        endpoint: &str,
+    ) -> PyResult<Option<DecidedAt<'py>>> {
+        self.decide_at(py, &ScopeSubject::new(scope, &self.reading, self.reading.endpoint_or(endpoint)))
     }
 
     /// What is told of a decision of the native core.

@@ -81,20 +81,21 @@ class RateLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         enforcer = self._enforcer
         decided: Any = None
-        kind = scope["type"]
         if self._nested is not None:
             if JUDGED not in scope:
                 scope[JUDGED] = self._nested.first
-            elif kind != "lifespan":
+            elif scope["type"] != "lifespan":
                 enforcer = self._nested.enforcer(scope)
-        if enforcer.natively is not None:
+        natively = enforcer.natively
+        if natively is not None:
             try:
-                decided = enforcer.natively(scope, send)
+                decided = natively(scope, send)
             except StoreError as error:
                 decided = error
             if callable(decided):
                 await self.app(scope, receive, decided)  # pyright: ignore[reportArgumentType]  # a `send`
                 return
+        kind = scope["type"]
         if kind != "http" and not (kind == "websocket" and self._websockets):
             await self.app(scope, receive, self._living(send) if kind == "lifespan" else send)
             return

@@ -16,11 +16,10 @@ from typing import Any, Unpack
 from weakref import WeakValueDictionary
 
 from headgate.decision import Decision
-from headgate.errors import ConfigError, MissingExtraError
+from headgate.errors import ConfigError, MissingExtraError, StoreError
 from headgate.http.fields.dialects import fields_of
 from headgate.http.refusal import PROBLEM_JSON, QUOTA_EXCEEDED
-from headgate.http.server.asgi_messages import refuse_websocket
-from headgate.http.server.attached import Attached
+from headgate.http.server.asgi_messages import Fields, refuse_websocket
 from headgate.http.server.exchange import Judgement
 from headgate.http.server.options import Refusal, RouteOptions, without_content
 from headgate.http.server.routes import (
@@ -28,10 +27,12 @@ from headgate.http.server.routes import (
     ApplicationEnforcers,
     AsyncRouteLimits,
     LimitsOfRoute,
+    RoutePlace,
     exempt,
     is_exempt,
+    route_place,
 )
-from headgate.http.server.scope_exchange import exchange_of
+from headgate.http.server.scope_exchange import RoutePassed, exchange_of
 from headgate.limiter import Limiter
 
 try:
@@ -42,9 +43,10 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("headgate.integrations.fastapi", extra="fastapi") from error
 
 from headgate.integrations.starlette.headers import RateLimitHeaders
+from headgate.integrations.starlette.places import Places, places
 from headgate.integrations.starlette.request import RateLimitMiddleware, StarletteRequest
 from headgate.integrations.starlette.responses import RefusalResponse
-from headgate.integrations.starlette.routing import Found, application_of, find_route, flat
+from headgate.integrations.starlette.routing import Found, application_of, flat
 
 __all__ = [
     "RateLimit",
@@ -86,7 +88,7 @@ class RateLimit:
 
     def __init__(self, enforcers: ApplicationEnforcers, *, override: bool, headers: str | Sequence[str]) -> None:
         self._enforcers = enforcers
-        self._applies: Attached[bool] = Attached()
+        self._places: Places[RoutePlace | None] = places(self._place, inside=True)
         self.override = override
         self.headers = headers
         """The dialects of its fields."""
@@ -94,38 +96,54 @@ class RateLimit:
     async def __call__(self, connection: HTTPConnection, response: Response) -> Decision | None:
         """The decision, None where a request is not limited, or was not judged; raises RateLimitExceeded."""
         scope = connection.scope
-        found = find_route(scope, endpoint=scope.get("endpoint"))
-        if found.route is None:
-            if is_exempt(found.endpoint):
-                return None
-        elif not self._applies.of(found.route, lambda: self._applies_to(found)):
+        asked: Any
+        try:
+            asked = self._places.ask(scope)
+        except StoreError as error:
+            asked = error, None
+        if asked is not None and type(asked) is RoutePassed:
+            _tell(response, asked.fields)
+            passed: Decision = asked.decision
+            return passed
+        place = self._places.of(scope)
+        if place is None:
             return None
         exchange = exchange_of(scope)
-        enforcer = self._enforcers.of(application_of(scope))
-        if enforcer.settles and not exchange.watched:
+        if place.enforcer.settles and not exchange.watched:
             raise ConfigError(
                 "counts, and what is in flight, need a middleware that sees the responses: "
                 "app.add_middleware(RateLimitHeaders), of headgate.integrations.fastapi"
             )
-        judged = exchange.judge_route(enforcer, scope, StarletteRequest, found.template, self, own=connection)
+        judged = exchange.judge_route(
+            place.enforcer, scope, StarletteRequest, place.template, self, own=connection, asked=asked
+        )
         judgement = judged if isinstance(judged, Judgement) else await judged
         if judgement.refusal is not None:
             _answer_by_default(scope)
             raise RateLimitExceeded(judgement.refusal, judgement.decision)
-        fields, told = exchange.encoded_fields(), response.raw_headers
-        if told:  # what remains takes the place of what a limit further out told, perhaps
-            names = {name for name, _ in fields}
-            told[:] = [field for field in told if field[0] not in names]
-        told.extend(fields)
+        _tell(response, exchange.encoded_fields())
         return judgement.decision
 
-    def _applies_to(self, found: Found) -> bool:
-        """Whether a route is not exempt, and no narrower limit of it takes the place of this one."""
-        if is_exempt(found.endpoint):
-            return False
-        following = list(_limits_of(found.route))
+    def _place(self, scope: Any, found: Found) -> RoutePlace | None:
+        """Where it stands before a route; None where it leaves the requests of that out."""
+        if is_exempt(found.endpoint) or (found.route is not None and self._gives_way(found.route)):
+            return None
+        return route_place(self._enforcers.of(application_of(scope)), found.template, self)
+
+    def _gives_way(self, route: Any) -> bool:
+        """Whether a narrower limit of a route takes the place of this one."""
+        following = list(_limits_of(route))
         narrower = following[following.index(self) + 1 :] if self in following else []
-        return not any(limit.override and limit is not self for limit in narrower)
+        return any(limit.override and limit is not self for limit in narrower)
+
+
+def _tell(response: Response, fields: Fields) -> None:
+    """Have a response say what remains, in place of what a limit further out told, perhaps."""
+    told = response.raw_headers
+    if told:
+        names = {name for name, _ in fields}
+        told[:] = [field for field in told if field[0] not in names]
+    told.extend(fields)
 
 
 class RateLimits(AsyncRouteLimits):

@@ -10,12 +10,14 @@ told in `scope` counts together. What no store is named for counts in one that b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, NamedTuple, TypeVar, Unpack, cast
 
+from headgate.clock import SYSTEM_CLOCK, Clock
 from headgate.errors import ConfigError
 from headgate.http.server.attached import Attached
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.options import AnyLimits, AnyPolicy, Of, Options, RouteOptions, check_limits
+from headgate.http.server.web_gates import NOWHERE
 from headgate.policy.gate import AsyncGate
 from headgate.stores.protocol import Store, warm_up_async
 from headgate.stores.url import open_store
@@ -30,6 +32,28 @@ NONE_TOLD: Any = None
 """What stands for the limits of `rate_limit()`, which is told what it lacks; to type checkers they are needed."""
 
 _EXEMPT = "__headgate_exempt__"
+
+
+class RoutePlace(NamedTuple):
+    """Where a limit stands before a route: what judges the requests that come there, and under what they count."""
+
+    enforcer: Enforcer
+    template: str
+    by: object
+    """See `Enforcer.apart`, also for `counted_as`."""
+
+    counted_as: str
+    gate: Any
+    """What decides natively where no other limit has judged the request; None where Python decides."""
+
+    clock: Clock | None
+    """By which that is noted; None for the system clock."""
+
+
+def route_place(enforcer: Enforcer, template: str, by: object, counted_as: str = "") -> RoutePlace:
+    """The place of a limit before a route: its requests count under `counted_as`, or else under the template."""
+    clock = None if enforcer.clock is SYSTEM_CLOCK else enforcer.clock
+    return RoutePlace(enforcer, template, by, counted_as or template or NOWHERE, enforcer.web_gate, clock)
 
 
 class ApplicationEnforcers:

@@ -8,15 +8,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from headgate import core
 from headgate.decision import Decision
 from headgate.errors import StoreError
 from headgate.http.server.asgi_messages import ASGIApp, Fields, Receive, Scope, Send, Watch, encode_fields
 from headgate.http.server.asgi_request import AsgiRequest
 from headgate.http.server.enforcer import Enforcer
 from headgate.http.server.exchange import Exchange, Judgement
+from headgate.http.server.routes import RoutePlace
 from headgate.http.server.web_gates import NOWHERE
 
 _KEY = "headgate"
+
+RoutePassed: Any = None if core.native is None else core.native.RoutePassed
+"""The class of what stands for the exchange of a request that one limit let pass natively, until more is to be done.
+
+It has the `fields` that say what remains, the `decision`, and the `exchange` that has taken its place, None so far."""
+
+AskedNatively = tuple[Any, tuple[Any, int] | None]
+"""(the decision, an awaitable of one or the StoreError, (the key that was charged, when) or None)"""
 
 RequestKind = Callable[..., AsgiRequest]
 """Makes Headgate's request of a scope, its route's template and, where it is at hand, the framework's request."""
@@ -38,18 +48,19 @@ class ScopeExchange(Exchange):
         by: object,
         counted_as: str = "",
         own: Any = None,
+        asked: AskedNatively | None = None,
     ) -> Judgement | Coroutine[Any, Any, Judgement]:
         """Ask an enforcer of a route; what it gives is awaited where there is to wait, for a store or in a queue.
 
         It counts under `counted_as`, or else under the template of the route; with a number, where another place
         counts so already: see `Enforcer.apart`, also for `by`. `kind` makes Headgate's request where one is needed,
-        around the framework's `own` if there is one already.
+        around the framework's `own` if there is one already. `asked` is what was decided natively so far.
         """
         counted_as = counted_as or template
         if self._judged:
             counted_as = enforcer.apart(counted_as, by, self._judged)
-        gate, decided, charge = enforcer.web_gate, None, None
-        if gate is not None:
+        gate, (decided, charge) = enforcer.web_gate, asked or (None, None)
+        if gate is not None and asked is None:
             asked_us = enforcer.clock.now_us()
             try:
                 decided = gate.ask_route(scope, counted_as or NOWHERE)
@@ -180,8 +191,23 @@ class ScopeExchange(Exchange):
 
 
 def exchange_of(scope: Scope) -> ScopeExchange:
-    """The exchange of a request, a new one if its first limit is asked now."""
+    """The exchange of a request, a new one if its first limit is asked now, or has let it pass natively."""
     exchange = scope.get(_KEY)
-    if type(exchange) is not ScopeExchange:
-        exchange = scope[_KEY] = ScopeExchange()
-    return exchange
+    if type(exchange) is ScopeExchange:
+        return exchange
+    made = ScopeExchange() if type(exchange) is not RoutePassed else _continued(exchange)
+    scope[_KEY] = made
+    return made
+
+
+def _continued(passed: Any) -> ScopeExchange:
+    """The exchange of a request that its first limit let pass natively, now that more is to be done."""
+    place: RoutePlace = passed.place
+    judgement = Judgement()
+    judgement.enforcer, judgement.by, judgement.counted_as = place.enforcer, place.by, place.counted_as
+    judgement.decision, judgement.told, judgement.charge = passed.decision, passed.fields, passed.charge
+    judgement.has_passed = True
+    exchange = ScopeExchange()
+    exchange._judged = (judgement,)
+    continued: ScopeExchange = passed.become_exchange(exchange)
+    return continued

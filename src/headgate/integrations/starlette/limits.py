@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
 from headgate.decorator import is_coroutine_function
-from headgate.errors import ConfigError
+from headgate.errors import ConfigError, StoreError
 from headgate.http.server.asgi_messages import (
     ASGIApp,
     Receive,
@@ -31,13 +31,16 @@ from headgate.http.server.routes import (
     ApplicationEnforcers,
     AsyncRouteLimits,
     LimitsOfRoute,
+    RoutePlace,
     check_endpoint,
     is_exempt,
+    route_place,
 )
-from headgate.http.server.scope_exchange import exchange_of
+from headgate.http.server.scope_exchange import RoutePassed, ScopeExchange, exchange_of
+from headgate.integrations.starlette.places import Places, places
 from headgate.integrations.starlette.request import StarletteRequest
-from headgate.integrations.starlette.responses import RefusalResponse, Wrapped
-from headgate.integrations.starlette.routing import Found, application_of, find_route
+from headgate.integrations.starlette.responses import RefusalResponse, Wrapped, telling, telling_fields
+from headgate.integrations.starlette.routing import Found, application_of
 
 Endpoint = Callable[..., Any]
 
@@ -87,13 +90,14 @@ class RouteLimit:
         self.app = app
         warn_outside_of_cors(self, app)
         self._enforcers = (rate_limits or rate_limit).routes.enforcers(limits, options)
+        self._places: Places[Found] = places(_found, inside=False)
         self._fallback = fallback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        found = find_route(scope)
+        found = self._places.of(scope)
         if is_exempt(found.endpoint):
             await self.app(scope, receive, send)
             return
@@ -106,6 +110,10 @@ class RouteLimit:
             await exchange.run(self.app, scope, receive, send)
         else:
             await refuse(judgement.refusal, scope, receive, send, self._fallback)
+
+
+def _found(scope: Scope, found: Found) -> Found:
+    return found
 
 
 def _place(scope: Scope, found: Found) -> str:
@@ -126,16 +134,37 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
     depth = getattr(endpoint, _DEPTH, 0)
     call = endpoint if is_coroutine_function(endpoint) else partial(run_in_threadpool, endpoint)
 
+    def place(scope: Scope, found: Found) -> RoutePlace:
+        counted_as = f"{found.template} ({depth + 1})" if depth else ""
+        return route_place(enforcers.of(application_of(scope)), found.template, limited, counted_as)
+
+    of_routes = places(place, inside=True, by_method=True)
+
     @wraps(endpoint)
     async def limited(*args: Any, **kwargs: Any) -> Any:
-        connection = _connection(args, kwargs)
+        connection = args[0] if args and type(args[0]) is Request else _connection(args, kwargs)
         scope = connection.scope
-        found = find_route(scope, endpoint=scope.get("endpoint"), by_method=True)
+        asked: Any
+        try:
+            asked = of_routes.ask(scope)
+        except StoreError as error:
+            asked = error, None
+        if asked is not None and type(asked) is RoutePassed:
+            try:
+                response = await call(*args, **kwargs)
+            except BaseException as raised:
+                if asked.exchange is not None:
+                    await _end_failed(asked.exchange, raised)
+                raise
+            if isinstance(connection, WebSocket):
+                return response
+            if asked.exchange is not None:  # limits further in have continued it
+                return telling(response, asked.exchange)
+            return telling_fields(response, asked.fields)
+        at = of_routes.of(scope)
         exchange = exchange_of(scope)
-        counted_as = f"{found.template} ({depth + 1})" if depth else ""
-        enforcer = enforcers.of(application_of(scope))
         judged = exchange.judge_route(
-            enforcer, scope, StarletteRequest, found.template, limited, counted_as, connection
+            at.enforcer, scope, StarletteRequest, at.template, limited, at.counted_as, connection, asked
         )
         judgement = judged if isinstance(judged, Judgement) else await judged
         refusal = judgement.refusal
@@ -145,11 +174,10 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
             exchange.watched = True
             try:
                 response = await call(*args, **kwargs)
-            except BaseException as raised:  # the exchange ends here, where there is no response to end it
-                status = raised.status_code if isinstance(raised, HTTPException) else 500
-                await exchange.end_async(Response(status, {}, 0))
+            except BaseException as raised:
+                await _end_failed(exchange, raised)
                 raise
-            return Wrapped(response, exchange.encoded_fields, exchange)
+            return telling(response, exchange)
         if isinstance(connection, WebSocket):
             await refuse_websocket(scope, connection.receive, connection.send, refusal)
             return None
@@ -162,9 +190,13 @@ def _limited(endpoint: Endpoint, enforcers: ApplicationEnforcers, fallback: Endp
     return limited
 
 
+async def _end_failed(exchange: ScopeExchange, raised: BaseException) -> None:
+    """The exchange ends here, where there is no response to end it."""
+    status = raised.status_code if isinstance(raised, HTTPException) else 500
+    await exchange.end_async(Response(status, {}, 0))
+
+
 def _connection(args: tuple[Any, ...], kwargs: dict[str, Any]) -> HTTPConnection:
-    if args and type(args[0]) is Request:  # most endpoints are functions of a request
-        return args[0]
     for argument in (*args, *kwargs.values()):
         if isinstance(argument, HTTPConnection):
             return argument

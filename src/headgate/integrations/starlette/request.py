@@ -11,7 +11,7 @@ from headgate.http import asgi
 from headgate.http.server.asgi_messages import Scope
 from headgate.http.server.asgi_request import AsgiRequest
 from headgate.http.server.functions import request_of
-from headgate.integrations.starlette.routing import find_route
+from headgate.integrations.starlette.places import Places, places
 
 
 class StarletteRequest(AsgiRequest):
@@ -60,10 +60,13 @@ async def _no_send(message: Any) -> None:
     raise RuntimeError("a function of a limit sends no messages to a websocket")
 
 
+_templates: Places[str] = places(lambda scope, found: found.template, inside=True)
+
+
 @request_of.register
 def _(connection: HTTPConnection) -> StarletteRequest:
     scope = connection.scope
-    return StarletteRequest(scope, find_route(scope, endpoint=scope.get("endpoint")).template, connection)
+    return StarletteRequest(scope, _templates.of(scope), connection)
 
 
 class RateLimitMiddleware(asgi.RateLimitMiddleware):

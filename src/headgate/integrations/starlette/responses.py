@@ -3,13 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from starlette.responses import Response as StarletteResponse
 
+from headgate import core
 from headgate.http.server.asgi_messages import Fields, Receive, Scope, Send, Watch, adding, encode_refusal
 from headgate.http.server.options import Refusal
 from headgate.http.server.scope_exchange import ScopeExchange
+
+
+def telling(response: Any, exchange: ScopeExchange) -> Any:
+    """A response that says what remains, and ends the exchange.
+
+    The given one is unchanged, and may be returned again.
+    """
+    if exchange.settles or not _sends_its_fields(type(response)):
+        return Wrapped(response, exchange.encoded_fields, exchange)
+    return _copied(response, exchange.encoded_fields())
+
+
+def telling_fields(response: Any, fields: Fields) -> Any:
+    """`telling` where these fields are known, and there is no exchange to end."""
+    return _copied(response, fields) if _sends_its_fields(type(response)) else Wrapped(response, lambda: fields)
+
+
+def python_copied(response: Any, fields: Fields) -> Any:
+    """A response that is another one with more fields, but for those that it has itself."""
+    own: list[tuple[bytes, bytes]] = response.raw_headers
+    written = {name for name, _ in own}
+    state = {**response.__dict__, "raw_headers": [*own, *(field for field in fields if field[0] not in written)]}
+    state.pop("_headers", None)  # what Starlette keeps of them
+    copied = object.__new__(type(response))
+    copied.__dict__ = state
+    return copied
+
+
+_copied: Callable[[Any, Fields], Any] = python_copied if core.native is None else core.native.copied_response
+
+
+def _check_sending(kind: Any) -> bool:
+    """Whether responses of a class send their `raw_headers`, and all that they are is in their `__dict__`."""
+    return (
+        kind.__call__ is StarletteResponse.__call__
+        and kind.__new__ is object.__new__
+        and not any(vars(base).get("__slots__") for base in kind.__mro__)
+        and not hasattr(kind, "raw_headers")
+        and kind.__setattr__ is object.__setattr__
+        and kind.__getattribute__ is object.__getattribute__
+    )
+
+
+_sends_its_fields: Callable[[Any], bool] = lru_cache(1024)(_check_sending)
 
 
 class Wrapped(StarletteResponse):

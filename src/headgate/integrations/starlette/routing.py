@@ -21,7 +21,6 @@ _REST = "/{path:path}"
 """Stands for whatever comes after a mount, where no route is found."""
 
 _DEEPEST = 32
-_MOST_FOUND = 4096
 
 
 class Found(NamedTuple):
@@ -35,49 +34,26 @@ class Found(NamedTuple):
     """What has the whole path, and in FastAPI the `dependant`; None where no route was found."""
 
 
-def find_route(scope: Scope, *, endpoint: Any = None, by_method: bool = False) -> Found:
-    """The route of a request, or that which it will come to.
+def find_route(scope: Scope, endpoint: Any, *, by_method: bool) -> tuple[Found, bool]:
+    """(the route of a request, or that which it will come to; whether all that come to it in the same way have it).
 
-    A caller inside an endpoint gives it as `endpoint`: should no route be found, its name stands in for the
-    route. `by_method` tells methods apart where the route itself does not.
+    A caller inside an endpoint gives it as `endpoint`, any other None: should no route be found, its name stands in
+    for the route. `by_method` tells methods apart where the route itself does not.
     """
-    # What a route is called does not change, and finding it out takes as long as deciding does.
-    router, fastapi = scope.get("router"), scope.get("fastapi")
-    kept: _Kept = getattr(router, _KEPT, None) or _kept_by(router)
-    known = (
-        id(scope.get("route")),
-        id(fastapi.get("effective_route_context") if type(fastapi) is dict else None),
-        scope.get("app_root_path"),
-        scope.get("root_path"),
-        scope.get("method") if by_method else None,
-    )
-    remembered = kept.found
-    found = remembered.get(known)
-    if found is not None and found.endpoint is scope.get("endpoint"):
-        return found.found
     route = _own_route(scope)
     if route is not None:
         before = _plain_mounts(scope)
         if before is not None:
             template = f"{_methods(scope, route, by_method)}{before}{route.path}"
-            return _remember(remembered, scope, known, Found(template, route.endpoint, route))
+            return Found(template, route.endpoint, route), True
     frontend = _frontend(scope)
     if frontend is not None:
-        return Found(frontend, None, None)
+        return Found(frontend, None, None), False
     path, traced = _trace(scope)
     if endpoint is not None and getattr(traced, "endpoint", None) is not endpoint:
         path = f"{path}{getattr(route, 'path', '')} of {_name(endpoint)}"
-        return Found(f"{_methods(scope, route, by_method)}{path}", endpoint, route)
-    return Found(f"{_methods(scope, traced, by_method)}{path}", getattr(traced, "endpoint", None), traced)
-
-
-def _remember(
-    remembered: dict[tuple[Any, ...], _Remembered], scope: Scope, known: tuple[Any, ...], found: Found
-) -> Found:
-    if len(remembered) >= _MOST_FOUND:
-        remembered.clear()
-    remembered[known] = _Remembered(found.endpoint, found, (scope.get("route"), _context(scope)))
-    return found
+        return Found(f"{_methods(scope, route, by_method)}{path}", endpoint, route), False
+    return Found(f"{_methods(scope, traced, by_method)}{path}", getattr(traced, "endpoint", None), traced), False
 
 
 def application_of(scope: Scope) -> Any:
@@ -105,7 +81,7 @@ def _own_route(scope: Scope) -> Any:
     endpoint = scope.get("endpoint")
     if endpoint is None:
         return None
-    context = _context(scope)
+    context = context_of(scope)
     if context is not None:
         included = getattr(context, "starlette_route", None) or context
         if getattr(included, "endpoint", None) is endpoint:
@@ -117,7 +93,8 @@ def _own_route(scope: Scope) -> Any:
     return route if route.path_regex.match(_path_of(scope)) else None
 
 
-def _context(scope: Scope) -> Any:
+def context_of(scope: Scope) -> Any:
+    """What FastAPI tells of a route that was included; None for any other."""
     told = scope.get("fastapi")
     return told.get("effective_route_context") if isinstance(told, dict) else None
 
@@ -172,21 +149,12 @@ class _Tree(NamedTuple):
     """Mounts of applications whose routes are not known."""
 
 
-class _Remembered(NamedTuple):
-    """A route that was found; `kept` holds the objects known by their id(), so that no other one gets the same id."""
-
-    endpoint: Any
-    found: Found
-    kept: tuple[Any, ...]
-
-
 class _Kept:
     """What is known of a router. It is kept on that itself, and ends with it: it refers to its routes."""
 
-    __slots__ = ("found", "tree")
+    __slots__ = ("tree",)
 
     def __init__(self) -> None:
-        self.found: dict[tuple[Any, ...], _Remembered] = {}
         self.tree: _Tree | None = None
 
 

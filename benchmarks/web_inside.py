@@ -1,0 +1,134 @@
+"""Web applications without a server: what a limiter adds to the time of a request, in turns in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from statistics import median
+from typing import Any
+
+from benchmarks.measuring import Section
+from benchmarks.web import BARE, COMPARISONS, CONSTANT, MANY, Comparison
+
+Asked = Callable[[int], float]
+"""Answers so many requests; gives the microseconds that one took."""
+
+ADDRESS = ("127.0.0.1", 50_000)
+COLUMNS = ("application", "limited by", "a request", "added", "beyond two constant headers")
+
+
+def run(quick: bool) -> Section:
+    """Measure every comparison of `benchmarks.web`, but for the peers."""
+    rounds, requests = (10, 40) if quick else (150, 80)
+    rows: list[tuple[str, ...]] = []
+    for comparison in COMPARISONS:
+        rows += _rows(comparison, _measure(comparison, rounds, requests))
+    return Section(
+        "Web applications without a server",
+        "The applications of the section before, called as their servers call them, all in one process and in turns: "
+        f"{requests} requests each, {rounds} times. Nothing is sent or written to a socket, so what a limiter adds is "
+        "all its own, but for what the server takes to write two more header lines. A time is that of the thread, "
+        "the median of all rounds; what is added is the median of the differences in each round.",
+        COLUMNS,
+        rows,
+    )
+
+
+def _measure(comparison: Comparison, rounds: int, requests: int) -> dict[str, list[float]]:
+    """Microseconds of a request, by subject and round."""
+    module = import_module(f"benchmarks.web_apps.{comparison.module}")
+    names = {subject.name: subject.function for subject in comparison.subjects if subject.own}
+    applications = {name: getattr(module, function)(MANY) for name, function in names.items()}
+    took: dict[str, list[float]] = {name: [] for name in names}
+    with _asking(comparison, applications) as asked:
+        for one in asked.values():
+            one(requests)  # warms it up
+        for turn in range(rounds):
+            for name in list(asked) if turn % 2 else reversed(asked):
+                took[name].append(asked[name](requests))
+    return took
+
+
+def _rows(comparison: Comparison, took: dict[str, list[float]]) -> Iterator[tuple[str, ...]]:
+    for name, own in took.items():
+        if name == BARE:
+            yield comparison.title, name, f"{median(own):.1f} us", "", ""
+            continue
+        than = next(subject.than for subject in comparison.subjects if subject.name == name)
+        added = _added(own, took[than])
+        beyond = "" if name == CONSTANT.name or than != BARE else _added(own, took[CONSTANT.name])
+        yield comparison.title, name, f"{median(own):.1f} us", added + ("" if than == BARE else f" to {than}"), beyond
+
+
+def _added(own: list[float], other: list[float]) -> str:
+    return f"{median(one - before for one, before in zip(own, other, strict=True)):.2f} us"
+
+
+@contextmanager
+def _asking(comparison: Comparison, applications: dict[str, Any]) -> Iterator[dict[str, Asked]]:
+    """What asks each application, as its kind of server does."""
+    if comparison.server == "gunicorn":
+        yield {name: _asking_wsgi(application, comparison) for name, application in applications.items()}
+        return
+    with asyncio.Runner() as runner:
+        yield {name: _asking_asgi(runner, application, comparison) for name, application in applications.items()}
+
+
+def _asking_asgi(runner: asyncio.Runner, application: Any, comparison: Comparison) -> Asked:
+    method, body = ("POST", comparison.body.encode()) if comparison.body else ("GET", b"")
+    message = {"type": "http.request", "body": body, "more_body": False}
+    headers = [(b"host", b"127.0.0.1:8000"), (b"content-type", b"application/json"), (b"accept", b"*/*")]
+
+    async def receive() -> Any:
+        return message
+
+    async def send(sent: Any) -> None:
+        if sent["type"] == "http.response.start" and sent["status"] != 200:
+            raise RuntimeError(f"{comparison.title}: answered {sent}")
+
+    async def ask(requests: int) -> float:
+        start_ns = time.thread_time_ns()
+        for _ in range(requests):
+            scope = {
+                "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1",
+                "server": ("127.0.0.1", 8000), "client": ADDRESS, "scheme": "http", "method": method,
+                "root_path": "", "path": comparison.path, "raw_path": comparison.path.encode(),
+                "query_string": b"", "headers": list(headers), "state": {},
+            }  # fmt: skip
+            await application(scope, receive, send)
+        return (time.thread_time_ns() - start_ns) / requests / 1000
+
+    return lambda requests: runner.run(ask(requests))
+
+
+def _asking_wsgi(application: Any, comparison: Comparison) -> Asked:
+    def start_response(status: str, headers: Any, *error: Any) -> None:
+        if not status.startswith("200"):
+            raise RuntimeError(f"{comparison.title}: answered {status}")
+
+    def ask(requests: int) -> float:
+        start_ns = time.thread_time_ns()
+        for _ in range(requests):
+            parts = application(
+                {
+                    "REQUEST_METHOD": "GET", "SCRIPT_NAME": "", "PATH_INFO": comparison.path, "QUERY_STRING": "",
+                    "SERVER_NAME": "127.0.0.1", "SERVER_PORT": "8000", "SERVER_PROTOCOL": "HTTP/1.1",
+                    "REMOTE_ADDR": ADDRESS[0], "HTTP_HOST": "127.0.0.1:8000", "HTTP_ACCEPT": "*/*",
+                    "wsgi.version": (1, 0), "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(),
+                    "wsgi.errors": sys.stderr, "wsgi.multithread": True, "wsgi.multiprocess": False,
+                    "wsgi.run_once": False,
+                },
+                start_response,
+            )  # fmt: skip
+            for _ in parts:
+                pass
+            if hasattr(parts, "close"):
+                parts.close()
+        return (time.thread_time_ns() - start_ns) / requests / 1000
+
+    return ask
