@@ -2,12 +2,12 @@
 
 PYTHON ?= $(shell scripts/find-python 3.11 || scripts/find-python 3.12 || scripts/find-python 3.13 || echo python3)
 BIN := .venv/bin
-NATIVE := $(shell find rust -name target -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print)
+NATIVE := $(shell find rust \( -name target -o -path rust/fuzz \) -prune -o \( -name '*.rs' -o -name 'Cargo.*' \) -print)
 OTHER_PYTHONS := 3.12 3.13
 PYTHONS := 3.11 $(OTHER_PYTHONS)
 EXTRA := dev
 
-.PHONY: help install serve serve-llm wheels test test-native test-python-ready test-pythons-ready test-python test-pythons check format mutants bench docs clean
+.PHONY: help install serve serve-llm wheels test test-native test-python-ready test-pythons-ready test-python test-pythons check format fuzz mutants bench docs clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -64,12 +64,17 @@ check: install ## Check format, lint and types, of Python and Rust.
 	@$(BIN)/pyright --warnings
 	@if command -v cargo >/dev/null; then \
 	    cargo fmt --check --manifest-path rust/Cargo.toml --all && \
+	    cargo fmt --check --manifest-path rust/fuzz/Cargo.toml && \
 	    cargo clippy --quiet --release --manifest-path rust/Cargo.toml --all-targets -- -D warnings && \
 	    $(BIN)/stubtest headgate._native && scripts/third-party --check; fi
 
 format: install ## Bring the code into its form.
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
-	@if command -v cargo >/dev/null; then cargo fmt --manifest-path rust/Cargo.toml --all; fi
+	@if command -v cargo >/dev/null; then \
+	    cargo fmt --manifest-path rust/Cargo.toml --all; cargo fmt --manifest-path rust/fuzz/Cargo.toml; fi
+
+fuzz: ## Fuzz the parsers and the gate with cargo-fuzz, guided by coverage: a minute each, or ARGS="--seconds 600 head".
+	@$(PYTHON) scripts/fuzz $(ARGS)
 
 mutants: install ## Change the code that decides, a piece at a time, and list the changes that no test notices.
 	@HEADGATE_CORE=python HEADGATE_TOPOLOGIES= HEADGATE_LAWS=mutants $(BIN)/mutmut run $(ARGS)
@@ -84,4 +89,4 @@ docs: install ## Draw the pictures of the docs.
 	@$(BIN)/python docs/pictures.py
 
 clean: ## Remove what was built.
-	@rm -rf .venv .venv-* .peer-* rust/target build dist src/headgate/_native*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants
+	@rm -rf .venv .venv-* .peer-* rust/target rust/fuzz/target rust/fuzz/corpus rust/fuzz/artifacts build dist src/headgate/_native*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants

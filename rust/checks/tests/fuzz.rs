@@ -6,6 +6,9 @@
 #![allow(clippy::expect_used, clippy::panic)] // a test says so when it fails
 
 mod asking;
+#[path = "../../fuzz/src/bounded.rs"]
+mod bounded;
+mod fuzzed;
 
 use asking::{Asking, asking};
 use headgate_checks::figures::Tally;
@@ -175,4 +178,14 @@ fn whatever_a_gateway_says_it_is_answered_or_left_to_python_uncharged() {
         assert_eq!(reply.body.is_empty(), status != 429, "{headers:?}");
     }
     assert!(answered > 0 && left > 0);
+}
+
+#[test]
+fn whatever_a_body_is_two_tables_answer_it_alike() {
+    bounded::each("described", 1_500, fuzzed::described);
+}
+
+#[test]
+fn whatever_a_gateway_says_it_is_answered_alike_and_never_admitted_beyond_the_limit() {
+    bounded::each("forwarded", 1_500, fuzzed::forwarded);
 }

@@ -18,6 +18,8 @@ mod hop_by_hop;
 mod http1;
 mod http2;
 mod intake;
+#[cfg(fuzzing)]
+pub use intake::fuzzing;
 mod limbo;
 mod outgoing;
 mod problems;

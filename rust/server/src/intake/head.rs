@@ -46,8 +46,8 @@ const METHODS: [&str; 34] = [
     "QUERY",
 ];
 
-/// The longest method, with the blank behind it.
-const LONGEST_METHOD: usize = 12;
+/// What is beside the target in the longest first line: `UNSUBSCRIBE  HTTP/1.1` and CR.
+const BESIDE_A_TARGET: usize = 22;
 
 /// How much of a connection a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,22 +80,16 @@ pub struct Seen {
 
 /// The head at the front of what has come; None where it has not come whole.
 pub fn read_head(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option<Head>, Refusal> {
-    let Some(bytes) = whole_lines(sent, seen)? else {
-        return if seen.line == 0 && sent.len() > bounds.target_bytes + LONGEST_METHOD {
-            Err(Refusal::target_too_long(bounds.target_bytes))
-        } else if sent.len() > bounds.head_bytes {
-            Err(Refusal::head_too_large(bounds.head_bytes, bounds.fields))
-        } else {
-            Ok(None)
-        };
+    let Some(bytes) = whole_lines(sent, seen, bounds)? else {
+        let is_too_large = sent.len() > bounds.head_bytes;
+        return if is_too_large { Err(Refusal::head_too_large(bounds.head_bytes, bounds.fields)) } else { Ok(None) };
     };
     let mut few = [httparse::EMPTY_HEADER; 32];
-    let lines = bounds.fields + 1;
     let mut many = vec![];
     let mut request = httparse::Request::new(&mut few);
     let mut parsed = request.parse(&sent[..bytes]);
     if parsed == Err(httparse::Error::TooManyHeaders) {
-        many.resize(lines, httparse::EMPTY_HEADER);
+        many.resize(bounds.fields + 1, httparse::EMPTY_HEADER);
         request = httparse::Request::new(&mut many);
         parsed = request.parse(&sent[..bytes]);
     }
@@ -125,7 +119,8 @@ pub fn read_head(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option
 }
 
 /// The bytes up to the empty line; None where it has not come. Every line must end in CR LF.
-fn whole_lines(sent: &[u8], seen: &mut Seen) -> Result<Option<usize>, Refusal> {
+fn whole_lines(sent: &[u8], seen: &mut Seen, bounds: &Bounds) -> Result<Option<usize>, Refusal> {
+    let longest_line = bounds.target_bytes + BESIDE_A_TARGET;
     while let Some(length) = sent[seen.bytes..].iter().position(|byte| *byte == b'\n') {
         let end = seen.bytes + length;
         if end == seen.line || sent[end - 1] != b'\r' {
@@ -134,11 +129,15 @@ fn whole_lines(sent: &[u8], seen: &mut Seen) -> Result<Option<usize>, Refusal> {
         if end == seen.line + 1 {
             return Ok(Some(end + 1));
         }
+        if seen.line == 0 && end > longest_line {
+            break;
+        }
         seen.line = end + 1;
         seen.bytes = end + 1;
     }
     seen.bytes = sent.len();
-    Ok(None)
+    let is_too_long = seen.line == 0 && sent.len() > longest_line;
+    if is_too_long { Err(Refusal::target_too_long(bounds.target_bytes)) } else { Ok(None) }
 }
 
 /// How the body is framed, and whether the request is the last one.
@@ -276,7 +275,8 @@ mod tests {
 
     #[test]
     fn a_head_that_comes_byte_by_byte_is_the_same() {
-        let sent = b"POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello";
+        let target = "a".repeat(Bounds::default().target_bytes - 1); // the longest
+        let sent = format!("UNSUBSCRIBE /{target} HTTP/1.1\r\ncontent-length: 5\r\n\r\nhello").into_bytes();
         let mut seen = Seen::default();
         let whole = (1..=sent.len()).find_map(|count| {
             read_head(&sent[..count], &mut seen, &Bounds::default()).expect("a head").map(|head| (count, head))

@@ -6,7 +6,11 @@
 
 mod chunks;
 mod frames;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod head;
+#[cfg(any(test, fuzzing))]
+mod read_by_hyper;
 mod sending;
 
 use std::io;

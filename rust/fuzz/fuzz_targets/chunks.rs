@@ -1,0 +1,5 @@
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|sent: &[u8]| headgate_server::fuzzing::chunks(sent));

@@ -1,0 +1,8 @@
+#![no_main]
+
+#[path = "../../policy/tests/fuzzed/mod.rs"]
+mod fuzzed;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|sent: &[u8]| fuzzed::gate(sent));

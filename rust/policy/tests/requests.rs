@@ -1,0 +1,12 @@
+//! Requests that no client sends by accident, decided by a gate.
+
+#![allow(clippy::panic)] // a test says so when it fails
+
+#[path = "../../fuzz/src/bounded.rs"]
+mod bounded;
+mod fuzzed;
+
+#[test]
+fn whatever_is_asked_the_gate_says_the_same_twice_and_admits_exactly_the_limit() {
+    bounded::each("gate", 5_000, fuzzed::gate);
+}
