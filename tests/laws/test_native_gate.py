@@ -134,7 +134,7 @@ def test_a_gate_on_a_store_without_native_limits_decides_alike(
     policies(),
     st.lists(
         st.tuples(
-            requests(),
+            subjects(),
             COSTS,
             RULESETS,
             st.sampled_from(["reserve", "acquire"]),
